@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 from collections import Counter, defaultdict
@@ -54,9 +55,15 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
         return (yield)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the slower tier."""
+def pytest_collection_finish() -> None:
+    """Let no collection of garbage look at the tests and their modules again: they stay to the end."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, object, object]:
+    """Mark the slower tier; and let the files with the longest tests begin, and then those with the most tests."""
     for item in items:
         callspec = getattr(item, "callspec", None)
         if levels.is_alone(str(item.path)):
@@ -64,6 +71,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         server = callspec and callspec.params.get("server")
         if item.get_closest_marker("alone") or levels.is_breaking(str(item.path), server):
             item.add_marker(pytest.mark.breaking)
+    result = yield
+    longest: defaultdict[str, float] = defaultdict(float)
+    for item in items:
+        limit = item.get_closest_marker("timeout")
+        longest[str(item.path)] = max(longest[str(item.path)], limit.args[0] if limit and limit.args else 0)
+    most = Counter(str(item.path) for item in items)
+    items.sort(key=lambda item: (-longest[str(item.path)], -most[str(item.path)]))
+    return result
 
 
 def pytest_unconfigure() -> None:

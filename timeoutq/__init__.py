@@ -22,23 +22,28 @@ Everything a program needs is imported from here; a name's module is loaded when
 The map of the house: its modules in reading order, which is the order in which they import each other. Each module
 begins with what it is for.
 
-    words        errors exit_codes model standing arguments text telling retry tracebacks durations
+    words        errors exit_codes model counts standing arguments text telling retry tracebacks durations
     a verb       scripts calls replies operations confirming rights
     the server   address troubles deadlines patience names connection wire link cluster embedded
                  embedded_cluster
-    a call       sending flows reads division repairs why rooms hosts methods heartbeat keeper client
+    a call       sending flows reads division repairs why rooms hosts results schedules batches methods
+                 heartbeat keeper client
     the worker   machine handlers found lifespan signals unending forks loopwatch cleaner refusals worker
     processes    endings roster ledger process supervisor
-    on top       shards directory watch testing transfer urls scrapy bench logs cli
+    on top       shards directory watch testing transfer carrying urls scrapy functions bench logs cli
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from timeoutq.batches import BatchInfo as BatchInfo
+    from timeoutq.batches import BatchPage as BatchPage
     from timeoutq.cleaner import Cleaner as Cleaner
     from timeoutq.client import AsyncQueue as AsyncQueue
     from timeoutq.client import Queue as Queue
+    from timeoutq.counts import Sample as Sample
+    from timeoutq.counts import Stats as Stats
     from timeoutq.errors import AccessDenied as AccessDenied
     from timeoutq.errors import BadSitemap as BadSitemap
     from timeoutq.errors import BadUrl as BadUrl
@@ -73,9 +78,7 @@ if TYPE_CHECKING:
     from timeoutq.model import Politeness as Politeness
     from timeoutq.model import Record as Record
     from timeoutq.model import Release as Release
-    from timeoutq.model import Sample as Sample
     from timeoutq.model import State as State
-    from timeoutq.model import Stats as Stats
     from timeoutq.model import Task as Task
     from timeoutq.model import TaskId as TaskId
     from timeoutq.model import TaskInfo as TaskInfo
@@ -85,6 +88,9 @@ if TYPE_CHECKING:
     from timeoutq.retry import Recrawl as Recrawl
     from timeoutq.retry import Retry as Retry
     from timeoutq.retry import RetryPolicy as RetryPolicy
+    from timeoutq.schedules import Schedule as Schedule
+    from timeoutq.schedules import ScheduleInfo as ScheduleInfo
+    from timeoutq.schedules import SchedulePage as SchedulePage
     from timeoutq.shards import AsyncShardedQueue as AsyncShardedQueue
     from timeoutq.shards import ShardedQueue as ShardedQueue
     from timeoutq.shards import open_async_queue as open_async_queue
@@ -94,15 +100,18 @@ if TYPE_CHECKING:
     from timeoutq.worker import Worker as Worker
 
 _HOMES = {
+    "batches": "BatchInfo BatchPage",
     "cleaner": "Cleaner",
     "client": "AsyncQueue Queue",
+    "counts": "Sample Stats",
     "errors": "AccessDenied BadSitemap BadUrl HandlerNotFound InvalidInput LeaseLost MissingExtra NotRedis "
     "NotReplicated ReadOnly SchemaMismatch ServerError ServerFull ShardsUnavailable TimeoutqError Unavailable "
     "UnsafeServer WorkerBroken WrongResult",
     "handlers": "Handler Lifespan",
     "model": "Ack Answer Entry Failure HostInfo HostPage Lease Outcome Page Payload Politeness Record "
-    "Release Sample State Stats Task TaskId TaskInfo Tasks WorkerInfo",
+    "Release State Task TaskId TaskInfo Tasks WorkerInfo",
     "retry": "GiveUp Recrawl Retry RetryPolicy",
+    "schedules": "Schedule ScheduleInfo SchedulePage",
     "shards": "AsyncShardedQueue ShardedQueue open_async_queue open_queue",
     "why": "Reason",
     "worker": "Tally Worker",

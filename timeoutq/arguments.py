@@ -11,7 +11,7 @@ import json
 import math
 import re
 import secrets
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -22,14 +22,10 @@ from timeoutq.model import MAX_TIME_MS, Lease, Payload, Politeness, State, Task,
 
 T = TypeVar("T")
 
-MAX_ID = 1024
-MAX_PAYLOAD = 1024 * 1024
-GROUP = 10
-"""How many members of an exception group its text names."""
-DEEPEST = 3
-"""How deep groups within groups are followed."""
-MEMBER = 200
-"""The most bytes of a member's text, and of a group's own message."""
+MAX_ID, MAX_PAYLOAD = 1024, 1024 * 1024
+GROUP = 10  # how many members of an exception group its text names
+DEEPEST = 3  # how deep groups within groups are followed
+MEMBER = 200  # the most bytes of a member's text, and of a group's own message
 MAX_ERROR = 4096
 MAX_HOST = 255
 MAX_LABEL = 63
@@ -136,7 +132,7 @@ class Packed(bytes):
 
 def pack(payload: Payload, task: object = "") -> bytes | None:
     """Give the bytes of a payload: JSON as it is, `bytes` behind a NUL, at most 1 MiB; None is no payload."""
-    if payload is None or type(payload) is Packed:
+    if payload is None or isinstance(payload, Packed):
         return payload
     if isinstance(payload, bytes):
         data = payload
@@ -214,6 +210,9 @@ class TaskList:
     priorities: dict[int, int] = field(default_factory=dict[int, int])
     improved: list[int] = field(default_factory=list[int])
     """The positions of the tasks that `improve` counts for, in order."""
+    reruns: list[int] = field(default_factory=list[int])  # the same for `rerun`
+    uniques: dict[int, int] = field(default_factory=dict[int, int])
+    """For how many ms after its last error a failed task blocks its id; one that is not here does so for ever."""
     _packed: int = field(default=0, compare=False)
 
     def add(self, task: object) -> None:
@@ -242,26 +241,23 @@ class TaskList:
 
     def part(self, start: int, stop: int) -> TaskList:
         """Give the tasks from one position to another."""
-
-        def within(found: dict[int, T]) -> dict[int, T]:
-            return {i - start: found[i] for i in range(start, stop) if i in found} if found else {}
-
-        first, end = bisect_left(self.improved, start), bisect_left(self.improved, stop)
-        improved = [at - start for at in self.improved[first:end]]
-        return TaskList(
-            self.ids[start:stop], within(self.payloads), within(self.groups), within(self.priorities), improved
-        )
+        return self._with(self.ids[start:stop], range(start, min(stop, len(self.ids))))
 
     def pick(self, places: Sequence[int]) -> TaskList:
         """Give the tasks at these positions, in this order."""
+        return self._with([self.ids[i] for i in places], places)
 
+    def _with(self, ids: list[bytes], places: Sequence[int]) -> TaskList:
+        # these ids, and what goes with the ids at these positions
         def there(found: dict[int, T]) -> dict[int, T]:
             return {new: found[old] for new, old in enumerate(places) if old in found} if found else {}
 
-        improved = set(self.improved)
+        def those(row: list[int]) -> list[int]:
+            return [i for i, at in enumerate(places) if bisect_left(row, at) < bisect_right(row, at)] if row else []
+
         return TaskList(
-            [self.ids[i] for i in places], there(self.payloads), there(self.groups), there(self.priorities),
-            [new for new, old in enumerate(places) if old in improved] if improved else [],
+            ids, there(self.payloads), there(self.groups), there(self.priorities), those(self.improved),
+            those(self.reruns), there(self.uniques),
         )  # fmt: skip
 
     def join(self, more: TaskList) -> None:
@@ -272,6 +268,8 @@ class TaskList:
         self.groups.update((at + i, group) for i, group in more.groups.items())
         self.priorities.update((at + i, priority) for i, priority in more.priorities.items())
         self.improved += [at + i for i in more.improved]
+        self.uniques.update((at + i, ms) for i, ms in more.uniques.items())
+        self.reruns += [at + i for i in more.reruns]
 
     def group_by(self, group: Callable[[str], object]) -> None:
         """Give each task that has no group of its own the one that a function says for its id, unless that is None."""
@@ -298,6 +296,9 @@ class TaskList:
             self.groups[at] = self._group(task.task, task.group)
         if task.priority is not None:
             self.priorities[at] = priority(task.priority, f"the priority of task {shown(task.task)}")
+        if task.unique is not None:
+            self.uniques[at] = delay_ms(task.unique, "unique")
+        self.reruns += [at] * flag(task.rerun, "rerun")
         if flag(task.improve, "improve"):
             if task.priority is None:
                 raise InvalidInput(f"task {shown(task.task)}: {NO_PRIORITY}")
@@ -318,14 +319,13 @@ class How:
     group: object = None
     priority: object = None
     improve: object = False
+    batch: str | None = None  # its name is checked
+    rerun: object = False
 
 
-AS_IT_IS = How()
-"""Tasks are put as they are, without any option."""
-
+AS_IT_IS = How()  # tasks are put as they are, without any option
 NO_PRIORITY = "improve=True compares priorities: add priority=, in a crawl for example minus the depth of the page"
-PRIORITY = 1000
-"""The highest priority; the lowest is as far below 0."""
+PRIORITY = 1000  # the highest priority; the lowest is as far below 0
 
 
 def priority(value: object, name: str = "priority") -> int:
@@ -334,7 +334,12 @@ def priority(value: object, name: str = "priority") -> int:
 
 
 def tasks(given: tuple[Tasks, ...]) -> TaskList:
-    """Check ids, `Task`s, mappings of ids to payloads, and iterables of ids and `Task`s, and make one list of them."""
+    """Check ids, `Task`s, mappings of ids to payloads, and iterables of ids and `Task`s, and make one list of them.
+
+    A `TaskList` alone was checked before.
+    """
+    if len(given) == 1 and isinstance(given[0], TaskList):
+        return given[0]
     found = TaskList([], {}, {}, {}, [])
     for item in given:
         if isinstance(item, str | bytes | Task):

@@ -8,11 +8,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from timeoutq import arguments
 from timeoutq.arguments import Body, TaskList
-from timeoutq.model import Lease, Record, State
+from timeoutq.errors import InvalidInput
+from timeoutq.model import MAX_TIME_MS, Lease, Record, State, text
 
 T = TypeVar("T")
 Argument = bytes | str | int
@@ -27,6 +28,12 @@ BYTES = 1024 * 1024
 
 FLUSH = 4 * 1024 * 1024
 """The most bytes of them that are sent before the answers are read, but for a single call that has more."""
+
+KEPT_MS = 3_600_000
+"""For how many ms a result is kept, unless its `Ack` says otherwise."""
+
+BATCH_KEPT = 86_400.0
+"""For how many seconds a batch is kept after its end, unless its `seal` says otherwise."""
 
 LETTERS = {State.SCHEDULED: b"s", State.DONE: b"d", State.FAILED: b"f"}
 """What a task is brought in as; any other state is ready there."""
@@ -66,6 +73,45 @@ class Call(Generic[T]):
         return (*self.head, self.id, age_ms + self.sent_ms, *args)
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The result of a run, which the queue is to keep for a time."""
+
+    body: bytes
+    """The result: 1 byte to 256 KiB."""
+    ms: int
+    """For how many ms it is kept, from the end of the run."""
+
+    MOST: ClassVar[int] = 256 * 1024
+
+    def __post_init__(self) -> None:
+        """Check the size; raises `InvalidInput`."""
+        if not 0 < len(self.body) <= self.MOST:
+            raise InvalidInput(
+                f"a result of {len(self.body):,} bytes cannot be kept, only 1 to {self.MOST:,}: store it elsewhere, "
+                "and return its address"
+            )
+        arguments.count(self.ms, "ms", high=MAX_TIME_MS)
+
+    @classmethod
+    def of(cls, result: object, seconds: object = None) -> Kept | None:
+        """Check the `result` and the `keep_result` of an `Ack`; None: nothing is to be kept. Raises `InvalidInput`."""
+        if result is None:
+            if seconds is not None:
+                raise InvalidInput("keep_result= needs result=: without a result there is nothing to keep")
+            return None
+        if not isinstance(result, bytes):
+            is_buffer = isinstance(result, bytearray | memoryview)
+            cure = "bytes(value)" if is_buffer else "json.dumps(value).encode()"
+            raise InvalidInput(f"result must be bytes, not {arguments.shown(result)}: give {cure}")
+        if not result:
+            raise InvalidInput("result must not be empty: leave result= out if there is nothing to keep")
+        ms = KEPT_MS if seconds is None else arguments.delay_ms(seconds, "keep_result")
+        if ms < 1:
+            raise InvalidInput("keep_result must be more than 0 seconds: leave result= out if nothing is to be kept")
+        return cls(result, ms)
+
+
 def cut(weights: Sequence[int]) -> Iterator[tuple[slice, int]]:
     """Cut items, whose sizes in bytes are given, into parts for one call each: at most 500 items and about a MiB."""
     start = weight = 0
@@ -78,10 +124,12 @@ def cut(weights: Sequence[int]) -> Iterator[tuple[slice, int]]:
         yield slice(start, len(weights)), weight
 
 
-def fitting(ids: Sequence[bytes], payloads: Mapping[int, bytes | Body]) -> int:
-    """Say how many of these tasks, the first ones, go with the ack of the task that found them: 499, and a MiB."""
+def fitting(ids: Sequence[bytes], payloads: Mapping[int, bytes | Body], weight: int = 0) -> int:
+    """Say how many of these tasks, the first ones, go with the ack of the task that found them: 499, and a MiB.
+
+    `weight` is how many bytes the ack has without them.
+    """
     found = min(len(ids), BATCH - 1)
-    weight = 0
     for at in payloads:
         weight += len(payloads[at])
         if weight > BYTES and weight > len(payloads[at]):
@@ -142,28 +190,54 @@ def by_position(name: str, found: Mapping[int, Argument | Body]) -> Words:
     return words
 
 
+def result_words(results: Mapping[int, Kept]) -> Words:
+    """Give the results of runs, by the positions of their leases."""
+    return by_position("results", {at: one.body for at, one in results.items()}) + by_position(
+        "times", {at: one.ms for at, one in results.items()}
+    )
+
+
+def until_words(until: Mapping[int, int]) -> Words:
+    """Give for how many ms `done` keeps the ids of tasks, by the positions of their leases."""
+    return by_position("until", until)
+
+
+def refuse_rerun(found: TaskList, verb: str) -> None:
+    """Refuse tasks with `rerun=True` where they are not ready at once."""
+    if found.reruns:
+        name = arguments.shown(text(found.ids[found.reruns[0]]))
+        raise InvalidInput(
+            f"task {name}: rerun=True has a run begin after a put, so {verb} does not take it: put the task "
+            "with put(), or leave rerun=True out"
+        )
+
+
 def task_words(tasks: TaskList) -> Words:
     """Give the ids, and the options that say what goes with them."""
     words: Words = [len(tasks.ids), *tasks.ids]
-    bare = not (tasks.payloads or tasks.groups or tasks.priorities or tasks.improved)
+    bare = not (tasks.payloads or tasks.groups or tasks.priorities or tasks.improved or tasks.uniques or tasks.reruns)
     return words if bare else words + carried(tasks)
 
 
 def carried(tasks: TaskList) -> Words:
     """Give the options that say what goes with the ids of tasks."""
     words = by_position("payloads", tasks.payloads) + by_position("groups", tasks.groups)
-    words += by_position("priorities", tasks.priorities)
-    return words + section("improve", *(at + 1 for at in tasks.improved)) if tasks.improved else words
+    words += by_position("priorities", tasks.priorities) + by_position("unique", tasks.uniques)
+    if tasks.improved:
+        words += section("improve", *(at + 1 for at in tasks.improved))
+    return words + section("rerun", *(at + 1 for at in tasks.reruns)) if tasks.reruns else words
 
 
 def record_words(records: Sequence[Record]) -> Words:
     """Give the tasks of an export as `lua/restore.lua` takes them."""
-    times, errors = dict[int, bytes](), dict[int, bytes]()
+    times, errors, untils = dict[int, bytes](), dict[int, bytes](), dict[int, bytes]()
     payloads, groups = dict[int, bytes | Body](), dict[int, bytes]()
     for at, record in enumerate(records):
         time = record.due if record.state is State.SCHEDULED else record.acked
         if time is not None:
             times[at] = b"%d" % round(time * 1000)
+        if record.until is not None:
+            untils[at] = b"%d" % round(record.until * 1000)
         if record.error is not None:
             errors[at] = b"%d %s" % (round((record.error_at or 0.0) * 1000), arguments.error_text(record.error))
         body = arguments.pack(record.payload, record.task)
@@ -181,8 +255,18 @@ def record_words(records: Sequence[Record]) -> Words:
         *by_position("errors", errors),
         *by_position("payloads", payloads),
         *by_position("groups", groups),
+        *by_position("untils", untils),
         *by_position("priorities", {at: record.priority for at, record in enumerate(records) if record.priority}),
     ]
+
+
+def amount(value: object, name: str) -> str:
+    """Give a number from 0 up, such as how much is done, as its text."""
+    found = int.__add__(value, 0) if isinstance(value, int) else value
+    found = float.__float__(found) if isinstance(found, float) else found  # classes of callers may say anything
+    if isinstance(value, bool) or not isinstance(found, int | float) or not 0 <= found < 1e15:
+        raise InvalidInput(f"{name}={arguments.shown(value)} must be a number from 0 to 1e15")
+    return f"{found:.15g}"
 
 
 def split(leases: Sequence[Lease]) -> Iterable[Sequence[Lease]]:

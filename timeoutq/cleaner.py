@@ -1,4 +1,4 @@
-"""Takes back expired leases and makes due tasks ready, and sleeps exactly until the next lease or task is due.
+"""Takes back expired leases, makes due tasks ready, puts due ticks, and sleeps exactly until the next of these is due.
 
 Every worker runs a cleaner, `timeoutq cleaner` runs a cleaner alone, and any number of cleaners may run at once: their
 scripts are idempotent, and there is no leader. A cleaner sleeps until the next deadline or due time that it knows. A
@@ -13,16 +13,17 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
-from timeoutq import flows, repairs, retry, sending, telling
+from timeoutq import flows, repairs, retry, schedules, sending, telling
 from timeoutq.client import AsyncDriver
-from timeoutq.errors import TimeoutqError
+from timeoutq.errors import MissingExtra, TimeoutqError
 from timeoutq.replies import Plan
 from timeoutq.sending import Talk
+from timeoutq.text import counted, safe
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,8 @@ TICK = 0.0012
 """Seconds by which a timer of asyncio may be late on an idle machine: it counts in whole ms."""
 AWAKE = 0.2
 """The share of its time that a cleaner spends awake so that it is in time."""
+STUCK = 1.0
+"""Seconds after which ticks that this process cannot put are tried again."""
 PRUNE_EVERY = 30.0
 WALK_EVERY = 0.35
 """Seconds between two parts of a walk through a queue: a walk through 10,000 tasks takes half a minute."""
@@ -70,14 +73,25 @@ class Cleaner:
         """How many cleaners this queue has. With many, each waits a little longer, so that not all do the same work."""
         self.met = False
         """Whether the server has answered before. If so, the cleaner waits after every error of the server."""
+        self.heed_cancels: Callable[[], Awaitable[None]] | None = None
+        """Called when tasks in progress were cancelled that may be those of this process."""
         self.requeued = 0
         self.promoted = 0
+        self.ticked = 0
         self._alarm = asyncio.Event()
         self._asking = asyncio.Lock()
         """Held while the server is asked, so that a cleaner takes one connection, besides the one for the alarm."""
+        self._cancelling = 0
+        """How many tasks in progress had been cancelled when this process last looked for its own among them."""
         self._cursor = b"0"
         self._prune_at = self._repair_at = 0.0
         self._converting = False
+        self._may_tick = True
+        """Whether this process can put ticks of schedules: it needs the extra `functions`."""
+        self._tick_again_at = 0.0
+        """Before this time, a tick that this process cannot put is not tried again."""
+        self._stuck: set[str] = set()
+        """The schedules whose ticks this process cannot put, as it has said already."""
         self._due_at = math.inf
         """The monotonic clock when something will be due, as far as this cleaner knows."""
         self._trip = 0.01
@@ -125,6 +139,8 @@ class Cleaner:
 
     async def _doze(self, seconds: float) -> None:
         if seconds <= 0:
+            # on a queue of `timeoutq.testing` nothing else gives others their turn, and its clock stands meanwhile
+            await asyncio.sleep(0)
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -162,7 +178,16 @@ class Cleaner:
                 # be that a task became due between two calls of one exchange
                 return 0.05
         self.met = True
-        self._due_at = self._here(plan, asked)
+        self._due_at = self._here(plan, asked, plan.at_ms)
+        if plan.cancelling not in (0, self._cancelling) and self.heed_cancels is not None:
+            await self.heed_cancels()
+            self._cancelling = plan.cancelling
+        if plan.tick_ms and self._may_tick:
+            tick_at = max(self._here(plan, asked, plan.tick_ms), self._tick_again_at)
+            if plan.tick_ms <= plan.now_ms and tick_at <= time.monotonic() and await self._tick():
+                self._due_at = 0.0  # what comes next is asked for at once
+                return 0.0
+            self._due_at = min(self._due_at, max(tick_at, self._tick_again_at))
         if time.monotonic() >= self._prune_at:
             await self._prune()
         if self._converting:
@@ -175,15 +200,50 @@ class Cleaner:
             await self._repair()
         return max(0.0, min(self._due_at, self._prune_at, self._repair_at) - time.monotonic())
 
-    def _here(self, plan: Plan, asked: float) -> float:
-        """Give the monotonic clock of this process when to ask for what is due then; the plan was asked for at `asked`.
+    async def _tick(self) -> bool:
+        """Put the ticks that are due; say whether any schedule has gone on."""
+        try:
+            found = await self.queue.run(schedules.tick_due(self.talk))
+        except MissingExtra as error:
+            self._may_tick = False
+            telling.say(
+                log, logging.WARNING, "queue %s has schedules, and this process leaves their ticks to others: %s",
+                self.queue.name, error, fields={"queue": self.queue.name},
+            )  # fmt: skip
+            return False
+        self.ticked += found.put
+        if found.late:
+            first = sorted(found.late.items())[:5]
+            told = ", ".join(f"{safe(name)} ({put} put late, {missed} missed)" for name, (put, missed) in first)
+            telling.say(
+                log, logging.WARNING, "queue %s: ticks of %s were more than a minute late: %s",
+                self.queue.name, counted(len(found.late), "schedule"), told, fields={"queue": self.queue.name},
+            )  # fmt: skip
+        for name in found.undeclared:
+            telling.say(
+                log, logging.WARNING, "queue %s: schedule %s is paused, because no code has declared it for an hour",
+                self.queue.name, safe(name), fields={"queue": self.queue.name},
+            )  # fmt: skip
+        for name in sorted(found.stuck.keys() - self._stuck):
+            telling.say(
+                log, logging.WARNING, "queue %s: the ticks of schedule %s cannot be put here: %s",
+                self.queue.name, safe(name), safe(str(found.stuck[name])), fields={"queue": self.queue.name},
+            )  # fmt: skip
+        self._stuck = set(found.stuck)
+        if not found.moved:
+            # another cleaner was quicker; or this one cannot, and looks again in case that somebody mends it
+            self._tick_again_at = time.monotonic() + (STUCK if found.stuck else 0.005)
+        return found.moved
+
+    def _here(self, plan: Plan, asked: float, at_ms: int) -> float:
+        """Give the monotonic clock of this process when to ask for what is due at `at_ms`; `asked`: when the plan was.
 
         The way back of the reply has cost time, and so will the way there of the next call: together they take as long
         as the shortest exchange, at least. Half of it is made up for, so that the call is not there too early.
         """
         now = time.monotonic()
         self._trip = min(now - asked, self._trip * 1.05)
-        return now + (plan.at_ms - plan.now_ms) / 1000 - plan.micros / 1e6 - self._trip / 2
+        return now + (at_ms - plan.now_ms) / 1000 - plan.micros / 1e6 - self._trip / 2
 
     async def _prune(self) -> None:
         while True:

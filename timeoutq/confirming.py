@@ -33,12 +33,14 @@ UNCONFIRMED = -1
 CONFIRMED = frozenset(
     {
         "put", "schedule", "restore", "claim", "extend", "ack", "fail", "release", "retry_failed", "forget", "host",
-        "restore_hosts",
+        "restore_hosts", "set_schedule", "tick", "seal_batch", "restore_batch", "cancel",
     }
 )  # fmt: skip
 """The scripts whose callers are told something that a failover must not undo: that tasks are in the queue, that leases
-are held or ended, and that a host is banned, blocked or visited less. `configure` waits where it changes the politeness
-(`flows.py`); it does not wait to pause a queue, or to end that it is durable, while replicas are away."""
+are held or ended, that a host is banned, blocked or visited less, which ticks of a schedule are put, and that a
+batch is sealed. `configure`
+waits where it changes the politeness (`flows.py`); it does not wait to pause a queue, or to end that it is durable,
+while replicas are away."""
 
 ENDS = frozenset({"ack", "fail", "release"})
 """The scripts that end leases. If a call is sent again, it answers `ALREADY` for each lease that it ended before."""

@@ -16,8 +16,8 @@ from typing import cast
 
 from timeoutq import reads, sending
 from timeoutq.cluster import Where, slot_of
+from timeoutq.counts import Stats
 from timeoutq.errors import AccessDenied, TimeoutqError
-from timeoutq.model import Stats
 from timeoutq.operations import Operations
 from timeoutq.sending import Flow, Talk
 from timeoutq.shards import AnyQueue, looking
@@ -133,8 +133,13 @@ def meant(queue: AnyQueue, name: str, seconds: float = 1.0) -> list[str]:
             found.append(one)  # noqa: PERF402  # what was found before an error counts
     except TimeoutqError:
         pass  # a user who may not SCAN needs no message about that here
-    alike = {one.lower(): one for one in found if one != name}
-    return [alike[one] for one in get_close_matches(name.lower(), alike, 3, _ALIKE)]
+    return alike(name, found)
+
+
+def alike(name: str, found: Iterable[str]) -> list[str]:
+    """Give up to three of these names that are much like `name`."""
+    lower = {one.lower(): one for one in found if one != name}
+    return [lower[one] for one in get_close_matches(name.lower(), lower, 3, _ALIKE)]
 
 
 def _within(queue: AnyQueue, seconds: float) -> Iterator[str]:

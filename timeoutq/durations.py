@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from timeoutq.model import Durations
+from timeoutq.counts import Durations
 
 SHORTEST = 2.0**-13
 """Seconds: all durations up to this one fall into one bucket."""

@@ -35,9 +35,11 @@ class Told(IntEnum):
     """It has run as many handlers as `max_tasks` allows."""
     HOPELESS = 4
     """Another process in its place would end in the same way: a bad handler, a wrong password."""
+    WORN_OUT = 5
+    """A thread in it hangs."""
 
 
-_ON_PURPOSE = (Told.DRAINED, Told.STOPPED, Told.MAX_TASKS)
+_ON_PURPOSE = (Told.DRAINED, Told.STOPPED, Told.MAX_TASKS, Told.WORN_OUT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ DIED = 1
 USAGE = 2
 SERVER = 3
 LOST = 4
+LATE = 5
+"""What was waited for has not ended in the time of --wait."""
 INTERRUPTED = 130
 
 HOPELESS = (USAGE, SERVER)

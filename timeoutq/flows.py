@@ -30,7 +30,7 @@ from timeoutq.errors import (
     TimeoutqError,
     UnsafeServer,
 )
-from timeoutq.model import Answer, Lease, Outcome, State, TaskInfo
+from timeoutq.model import Answer, Lease, Outcome, State, TaskInfo, raw
 from timeoutq.replies import Claimed, Plan, Swept
 from timeoutq.sending import (
     BELL_WAIT,
@@ -91,7 +91,7 @@ def configure(talk: Talk, settings: Mapping[str, bytes]) -> Flow[None]:
     wanted = int(settings.get("durable", 0))
     if wanted:
         yield from find_replicas(talk, wanted)
-    elif "politeness" in settings and "durable" not in settings:
+    elif settings.keys() & {"politeness", "politeness?"} and "durable" not in settings:
         # hosts must not be visited more often after a failover than the caller was told
         talk.durable.read((yield from ask(talk, [confirming.look(talk.operations)]))[0], time.monotonic())
         wanted = talk.durable.replicas
@@ -270,6 +270,20 @@ def hear_bell(talk: Talk, seconds: float, call: Call[Claimed] | None = None) -> 
     return found
 
 
+def hear_stroke(talk: Talk, seconds: float, has_room: Callable[[], bool]) -> Flow[None]:
+    """Wait for a stroke of the bell, at most `seconds`; pass the stroke on if then there is no room for a task.
+
+    A worker with several queues hears all bells, also while its handlers are busy with tasks of one queue. Without this
+    the stroke would be lost for an idle worker.
+    """
+    key = talk.operations.key("bell")
+    heard: Any = yield Bell(key, seconds, talk.at)
+    if isinstance(heard, BaseException):
+        raise talk.server.explain(heard)
+    if heard is not None and heard[0] is not None and not has_room():
+        yield Send([("RPUSH", key, "1")], talk.at)
+
+
 def newest_alarm(talk: Talk) -> Flow[bytes]:
     """Give the id of the newest sound of the alarm; `0-0` if the alarm was never sounded. Asks only once."""
     reply = yield Send([("XREVRANGE", talk.operations.key("alarm"), "+", "-", "COUNT", 1)], talk.at)
@@ -288,6 +302,17 @@ def hear_alarm(talk: Talk, last: bytes, seconds: float) -> Flow[bytes]:
     if isinstance(heard, BaseException):
         raise talk.server.explain(heard)
     return cast("bytes", heard)
+
+
+def cancelled(talk: Talk, leases: Sequence[Lease]) -> Flow[list[Lease]]:
+    """Give those of the leases whose tasks somebody has cancelled."""
+    found: list[Lease] = []
+    key = talk.operations.key("cancels")
+    for at in range(0, len(leases), BATCH):
+        part = leases[at : at + BATCH]
+        (by,) = yield from ask(talk, [("HMGET", key, *(raw(lease.task) for lease in part))])
+        found += (lease for lease, who in zip(part, by, strict=True) if who is not None)
+    return found
 
 
 def whole(talk: Talk, found: Claimed) -> Flow[Claimed]:
@@ -407,6 +432,13 @@ def extend_one(talk: Talk, lease: Lease, timeout_ms: int) -> Flow[Lease]:
             holder=lease.holder,
             state="in_progress",
         )
+    if outcome[0] is Answer.CANCELLED:
+        raise LeaseLost(
+            f"{lease.task!r} was cancelled: stop working on it, and end its lease (release)",
+            task=lease.task,
+            holder=lease.holder,
+            state="in_progress",
+        )
     if outcome[0] is Answer.LOST:
         raise (yield from lost(talk, lease))
     return replies.renew(lease, deadline)
@@ -505,7 +537,8 @@ def purge(talk: Talk) -> Flow[None]:
     """Remove the queue with all its keys."""
     while not (yield from answer(talk, talk.operations.purge())):
         pass
-    # if a foreign hand has deleted all other traces of a lane, a lock or a set of fingerprints, only its name finds it
+    # if a foreign hand has deleted all other traces of a lane, a lock or a set of fingerprints, only its name finds it;
+    # so it is with results, and with the tasks of batches
     prefix, cursor = talk.operations.key("").encode(), b"0"
     while True:
         reply = yield Send([("SCAN", cursor, "MATCH", prefix + b"*", "COUNT", 2 * BATCH)], talk.at)
@@ -513,7 +546,11 @@ def purge(talk: Talk) -> Flow[None]:
             return  # the queue itself is gone; a user who may not SCAN leaves such lanes and locks behind
         cursor = page[0] if isinstance(page[0], bytes) else str(page[0]).encode()
         names = [key[len(prefix) :] for key in page[1]]
-        strays = [name for name in names if name.startswith((b"host:", b"lock:", b"seen:"))]
+        strays = [
+            name
+            for name in names
+            if name.startswith((b"host:", b"lock:", b"seen:", b"result:", b"answers:", b"batch:"))
+        ]
         for at in range(0, len(strays), BATCH):
             yield from answer(talk, talk.operations.purge(strays[at : at + BATCH]))
         if cursor == b"0":

@@ -28,11 +28,13 @@ TURN = 0.005
 
 
 async def listed(result: Any) -> Any:
-    """Return the handler's result unchanged; but if it is an `Ack`, return a copy whose `put` is a `TaskList`.
+    """Return the handler's result unchanged; but if it is an `Ack` with tasks, a copy whose `put` is a `TaskList`.
 
     Raises what the iterable raises, and `InvalidInput` for what is no task, and when there are too many.
     """
     if not issubclass(type(result), Ack):  # isinstance() would ask the object itself, which may say anything
+        return result
+    if is_nothing(result.put):
         return result
     steps = _steps(result)
     while True:
@@ -56,7 +58,7 @@ def listed_here(result: Any, given_up: Callable[[], object]) -> Any:
 
     Returns None as soon as `given_up()` is true: then nobody needs the result.
     """
-    if not issubclass(type(result), Ack):
+    if not issubclass(type(result), Ack) or is_nothing(result.put):
         return result
     steps = _steps(result)
     while not given_up():
@@ -65,6 +67,11 @@ def listed_here(result: Any, given_up: Callable[[], object]) -> Any:
         except StopIteration as end:
             return end.value
     return None
+
+
+def is_nothing(put: object) -> bool:
+    """Say whether this is the `put` of an `Ack` that puts nothing: the usual case, made quick."""
+    return type(put) is tuple and not put
 
 
 def _steps(ack: Ack) -> Generator[None, None, Ack]:
@@ -78,7 +85,7 @@ def _steps(ack: Ack) -> Generator[None, None, Ack]:
         found = arguments.tasks((ack.put,))
         if len(found.ids) > MOST or sum(map(len, found.ids)) + sum(map(len, found.payloads.values())) > MOST_BYTES:
             raise InvalidInput(_too_many())
-    return Ack(cast("Any", found), ack.again_in, ack.payload)
+    return Ack(cast("Any", found), ack.again_in, ack.payload, ack.result, ack.keep_result, ack.keep_id)
 
 
 def _walk(put: Iterable[Any]) -> Generator[None, None, TaskList]:

@@ -10,20 +10,25 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Awaitable, Callable
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import Parameter
 from operator import is_
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from timeoutq.arguments import class_name, error_words
+from timeoutq.calls import Kept
 from timeoutq.errors import HandlerNotFound, InvalidInput, WrongResult
-from timeoutq.model import Ack, Lease, Release
-from timeoutq.retry import GiveUp, Retry, members
+from timeoutq.model import Ack, Lease, Release, Task
+from timeoutq.retry import GiveUp, Retry, RetryPolicy, members
 from timeoutq.telling import running
+
+if TYPE_CHECKING:
+    from timeoutq.sending import Flow
 
 S = TypeVar("S")
 
@@ -49,10 +54,147 @@ handler."""
 RESULTS = (Ack, Release, Retry, GiveUp)
 EXPECTED = "expected None, Ack, Release, Retry or GiveUp"
 
+LEAVES_NO_ID = Ack(keep_id=False)
+"""The end of a task that leaves nothing: an `async def` that returns this very value is as quick as one that returns
+None."""
+
 _DEEPEST = 10
 """An awaitable may give another awaitable; a longer chain of awaitables than this counts as endless."""
 
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a handler says of one failed attempt."""
+
+    policy: RetryPolicy | None = None
+    """Decides when the task is tried again; None: the policy of the worker decides."""
+    result: Callable[[], Kept] | Kept | None = None
+    """What the queue keeps as the result if the task is given up. A function is called only then."""
+
+
+class Judge(Protocol):
+    """A handler that is an object, and that the worker asks about each failed attempt of a task."""
+
+    def judge(self, lease: Lease, error: BaseException) -> Verdict | None:
+        """Say what decides about this failure; with None, the worker decides as for any handler.
+
+        It is called in the event loop of the worker, also for failures that the worker finds, such as `max_runtime`.
+        If it raises, the error is logged, and the worker decides.
+        """
+        ...
+
+
+@dataclass(kw_only=True)
+class Unrun(Release):
+    """A handler that `Serves` returns this for a task that only another worker can run.
+
+    Such a release counts against no limit. Once `within` seconds have passed since the first such release after the
+    last failed attempt, the task is not released any more: the attempt fails with `error`.
+    """
+
+    within: float
+    error: BaseException
+    function: str = ""
+    """The name of the function, a blank, and the digest of the version that this worker has, or `-`: if another worker
+    has another version, the task waits only for a moment."""
+
+    __hash__ = Release.__hash__
+
+
+class Place(Protocol):
+    """One queue of a worker, for a handler that `Serves`."""
+
+    @property
+    def name(self) -> str:
+        """The name of the queue."""
+        ...
+
+    @property
+    def queue(self) -> Any:
+        """The worker's client of the queue, an `AsyncQueue` or `AsyncShardedQueue`."""
+        ...
+
+    @property
+    def state(self) -> Any:
+        """What the lifespan yielded in this process; None without a lifespan."""
+        ...
+
+    def publish(self, functions: Mapping[str, tuple[str, str]]) -> None:
+        """Have the queue told which functions there are here: of each the digest and the JSON of what it takes."""
+        ...
+
+    async def put(self, queue: str, task: Task) -> bool:
+        """Put a task to another queue of this worker; false if the worker has no queue of this name."""
+        ...
+
+    def find(self, queue: str) -> Any:
+        """Give another queue of this worker, by its name; None if the worker has no queue of this name."""
+        ...
+
+    def limit(self, lease: Lease, seconds: float) -> Callable[[], bool]:
+        """Have the handler of this lease cancelled after so many seconds, as by `max_runtime` of the worker.
+
+        Call what this gives when the handler has ended: it says whether the time was over by then.
+        """
+        ...
+
+    def over(self, seconds: float, more: str = "") -> TimeoutError:
+        """Write the error of a task whose time is over."""
+        ...
+
+    def hangs(self, words: str) -> None:
+        """Say that a thread hangs: a worker process that has a supervisor drains, and is replaced."""
+        ...
+
+    def declare(self, schedules: Callable[[], Flow[None]] | None) -> None:
+        """Have schedules declared in the queue by this, at the start and again each minute; None: there are none."""
+        ...
+
+    def is_cancelled(self, lease: Lease) -> bool:
+        """Say whether somebody has cancelled the task of this lease, whose handler is running. Any thread may ask."""
+        ...
+
+    def at_end(self, close: Callable[[], object]) -> None:
+        """Have this called when the worker has ended all work."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Staff:
+    """What a worker works with: its queues, and a handler for them."""
+
+    queues: Any
+    """As `Worker` takes them; the worker closes them when it ends."""
+    handler: Serves
+
+
+class Hires(ABC):
+    """What stands for queues and a handler, and may be passed to a worker alone."""
+
+    @abstractmethod
+    def at_work(self) -> Staff:
+        """Give the queues and the handler."""
+
+
+class OfApp:
+    """A function of an app. It takes the arguments of its calls, so it is no handler: a worker runs its app."""
+
+
+class Serves(ABC):
+    """A handler that is an object, and that the worker asks, once for each queue, what runs the tasks of the queue."""
+
+    lifespan: Lifespan[Any] | None = None
+    """The lifespan of its workers, if they are given no other."""
+
+    @abstractmethod
+    def serve(self, place: Place) -> Callable[[Lease], Awaitable[Result]]:
+        """Give what runs the tasks of this queue. The payloads of its leases are the bytes as they stand in Redis."""
+
+    async def __call__(self, lease: Lease) -> Result:
+        """Refuse: only a worker knows of which queue a lease is."""
+        raise InvalidInput(f"{name_of(self)} runs in a worker: pass it to Worker(…), which calls what serve(…) gives")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +205,8 @@ class Shape:
     is_async: bool
     """Whether a call of the handler only makes a coroutine. If not, the call may block, so it is made in a thread."""
     takes_state: bool
+    judge: Callable[[Lease, BaseException], Verdict | None] | None = None
+    """The `judge` of the handler, if it is a `Judge`."""
 
 
 def parts_of(path: str, kind: str = "handler") -> tuple[str, str]:
@@ -71,16 +215,28 @@ def parts_of(path: str, kind: str = "handler") -> tuple[str, str]:
     `timeoutq worker` calls this before it starts processes, because each process would only fail in the same way.
     """
     module, _, name = path.partition(":")
+    what = "no app" if kind == "app" else f"not a {kind}"
     if not module or not name:
-        raise HandlerNotFound(f"{path!r} is not a {kind}: write module:function, like demo.crawl:fetch")
+        form = "module:app, like shop.tasks:app" if kind == "app" else "module:function, like demo.crawl:fetch"
+        raise HandlerNotFound(f"{path!r} is {what}: write {form}")
     if module.endswith(".py"):
         dotted = module.removesuffix(".py").removeprefix("./").strip("/").replace("/", ".")
-        raise HandlerNotFound(f"{path!r} is not a {kind}: a module has no .py, write {dotted}:{name}")
+        raise HandlerNotFound(f"{path!r} is {what}: a module has no .py, write {dotted}:{name}")
     return module, name
 
 
 def load(path: str, kind: str = "handler") -> Any:
     """Import `module:function`; raises `HandlerNotFound`, whose message says what is missing."""
+    found = imported(path, kind)
+    if isinstance(found, Hires):
+        raise HandlerNotFound(f"{path!r} is an App, which brings its functions: leave the {kind} out, use --app {path}")
+    if not callable(found):
+        raise HandlerNotFound(f"{kind} {path!r} is not callable but {type(found).__name__}")
+    return found
+
+
+def imported(path: str, kind: str) -> Any:
+    """Import `module:name`, whatever it is; raises `HandlerNotFound`."""
     module, name = parts_of(path, kind)
     try:
         found: Any = import_module(module)
@@ -93,8 +249,6 @@ def load(path: str, kind: str = "handler") -> Any:
             found = getattr(found, part)
         except AttributeError:
             raise HandlerNotFound(f"{kind} {path!r}: module {module} has no {name}") from None
-    if not callable(found):
-        raise HandlerNotFound(f"{kind} {path!r} is not callable but {type(found).__name__}")
     return found
 
 
@@ -116,12 +270,35 @@ def shape_of(handler: object, *, has_state: bool = False) -> Shape:
     """
     if not callable(handler):
         raise InvalidInput(f"handler must be callable, not {class_name(handler)}")
+    if isinstance(handler, OfApp):
+        raise InvalidInput(
+            f"{name_of(handler)}() is a function of an App, and takes no lease: let the worker run the App, with "
+            "Worker(app), or with `timeoutq worker --app module:app`"
+        )
     name, inner = name_of(handler), _inner(handler)
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
         raise InvalidInput(
             f"the handler {name} is a generator function: calling it runs nothing; return Ack(put=[…]) where it yields"
         )
-    return Shape(name, inspect.iscoroutinefunction(inner), _takes_state(handler, name, has_state))
+    takes_state, judge = _takes_state(handler, name, has_state), _judge_of(handler, name)
+    return Shape(name, inspect.iscoroutinefunction(inner), takes_state, judge)
+
+
+def _judge_of(handler: object, name: str) -> Callable[[Lease, BaseException], Verdict | None] | None:
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    if inspect.isroutine(handler) or inspect.isclass(handler) or not callable(getattr(type(handler), "judge", None)):
+        return None
+    judge: Callable[..., Any] = cast("Any", handler).judge
+    if inspect.iscoroutinefunction(judge):
+        raise InvalidInput(f"judge of the handler {name} is an async def: the worker calls it, so make it a def")
+    try:
+        inspect.signature(judge).bind(None, None)
+    except ValueError:
+        pass  # a builtin: Python does not know its parameters
+    except TypeError:
+        raise InvalidInput(f"judge of the handler {name} cannot be called with (lease, error)") from None
+    return judge
 
 
 def _inner(handler: Callable[..., Any]) -> Any:

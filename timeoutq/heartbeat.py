@@ -8,11 +8,13 @@ decides what is due and when; the keeper of an `AsyncQueue` uses it in an asynci
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from timeoutq import sending, telling, tracebacks
@@ -41,14 +43,19 @@ NEWS_EVERY = 1.0
 """Seconds between signs of life when the worker's numbers have changed."""
 
 
-class Client(Protocol):
-    """What a heartbeat needs of a queue for code that blocks."""
+class Apart(Protocol):
+    """A queue, and whether its signs of life go apart, because another node hears them than the one with the leases."""
 
     name: str
+    beats_apart: bool
+
+
+class Client(Apart, Protocol):
+    """What a heartbeat needs of a queue for code that blocks."""
+
     worker: str
     talk: Talk
     operations: Operations
-    beats_apart: bool
 
     @property
     def timeout(self) -> float:
@@ -208,6 +215,14 @@ def extend_held(
     ]
 
 
+def unlimited(held: Mapping[int, Lease], over_at: Mapping[int, float]) -> list[Lease]:
+    """Give the leases that are to be extended: those whose time is not over."""
+    if not over_at:
+        return list(held.values())
+    now, limits = time.monotonic(), dict(over_at)
+    return [lease for key, lease in list(held.items()) if limits.get(key, now) >= now]
+
+
 class Heartbeat:
     """Extends every lease in `held`, and reports those that could not be, from its thread."""
 
@@ -224,13 +239,15 @@ class Heartbeat:
     ) -> None:
         """Prepare; `held` maps keys to leases and is read only. The queue is closed at the end, unless `keeps_open`.
 
-        `on_lost` is called in the heartbeat's thread with the leases that were refused and why: `LOST` or
-        `MAX_RUNTIME`. `about` gives what the worker says of itself, `spans` how long its handlers ran.
+        `on_lost` is called in the heartbeat's thread with the leases that were refused and why: `LOST`, `MAX_RUNTIME`,
+        or `CANCELLED`. `about` gives what the worker says of itself, `spans` how long its handlers ran.
         `machine` gives the thread.
         """
         self.queue = queue
         self.peers = 1
         self._held = held
+        self.over_at: Mapping[int, float] = {}
+        """From when on leases with a limit of their own are not extended, by their keys and the monotonic clock."""
         self._on_lost = on_lost
         self._spans = spans
         self._keeps_open = keeps_open
@@ -273,7 +290,7 @@ class Heartbeat:
             self._ended_by = error
 
     def _beat_on(self) -> None:
-        """Carry out rounds until the stop; `AsyncKeeper._beat_on` (keeper.py) is the same loop for asyncio."""
+        """Carry out rounds until the stop; `AsyncRounds` does the same for asyncio."""
         pulse = self.pulse
         while not self._stop.is_set():
             spoke = False
@@ -344,7 +361,7 @@ class Heartbeat:
 
     def _extend(self) -> bool:
         """Extend the leases that are held; say whether the server was asked."""
-        leases = list(self._held.values())
+        leases = unlimited(self._held, self.over_at)
         if not leases:
             return False
         refused = self.queue.run(extend_held(self.queue.extension(leases), self._held, leases))
@@ -369,3 +386,59 @@ class LastingHeartbeat(Heartbeat):
                 )  # fmt: skip
             self._stop.wait(pulse.soon())
             pulse.hurry()
+
+
+class AsyncRounds:
+    """The rounds of a heartbeat in an asyncio task; `Heartbeat._beat_on` is the same for a thread."""
+
+    def __init__(
+        self,
+        queue: Apart,
+        pulse: Pulse,
+        extend: Callable[[], Awaitable[bool]],
+        beat: Callable[[Mapping[str, object]], Awaitable[None]],
+    ) -> None:
+        """Prepare; `extend` extends the leases, and says whether there are any; `beat` gives a sign of life."""
+        self._queue = queue
+        self._pulse = pulse
+        self._extend = extend
+        self._beat = beat
+        self._sign: asyncio.Task[None] | None = None
+        """The last sign of life that went apart."""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Carry out rounds until the stop."""
+        pulse = self._pulse
+        while not stop.is_set():
+            spoke = False
+            try:
+                if pulse.is_to_extend():
+                    spoke = await self._extend()
+                if pulse.is_to_beat():
+                    if self._queue.beats_apart:
+                        self._beat_apart(pulse.said)
+                    else:
+                        await self._beat(pulse.said)
+                        spoke = True
+            except Exception as error:
+                pulse.failed(error)
+            else:
+                pulse.went(spoke=spoke)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pulse.rest()):
+                    await stop.wait()
+        if self._sign is not None:
+            self._sign.cancel()
+
+    def _beat_apart(self, about: Mapping[str, object]) -> None:
+        """Give a sign of life in an asyncio task of its own, as `Heartbeat._beat_apart` does in a thread."""
+        if self._sign is None or self._sign.done():
+            self._sign = asyncio.create_task(self._try_to_beat(about), name=f"beat-{self._queue.name}")
+
+    async def _try_to_beat(self, about: Mapping[str, object]) -> None:
+        try:
+            await self._beat(about)
+        except Exception as error:
+            self._pulse.not_heard(error)
+        else:
+            self._pulse.heard()

@@ -22,7 +22,7 @@ from timeoutq import arguments, sending, telling
 from timeoutq.calls import BATCH
 from timeoutq.confirming import ENDS
 from timeoutq.errors import InvalidInput, LeaseLost, NotReplicated
-from timeoutq.heartbeat import FAREWELL, Client, LastingHeartbeat, Pulse, extend_held
+from timeoutq.heartbeat import FAREWELL, AsyncRounds, Client, LastingHeartbeat, Pulse, extend_held
 from timeoutq.model import Answer, Lease, Outcome
 from timeoutq.operations import Operations
 from timeoutq.sending import Flow, Talk
@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 OnLost = Callable[[Lease, Answer], object]
-"""Called with a lease that is lost, and `LOST` or `MAX_RUNTIME`."""
+"""Called with a lease that is kept alive no longer, and why: `LOST`, `MAX_RUNTIME`, or `CANCELLED` for a task that
+somebody has cancelled, whose lease runs until its deadline."""
 
 
 class AsyncClient(Protocol):
@@ -232,7 +233,6 @@ class AsyncKeeper(Held):
         self._closed = False
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._sign: asyncio.Task[None] | None = None  # of the last sign of life that went apart
 
     def add(self, *leases: Lease) -> None:
         """Keep leases alive from now on. Raises `InvalidInput` for what is no lease, and after `close`."""
@@ -272,7 +272,7 @@ class AsyncKeeper(Held):
 
     def _begin_anew(self) -> None:
         self._pulse = Pulse(self.queue.name, self.queue.worker, self.queue.timeout, self._about)
-        self._peers, self._stop, self._task, self._sign = 1, asyncio.Event(), None, None
+        self._peers, self._stop, self._task = 1, asyncio.Event(), None
 
     def _beating(self) -> None:
         self._come()
@@ -330,47 +330,15 @@ class AsyncKeeper(Held):
         self._begin()
 
     async def _beat_on(self, stop: asyncio.Event) -> None:
-        """Carry out rounds until the stop; `Heartbeat._beat_on` (heartbeat.py) is the same loop for a thread."""
+        """Carry out rounds until the stop, and say farewell if the keeper is closed."""
         pulse = self._pulse
-        while not stop.is_set():
-            spoke = False
-            try:
-                if pulse.is_to_extend():
-                    spoke = await self._extend()
-                if pulse.is_to_beat():
-                    if self.queue.beats_apart:
-                        self._beat_apart(pulse.said)
-                    else:
-                        await self._beat(pulse.said)
-                        spoke = True
-            except Exception as error:
-                pulse.failed(error)
-            else:
-                pulse.went(spoke=spoke)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pulse.rest()):
-                    await stop.wait()
-        if self._sign is not None:
-            self._sign.cancel()
+        await AsyncRounds(self.queue, pulse, self._extend, self._beat).run(stop)
         try:
             if self._closed and not (pulse.down or pulse.unheard):
                 async with asyncio.timeout(FAREWELL if self.queue.beats_apart else None):
                     await self._beat(None)
         except Exception as error:
             pulse.no_farewell(error)
-
-    def _beat_apart(self, about: Any) -> None:
-        """Give a sign of life in an asyncio task of its own, as `Heartbeat._beat_apart` does in a thread."""
-        if self._sign is None or self._sign.done():
-            self._sign = asyncio.create_task(self._try_to_beat(about), name=f"beat-{self.queue.name}")
-
-    async def _try_to_beat(self, about: Any) -> None:
-        try:
-            await self._beat(about)
-        except Exception as error:
-            self._pulse.not_heard(error)
-        else:
-            self._pulse.heard()
 
     async def _beat(self, about: Any) -> None:
         call = self.queue.operations.beat(self.queue.worker, about)

@@ -11,6 +11,8 @@ import logging
 import mmap
 import struct
 from collections.abc import Callable, Iterable
+from copy import copy
+from typing import Self
 
 from timeoutq import lifespan, telling, tracebacks
 from timeoutq.calls import BATCH
@@ -22,7 +24,7 @@ log = logging.getLogger(__name__)
 
 FREE, HELD, STARTED = 0, 1, 2
 TOKEN_BYTES, TASK_BYTES, WORDS_BYTES = 96, 1024, 4096
-_SLOT = struct.Struct(f"=BxHHH{TOKEN_BYTES}s{TASK_BYTES}s")
+_SLOT = struct.Struct(f"=BBHHH{TOKEN_BYTES}s{TASK_BYTES}s")
 _USED = struct.Struct("=I")
 _TOLD_AT = _USED.size
 _WORDS_AT = _TOLD_AT + 1
@@ -41,17 +43,30 @@ def slots_for(concurrency: int, prefetch: int | None) -> int:
 
 
 class SharedLedger:
-    """What one worker process holds. A lease that finds no free slot is not in the ledger; this is logged once."""
+    """What one worker process holds. A lease that finds no free slot is not in the ledger; this is logged once.
 
-    def __init__(self, slots: int, key_of: Callable[[Lease], int] = Division.key_of) -> None:
-        """Make room for as many leases; `key_of` gives their keys, as the division of the queue does."""
+    If the worker has several queues, `pages` has a ledger for each of them; all pages share the slots.
+    """
+
+    def __init__(self, slots: int, *keys_of: Callable[[Lease], int]) -> None:
+        """Make room for as many leases; `keys_of` give their keys, as the division of each queue does."""
         self._slots = slots
-        self._key_of = key_of
         self._memory = mmap.mmap(-1, _SLOTS_AT + slots * _SLOT.size)
-        self._used = 0
+        self._used = [0]
         self._free: list[int] = []
-        self._of: dict[int, int] = {}
         self._was_full = False
+        self._open(0, *keys_of[:1])
+        self.pages = [self, *(self._page(lane, key_of) for lane, key_of in enumerate(keys_of[1:], 1))]
+
+    def _open(self, lane: int, key_of: Callable[[Lease], int] = Division.key_of) -> None:
+        self._lane = lane
+        self._key_of = key_of
+        self._of: dict[int, int] = {}
+
+    def _page(self, lane: int, key_of: Callable[[Lease], int]) -> Self:
+        page = copy(self)  # the memory, and which slots are free, are the same
+        page._open(lane, key_of)
+        return page
 
     def hold(self, leases: Iterable[Lease]) -> None:
         """Enter leases that were claimed."""
@@ -64,16 +79,17 @@ class SharedLedger:
             token = lease.token.encode()[:TOKEN_BYTES]
             # the state byte is written last: if the process dies during the write, the parent finds the slot free
             at = _SLOTS_AT + slot * _SLOT.size
-            _SLOT.pack_into(self._memory, at, FREE, len(token), len(task), min(lease.crashes, 0xFFFF), token, task)
+            crashes = min(lease.crashes, 0xFFFF)
+            _SLOT.pack_into(self._memory, at, FREE, self._lane, len(token), len(task), crashes, token, task)
             self._memory[at] = HELD
 
     def _slot(self) -> int | None:
         if self._free:
             return self._free.pop()
-        if self._used < self._slots:
-            self._used += 1
-            _USED.pack_into(self._memory, 0, self._used)
-            return self._used - 1
+        if self._used[0] < self._slots:
+            self._used[0] += 1
+            _USED.pack_into(self._memory, 0, self._used[0])
+            return self._used[0] - 1
         if not self._was_full:
             self._was_full = True
             telling.say(
@@ -140,15 +156,17 @@ class SharedLedger:
         words = self._memory[_WORDS_AT:_TRACE_AT].rstrip(b"\0")
         return Told(self._memory[_TOLD_AT]), words.decode("utf-8", "replace")
 
-    def read(self) -> tuple[list[Lease], list[Lease]]:
-        """Give the leases that were started and those that were only held."""
+    def read(self, lane: int = 0) -> tuple[list[Lease], list[Lease]]:
+        """Give the leases of a queue that were started and those that were only held."""
         started: list[Lease] = []
         held: list[Lease] = []
         (used,) = _USED.unpack_from(self._memory, 0)
         for at in range(_SLOTS_AT, _SLOTS_AT + used * _SLOT.size, _SLOT.size):
             if self._memory[at] == FREE:
                 continue
-            state, token_length, task_length, crashes, token, task = _SLOT.unpack_from(self._memory, at)
+            state, its, token_length, task_length, crashes, token, task = _SLOT.unpack_from(self._memory, at)
+            if its != lane:
+                continue
             lease = Lease(
                 text(task[:task_length]), token[:token_length].decode(), deadline=0.0,
                 crashes=crashes,

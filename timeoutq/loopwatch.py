@@ -57,14 +57,15 @@ class LoopWatch:
     def __init__(
         self,
         queue: str,
-        running: Mapping[int, AtWork],
+        running: Sequence[Mapping[int, AtWork]],
         fields: Mapping[str, object],
         timeout: float,
         max_runtime: float = 0.0,
         machine: Machine = THIS,
     ) -> None:
-        """Prepare; `running` holds the handlers at work; `timeout` and `max_runtime` (0: none) are seconds.
+        """Prepare; `running` holds the handlers at work, for each queue of the worker.
 
+        `timeout` and `max_runtime` (0: none) are seconds.
         A block is logged when it lasts for a third of the shorter of the two; at least `SHORTEST` and at most `LONGEST`
         seconds.
         """
@@ -106,7 +107,7 @@ class LoopWatch:
             computed = used - last_used - period > slept * COMPUTED
             last_look, last_used = now, used
             held = computed and slept >= self._limit
-            at_work = list(self._running.values())
+            at_work = self._at_work()
             if held and (at_work or seen):
                 self._report_held(slept, at_work or seen)
             seen = at_work
@@ -120,7 +121,7 @@ class LoopWatch:
                     self._warn("queue %s: the event loop turns again: it was blocked for %.1f s by %s",
                                self._queue, max(0.0, self._turned - blocked_since), culprit)  # fmt: skip
                     culprit = ""
-                if self._running and not stopping:
+                if at_work and not stopping:
                     blocked_since = now
                     self._questions += 1
                     try:
@@ -129,6 +130,9 @@ class LoopWatch:
                         return
             if stopping:
                 return
+
+    def _at_work(self) -> list[AtWork]:
+        return [run for runs in self._running for run in list(runs.values())]
 
     def _report_held(self, seconds: float, runs: Sequence[AtWork]) -> None:
         lease, culprit, place, _ = self._find()
@@ -175,22 +179,22 @@ class LoopWatch:
 
         If the running asyncio task was started by a handler, return the lease of that handler.
         """
-        for run in list(self._running.values()):
+        at_work = self._at_work()
+        for run in at_work:
             if task is not None and run.task is task:
                 return run.lease
         get_context: Any = getattr(task, "get_context", None)
         if get_context is None:  # Python 3.11 has no Task.get_context()
             return None
         about: tuple[object, Lease] | None = get_context().get(telling.running)
-        mine = about and self._running.get(about[1].key)
         # another worker in this loop may have a lease with the same key
-        return mine.lease if mine and about and mine.lease is about[1] else None
+        return next((run.lease for run in at_work if about and run.lease is about[1]), None)
 
     def _culprit(self, task: Any, lease: Lease | None) -> tuple[str, bool]:
         if lease is not None:
             return f"the handler of task {lease.task!a}", True
         # a handler that runs in a thread cannot block the loop, and since Python 3.12 a task's handler is known
-        runs = [run for run in list(self._running.values()) if run.task is not None]
+        runs = [run for run in self._at_work() if run.task is not None]
         if runs and not hasattr(task, "get_context"):
             return f"one of the handlers of tasks {_names(runs)}", True
         if task is not None:

@@ -13,8 +13,10 @@ from typing import Any, TypeVar
 
 from timeoutq import arguments, flows, reads, sending, tracebacks, why
 from timeoutq.arguments import How, TaskList
-from timeoutq.calls import BATCH, Call
+from timeoutq.batches.flows import BatchFlows
+from timeoutq.calls import BATCH, Call, amount
 from timeoutq.confirming import UNCONFIRMED
+from timeoutq.counts import Sample, Stats
 from timeoutq.errors import InvalidInput, LeaseLost, TimeoutqError
 from timeoutq.hosts.flows import HostFlows
 from timeoutq.model import (
@@ -25,15 +27,16 @@ from timeoutq.model import (
     Outcome,
     Page,
     Payload,
-    Sample,
+    Politeness,
     State,
-    Stats,
     Task,
     TaskId,
     TaskInfo,
     Tasks,
     WorkerInfo,
 )
+from timeoutq.results import ResultFlows
+from timeoutq.schedules.flows import ScheduleFlows
 from timeoutq.sending import BELL_WAIT, Flow, Talk, Terms
 from timeoutq.why import Reason
 
@@ -89,6 +92,12 @@ class QueueFlows:
         self.talk = talk
         self.hosts = HostFlows(talk)
         """The flows of the room of the hosts."""
+        self.schedules = ScheduleFlows(talk)
+        """The flows of the room of the schedules."""
+        self.results = ResultFlows(talk)
+        """The flows of the room of the results."""
+        self.batches = BatchFlows(talk)
+        """The flows of the room of the batches."""
 
     # ---- tasks in
 
@@ -166,6 +175,16 @@ class QueueFlows:
 
         return self._end(lease, leases, build)
 
+    def note(self, lease: Lease, done: float, total: float | None, text: str) -> Flow[Answer]:
+        """Note how far a handler is."""
+        if not isinstance(lease, Lease):  # pyright: ignore[reportUnnecessaryIsInstance]  # what callers pass
+            raise InvalidInput(f"note() takes a Lease, not {arguments.shown(lease)}")
+        far = [amount(done, "done"), "-" if total is None else amount(total, "total")]
+        words = arguments.reason(text)
+        return self._of(
+            lease, lambda talk: flows.end_one(talk, lease, [talk.operations.note(lease, far[0], far[1], words)])
+        )
+
     def pull(self, n: int) -> Flow[list[Task]]:
         """Take tasks without a lease."""
         return self._pull(arguments.count(n, high=BATCH))
@@ -203,6 +222,13 @@ class QueueFlows:
     def forget(self, tasks: tuple[Tasks, ...]) -> Flow[Outcome]:
         """Remove tasks from every state."""
         return self._by_id(tasks, lambda talk, part: talk.operations.forget(part), everywhere=True)
+
+    def cancel(self, tasks: tuple[Tasks, ...], by: str) -> Flow[Outcome]:
+        """Cancel tasks that have not ended; `by` says who does."""
+        who = arguments.reason(by)
+        if not who:
+            raise InvalidInput("by= says who cancels, and cannot be empty")
+        return self._by_id(tasks, lambda talk, part: talk.operations.cancel(part, who, talk.nonce), everywhere=True)
 
     def states(self, tasks: tuple[Tasks, ...]) -> Flow[Outcome]:
         """Tell where tasks are."""
@@ -256,6 +282,10 @@ class QueueFlows:
         """Change settings of the queue; None leaves a setting as it is."""
         given = {"keep_done": keep_done, "max_crashes": max_crashes, "politeness": politeness, "durable": durable}
         return self._configure(arguments.settings(given))
+
+    def be_polite(self, rules: Politeness) -> Flow[None]:
+        """Make the queue polite, if nobody has said yet whether it is."""
+        return self._configure({"politeness?": arguments.politeness(rules)})
 
     def opening(self, settings: Mapping[str, bytes], allow_eviction: bool) -> Flow[None]:
         """Check the server, and write the settings that the caller gave."""

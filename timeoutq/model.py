@@ -6,12 +6,15 @@ surrogate escapes and go back to Redis as the bytes they were.
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any, cast, overload
 
+BATCH_DUE = 253_370_764_800.0
+"""When the callback of a batch is due that has not ended, Unix seconds: in the year 9999."""
 MAX_TIME_MS = 253_402_300_799_000  # the end of the year 9999, the last that datetime can show
 
 TaskId = str | bytes
@@ -37,6 +40,11 @@ class Task:
     None stands for the `priority` of the call, or 0."""
     improve: bool = field(default=False, kw_only=True)
     """As `improve=` of `put`, for this task."""
+    unique: float | timedelta | None = field(default=None, kw_only=True)
+    """For how long after its last error a failed task blocks its id, in seconds or as a timedelta: after that, a put
+    adds the task anew. None: for ever. A queue with `keep_done="compact"` refuses it."""
+    rerun: bool = field(default=False, kw_only=True)
+    """As `rerun=` of `put`, for this task: in `Ack(put=…)`, too."""
 
     def __init__(
         self,
@@ -46,6 +54,8 @@ class Task:
         *,
         priority: int | None = None,
         improve: bool = False,
+        unique: float | timedelta | None = None,
+        rerun: bool = False,
     ) -> None:
         """Name a task; nothing is checked before the task is used."""
         object.__setattr__(self, "task", text(task) if isinstance(task, bytes) else task)
@@ -53,6 +63,8 @@ class Task:
         object.__setattr__(self, "group", group)
         object.__setattr__(self, "priority", priority)
         object.__setattr__(self, "improve", improve)
+        object.__setattr__(self, "unique", unique)
+        object.__setattr__(self, "rerun", rerun)
 
 
 Group = str | Callable[[str], str | None]
@@ -82,6 +94,8 @@ class Answer(StrEnum):
     RAISED = "raised"
     """The task was there with a lower priority, and has the new priority, and the new payload, from now on; a task in
     progress has them in the run that follows this one."""
+    RERUN = "rerun"
+    """The task is in progress, and runs once more after this run, with the new payload."""
     TODOS = "todos"
     WAITING = "waiting"
     SCHEDULED = "scheduled"
@@ -95,6 +109,15 @@ class Answer(StrEnum):
     """Another worker has the lease now, or nobody has."""
     MAX_RUNTIME = "max_runtime"
     """The lease has reached its `max_runtime` and is not extended."""
+    CANCELLED = "cancelled"
+    """The task is in failed now, because somebody has cancelled it. As the answer to an extension: the lease is
+    extended, and the handler is to stop, because somebody has cancelled the task."""
+    CANCELLING = "cancelling"
+    """The task is in progress: its worker is told to stop the handler, and then the task goes to failed."""
+    OVERDUE = "overdue"
+    """The task has been released like this for as long as the caller allows; it is still leased."""
+    ELSEWHERE = "elsewhere"
+    """The task is released, and another worker says that it can run the task."""
     UNKNOWN = "unknown"
     """No state holds this id."""
     UNANSWERED = "unanswered"
@@ -150,9 +173,22 @@ class Ack(Exception):  # a decision that a handler may take from any depth: rais
     """Seconds after which the task is done again: the task is scheduled, and not moved to done."""
     payload: Payload = None
     """With `again_in`, the new payload of the task; None keeps the payload that the task has."""
+    result: bytes | None = None
+    """What the queue keeps as the result of the run, 1 byte to 256 KiB; see `queue.results`. None is no result."""
+    keep_result: float | None = None
+    """With `result`, for how many seconds the queue keeps the result; None stands for an hour."""
+    keep_id: bool | timedelta = True
+    """False: the task leaves no id in done, whatever `keep_done` of the queue says. A timedelta: done keeps the id
+    for so long, whatever `keep_done` says; then a put adds the task anew. With `keep_done="compact"`, the id stays for
+    ever, and the worker warns once."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.put, self.again_in, self.payload)
+        return type(self), (self.put, self.again_in, self.payload, self.result, self.keep_result, self.keep_id)
+
+    def __repr__(self) -> str:
+        given = ((one, getattr(self, one.name)) for one in fields(self))
+        told = (f"{one.name}={value!r}" for one, value in given if value is not one.default)
+        return f"{type(self).__name__}({', '.join(told)})"
 
     def __str__(self) -> str:
         return repr(self)
@@ -279,11 +315,13 @@ class Outcome(Sequence[Answer]):
     @property
     def ok(self) -> int:
         """How many leases this call has ended or extended, now or when the call was first sent."""
-        return self.codes.count(b"O") + self.codes.count(b"R")
+        return sum(map(self.codes.count, (b"O", b"k", b"R", b"e")))
 
     def counts(self) -> dict[str, int]:
         """The number of ids for each answer that was given."""
-        found = {str(answer): self.codes.count(bytes((code,))) for code, answer in ANSWERS.items()}
+        found = Counter[str]()
+        for code, answer in ANSWERS.items():
+            found[str(answer)] += self.codes.count(bytes((code,)))
         return {answer: count for answer, count in found.items() if count}
 
     def items(self) -> Iterator[tuple[str, Answer]]:
@@ -291,9 +329,13 @@ class Outcome(Sequence[Answer]):
         return ((text(task), ANSWERS[code]) for task, code in zip(self.tasks, self.codes, strict=True))
 
 
+KEPT = ord("k")
+"""The letter of an ack whose task is done, but blocks its id for ever and not for the time that the ack has said."""
+
 ANSWERS: dict[int, Answer] = {
     ord("A"): Answer.ADDED,
     ord("r"): Answer.RAISED,
+    ord("n"): Answer.RERUN,
     ord("t"): Answer.TODOS,
     ord("w"): Answer.WAITING,
     ord("s"): Answer.SCHEDULED,
@@ -301,13 +343,30 @@ ANSWERS: dict[int, Answer] = {
     ord("d"): Answer.DONE,
     ord("f"): Answer.FAILED,
     ord("O"): Answer.OK,
+    KEPT: Answer.OK,
     ord("R"): Answer.ALREADY,
     ord("L"): Answer.LOST,
     ord("X"): Answer.MAX_RUNTIME,
+    ord("c"): Answer.CANCELLED,
+    ord("m"): Answer.CANCELLING,
+    ord("o"): Answer.OVERDUE,
+    ord("e"): Answer.ELSEWHERE,
     ord("u"): Answer.UNKNOWN,
     ord("?"): Answer.UNANSWERED,
 }
 """The letters in which scripts answer: one letter per task, so that a thousand answers are a thousand bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a handler is, as it says itself."""
+
+    done: float
+    total: float | None
+    """What `done` will be at the end; None if nobody knows."""
+    text: str
+    at: float
+    """When the handler said so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,9 +396,41 @@ class TaskInfo:
     """On a polite queue, the host that the task counts for."""
     host_releases: int = 0
     """How often a release of the task blocked its host; such releases do not count against `max_releases`."""
+    unrun_since: float | None = None
+    """When a worker that cannot run the task first gave it back, since its last failed attempt; None if none has."""
     priority: int = 0
     again: bool = False
-    """Whether a task in progress runs once more after this run, because it was put meanwhile with `improve=True`."""
+    """Whether a task in progress runs once more after this run, because it was put meanwhile with `improve=True` or
+    `rerun=True`."""
+    has_result: bool = False
+    """Whether the queue keeps the result of the task's last run."""
+    cancelled_by: str | None = None
+    """Who has cancelled the task, while it is in progress still."""
+    progress: Progress | None = None
+    """What the handler of a task in progress has last said about how far it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a task has ended. It will not run again unless somebody puts it, or retries it."""
+
+    task: str
+    state: State | None
+    """`DONE` or `FAILED`; None if no state holds the task: it was forgotten, or done and not kept."""
+    result: bytes | None = None
+    """The result as the worker has written it; empty if the server had no memory for it; None if there is none."""
+    error: str | None = None
+    """The last error of a failed task that has no result."""
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the task went to failed because somebody has cancelled it; `error` says who."""
+        return self.state is State.FAILED and self.result is None and (self.error or "").startswith("cancelled by ")
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing is known of the task any more: neither a state nor a result."""
+        return self.state is None and self.result is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +451,8 @@ class Record:
     group: str | None = None
     """The group with which the task was put: its host on a polite queue."""
     priority: int = 0
+    until: float | None = None
+    """Until when a done task blocks its id, if the ack said so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,109 +548,6 @@ class Failure:
     task: str
     at: float
     error: str
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """The counters at one moment. A rate is the difference of two samples."""
-
-    at: float
-    put: int = 0
-    claimed: int = 0
-    acked: int = 0
-    failed: int = 0
-    expired: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Durations:
-    """How long handlers ran, in the last 10 to 20 minutes with any run. Seconds, at most 12.5 % too high.
-
-    A run counts however it ended, if its worker lived to report it. A run that max_runtime ended counts with the time
-    that it had.
-    A run shorter than 0.12 ms counts as 0.12 ms, a run longer than a day as a day.
-    """
-
-    count: int
-    p50: float
-    p95: float
-    max: float
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """One atomic look at the queue."""
-
-    now: float
-    todos: int
-    scheduled: int
-    in_progress: int
-    done: int
-    failed: int
-    paused: bool
-    counters: Mapping[str, int]
-    """Everything that ever happened: put, claimed, acked, failed, gave_up, expired, crashed, released, promoted, reruns
-    (runs that followed at once because of `improve=True`), …"""
-    next_due: float | None = None
-    next_deadline: float | None = None
-    todos_since: float | None = None
-    """Since when todos has held tasks without a break: no ready task has waited longer. The queue keeps no time for
-    each ready task."""
-    settings: Mapping[str, str] = field(default_factory=dict[str, str])
-    workers: int = 0
-    waiting: int = 0
-    """Ready tasks of a polite queue that wait for their host's turn."""
-    hosts: int = 0
-    next_turn: float | None = None
-    """When the next host has its turn."""
-    durations: Durations | None = None
-    """How long handlers ran lately; None if no worker has reported yet."""
-    shards: Sequence[Stats] = ()
-    """Of a queue over several shards: the same of each shard, each at a moment of its own; else nothing."""
-
-    @property
-    def known(self) -> int:
-        """todos + waiting + scheduled + in_progress + done + failed."""
-        return self.todos + self.waiting + self.scheduled + self.in_progress + self.done + self.failed
-
-    @property
-    def exists(self) -> bool:
-        """Whether something was put to the queue, or set for it, since the queue was last purged."""
-        return "schema" in self.settings or self.known > 0
-
-    @property
-    def drained(self) -> bool:
-        """Whether nothing is ready, scheduled or held, and no host waits for its turn."""
-        return not (self.todos or self.scheduled or self.in_progress or self.next_turn is not None)
-
-    @property
-    def compact(self) -> bool:
-        """Whether the queue keeps fingerprints of its done tasks (`keep_done="compact"`) and not their ids."""
-        return "compact" in self.settings.get("uses", "").split()
-
-    @property
-    def politeness(self) -> Politeness | None:
-        """How hosts are treated; None for a queue that is not polite."""
-        if "politeness" not in self.settings.get("uses", "").split():
-            return None
-        words = re.fullmatch(r"([0-9]{1,15}) ([0-9]{1,15})( off)?", self.settings.get("politeness", ""))
-        if words is None or int(words[1]) > MAX_TIME_MS or int(words[2]) < 1:
-            return Politeness()  # it cannot be read, or lets nobody visit: the scripts take the usual one, too
-        return None if words[3] else Politeness(int(words[1]) / 1000, int(words[2]))
-
-    @property
-    def durable(self) -> int:
-        """How many replicas must confirm what callers are told; 0 for a queue that is not durable."""
-        if "durable" not in self.settings.get("uses", "").split():
-            return 0
-        count = self.settings.get("durable", "")
-        return max(1, int(count)) if re.fullmatch("[0-9]{1,3}", count) else 1
-
-    @property
-    def sample(self) -> Sample:
-        """The counters from which rates are computed."""
-        of = self.counters.get
-        return Sample(self.now, of("put", 0), of("claimed", 0), of("acked", 0), of("failed", 0), of("expired", 0))
 
 
 def text(task: bytes) -> str:

@@ -24,7 +24,7 @@ one moves no other word. `lua/parts/sections.lua` defines the form and reads it;
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from timeoutq import arguments, replies, scripts
@@ -34,6 +34,7 @@ from timeoutq.calls import (
     Argument,
     Call,
     Command,
+    Kept,
     T,
     Words,
     batches,
@@ -44,13 +45,17 @@ from timeoutq.calls import (
     lease_words,
     pairs,
     record_words,
+    refuse_rerun,
+    result_words,
     section,
     split,
     task_words,
+    until_words,
 )
+from timeoutq.counts import Stats
 from timeoutq.durations import Delta
 from timeoutq.errors import InvalidInput
-from timeoutq.model import Lease, Outcome, Record, Stats, Task, TaskId, TaskInfo, Tasks, text
+from timeoutq.model import Lease, Outcome, Record, Task, TaskId, TaskInfo, Tasks, text
 from timeoutq.replies import Claimed, Plan, Pruned, Repaired, Swept, Why
 from timeoutq.tracebacks import digest
 
@@ -118,6 +123,7 @@ class Operations:
     ) -> list[Call[Outcome]]:
         """Build the calls that schedule tasks."""
         due, found = arguments.due(at, after), arguments.tasks(tasks)
+        refuse_rerun(found, "schedule()")
         return self.schedule_checked(due, found, nonce, how_words(found, how))
 
     def schedule_checked(
@@ -134,13 +140,23 @@ class Operations:
     # ---- leases
 
     def claim(
-        self, token: bytes, n: int, timeout_ms: int, max_runtime_ms: int = 0, share: int = 1, start: bytes = b""
+        self,
+        token: bytes,
+        n: int,
+        timeout_ms: int,
+        max_runtime_ms: int = 0,
+        share: int = 1,
+        start: bytes = b"",
+        read: Callable[[bytes | None], Any] = arguments.unpack,
     ) -> Call[Claimed]:
-        """Build a claim of up to `n` leases; with `start`, the call goes on looking for leases that it took before."""
+        """Build a claim of up to `n` leases; with `start`, the call goes on looking for leases that it took before.
+
+        `read` makes the payloads of the leases of what stands in Redis.
+        """
         name = token.decode()
 
         def rest(start: bytes) -> Call[Claimed]:
-            return self.claim(token, n, timeout_ms, max_runtime_ms, share, start)
+            return self.claim(token, n, timeout_ms, max_runtime_ms, share, start, read)
 
         words: Words = [min(n, BATCH), timeout_ms, 0]
         if max_runtime_ms:
@@ -149,7 +165,7 @@ class Operations:
             words += section("share", share)
         if start:
             words += section("from", start)
-        return self.call("claim", words, lambda reply: replies.claimed(reply, name, rest), id=token, dated=2)
+        return self.call("claim", words, lambda reply: replies.claimed(reply, name, rest, read), id=token, dated=2)
 
     def extend(self, leases: Sequence[Lease], timeout_ms: int) -> list[Call[tuple[float, Outcome]]]:
         """Build the calls that extend leases; each gives the new deadline (seconds) and the answers."""
@@ -158,18 +174,58 @@ class Operations:
             for ids, words in map(lease_words, split(leases))
         ]
 
-    def ack(self, leases: Sequence[Lease], again_ms: int = -1) -> list[Call[Outcome]]:
-        """Build the calls that ack leases; with `again_ms`, their tasks are scheduled for then."""
+    def ack(
+        self,
+        leases: Sequence[Lease],
+        again_ms: int = -1,
+        results: Mapping[int, Kept] | None = None,
+        bare: Collection[int] = (),
+        until: Mapping[int, int] | None = None,
+    ) -> list[Call[Outcome]]:
+        """Build the calls that ack leases; with `again_ms`, their tasks are scheduled for then.
+
+        `results` are kept, by the position of a lease. The tasks of the leases at the positions `bare` leave no id in
+        done. `until` says, by the position of a lease, for how many ms done keeps the id of its task, whatever
+        `keep_done` says.
+        """
         options = section("again", again_ms) if again_ms >= 0 else []
+        if results or bare or until:
+            return self._ack_kept(leases, results or {}, bare, until or {})
         return [
             self.call("ack", [*words, *options], replies.outcome(ids), id=digest_of(b"a", words))
             for ids, words in map(lease_words, split(leases))
         ]
 
-    def ack_put(self, lease: Lease, found: TaskList, again_ms: int = -1, payload: bytes | None = None) -> Call[Outcome]:
+    def _ack_kept(
+        self, leases: Sequence[Lease], results: Mapping[int, Kept], bare: Collection[int], until: Mapping[int, int]
+    ) -> list[Call[Outcome]]:
+        calls: list[Call[Outcome]] = []
+        for part, weight in cut([len(results[at].body) if at in results else 0 for at in range(len(leases))]):
+            ids, words = lease_words(leases[part])
+            places = range(len(leases))[part]
+            options = result_words({i: results[at] for i, at in enumerate(places) if at in results})
+            if unkept := [i + 1 for i, at in enumerate(places) if at in bare]:
+                options += section("bare", *unkept)
+            options += until_words({i: until[at] for i, at in enumerate(places) if at in until})
+            call_id = digest_of(b"a", words)
+            calls.append(self.call("ack", [*words, *options], replies.outcome(ids), id=call_id, weight=weight))
+        return calls
+
+    def ack_put(
+        self,
+        lease: Lease,
+        found: TaskList,
+        again_ms: int = -1,
+        payload: bytes | None = None,
+        result: Kept | None = None,
+        *,
+        bare: bool = False,
+        until_ms: int | None = None,
+    ) -> Call[Outcome]:
         """Build the call that acks one lease and puts what it found: no more than `fitting` says.
 
-        With `again_ms` it is scheduled for then, with the payload if one is given.
+        With `again_ms` it is scheduled for then, with the payload if one is given. `result` and `bare` are as for
+        `ack`, and for `until_ms` done keeps the id.
         """
         mine, words = lease_words([lease])
         options: Words = section("again", again_ms) if again_ms >= 0 else []
@@ -178,34 +234,73 @@ class Operations:
         if found.ids:
             options += section("put", *found.ids) + carried(found)
         weight = len(payload or b"") + sum(map(len, found.payloads.values()))
+        if result is not None:
+            options += result_words({0: result})
+            weight += len(result.body)
+        if bare:
+            options += section("bare", 1)
+        if until_ms is not None:
+            options += until_words({0: until_ms})
         return self.call("ack", [*words, *options], replies.outcome(mine), id=digest_of(b"a", words), weight=weight)
 
     def ack_in_parts(
-        self, lease: Lease, found: TaskList, fits: int, nonce: Callable[[], bytes], again_ms: int, payload: bytes | None
+        self,
+        lease: Lease,
+        found: TaskList,
+        fits: int,
+        nonce: Callable[[], bytes],
+        again_ms: int,
+        payload: bytes | None,
+        result: Kept | None = None,
+        *,
+        bare: bool = False,
+        until_ms: int | None = None,
     ) -> tuple[list[Call[Outcome]], Call[Outcome]]:
         """Build the puts that go before an ack, and the ack, which puts the first `fits` tasks (see `fitting`)."""
         puts: list[Call[Outcome]] = []
         if fits < len(found.ids):
             puts = self.put_checked(found.part(fits, len(found.ids)), nonce)
             found = found.part(0, fits)
-        return puts, self.ack_put(lease, found, again_ms, payload)
+        return puts, self.ack_put(lease, found, again_ms, payload, result, bare=bare, until_ms=until_ms)
 
     def release(
-        self, leases: Sequence[Lease], delay_ms: int = 0, block_ms: int = 0, most: int = 0
+        self,
+        leases: Sequence[Lease],
+        delay_ms: int = 0,
+        block_ms: int = 0,
+        most: int = 0,
+        within_ms: int = 0,
+        functions: Sequence[str] = (),
     ) -> list[Call[Outcome]]:
         """Build the calls that give leases back.
 
         With `most`, they are releases of handlers: each that blocks no host is counted, waits longer than the one
-        before, and the `most`-th moves its task to failed.
+        before, and the `most`-th moves its task to failed. With `within_ms`, a task is not released any more when so
+        much time has passed since the first such release; the answer is then `OVERDUE`, and the lease is still held.
+        `functions` has, for each lease, the function of its call and the digest of the version that this worker has, or
+        `-`, with a blank between: the task waits only for a moment if another worker has another version, and
+        the answer is `ELSEWHERE`.
         """
         options: Words = []
-        for name, value in (("delay", delay_ms), ("block", block_ms), ("most", most)):
+        for name, value in (("delay", delay_ms), ("block", block_ms), ("most", most), ("within", within_ms)):
             if value:
                 options += section(name, value)
-        return [
-            self.call("release", [*words, *options], replies.outcome(ids), id=digest_of(b"r", words))
-            for ids, words in map(lease_words, split(leases))
-        ]
+        calls: list[Call[Outcome]] = []
+        for at, (ids, words) in enumerate(map(lease_words, split(leases))):
+            of = functions[at * BATCH :][:BATCH]
+            named = by_position("functions", {i: name.encode() for i, name in enumerate(of) if name}) if of else []
+            own = digest_of(b"r", words)
+            calls.append(self.call("release", [*words, *options, *named], replies.outcome(ids), id=own))
+        return calls
+
+    def publish(self, worker: str, functions: Mapping[str, tuple[str, str]]) -> list[Call[int]]:
+        """Build the calls that tell which functions a worker has: of each the digest and the JSON of what it takes."""
+        calls: list[Call[int]] = []
+        told = [(name, digest, schema) for name, (digest, schema) in functions.items()]
+        for part, weight in cut([len(schema) for _, _, schema in told]):
+            words = [word for one in told[part] for word in one]
+            calls.append(self.call("publish", ["_".join(worker.split()), *words], int, weight=weight))
+        return calls
 
     def fail(
         self,
@@ -214,30 +309,42 @@ class Operations:
         errors: Sequence[bytes],
         tracebacks: Sequence[bytes] = (),
         blocks_ms: Mapping[int, int] | None = None,
+        results: Mapping[int, Kept] | None = None,
     ) -> list[Call[Outcome]]:
         """Build the calls that fail leases: for each the delay before the next attempt, or -1, and the error.
 
         `tracebacks` are as `tracebacks.trace` gives them, empty for an error that has none. Each is sent once a call,
         however many leases it belongs to. `blocks_ms` says, by the position of a lease, for how long its host is
-        blocked.
+        blocked. `results` are kept, by the position of a lease, if the task goes to failed.
         """
         calls: list[Call[Outcome]] = []
         traces = tracebacks or [b""] * len(leases)
-        for part, weight in cut([len(error) + len(trace) for error, trace in zip(errors, traces, strict=True)]):
+        kept = results or {}
+        sizes = [len(error) + len(trace) for error, trace in zip(errors, traces, strict=True)]
+        for at, one in kept.items():
+            sizes[at] += len(one.body)
+        for part, weight in cut(sizes):
             ids, words = lease_words(leases[part])
             ends: Words = []
             for end in zip(retries_ms[part], errors[part], strict=True):
                 ends += end
             digests = {at: digest(trace) for at, trace in enumerate(traces[part]) if trace}
+            places = range(len(leases))[part]
             if blocks_ms:
-                places = range(len(leases))[part]
                 ends += by_position("blocks", {i: blocks_ms[at] for i, at in enumerate(places) if at in blocks_ms})
+            if kept:
+                ends += result_words({i: kept[at] for i, at in enumerate(places) if at in kept})
             ends += by_position("traces", digests)
             ends += pairs("texts", {name: traces[part][at] for at, name in digests.items()})
             calls.append(
                 self.call("fail", [*words, *ends], replies.outcome(ids), id=digest_of(b"f", words), weight=weight)
             )
         return calls
+
+    def note(self, lease: Lease, done: str, total: str, words: bytes) -> Call[Outcome]:
+        """Build the call that notes how far a handler is."""
+        ids, lease_is = lease_words([lease])
+        return self.call("note", [*lease_is, done, total, words], replies.outcome(ids))
 
     def crash(self, leases: Sequence[Lease], reason: str) -> list[Call[Outcome]]:
         """Build the calls with which a supervisor ends the leases of tasks that a dead process was running."""
@@ -263,6 +370,10 @@ class Operations:
     def forget(self, tasks: tuple[Tasks, ...]) -> list[Call[Outcome]]:
         """Build the calls that remove tasks from every state."""
         return [self.call("forget", ids, replies.outcome(ids)) for ids in _only_ids(tasks)]
+
+    def cancel(self, tasks: tuple[Tasks, ...], by: bytes, nonce: Callable[[], bytes]) -> list[Call[Outcome]]:
+        """Build the calls that cancel tasks; `by` says who does."""
+        return [self.call("cancel", [by, *ids], replies.outcome(ids), id=nonce()) for ids in _only_ids(tasks)]
 
     def purge(self, strays: Sequence[bytes] = ()) -> Call[int]:
         """Build the call that removes the queue; it answers 0 while it has to be called again."""
@@ -388,6 +499,11 @@ def how_words(found: TaskList, how: How) -> Words:
             raise InvalidInput(arguments.NO_PRIORITY)
         found.improved.clear()  # for the call says it of all tasks
         words += section("improve")
+    if how.batch is not None:
+        words += section("batch", how.batch)
+    if arguments.flag(how.rerun, "rerun"):
+        found.reruns.clear()  # likewise
+        words += section("rerun")
     return words
 
 

@@ -21,7 +21,7 @@ from typing import Any, Self, cast
 
 from timeoutq import endings, exit_codes, sending, telling
 from timeoutq.arguments import class_name, error_words
-from timeoutq.client import twin
+from timeoutq.client import AsyncDriver, twin
 from timeoutq.endings import Order, Told
 from timeoutq.errors import TimeoutqError, WorkerBroken
 from timeoutq.model import Lease
@@ -30,7 +30,7 @@ from timeoutq.worker import Worker
 
 log = logging.getLogger(__name__)
 
-TOLD = {"drained": Told.DRAINED, "stopped": Told.STOPPED, "max_tasks": Told.MAX_TASKS}
+TOLD = {"drained": Told.DRAINED, "stopped": Told.STOPPED, "max_tasks": Told.MAX_TASKS, "worn_out": Told.WORN_OUT}
 """What a process tells the supervisor, for each `end` that the tally of its worker may have."""
 
 
@@ -80,7 +80,8 @@ def run_worker(
             code = exit_codes.DIED
             _tell_left_badly(worker, error)
         finally:
-            await worker.queue.close()
+            for queue in worker.queues:
+                await queue.close()
         if worker.ending is not None:  # an error on its way out kept the worker from calling `ending`
             ending(worker.tally.end)
         if orders is not None:
@@ -123,22 +124,22 @@ def _end_after(loop: asyncio.AbstractEventLoop, worker: Worker, main: asyncio.Ta
     were running ends within 0.05 s, nobody knows which handler is to blame: then each task of the queue that was
     running counts a crash, as when a process dies.
     """
-    before = {lease.key for lease in worker.running}
+    before = set(map(id, running := worker.running))
     with suppress(SystemExit, KeyboardInterrupt, RuntimeError):
         loop.run_until_complete(asyncio.sleep(0.05))
-    running = worker.running
-    if before and before <= {lease.key for lease in running}:
-        _count_crashes(worker, running, f"its worker was ended while it ran: {type(error).__name__}")
+    if running and before <= set(map(id, worker.running)):
+        for queue, leases in worker.running_on.items():
+            _count_crashes(queue, leases, f"its worker was ended while it ran: {type(error).__name__}")
     worker.stop(now=True)
-    for _ in range(len(before) + 1):  # other handlers may end the loop in the same way
+    for _ in range(len(running) + 1):  # other handlers may end the loop in the same way
         with suppress(SystemExit, KeyboardInterrupt, Exception):
             loop.run_until_complete(main)
         if main.done():
             return
 
 
-def _count_crashes(worker: Worker, leases: list[Lease], reason: str) -> None:
-    queue = twin(worker.queue)
+def _count_crashes(of: AsyncDriver, leases: list[Lease], reason: str) -> None:
+    queue = twin(of)
     try:
         for talk, part in queue.division.parted(leases):
             queue.run(sending.answers(talk, talk.operations.crash(part, reason)))

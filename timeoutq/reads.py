@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from timeoutq import arguments, replies
 from timeoutq.calls import BATCH, Command
+from timeoutq.counts import Sample
 from timeoutq.errors import InvalidInput
-from timeoutq.model import Entry, Failure, Page, Sample, State, WorkerInfo
+from timeoutq.model import Entry, Failure, Page, State, WorkerInfo
 from timeoutq.sending import LAST_START, Flow, Nodes, Talk, a_moment, ask
 from timeoutq.troubles import is_hopeless
 

@@ -19,11 +19,21 @@ WORDS = {
     "locked": "known by a lock only, which is no lease",
     "turnless": "without a turn, known by a record only",
     "unpacked": "done and kept as ids, on a queue that keeps fingerprints",
+    "tickless": "whose next tick is not the one of its record",
+    "undefined": "that have lost their definition",
+    "unsettled": "whose tasks and record do not agree",
     "unserved": "waiting for hosts on a queue that is not polite",
 }
 """What is wrong with a task, by the word that the script uses."""
 
-NOUNS = {"turnless": "host", "leftover": "record", "noted": "record"}
+NOUNS = {
+    "turnless": "host",
+    "tickless": "schedule",
+    "undefined": "schedule",
+    "unsettled": "batch",
+    "leftover": "record",
+    "noted": "record",
+}
 """What is wrong, where it is not a task."""
 
 ODD = "odd "

@@ -13,19 +13,20 @@ from typing import Any, cast
 
 from timeoutq import arguments
 from timeoutq.calls import Call
+from timeoutq.counts import Sample, Stats
 from timeoutq.durations import read as read_durations
 from timeoutq.model import (
     MAX_TIME_MS,
+    Ended,
     Entry,
     Failure,
     HostInfo,
     HostRecord,
     Lease,
     Outcome,
+    Progress,
     Record,
-    Sample,
     State,
-    Stats,
     Task,
     TaskInfo,
     WorkerInfo,
@@ -75,6 +76,10 @@ class Plan:
     at_ms: int
     micros: int
     """How many µs more than `now_ms` the server's clock shows."""
+    tick_ms: int = 0
+    """When the next tick of a schedule is due; 0 if none is."""
+    cancelling: int = 0
+    """How many tasks in progress were ever cancelled; 0 if none of them is in progress any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +166,14 @@ def extended(ids: Sequence[bytes]) -> Callable[[Any], tuple[float, Outcome]]:
     return lambda reply: (reply[1] / 1000, Outcome(ids, reply[2]))
 
 
-def claimed(reply: Any, token: str, rest: Callable[[bytes], Call[Claimed]]) -> Claimed:
+def claimed(
+    reply: Any,
+    token: str,
+    rest: Callable[[bytes], Call[Claimed]],
+    read: Callable[[bytes | None], Any] = arguments.unpack,
+) -> Claimed:
     if len(reply) in (4, 8):
-        return replace(claimed(reply[:-1], token, rest), rest=rest(reply[-1]))
+        return replace(claimed(reply[:-1], token, rest, read), rest=rest(reply[-1]))
     if len(reply) == 3:
         return Claimed(reply[0], [], reply[1], bool(reply[2]))
     now_ms, deadline_ms, fence, ids, failures, crashes, bodies = reply
@@ -174,7 +184,7 @@ def claimed(reply: Any, token: str, rest: Callable[[bytes], Call[Claimed]]) -> C
     return Claimed(
         now_ms,
         [
-            Lease(name, token, deadline, whole(failed) + 1, whole(lost), fence + i, arguments.unpack(body))
+            Lease(name, token, deadline, whole(failed) + 1, whole(lost), fence + i, read(body))
             for i, (name, failed, lost, body) in enumerate(zip(names, failures, crashes, bodies, strict=True))
         ],
     )
@@ -196,16 +206,17 @@ def _error(line: bytes | None) -> tuple[float | None, str | None]:
     return when(at), message.decode("utf-8", "replace")
 
 
-def _releases(value: bytes | None) -> tuple[int, int]:
-    """Read how often a task was released, and how often to block its host."""
-    own, _, blocking = (value or b"").partition(b" ")
-    return whole(own), whole(blocking)
+def _releases(value: bytes | None) -> tuple[int, int, float | None]:
+    """Read how often a task was released, how often to block its host, and since when workers give it back unrun."""
+    own, blocking, since, *_ = [*(value or b"").split(b" "), b"", b""]
+    return whole(own), whole(blocking), when(since or None)
 
 
 def info(task: str, reply: Any) -> TaskInfo:
-    now_ms, state, due, deadline, token, failures, crashes, error, body, host, trace, releases, level, again = reply
+    now_ms, state, due, deadline, token, failures, crashes, error, body, host, trace, releases, level, *rest = reply
+    again, kept, by, far = rest
     error_at, message = _error(error)
-    ends = when(deadline)
+    ends, (own, blocking, since) = when(deadline), _releases(releases)
     return TaskInfo(
         task=task,
         state=STATES.get(state),
@@ -218,13 +229,36 @@ def info(task: str, reply: Any) -> TaskInfo:
         error=message,
         error_at=error_at,
         payload=arguments.unpack(body),
-        releases=_releases(releases)[0],
+        releases=own,
         traceback=read_traceback(trace, message),
         host=text(host) if host else None,
-        host_releases=_releases(releases)[1],
+        host_releases=blocking,
+        unrun_since=since,
         priority=whole(level),
         again=bool(again),
+        has_result=bool(kept),
+        cancelled_by=said(by) if by else None,
+        progress=read_progress(far),
     )
+
+
+def read_progress(line: bytes | None) -> Progress | None:
+    """Read a value of the key `progress`: its time, how much is done, of how much, and the text."""
+    at, done, total, text = ((line or b"").split(b" ", 3) + [b""] * 4)[:4]
+    try:
+        return Progress(float(done), None if total == b"-" else float(total), said(text), (whole(at)) / 1000)
+    except ValueError:
+        return None
+
+
+def ended(ids: Sequence[bytes], reply: Any) -> list[Ended | None]:
+    """Read how tasks have ended, None for one that has not; fewer than were asked for if their results are long."""
+    letters, results, errors = reply
+    found: list[Ended | None] = []
+    for id, letter, result, error in zip(ids, letters, results, errors, strict=False):
+        is_open = letter in b"twps"
+        found.append(None if is_open else Ended(text(id), STATES.get(bytes((letter,))), result, _error(error)[1]))
+    return found
 
 
 def why(task: str, reply: Any) -> Why:
@@ -282,7 +316,7 @@ def host_record(name: bytes, row: Any, now: float) -> HostRecord:
 
 
 def described(ids: Sequence[bytes], reply: Any) -> tuple[int, list[Record]]:
-    letters, times, failures, crashes, errors, bodies, groups, levels = reply
+    letters, times, failures, crashes, errors, bodies, groups, levels, ends = reply
     records: list[Record] = []
     for i, letter in enumerate(letters):
         state = STATES.get(bytes((letter,)))
@@ -302,6 +336,7 @@ def described(ids: Sequence[bytes], reply: Any) -> tuple[int, list[Record]]:
                     payload=arguments.unpack(bodies[i]) if bodies else None,
                     group=text(groups[i]) if groups and groups[i] else None,
                     priority=whole(levels[i]) if levels else 0,
+                    until=when(ends[i]) if ends else None,
                 )
             )
     return len(letters), records

@@ -1,6 +1,6 @@
 """The commands that timeoutq sends and that its scripts run, and how to try, without harm, whether a user may run them.
 
-`sending.py` tries the scripts' commands before the first call that writes; `watch/doctor.py` tries all commands. A test
+`sending.py` tries the scripts' commands before the first call that writes; `watch/facts.py` tries all commands. A test
 compares the tables with the text of the package, so that no command is missing.
 """
 
@@ -28,8 +28,10 @@ HARMLESS: Mapping[str, Sequence[str | int]] = {
     "INFO": ("server",),
     "LINDEX": ("KEY", 0),
     "LLEN": ("KEY",),
+    "LPOP": ("KEY",),
     "LRANGE": ("KEY", 0, 0),
     "LTRIM": ("KEY", 0, 0),
+    "MGET": ("KEY",),
     "PEXPIRE": ("KEY", 1000),
     "PTTL": ("KEY",),
     "SCAN": (0, "MATCH", "KEY"),
@@ -78,11 +80,38 @@ MAKING: Mapping[str, Sequence[str | int]] = {
 """All other commands: each of them makes its key, and the script `probe` deletes the key right after the trial."""
 
 OWN = frozenset(
-    {"BLPOP", "DBSIZE", "EVALSHA", "LRANGE", "SCAN", "SCRIPT", "TYPE", "WAIT", "XREAD", "XREVRANGE", "ZREVRANGE"}
+    {
+        "BLPOP",
+        "DBSIZE",
+        "EVALSHA",
+        "LPOP",
+        "LRANGE",
+        "SCAN",
+        "SCRIPT",
+        "TYPE",
+        "WAIT",
+        "XREAD",
+        "XREVRANGE",
+        "ZREVRANGE",
+    }
 )
 """The commands that only the client sends; no script needs them (`repair` uses SCAN where it may)."""
 
-READING = frozenset({"probe", "stats", "inspect", "why", "drained", "describe", "describe_hosts", "hosts", "states"})
+READING = frozenset(
+    {
+        "probe",
+        "stats",
+        "inspect",
+        "why",
+        "drained",
+        "describe",
+        "describe_hosts",
+        "hosts",
+        "states",
+        "schedules",
+        "batches",
+    }
+)
 """Scripts that only read, so a user who may only read can call them."""
 
 

@@ -138,16 +138,19 @@ def _late(pieces: Sequence[tuple[str, str]], body: str) -> list[str]:
 
 SIZES = {
     "SCARD": "todos in_progress done failed waiting",
-    "ZCARD": "scheduled leases done_at calls workers hosts places trace_at leftovers",
+    "ZCARD": "scheduled leases done_at calls workers hosts places trace_at leftovers ticks done_until",
     "HLEN": "owners payload attempts crashes errors runtime stats worker_info "
     "traces trace_uses trace_texts releases durations0 durations1 slots resting policies groups host_failures "
-    "priorities rerun seen",
+    "priorities rerun seen awaited schedules ticked functions batches batch_of cancels progress",
     "LLEN": "bell error_log history",
     "XLEN": "alarm",
 }
 """Which command tells the size of each key, in constant time, and is refused where the key is of a foreign type."""
 
-ROOMS = {"polite": "politeness", "priority": "priority", "rerun": "rerun"}
+ROOMS = {
+    "polite": "politeness", "priority": "priority", "rerun": "rerun", "results": "results", "batch": "batches",
+    "cancel": "cancel", "lasting": "until", "progress": "progress",
+}  # fmt: skip
 """The parts that serve a queue in place of others, and for each the capability whose name in `uses` says so. The part
 `compact` is one more, which sees to its keys itself: `done_sound`."""
 
@@ -155,7 +158,12 @@ ALSO_WRITTEN = {
     "politeness": "waiting hosts slots alarm todos failed; places resting policies groups host_failures; "
     "errors error_log traces trace_uses trace_texts trace_at",
     "priority": "priorities",
-    "rerun": "rerun todos in_progress done; payload crashes releases",
+    "rerun": "rerun todos in_progress done; payload attempts crashes errors releases",
+    "results": "awaited",
+    "until": "done_until",
+    "progress": "progress",
+    "cancel": "cancels failed; errors traces trace_uses trace_texts trace_at",
+    "batches": "batches batch_of scheduled failed alarm; errors error_log traces trace_uses trace_texts trace_at",
 }
 """The keys that a script with a room may write besides, on a queue that uses the room's capability."""
 

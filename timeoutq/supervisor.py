@@ -14,7 +14,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType, TracebackType
@@ -49,8 +49,8 @@ class Job:
 
     make: Callable[[SharedLedger], Worker]
     """Makes a worker without signal handlers of its own; called in each process after the fork."""
-    open: Callable[[], AsyncDriver]
-    """Opens the queue; nothing connects yet."""
+    open: Callable[[], Sequence[AsyncDriver]]
+    """Opens the queues of the worker; nothing connects yet."""
     processes: int
     slots: int
     """How many leases a worker may hold at most."""
@@ -145,12 +145,13 @@ class _Supervisor:
     def __init__(self, job: Job, signals: _Signals) -> None:
         self._job = job
         self._signals = signals
-        self._queue = job.open()
+        self._queues = job.open()
+        self._name = ", ".join(queue.name for queue in self._queues)
         self._children: dict[int, _Child] = {}
         self._roster = Roster(job.processes, job.drain_deadline, time.monotonic())
         self._traces: set[str] = set()
-        self._away_until = 0.0
-        self._fields = {"queue": self._queue.name}
+        self._away_until = dict.fromkeys(self._queues, 0.0)
+        self._fields = {"queue": self._name}
 
     def run(self) -> tuple[int, str]:
         roster = self._roster
@@ -179,7 +180,7 @@ class _Supervisor:
                 pid = self._start()
             except OSError as error:
                 telling.say(
-                    log, logging.ERROR, "queue %s: cannot start a worker process: %s", self._queue.name, error,
+                    log, logging.ERROR, "queue %s: cannot start a worker process: %s", self._name, error,
                     fields={**self._fields, "error": str(error)},
                 )  # fmt: skip
                 self._roster.could_not_start(now)
@@ -214,7 +215,7 @@ class _Supervisor:
 
     def _new_ledger(self) -> SharedLedger:
         try:
-            return SharedLedger(self._job.slots, self._queue.division.key_of)
+            return SharedLedger(self._job.slots, *(queue.division.key_of for queue in self._queues))
         except (OSError, OverflowError, MemoryError) as error:
             if self._children:  # the memory was enough for other processes: a later attempt may succeed
                 raise OSError(f"no memory: {error}") from error
@@ -345,13 +346,20 @@ class _Supervisor:
 
         `blame` counts a crash for each task that was running.
         """
-        started, held = child.ledger.read()
+        # first the queues whose servers have answered: another one may take some seconds not to answer
+        for lane, of in sorted(enumerate(self._queues), key=lambda one: self._away_until[one[1]]):
+            self._report_on(of, child, child.ledger.read(lane), died, blame=blame)
+
+    def _report_on(
+        self, of: AsyncDriver, child: _Child, found: tuple[list[Lease], list[Lease]], died: str, *, blame: bool
+    ) -> None:
+        started, held = found
         worker = child.ledger.worker if died else ""
-        if not started and not held and (not worker or time.monotonic() < self._away_until):
+        if not started and not held and (not worker or time.monotonic() < self._away_until[of]):
             return
-        fields = {**self._fields, "child": child.pid, "worker": child.ledger.worker or None}
-        self._tell_started(fields, started, died, blame=blame)
-        queue = twin(self._queue)
+        fields: dict[str, Any] = {"queue": of.name, "child": child.pid, "worker": child.ledger.worker or None}
+        self._tell_started(of.name, fields, started, died, blame=blame)
+        queue = twin(of)
         try:
             back = held if blame else started + held
             for talk, part in queue.division.parted(back):
@@ -367,7 +375,7 @@ class _Supervisor:
                     len(held), "was" if len(held) == 1 else "were", fields=fields,
                 )  # fmt: skip
         except TimeoutqError as error:
-            self._away_until = time.monotonic() + ASK_AGAIN
+            self._away_until[of] = time.monotonic() + ASK_AGAIN
             telling.say(
                 log, logging.WARNING, "queue %s: the leases of process %d cannot be given back, so they run out: %s",
                 queue.name, child.pid, error, fields={**fields, "error": str(error)},
@@ -375,13 +383,15 @@ class _Supervisor:
         finally:
             queue.close()
 
-    def _tell_started(self, fields: dict[str, Any], started: list[Lease], died: str, *, blame: bool) -> None:
+    def _tell_started(
+        self, queue: str, fields: dict[str, Any], started: list[Lease], died: str, *, blame: bool
+    ) -> None:
         how = f"when it died: {died}" if blame else "when it had to be killed" if died else "when it ended"
         what = f"was running in process {fields['child']} {how}"
         told: list[telling.Told] = [
             (lease.task, what, {"crashes": lease.crashes + blame, "error": died}) for lease in started
         ]
-        telling.name_tasks(log, self._queue.name, told, fields)
+        telling.name_tasks(log, queue, told, fields)
 
     def _crash(self, queue: Driver, started: list[Lease], reason: str, fields: dict[str, Any]) -> None:
         told: list[telling.Told] = []

@@ -13,23 +13,32 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice, product
 from typing import Any, TypeVar, cast
 
 from timeoutq import arguments, reads, replies, sending
 from timeoutq.arguments import How
+from timeoutq.batches import lines as batch_lines
+from timeoutq.batches.operations import Joined, Sealed
 from timeoutq.calls import BATCH
 from timeoutq.errors import InvalidInput
 from timeoutq.hosts import operations
 from timeoutq.model import Answer, HostRecord, Outcome, Payload, Politeness, Record, State, text
+from timeoutq.schedules import flows as schedule_flows
+from timeoutq.schedules import operations as of_schedules
+from timeoutq.schedules.definition import Stored
 from timeoutq.sending import Flow, Talk
-from timeoutq.shards import AnyQueue, ShardedQueue, flows, talks_of
+from timeoutq.shards import AnyQueue, ShardedQueue, flows, scheduling, talks_of
 from timeoutq.shards.gathering import places_of
 
 T = TypeVar("T")
 
 PAGE = 1000
 """About how many ids a page of a state brings, and how many ids one question to the server names."""
+
+SCHEDULES = 20
+"""About how many schedules a page brings, each with up to 350 KiB."""
 
 VERSION = 2
 """The version of the format in which a queue is written as lines; this is the first that tells of hosts."""
@@ -323,20 +332,74 @@ def adopt(queue: AnyQueue, politeness: Politeness) -> Politeness | None:
     return None
 
 
+# ---- schedules
+
+
+def schedules(queue: AnyQueue) -> Iterator[list[Stored]]:
+    """Give all schedules of a queue that can be read, each once."""
+    met = Met()
+    try:
+        for talk in talks_of(queue):
+            cursor: str | None = reads.START
+            while cursor is not None:
+                rows = queue.run(sending.answer(talk, of_schedules.page(talk.operations, cursor, SCHEDULES)))
+                cursor = None if rows.cursor == reads.START else rows.cursor
+                new = set(met.new(one.name for one in rows.found))
+                yield [one for one in rows.found if one.name in new]
+    finally:
+        met.close()
+
+
+def restore_schedules(queue: AnyQueue, found: Iterable[Stored]) -> int:
+    """Bring schedules in as they were; a schedule that is there stays as it is. Say how many are new."""
+    if isinstance(queue, ShardedQueue):
+        return sum(queue.run(scheduling.restore(queue.shards, one)) for one in found)
+    return sum(queue.run(schedule_flows.restore(queue.talk, one)) for one in found)
+
+
 # ---- lines
 
 
-Item = Record | HostRecord | Politeness
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the first line of an export tells, or the last one."""
+
+    politeness: Politeness | None = None
+    batches: int = 0
+    """How many batches are not over."""
+    rules: int = 0
+    """How many hosts and groups have rules that the export leaves out."""
+    ends: bool = False
+    """Whether the export has a last line, which says that the export is whole."""
+    is_last: bool = False
+    """Whether this is that last line."""
+
+
+Item = Record | HostRecord | Header | Stored | Joined | Sealed
 """What a line of an export tells."""
 
 
-def header(queue: AnyQueue, *, whole: bool = True) -> str:
-    """Give the first line of an export; of a whole queue, it tells the politeness."""
+def header(queue: AnyQueue, *, whole: bool = True, batches: int = 0) -> str:
+    """Give the first line of an export; of a whole queue, it tells the politeness, and the number of open batches."""
     stats = queue.stats()
-    line: dict[str, Any] = {"timeoutq": VERSION, "queue": queue.name, "at": stats.now}
+    line: dict[str, Any] = {"timeoutq": VERSION, "queue": queue.name, "at": stats.now, "ends": True}
     if whole and stats.politeness is not None:
         line["politeness"] = {"delay": stats.politeness.delay, "per_host": stats.politeness.per_host}
+    if whole and batches:
+        line["batches"] = batches
+    if not whole and (rules := _rules(queue)):
+        line["rules"] = rules
     return json.dumps(line)
+
+
+def footer() -> str:
+    """Give the last line of an export. A timeoutq that does not know it reads the header of an export of nothing."""
+    return json.dumps({"timeoutq": VERSION, "end": True})
+
+
+def _rules(queue: AnyQueue) -> int:
+    asked = [queue.run(sending.ask(talk, [("HLEN", talk.operations.key("policies"))])) for talk in talks_of(queue)]
+    return sum(int(count) for (count,) in asked)
 
 
 def is_header(line: bytes) -> bool:
@@ -362,9 +425,19 @@ def _header(line: bytes) -> dict[str, Any] | None:
     return found
 
 
-def read_header(line: bytes) -> Politeness | None:
-    """Read the politeness of the queue from the first line of its export; None if the queue was not polite."""
-    rules = (_header(line) or {}).get("politeness")
+def read_header(line: bytes) -> Header:
+    """Read the first line of an export, or the last one. Raises `InvalidInput`."""
+    of = (_header(line) or {}).get
+    return Header(
+        _politeness(of("politeness")),
+        arguments.count(of("batches", 0), "batches", 0),
+        arguments.count(of("rules", 0), "rules", 0),
+        of("ends") is True,
+        of("end") is not None,
+    )
+
+
+def _politeness(rules: Any) -> Politeness | None:
     if rules is None:
         return None
     if not isinstance(rules, dict):
@@ -398,7 +471,7 @@ def write(record: Record) -> str:
     """Give the line of a task: JSON in ASCII; bytes that are not text go into fields of their own, in base64."""
     line = _named("task", record.task)
     line["state"] = record.state.value
-    for name in ("due", "acked", "failures", "crashes", "error", "error_at", "group", "priority"):
+    for name in ("due", "acked", "until", "failures", "crashes", "error", "error_at", "group", "priority"):
         value = getattr(record, name)
         if value is not None and (value or name not in ("failures", "crashes", "priority")):
             line[name] = value
@@ -413,13 +486,13 @@ def write(record: Record) -> str:
     return json.dumps(line)
 
 
-def read_line(line: bytes) -> Item | None:
-    """Read any line of an export, also one in front of which another export ended; None where it tells nothing."""
+def read_line(line: bytes) -> Item:
+    """Read any line of an export, also one in front of which another export ended. Raises `InvalidInput`."""
     return read_header(line) if line[:12] == b'{"timeoutq":' and is_header(line) else read(line)
 
 
-def read(line: bytes) -> Record | HostRecord:
-    """Read the line of a task or a host; raises `InvalidInput`, whose message says what is wrong with the line."""
+def read(line: bytes) -> Record | HostRecord | Stored | Joined | Sealed:
+    """Read any line but the first. Raises `InvalidInput`, which says what is wrong with the line."""
     try:
         found: Any = json.loads(line)
     except ValueError as error:
@@ -433,7 +506,13 @@ def read(line: bytes) -> Record | HostRecord:
         return _task(fields)
     if "host" in fields or "host_b64" in fields:
         return _host(fields)
-    raise InvalidInput('an object without "task" or "task_b64", "host" or "host_b64"')
+    if "schedule" in fields or "schedule_b64" in fields:
+        return Stored.from_line(fields)
+    if "batch" in fields:
+        return batch_lines.read(fields)
+    raise InvalidInput(
+        'an object without "task" or "task_b64", "host" or "host_b64", "schedule" or "schedule_b64", "batch"'
+    )
 
 
 def _task(fields: Mapping[str, Any]) -> Record:
@@ -461,6 +540,7 @@ def _task(fields: Mapping[str, Any]) -> Record:
         payload,
         None if fields.get("group") is None else text(arguments.host(fields["group"])),
         arguments.priority(fields.get("priority", 0)),
+        _moment(fields, "until"),
     )
 
 

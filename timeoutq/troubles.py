@@ -173,7 +173,7 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
             f"{url} has lost the scripts, as after a restart or a failover, and {deadline:g} s were over before it had "
             "them again: try again"
         )
-    if said.startswith(("PRIORITY ", "COMPACT ")):
+    if said.startswith(("PRIORITY ", "COMPACT ", "BATCH ")):
         return InvalidInput(said.partition(" ")[2])
     if said.startswith("PULL "):
         return InvalidInput(f"pull {said.removeprefix('PULL ')}")

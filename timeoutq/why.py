@@ -9,12 +9,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import cast
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 from timeoutq import sending
 from timeoutq.calls import Call
 from timeoutq.errors import AccessDenied
-from timeoutq.model import HostInfo, State, Task, TaskId, TaskInfo, raw, text
+from timeoutq.model import BATCH_DUE, HostInfo, State, Task, TaskId, TaskInfo, raw, text
 from timeoutq.reads import pairs_of
 from timeoutq.replies import Why
 from timeoutq.sending import Flow, Talk, ask
@@ -33,6 +34,10 @@ ADVICE = {
 _WORKER = re.compile(r"\S+:[0-9]+:\S+")
 """The name of a worker, or of a client: host, process, and what tells them apart."""
 
+MAY_LACK = ("queued", "due", "overdue", "suspect")
+"""The reasons behind which may stand that the workers lack the function of a call."""
+LATELY = 150.0
+"""Seconds after which a worker that has not told again which functions it has is gone."""
 LOOKS = 10
 """How often each state is searched for an id that goes on after a #; each time among the next 1,000 tasks or so."""
 
@@ -42,8 +47,8 @@ class Reason:
     """The one reason, and the facts that show it."""
 
     code: str
-    """One of: unknown, crooked, done, failed, banned, running, expired, due, overdue, paused, no_worker,
-    no_replica, queued, suspect; or of its host: blocked, delay, host_busy, budget, turn."""
+    """One of: unknown, crooked, done, failed, cancelled, banned, running, cancelling, expired, due, overdue, paused,
+    no_worker, no_replica, no_function, queued, suspect; or of its host: blocked, delay, host_busy, budget, turn."""
     message: str
     info: TaskInfo
     host: HostInfo | None = None
@@ -65,6 +70,8 @@ def explain_call(talk: Talk, call: Call[Why]) -> Flow[Reason]:
     said = crooked(found)
     if said is not None:
         return _reason(found, "crooked", said)
+    if found.info.state is None and found.info.has_result:
+        return _reason(found, "done", "it is done, and its id is not kept; its result is; put it again for another run")
     if found.info.state is None:
         for other in forms(found.info.task):
             if (yield from sending.answer(talk, talk.operations.inspect(other))).state is not None:
@@ -75,7 +82,51 @@ def explain_call(talk: Talk, call: Call[Why]) -> Flow[Reason]:
             return _reason(found, "unknown", said, longer)
         return _reason(found, "unknown", "no state holds it: it was never put, or it was forgotten or pruned later")
     code, message = judge(found)
-    return _reason(found, code, message)
+    lacking = yield from _lacking(talk, found) if code in MAY_LACK else _nothing()
+    return _reason(found, code, message) if lacking is None else _reason(found, "no_function", lacking)
+
+
+def _nothing() -> Flow[None]:
+    return
+    yield
+
+
+def _lacking(talk: Talk, found: Why) -> Flow[str | None]:
+    """Say that the workers lack the function of a call, and who has told of it; None if they do not."""
+    info, name = found.info, called(found.info.payload)
+    if name is None:
+        return None
+    key = talk.operations.key("functions")
+    try:
+        tells, told = yield from ask(talk, [("EXISTS", key), ("HGET", key, name.encode("utf-8", "replace"))])
+    except AccessDenied:  # whoever may only run scripts gets the plain answer
+        return None
+    ages = published(told, found.now)
+    lately = [f"worker {worker} has version {version}" for age, worker, version in ages if age <= LATELY]
+    if info.unrun_since is not None:
+        who = " and ".join(lately) or "no worker that is alive has it"
+        return (
+            f"workers that cannot run its function {name!r} have given it back since {_moment(info.unrun_since)}; {who}"
+        )
+    if lately or info.state is State.SCHEDULED or not tells:
+        return None
+    last = f"; the last was worker {ages[0][1]}, {_span(ages[0][0])} ago" if ages else ""
+    return f"no worker that is alive has its function {name!r}: start one whose program has it{last}"
+
+
+def published(told: bytes | None, now: float) -> list[tuple[float, str, str]]:
+    """Read what workers have told of a function: seconds since then, the worker, its version; the last one first."""
+    lines = [line.split(" ", 3) for line in (told or b"").decode("utf-8", "replace").split("\n")]
+    return [(now - int(line[1]) / 1000, line[2], line[0]) for line in lines if len(line) == 4 and line[1].isdecimal()]
+
+
+def called(payload: object) -> str | None:
+    """Give the function of a call; None for a payload that is no call."""
+    if not isinstance(payload, dict):
+        return None
+    fields = cast("dict[str, object]", payload)
+    name = fields.get("f")
+    return name if isinstance(name, str) and "v" in fields else None
 
 
 def _longer(talk: Talk, task: str) -> Flow[str | None]:
@@ -138,16 +189,22 @@ def judge(found: Why) -> tuple[str, str]:
     """Give the code and the sentence for a task that some state holds."""
     info, now = found.info, found.now
     if info.state is State.DONE:
-        return "done", f"it is done; {ADVICE['done']}"
+        kept = ", and its result is kept" if info.has_result else ""
+        return "done", f"it is done{kept}; {ADVICE['done']}"
     if info.state is State.FAILED:
         banned = found.host is not None and found.host.banned is not None and "is banned" in (info.error or "")
         said = f"it failed{_ago(info.error_at, now)}: {info.error or 'no error was kept'}"
-        code = "banned" if banned else "failed"
+        code = "banned" if banned else "cancelled" if (info.error or "").startswith("cancelled by ") else "failed"
         # whatever the task failed for: while its host is banned, a retry fails at once
         is_barred = found.host is not None and found.host.banned is not None
         return code, f"{said}; {ADVICE['banned' if is_barred else 'failed']}"
     if info.state is State.IN_PROGRESS:
         left = info.lease_left or 0.0
+        if info.cancelled_by is not None:
+            return "cancelling", (
+                f"worker {info.holder} works on it, and {info.cancelled_by} has cancelled it: it goes to failed when "
+                "its handler has stopped, or when its lease has run out"
+            )
         if left > 0:
             return "running", f"worker {info.holder} works on it; the lease runs for another {_span(left)}"
         return "expired", (
@@ -196,6 +253,8 @@ def _scheduled(found: Why, due: float) -> tuple[str, str]:
     if info.releases:
         times = "once" if info.releases == 1 else f"{info.releases} times"
         after += f"; its handler has released it {times}, and each release waits longer than the one before"
+    if due == BATCH_DUE:
+        return "due", "it is the callback of a batch, and becomes ready when all tasks of the batch have ended"
     if due > now:
         return "due", f"it is due at {_moment(due)}, in {_span(due - now)}{after}"
     return (

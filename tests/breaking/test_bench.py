@@ -25,11 +25,13 @@ from tests.rig import canary
 from tests.rig.invariants import check_keys
 from tests.rig.waiting import wait_until
 from timeoutq import Queue
-from timeoutq.bench import ground, report
+from timeoutq.bench import called, calls, ground, report
 from timeoutq.bench.latency import DelayingProxy
 from timeoutq.bench.terms import Figure, Sizes, Target, percentile
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import InvalidInput, TimeoutqError
+from timeoutq.functions.calls import posted
+from timeoutq.functions.envelope import Secrets
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TINY = Sizes(
@@ -125,6 +127,18 @@ def test_the_ratio_is_the_value_over_the_limit_of_the_same_round(server: Embedde
                 assert one["ratio"] == one["value"] / one["limit"]
                 ratios.append(one["value"] / one["limit"])
         assert row.ratio == (median(ratios) if ratios else None)
+
+
+def test_functions_is_short_for_all_that_calls_cost_and_for_several_queues() -> None:
+    assert [one.name for one in report.choose(["functions"])] == [
+        "bare-100", "worker", "lanes", "functions-calls", "functions-kept", "functions-results", "functions-delay",
+        "functions-bulk", "functions-wait", "functions-memory",
+    ]  # fmt: skip
+
+
+def test_the_call_that_is_weighed_has_a_payload_of_80_bytes() -> None:
+    call = called.app("bench").functions["nothing"].call(100_000, calls.WORD)
+    assert len(posted(call, Secrets()).payload) == 80
 
 
 def test_nothing_is_lost_or_done_twice_behind_delays(found: report.Report) -> None:

@@ -324,3 +324,9 @@ def test_after_fifty_seconds_only_a_call_is_sent_again_that_surely_has_not_run(
         except StopIteration:
             step = None
         assert isinstance(step, sending.Sleep) == again
+
+
+def test_nothing_is_sent_for_calls_of_which_there_are_none(queue: Queue) -> None:
+    with pytest.raises(StopIteration) as ended:
+        next(sending.settle(queue.talk, []))
+    assert ended.value.value == []

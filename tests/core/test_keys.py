@@ -15,8 +15,10 @@ import redis
 
 import timeoutq
 from tests.rig.waiting import wait_until
-from timeoutq import Politeness, Queue, scripts, sending
-from timeoutq.calls import Call
+from timeoutq import Lease, Politeness, Queue, Schedule, Task, scripts, sending
+from timeoutq.batches import operations as batches
+from timeoutq.batches.operations import Joined, Sealed
+from timeoutq.calls import Call, Kept
 from timeoutq.durations import Delta
 from timeoutq.hosts import operations as hosts
 from timeoutq.model import HostRecord, Record, State
@@ -33,7 +35,7 @@ FIRST = """
 """Commands whose first argument is their only key."""
 
 PLACES = {
-    **dict.fromkeys(FIRST.split(), 1), **dict.fromkeys(("DEL", "EXISTS", "UNLINK"), 9999),
+    **dict.fromkeys(FIRST.split(), 1), **dict.fromkeys(("DEL", "EXISTS", "MGET", "UNLINK"), 9999),
     "SMOVE": 2, "SCAN": 0, "TIME": 0, "INFO": 0,
 }  # fmt: skip
 """How many of the first arguments of each command are keys."""
@@ -72,6 +74,18 @@ def trouble() -> BaseException:
         return error
 
 
+def claimed(queue: Queue, n: int, **options: Any) -> list[Lease]:
+    """Claim n tasks; hosts may have to wait for their turns."""
+    leases: list[Lease] = []
+
+    def enough() -> bool:
+        leases.extend(queue.claim(n - len(leases), **options))
+        return len(leases) == n
+
+    wait_until(enough, 20)
+    return leases
+
+
 def live(queue: Queue) -> None:
     """Call each verb, so that each part of a script has work to do."""
 
@@ -83,23 +97,41 @@ def live(queue: Queue) -> None:
     queue.put("grouped", "x", group="g.example")
     queue.schedule({"http://a.example/later": 1}, "now", after=0, group="g.example")
     once(ops.promote_due())
-    done, failing, given_up, crashing, given_back, again = queue.claim(6, max_runtime=50)
+    done, failing, given_up, crashing, given_back, again = claimed(queue, 6, max_runtime=50)
     queue.extend([done, failing])
+    queue.run(queue.flows.results.look([done.task.encode(), given_up.task.encode()], "c"))
     queue.ack(done, put={"new": 1, "http://b.example/new": None})
     queue.fail(failing, trouble(), retry_in=5)
     queue.fail(given_up, trouble(), give_up=True)
     once(ops.crash([crashing], "died")[0])
     queue.release(given_back, delay=1, block_host=1)
     queue.ack(again, again_in=1)
-    queue.release(queue.claim(1))
+    queue.release(claimed(queue, 1))
     queue.retry_failed(all=True)
     queue.put(done.task, again=True)
     queue.pull(2)
-    queue.extend(queue.claim(1), timeout=0.01)
+    queue.extend(claimed(queue, 1), timeout=0.01)
     wait_until(lambda: queue.requeue_expired() == 1, 20)
-    queue.claim(2)
+    kept, failed = claimed(queue, 2)
+    once(ops.ack([kept], results={0: Kept(b"r", 9)}, bare=[0])[0])
+    (other,) = claimed(queue, 1)
+    once(ops.ack([other], until={0: 1})[0])
+    queue.put(other.task)
+    queue.put(Task("failed", unique=None if queue.stats().compact else 0))
+    once(ops.fail([failed], [-1], [b"x"], results={0: Kept(b"r", 9)})[0])
+    ended = claimed(queue, 2)
+    queue.cancel([lease.task for lease in ended], "new", "later", "http://b.example/5", by="me")
+    queue.note(ended[0], 1, 2, "reading")
+    queue.extend(ended)
+    queue.release(ended[:1])
+    queue.fail(ended[1:], "no", retry_in=0)
+    queue.put(queue.list("failed").entries[0].task, again=True)
+    claimed(queue, 2)
     queue.forget("x", "free", "http://c.example/3")
+    once(ops.publish("w", {"f": ("0" * 8, "{}")})[0])
+    queue.put({lease.task: 2 for lease in ended}, "new", {"again": 1}, rerun=True)
     once(ops.beat("w", {"pid": 1}, Delta(1, {0: 1})))
+    once(ops.publish("w", {"f": ("0" * 16, "{}")})[0])
     once(ops.plan(1000))
     once(ops.describe([b"new", b"y"]))
     once(ops.restore([Record(b"r", State.DONE), Record(b"s", State.TODOS), Record(b"f", State.FAILED)], lambda: b"m"))
@@ -110,6 +142,21 @@ def live(queue: Queue) -> None:
         once(ops.restore([Record(b"done%d" % i, State.DONE) for i in range(400)], lambda: b"l"))  # sets divide
     else:
         queue.configure(keep_done=1)
+    queue.schedules.set("s", every=1, overlap=True)
+    queue.schedules.declare(Schedule("c", every=60))
+    wait_until(lambda: queue.schedules.tick() == 1)
+    queue.batches.put("b", "member", "r", {"lost": 1})
+    queue.batches.put("b", "later", after=60)
+    queue.batches.put("empty", "forgotten")
+    queue.batches.seal("b", Task("callback", 1), on="done")
+    queue.forget("later", "lost")
+    wait_until(lambda: queue.ack(lease for lease in queue.claim(99) if lease.task == "member").ok == 1, 20)
+    assert queue.batches.look("b")["b"].state == "broken"
+    assert len(list(queue.batches.members("b"))) == 4
+    assert len(queue.batches.list()) == 2
+    queue.batches.forget("empty")
+    joined = [Joined("b2", b"r", "done"), Joined("b2", b"gone", "open")]
+    once(batches.restore_batch(ops, lambda: b"o", "b2", joined, Sealed("b2", "done", 9, "d", b"callback")))
     queue.pause()
     queue.resume()
 

@@ -482,9 +482,8 @@ def test_a_claim_that_is_given_back_and_had_not_been_carried_out_takes_nothing(q
 def binary(raw: Any, words: Any) -> Any:
     """Run a command, and give its reply in bytes."""
     given: Any = redis.ConnectionPool
-    with redis.Redis(
-        connection_pool=given(**{**raw.connection_pool.connection_kwargs, "decode_responses": False})
-    ) as client:
+    pool = given(**{**raw.connection_pool.connection_kwargs, "decode_responses": False})
+    with redis.Redis.from_pool(pool) as client:
         return client.execute_command(*words)
 
 

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 import redis
 
-from timeoutq import Queue, ServerError, sending
+from timeoutq import Queue, ServerError, arguments, sending
 from timeoutq.arguments import How
+from timeoutq.batches import operations as of_batches
 from timeoutq.calls import Call
 from timeoutq.durations import Delta
 from timeoutq.model import Lease, Record, State
+from timeoutq.schedules import operations as of_schedules
+from timeoutq.schedules.definition import Definition
 from timeoutq.testing import fake_queue
 
 Build = Callable[[Queue, Lease], Call[Any]]
@@ -25,9 +28,24 @@ VERBS: dict[str, Build] = {
     "fail": lambda queue, lease: queue.operations.fail([lease], [-1], [b"no"], [b"a trace"])[0],
     "release": lambda queue, lease: queue.operations.release([lease], 5000)[0],
     "restore": lambda queue, _: queue.operations.restore([Record(b"new", State.TODOS)], queue.token),
+    "set_schedule": lambda queue, _: of_schedules.write(
+        queue.operations, queue.token(), b"s", None, "r", 5, Definition("{}", b"new"), "d"
+    ),
+    "tick": lambda queue, _: due_tick(queue),
+    "seal_batch": lambda queue, _: of_batches.seal(
+        queue.operations, queue.token(), "b", arguments.tasks(("new",)), "ended", 5000
+    ),
     "beat": lambda queue, _: queue.operations.beat("w", {"pid": 1}, Delta(1, {0: 1})),
 }
 """The verbs that take sections; each call would write."""
+
+
+def due_tick(queue: Queue) -> Call[Any]:
+    """Give the call that puts a tick which is due."""
+    wanted, ops = Definition("{}", b"new"), queue.operations
+    queue.run(sending.answer(queue.talk, of_schedules.write(ops, queue.token(), b"s", None, "r", 5, wanted, "d")))
+    rows = queue.run(sending.answer(queue.talk, of_schedules.due(ops, 1)))
+    return of_schedules.tick(ops, queue.token(), rows.found[0], wanted, [b"new"], 0, 5, 0, 0)
 
 
 def lease_of(queue: Queue) -> Lease:

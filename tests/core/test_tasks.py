@@ -199,13 +199,22 @@ def test_each_call_of_a_long_put_improves_the_tasks_that_it_carries() -> None:
     assert [part.improved for part in parts] == [list(range(0, 500, 2))] * 4
 
 
+def test_each_call_of_a_long_put_has_the_reruns_of_the_tasks_that_it_carries() -> None:
+    found = arguments.tasks(([Task(f"{A}{n}", rerun=n % 3 == 0) for n in range(1_500)],))
+    parts = [part for part, _ in batches(found)]
+    assert [part.ids[at] for part in parts for at in part.reruns] == [found.ids[at] for at in range(0, 1_500, 3)]
+    found.join(arguments.tasks((Task("x"), Task("y", rerun=True))))
+    assert [found.ids[at] for at in found.reruns[-2:]] == [f"{A}1497".encode(), b"y"]
+
+
 def test_a_task_is_a_plain_value() -> None:
     task = Task("a", {"page": 1}, group="g")
     assert (task.task, task.payload, task.group) == ("a", {"page": 1}, "g")
     assert Task(b"\xffa") == Task("\udcffa")
     assert (task == Task("a", None, "g"), task == Task("a", {"page": 1})) == (True, False)
     assert len({task, Task("a", 2, "g"), Task("b")}) == 2
-    assert repr(task) == "Task(task='a', payload={'page': 1}, group='g', priority=None, improve=False)"
+    options = "priority=None, improve=False, unique=None, rerun=False"
+    assert repr(task) == f"Task(task='a', payload={{'page': 1}}, group='g', {options})"
     assert replace(task, group=None) == Task("a")
     again = pickle.loads(pickle.dumps(task))
     assert (again, again.payload) == (task, task.payload)

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import redis
 import yaml
 
@@ -59,6 +60,7 @@ def test_a_worker_may_drain_before_docker_kills_it() -> None:
     assert seconds(SERVICES["worker"]["stop_grace_period"]) >= drains + 5
 
 
+@pytest.mark.breaking
 def test_every_command_runs_as_a_plain_process_and_the_crawl_finishes(tmp_path: Path) -> None:
     port = free_port()
     started: list[subprocess.Popen[bytes]] = []
@@ -128,6 +130,7 @@ def test_every_command_runs_as_a_plain_process_and_the_crawl_finishes(tmp_path: 
                     process.wait()
 
 
+@pytest.mark.breaking
 def test_the_nodes_of_the_cluster_run_as_plain_processes_and_are_joined_once(tmp_path: Path) -> None:
     redis_server()
     assert [name for name, service in SERVICES.items() if "profiles" in service] == [*NODES, "cluster"]

@@ -203,6 +203,7 @@ def test_a_queue_that_is_kept_can_be_looked_at_and_is_not_purged_by_the_next(tmp
         assert not queue.exists()
 
 
+@pytest.mark.breaking
 def test_a_queue_that_is_kept_on_a_private_server_stays_until_ctrl_c(tmp_path: Path) -> None:
     site = small_site(tmp_path / "site")
     process = demo("--site", site, "--kills", "0", "--workers", "1", "--json", "--queue", "mine", "--keep")

@@ -429,6 +429,7 @@ def crawling(folder: Path, workers: int, **given: float) -> Iterator[Processes]:
             work.stop()
 
 
+@pytest.mark.breaking
 def test_hostile_pages_fail_with_their_reason_and_the_crawl_goes_on(tmp_path: Path) -> None:
     site = Site({path: answer for path, (answer, _) in hostile().items()})
     most: dict[int, float] = {}
@@ -455,6 +456,7 @@ def test_hostile_pages_fail_with_their_reason_and_the_crawl_goes_on(tmp_path: Pa
     assert max(took.values()) < 30
 
 
+@pytest.mark.breaking
 def test_a_worker_that_reads_a_hostile_page_still_ends_when_it_is_asked_to(tmp_path: Path) -> None:
     site = Site({"/deep": Answer(gzip.compress(DEEP), "gzip")})
     with site.serving(), crawling(tmp_path, 1, parsing=2.0) as work:

@@ -315,6 +315,7 @@ def demo(*words: str, **environment: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+@pytest.mark.breaking
 def test_a_crawl_of_some_hosts_with_kills_is_polite_and_loses_nothing(tmp_path: Path) -> None:
     results = tmp_path / "results.jsonl"
     words = ("--hosts", "7", "--workers", "3", "--delay", "0.05", "--kills", "2", "--results", str(results), "--json")
@@ -356,6 +357,7 @@ def test_a_crawl_over_shards_is_polite_and_loses_nothing_when_workers_and_a_prim
     assert verdict["manners"]["nearest"] >= 0.04
 
 
+@pytest.mark.breaking
 def test_a_foreign_site_is_crawled_as_far_as_it_is_said(tmp_path: Path) -> None:
 
     port = free_port()

@@ -181,6 +181,7 @@ def mean(counts: list[int]) -> float:
     return sum(counts) / len(counts)
 
 
+@pytest.mark.breaking
 def test_pages_that_change_are_visited_more_often_and_304s_are_counted(tmp_path: Path) -> None:
     with ChangingSite().serving() as site:
         process = start(site.url, "--workers", "2", "--warc", str(tmp_path / "warc"))

@@ -312,6 +312,7 @@ def test_a_crawl_that_cannot_begin_says_why_and_what_helps(tmp_path: Path) -> No
         assert (told["not_begun"], told["ok"], told.get("outside_patterns")) == (None, True, None)
 
 
+@pytest.mark.breaking
 def test_addresses_outside_the_patterns_are_counted_once_each() -> None:
     pages = {
         "/": b"<a href=/list/1>1</a> <a href=/item/1>i</a> <a href=//other.example/item/3>o</a>",

@@ -560,6 +560,7 @@ def test_a_crawl_whose_disk_is_full_stops_and_goes_on_when_there_is_space(tmp_pa
         assert demo(*kept)[0] == 0
 
 
+@pytest.mark.breaking
 def test_a_worker_whose_archive_is_gone_gives_back_what_it_holds(tmp_path: Path) -> None:
     folder = tmp_path / "warc"
     with EmbeddedServer() as server, Queue("gone", server.url) as queue:

@@ -42,6 +42,8 @@ CALLS: dict[str, Callable[[Queue, Any], object]] = {
     "put priority=": lambda queue, bad: queue.put("a", priority=bad),
     "put improve=": lambda queue, bad: queue.put("a", priority=1, improve=bad),
     "Task priority=": lambda queue, bad: queue.put(Task("a", priority=bad)),
+    "put rerun=": lambda queue, bad: queue.put("a", rerun=bad),
+    "Task rerun=": lambda queue, bad: queue.put(Task("a", rerun=bad)),
     "Task improve=": lambda queue, bad: queue.put(Task("a", priority=1, improve=bad)),
     "schedule priority=": lambda queue, bad: queue.schedule("a", after=1, priority=bad),
     "schedule improve=": lambda queue, bad: queue.schedule("a", after=1, priority=1, improve=bad),

@@ -22,6 +22,7 @@ from tests.rig.processes import ROOT
 from tests.rig.terminal import on_a_terminal
 from tests.rig.waiting import wait_until
 from timeoutq import Queue, sending
+from timeoutq.calls import Kept
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.text import safe
 
@@ -49,6 +50,27 @@ def test_a_lost_lease_ends_with_four(say: Say, name: str, queue: Queue) -> None:
     for verb in ("ack", "extend", "release", "fail"):
         done = say(verb, queue.name, task, "--token", "someone#1")
         assert (done.code, done.lines) == (4, [["a", "lost"]]), verb
+
+
+def test_inspect_and_why_tell_that_a_result_is_kept_also_of_a_task_whose_id_is_not(say: Say, queue: Queue) -> None:
+    queue.put("kept", "bare", "plain")
+    leases = {lease.task: lease for lease in queue.claim(3)}
+    result = Kept(b"8", 60_000)
+    calls = queue.operations.ack([leases["kept"], leases["bare"]], results={0: result, 1: result}, bare=[1])
+    queue.run(sending.answers(queue.talk, calls))
+    queue.ack(leases["plain"])
+    facts = {task: {line[0]: line[1] for line in say("inspect", queue.name, task).lines} for task in leases}
+    assert {task: (found["state"], found.get("result")) for task, found in facts.items()} == {
+        "kept": ("done", "kept for a time"),
+        "bare": ("done, its id is not kept", "kept for a time"),
+        "plain": ("done", None),
+    }
+    assert [say("inspect", queue.name, task, "--json").documents[0]["has_result"] for task in leases] == [
+        task != "plain" for task in leases
+    ]
+    assert "it is done, and its result is kept; " in say("why", queue.name, "kept").out
+    assert "it is done, and its id is not kept; its result is" in say("why", queue.name, "bare").out
+    assert "it is done; " in say("why", queue.name, "plain").out
 
 
 def test_fail_retry_inspect_and_list(say: Say, queue: Queue) -> None:

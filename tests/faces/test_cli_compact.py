@@ -108,8 +108,8 @@ def test_an_export_without_done_tasks_has_all_the_rest(say: Say, compact: Queue,
         plain.put("x")
         plain.ack(plain.claim())
         plain.put("y")
-        assert len(say("export", plain.name).texts) == 3
-        assert len(say("export", plain.name, "--without-done").texts) == 2
+        assert len(say("export", plain.name).texts) == 4
+        assert len(say("export", plain.name, "--without-done").texts) == 3
         refused = say("export", plain.name, "--state", "done", "--without-done")
         assert (refused.code, "name another state" in refused.err) == (2, True)
         plain.purge()

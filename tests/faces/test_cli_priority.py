@@ -85,7 +85,7 @@ def test_ack_puts_what_it_found_with_a_priority_and_a_group(say: Say, polite: Qu
     assert order(polite)[-1] == "1"
     for option in (("--priority", "1"), ("--group", "g"), ("--improve",)):
         done = say("ack", polite.name, f"{A}1", "--token", "x", *option)
-        assert (done.code, "give --put as well" in done.err) == (2, True)
+        assert (done.code, "add --put" in done.err) == (2, True)
 
 
 def test_ack_with_improve_brings_back_what_was_done_at_a_lower_priority(say: Say, polite: Queue) -> None:

@@ -151,6 +151,7 @@ ACTS = {
     "resume WBE": (1, ""), "configure WBE": (1, ""), "purge WBE --yes": (1, ""), "hosts WBE": (1, ""),
     "host WBE a.example": (1, ""), "block WBE a.example --for 5m": (1, ""), "unblock WBE a.example": (1, ""),
     "ban WBE a.example --yes": (1, ""), "requeue WBE --from done --yes": (1, ""), "export WBE": (1, ""),
+    "cancel WBE a": (1, ""), "result WBE a": (1, ""), "functions WBE": (1, ""),
     "diff WBE:done web:done": (1, ""), "diff web:done WBE:done": (1, ""), "intersect WBE:done web:done": (1, ""),
     # a lease on a queue that was purged is lost before all else
     "ack WBE a --token w#1": (4, "a\tlost\n"), "extend WBE a --token w#1": (4, "a\tlost\n"),
@@ -164,8 +165,8 @@ CREATES = {
 }  # fmt: skip
 """Commands that make a queue on purpose, or wait at one; `cleaner` waits too, without an end."""
 
-OTHERS = {"cleaner", "bench", "server", "queues"}
-"""Commands that wait at queues, or have nothing to do with one."""
+OTHERS = {"cleaner", "bench", "server", "queues", "call"}
+"""Commands that wait at queues, have nothing to do with one, or take an app, which says what its queues are called."""
 
 
 def test_each_command_is_in_one_of_the_tables() -> None:

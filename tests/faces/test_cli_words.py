@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 import typer
@@ -35,7 +36,10 @@ def test_a_line_of_json_may_name_its_group(say: Say, queue: Queue) -> None:
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        (b'{"task": "a", "grp": "x"}', "line 2: unknown key 'grp': a line has task, payload, group, priority, improve"),
+        (
+            b'{"task": "a", "grp": "x"}',
+            "line 2: unknown key 'grp': a line has task, payload, group, priority, improve, rerun",
+        ),
         (b'{"task": "a", "priority": 1, "depth": 2}', "line 2: unknown key 'depth'"),
         (b'{"task": "a", "group": 5}', "line 2: a host is a name"),
         (b'{"task": "a", "group": ""}', "line 2: a host is a name"),
@@ -44,6 +48,7 @@ def test_a_line_of_json_may_name_its_group(say: Say, queue: Queue) -> None:
         (b'{"task": "a", "priority": true}', "line 2: priority must be a whole number"),
         (b'{"task": "a", "priority": -1001}', "line 2: priority must be a whole number"),
         (b'{"task": "a", "priority": 1, "improve": "yes"}', "line 2: improve must be True or False, not 'yes'"),
+        (b'{"task": "a", "rerun": 2}', "line 2: rerun must be True or False, not 2"),
         (b'{"task": "a", "improve": true}', 'line 2: "improve" compares priorities: add "priority" to the line'),
     ],
 )
@@ -176,6 +181,19 @@ def test_help_repeats_the_noun() -> None:
             assert word not in said, (name, parameter, said)
 
 
+def names_of(commands: typer.Typer) -> list[str]:
+    here = [one.name or getattr(one.callback, "__name__", "") for one in commands.registered_commands]
+    groups = [one for one in commands.registered_groups if one.typer_instance is not None]
+    below = [f"{one.name} {name}" for one in groups for name in names_of(cast("typer.Typer", one.typer_instance))]
+    return [*here, *(str(one.name) for one in groups), *below]
+
+
+def test_no_two_commands_have_the_same_name() -> None:
+    names = names_of(cli.app)
+    assert {"cancel", "schedules", "schedules cancel"} <= set(names)
+    assert [name for name in names if names.count(name) > 1] == [], "of two, only the last one can be run"
+
+
 def test_dir_and_help_show_what_the_package_has() -> None:
     assert {
         "Queue",
@@ -195,3 +213,33 @@ def test_dir_and_help_show_what_the_package_has() -> None:
     )
     assert "Queue, AsyncQueue   put tasks" in done.stdout
     assert "timeoutq.testing" in done.stdout
+
+
+def test_put_with_rerun_has_a_run_of_each_task_begin_after_it(say: Say, queue: Queue) -> None:
+    queue.put({"held": 1, "done": 1})
+    leases = {lease.task: lease for lease in queue.claim(2)}
+    queue.ack(leases["done"])
+    words = ("put", queue.name, "--payload", "2")
+    assert say(*words, "held", "done").lines == [["held", "in_progress"], ["done", "done"]]
+    assert say(*words, "held", "done", "--rerun").lines == [["held", "rerun"], ["done", "added"]]
+    queue.ack(leases["held"])
+    leases = {lease.task: lease for lease in queue.claim(2)}
+    assert {task: lease.payload for task, lease in leases.items()} == {"held": 2, "done": 2}
+    lines = b'{"task": "held", "payload": 3, "rerun": true}\n{"task": "done", "payload": 3}\n'
+    done = say("put", queue.name, "--jsonl", "--json", stdin=lines)
+    assert done.documents == [{"rerun": 1, "in_progress": 1}]
+    assert say("put", queue.name, "--json", "held", "--rerun").documents == [{"task": "held", "answer": "rerun"}]
+    done = say("schedule", queue.name, "--after", "1h", "--jsonl", stdin=lines)
+    assert (done.code, "rerun=True has a run begin after a put" in done.err) == (2, True)
+
+
+def test_ack_with_rerun_has_the_tasks_that_it_puts_run_once_more(say: Say, queue: Queue) -> None:
+    queue.put("a", "b", "c")
+    leases = {lease.task: lease for lease in queue.claim(3)}
+    words = ("ack", queue.name, "--token")
+    assert say(*words, leases["a"].token, "a", "--put", "b").code == 0
+    assert say(*words, leases["c"].token, "c", "--put", "b", "--put", "c", "--rerun").code == 0
+    assert say(*words, leases["b"].token, "b").code == 0
+    assert sorted(lease.task for lease in queue.claim(3)) == ["b", "c"]
+    done = say(*words, "x", "a", "--rerun")
+    assert (done.code, "add --put" in done.err) == (2, True)

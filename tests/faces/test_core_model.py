@@ -26,11 +26,12 @@ from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from tests.rig import fingerprints, levels, schedules, shims
+from tests.rig.batch_model import WAITS, Refused
 from tests.rig.beside import processes
 from tests.rig.faces import Blocking
 from tests.rig.invariants import check_keys
-from tests.rig.model import Model, Pair
-from timeoutq import InvalidInput, Lease, LeaseLost, Queue, sending, tracebacks
+from tests.rig.model import Given, Model, Pair
+from timeoutq import InvalidInput, Lease, LeaseLost, Queue, Task, arguments, sending, tracebacks
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.testing import Clock
 
@@ -42,11 +43,12 @@ LENGTH = 40
 NAME = "m"
 KEY = f"timeoutq:{{{NAME}}}:"
 IDS = ("a", "b", "c", "d", "e")
+BATCHES = ("w", "x", "y", "z")
 STATES = ("todos", "in_progress", "done", "failed")
-TIMES = ("scheduled", "leases", "calls", "done_at", "trace_at")
+TIMES = ("scheduled", "leases", "calls", "done_at", "done_until", "trace_at", *(f"batch:{name}" for name in BATCHES))
 HASHES = (
     "owners", "runtime", "attempts", "crashes", "errors", "traces", "trace_uses", "trace_texts",
-    "releases", "payload", "meta", "stats", "seen",
+    "releases", "payload", "meta", "stats", "seen", "batches", "batch_of", "cancels", "progress", "rerun",
 )  # fmt: skip
 OTHERS = ("error_log", "bell", "alarm", "history")
 ELSEWHERE = Lease(IDS[0], "elsewhere:1:0#1", 0.0)
@@ -55,7 +57,7 @@ RETRIES = (7, 70)
 """The queue's own retries, seconds; who fails a third time goes to failed."""
 ANSWERS = {
     "A": "added", "t": "todos", "s": "scheduled", "p": "in_progress", "d": "done", "f": "failed", "u": "unknown",
-    "O": "ok", "R": "already", "L": "lost", "X": "max_runtime",
+    "n": "rerun", "O": "ok", "R": "already", "L": "lost", "X": "max_runtime", "c": "cancelled", "m": "cancelling",
 }  # fmt: skip
 
 
@@ -76,6 +78,13 @@ one_lease = st.tuples(st.sampled_from(["held"] * 6 + ["lost", "elsewhere", "stra
 some_leases = st.lists(one_lease, min_size=1, max_size=4)
 some_payloads = st.dictionaries(
     st.sampled_from(IDS), st.sampled_from([None, b"\0\xff", 0, {"n": 1}]), min_size=1, max_size=3
+)
+some_anew = st.lists(
+    st.tuples(
+        st.sampled_from(IDS), st.sampled_from([None, b"\0\xff", 0, {"n": 1}]), st.sampled_from([True, True, False])
+    ),
+    min_size=1,
+    max_size=4,
 )
 
 
@@ -166,6 +175,9 @@ class Keys:
 
     def hkeys(self, key: str) -> list[bytes]:
         return list(self._of[key.removeprefix(KEY)])
+
+    def zrangebyscore(self, key: bytes, _from: str, _below: str) -> list[bytes]:
+        return [task for task, place in self._of[key.decode().removeprefix(KEY)] if place < 1e9]
 
     def scan_iter(self, match: str, count: int) -> Iterator[bytes]:
         if match == f"{KEY}seen:*":
@@ -288,6 +300,58 @@ class AnyOrder(RuleBasedStateMachine):
             answers = self.queue.schedule(payloads, at=at, again=again)
         self.agree(self.model.put(self.call(), 0, given, again=again, due=due, payloads=bodies), answers)
 
+    @rule(task=st.sampled_from(IDS), unique=st.sampled_from([0, 10, 90]))
+    def put_unique(self, task: str, unique: int) -> None:
+        if self.compact:
+            with pytest.raises(InvalidInput, match="cannot block its id for a time"):
+                self.queue.put(Task(task, unique=unique))
+            return
+        answers = self.queue.put(Task(task, unique=unique))
+        self.agree(self.model.put(self.call(), 0, [task], given=Given(unique_ms=unique * 1000)), answers)
+
+    @rule(found=some_anew, again=st.booleans(), every=st.booleans())
+    def put_anew(self, found: list[tuple[str, Any, bool]], again: bool, every: bool) -> None:
+        """Put tasks of which a run begins then: all of them, or those that say so."""
+        tasks, given = anew(found)
+        if every:
+            given = replace(given, rerun=())
+        answers = self.queue.put(tasks, again=again, rerun=every)
+        ids = [task for task, _, _ in found]
+        self.agree(self.model.put(self.call(), 0, ids, again=again, given=given), answers)
+
+    @rule(name=st.sampled_from(BATCHES), found=some_anew, after=st.sampled_from([None, None, 5]))
+    def put_into_a_batch(self, name: str, found: list[tuple[str, Any, bool]], after: int | None) -> None:
+        found = found if after is None else [(task, body, False) for task, body, _ in found]
+        due = None if after is None else self.model.now + after * 1000
+        tasks, given = anew(found)
+        try:
+            letters = self.model.put(self.call(), 0, [task for task, _, _ in found], due=due, given=given, batch=name)
+        except Refused as refused:
+            with pytest.raises(InvalidInput, match=str(refused)):
+                self.queue.batches.put(name, tasks, after=after)
+            return
+        self.agree(letters, self.queue.batches.put(name, tasks, after=after))
+
+    @rule(ids=some, callback=st.permutations(["", *IDS]), on=st.sampled_from(["ended", "done"]))
+    def a_whole_batch(self, ids: list[str], callback: list[str], on: Any) -> None:
+        """Put the tasks of a new batch, if there is a name left, and seal it with a callback that can be one."""
+        name = next((one for one in BATCHES if one not in self.model.batches), BATCHES[-1])
+        if name not in self.model.batches:
+            self.put_into_a_batch(name, [(task, None, False) for task in ids], None)
+        able = (one for one in callback if one not in ids and self.model.state(one) in (None, "d", "f"))
+        self.seal(name, next(able), on)
+
+    @rule(name=st.sampled_from(BATCHES), callback=st.sampled_from(["", *IDS]), on=st.sampled_from(["ended", "done"]))
+    def seal(self, name: str, callback: str, on: Any) -> None:
+        try:
+            self.model.seal(name, callback, on[:1])
+        except Refused as refused:
+            with pytest.raises(InvalidInput, match=str(refused)):
+                self.queue.batches.seal(name, callback or None, on=on)
+            return
+        info, one = self.queue.batches.seal(name, callback or None, on=on), self.model.batches[name]
+        assert (info.state[:1], info.tasks, info.outstanding) == (one.state, len(one.tasks), len(one.outstanding))
+
     # ---- leases
 
     @rule(n=st.sampled_from([1, 2, 500]), timeout=st.sampled_from([10, 30]), runtime=st.sampled_from([None, 20, 5]))
@@ -344,11 +408,41 @@ class AnyOrder(RuleBasedStateMachine):
         letter = self.model.ack(named("ack", [lease]), pairs([lease]), list(put), put)
         self.end_one(lease, letter, lambda: self.queue.ack(lease, put=put))
 
+    @rule(which=one_lease, found=some_anew, itself=st.booleans(), after=st.sampled_from([None, None, 3]))
+    def ack_and_put_anew(
+        self, which: tuple[str, int], found: list[tuple[str, Any, bool]], itself: bool, after: int | None
+    ) -> None:
+        (lease,) = self.pick([which])
+        if itself:
+            found = [*found, (lease.task, 7, True)]
+        tasks, given = anew(found)
+        ids, again_ms = [task for task, _, _ in found], None if after is None else after * 1000
+        letter = self.model.ack(named("ack", [lease]), pairs([lease]), ids, again_ms=again_ms, given=given)
+        self.end_one(lease, letter, lambda: self.queue.ack(lease, put=tasks, again_in=after))
+
     @rule(which=one_lease, after=st.sampled_from([0, 3, 90]))
     def ack_for_a_time(self, which: tuple[str, int], after: int) -> None:
         (lease,) = self.pick([which])
         letter = self.model.ack(named("ack", [lease]), pairs([lease]), again_ms=after * 1000)
         self.end_one(lease, letter, lambda: self.queue.ack(lease, again_in=after))
+
+    @rule(which=one_lease, until=st.sampled_from([0, 10, 90]))
+    def ack_that_blocks_for_a_time(self, which: tuple[str, int], until: int) -> None:
+        """A handler of functions says so; the faces have no word for it."""
+        (lease,) = self.pick([which])
+        calls = self.queue.operations.ack([lease], until={0: until * 1000})
+        until_ms = None if self.compact else until * 1000  # a fingerprint stays
+        letters = self.model.ack(named("ack", [lease]), pairs([lease]), until_ms=until_ms)
+        self.agree(letters, self.queue.run(sending.answers(self.queue.talk, calls)))
+
+    @rule(which=one_lease)
+    def say_how_far(self, which: tuple[str, int]) -> None:
+        (lease,) = self.pick([which])
+        self.end_one(lease, self.model.note((lease.task, lease.token)), lambda: self.queue.note(lease, 1, 2, "x"))
+
+    @rule(ids=some_ids)
+    def cancel(self, ids: list[str]) -> None:
+        self.agree(self.model.cancel(self.call(), ids, "me"), self.queue.cancel(ids, by="me"))
 
     @rule(wanted=some_leases, delay=st.sampled_from([0, 7]))
     def release(self, wanted: list[tuple[str, int]], delay: int) -> None:
@@ -411,7 +505,8 @@ class AnyOrder(RuleBasedStateMachine):
         elif letters == "O":
             assert self.queue.extend(leases[0], timeout) == replace(leases[0], deadline=deadline / 1000)
         else:
-            with pytest.raises(LeaseLost, match="max_runtime" if letters == "X" else "lease on") as lost:
+            why = {"X": "max_runtime", "c": "was cancelled"}.get(letters, "lease on")
+            with pytest.raises(LeaseLost, match=why) as lost:
                 self.queue.extend(leases[0], timeout)
             self.explained(leases[0], lost.value)
 
@@ -430,6 +525,7 @@ class AnyOrder(RuleBasedStateMachine):
         model = self.model
         if ms <= 1:
             events = [*model.leases.values(), *model.scheduled.values(), *model.runtime.values(), model.grace_until]
+            events = [at for at in events if at < WAITS]
             ms = ms * self.stand.grain + min((at for at in events if at > model.now), default=model.now) - model.now
         model.now += self.stand.advance(max(0, ms))
 
@@ -498,7 +594,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.queue.pause()
             model.paused = True
         elif what == "prune":
-            assert self.queue.prune() == 0
+            assert self.queue.prune() == model.prune()
             # a stroke that a hand, or a worker that died, took with it is made up for
             model.bell = model.bell or (bool(model.todos) and not model.paused)
         else:
@@ -543,7 +639,7 @@ class AnyOrder(RuleBasedStateMachine):
         later = model.now // 1000 + 9
         assert self.queue.drained(later) == bool(model.drained(later * 1000))
         ended = sum(model.counters[what] for what in ("failed", "expired", "crashed"))
-        assert len(self.queue.errors(50)) == min(50, ended + model.spent)
+        assert len(self.queue.errors(50)) == min(50, ended + model.spent - model.unlogged)
         assert info.releases == model.releases.get(task, 0)
         assert (info.traceback is not None) == (task in model.traces)
 
@@ -559,6 +655,18 @@ class AnyOrder(RuleBasedStateMachine):
             assert keys.times(name) == getattr(model, name), name
         for name in ("attempts", "crashes", "runtime"):
             assert keys.counts(name) == getattr(model, name), name
+        assert keys.times("done_until") == model.done_until
+        assert keys.hash("cancels") == model.cancels
+        assert keys.hash("progress").keys() == model.progress
+        assert keys.hash("batch_of") == {task: " ".join(names) for task, names in model.batch_of.items()}
+        records = {name: line.split(" ", 5) for name, line in keys.hash("batches").items()}
+        assert {name: (one[0], one[1], one[5]) for name, one in records.items()} == {
+            name: (one.state, one.on, one.callback) for name, one in model.batches.items()
+        }
+        for name, one in model.batches.items():
+            places = {task: place + end * 10**9 for place, (task, end) in enumerate(one.tasks, 1)}
+            assert keys.times(f"batch:{name}") == places, name
+        assert keys.hgetall("rerun") == {task.encode(): marked(body) for task, (_, body) in model.marks.items()}
         assert keys.hash("owners") == model.owners
         assert keys.hash("errors").keys() == model.errors
         assert keys.hash("traces") == model.traces
@@ -605,6 +713,19 @@ def pairs(leases: Sequence[Lease]) -> list[Pair]:
 def named(verb: str, leases: Sequence[Lease]) -> str:
     """Name a call that ends leases: the same leases ended the same way are the same call."""
     return f"{verb} {pairs(leases)}"
+
+
+def anew(found: Sequence[tuple[str, Any, bool]]) -> tuple[list[Task], Given]:
+    """Give tasks, of which some say that a run begins after the put, as the faces take them, and as the model."""
+    bodies = tuple((i, body) for i, (_, body, _) in enumerate(found))
+    which = tuple(i for i, (_, _, yes) in enumerate(found) if yes)
+    return [Task(task, body, rerun=yes) for task, body, yes in found], Given(payloads=bodies, rerun=which or None)
+
+
+def marked(payload: Any) -> bytes:
+    """Write the mark of a task that runs once more with this payload, or with its own."""
+    body = arguments.pack(payload)
+    return b"0 0" if body is None else b"0 1" + body
 
 
 def retry_ms(lease: Lease, how: Mapping[str, Any]) -> int:

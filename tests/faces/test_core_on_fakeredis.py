@@ -1,6 +1,6 @@
 """The transcripts that need no server of their own, on fakeredis: the same scripts, in memory.
 
-They are those of `test_core.py` and `test_records.py`.
+They are those of `test_core.py`, `test_records.py` and `test_batches.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import fakeredis
 import pytest
 
-from tests.core import test_core, test_records
+from tests.core import test_batches, test_core, test_records
 from tests.rig.faces import Blocking
 from timeoutq import Queue
 
@@ -36,7 +36,7 @@ def face(request: pytest.FixtureRequest) -> Iterator[Any]:
             assert raw.keys("*") == []
 
 
-for _name, _test in [*vars(test_core).items(), *vars(test_records).items()]:
+for _name, _test in [*vars(test_core).items(), *vars(test_records).items(), *vars(test_batches).items()]:
     if _name.startswith("test_"):
         _asked = set(inspect.signature(_test).parameters)
         if "face" in _asked and not NEED_A_SERVER & _asked:

@@ -29,8 +29,9 @@ from rich.console import Console
 
 from tests.rig import canary
 from timeoutq import AsyncQueue, Queue, heartbeat
+from timeoutq.counts import Sample, Stats
 from timeoutq.embedded import EmbeddedServer
-from timeoutq.model import Entry, Failure, Sample, Stats, WorkerInfo
+from timeoutq.model import Entry, Failure, WorkerInfo
 from timeoutq.watch.draw import BARS, render, share_rows, show, sparkline, split_cells, svg
 from timeoutq.watch.metrics import rates, series
 from timeoutq.watch.snapshot import SILENT, Memory, Snapshot, snapshot, snapshot_async, to_json

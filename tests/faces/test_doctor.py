@@ -17,7 +17,8 @@ from timeoutq import Queue, rights
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.rights import HARMLESS, MAKING
 from timeoutq.watch import doctor
-from timeoutq.watch.doctor import Facts, Finding, examine, judge
+from timeoutq.watch.doctor import Finding, examine, judge
+from timeoutq.watch.facts import SETTINGS, Facts, gather
 
 INFO: dict[str, Any] = {
     "redis_version": "7.2.4",
@@ -196,7 +197,7 @@ def test_every_command_of_the_package_is_tried() -> None:
     for path in (
         path for room in (".", "hosts", "client", "worker", "watch") for path in (package / room).glob("*.py")
     ):
-        if path.stem != "doctor":
+        if path.stem != "facts":
             used |= set(re.findall(r'(?:execute_command|\[|return )\(\s*"([A-Z]+)"', path.read_text("utf-8")))
     used |= {"EVALSHA", "TIME"}
     assert {"SMOVE", "ZADD", "BLPOP", "SSCAN", "XREAD"} <= used
@@ -212,7 +213,7 @@ def test_it_leaves_no_key_and_changes_nothing(queue: Queue, raw: redis.Redis) ->
     queue.put("a", "b")
     queue.claim(1)
     before = {key: raw.dump(key) for key in map(str, raw.scan_iter()) if not key.endswith(("meta", "stats"))}
-    facts = doctor.gather(queue)
+    facts = gather(queue)
     assert facts.refused == []
     assert facts.user == "default"
     assert found("schema", facts).verdict == "green"
@@ -222,9 +223,9 @@ def test_it_leaves_no_key_and_changes_nothing(queue: Queue, raw: redis.Redis) ->
 
 def test_a_password_is_not_among_the_facts() -> None:
     with EmbeddedServer(config={"requirepass": "c4n4ry"}) as server, Queue("q", server.url) as queue:
-        facts = doctor.gather(queue)
+        facts = gather(queue)
         assert "c4n4ry" not in repr(facts)
-        assert set(facts.config) == set(doctor.SETTINGS)
+        assert set(facts.config) == set(SETTINGS)
 
 
 def restricted(url: str, *rules: str) -> str:
@@ -270,7 +271,7 @@ def test_a_user_who_may_not_is_told_what_is_missing(url: str) -> None:
 
 def test_what_must_be_removed_but_cannot_be_is_not_made(url: str) -> None:
     with Queue("q", restricted(url, "~timeoutq:*", "+@all", "-unlink")) as queue:
-        facts = doctor.gather(queue)
+        facts = gather(queue)
         assert facts.refused == ["UNLINK"]
         assert "+psetex" in found("acl", facts).cure, "those that could not be tried are in the cure as well"
     with redis.Redis.from_url(url) as raw:

@@ -418,6 +418,19 @@ OPERATIONS = [
         counted("forgotten"), 1,
     ),
     Operation(
+        "cancel", "cancel",
+        lambda s: s.put("a", "b"),
+        lambda s: s.queue.cancel("a"),
+        lambda r: r[0] is Answer.CANCELLED,
+        counted("cancelled"), 1,
+    ),
+    Operation(
+        "note", "note",
+        lambda s: s.lease("a"),
+        lambda s: s.queue.note(s.leases[0], 3, 10),
+        lambda r: r is Answer.OK,
+    ),
+    Operation(
         "inspect", "inspect",
         lambda s: s.put("a"),
         lambda s: s.queue.inspect("a"),

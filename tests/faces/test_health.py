@@ -9,7 +9,8 @@ import pytest
 
 from tests.rig.command import Done, Say, say, server
 from timeoutq import Queue, sending
-from timeoutq.model import Sample, Stats, WorkerInfo
+from timeoutq.counts import Sample, Stats
+from timeoutq.model import WorkerInfo
 from timeoutq.watch import limits
 
 __all__ = ["say", "server"]

@@ -12,12 +12,16 @@ from decimal import Decimal
 from enum import IntEnum
 from fractions import Fraction
 from operator import attrgetter
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
-from timeoutq import AsyncQueue, InvalidInput, Politeness, Queue, TimeoutqError, arguments
+from timeoutq import AsyncQueue, InvalidInput, Politeness, Queue, Schedule, TimeoutqError, arguments
+from timeoutq.batches import Batches
 from timeoutq.hosts import Hosts
+from timeoutq.results import Results
+from timeoutq.schedules import Schedules
+from timeoutq.schedules.flows import How, When
 
 
 class Number(int):
@@ -135,34 +139,55 @@ VALID: dict[str, Callable[[Any], Any]] = {
     "tasks": lambda q: "other",
     "for_": lambda q: 1,
     "after": lambda q: 1,
+    "every": lambda q: 60,
+    "done": lambda q: 1,
+    "name": lambda q: "other",
+    "names": lambda q: "other",
+    "schedules": lambda q: Schedule("other", every=60),
 }
 """What stands for the arguments that a method cannot do without."""
 
-NEEDED = {"hosts.block": ["for_"], "schedule": ["after"]}
+NEEDED = {"hosts.block": ["for_"], "schedule": ["after"], "schedules.set": ["every"], "schedules.move": ["every"]}
 """Arguments of which one must be given, though each may be left out."""
 
 LEFT_OUT = {"run", "close", "token", "each", "wait_drained"}
 """Not for callers; an iterator, whose arguments are those of `list`; and what may wait for ever, as it is told."""
 
 
-ROOMS: dict[str, type] = {"": Queue, "hosts.": Hosts}
+ROOMS: dict[str, type] = {
+    "": Queue, "hosts.": Hosts, "results.": Results, "schedules.": Schedules, "batches.": Batches,
+}  # fmt: skip
+WORDS = {"how": How, "when": When}
+"""What a method takes by these names only."""
+
+
+def parameters(method: Callable[..., Any]) -> dict[str, Any]:
+    """Give the names of the arguments of a method, each with its kind and its default."""
+    found: dict[str, Any] = {}
+    for name, about in list(inspect.signature(method).parameters.items())[1:]:
+        if about.kind is inspect.Parameter.VAR_KEYWORD:
+            words = get_type_hints(WORDS[name])
+            found |= {word: inspect.Parameter(word, inspect.Parameter.KEYWORD_ONLY, default=None) for word in words}
+        else:
+            found[name] = about
+    return found
 
 
 def cases() -> Iterator[tuple[str, str]]:
     for room, kind in ROOMS.items():
         for name, method in inspect.getmembers(kind, inspect.isfunction):
             if not name.startswith("_") and name not in LEFT_OUT:
-                for parameter in list(inspect.signature(method).parameters)[1:]:
+                for parameter in parameters(method):
                     yield room + name, parameter
 
 
 def call(queue: Any, method: str, parameter: str, value: Any) -> None:
     queue.put("https://example.com/", again=True)
     *room, name = method.split(".")
-    signature = inspect.signature(getattr(ROOMS["".join(f"{part}." for part in room)], name))
+    known = parameters(getattr(ROOMS["".join(f"{part}." for part in room)], name))
     words: list[Any] = []
     named: dict[str, Any] = {}
-    for other, about in list(signature.parameters.items())[1:]:
+    for other, about in known.items():
         needed = about.default is inspect.Parameter.empty or other in NEEDED.get(method, ())
         if other == parameter:
             given = value
@@ -170,16 +195,19 @@ def call(queue: Any, method: str, parameter: str, value: Any) -> None:
             needed
             and not (method == "hosts.block" and parameter == "until" and other == "for_")
             and not (method == "schedule" and parameter == "at" and other == "after")
+            and not (other == "every" and parameter in ("cron", "tz"))
         ):
             assert other in VALID, f"VALID lacks what stands for {other}= of {method}"
             given = VALID[other](queue)
         else:
             continue
-        if about.kind is inspect.Parameter.VAR_POSITIONAL:
+        if about.kind is not inspect.Parameter.KEYWORD_ONLY and about.default is inspect.Parameter.empty:
             words.append(given)
         else:
             named[other] = given
-    attrgetter(method)(queue)(*words, **named)
+    found = attrgetter(method)(queue)(*words, **named)
+    if method == "batches.members":
+        list(found)
 
 
 @pytest.mark.parametrize(("method", "parameter"), list(cases()))

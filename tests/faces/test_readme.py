@@ -38,6 +38,7 @@ def test_the_examples_run(number: int, url: str, tmp_path: Path) -> None:
 
 def test_the_commands_it_shows_exist() -> None:
     known = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
+    known |= {str(group.name) for group in app.registered_groups}
     shown = set(re.findall(r"timeoutq ([a-z]+)", SHELL))
     assert shown
     assert shown <= known

@@ -157,6 +157,7 @@ def answers(client: redis.Redis) -> bool:
         return False
 
 
+@pytest.mark.breaking
 def test_a_cluster_is_named_with_all_its_nodes_and_goes_on_when_a_node_ends() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", MAIN, "server", "--cluster", "1+1"],
@@ -193,6 +194,7 @@ def test_a_cluster_is_named_with_all_its_nodes_and_goes_on_when_a_node_ends() ->
             started.kill()
 
 
+@pytest.mark.breaking
 def test_a_cluster_that_is_kept_ends_by_a_signal_and_comes_back_at_its_address(tmp_path: Path) -> None:
     urls: list[str] = []
     for _ in range(2):

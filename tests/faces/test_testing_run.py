@@ -15,6 +15,7 @@ import fakeredis
 import pytest
 
 from timeoutq import Ack, GiveUp, InvalidInput, Lease, NotReplicated, Politeness, Release, Retry
+from timeoutq.cleaner import Cleaner
 from timeoutq.testing import NotDrained, fake_async_queue, fake_queue, lease, run, running
 
 pytest_plugins = ["timeoutq.testing.fixtures"]
@@ -390,3 +391,16 @@ def test_what_is_due_while_a_handler_waits_runs_before_its_max_runtime() -> None
         assert ran.states == {"waits": "failed", "due": "done"}
         assert order == ["waits", "due"]
         assert ran.seconds == pytest.approx(50, abs=0.01)
+
+
+@pytest.mark.timeout(10)
+async def test_a_cleaner_gives_others_their_turn_though_the_clock_stands_just_before_what_is_due() -> None:
+    async with fake_async_queue() as queue:
+        await queue.schedule("a", after=2)
+        queue.clock.advance(1.999_999)
+        cleaning = asyncio.create_task(Cleaner(queue, longest=1.0).run())
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert (await queue.stats()).scheduled == 1
+        assert not cleaning.done()
+        cleaning.cancel()

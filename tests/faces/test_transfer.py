@@ -26,7 +26,7 @@ from tests.rig.invariants import check
 from tests.rig.processes import ROOT
 from tests.rig.terminal import on_a_terminal
 from tests.rig.waiting import wait_until
-from timeoutq import InvalidInput, Politeness, Queue, transfer
+from timeoutq import InvalidInput, Politeness, Queue, Task, transfer
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.model import Record, State, text
 
@@ -280,9 +280,10 @@ def test_an_import_brings_in_all_that_an_export_tells(say: Say, queue: Queue, ot
     assert exported.raw.isascii()
     first, *lines = exported.documents
     assert (first["timeoutq"], first["queue"]) == (2, queue.name)
+    assert lines.pop() == {"timeoutq": 2, "end": True}
     assert len(lines) == len(IDS)
     done = say("import", other.name, "--json", stdin=exported.raw)
-    assert done.documents == [{"lines": len(IDS) + 1, "restored": len(IDS), "known": 0, "broken": 0, **NO_HOSTS}]
+    assert done.documents == [{"lines": len(IDS) + 2, "restored": len(IDS), "known": 0, "broken": 0, **NO_HOSTS}]
     assert contents(other) == contents(queue, ready=True)
     for task in IDS:  # and the queue says the same of each, to whoever asks
         ours, theirs = queue.inspect(task), other.inspect(task)
@@ -316,13 +317,34 @@ def test_what_an_import_brought_in_is_worked_on(say: Say, queue: Queue, other: Q
     other.ack(lease)
 
 
+def test_an_export_of_some_states_names_the_batches_that_it_leaves_out(say: Say, queue: Queue, other: Queue) -> None:
+    queue.batches.put("over", "a")
+    queue.batches.seal("over")
+    queue.ack(queue.claim())
+    assert "batch" not in say("export", queue.name, "--state", "done").err
+    queue.batches.put("open", "b", "c")
+    queue.batches.put("sealed", "b")
+    queue.batches.seal("sealed", Task("after", 1))
+    done = say("export", queue.name, "--state", "todos", "--state", "scheduled")
+    assert f"the export leaves out batches of queue {queue.name} that are not over (2): open, sealed: let" in done.err
+    assert "forget the callbacks there, which would wait for ever: after" in done.err
+    # the cure, as it is told
+    assert say("import", other.name, stdin=done.out.encode()).code == 0
+    other.forget("after")
+    other.batches.put("sealed", "b")
+    other.batches.seal("sealed", Task("after", 1))
+    other.ack(lease for lease in other.claim(9) if lease.task == "b")
+    other.promote_due()
+    assert other.states("after").counts() == {"todos": 1}
+
+
 def test_only_some_states_are_exported_when_named(say: Say, queue: Queue) -> None:
     move(queue, done=["a"], failed=["b"])
     queue.put("c")
-    tasks = [line["task"] for line in say("export", queue.name, "--state", "done", "--state", "failed").documents[1:]]
+    tasks = [line["task"] for line in say("export", queue.name, "--state", "done", "--state", "failed").documents[1:-1]]
     assert sorted(tasks) == ["a", "b"]
     none = say("export", queue.name, "--state", "scheduled")
-    assert (none.code, len(none.texts)) == (1, 1)
+    assert (none.code, len(none.texts)) == (1, 2)
     assert "has no tasks in scheduled" in none.err
 
 
@@ -331,7 +353,7 @@ def test_a_task_that_the_queue_knows_is_left_as_it_is(say: Say, queue: Queue, ot
     other.put("a", "c")
     leases = other.claim(2)
     done = say("import", other.name, "--json", stdin=say("export", queue.name).raw)
-    assert done.documents == [{"lines": 3, "restored": 1, "known": 1, "broken": 0, **NO_HOSTS}]
+    assert done.documents == [{"lines": 4, "restored": 1, "known": 1, "broken": 0, **NO_HOSTS}]
     assert (other.inspect("a").state, other.inspect("b").state) == (State.IN_PROGRESS, State.DONE)
     assert other.ack(leases).ok == 2
 
@@ -424,7 +446,7 @@ def test_two_exports_behind_each_other_are_one(say: Say, queue: Queue, other: Qu
     one = say("export", queue.name).raw
     queue.put("b")
     done = say("import", other.name, "--json", stdin=one + say("export", queue.name).raw)
-    assert done.documents == [{"lines": 5, "restored": 2, "known": 1, "broken": 0, **NO_HOSTS}]
+    assert done.documents == [{"lines": 7, "restored": 2, "known": 1, "broken": 0, **NO_HOSTS}]
 
 
 def test_an_import_that_is_killed_goes_on_when_it_is_run_again(
@@ -445,7 +467,7 @@ def test_an_import_that_is_killed_goes_on_when_it_is_run_again(
     known = other.stats().known
     assert 1000 <= known < 2000
     done = say("import", other.name, file, "--json")
-    assert done.documents == [{"lines": 4001, "restored": 4000 - known, "known": known, "broken": 0, **NO_HOSTS}]
+    assert done.documents == [{"lines": 4002, "restored": 4000 - known, "known": known, "broken": 0, **NO_HOSTS}]
     assert contents(other) == contents(queue)
 
 
@@ -469,7 +491,7 @@ def test_ctrl_c_says_how_far_it_got_and_skip_lines_goes_on_there(
     taken, known = int(told[1]), other.stats().known
     assert taken - 1 <= known == 1500, "what it says is there, and at most one step more"
     done = say("import", other.name, "--skip-lines", taken, "--json", stdin=exported)
-    assert done.documents == [{"lines": 2001, "restored": 500, "known": 1500 - (taken - 1), "broken": 0, **NO_HOSTS}]
+    assert done.documents == [{"lines": 2002, "restored": 500, "known": 1500 - (taken - 1), "broken": 0, **NO_HOSTS}]
     assert contents(other) == contents(queue)
 
 
@@ -478,8 +500,16 @@ def test_lines_that_are_skipped_are_neither_taken_nor_judged(
     skip: int, say: Say, queue: Queue, other: Queue, tmp_path: Path
 ) -> None:
     queue.put("t0")
-    head, _ = say("export", queue.name).raw.splitlines(keepends=True)
-    lines = [head, b'{"task": "t1"}\n', b"broken\n", b'{"task": "t3"}\n', b"\n", b'{"task": "t5"}\n']
+    head, *_ = say("export", queue.name).raw.splitlines(keepends=True)
+    lines = [
+        head,
+        b'{"task": "t1"}\n',
+        b"broken\n",
+        b'{"task": "t3"}\n',
+        b"\n",
+        b'{"task": "t5"}\n',
+        b'{"timeoutq": 2, "end": true}\n',
+    ]
     done = say("import", other.name, "--skip-lines", skip, "--json", stdin=b"".join(lines))
     # lines are counted from 1, the head and empty ones among them; what is skipped may be broken
     taken = ["t1"] if skip < 3 else [task for number, task in ((4, "t3"), (6, "t5")) if number > skip]
@@ -489,7 +519,7 @@ def test_lines_that_are_skipped_are_neither_taken_nor_judged(
         assert "line 3 is broken" in done.err
         assert done.documents == [{"lines": 2, "restored": 1, "known": 0, "broken": 0, **NO_HOSTS}]
     else:
-        assert done.documents == [{"lines": 6, "restored": len(taken), "known": 0, "broken": 0, **NO_HOSTS}]
+        assert done.documents == [{"lines": 7, "restored": len(taken), "known": 0, "broken": 0, **NO_HOSTS}]
 
 
 def test_ctrl_c_ends_a_diff_that_says_how_far_it_got(queue: Queue, url: str) -> None:
@@ -564,7 +594,7 @@ def test_a_bar_on_the_terminal_takes_nothing_of_the_output(queue: Queue, url: st
     shown = os.read(ours, 65_536)
     os.close(ours)
     assert b"exporting" in shown
-    assert {json.loads(line)["task"] for line in done.stdout.splitlines()[1:]} == {f"t{i}" for i in range(3000)}
+    assert {json.loads(line)["task"] for line in done.stdout.splitlines()[1:-1]} == {f"t{i}" for i in range(3000)}
 
 
 def test_payloads_of_a_megabyte_come_a_few_at_a_time(queue: Queue) -> None:

@@ -60,7 +60,8 @@ def test_an_import_makes_a_new_queue_polite_and_brings_in_its_hosts(say: Say, qu
     visited(queue)
     exported = say("export", queue.name)
     assert (exported.code, exported.err, exported.raw.isascii()) == (0, "", True)
-    first, *lines = exported.documents
+    first, *lines, last = exported.documents
+    assert last == {"timeoutq": 2, "end": True}
     assert first["politeness"] == {"delay": 3600, "per_host": 2}
     hosts = [line for line in lines if "task" not in line]
     assert lines[: len(hosts)] == hosts, "before the tasks"
@@ -68,7 +69,7 @@ def test_an_import_makes_a_new_queue_polite_and_brings_in_its_hosts(say: Say, qu
     tasks = len(lines) - len(hosts)
     assert (done.code, done.err) == (0, "")
     assert done.documents == [
-        {"lines": len(lines) + 1, "restored": tasks, "known": 0, "broken": 0, "hosts": len(hosts), "hosts_known": 0}
+        {"lines": len(lines) + 2, "restored": tasks, "known": 0, "broken": 0, "hosts": len(hosts), "hosts_known": 0}
     ]
     assert other.stats().politeness == HOUR
     assert rules(other) == rules(queue)
@@ -181,7 +182,7 @@ def test_a_ban_of_the_file_counts_for_the_tasks_behind_it_and_for_those_that_are
 
 def test_one_state_alone_is_exported_without_politeness_and_hosts(say: Say, queue: Queue) -> None:
     visited(queue)
-    first, *lines = say("export", queue.name, "--state", "failed").documents
+    first, *lines, _ = say("export", queue.name, "--state", "failed").documents
     assert "politeness" not in first
     assert {line["state"] for line in lines} == {"failed"}
 

@@ -20,6 +20,7 @@ from timeoutq.testing import fake_async_queue
 
 DECISIONS = [
     Ack(put=["a"], again_in=3, payload={"x": 1}),
+    Ack(result=b"8", keep_result=60, keep_id=False),
     Release(delay=1, block_host=2),
     Retry(5, "busy", block_host=60),
     GiveUp("gone"),
@@ -43,6 +44,7 @@ def test_a_decision_is_a_value_that_can_be_raised(decision: Any) -> None:
 def test_what_a_decision_says_of_itself() -> None:
     assert [str(one) for one in DECISIONS] == [
         "Ack(put=['a'], again_in=3, payload={'x': 1})",
+        "Ack(result=b'8', keep_result=60, keep_id=False)",
         "Release(delay=1, block_host=2)",
         "busy",
         "gone",

@@ -7,6 +7,7 @@ import inspect
 import pytest
 
 from timeoutq import AsyncQueue, AsyncShardedQueue, Queue, ShardedQueue
+from timeoutq.batches import AsyncBatches, Batches
 from timeoutq.client import twin
 from timeoutq.client.async_queue import AsyncVerbs
 from timeoutq.client.driving import AsyncDriver, Driver
@@ -15,15 +16,19 @@ from timeoutq.hosts import AsyncHosts, Hosts
 from timeoutq.hosts.flows import HostFlows
 from timeoutq.keeper import AsyncKeeper, Keeper
 from timeoutq.methods import QueueFlows
+from timeoutq.results import AsyncResults, Results
 from timeoutq.rooms import AsyncRoom, Room
-from timeoutq.shards.methods import ShardedFlows, ShardedHostFlows
+from timeoutq.schedules import AsyncSchedules, Schedules
+from timeoutq.schedules.flows import ScheduleFlows
+from timeoutq.shards.methods import ShardedFlows, ShardedHostFlows, ShardedScheduleFlows
 
 TWINS: list[tuple[type, type]] = [
-    (Verbs, AsyncVerbs), (Driver, AsyncDriver), (Hosts, AsyncHosts), (Keeper, AsyncKeeper),
+    (Verbs, AsyncVerbs), (Driver, AsyncDriver), (Hosts, AsyncHosts), (Results, AsyncResults),
+    (Schedules, AsyncSchedules), (Batches, AsyncBatches), (Keeper, AsyncKeeper),
 ]  # fmt: skip
 PLAIN = {"keeper", "add"}
 """Methods that send nothing: they are plain functions on both sides."""
-ROOMS = ["hosts"]
+ROOMS = ["hosts", "results", "schedules", "batches"]
 """The rooms of a queue, in the order of its properties."""
 
 
@@ -91,7 +96,10 @@ IN_THE_ROOT = {"workers", "server"}
 """Flows that a sharded queue carries out with the root, whose talk is the `talk` of its flows."""
 
 
-@pytest.mark.parametrize(("plain", "sharded"), [(QueueFlows, ShardedFlows), (HostFlows, ShardedHostFlows)])
+@pytest.mark.parametrize(
+    ("plain", "sharded"),
+    [(QueueFlows, ShardedFlows), (HostFlows, ShardedHostFlows), (ScheduleFlows, ShardedScheduleFlows)],
+)
 def test_what_speaks_with_the_one_talk_of_a_plain_queue_is_overridden_for_shards(plain: type, sharded: type) -> None:
     """A flow that were not overridden would look for tasks in the root of a sharded queue, where no task is."""
 

@@ -13,11 +13,16 @@ import pytest
 import timeoutq
 from timeoutq import arguments, repairs
 from timeoutq.arguments import How
-from timeoutq.calls import Call
+from timeoutq.batches import operations as of_batches
+from timeoutq.batches.operations import Joined, Sealed
+from timeoutq.calls import Call, Kept
 from timeoutq.durations import Delta
 from timeoutq.hosts import operations as of_hosts
 from timeoutq.model import HostRecord, Lease, Record, State, Task
 from timeoutq.operations import Operations
+from timeoutq.results import operations as of_results
+from timeoutq.schedules import operations as of_schedules
+from timeoutq.schedules.definition import Definition, Stored
 from timeoutq.scripts import SIZES, script
 
 LUA = Path(timeoutq.__file__).parent / "lua"
@@ -28,8 +33,11 @@ UNREPAIRED = {
     "calls": "prune removes what is old",
     "trace_at": "`traces` is mended, and prune does the rest",
     "trace_texts": "as `trace_at`",
+    "functions": "workers tell them again each minute",
 }
 """The keys that `repair` does not walk through, and why."""
+DEFINITION = Definition("{}", b"a", b"1", "g", 1)
+STORED = Stored(b"s", "running", "set", "n", "d", 1, 0, 0, 0, 0, 0, b"{}")
 LEASES = [Lease("a", "w#1", 0.0), Lease("b", "w#1", 0.0), Lease("c", "w#2", 0.0)]
 
 
@@ -37,21 +45,32 @@ def calls() -> dict[str, Call[Any]]:
     """One call of every operation, with all its options."""
     ops = Operations("q")
     nonce = lambda: b"n"  # noqa: E731  # a name for a constant
-    tasks = (Task("a", payload=1, group="h", priority=2), "b")
-    record = Record(b"a", State.FAILED, 1.0, 1.0, 1, 1, "x", 1.0, 1, "h", 5)
+    tasks = (Task("a", payload=1, group="h", priority=2, unique=1), "b")
+    record = Record(b"a", State.FAILED, 1.0, 1.0, 1, 1, "x", 1.0, 1, "h", 5, 1.0)
     found: list[Call[Any]] = [
-        *ops.put(tasks, nonce, How(again=True, group="g", priority=1, improve=True)),
-        *ops.schedule(tasks, nonce, after=1, how=How(again=True, group="g", priority=1, improve=True)),
+        *ops.put(tasks, nonce, How(again=True, group="g", priority=1, improve=True, batch="b", rerun=True)),
+        *ops.schedule(tasks, nonce, after=1, how=How(again=True, group="g", priority=1, improve=True, batch="b")),
         ops.claim(b"w#1", 5, 1000, 2000, 2, b"0 1 a"),
         *ops.extend(LEASES, 1000),
-        ops.ack_put(LEASES[0], arguments.tasks((*tasks, Task("c", priority=1, improve=True))), 5, b"1"),
-        *ops.release(LEASES, 1, 2, 3),
-        *ops.fail(LEASES, [0, -1, 5], [b"x", b"y", b"z"], [b"", b"t", b""], {1: 5}),
+        ops.ack_put(
+            LEASES[0],
+            arguments.tasks((*tasks, Task("c", priority=1, improve=True, rerun=True))),
+            5,
+            b"1",
+            Kept(b"r", 1),
+            bare=True,
+            until_ms=1,
+        ),
+        *ops.release(LEASES, 1, 2, 3, 4, ["f -"]),
+        *ops.publish("w", {"f": ("d", "{}")}),
+        *ops.fail(LEASES, [0, -1, 5], [b"x", b"y", b"z"], [b"", b"t", b""], {1: 5}, {1: Kept(b"r", 1)}),
         *ops.crash(LEASES, "x"),
         ops.pull(1),
         ops.retry_any(),
         *ops.retry_failed(("a",)),
         *ops.forget(("a",)),
+        *ops.cancel(("a",), b"me", nonce),
+        ops.note(LEASES[0], "1", "-", b"x"),
         ops.purge([b"host:h"]),
         ops.requeue_expired(),
         ops.promote_due(),
@@ -70,6 +89,16 @@ def calls() -> dict[str, Call[Any]]:
         of_hosts.page(ops, 0, 5),
         of_hosts.describe_hosts(ops, [b"h"]),
         of_hosts.restore_hosts(ops, [HostRecord(b"h", 1.0, 2, 3, 4, 5, 6.0, 7.0, "x")], nonce),
+        of_schedules.write(
+            ops, b"n", b"s", None, "r", 1, DEFINITION, "d", anew=True, counts=(1, 2, 3, 4), skipped=5, unread=True
+        ),
+        of_schedules.tick(ops, b"n", STORED, DEFINITION, [b"a"], 2, 1, 0, 0),
+        of_schedules.renew(ops, {b"s": "d"}),
+        of_schedules.page(ops, "0", 5),
+        of_batches.seal(ops, b"n", "b", arguments.tasks((Task("c", 1, "g", priority=1),)), "done", 5),
+        of_batches.members(ops, "b", 1, 5),
+        of_batches.restore_batch(ops, nonce, "b", [Joined("b", b"a", "done")], Sealed("b", "done", 5, "d", b"c")),
+        of_results.look(ops, [b"a"], "c"),
         ops.convert(),
         ops.drained(),
         ops.configure({"paused": b"1"}),
@@ -155,7 +184,7 @@ def test_every_key_that_a_script_or_a_part_uses_is_declared(name: str) -> None:
     assert re.findall(r"call\('[A-Z]+', [^,()]* \.\. ", text) == []
 
 
-MAKERS = {"key", "locks_of", "unpack", "set_of", "set_for", "print_of"}
+MAKERS = {"key", "locks_of", "unpack", "set_of", "set_for", "print_of", "batch_key"}
 """What may stand in the place of a key: what makes its name, or the names of several."""
 
 
@@ -163,6 +192,8 @@ def test_only_two_functions_make_the_names_of_keys() -> None:
     compact = (LUA / "parts" / "compact.lua").read_text("utf-8")
     assert "function set_of(at)\n    return key('seen:' .. at)\n" in compact
     assert re.findall(r"function set_for\(high\)(?:\n.*)*?\n    return (set_of\(at\))\n  end", compact)
+    batch = (LUA / "parts" / "batch.lua").read_text("utf-8")
+    assert "function batch_key(name)\n  return key('batch:' .. name)\n" in batch
     texts = {path.stem: re.sub(r"--.*", "", path.read_text("utf-8")) for path in LUA.glob("**/*.lua")}
     assert {stem: text.count("prefix") for stem, text in texts.items() if "prefix" in text} == {"open": 2}
     assert {stem for stem, text in texts.items() if re.search(r"\block\b(?!['=:])", text)} == {"locks"}

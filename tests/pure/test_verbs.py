@@ -14,10 +14,15 @@ from tests.faces import test_faults
 from tests.pure.test_scripts import LUA, NAMES
 from tests.rig import rights as rig
 from timeoutq import confirming, operations, rights
+from timeoutq.batches import operations as of_batches
 from timeoutq.bench import pauses
 from timeoutq.hosts import operations as of_hosts
+from timeoutq.results import operations as of_results
+from timeoutq.schedules import operations as of_schedules
 
 WITHOUT_FAULTS = {
+    "await": "a client that waits looks again by itself; tests/core/test_waits.py cuts its connections",
+    "batches": "it changes nothing",
     "beat": "no method of a queue calls it; a sign of life that is lost is given again",
     "convert": "no method calls it alone: `configure` and `prune` go on with it",
     "crash": "no method calls it: a supervisor does; tests/worker/ lets processes die",
@@ -25,19 +30,30 @@ WITHOUT_FAULTS = {
     "describe_hosts": "only an export calls it, and changes nothing",
     "plan": "only cleaners call it",
     "probe": "each client's first call is preceded by it",
+    "publish": "no method of a queue calls it; a worker tells again which functions it has",
     "repair": "no method calls it alone: `prune` and doctor do a part of it",
     "restore": "only an import calls it; tests/faces/test_transfer.py breaks imports off",
+    "renew": "code declares its schedules again within a minute",
+    "schedules": "it changes nothing",
+    "set_schedule": "tests/schedules/test_schedules_on_servers.py sends it again",
+    "seal_batch": "tests/core/test_batches.py sends it again",
+    "restore_batch": "only an import calls it; tests/faces/test_export_batches.py sends it again",
+    "tick": "only cleaners call it; tests/rig/ticks.py kills them, and fails over",
     "restore_hosts": "only an import calls it; tests/hosts/test_export_hosts.py sends it again",
 }
 UNCONFIRMED = {
+    "note": "a handler says how far it is, again and again",
+    "await": "a client that waits looks again by itself",
     "beat": "a worker gives another sign of life soon",
     "configure": "it waits where it changes the politeness; an operator may pause a queue while replicas are away",
     "convert": "cleaners go on with it",
     "crash": "only a supervisor hears of it; where a failover undoes it, the leases run out",
     "promote_due": "a cleaner's: a claim that is confirmed has confirmed what went before it",
     "prune": "a cleaner's",
+    "publish": "a worker tells again within a minute which functions it has",
     "pull": "a durable queue refuses it",
     "purge": "it removes the setting, too",
+    "renew": "code declares its schedules again within a minute",
     "repair": "a cleaner's",
     "requeue_expired": "a cleaner's",
 }
@@ -74,11 +90,12 @@ def test_each_verb_that_takes_sections_is_asked_to_refuse_unknown_ones() -> None
 def test_the_longest_run_of_each_verb_is_measured() -> None:
     table = {
         node.name: ast.unparse(node)
-        for module in (operations, of_hosts)
+        for module in (of_batches, operations, of_schedules, of_hosts, of_results)
         for node in ast.walk(ast.parse(inspect.getsource(module)))
         if isinstance(node, ast.FunctionDef)
     }
-    used = re.findall(r"\b(?:ops|operations)\.(\w+)\(", inspect.getsource(pauses.Scene))
+    rooms = "ops|operations|of_schedules|of_batches|of_results"
+    used = re.findall(rf"\b(?:{rooms})\.(\w+)\(", inspect.getsource(pauses.Scene))
     # a method may let another one make the calls, as `put` does
     used += [name for method in used for name in re.findall(r"\bself\.(\w+)\(", table.get(method, ""))]
     known = {script for method in used for script in re.findall(r"\.call\('(\w+)'", table.get(method, ""))}

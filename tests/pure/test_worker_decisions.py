@@ -7,7 +7,8 @@ import time
 import pytest
 
 from timeoutq import AsyncQueue, Lease, arguments
-from timeoutq.calls import BATCH
+from timeoutq.arguments import TaskList
+from timeoutq.calls import BATCH, BYTES, Kept
 from timeoutq.worker.ends import AckOfFound, Ends
 from timeoutq.worker.failures import Failure
 from timeoutq.worker.pace import FOUND_AT_ONCE, NO_LIMIT, Pace
@@ -84,6 +85,53 @@ def test_a_single_ack_may_put_any_number_of_found_tasks() -> None:
     ends.ack_found(found_by("many", 1, 61))
     ends.ack_found(found_by("one", 2, 1))
     assert taken(ends, 60, 60) == [["many"], ["one"]]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "calls"),
+    [
+        ([1] * 1200, [500, 500, 200]),
+        ([Kept.MOST] * 9, [4, 4, 1]),
+        ([BYTES // 8] * 7 + [Kept.MOST, 1, 1], [7, 3]),
+        ([0] * 600 + [1], [500, 101]),
+        ([Kept.MOST] * 4 + [0] * 3, [7]),
+        ([], []),
+    ],
+    ids=["small", "large", "mixed", "without results", "large and without", "none"],
+)
+def test_acks_with_results_go_in_calls_of_500_leases_and_a_mebibyte(sizes: list[int], calls: list[int]) -> None:
+    ends = Ends(AsyncQueue("q"), 100)
+    for number, size in enumerate(sizes):
+        kept = Kept(b"x" * size, 1000) if size else None
+        ends.ack_found(
+            AckOfFound(lease(f"t{number}", number), TaskList(), -1, None, kept=kept, keep_ms=None if size else 0)
+        )
+    assert len(ends) == len(sizes) == len(ends.unsent_acks)
+    ends.bundle()
+    assert [len(errand.leases) for errand in ends.errands] == calls
+    assert [one.task for errand in ends.errands for one in errand.leases] == [f"t{i}" for i in range(len(sizes))]
+    assert sum(errand.call.weight for errand in ends.errands) == sum(sizes)
+    assert len(ends.unsent_acks) == len(sizes)
+    assert len(ends.take()) == len(calls)
+
+
+def test_an_exchange_carries_four_mebibytes_of_results_and_the_rest_goes_in_the_next() -> None:
+    ends = Ends(AsyncQueue("q"), 100)
+    for number in range(20):
+        ends.ack_found(AckOfFound(lease(f"t{number}", number), TaskList(), -1, None, kept=Kept(b"x" * Kept.MOST, 1)))
+    ends.acks = [lease("plain", 99)]
+    assert [len(ends.take()) for _ in range(3)] == [4, 2, 0]
+
+
+@pytest.mark.parametrize("size", [1, Kept.MOST])
+def test_what_goes_with_a_result_is_so_much_less(size: int) -> None:
+    found = arguments.tasks(({"a": b"x" * (BYTES - size - 3), "b": b"x", "c": b"xxx"},))
+    ack = AckOfFound(lease("t", 1), found, -1, None, kept=Kept(b"x" * size, 1000))
+    assert ack.is_long
+    puts, call = ack.calls(AsyncQueue("q").operations, lambda: b"nonce")
+    assert [one.weight for one in puts] == [4], "a byte says that it is bytes"
+    assert call.weight == BYTES
+    assert not AckOfFound(lease("t", 1), found.part(0, 2), -1, None, kept=Kept(b"x" * size, 1000)).is_long
 
 
 def test_exchanges_are_short_while_few_tasks_end() -> None:

@@ -97,7 +97,7 @@ def _by_place(words: Sequence[str]) -> list[tuple[int, str]]:
 
 def given_by(sections: Mapping[str, Sequence[str]]) -> Given:
     """Read what a put says of its tasks."""
-    improve = sections.get("improve")
+    improve, rerun = sections.get("improve"), sections.get("rerun")
     return Given(
         payloads=tuple((i, json.loads(body)) for i, body in _by_place(sections.get("payloads", ()))),
         group="".join(sections.get("group", ())),
@@ -105,6 +105,7 @@ def given_by(sections: Mapping[str, Sequence[str]]) -> Given:
         priority=int(sections["priority"][0]) if "priority" in sections else None,
         priorities=tuple((i, int(level)) for i, level in _by_place(sections.get("priorities", ()))),
         improve=None if improve is None else tuple(int(at) - 1 for at in improve),
+        rerun=None if rerun is None else tuple(int(at) - 1 for at in rerun),
     )
 
 
@@ -198,7 +199,7 @@ def differences(model: PoliteModel, raw: Any, key: Callable[[str], str]) -> Iter
     """Tell where the keys of a queue and the model differ."""
     keys, mine = seen(raw, key), means(model)
     keys["policies"] = {host: " ".join(line.split(" ")[:5]) for host, line in keys["policies"].items()}
-    keys["rerun"] = {task: _mark(line) for task, line in keys["rerun"].items()}
+    keys["rerun"] = {task: mark(line) for task, line in keys["rerun"].items()}
     keys["uses"] -= {"priority", "rerun"}  # which say only that a queue has ever had one
     for name, value in mine.items():
         if keys[name] != value:
@@ -206,7 +207,8 @@ def differences(model: PoliteModel, raw: Any, key: Callable[[str], str]) -> Iter
     yield from model.violations()
 
 
-def _mark(line: str) -> tuple[int, Any]:
+def mark(line: str) -> tuple[int, Any]:
+    """Read the mark of a task that runs once more: its priority then, and its payload."""
     level, _, rest = line.partition(" ")
     return int(level), json.loads(rest[1:]) if rest[0] == "1" else None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import redis
@@ -53,6 +53,8 @@ def check_keys(client: Any, name: str, *, counters: bool = True) -> None:
     check_locks(client, key, leases, owners)
     limits = set(client.hkeys(key + "runtime"))
     assert limits <= working, f"I6: a max_runtime without a lease: {limits - working}"
+    marked = set(client.hkeys(key + "rerun"))
+    assert marked <= working, f"marked to run once more, and not in progress: {marked - working}"
     done = within("done")
     if seen is not None:
         assert not done, f"ids of done tasks on a queue that keeps fingerprints: {done}"
@@ -68,6 +70,20 @@ def check_keys(client: Any, name: str, *, counters: bool = True) -> None:
         check_traces(client, key)
         check_counters(client, key, len(held) + (0 if seen is None else seen.count), len(working))
     check_hosts(client, key, within)
+    check_batches(client, key, held)
+
+
+def check_batches(client: Any, key: str, held: Mapping[bytes, list[str]]) -> None:
+    """Check that batches and their tasks agree: who has not ended is known by both, and nobody else."""
+    ended = {"done", "failed", "done, by its fingerprint"}
+    of: dict[bytes, set[bytes]] = {task: set(names.split()) for task, names in client.hgetall(key + "batch_of").items()}
+    for name, record in client.hgetall(key + "batches").items():
+        outstanding = set(client.zrangebyscore(key.encode() + b"batch:" + name, "-inf", "(1000000000"))
+        over = {task for task in outstanding if not held.get(task) or set(held[task]) & ended}
+        assert not over, f"tasks of batch {name!r} that have ended, which it has not counted: {over}"
+        counted = {task for task, names in of.items() if name in names}
+        assert outstanding == counted, f"batch {name!r} and its tasks differ: {outstanding ^ counted}"
+        assert outstanding or record[:1] != b"s", f"batch {name!r} is not over, and has no task left"
 
 
 def a_minute_later(client: Any, name: str) -> None:
@@ -161,7 +177,7 @@ def check_counters(client: Any, key: str, known: int, working: int) -> None:
     count = {name.decode(): int(value) for name, value in client.hgetall(key + "stats").items()}
     of = count.get
     # a task that left: forgotten, pruned, or done and not kept; one that was put `again` is counted once more
-    gone = sum(of(what, 0) for what in ("forgotten", "pruned", "acked", "pulled", "gave_up"))
+    gone = sum(of(what, 0) for what in ("forgotten", "pruned", "acked", "pulled", "gave_up", "cancelled"))
     came = of("put", 0) + of("adopted", 0)
     assert of("put", 0) - gone <= known <= came, f"I2: {known} tasks are known, but the counters say {count}"
     ended = sum(of(what, 0) for what in ("acked", "failed", "released", "expired", "crashed"))

@@ -2,9 +2,9 @@
 
 `pytest` runs the everyday tier, `pytest -m breaking` the slower one. The folder of a test says its tier: all of
 `tests/breaking/` is slower, and all of `tests/breaking/alone/` is marked `alone` besides, because it loads the machine
-as far as it can. A test elsewhere is slower if it is marked so, or if it runs on Redis and is not in `BOTH_SERVERS`. A
-test that belongs to a level says `levels.count("storms", kills=412)`; the figures of a level add up over its tests,
-also over those that ran in other processes of pytest-xdist.
+as far as it can. A test elsewhere is slower if it is marked so, if its file is in `SLOWER`, or if it runs on Redis and
+its file is not in `BOTH_SERVERS`. A test that belongs to a level says `levels.count("storms", kills=412)`; the figures
+of a level add up over its tests, also over those that ran in other processes of pytest-xdist.
 """
 
 from __future__ import annotations
@@ -53,6 +53,14 @@ BOTH_SERVERS = (
 slower tier."""
 
 
+SLOWER = (
+    "demo/test_demo_hostile.py", "demo/test_demo_warc.py", "faces/test_cli_patience.py",
+    "servers/test_embedded_cluster.py", "worker/test_heavy.py", "worker/test_long_acks.py", "worker/test_loopwatch.py",
+    "worker/test_worker_forks.py",
+)  # fmt: skip
+"""Files whose tests wait for long, and try what few changes can break: all of them belong to the slower tier."""
+
+
 def is_alone(path: str) -> bool:
     """Say whether a test of this file needs the machine for itself: its folder says so."""
     return Path(path).match("tests/breaking/alone/*.py")
@@ -60,8 +68,9 @@ def is_alone(path: str) -> bool:
 
 def is_breaking(path: str, server: object = None) -> bool:
     """Say whether a test of this file, on a server of this kind, belongs to the slower tier."""
-    slower = is_alone(path) or Path(path).match("tests/breaking/*.py")
-    return slower or (server == "redis" and not Path(path).as_posix().endswith(BOTH_SERVERS))
+    file = Path(path).as_posix()
+    slower = is_alone(path) or Path(path).match("tests/breaking/*.py") or file.endswith(SLOWER)
+    return slower or (server == "redis" and not file.endswith(BOTH_SERVERS))
 
 
 _figures: dict[str, Counter[str]] = defaultdict(Counter)

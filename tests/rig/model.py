@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from itertools import combinations, permutations
 from typing import Any, Self
 
+from tests.rig.batch_model import WAITS, BatchModel
+
 SUSPECT = 2
 MEMORY_MS = 60_000
 Pair = tuple[str, str]
@@ -34,15 +36,20 @@ class Given:
     priorities: tuple[tuple[int, int], ...] = ()
     improve: tuple[int, ...] | None = None
     """The tasks that may run once more; () for all."""
+    unique_ms: int | None = None
+    """Failed tasks come back whose last error is so old."""
+    rerun: tuple[int, ...] | None = None
+    """The tasks of which a run begins after the put; () for all."""
 
 
 NOTHING = Given()
 
 
-class Model:
+class Model(BatchModel):
     """One queue on one server."""
 
     def __init__(self, now: int = 0) -> None:
+        super().__init__()
         self.now = now
         self.run = "run1"
         self.todos: set[str] = set()
@@ -62,6 +69,18 @@ class Model:
         self.spent = 0
         """How many tasks were released too often."""
         self.payload: dict[str, Any] = {}
+        self.marks: dict[str, tuple[int, Any]] = {}
+        """Tasks in progress that run once more: with which priority and payload; no payload keeps the one there is."""
+        self.cancels: dict[str, str] = {}
+        """Of each task in progress that somebody has cancelled: who has."""
+        self.progress: set[str] = set()
+        self.done_until: dict[str, int] = {}
+        # what only few calls read, which the explorer does not make: `key` leaves it out
+        self.error_at: dict[str, int] = {}
+        self.unlogged = 0
+        """How many runs ended by a crash after the task was cancelled: the log of errors has no line for these."""
+        self.lasted = 0
+        """How many tasks stayed after their acks on a queue that does not keep done tasks, by none of its counters."""
         self.calls: dict[str, int] = {}
         self.counters: Counter[str] = Counter()
         self.fence = 0
@@ -101,11 +120,14 @@ class Model:
             frozenset(self.done),
             frozenset(self.failed),
             frozenset(self.errors),
+            frozenset(self.progress),
+            self.batch_key(),
             *(
                 frozenset(each.items())
                 for each in (
                     self.scheduled, self.leases, self.owners, self.locks, self.runtime, self.attempts, self.crashes,
-                    self.calls, self.counters, self.traces, self.releases,
+                    self.calls, self.counters, self.traces, self.releases, self.cancels, self.done_until, self.marks,
+                    self.payload,
                 )
             ),
         )  # fmt: skip
@@ -149,10 +171,22 @@ class Model:
 
     def _renew(self, ids: Sequence[str]) -> list[str]:
         """Give those tasks what was put for their next run; give the ones that were marked for one."""
-        return []
+        marked = [task for task in dict.fromkeys(ids) if task in self.marks]
+        for task in marked:
+            level, payload = self.marks.pop(task)
+            self._rank_anew(task, level)
+            if payload is not None:
+                self.payload[task] = payload
+        return marked
+
+    def _rank_anew(self, task: str, level: int) -> None:
+        """Give a task the priority of its next run."""
 
     def _gone(self, ids: Sequence[str], *, forgotten: bool) -> None:
         """These tasks are done, or in no state at all."""
+        if forgotten:
+            for task in ids:
+                self.marks.pop(task, None)
 
     def _ring(self) -> None:
         self.bell = True
@@ -183,38 +217,62 @@ class Model:
         due: int | None = None,
         payloads: Mapping[str, Any] | None = None,
         given: Given = NOTHING,
+        batch: str = "",
     ) -> str:
-        """Put or, with a due time, schedule; payloads are by id, or by place in `given`."""
+        """Put or, with a due time, schedule; payloads are by id, or by place in `given`. Raises `Refused`."""
         self._begin()
+        if batch:
+            self._may_join(batch, ids)
         if age > 0 and self.was_called(call):
             self.calls[call] = self.now
             return "".join(self.state(task) or "A" for task in ids)
         letters = self._add(ids, again, due, payloads or {}, given)
+        if batch:
+            self._join(batch, ids)
         self._remember(call)
         return letters
+
+    def _set_aside(self, task: str) -> None:
+        self._add([task], True, WAITS, {})
+
+    def _lapsed(self, ids: Iterable[str], given: Given) -> set[str]:
+        """Say which of these tasks do not block their ids any more."""
+        found = {task for task in ids if self.done_until.get(task, self.now + 1) <= self.now}
+        if given.unique_ms is not None:
+            old = self.now - given.unique_ms
+            found |= {task for task in ids if task in self.failed and self.error_at.get(task, 0) <= old}
+        return found
 
     def _add(
         self, ids: Sequence[str], again: bool, due: int | None, payloads: Mapping[str, Any], given: Given = NOTHING
     ) -> str:
-        before = {task: self.state(task) for task in ids}
+        lapsed, newest = self._lapsed(ids, given), _newest(ids, given)
+        before = {task: self._found(task) for task in ids}
+        bodies = {i: payloads.get(task) for i, task in enumerate(ids)} | dict(given.payloads)
+        if not any(before.values()) and all(body is None for body in bodies.values()):
+            newest = {}  # all are new, and alike: the first place of an id is as good as the last
         letters: list[str] = []
-        fresh: list[str] = []
-        for task in ids:
-            state = before[task]
-            if task not in fresh and (state is None or (again and state in "df")):
-                fresh.append(task)
+        fresh: dict[str, int] = {}
+        for i, task in enumerate(ids):
+            state, counts, anew = before[task], newest.get(task, i) == i, newest.get(task) == i
+            back = state is None or (again and state in "df") or task in lapsed or (anew and state == "d")
+            if counts and task not in fresh and back:
+                fresh[task] = i
                 letters.append("A")
+            elif anew and state not in (None, "f", "b"):
+                letters.append(self._run_anew(task, state, bodies[i]))
             elif task in fresh or state is None:
                 letters.append("t" if due is None else "s")
             else:
                 letters.append(state)
-        for task in fresh:
+        for task, i in fresh.items():
             if before[task]:
                 self.done.discard(task)
+                self.done_until.pop(task, None)
                 self.failed.discard(task)
                 self._clear(task, payload=False)
-            if payloads.get(task) is not None:
-                self.payload[task] = payloads[task]
+            if bodies[i] is not None:
+                self.payload[task] = bodies[i]
         if due is None:
             self.todos.update(fresh)
             if fresh:
@@ -227,12 +285,23 @@ class Model:
                 self._rouse(due)
         if fresh:
             self.counters["put"] += len(fresh)
-        return "".join(letters)
+        return "".join(letters).replace("b", "s")
+
+    def _run_anew(self, task: str, state: str, payload: Any) -> str:
+        """A put with rerun has found this task: a run with this payload is to follow; give the letter."""
+        if state == "p":
+            level, before = self.marks.get(task, (0, None))
+            self.marks[task] = level, before if payload is None else payload
+            return "n"
+        if payload is not None:
+            self.payload[task] = payload
+        return state
 
     def _clear(self, task: str, *, payload: bool = True) -> None:
         self.attempts.pop(task, None)
         self.crashes.pop(task, None)
         self.errors.discard(task)
+        self.error_at.pop(task, None)
         self.traces.pop(task, None)
         self.releases.pop(task, None)
         if payload:
@@ -243,6 +312,24 @@ class Model:
         self.owners.pop(task, None)
         self.locks.pop(task, None)
         self.runtime.pop(task, None)
+        self.cancels.pop(task, None)
+        self.progress.discard(task)
+
+    def _keep_error(self, task: str, trace: str = "") -> None:
+        self.errors.add(task)
+        self.error_at[task] = self.now
+        self.traces.pop(task, None)
+        if trace:
+            self.traces[task] = trace
+
+    def _stop(self, ids: Sequence[str]) -> None:
+        """Cancelled tasks go to failed."""
+        for task in ids:
+            self.failed.add(task)
+            self._keep_error(task)
+        if ids:
+            self.counters["cancelled"] += len(ids)
+            self._tell_ended(ids)
 
     # ---- leases
 
@@ -325,7 +412,7 @@ class Model:
             elif left <= 0:
                 letters += "X"
             else:
-                letters += "O"
+                letters += "c" if task in self.cancels else "O"
                 extended = True
                 self.leases[task] = self.now + left
                 self.locks[task] = (token, self.now + left)
@@ -335,7 +422,38 @@ class Model:
             self._rouse(first)
         return self.now, first, letters
 
-    def _end(self, call: str, pairs: Sequence[Pair], counter: str) -> tuple[str, list[str]]:
+    def note(self, pair: Pair) -> str:
+        """Keep how far a handler is."""
+        if not self.holds(pair):
+            return "L"
+        self.progress.add(pair[0])
+        return "c" if pair[0] in self.cancels else "O"
+
+    def cancel(self, call: str, ids: Sequence[str], by: str) -> str:
+        """Cancel tasks: what waits goes to failed, and what is in progress is marked."""
+        self._begin()
+        states = {task: self.state(task) for task in ids}
+        gone = [task for task, state in states.items() if state in ("t", "w", "s")]
+        running = [task for task, state in states.items() if state == "p"]
+        if gone or running:
+            self._remember(call)
+        self._stop(gone)
+        self._withdraw([task for task in gone if states[task] != "s"])
+        self.todos.difference_update(gone)
+        for task in gone:
+            self.scheduled.pop(task, None)
+        for task in running:
+            self.marks.pop(task, None)
+        if running:
+            fresh = [task for task in running if task not in self.cancels]
+            self.cancels.update(dict.fromkeys(fresh, by))
+            if fresh:
+                self.counters["cancelling"] += len(fresh)
+            self._rouse(self.now)
+        letters = {"t": "c", "w": "c", "s": "c", "p": "m", None: "u"}
+        return "".join(letters.get(states[task], str(states[task])) for task in ids)
+
+    def _end(self, call: str, pairs: Sequence[Pair], counter: str) -> tuple[str, list[str], set[str]]:
         ended: list[str] = []
         letters = ""
         held = [self.holds(pair) for pair in pairs]
@@ -348,6 +466,8 @@ class Model:
                 letters += "R"
             else:
                 letters += "L"
+        # whoever puts a task with rerun takes the cancel back
+        cancelled = (self.cancels.keys() & ended) - self.marks.keys()
         for task in ended:
             self._drop(task)
         if ended:
@@ -358,7 +478,7 @@ class Model:
                 for i, letter in enumerate(letters):
                     if letter == "O":
                         self._remember(f"{call}:{i}")
-        return letters, ended
+        return letters, ended, cancelled
 
     def ack(
         self,
@@ -368,18 +488,29 @@ class Model:
         payloads: Mapping[str, Any] | None = None,
         again_ms: int | None = None,
         given: Given = NOTHING,
+        until_ms: int | None = None,
     ) -> str:
-        """End leases as done, or for a time; the one of a call that found something puts that."""
+        """End leases as done, or for a time; the one of a call that found something puts that.
+
+        With `until_ms`, done keeps the tasks so long, whatever the queue keeps.
+        """
         self._begin()
         task, _ = pairs[0]
         found = put if self.holds(pairs[0]) and task in self.in_progress else ()
         # without the memory of done tasks, a task can put itself again only when its run has ended
-        itself = not self.keeps_done and again_ms is None and task in found
+        itself = not self.keeps_done and again_ms is None and task in found and task not in _newest(found, given)
         if found and not itself:
             self._add(found, False, None, payloads or {}, given)
-        letters, ended = self._end(call, pairs, "acked")
+        letters, ended, cancelled = self._end(call, pairs, "acked")
         anew = self._renew(ended)
-        ended = [task for task in ended if task not in anew]
+        stopped = [task for task in ended if task not in anew and again_ms is not None and task in cancelled]
+        ended = [task for task in ended if task not in anew and task not in stopped]
+        if not self.keeps_done:
+            self.lasted += len(anew) + len(stopped)
+        if stopped:
+            self._stop(stopped)
+            self._depart(stopped, 1, 0)
+            self._turn()
         if ended and again_ms is not None:
             self._rouse(self.now + again_ms)
         if anew:
@@ -391,20 +522,26 @@ class Model:
             if not ended:
                 self._turn()
         if ended:
-            self._finish(ended, again_ms)
+            self._finish(ended, again_ms, until_ms)
         if itself:
             self._add(found, False, None, payloads or {}, given)
         return letters
 
-    def _finish(self, ended: Sequence[str], again_ms: int | None) -> None:
+    def _finish(self, ended: Sequence[str], again_ms: int | None, until_ms: int | None = None) -> None:
         for task in ended:
             self._clear(task, payload=again_ms is None)
             if again_ms is not None:
                 self.scheduled[task] = self.now + again_ms
+            elif until_ms is not None:
+                self.done.add(task)
+                self.done_until[task] = self.now + until_ms
+                self.lasted += not self.keeps_done
             elif self.keeps_done:
                 self.done.add(task)
         if again_ms is not None:
             self.counters["again"] += len(ended)
+        else:
+            self._tell_ended(ended, well=True)
         self._depart(ended, 1, 0)
         self._turn()
         if again_ms is None:
@@ -413,23 +550,36 @@ class Model:
     def release(self, call: str, pairs: Sequence[Pair], delay_ms: int = 0, most: int = 0, block_ms: int = 0) -> str:
         """Give leases back; with `most`, as handlers do, who may not do so again and again."""
         self._begin()
-        letters, ended = self._end(call, pairs, "released")
-        self._renew(ended)
+        letters, ended, cancelled = self._end(call, pairs, "released")
+        anew = self._renew(ended)
         back: list[str] = []
+        spent: list[str] = []
         dues: list[int] = []
+        stopped = [task for task in ended if task in cancelled]
+
+        def tell(task: str, letter: str) -> str:
+            at = next(i for i, pair in enumerate(pairs) if pair[0] == task and letters[i] == "O")
+            return letters[:at] + letter + letters[at + 1 :]
+
         for task in ended:
+            if task in cancelled:
+                letters = tell(task, "c")
+                continue
             wait = delay_ms
             count = self._count_release(task, most, block_ms)
             if count > 1:
                 wait = max(delay_ms, min(60_000, 50 * 2 ** (count - 2)))
-            if count and count >= most:
+            if count and count >= most and task in anew:
+                self._clear(task, payload=False)
+                self.counters["reruns"] += 1
+                back.append(task)
+            elif count and count >= most:
                 self.failed.add(task)
-                self.errors.add(task)
-                self.traces.pop(task, None)
+                self._keep_error(task)
                 self.counters["gave_up"] += 1
                 self.spent += 1
-                at = next(i for i, pair in enumerate(pairs) if pair[0] == task and letters[i] == "O")
-                letters = letters[:at] + "f" + letters[at + 1 :]
+                spent.append(task)
+                letters = tell(task, "f")
             elif wait:
                 self.scheduled[task] = self.now + wait
                 dues.append(self.now + wait)
@@ -437,6 +587,8 @@ class Model:
                 back.append(task)
         if dues:
             self._rouse(min(dues))
+        self._stop(stopped)
+        self._tell_ended(spent)
         self._depart(ended, 0, 0)
         self._arrive(back)
         if block_ms:
@@ -462,57 +614,72 @@ class Model:
     ) -> str:
         """Fail leases: -1 gives up; one delay for all of them, or one for each; `blocks`: ms, by place of a lease."""
         self._begin()
-        letters, ended = self._end(call, pairs, "failed")
+        letters, ended, cancelled = self._end(call, pairs, "failed")
         delays = [retry_ms] * len(pairs) if isinstance(retry_ms, int) else retry_ms
         at = {pair[0]: i for i, (pair, letter) in enumerate(zip(pairs, letters, strict=True)) if letter == "O"}
         anew = self._renew(ended)
+        spent: list[str] = []
+        stopped: list[str] = []
         for task in ended:
             self.attempts[task] = self.attempts.get(task, 0) + 1
-            self.errors.add(task)
-            self.traces.pop(task, None)
-            if trace:
-                self.traces[task] = trace
+            self._keep_error(task, trace)
             if task in anew:
                 self._clear(task, payload=False)
             elif delays[at[task]] < 0:
                 self.failed.add(task)
-                self.counters["gave_up"] += 1
+                spent.append(task)
+            elif task in cancelled:
+                stopped.append(task)
             else:
                 self.scheduled[task] = self.now + delays[at[task]]
                 self._rouse(self.now + delays[at[task]])
         if anew:
             self.counters["reruns"] += len(anew)
+        self._stop(stopped)
         self._depart(ended, 1, 1)
         for task in ended:
             if blocks and at[task] in blocks:
                 self._block(task, blocks[at[task]])
         self._arrive(anew)
         self._turn()
+        if spent:
+            self.counters["gave_up"] += len(spent)
+            self._tell_ended(spent)
         return letters
 
     def _crash(self, ids: Sequence[str]) -> tuple[int, list[str]]:
-        """Take tasks back; give how many are ready again, and those that went to failed."""
+        """Take tasks back; give how many are ready again or were cancelled, and those that crashed too often."""
         back: list[str] = []
         given_up: list[str] = []
-        self._renew(ids)
+        stopped: list[str] = []
+        cancelled = (self.cancels.keys() & ids) - self.marks.keys()
+        anew = self._renew(ids)
         for task in ids:
             if task in self.in_progress:
                 self.in_progress.remove(task)
                 count = self.crashes[task] = self.crashes.get(task, 0) + 1
-                self.errors.add(task)
-                self.traces.pop(task, None)
-                if count >= self.max_crashes:
+                self._keep_error(task)
+                if task in cancelled:
+                    stopped.append(task)
+                elif count >= self.max_crashes and task in anew:
+                    self._clear(task, payload=False)
+                    self.counters["reruns"] += 1
+                    back.append(task)
+                elif count >= self.max_crashes:
                     self.failed.add(task)
                     given_up.append(task)
                 else:
                     back.append(task)
             self._drop(task)
-        if given_up:
-            self.counters["gave_up"] += len(given_up)
         self._depart(ids, 0, 1)
         self._arrive(back)
         self._turn()
-        return len(back), given_up
+        self._stop(stopped)
+        self.unlogged += len(stopped)
+        if given_up:
+            self.counters["gave_up"] += len(given_up)
+            self._tell_ended(given_up)
+        return len(back) + len(stopped), given_up
 
     def crash(self, pairs: Sequence[Pair]) -> str:
         """Take back what a dead process was running, as its supervisor says."""
@@ -588,6 +755,16 @@ class Model:
             self.counters["clock_jumps" if jumped else "restarts"] += 1
         self.grace_until = min(self.grace_until, self.now + min(longest, 60_000))
 
+    def prune(self) -> int:
+        """Drop the done tasks whose time is over."""
+        over = [task for task, until in self.done_until.items() if until <= self.now]
+        for task in over:
+            del self.done_until[task]
+            self.done.discard(task)
+        if over:
+            self.counters["pruned"] += len(over)
+        return len(over)
+
     # ---- the operator's
 
     def forget(self, ids: Sequence[str]) -> str:
@@ -601,10 +778,12 @@ class Model:
                 if isinstance(where, set):
                     where.discard(task)
             self.scheduled.pop(task, None)
+            self.done_until.pop(task, None)
             self._clear(task)
             self._drop(task)
         self._turn()
         self._gone(ids, forgotten=True)
+        self._tell_ended(ids)
         if count:
             self.counters["forgotten"] += count
         return letters
@@ -639,6 +818,7 @@ class Model:
         self._depart(picked, 1, 0)
         self._turn()
         self._gone(picked, forgotten=False)
+        self._tell_ended(picked, well=True)
         return tuple(picked)
 
     def drained(self, before: float = float("inf")) -> int:
@@ -663,13 +843,23 @@ class Model:
         for task, deadline in self.leases.items():
             if deadline > self.now and self.locks.get(task, ("", 0))[1] < self.now:
                 found.append(f"I6: nobody can see the lease on {task}")
+        if not self.marks.keys() <= self.in_progress:
+            found.append(f"marked, and not in progress: {self.marks.keys() - self.in_progress}")
         count = self.counters
         ended = sum(count[what] for what in ("acked", "failed", "released", "expired", "crashed"))
         if not 0 <= count["claimed"] - ended - len(self.in_progress) <= count["forgotten"]:
             found.append(f"I7: leases ended without a cause: {dict(count)}, {len(self.in_progress)} are held")
         left = count["forgotten"] + (0 if self.keeps_done else count["acked"] - count["again"] + count["pulled"])
-        again = count["acked"] + count["pulled"] + count["gave_up"]  # each may have been put again
+        left -= self.lasted
+        again = count["acked"] + count["pulled"] + count["gave_up"] + count["cancelled"]  # each may be put again
         known = len(where)
         if not count["put"] - left - again <= known <= count["put"] - left + count["adopted"]:
             found.append(f"I9: {known} tasks are known, but the counters say {dict(count)}")
-        return found
+        return found + self.wrong_batches()
+
+
+def _newest(ids: Sequence[str], given: Given) -> dict[str, int]:
+    """Give of each task with rerun the place that counts: the last one that says so."""
+    if given.rerun is None:
+        return {}
+    return {ids[i]: i for i in given.rerun or range(len(ids))}

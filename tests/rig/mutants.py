@@ -27,8 +27,8 @@ FILES = {path.stem: path.relative_to(ROOT).as_posix() for path in sorted((ROOT /
 PROPERTIES = f"{FILES['test_core_model']} -k fakeredis"
 
 
-ALONE = ("-x", "-q", "-p", "no:cacheprovider", "-n", "0")
-"""One test after the other, until one fails."""
+ALONE = ("-x", "-q", "-p", "no:cacheprovider", "-n", "0", "--timeout", "60")
+"""One test after the other, until one fails, or hangs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ MUTANTS = [
     Mutant(
         "an ack needs no token",
         "lua/ack.lua",
-        "  ended = finish(in_progress, ids, yes)\n",
-        "  for i = 1, #ids do yes[i] = true end\n  ended = finish(in_progress, ids, yes)\n",
+        "  ended = #bare == 0 and finish(in_progress, ids, yes)",
+        "  for i = 1, #ids do yes[i] = true end\n  ended = #bare == 0 and finish(in_progress, ids, yes)",
         [_test("test_core_on_fakeredis", "while_another_holds"), PROPERTIES],
     ),
     Mutant("a release needs no token", "lua/release.lua", "if yes[i] and held[i]", "if held[i]"),
@@ -96,7 +96,11 @@ MUTANTS = [
         [_test("test_core", "expired_lease_that_was_taken_back"), PROPERTIES],
     ),
     Mutant(
-        "a batch is judged by its first token", "lua/parts/items.lua", "held[i] == tokens[i]", "held[1] == tokens[1]"
+        "a batch is judged by its first token",
+        "lua/parts/items.lua",
+        "held[i] == tokens[i]",
+        "held[1] == tokens[1]",
+        [PROPERTIES, SCHEDULES],
     ),
     # ---- states
     Mutant("put does not look at in_progress", "lua/parts/find.lua", "  mark('p', in_progress)\n", "", [FOUND]),
@@ -243,7 +247,12 @@ MUTANTS = [
     # ---- counters and limits
     Mutant("fences are counted only", "lua/claim.lua", ", time[1] * 1000000 + time[2])", ")"),
     Mutant("fences are the clock only", "lua/claim.lua", "math.max(number(known[1], 0) + 1, ", "math.max(0, "),
-    Mutant("crashes are not counted", "lua/parts/crashed.lua", "number(counts[i], 0) + 1", "number(counts[i], 0)"),
+    Mutant(
+        "crashes are not counted",
+        "lua/parts/crashed.lua",
+        "local count = number(counts[i], 0) + 1",
+        "local count = number(counts[i], 0)",
+    ),
     Mutant("failures are not counted", "lua/fail.lua", "number(counts[i], 0) + 1", "number(counts[i], 0)"),
     Mutant("a suspect is not handed out alone", "lua/claim.lua", "number(counts[i], 0) < 2", "true"),
     Mutant(
@@ -286,9 +295,9 @@ MUTANTS = [
     ),
     Mutant(
         "a worker that stops keeps what its last claim brings",
-        "worker/pump.py",
-        "if self._stopping.level or self.common.leaving or self.suspects.waiting is not None:",
-        "if self.common.leaving or self.suspects.waiting is not None:",
+        "worker/lanes.py",
+        "if shared.stopping.level or shared.common.leaving or suspects.waiting is not None:",
+        "if shared.common.leaving or suspects.waiting is not None:",
         [_test("test_worker_exchanges", "stop_gives_back")],
     ),
     Mutant(
@@ -307,9 +316,9 @@ MUTANTS = [
     ),
     Mutant(
         "a claim waits behind the bell while a suspect runs",
-        "worker/pump.py",
-        "            source.deafen()\n            self.give_back_unstarted()",
-        "            self.give_back_unstarted()",
+        "worker/lanes.py",
+        "            shared.deafen()\n            shared.give_back_unstarted()",
+        "            shared.give_back_unstarted()",
         [_test("test_claim_behind_bell", "beside_a_suspect")],
     ),
     Mutant(
@@ -332,6 +341,62 @@ MUTANTS = [
         "    if all(isinstance(reply, BaseException) for reply in replies):",
         "    if isinstance(replies[0], BaseException):",
         [_test("test_links", "though_the_bell_is_refused")],
+    ),
+    Mutant(
+        "a lower queue is asked while a higher one has tasks",
+        "worker/sharing.py",
+        "return 0 if any(above.hungry for above in lanes[:lane]) else want",
+        "return want",
+        [_test("test_lanes", "begins_before_the_second")],
+    ),
+    Mutant(
+        "an urgent task waits behind what was fetched before",
+        "worker/crews.py",
+        "self._ranks[work.rank].append(",
+        "self._ranks[0].append(",
+        [_test("test_lanes", "not_for_those_that_were_fetched")],
+    ),
+    Mutant(
+        "a queue that was empty has saved up tasks",
+        "worker/sharing.py",
+        "if not (one.hungry or one.late):",
+        "if False:",
+        [_test("test_sharing", "saves_nothing_up")],
+    ),
+    Mutant(
+        "a busy worker keeps the stroke of a bell from those who are free",
+        "flows.py",
+        "heard[0] is not None and not has_room():",
+        "heard[0] is not None and False:",
+        [_test("test_lanes", "leaves_an_urgent_task_to_another")],
+    ),
+    Mutant(
+        "a handler is kept free for an empty queue while another queue has tasks",
+        "worker/lanes.py",
+        "            self.crowded_until = time.monotonic() + CROWDED\n            self.deafen()",
+        "            pass",
+        [_test("test_lanes", "only_while_other_handlers_are_free")],
+    ),
+    Mutant(
+        "a suspect of one queue runs beside the tasks of another",
+        "worker/pump.py",
+        "elif not (shared.running or self.crew.unstarted or shared.claiming_now or self._holds_others(suspect)):",
+        "elif not self.lanes[self.suspects.lane].desk.running:",
+        [_test("test_lanes", "suspect_waits_for_the_handlers")],
+    ),
+    Mutant(
+        "a queue that is refused ends the work on all others",
+        "worker/exchanges.py",
+        "if len(self.refused) == self.lanes:",
+        "if self.refused:",
+        [_test("test_lanes", "refused_does_not_stop")],
+    ),
+    Mutant(
+        "a supervisor does not tell the second queue of a dead process",
+        "supervisor.py",
+        "child.ledger.read(lane)",
+        "child.ledger.read(0) if lane == 0 else ([], [])",
+        [_test("test_lanes_processes", "tells_both_queues")],
     ),
     Mutant(
         "a worker that ends does not ask what its last claims took",
@@ -624,8 +689,8 @@ MUTANTS = [
     Mutant(
         "an ack that is sent again is another visit",
         "lua/ack.lua",
-        "return settle(call_id, codes, lost, #ended + #anew)",
-        "local letters = settle(call_id, codes, lost, #ended + #anew)\n"
+        "return settle(call_id, codes, lost, #ended + #anew + #stopped)",
+        "local letters = settle(call_id, codes, lost, #ended + #anew + #stopped)\n"
         "if polite and string.find(letters, 'R') then\n  depart(ids, hosts_of(ids), 1, 0)\n  turn()\nend\n"
         "return letters",
         [_test("test_polite", "sent_again_changes")],
@@ -815,44 +880,44 @@ MUTANTS = [
         [_test("test_priority", "without_a_host_has")],
     ),
     Mutant(
-        "schedule moves a waiting task that is named twice",
+        "schedule moves the callback of a batch, which waits for the batch",
         "lua/parts/add.lua",
         "if codes[i] == 'A' or where[i] == 's' then",
         "if codes[i] == 'A' or codes[i] == 's' then",
-        [_test("test_priority", "named_twice_and_leaves")],
+        [_test("test_batches", "no_put_changes_a_callback")],
     ),
     Mutant(
         "an improved task has its old payload",
         "lua/parts/rerun.lua",
-        "        if with == '1' then redis.call('HSET', key('payload'), ids[i], body) end\n",
+        "      if with == '1' then redis.call('HSET', key('payload'), ids[i], body) end\n",
         "",
         [_test("test_priority", "runs_once_more_after")],
     ),
     Mutant(
         "an improved task has its old priority",
         "lua/parts/rerun.lua",
-        "        if has('priority') then redis.call('HSET', key('priorities'), ids[i], priority) end\n",
+        "      if has('priority') then redis.call('HSET', key('priorities'), ids[i], priority) end\n",
         "",
         [_test("test_priority", "runs_once_more_after")],
     ),
     Mutant(
         "a mark outlives its run",
         "lua/parts/rerun.lua",
-        "    if #gone > 0 then redis.call('HDEL', key('rerun'), unpack(gone)) end\n",
-        "",
+        "  redis.call('HDEL', key('rerun'), unpack(ids))\nend",
+        "end",
         [_test("test_priority", "runs_once_more_after")],
     ),
     Mutant(
         "the next run has the record of the last",
         "lua/parts/rerun.lua",
-        "    clear(anew)\n",
+        "  clear(anew)\n",
         "",
         [_test("test_priority", "runs_once_more_after")],
     ),
     Mutant(
         "a run that is repeated is not counted",
         "lua/parts/rerun.lua",
-        "    if #moved > 0 then count_up(stats, 'reruns', #moved) end\n",
+        "  if #moved > 0 then count_up(stats, 'reruns', #moved) end\n",
         "",
         [_test("test_priority", "runs_once_more_after")],
     ),
@@ -864,9 +929,303 @@ MUTANTS = [
         [_test("test_priority", "only_the_improved")],
     ),
     Mutant(
+        "a result is written when the task is tried again",
+        "lua/fail.lua",
+        "held[i] == 1 and retries[i] < 0 and not marks[i] end\n  fresh",
+        "held[i] == 1 and not marks[i] end\n  fresh",
+        [_test("test_results", "not_before")],
+    ),
+    Mutant(
+        "the result of the run before stays",
+        "lua/parts/results.lua",
+        "  if #old > 0 then redis.call('DEL', unpack(old)) end\n",
+        "",
+        [_test("test_results", "removes_the_one_of_the_run_before")],
+    ),
+    Mutant(
+        "a result that does not fit keeps the task",
+        "lua/parts/results.lua",
+        "full or redis.pcall('PSETEX', name, ms, bodies[i])",
+        "full or redis.call('PSETEX', name, ms, bodies[i])",
+        [_test("test_results", "full_server_still_takes_acks")],
+    ),
+    Mutant(
+        "a bare ack leaves its id",
+        "lua/ack.lua",
+        "ended = #bare == 0 and finish(",
+        "ended = finish(",
+        [_test("test_results", "leaves_no_id")],
+    ),
+    Mutant(
+        "a cancelled task that is released runs again",
+        "lua/release.lua",
+        "    if by[i] then\n",
+        "    if false then\n",
+        [_test("test_cancel", "would_run_again")],
+    ),
+    Mutant(
+        "a cancelled task that fails is tried again",
+        "lua/fail.lua",
+        "    elseif by[i] then\n",
+        "    elseif false then\n",
+        [_test("test_cancel", "would_run_again")],
+    ),
+    Mutant(
+        "a cancelled task that is acked for a time runs again",
+        "lua/ack.lua",
+        "  if has('cancel') then stopped = rarely('stop')(ids, yes, over) end\n",
+        "",
+        [_test("test_cancel", "would_run_again")],
+    ),
+    Mutant(
+        "a cancelled task whose lease runs out is ready again",
+        "lua/parts/crashed.lua",
+        "or by[i] and failed or entry(",
+        "or entry(",
+        [_test("test_cancel", "would_run_again")],
+    ),
+    Mutant(
+        "a retried task is cancelled again",
+        "lua/parts/cancel.lua",
+        "redis.call('HDEL', key('cancels'), unpack(ids)) == 0",
+        "true",
+        [_test("test_cancel", "not_cancelled_any_more")],
+    ),
+    Mutant(
+        "a cancel wakes nobody",
+        "lua/cancel.lua",
+        "  rouse(now)\n",
+        "",
+        [_test("test_cancel", "wakes_the_cleaners")],
+    ),
+    Mutant(
+        "a cancelled task keeps the place of its host",
+        "lua/cancel.lua",
+        "  withdraw(gone, was)\n",
+        "",
+        [_test("test_cancel", "given_up")],
+    ),
+    Mutant(
+        "an extension does not tell of a cancel",
+        "lua/extend.lua",
+        "by[i] and 'c' or 'O'",
+        "'O'",
+        [_test("test_cancel", "its_extension_says_so")],
+    ),
+    Mutant(
+        "a worker that hears of a cancel does nothing",
+        "worker/interrupts.py",
+        '                self.cancel(run, "cancelled")\n',
+        "                pass\n",
+        [_test("test_worker_cancels", "at_once")],
+    ),
+    Mutant(
+        "a worker loses the lease of a cancelled task whose handler has not begun",
+        "worker/interrupts.py",
+        "                self._desk.given_back([lease])\n                self._desk.wake()\n        elif not",
+        "                self._desk.lost(lease)\n        elif not",
+        [_test("test_worker_cancels", "never_begins")],
+    ),
+    Mutant(
+        "a cancelled handler in a thread is acked",
+        "worker/desk.py",
+        "elif run.cancelled and run.task is None:",
+        "elif False:",
+        [_test("test_worker_cancels", "waited_for")],
+    ),
+    Mutant(
+        "an id blocks until prune comes",
+        "lua/parts/lasting.lua",
+        "      lapsed[i] = (moment(ends[i]) or now + 1) <= now\n",
+        "",
+        [_test("test_unique", "exactly_until_its_time")],
+    ),
+    Mutant(
+        "prune forgets an id that still blocks",
+        "lua/parts/ages.lua",
+        "return not_lasting(redis.call('SRANDMEMBER', done, n))",
+        "return redis.call('SRANDMEMBER', done, n)",
+        [_test("test_unique", "exactly_until_its_time")],
+    ),
+    Mutant(
+        "an id that blocks for a time is dated like the others",
+        "lua/parts/ages.lua",
+        "  local ids = not_lasting(page[2])\n",
+        "  local ids = page[2]\n",
+        [_test("test_unique", "changes_later")],
+    ),
+    Mutant(
+        "a fingerprint stays, and nobody is told",
+        "lua/ack.lua",
+        "yes[i] and stays and stays[i] and 'k'",
+        "false",
+        [_test("test_unique", "harms_no_other"), _test("test_running", "harms_no_other")],
+    ),
+    Mutant(
+        "a put may ask fingerprints to block for a time",
+        "lua/parts/lasting.lua",
+        "  if has('compact') then\n    return {err",
+        "  if false then\n    return {err",
+        [_test("test_unique", "refuses_to_let"), _test("test_running", "harms_no_other")],
+    ),
+    Mutant(
+        "progress outlives the lease",
+        "lua/parts/drop.lua",
+        "    forget_progress(ids)\n",
+        "",
+        [_test("test_progress", "goes_with_the_lease")],
+    ),
+    Mutant(
+        "a lost lease notes progress",
+        "lua/note.lua",
+        "if not held then return 'L' end\n",
+        "",
+        [_test("test_progress", "goes_with_the_lease")],
+    ),
+    Mutant(
+        "a task that fails for good counts as done in its batch",
+        "lua/parts/batch.lua",
+        "at + (well and DONE or LOST)",
+        "at + DONE",
+        [_test("test_batches", "one_failure_sends")],
+    ),
+    Mutant(
+        "the last task of a batch does not end it",
+        "lua/parts/batch.lua",
+        "      close_batch(names[i], broken)\n",
+        "",
+        [_test("test_batches", "whoever_ends")],
+    ),
+    Mutant(
+        "a batch ends before its last task",
+        "lua/parts/batch.lua",
+        "  if open > 0 then return end\n",
+        "  if open > 1 then return end\n",
+        [_test("test_batches", "whoever_ends")],
+    ),
+    Mutant(
+        "a batch ends before it is sealed",
+        "lua/parts/batch.lua",
+        "  if not one or one.state ~= 's' then return end\n",
+        "  if not one or one.state == 'e' then return end\n",
+        [_test("test_batches", "not_over_before")],
+    ),
+    Mutant(
+        "a callback becomes ready although a task is not done",
+        "lua/parts/batch.lua",
+        "  local fails = one.on == 'd' and lost > 0\n",
+        "  local fails = false\n",
+        [_test("test_batches", "one_failure_sends")],
+    ),
+    Mutant(
+        "a task that has ended is still known as one of its batch",
+        "lua/parts/batch.lua",
+        "  redis.call('HDEL', key('batch_of'), unpack(gone))\n",
+        "",
+        [_test("test_batches", "whoever_ends")],
+    ),
+    Mutant(
+        "only tasks that are done leave their batches",
+        "lua/parts/results.lua",
+        "    if has('batches') then tell_ended",
+        "    if has('batches') and well then tell_ended",
+        [_test("test_batches", "whoever_ends")],
+    ),
+    Mutant(
+        "the failure of a callback is no end in the batch around it",
+        "lua/parts/results.lua",
+        "tell_ended(rarely('end_in_batches')(ids, well))",
+        "rarely('end_in_batches')(ids, well)",
+        [_test("test_batches", "task_of_another_batch")],
+    ),
+    Mutant(
+        "a task that is done already never ends in the batch that it joins",
+        "lua/parts/join.lua",
+        "where[i] == 'd' and DONE or (where[i] == 'f' or not where[i]) and LOST or 0",
+        "(where[i] == 'f' or not where[i]) and LOST or 0",
+        [_test("test_batches", "tasks_that_are_there_join")],
+    ),
+    Mutant(
+        "a task that is put twice joins twice",
+        "lua/parts/join.lua",
+        "    if not known.places[i] and not joined[id] then\n",
+        "    if not joined[id] then\n",
+        [_test("test_batches", "join_once")],
+    ),
+    Mutant(
+        "a sealed batch takes more tasks",
+        "lua/parts/join.lua",
+        "  if new > 0 and one and one.state ~= 'o' then\n",
+        "  if new > 0 and one and one.state == 'x' then\n",
+        [_test("test_batches", "join_once")],
+    ),
+    Mutant(
+        "a batch that is sealed again with another callback keeps silent",
+        "lua/seal_batch.lua",
+        "  if one.rev ~= digest then\n",
+        "  if one.rev == '' then\n",
+        [_test("test_batches", "in_another_is_refused")],
+    ),
+    Mutant(
+        "a callback is ready at once",
+        "lua/seal_batch.lua",
+        "  add({callback}, given, true, WAITS, priorities)\n",
+        "  add({callback}, given, true, false, priorities)\n",
+        [_test("test_batches", "whoever_ends")],
+    ),
+    Mutant(
+        "a put changes a callback that waits for its batch",
+        "lua/parts/batch.lua",
+        "      if moment(dues[i]) == WAITS then where[i] = 'b' end\n",
+        "",
+        [_test("test_batches", "no_put_changes")],
+    ),
+    Mutant(
+        "a put with rerun changes a callback that waits for its batch",
+        "lua/parts/anew.lua",
+        " and state ~= 'b' and 'up'",
+        " and 'up'",
+        [_test("test_batches", "no_put_changes")],
+    ),
+    Mutant(
+        "a task that is due when callbacks are said to be is taken for one",
+        "lua/schedule.lua",
+        "if due == WAITS then due = due + 1 end",
+        "if false then due = due + 1 end",
+        [_test("test_batches", "is_no_callback")],
+    ),
+    Mutant(
+        "a purge leaves what is known of the tasks of batches",
+        "lua/purge.lua",
+        ", key('batches'), key('batch_of'))",
+        ", key('batches'))",
+        [_test("test_batches", "purge_leaves_none")],
+    ),
+    Mutant(
+        "a walk does not see that tasks of a batch have ended",
+        "lua/repair.lua",
+        "    if string.find(states[i], '[df]') and not",
+        "    if false and not",
+        [_test("test_batches", "half_way")],
+    ),
+    Mutant(
+        "no limit is declared",
+        "functions/limits.py",
+        "            yield from flows.hosts.set_rules(group, limit.every, limit.concurrency, None)\n",
+        "            pass\n",
+        [_test("test_limits", "no_more_calls_than")],
+    ),
+    Mutant(
+        "after a cut nobody looks again",
+        "results/waiting.py",
+        "        self._look_at = 0.0\n",
+        "        return\n",
+        [_test("test_waits", "thousand_waits")],
+    ),
+    Mutant(
         "an improved task is done when its run ends",
         "lua/ack.lua",
-        "if run_again then anew, anew_names = run_again(ids, yes, over) end\n",
+        "  anew, anew_names = run_again(ids, yes, over)\n",
         "",
         [_test("test_depth", "finds_what_bfs or scripts_find"), _test("test_priority", "runs_once_more_after")],
     ),
@@ -885,31 +1244,45 @@ MUTANTS = [
         [_test("test_priority", "did_not_end_goes_on")],
     ),
     Mutant(
+        "a task that is to run once more has crashed too often",
+        "lua/parts/crashed.lua",
+        "last[i] = marks[i] and",
+        "last[i] = false and",
+        [_test("test_rerun", "too_often")],
+    ),
+    Mutant(
+        "a task that is to run once more was released too often",
+        "lua/release.lua",
+        "count >= most and marks[i] then",
+        "count >= most and false then",
+        [_test("test_rerun", "too_often")],
+    ),
+    Mutant(
         "a lost task has its old payload",
         "lua/parts/crashed.lua",
-        "  if renew then renew(ids, marks_of(ids)) end",
-        "  if false then renew(ids, marks_of(ids)) end",
+        "    renew(ids, marks_of(ids)) -- the next run",
+        "    -- the next run",
         [_test("test_priority", "did_not_end_goes_on")],
     ),
     # ---- full servers, and keys of a foreign type
     Mutant(
         "a full server stops the ends of runs that are repeated",
         "lua/parts/rerun.lua",
-        "        if #gone == 0 then even_when_full() end\n",
-        "",
+        "  even_when_full()\n  for i = 1, #ids do\n    local priority",
+        "  for i = 1, #ids do\n    local priority",
         FULL,
     ),
     Mutant(
         "a full server takes tasks with priorities",
         "lua/parts/add.lua",
-        "  if #back > 0 or next(changes) or store_priorities and (priorities or has('priority')) then\n",
-        "  if #back > 0 or next(changes) then\n",
+        "next(anew) or store_priorities and (priorities or has('priority')) then\n",
+        "next(anew) then\n",
         FULL,
     ),
     Mutant(
         "a full server takes new tasks beside one that comes back",
         "lua/parts/add.lua",
-        "  if #back > 0 or next(changes) or store_priorities",
+        "  if #back > 0 or next(changes) or next(anew) or store_priorities",
         "  if store_priorities",
         FULL,
     ),
@@ -939,14 +1312,14 @@ MUTANTS = [
     Mutant(
         "a run that is repeated stops half-way at a key of a foreign type",
         "scripts.py",
-        '"rerun todos in_progress done; payload crashes releases"',
+        '"rerun todos in_progress done; payload attempts crashes errors releases"',
         '"rerun; payload"',
         TORN,
     ),
     Mutant(
         "an ack stops half-way when a task puts itself again",
         "lua/ack.lua",
-        "  if itself or priorities then\n",
+        "  if itself or priorities or given.rerun then\n",
         "  if false then\n",
         TORN,
     ),
@@ -1087,7 +1460,7 @@ MUTANTS = [
     Mutant(
         "compact: an ack that puts first looks too late",
         "lua/ack.lua",
-        "done_sound(ids, given.put)",
+        "done_sound(ids, given.put or given.results)",
         "done_sound(ids)",
         [_test("test_compact", "set_of_a_foreign_type")],
     ),
@@ -1196,6 +1569,238 @@ MUTANTS = [
         "        pass\n",
         [_test("test_cli_compact", "membership")],
     ),
+    # ---- functions
+    Mutant(
+        "functions: a call that a worker does not know fails at once",
+        "functions/running.py",
+        "            return self._unrun(error)\n",
+        "            raise\n",
+        [_test("test_unrun", "nobody_can_run")],
+    ),
+    Mutant(
+        "functions: a call may run for ever",
+        "functions/running.py",
+        "        if seconds is None:\n",
+        "        if True:\n",
+        [_test("test_app_workers", "runs_too_long")],
+    ),
+    Mutant(
+        "functions: nothing follows a call",
+        "functions/running.py",
+        "        return Ack(put, result=kept",
+        "        return Ack((), result=kept",
+        [_test("test_app_workers", "what_follows_a_call_runs")],
+    ),
+    Mutant(
+        "functions: the results of calls are not kept",
+        "functions/running.py",
+        "kept = data if seconds and (value is not None or opened.keep_none) else None",
+        "kept = None",
+        [_test("test_running", "both_kinds_run")],
+    ),
+    Mutant(
+        "functions: a failure is tried again though its function says never",
+        "functions/running.py",
+        "policy = NEVER if isinstance(error, Forged | UnknownSecret) else opened.retry",
+        "policy = None",
+        [_test("test_running", "own_retries")],
+    ),
+    Mutant(
+        "functions: a result of another type arrives",
+        "functions/outcomes.py",
+        "        _decoder(returns).decode(data)\n    except Exception as error:  # the value",
+        "    except Exception as error:  # the value",
+        [_test("test_running", "does_not_fit_its_annotation")],
+    ),
+    Mutant(
+        "functions: what is put of several kinds has the answers in another order",
+        "functions/posting.py",
+        "        found[place] = answer",
+        "        found[places[0]] = answer",
+        [_test("test_posting", "calls_of_several_queues")],
+    ),
+    Mutant(
+        "functions: a key keeps others away for ever",
+        "functions/posting.py",
+        'unique == "active"',
+        "False",
+        [_test("test_posting", "only_until_its_call_has_ended")],
+    ),
+    Mutant(
+        "functions: a put forgets that its calls run once more",
+        "functions/posting.py",
+        "            tasks.reruns.append(place)\n",
+        "            pass\n",
+        [_test("test_posting", "newest_arguments")],
+    ),
+    Mutant(
+        "functions: a failed call gives a result",
+        "functions/answering.py",
+        "    if ended.state is not State.FAILED:\n",
+        "    if True:\n",
+        [_test("test_posting", "failed_call_tells")],
+    ),
+    Mutant(
+        "waits: nobody listens when the one that listens leaves",
+        "results/waiting.py",
+        "            self.listener = None\n            self.choose()",
+        "            pass",
+        [_test("test_waits", "when_the_one_that_listens_leaves")],
+    ),
+    Mutant(
+        "waits: what is heard ends no wait",
+        "results/waiting.py",
+        "                await self._look(board, board.known(heard))\n",
+        "",
+        [_test("test_posting", "a_wait_hears_of_an_end")],
+    ),
+    Mutant(
+        "schedules: a schedule that has ticked does not go on",
+        "lua/tick.lua",
+        "one.next, one.last = tonumber(ARGV[6]),",
+        "one.next, one.last = one.next,",
+        [_test("test_queue_schedules", "a_tick_puts_the_task")],
+    ),
+    Mutant(
+        "schedules: a tick is put beside the one before it, which is at work",
+        "schedules/ticking.py",
+        "    if definition.overlap:\n        # what",
+        "    if True:\n        # what",
+        [_test("test_queue_schedules", "at_work_is_skipped")],
+    ),
+    Mutant(
+        "schedules: what is due when a schedule changes is lost",
+        "schedules/flows.py",
+        "    while before is not None and _is_due(before, now_ms):\n",
+        "    while before is not None and False:\n",
+        [_test("test_queue_schedules", "what_is_due_when_a_schedule_changes")],
+    ),
+    Mutant(
+        "schedules: a tick that comes while a schedule changes is lost",
+        "lua/set_schedule.lua",
+        "if due and not given.unread",
+        "if false and not given.unread",
+        [_test("test_schedules_on_servers", "a_change_waits_for_a_tick")],
+    ),
+    Mutant(
+        "schedules: a tick is put again by a change that has not seen it",
+        "lua/set_schedule.lua",
+        "string.format('%s %.0f %s', one.state, one.next, one.rev) or '-') ~= seen",
+        "one.rev or '-') ~= (string.match(seen, '%S+$'))",
+        [_test("test_schedules_on_servers", "a_change_waits_for_a_tick")],
+    ),
+    Mutant(
+        "schedules: the ticks of a pause are not counted",
+        "lua/set_schedule.lua",
+        "if skipped > 0 then",
+        "if false then",
+        [_test("test_queue_schedules", "ticks_of_a_pause_are_counted")],
+    ),
+    Mutant(
+        "results: a lost lease writes its result",
+        "lua/ack.lua",
+        "ends[i] = yes[i] and held[i] == 1 and not marks[i] and",
+        "ends[i] = true and",
+        [_test("test_results", "lost_lease")],
+    ),
+    Mutant(
+        "results: the run before the last one ends the wait",
+        "lua/ack.lua",
+        "held[i] == 1 and not marks[i] and not (",
+        "held[i] == 1 and not (",
+        [_test("test_rerun", "the_result_is_that_of_the_last_run")],
+    ),
+    Mutant(
+        "rerun: the newest payload is lost when a put without one follows",
+        "lua/parts/anew.lua",
+        "bodies[i] or string.match(mark, '^%S+ 1(.*)$')",
+        "bodies[i]",
+        [_test("test_rerun", "runs_once_more")],
+    ),
+    Mutant(
+        "rerun: of an id that is named twice the first payload counts",
+        "lua/parts/anew.lua",
+        "    newest[ids[i]] = i\n",
+        "    newest[ids[i]] = newest[ids[i]] or i\n",
+        [_test("test_rerun", "named_twice")],
+    ),
+    Mutant(
+        "rerun: of one task it is said of all",
+        "lua/parts/anew.lua",
+        "    local i = #at > 0 and tonumber(at[n]) or n\n",
+        "    local i = n\n",
+        [_test("test_rerun", "each_task_may_say_it"), SCHEDULES],
+    ),
+    Mutant(
+        "rerun: an ack forgets it",
+        "calls.py",
+        """    return words + section("rerun", *(at + 1 for at in tasks.reruns)) if tasks.reruns else words\n""",
+        "    return words\n",
+        [_test("test_rerun", "an_ack_may_have_tasks")],
+    ),
+    Mutant(
+        "rerun: the first ack of a queue that has its own task run once more does not",
+        "lua/ack.lua",
+        "elseif given.rerun then\n",
+        "elseif false then\n",
+        [_test("test_rerun", "its_own_task")],
+    ),
+    Mutant(
+        "rerun: an ack that leaves no id ends its own task first",
+        "lua/ack.lua",
+        "  if once_more then itself = false end\n",
+        "",
+        [_test("test_rerun", "its_own_task"), PROPERTIES],
+    ),
+    Mutant(
+        "rerun: who waits hears of the run that has itself run once more",
+        "lua/ack.lua",
+        " and not (once_more and ids[i] == ids[1]) end",
+        " end",
+        [_test("test_rerun", "its_own_task")],
+    ),
+    Mutant(
+        "rerun: the traceback of the run before stays",
+        "lua/parts/log.lua",
+        "    traced = true\n    count_up",
+        "    count_up",
+        [_test("test_rerun", "nor_of_its_traceback"), PROPERTIES],
+    ),
+    Mutant(
+        "rerun: shards know nothing of it",
+        "arguments.py",
+        "            those(self.reruns), there(self.uniques),\n",
+        "            [], there(self.uniques),\n",
+        [_test("test_sharded", "run_once_more_in_their_shards")],
+    ),
+    Mutant(
+        "rerun: a batch counts a task when the run before its last one has ended",
+        "lua/ack.lua",
+        "  depart(anew, anew_names, 1, 0)\n",
+        "  depart(anew, anew_names, 1, 0)\n  if tell_ended then tell_ended(anew, fresh, true) end\n",
+        [_test("test_rerun", "a_batch_ends_with_the_last_run")],
+    ),
+    Mutant(
+        "rerun: a done task stays done",
+        "lua/parts/anew.lua",
+        "state == 'd' and 'back' or",
+        "state == 'd' and nil or",
+        [_test("test_rerun", "done_comes_back")],
+    ),
+    Mutant(
+        "unrun: a worker is not told that another has the function",
+        "lua/release.lua",
+        "others and 'e' or 'O'",
+        "'O'",
+        [_test("test_calls_under_load", "whether_another_worker")],
+    ),
+    Mutant(
+        "unrun: a worker that steps back in vain does not wait longer",
+        "worker/yielding.py",
+        "2 * self._seconds or FIRST",
+        "FIRST",
+        [_test("test_calls_under_load", "longer_and_longer")],
+    ),
     # ---- the worker on shards
     Mutant(
         "shards: a worker that has died tends its shards still",
@@ -1252,7 +1857,7 @@ MUTANTS = [
     Mutant(
         "shards: a worker that gets no answer tends nothing",
         "worker/tending.py",
-        "chosen = self.tended or [source.part for source in self._pump.sources]",
+        "chosen = self.tended or [source.part for source in self._lane.sources]",
         "chosen = self.tended",
         [_test("test_tending", "without_an_answer")],
     ),
@@ -1273,8 +1878,8 @@ MUTANTS = [
     Mutant(
         "shards: a burst that finds nothing to help with never ends",
         "worker/tending.py",
-        "            self._pump.sources[part].idle = False\n        self._desk.wake()",
-        "            self._pump.sources[part].idle = False\n            self._desk.wake()",
+        "            self._lane.sources[part].idle = False\n        self._desk.wake()",
+        "            self._lane.sources[part].idle = False\n            self._desk.wake()",
         [_test("test_tending", "burst_is_over")],
     ),
     Mutant(
@@ -1324,7 +1929,7 @@ def run(killer: str, tree: Path, **settings: str) -> subprocess.CompletedProcess
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=900,
     )
 
 
@@ -1357,18 +1962,19 @@ def run_tests(files: Sequence[str], tree: Path, seconds: float = 400) -> tuple[i
     return process.returncode, said
 
 
-def spared() -> list[subprocess.CompletedProcess[str]]:
-    """Run the killers that are tests by name where there is no bug: they must succeed, or nothing was killed by them.
+def spared(at_once: int = 2) -> list[subprocess.CompletedProcess[str]]:
+    """Run a killer of each file where there is no bug, some at once: they must succeed, or nothing was killed by them.
 
-    The schedules and the properties do so wherever the tests are run; here they are asked for a few steps.
+    All of them succeed wherever the tests are run; these show that they do so in a copy, with the settings of killers.
     """
     played = (SCHEDULES, POLITE_SCHEDULES, PROPERTIES)
-    named = sorted({killer for mutant in MUTANTS for killer in mutant.killers}.difference(played))
-    files, names = zip(*(killer.split(" -k ") for killer in named), strict=True)
-    together = f"{' '.join(sorted(set(files)))} -k {' or '.join(sorted(set(names)))}"
-    with tempfile.TemporaryDirectory(prefix="timeoutq-mutant-") as folder:
+    of_files: dict[str, str] = {}
+    for killer in sorted({killer for mutant in MUTANTS for killer in mutant.killers}.difference(played)):
+        of_files.setdefault(killer.partition(" -k ")[0], killer)
+    killers = [*played, *of_files.values()]
+    with tempfile.TemporaryDirectory(prefix="timeoutq-mutant-") as folder, ThreadPoolExecutor(at_once) as pool:
         plant(None, Path(folder))
-        return [run(killer, Path(folder), STEPS="400") for killer in (*played, together)]
+        return [*pool.map(lambda killer: run(killer, Path(folder), STEPS="400"), killers)]
 
 
 def judge(mutant: Mutant) -> Verdict:

@@ -61,8 +61,6 @@ class PoliteModel(Model):
         self.rules: dict[str, Rules] = {}
         self.groups: dict[str, str] = {}
         self.priorities: dict[str, int] = {}
-        self.marks: dict[str, tuple[int, Any]] = {}
-        """Tasks in progress that run once more: with which priority and payload."""
         self.blockings: dict[str, int] = {}
         self._met: list[str] = []
 
@@ -84,8 +82,8 @@ class PoliteModel(Model):
             *(
                 frozenset(each.items())
                 for each in (
-                    self.lanes, self.turns, self.visits, self.rests, self.groups, self.priorities, self.marks,
-                    self.payload, self.blockings, self.rules,
+                    self.lanes, self.turns, self.visits, self.rests, self.groups, self.priorities, self.blockings,
+                    self.rules,
                 )
             ),
         )  # fmt: skip
@@ -244,20 +242,14 @@ class PoliteModel(Model):
         self.blockings.pop(task, None)
 
     def _gone(self, ids: Sequence[str], *, forgotten: bool) -> None:
+        super()._gone(ids, forgotten=forgotten)
         for task in ids:
             self.groups.pop(task, None)
             if forgotten or not self.keeps_done:
                 self.priorities.pop(task, None)
-            if forgotten:
-                self.marks.pop(task, None)
 
-    def _renew(self, ids: Sequence[str]) -> list[str]:
-        marked = [task for task in ids if task in self.marks]
-        for task in marked:
-            self.priorities[task], payload = self.marks.pop(task)
-            if payload is not None:
-                self.payload[task] = payload
-        return marked
+    def _rank_anew(self, task: str, level: int) -> None:
+        self.priorities[task] = level
 
     # ---- tasks in
 
@@ -285,17 +277,19 @@ class PoliteModel(Model):
         payloads: Mapping[str, Any] | None = None,
         again_ms: int | None = None,
         given: Given = NOTHING,
+        until_ms: int | None = None,
     ) -> str:
         """End leases as done, or for a time; the one of a call that found something puts that. Raises `Refused`."""
         self._levels(put, given)
-        return super().ack(call, pairs, put, payloads, again_ms, given)
+        return super().ack(call, pairs, put, payloads, again_ms, given, until_ms)
 
     def _add(
         self, ids: Sequence[str], again: bool, due: int | None, payloads: Mapping[str, Any], given: Given = NOTHING
     ) -> str:
-        before, levels = {task: self.state(task) for task in ids}, self._levels(ids, given)
+        assert given.rerun is None, "the model of polite queues does not know rerun"
+        before, levels = {task: self._found(task) for task in ids}, self._levels(ids, given)
         bodies = {i: payloads.get(task) for i, task in enumerate(ids)} | dict(given.payloads)
-        counts = self._which_counts(ids, levels, before)
+        counts, lapsed = self._which_counts(ids, levels, before), self._lapsed(ids, given)
         letters: list[str] = []
         fresh: dict[str, int] = {}
         seen: set[str] = set()
@@ -303,7 +297,7 @@ class PoliteModel(Model):
         for i, task in enumerate(ids):
             state = before[task]
             raised = self._raised(ids, i, levels, given) if counts[i] else ""
-            if counts[i] and (state is None or (again and state in "df") or raised == "back"):
+            if counts[i] and (state is None or (again and state in "df") or task in lapsed or raised == "back"):
                 fresh[task] = i
                 letters.append("A")
             elif raised:
@@ -318,6 +312,7 @@ class PoliteModel(Model):
         for task, i in fresh.items():
             if before[task]:
                 self.done.discard(task)
+                self.done_until.pop(task, None)
                 self.failed.discard(task)
                 self._clear(task, payload=False)
             if bodies[i] is not None:
@@ -328,7 +323,7 @@ class PoliteModel(Model):
         self._enter(ids, before, fresh, due)
         if self.usual is not None and twice:
             letters = [letter if letter in "Ar" else self.state(ids[i]) or "?" for i, letter in enumerate(letters)]
-        return "".join(letters)
+        return "".join(letters).replace("b", "s")
 
     def _enter(
         self, ids: Sequence[str], before: Mapping[str, str | None], fresh: Collection[str], due: int | None
@@ -366,7 +361,7 @@ class PoliteModel(Model):
 
     def _raised(self, ids: Sequence[str], i: int, levels: Sequence[int | None] | None, given: Given) -> str:
         task = ids[i]
-        level, state = levels[i] if levels else None, self.state(task)
+        level, state = levels[i] if levels else None, self._found(task)
         if level is None or level <= self._rank(task):
             return ""
         improves = given.improve is not None and (given.improve == () or any(ids[at] == task for at in given.improve))
@@ -498,8 +493,6 @@ class PoliteModel(Model):
         placed = Counter(task for _, task in self.lanes)
         if placed != Counter(self.waiting) or any(self.host(task) != host for host, task in self.lanes):
             found.append(f"I11: waiting {self.waiting}, and lanes {self.lanes}")
-        if self.marks.keys() - self.in_progress:
-            found.append(f"marked, and not in progress: {self.marks.keys() - self.in_progress}")
         if self.usual is None or self.converting:
             return found
         out = {(self.host(task), task) for task in self.todos | self.in_progress if self.host(task)}

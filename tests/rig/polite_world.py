@@ -76,7 +76,6 @@ class PoliteWorld(World):
         # the onlooker's
         self.ended: dict[str, int] = {}
         """When the last visit of a host ended, in real time."""
-        self._held: frozenset[str] = frozenset()
         self.best: dict[str, int] = {}
         """The highest priority with which a task was to run."""
 

@@ -33,7 +33,8 @@ from tests.rig.shims import compiled
 from tests.rig.waiting import wait_until
 from timeoutq import Lease, LeaseLost, Queue, TimeoutqError
 from timeoutq.embedded import EmbeddedServer
-from timeoutq.watch.doctor import durability, gather
+from timeoutq.watch.doctor import durability
+from timeoutq.watch.facts import gather
 
 NAME = "power"
 LEASE = 0.5

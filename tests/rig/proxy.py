@@ -118,6 +118,12 @@ class Proxy:
         self._loop.call_soon_threadsafe(drop)
         assert done.wait(10)
 
+    def far_ports(self) -> set[int]:
+        """Give the ports that its connections to the server come from."""
+        with suppress(OSError):  # one of them has just gone
+            return {pair.far.getsockname()[1] for pair in list(self._pairs)}
+        return set()
+
     def settle(self) -> None:
         """Wait until all that clients have sent is read, and what was struck has been answered or can never be."""
         wait_until(lambda: not any(pair.open or _unread(pair.near) for pair in list(self._pairs)))

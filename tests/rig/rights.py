@@ -23,11 +23,15 @@ from tests.rig import fingerprints
 from tests.rig.invariants import STATES, a_minute_later, check_keys
 from tests.rig.servers import redis_server
 from timeoutq import Lease, Politeness, Queue, Task, flows, sending
+from timeoutq.batches.operations import Joined, On, Sealed, restore_batch
+from timeoutq.calls import Kept
 from timeoutq.durations import Delta
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import InvalidInput, ServerFull, TimeoutqError
 from timeoutq.hosts.operations import restore_hosts
 from timeoutq.model import HostRecord, Record, State
+from timeoutq.schedules import operations as of_schedules
+from timeoutq.schedules.definition import Definition
 from timeoutq.scripts import SIZES, script
 
 A, B = "http://a.example/", "http://b.example/"
@@ -50,6 +54,12 @@ HOSTS = [
     HostRecord(b"new.example", visits=3),
 ]
 
+WAITS = 253_370_764_800
+"""When the callback of a batch is due that has not ended, Unix seconds."""
+
+TICKS = Definition("{}", b"ticked", b"1")
+"""What the schedule of the verb `tick` puts."""
+
 Verb = Callable[[Queue, list[Lease]], object]
 VERBS: dict[str, tuple[str, Verb]] = {
     "put": ("put", lambda q, _: q.put({"new": {"n": 1}, f"{A}new": {"n": 2}, f"{B}1": None})),
@@ -58,12 +68,27 @@ VERBS: dict[str, tuple[str, Verb]] = {
     "put with a group": ("put", lambda q, _: q.put("new", f"{A}new", group="b.example")),
     "raise": ("put", lambda q, _: q.put(Task(f"{A}1", {"n": 2}, priority=9), Task(f"{A}due", priority=9))),
     "improve": ("put", lambda q, _: q.put(f"{A}ends", f"{A}0", f"{A}1", f"{A}2", f"{B}0", priority=9, improve=True)),
+    "put with rerun": (
+        "put",
+        lambda q, held: q.put([Task(task, 9) for task in (held[0].task, "ends", f"{A}0", "later", "new")], rerun=True),
+    ),
     "put what is there": ("put", lambda q, _: q.put("fails", "ends", f"{A}0", "later")),
     "schedule": ("schedule", lambda q, _: q.schedule("new", "fails", "ends", after=60, again=True)),
     "schedule for a host": (
         "schedule",
         lambda q, _: q.schedule("new", f"{A}new", f"{A}due", "later", after=60, group="b.example"),
     ),
+    "put into a batch": (
+        "put",
+        lambda q, _: q.batches.put("batch", {"new": {"n": 1}, "later": None, "ends": None, f"{A}0": None}),
+    ),
+    "schedule into a batch": ("schedule", lambda q, _: q.batches.put("batch", "new", "later", after=60)),
+    "seal": ("seal_batch", lambda q, _: q.batches.seal("batch", Task("after", {"n": 1}))),
+    "seal one that has ended": ("seal_batch", lambda q, _: q.batches.seal("batch", "after", on="done")),
+    "forget a batch": ("seal_batch", lambda q, _: q.batches.forget("batch")),
+    "ack the last of a batch": ("ack", lambda q, held: q.ack(held)),
+    "give up the last of a batch": ("fail", lambda q, held: q.fail(held, "no", give_up=True)),
+    "forget the last of a batch": ("forget", lambda q, held: q.forget(*(lease.task for lease in held))),
     "claim": ("claim", lambda q, _: q.claim(3, timeout=60, max_runtime=90)),
     "extend": ("extend", lambda q, held: q.extend(held)),
     "ack": ("ack", lambda q, held: q.ack(held)),
@@ -72,8 +97,35 @@ VERBS: dict[str, tuple[str, Verb]] = {
         "ack",
         lambda q, held: q.ack(held[0], put=[Task(task, priority=8, improve=True) for task in (held[0].task, f"{A}9")]),
     ),
+    "ack and rerun": (
+        "ack",
+        lambda q, held: q.ack(
+            held[0], put=[Task(task, {"n": 9}, rerun=True) for task in (held[0].task, held[1].task, "ends", "new")]
+        ),
+    ),
     "ack and put itself": ("ack", lambda q, held: q.ack(held[0], put=held[0].task)),
     "ack for a time": ("ack", lambda q, held: q.ack(held[0], again_in=60, payload={"n": 3})),
+    "ack with results": (
+        "ack",
+        lambda q, held: q.run(
+            sending.answers(q.talk, q.operations.ack(held, results=dict.fromkeys(range(len(held)), Kept(b"r", 9999)))),
+        ),
+    ),
+    "ack that blocks for a time": (
+        "ack",
+        lambda q, held: q.run(
+            sending.answers(q.talk, q.operations.ack(held, until=dict.fromkeys(range(len(held)), 9999)))
+        ),
+    ),
+    "note": ("note", lambda q, held: q.note(held[0], 1, 2, "reading")),
+    "ack bare": ("ack", lambda q, held: q.run(sending.answers(q.talk, q.operations.ack(held, bare=[0])))),
+    "await": ("await", lambda q, held: q.run(q.flows.results.look([lease.task.encode() for lease in held], "c"))),
+    "give up with a result": (
+        "fail",
+        lambda q, held: q.run(
+            sending.answers(q.talk, q.operations.fail(held[:1], [-1], [b"no"], results={0: Kept(b"r", 9999)})),
+        ),
+    ),
     "fail": ("fail", lambda q, held: q.fail(held, "no", retry_in=60)),
     "fail and block": (
         "fail",
@@ -91,6 +143,10 @@ VERBS: dict[str, tuple[str, Verb]] = {
         "release",
         lambda q, held: q.run(sending.answers(q.talk, q.operations.release(held, most=1))),
     ),
+    "release what a worker cannot run": (
+        "release",
+        lambda q, held: q.run(sending.answers(q.talk, q.operations.release(held, 5_000, within_ms=60_000))),
+    ),
     "crash": ("crash", lambda q, held: q.run(sending.answers(q.talk, q.operations.crash(held, "died")))),
     "requeue_expired": ("requeue_expired", lambda q, _: q.requeue_expired()),
     "requeue_expired after a restart": ("requeue_expired", lambda q, _: q.requeue_expired()),
@@ -99,8 +155,20 @@ VERBS: dict[str, tuple[str, Verb]] = {
     "turns": ("promote_due", lambda q, _: q.promote_due()),
     "retry_failed": ("retry_failed", lambda q, _: q.retry_failed(all=True)),
     "retry some": ("retry_failed", lambda q, _: q.retry_failed("fails", "ends", "later", "nothing", f"{A}0")),
+    "publish": (
+        "publish",
+        lambda q, _: q.run(sending.answer(q.talk, q.operations.publish("w", {"f": ("d", "{}")})[0])),
+    ),
     "pull": ("pull", lambda q, _: q.pull(2)),
     "forget": ("forget", lambda q, _: q.forget("ends", "later")),
+    "cancel": ("cancel", lambda q, held: q.cancel(held[0].task, f"{A}0", f"{B}0", "free", "later", by="me")),
+    "release what was cancelled": ("release", lambda q, held: q.release(held)),
+    "retry what was cancelled": ("fail", lambda q, held: q.fail(held, "no", retry_in=0)),
+    "ack for a time what was cancelled": ("ack", lambda q, held: q.ack(held, again_in=60)),
+    "crash of what was cancelled": (
+        "crash",
+        lambda q, held: q.run(sending.answers(q.talk, q.operations.crash(held, "died"))),
+    ),
     "prune": ("prune", lambda q, _: q.prune()),
     "configure": ("configure", lambda q, _: q.configure(keep_done=900)),
     "begin politeness": ("convert", lambda q, _: q.configure(politeness=Politeness(1, 2))),
@@ -118,18 +186,27 @@ VERBS: dict[str, tuple[str, Verb]] = {
         "restore_hosts",
         lambda q, _: q.run(sending.answer(q.talk, restore_hosts(q.operations, HOSTS, q.token))),
     ),
+    "restore a batch": ("restore_batch", lambda q, _: bring(q, "ended")),
+    "restore a batch that has ended": ("restore_batch", lambda q, _: bring(q, "done")),
+    "restore a batch that is over": ("restore_batch", lambda q, _: bring(q, "done")),
+    "set a schedule": ("set_schedule", lambda q, _: q.schedules.set("new", every=60)),
+    "tick": ("tick", lambda q, _: tick(q)),
+    "declare": ("renew", lambda q, _: q.run(sending.answer(q.talk, of_schedules.renew(q.operations, {b"s": "d"})))),
     "plan": ("plan", lambda q, _: q.run(sending.answer(q.talk, q.operations.plan(1000)))),
     "beat": ("beat", lambda q, _: q.run(sending.answer(q.talk, q.operations.beat("w", {"pid": 1}, Delta(1, {0: 1}))))),
 }
 LOSES = {
     "pull": {"pulled"},
     "forget": {"ends", "later"},
+    "restore a batch that is over": {"after"},
     "prune": {"pruned"},
     "ack and put itself": {"ends", f"{A}ends"},
+    "forget the last of a batch": {f"{host}{n}" for host in (A, B) for n in range(3)} | {"free"},
+    "ack bare": {f"{host}{n}" for host in (A, B) for n in range(3)} | {"free"},
 }
 """What a verb is there to remove."""
 
-NEW = {"put", "schedule", "restore", "restore_hosts"}
+NEW = {"put", "schedule", "restore", "restore_hosts", "set_schedule", "tick", "seal_batch", "restore_batch", "note"}
 """The scripts that bring something new, which a full server refuses."""
 
 
@@ -186,18 +263,60 @@ def prepare(queue: Queue, client: Any, case: Case) -> None:
     client.delete(key("bell"))
     if case.verb == "ack and put itself" and case.rule != "compact":
         queue.configure(keep_done=0)
+    elif case.verb in ("ack with results", "ack bare", "give up with a result"):
+        held: list[bytes] = client.zrange(leases, 0, -1)
+        queue.run(queue.flows.results.look(held, "c"))
+        client.set(key("result:" + held[0].decode()), "of a run before")
+    elif case.verb.endswith("what was cancelled"):
+        queue.cancel([task.decode() for task in client.zrange(leases, 0, -1)], by="me")
     elif case.verb == "requeue_expired after a restart":
         client.hset(key("meta"), "run_id", "another")
         client.zadd(leases, {"expires": 1})
     elif case.verb == "requeue_expired of what is gone":
         client.srem(key("in_progress"), "expires")
         client.zadd(leases, dict.fromkeys(client.zrange(leases, 0, -1), 1) | {b"expires": 2})
+    elif case.verb == "tick":
+        call = of_schedules.write(queue.operations, queue.token(), b"s", None, "r", 5, TICKS, "d")
+        queue.run(sending.answer(queue.talk, call))
+    elif case.verb.startswith("restore a batch"):
+        queue.schedule("after", at=WAITS)
+        if case.verb.endswith("is over"):
+            bring(queue, "done")
+            queue.forget("after")
+            queue.schedule("after", at=WAITS)
+    elif case.verb == "seal":
+        queue.batches.put("batch", "later", "ends")
+    elif case.verb == "seal one that has ended":
+        queue.batches.put("batch", "fails", "ends")
+    elif case.verb in ("ack the last of a batch", "give up the last of a batch", "forget the last of a batch"):
+        queue.batches.put("batch", *client.zrange(leases, 0, -1))
+        queue.forget("expires")
+        queue.batches.seal("batch", "after", on="done" if case.verb.startswith("give") else "ended")
+    elif case.verb == "forget a batch":
+        queue.batches.put("batch", "later")
+        queue.batches.seal("batch", "after")
     elif case.verb == "turns" and case.rule in ("polite", "ranked"):
         queue.promote_due()
         queue.hosts.block("c.example", for_=60)
         queue.put("http://c.example/")
         client.hset(key("policies"), "c.example", "- - - 1 b me")
         client.zadd(key("hosts"), {"c.example": 1})
+
+
+def tick(queue: Queue) -> object:
+    """Put the tick that is due; `prepare` has set its schedule."""
+    rows = queue.run(sending.answer(queue.talk, of_schedules.due(queue.operations, 1)))
+    call = of_schedules.tick(queue.operations, queue.token(), rows.found[0], TICKS, [b"ticked"], 0, 5, 0, 0)
+    return queue.run(sending.answer(queue.talk, call))
+
+
+def bring(queue: Queue, on: On) -> object:
+    """Bring a batch of an export in; if all of its tasks must be done, it has ended, and its callback fails."""
+    joined = [Joined("batch", b"ends", "done"), Joined("batch", b"fails", "open"), Joined("batch", b"gone", "lost")]
+    if on == "ended":
+        joined.append(Joined("batch", b"later", "open"))
+    call = restore_batch(queue.operations, queue.token, "batch", joined, Sealed("batch", on, 1000, "d", b"after"))
+    return queue.run(sending.answer(queue.talk, call))
 
 
 def trouble() -> BaseException:
@@ -301,7 +420,8 @@ def unasked(case: Case, error: TimeoutqError | None) -> str | None:
     name, _ = VERBS[case.verb]
     if case.command or case.key or isinstance(error, InvalidInput):
         return None
-    idle = name == "restore_hosts" and case.rule in ("plain", "rude")
+    takes = ("forget a batch", "restore a batch that is over")
+    idle = (name == "restore_hosts" and case.rule in ("plain", "rude")) or case.verb in takes
     if isinstance(error, ServerFull) == (name in NEW and not idle) and (error is None or name in NEW):
         return None
     return f"a full server {'took it' if error is None else f'said {error!r}'}"

@@ -2,19 +2,21 @@
 
 The server's clock stands still and is set by the schedule, so that deadlines fall where the model says. The tests play
 some thousands; `python -m tests.rig.schedules 250000` plays any number, and tells the seed of one that differs. In
-each second schedule, the queue keeps fingerprints of its done tasks. With `--polite`, the queue is polite, and each
-schedule has hosts, rules and priorities of its own.
+each second schedule, the queue keeps fingerprints of its done tasks; in each fifth one, tasks run once more, and
+some have a batch. With `--polite`, the queue is polite, and each schedule has hosts, rules and priorities of its own.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,13 +25,15 @@ import redis
 
 from tests.rig import fingerprints, follower
 from tests.rig.beside import processes
+from tests.rig.model import NOTHING, Given
 from tests.rig.polite_world import PoliteWorld, drawn
 from tests.rig.servers import redis_server, wrapped
 from tests.rig.shims import Clock
 from tests.rig.world import LEASE_MS, TASKS, Limits, Request, Step, Violation, World, told
 from timeoutq import Lease, Task, arguments
 from timeoutq.arguments import How
-from timeoutq.calls import Call
+from timeoutq.batches import operations as of_batches
+from timeoutq.calls import BATCH_KEPT, Call
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.operations import Operations
 from timeoutq.scripts import script
@@ -40,7 +44,28 @@ LENGTH = 60
 """The most steps of a schedule: a cleaner may look as often as it likes."""
 
 LIMITS = Limits(claims=6, extends=3, releases=2, fails=3, ticks=12, faults=4)
-VERBS = ("put", "claim", "ack", "release", "fail", "extend", "promote_due", "convert")
+ANEW = replace(
+    LIMITS,
+    puts=(("a",), ("b", "a"), ("a",), ("b", "b", "a")),
+    givens=(
+        NOTHING,
+        Given(payloads=((0, 1), (1, 1)), rerun=(0,)),
+        Given(payloads=((0, 2),), rerun=()),
+        Given(payloads=((1, 3), (2, 3)), rerun=(1, 2)),
+    ),
+    finds=(
+        ("b", ("a", "b"), Given(payloads=((0, 4),), rerun=(0,))),
+        ("a", ("a",), Given(payloads=((0, 5),), rerun=())),
+    ),
+)
+"""Each fifth schedule: puts have tasks run once more that are in progress or done, and so do the acks of both tasks."""
+BATCHED = [
+    replace(LIMITS, puts=(("a",), ("b", "a")), seal=("z", "ended")),
+    replace(LIMITS, puts=(("a",), ("b", "a")), seal=("z", "done")),
+    replace(ANEW, finds=(), seal=("z", "ended")),
+]
+"""Each fifth schedule, too: all tasks are of a batch."""
+VERBS = ("put", "claim", "ack", "release", "fail", "extend", "promote_due", "convert", "seal_batch")
 OFTEN = {**dict.fromkeys(VERBS, 1.0), "tick": 1.5, "requeue_expired": 1.5}
 """How likely each kind of step is; those that are not here are faults."""
 ELSEWHERE = b"0" * 40
@@ -104,6 +129,8 @@ class Player:
         return len(played)
 
     def _begin(self, seed: int, limits: Limits | None) -> World:
+        if limits is LIMITS:
+            limits = ANEW if seed % 5 == 2 else BATCHED[seed % 7 % 3] if seed % 5 == 3 else LIMITS
         world = PoliteWorld(drawn(random.Random(seed))) if limits is None else World(limits)
         self.client.flushall()
         self._key = self.operations.key
@@ -213,11 +240,15 @@ class Player:
 
     def _call(self, request: Request, world: World) -> Call[Any]:
         ops = self.operations
+        if request.verb == "seal_batch":
+            callback, kept = arguments.tasks((request.ids[0],)), round(BATCH_KEPT * 1000)
+            on: Any = request.rule[0]
+            return of_batches.seal(ops, request.call.encode(), request.batch, callback, on, kept)
         if request.verb in ("host", "configure", "convert") or request.given != Request("").given:
             return self._polite_call(request, world)
         leases = [Lease(task, token, 0.0, 1, 0, 0) for task, token in request.pairs]
         if request.verb == "put":
-            return ops.put((list(request.ids),), request.call.encode)[0]
+            return ops.put((list(request.ids),), request.call.encode, How(batch=request.batch or None))[0]
         if request.verb == "claim":
             return ops.claim(request.call.encode(), request.number, LEASE_MS)
         if request.verb == "extend":
@@ -244,18 +275,19 @@ class Player:
             rules = b"%d %d" % (world.limits.delay_ms, world.limits.per_host) if request.number else b"off"
             return ops.configure({"politeness": rules})
         bodies, groups, levels = dict(given.payloads), dict(given.groups), dict(given.priorities)
-        every = given.improve == ()
+        every, anew = given.improve == (), given.rerun == ()
         tasks = [
             Task(
                 task, bodies.get(i), group=groups.get(i), priority=levels.get(i),
                 improve=i in (given.improve or ()) or (every and request.verb == "ack"),
+                rerun=i in (given.rerun or ()) or (anew and request.verb == "ack"),
             )
             for i, task in enumerate(request.ids)
         ]  # fmt: skip
         if request.verb == "ack":
             ((task, token),) = request.pairs
             return ops.ack_put(Lease(task, token, 0.0, 1, 0, 0), arguments.tasks((tasks,)))
-        return ops.put((tasks,), request.call.encode, How(improve=every))[0]
+        return ops.put((tasks,), request.call.encode, How(improve=every, rerun=anew, batch=request.batch or None))[0]
 
     # ---- what the keys say
 
@@ -265,11 +297,13 @@ class Player:
             pipe.smembers(key(name))
         for name in ("scheduled", "leases"):
             pipe.zrange(key(name), 0, -1, withscores=True)
-        for name in ("owners", "attempts", "crashes", "stats"):
+        for name in ("owners", "attempts", "crashes", "payload", "rerun", "batch_of", "stats"):
             pipe.hgetall(key(name))
         pipe.keys(key("lock") + "*")
         pipe.hget(key("meta"), "wake_at").xrevrange(key("alarm"), count=1).exists(key("bell"))
-        *sets, scheduled, leases, owners, attempts, crashes, stats, locks, wake_at, alarm, bell = pipe.execute()
+        *sets, scheduled, leases, owners, attempts, crashes, bodies, marks, of, stats, locks, wake_at, alarm, bell = (
+            pipe.execute()
+        )
         if self._compact:
             sets[SETS.index("done")] |= fingerprints.holding(
                 fingerprints.read(self.client, key("")), map(str.encode, TASKS)
@@ -281,6 +315,9 @@ class Player:
             "owners": {task.decode(): token.decode() for task, token in owners.items()},
             "attempts": {task.decode(): int(count) for task, count in attempts.items()},
             "crashes": {task.decode(): int(count) for task, count in crashes.items()},
+            "payload": {task.decode(): json.loads(body) for task, body in bodies.items()},
+            "batch_of": {task.decode(): tuple(names.decode().split()) for task, names in of.items()},
+            "marks": {task.decode(): follower.mark(line.decode()) for task, line in marks.items()},
             "locks": {lock.decode().removeprefix(key("lock")) for lock in locks},
             "stats": {name.decode(): int(value) for name, value in stats.items() if name != b"todos_since"},
             "wake_at": int(wake_at or 0),
@@ -289,6 +326,9 @@ class Player:
         }
         means = {
             **{name: getattr(model, name) for name in (*SETS, "scheduled", "leases", "owners", "attempts", "crashes")},
+            "payload": model.payload,
+            "marks": model.marks,
+            "batch_of": model.batch_of,
             "locks": {task for task, (_, until) in model.locks.items() if until >= model.now},
             "stats": {name: value for name, value in model.counters.items() if value},
             **{name: getattr(model, name) for name in ("wake_at", "alarm", "bell")},

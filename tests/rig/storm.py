@@ -90,11 +90,11 @@ class Bug:
 BUGS = {
     "anybody-acks": Bug(
         "ack",
-        "  ended = finish(in_progress, ids, yes)\n",
-        "  for i = 1, #ids do yes[i] = true end\n  ended = finish(in_progress, ids, yes)\n",
+        "    ended = #bare == 0 and finish(in_progress, ids, yes)",
+        "    for i = 1, #ids do yes[i] = true end\n    ended = #bare == 0 and finish(in_progress, ids, yes)",
     ),
     "anybody-extends": Bug("extend", "if not yes[i] then\n", "if false then\n"),
-    "anybody-releases": Bug("release", "  if yes[i] and held[i] == 1", "  if held[i] == 1"),
+    "anybody-releases": Bug("release", "elseif yes[i] and held[i] == 1 and", "elseif held[i] == 1 and"),
     "early-requeue": Bug("requeue_expired", "'-inf', now, 'LIMIT'", "'-inf', now + 600, 'LIMIT'"),
     "no-pause": Bug("ack", "local delay = one.delay or usual_delay\n", "local delay = 0\n"),
     "old-fence": Bug("claim", "number(known[1], 0) + 1, time[1] * 1000000 + time[2])", "1 + #ids, 1)"),

@@ -80,6 +80,7 @@ FIRST: Mapping[str, str] = {
     "troubles.py": "tls core_servers",
     "wire.py": "links",
     "watch/doctor.py": "doctor health",
+    "watch/facts.py": "doctor health",
     "watch/draw.py": "dashboard dashboard_hosts",
     "watch/metrics.py": "dashboard health",
     "watch/snapshot.py": "dashboard",

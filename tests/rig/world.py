@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from tests.rig.batch_model import WAITS
 from tests.rig.model import NOTHING, Given, Late, Model, Pair
 
 LEASE_MS = 1000
@@ -22,7 +23,8 @@ PATIENCE_MS = 300
 """How long a claim's caller waits."""
 JUMP_MS = 10_000
 START_MS = 1_800_000_000_000
-TASKS = ("a", "b")
+TASKS = ("a", "b", "z")
+BATCH = "batch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class Request:
     """What goes with the ids."""
     rule: tuple[str, str] = ("", "")
     """A rule of a host, and its value."""
+    batch: str = ""
+    """The batch that the ids join, or whose callback the id is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,8 @@ class Limits:
     """What goes with the ids of each put; () for nothing."""
     finds: tuple[tuple[str, tuple[str, ...], Given], ...] = ()
     """The ids that the ack of a task puts, and what goes with them."""
+    seal: tuple[str, str] = ("", "")
+    """All puts go into a batch, which the producer seals behind them: the callback, and when it becomes ready."""
     claims: int = 2
     """Of each worker."""
     batch: int = 2
@@ -118,6 +124,13 @@ class World:
         self.granted: dict[str, tuple[str, int]] = {}
         """The last lease on each task: its token, and the real time until which nobody else may have it."""
         self.fence = 0
+        self.owed: dict[str, Any] = {}
+        """Tasks of which a run must begin, because of a put with rerun: the newest payload; None for any."""
+        self._held: frozenset[str] = frozenset()
+        self.over: frozenset[str] = frozenset()
+        """The tasks that have been done or failed at some time."""
+        self.calls_back = 0
+        """How often the callback of the batch has become due."""
 
     def _queue(self) -> Model:
         return Model(START_MS)
@@ -131,6 +144,7 @@ class World:
         other.cleaners = dict(self.cleaners)
         other.used = dict(self.used)
         other.granted = dict(self.granted)
+        other.owed = dict(self.owed)
         return other
 
     def key(self) -> int:
@@ -149,6 +163,9 @@ class World:
                 self.accepted,
                 frozenset(self.granted.items()),
                 self.fence,
+                frozenset(self.owed.items()),
+                self.over,
+                self.calls_back,
             )
         )
 
@@ -180,9 +197,16 @@ class World:
             yield Step("producer", _again(request, self.steady - sent))
         elif self.produced < len(self.limits.puts):
             given = self.limits.givens[self.produced] if self.limits.givens else NOTHING
-            request = Request("put", f"put{self.produced}", ids=self.limits.puts[self.produced], given=given)
+            batch = BATCH if self.limits.seal[0] else ""
+            request = Request(
+                "put", f"put{self.produced}", ids=self.limits.puts[self.produced], given=given, batch=batch
+            )
             for fate in self._fates():
                 yield Step("producer", request, fate)
+        elif self.limits.seal[0] and self.produced == len(self.limits.puts):
+            callback, on = self.limits.seal
+            for fate in self._fates():
+                yield Step("producer", Request("seal_batch", "seal", ids=(callback,), rule=(on, ""), batch=BATCH), fate)
 
     def _worker_steps(self, name: str, worker: Worker) -> Iterator[Step]:
         limits, used = self.limits, self.used
@@ -267,7 +291,10 @@ class World:
             worker = self.workers[step.actor]
             worker.travelling, worker.claims = request, worker.claims + 1
             return None
+        self._held = frozenset(self.model.in_progress)
+        waited = self._waits()
         answer = self._answer(request, step.picked)
+        self.calls_back += waited and not self._waits()
         self._look_on(request, answer)
         if step.fate == "lost":
             self._wait_again(step.actor, request)
@@ -276,6 +303,10 @@ class World:
         self.check()
         return answer
 
+    def _waits(self) -> bool:
+        """Say whether the callback of the batch waits for the end of the batch."""
+        return self.model.scheduled.get(self.limits.seal[0]) == WAITS
+
     def _use_fault(self, kind: str) -> None:
         self.used["faults"] += 1
         self.faults = tuple(sorted({*self.faults, kind}))
@@ -283,7 +314,10 @@ class World:
     def _answer(self, request: Request, picked: tuple[str, ...]) -> Any:
         model = self.model
         if request.verb == "put":
-            return model.put(request.call, request.age, request.ids, given=request.given)
+            return model.put(request.call, request.age, request.ids, given=request.given, batch=request.batch)
+        if request.verb == "seal_batch":
+            model.seal(request.batch, request.ids[0], request.rule[0][:1])
+            return "O"
         if request.verb == "claim":
             try:
                 return model.claim(request.call, request.age, LEASE_MS, picked, not_after=request.not_after)
@@ -367,6 +401,8 @@ class World:
                     for task, lease in self.granted.items()
                     if self.model.owners.get(task) == lease[0] == before.get(task)
                 }
+                self.owed.clear()
+                self.over, self.calls_back = frozenset(), 0
             else:
                 model.now += JUMP_MS if kind == "forward" else -JUMP_MS
         self.check()
@@ -400,6 +436,19 @@ class World:
                     self._of_the_owner(task, token, request.verb)
                     self.granted.pop(task, None)
                     self.accepted |= set(request.ids)
+                    if request.verb == "ack":
+                        self._owe(request)
+        elif request.verb == "put" and not request.age:
+            self._owe(request, answer)
+
+    def _owe(self, request: Request, letters: str = "") -> None:
+        """A put with rerun, or an ack, was carried out: a run of each of its tasks must begin, unless it has failed."""
+        rerun, bodies = request.given.rerun, dict(request.given.payloads)
+        for i in () if rerun is None else rerun or range(len(request.ids)):
+            task = request.ids[i]
+            if task not in self.model.failed:
+                body = bodies.get(i)
+                self.owed[task] = self.owed.get(task) if body is None else body
 
     def _grant(self, request: Request, answer: Any) -> None:
         _, _, fence, ids = answer
@@ -407,11 +456,19 @@ class World:
             raise Violation(f"I5: fence {fence} after {self.fence}")
         self.fence = fence + len(ids) - 1
         for task in ids:
+            if task not in self._held:  # else the claim was sent again, and begins nothing
+                self._runs(task)
             token, until = self.granted.get(task, ("", 0))
             if token not in ("", request.call) and self.steady < until:
                 raise Violation(f"I4: {request.call} has {task}, which is {token}'s for {until - self.steady} ms more")
             if token != request.call:
                 self.granted[task] = (request.call, self.steady + LEASE_MS)
+
+    def _runs(self, task: str) -> None:
+        """A run begins."""
+        newest, payload = self.owed.pop(task, None), self.model.payload.get(task)
+        if newest is not None and payload != newest:
+            raise Violation(f"{task} runs with payload {payload}, and {newest} was put last")
 
     def _of_the_owner(self, task: str, token: str, verb: str) -> None:
         last = self.granted.get(task)
@@ -426,11 +483,32 @@ class World:
         lost = [task for task in self.accepted if self.model.state(task) is None]
         if lost:
             raise Violation(f"I2: lost: {lost}")
+        if self.limits.seal[0]:
+            self._check_batch(self.limits.seal[0])
+        for task in self.owed:
+            if self.model.state(task) == "d" or (task in self.model.in_progress and task not in self.model.marks):
+                raise Violation(f"no run of {task} follows, which a put with rerun wants")
         if not self.faults or set(self.faults) <= {"late", "forward", "back"}:
             known = {(task, token) for worker in self.workers.values() for task, token in worker.held.items()}
             phantoms = self.model.owners.items() - known
             if phantoms:
                 raise Violation(f"nobody knows of these leases, and nobody died: {phantoms}")
+
+    def _check_batch(self, callback: str) -> None:
+        """Check that the callback becomes ready once, and not before the last task of the batch has ended."""
+        model = self.model
+        was_over = callback in self.over
+        self.over |= {task for task in TASKS if model.state(task) in ("d", "f")}
+        one = model.batches.get(BATCH)
+        if one is None or one.state == "o":
+            return
+        running = [task for task, _ in one.tasks if task not in self.over]
+        if running and not self._waits():
+            raise Violation(f"the callback is in {model.state(callback)}, and {running} have not ended")
+        if not running and self._waits():
+            raise Violation("the callback waits, and all tasks of its batch have ended")
+        if self.calls_back > 1 or (was_over and callback not in self.over & (model.done | model.failed)):
+            raise Violation("the callback became ready twice")
 
     def quiet(self) -> None:
         """Let everybody be gone but the cleaners: all must come back (I8). In place."""
@@ -442,7 +520,8 @@ class World:
                 self.cleaners[name] = self.model.now - self.steady
             self.model.promote_due()
             # a due time is one of the server's clock: when that steps back, the task waits as much longer
-            if not self.model.in_progress and (not self.model.scheduled or "back" in self.faults):
+            due = [at for at in self.model.scheduled.values() if at < WAITS]
+            if not self.model.in_progress and (not due or "back" in self.faults):
                 self.check_quiet()
                 return
         raise Violation(f"I8: still held {self.model.leases} or scheduled {self.model.scheduled}")
@@ -468,7 +547,7 @@ def told(steps: list[Step]) -> str:
     for step in steps:
         what: Mapping[str, Any] = {}
         if step.request is not None:
-            names = ("call", "age", "pairs", "ids", "number", "rule", "given")
+            names = ("call", "age", "pairs", "ids", "number", "rule", "given", "batch")
             plain = Request(step.request.verb)
             said = {name: getattr(step.request, name) for name in names}
             what = {name: value for name, value in said.items() if value != getattr(plain, name)}

@@ -323,6 +323,7 @@ def test_a_wrong_password_is_told_at_once(cluster: Cluster, name: str) -> None:
     assert "secret" not in str(told.value)
 
 
+@pytest.mark.breaking
 def test_an_address_that_the_cluster_announces_and_nobody_reaches_is_named(
     cluster: Cluster, name: str, say: Say
 ) -> None:

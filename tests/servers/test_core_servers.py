@@ -226,6 +226,7 @@ def moody(answers: bytes, after: float) -> Iterator[int]:
                 thread.join()
 
 
+@pytest.mark.breaking
 @pytest.mark.parametrize("kind", FACES)
 @pytest.mark.parametrize("how", ["deaf", "hangs up", "hangs up late", "cuts its reply"])
 def test_no_call_takes_longer_than_its_deadline(kind: Any, how: str) -> None:

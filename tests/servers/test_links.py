@@ -246,7 +246,9 @@ async def test_a_server_that_greets_no_connection_any_more_is_given_up_in_time()
                 await link.send([("ECHO", "x")])
         assert len(writers) == 2
         await link.close()
-        writers[1].close()
+        for writer in writers:
+            writer.close()
+            await writer.wait_closed()
 
 
 async def test_the_bell_is_heard_on_a_new_connection_after_an_error(url: str, raw: redis.Redis) -> None:
@@ -542,6 +544,7 @@ def slow_reader() -> Iterator[tuple[str, threading.Event]]:
     thread.join(10)
 
 
+@pytest.mark.breaking
 @pytest.mark.parametrize("face", ["sync", "async"])
 def test_a_heavy_command_is_sent_as_long_as_pieces_of_it_get_through(
     slow_reader: tuple[str, threading.Event], face: str
@@ -551,6 +554,7 @@ def test_a_heavy_command_is_sent_as_long_as_pieces_of_it_get_through(
     assert sent(where, face) == [True]
 
 
+@pytest.mark.breaking
 @pytest.mark.parametrize("face", ["sync", "async"])
 def test_a_heavy_command_of_which_nothing_more_gets_through_says_that_it_could_not_be_written(face: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -238,7 +238,7 @@ def queue_of(queue: Queue, n: int) -> list[Lease]:
 
 @pytest.mark.parametrize("durable", [0, 1])
 def test_a_ban_that_was_told_survives_a_failover_if_the_queue_is_durable(pair: Pair, durable: int) -> None:
-    with Queue(NAME, pair.url, durable=durable, politeness=Politeness(1, 1), deadline=1.0) as queue:
+    with Queue(NAME, pair.url, durable=durable, politeness=Politeness(1, 1), deadline=3.0) as queue:
         queue.put("https://a.example/")
         pair.synced()
         pair.link.freeze()

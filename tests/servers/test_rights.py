@@ -13,7 +13,8 @@ import redis
 from tests.core import test_core
 from tests.rig.faces import Blocking
 from timeoutq import AccessDenied, Politeness, Queue, Unavailable, rights, sending
-from timeoutq.watch.doctor import examine, gather, judge
+from timeoutq.watch.doctor import examine, judge
+from timeoutq.watch.facts import gather
 
 MakeUser = Callable[..., str]
 

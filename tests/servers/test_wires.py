@@ -196,6 +196,7 @@ async def test_a_reply_of_which_no_more_comes_is_given_up() -> None:
         assert await link.send([("GET", "x")]) == [b"next"]
 
 
+@pytest.mark.breaking
 async def test_each_exchange_waits_its_whole_time_and_no_longer() -> None:
     async with link_to([0.8, b"+slow\r\n"], [2.3, b"+late\r\n"], [b"+next\r\n"], [b"+last\r\n"]) as link:
         assert await link.send([("GET", "x")]) == [b"slow"]

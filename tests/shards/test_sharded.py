@@ -12,7 +12,7 @@ import pytest
 from tenacity import stop_after_attempt, wait_fixed
 
 from tests.rig.proxy import Fault, Proxy
-from tests.rig.sharded import SHARDS, one_of_each, shard_of
+from tests.rig.sharded import SHARDS, keys_of, one_of_each, shard_of
 from tests.rig.waiting import wait_until
 from timeoutq import (
     InvalidInput,
@@ -53,6 +53,19 @@ def test_tasks_are_put_into_their_shards_and_answers_stand_in_the_order_of_the_i
         assert tasks[shard] in held
         assert ("p" in held) == (shard_of("p") == shard)
         assert ("g" in held) == (shard_of("g", "g.example") == shard)
+
+
+def test_nothing_is_written_for_nothing(queue: Any, raw: Any, name: str) -> None:
+    def put_nothing() -> None:
+        assert list(queue.put([], group="a")) == list(queue.schedule([], after=1, group="b")) == []
+        queue.schedules.declare()
+
+    put_nothing()
+    assert keys_of(raw, name) == set()
+    queue.put("a")
+    record = raw.hgetall(f"timeoutq:{{{name}}}:meta")
+    put_nothing()
+    assert raw.hgetall(f"timeoutq:{{{name}}}:meta") == record
 
 
 def test_two_thousand_tasks_are_claimed_each_once_and_acked(queue: Any) -> None:
@@ -614,3 +627,21 @@ def test_when_a_shard_has_moved_the_clock_of_its_server_alone_is_forgotten(kind:
         talk.clock.seen(1_000_000, time.monotonic())
     queue._moved(talks[2].at)
     assert [talk.clock.now_ms > 0 for talk in talks] == [True, True, False, True]
+
+
+def test_tasks_run_once_more_in_their_shards_put_by_a_put_or_an_ack(queue: Any) -> None:
+    tasks = one_of_each()
+    queue.put(dict.fromkeys(tasks, 1))
+    leases: list[Lease] = []
+    while len(leases) < len(tasks):
+        leases += queue.claim(10)
+    assert queue.put([Task(tasks[0], 2, rerun=True), Task(tasks[1], 2)]).counts() == {"rerun": 1, "in_progress": 1}
+    first, *others = sorted(leases, key=lambda lease: tasks.index(lease.task))
+    assert queue.ack(first, put=[Task(task, 3, rerun=task != tasks[1]) for task in tasks]) == "ok"
+    queue.ack(others)
+    found: dict[str, Any] = {}
+    while len(found) < len(tasks) - 1:
+        found |= {lease.task: lease.payload for lease in queue.claim(10)}
+    assert found == {task: 3 for task in tasks if task != tasks[1]}
+    with pytest.raises(InvalidInput, match="rerun=True has a run begin after a put"):
+        queue.schedule(Task("a", rerun=True), after=1)

@@ -19,7 +19,8 @@ from tests.rig.servers import valkey
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncShardedQueue, Politeness, ShardedQueue, ShardsUnavailable, Task, Worker
 from timeoutq.cluster import slot_of
-from timeoutq.model import Sample, Stats, WorkerInfo
+from timeoutq.counts import Sample, Stats
+from timeoutq.model import WorkerInfo
 from timeoutq.shards import looking
 from timeoutq.shards.names import tags
 from timeoutq.watch.draw import ranges, render
@@ -146,6 +147,7 @@ def cluster() -> Iterator[Cluster]:
         yield found
 
 
+@pytest.mark.breaking
 def test_a_silent_node_is_named_and_the_picture_shows_the_other_shards(say: Say, cluster: Cluster, name: str) -> None:
     with ShardedQueue(name, cluster.url, shards=6) as queue:
         queue.put(PAGES)

@@ -22,7 +22,8 @@ from timeoutq.sending import answer, ask
 from timeoutq.shards import ShardedQueue
 from timeoutq.shards.names import tags
 from timeoutq.watch import divided
-from timeoutq.watch.doctor import QUEUE_CHECKS, Facts, Finding, judge
+from timeoutq.watch.doctor import QUEUE_CHECKS, Finding, judge
+from timeoutq.watch.facts import Facts
 
 __all__ = ["say"]
 
@@ -261,6 +262,7 @@ def test_on_a_cluster_each_node_that_lacks_replicas_for_a_durable_queue_is_told(
         queue.purge()
 
 
+@pytest.mark.breaking
 def test_shards_whose_node_does_not_answer_are_named_and_the_others_are_examined(
     say: Say, cluster: Cluster, name: str
 ) -> None:

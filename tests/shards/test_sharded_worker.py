@@ -12,8 +12,9 @@ import pytest
 
 from tests.rig.invariants import check
 from tests.worker.test_worker_exchanges import until
-from timeoutq import Ack, GiveUp, Lease, Outcome, Release, Retry, Task, Worker
+from timeoutq import Ack, GiveUp, Lease, Outcome, Release, Retry, Task, Worker, arguments
 from timeoutq.arguments import TaskList
+from timeoutq.calls import BYTES
 from timeoutq.sending import answer
 from timeoutq.shards import AsyncShardedQueue, ShardedQueue
 from timeoutq.shards.names import tags
@@ -261,6 +262,7 @@ def others(queue: ShardedQueue) -> list[str]:
     return names
 
 
+@pytest.mark.breaking
 async def test_a_worker_that_tends_nothing_helps_and_cleans_where_nobody_does(
     queue: ShardedQueue, others: list[str]
 ) -> None:
@@ -289,7 +291,11 @@ async def test_two_workers_tend_each_shard_and_workers_shows_which(queue: Sharde
 
 
 def worker_tending(worker: Worker) -> Any:
-    return lambda: None if worker._tending is None or worker._tending._chosen_at == 0 else worker._tending.tended
+    def tends() -> list[int] | None:
+        lane = worker._pump and worker._pump.lanes[0]
+        return lane.tends() if lane and lane.tends else None
+
+    return tends
 
 
 def test_a_worker_that_comes_or_goes_changes_only_its_own_shards() -> None:
@@ -398,6 +404,23 @@ async def test_what_handlers_found_goes_in_calls_of_a_mebibyte_at_most(queue: Sh
         assert [len(errand.acks) for errand in desk.parts[3]._posting()] == [2, 1, 2]
 
 
+async def test_what_a_queue_may_refuse_is_put_in_calls_of_its_own(queue: ShardedQueue) -> None:
+    async with AsyncShardedQueue(queue.name, queue.given[0], shards=SHARDS) as mine:
+        desk = Worker(mine, nothing, signals=False)._desk
+        desk.divide()
+        lease = Lease("t", "w:1:2#1@0", 0.0, fence=7)
+        for task in (
+            Task("a", unique=1),
+            Task("b"),
+            Task("c", unique=1),
+            Task("d", priority=1, improve=True),
+            Task("e"),
+        ):
+            desk.parts[3].post(Parcel(AckOfFound(lease, TaskList(), -1, None), arguments.tasks((task,))))
+        puts = [list(errand.call.read(b"A" * 3).tasks) for errand in desk.parts[3]._posting()]
+        assert puts == [[b"b", b"e"], [b"a", b"c", b"d"]]
+
+
 def test_the_record_tells_of_groups_before_a_task_with_a_group_is_put() -> None:
     queue = ShardedQueue("q", "redis://127.0.0.1:1", shards=SHARDS)
     talk = queue.division.talks[2]
@@ -449,3 +472,24 @@ async def test_a_paused_queue_gives_nothing(queue: ShardedQueue) -> None:
         assert worker.tally.claimed == 0
         queue.resume()
         await until(lambda: worker.tally.acked == 60)
+
+
+@pytest.mark.parametrize("size", [1, BYTES // 8], ids=["in parcels", "long acks"])
+async def test_results_go_to_the_shards_of_their_tasks_after_what_was_found_for_others(
+    queue: ShardedQueue, raw: Any, size: int
+) -> None:
+    async def handler(lease: Lease) -> Ack:
+        if lease.task.endswith("/found"):
+            return Ack(keep_id=False)
+        links = {f"https://h{i}.example/{lease.task[9:]}found": b"x" * size for i in range(12)}
+        return Ack(put=links, result=lease.task.encode(), keep_id=lease.task != PAGES[0])
+
+    pages = PAGES[:10]
+    queue.put(pages)
+    async with working(queue, handler, concurrency=20, burst=True) as worker:
+        found = await asyncio.to_thread(queue.results.wait, pages, timeout=30)
+    assert {task: one.result for task, one in found.items()} == {task: task.encode() for task in pages}
+    assert [task for task, one in found.items() if one.state is None] == [PAGES[0]]
+    assert queue.stats().done == len(pages) - 1
+    assert worker.tally.acked == len(pages) * 13
+    assert len({key.split("}")[0] for key in raw.scan_iter("*:result:*")}) > 1

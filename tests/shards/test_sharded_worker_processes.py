@@ -124,6 +124,7 @@ def test_a_cleaner_takes_back_what_ran_out_in_all_shards(queue: ShardedQueue, ru
     assert cleaner.wait(30) == 0
 
 
+@pytest.mark.breaking
 @pytest.mark.parametrize("words", [("worker",), ("worker", "--no-supervise"), ("cleaner",)])
 def test_what_starts_while_the_server_is_away_finds_the_shards_when_it_answers(
     name: str, tmp_path: Path, words: tuple[str, ...]
@@ -162,6 +163,7 @@ def test_a_worker_that_is_told_the_shards_of_a_new_queue_makes_its_record(url: s
         queue.purge()
 
 
+@pytest.mark.breaking
 @pytest.mark.parametrize("words", [("worker",), ("worker", "--no-supervise"), ("cleaner",)])
 def test_what_waits_for_a_queue_that_is_then_made_with_shards_begins_anew(
     name: str, tmp_path: Path, words: tuple[str, ...]
@@ -179,6 +181,7 @@ def test_what_waits_for_a_queue_that_is_then_made_with_shards_begins_anew(
         assert started.wait(30) == 0, run.log(started)
 
 
+@pytest.mark.breaking
 def test_workers_and_a_primary_die_and_every_page_is_done(name: str, tmp_path: Path) -> None:
     with (
         Cluster(3, 3, node_timeout_ms=QUICK, binary=valkey()) as cluster,

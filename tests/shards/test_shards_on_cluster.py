@@ -142,6 +142,7 @@ def test_a_plain_client_is_refused_on_a_cluster(cluster: Cluster, queue: Any) ->
         plain.put("b")
 
 
+@pytest.mark.breaking
 @pytest.mark.parametrize(("what", "timeout", "deadline"), [("the root", 4.0, 1.0), ("two shards", 2.0, 10.0)])
 def test_a_node_that_is_gone_costs_no_lease_on_the_others(
     what: str, timeout: float, deadline: float, name: str
@@ -174,6 +175,7 @@ def test_a_node_that_is_gone_costs_no_lease_on_the_others(
             wait_until(are_kept, timeout=3 * timeout)
 
 
+@pytest.mark.breaking
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_node_that_is_gone_fails_the_ids_of_its_shards_alone(kind: str, name: str) -> None:
     settings = {"cluster-require-full-coverage": False}

@@ -48,6 +48,7 @@ def deadline_of(page: Page, lease: Lease) -> float:
     return next(entry.at or 0.0 for entry in page if entry.task == lease.task)
 
 
+@pytest.mark.breaking
 def test_a_worker_keeps_its_leases_claims_and_stops_while_the_node_of_the_root_is_away(
     cluster: Cluster, name: str
 ) -> None:
@@ -120,6 +121,7 @@ def test_leases_on_living_nodes_do_not_wait_for_the_long_deadline_of_a_silent_on
         queue.purge()
 
 
+@pytest.mark.breaking
 def test_keepers_keep_leases_too(cluster: Cluster, name: str) -> None:
     tasks = elsewhere(cluster, name)[:8]
     lost: list[tuple[str, Answer]] = []

@@ -23,9 +23,11 @@ from timeoutq.shards.working import CLEANED, LIVE, TENDERS
 from timeoutq.worker import tending
 from timeoutq.worker.ends import LINGER, PRESSING, AckOfFound, Parcel
 from timeoutq.worker.exchanges import LATE, Exchanges
+from timeoutq.worker.lanes import Lane, Shared
+from timeoutq.worker.pace import Pace
 from timeoutq.worker.pump import Pump
+from timeoutq.worker.sharing import Strict
 from timeoutq.worker.sources import Source
-from timeoutq.worker.suspects import Suspects
 from timeoutq.worker.tending import CHOOSE_EVERY, IDLE, Tending
 
 SHARDS = 5
@@ -56,14 +58,17 @@ class Bench:
         self.queue, self.desk = queue, worker._desk
         self.desk.divide()
         self.crew = worker._crew(0)
-        talks = list(enumerate(queue.division.talks))
-        sources = [Source(self.desk, worker._pace, is_burst=False, part=part) for part, _ in talks]
-        cleaners = {part: Cleaner(queue, talk=talk) for part, talk in talks}
-        both = list(zip(sources, cleaners.values(), strict=True))
-        heartbeat: Any = SimpleNamespace(peers=1)
-        self.pump = Pump(self.desk, self.crew, both, Suspects(), worker._stopping, heartbeat)
-        self.tending = Tending(self.desk, self.pump, cleaners, worker.concurrency)
-        self.cleaners = cleaners
+        self.shared = Shared(worker.concurrency, self.crew, Strict(), worker._stopping)
+        pace = Pace(worker.concurrency, worker._ahead, queue.timeout, time.monotonic())
+        self.lane = Lane(self.desk, pace, self.shared)
+        self.shared.lanes.append(self.lane)
+        self.lane.open([
+            (Source(self.desk, pace, is_burst=False, part=part), Cleaner(queue, talk=talk))
+            for part, talk in enumerate(queue.division.talks)
+        ])  # fmt: skip
+        self.pump = Pump(self.shared, worker._voice)
+        self.tending = Tending(self.lane, worker.concurrency)
+        self.cleaners = self.lane.cleaners
 
     @property
     def parts(self) -> list[Exchanges]:
@@ -82,7 +87,7 @@ class Bench:
 
     def begin(self) -> list[int]:
         """Let the pump begin what it may; give the shards with an exchange."""
-        while self.pump._begin():
+        while self.lane.begin():
             pass
         return self.busy
 
@@ -131,7 +136,7 @@ async def test_all_shards_have_one_budget(make: Any) -> None:
     bench = make(concurrency=4, prefetch=0)
     bench.ready(0, 1, 2)
     assert bench.begin() == [0]
-    assert bench.pump.claiming == 4
+    assert bench.shared.claiming == 4
     assert [source.claiming for source in bench.sources] == [4, 0, 0, 0, 0]
 
 
@@ -150,7 +155,7 @@ async def test_max_tasks_is_for_all_shards_together_though_one_is_late(make: Any
     assert bench.begin() == [0]
     bench.parts[0]._began -= LATE + 1
     assert bench.begin() == [0]
-    assert bench.pump.claiming == 3
+    assert bench.shared.claiming == 3
 
 
 async def test_two_exchanges_are_under_way_and_the_shards_take_turns(make: Any) -> None:
@@ -195,7 +200,7 @@ async def test_a_full_outbox_does_not_wait_until_other_exchanges_have_ended(
 async def test_no_claim_stands_behind_the_bell_of_a_shard(make: Any) -> None:
     bench = make()
     bench.ready()
-    assert [bench.pump._next(part) for part in bench.parts] == [None] * SHARDS
+    assert [bench.lane._next(part) for part in bench.parts] == [None] * SHARDS
 
 
 async def test_a_worker_hears_the_bells_of_the_shards_that_it_tends(make: Any) -> None:
@@ -222,7 +227,7 @@ async def test_a_wait_that_is_cancelled_before_its_first_step_keeps_no_place_for
 
 async def test_a_shard_that_a_worker_begins_to_tend_is_looked_at_once(make: Any) -> None:
     bench = make()
-    assert (bench.tending.tended, bench.pump.starves) == ([], True)
+    assert (bench.tending.tended, bench.lane.starves) == ([], True)
     bench.tending._tend([2])
     assert bench.desk.woken.is_set()
     assert [source.part for source in bench.sources if not source.idle] == [2]
@@ -312,7 +317,7 @@ async def test_a_worker_helps_after_a_second_without_tasks_and_then_goes_on(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = make(concurrency=1)
-    now = [bench.pump.fed_at]
+    now = [bench.lane.fed_at]
     monkeypatch.setattr(tending, "time", SimpleNamespace(monotonic=lambda: now[0]))
     now[0] += IDLE - 0.01
     assert not bench.tending._is_free()
@@ -323,7 +328,7 @@ async def test_a_worker_helps_after_a_second_without_tasks_and_then_goes_on(
     assert [source.part for source in bench.sources if not source.idle] == [4]
     assert not bench.tending._is_free(), "the claim from shard 4 comes first"
     bench.ready()
-    bench.pump.fed_at = now[0]
+    bench.lane.fed_at = now[0]
     assert bench.tending._is_free(), "whoever has helped looks at once where else there is something"
     bench.crew.take([Lease("t", "w:1:2#1@0", 0.0, fence=7)])
     assert not bench.tending._is_free(), "no handler is free"
@@ -338,7 +343,7 @@ async def test_who_finds_nothing_to_help_with_asks_again_whether_a_burst_is_over
     await bench.tending._help()
     assert bench.desk.woken.is_set()
     assert not bench.tending._helps
-    assert bench.pump.starves
+    assert bench.lane.starves
 
 
 # ---- a plain queue, for comparison

@@ -17,15 +17,18 @@ from tests.rig.inside import seen
 from tests.rig.proxy import Fault, Proxy
 from timeoutq import Ack, Answer, AsyncQueue, GiveUp, Lease, Queue, Release, Retry, State, Worker
 from timeoutq.calls import BYTES
+from timeoutq.heartbeat import Heartbeat
 
 SHAPES = ["async", "thread", "awaited"]
 """The handler is an `async def`, a `def`, or a `def` that gives an awaitable."""
 MUCH = {f"much-{i}": b"x" * (BYTES // 2 + 1) for i in range(2)}
 
-ENDS: dict[str, tuple[Any, State]] = {
+ENDS: dict[str, tuple[Any, State | None]] = {
     "done": (None, State.DONE),
     "found": (Ack(put=["found-1", "found-2"]), State.DONE),
     "much": (Ack(put=MUCH), State.DONE),
+    "kept": (Ack(result=b"8"), State.DONE),
+    "forgotten": (Ack(keep_id=False), None),
     "again": (Ack(again_in=3600), State.SCHEDULED),
     "retried": (Retry(after=3600), State.SCHEDULED),
     "given up": (GiveUp("no"), State.FAILED),
@@ -140,7 +143,7 @@ async def test_what_handlers_give_ends_each_task_once_and_frees_its_place(
         await all_places_are_free(queue, worker, tasks, len(ENDS), len(ENDS) + 2)
         worker.stop()
         tally = await running
-    assert (tally.acked, tally.failed, tally.released, tally.lost) == (4 + len(ENDS) + 2, 3, 3, 0)
+    assert (tally.acked, tally.failed, tally.released, tally.lost) == (6 + len(ENDS) + 2, 3, 3, 0)
 
 
 @pytest.mark.parametrize("away", [False, True], ids=["server there", "server away"])
@@ -165,7 +168,7 @@ async def test_leases_that_are_lost_end_wherever_their_tasks_are_and_leave_the_o
         (waits,) = known - {*tasks.begun}
         queue.forget(waits, runs, ends)
         # as the heartbeat says, which may have asked before the server went away, or before the end was sent
-        assert worker._heartbeat is not None
+        assert isinstance(worker._heartbeat, Heartbeat)
         worker._heartbeat._on_lost([(leases[task], why) for task in (waits, runs, ends)])
         await until(lambda: runs not in [lease.task for lease in worker.running])
         proxy.disarm()
@@ -194,7 +197,7 @@ async def test_each_run_counts_once_for_max_tasks_and_for_the_durations(
         if how == "is lost":
             (lease,) = worker.held.values()
             queue.forget("first")
-            assert worker._heartbeat is not None
+            assert isinstance(worker._heartbeat, Heartbeat)
             worker._heartbeat._on_lost([(lease, Answer.LOST)])
             await until(lambda: not worker.running)
         elif how == "runs too long":

@@ -599,7 +599,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "an async generator function": (pages, "the handler pages is a generator function"),
     "a partial of a generator function": (functools.partial(numbers), "the handler numbers is a generator function"),
     "a number": (3, "handler must be callable, not int"),
-    "None": (None, "handler must be callable, not NoneType"),
+    "None": (None, "a worker takes a queue and a handler: write Worker(queue, handler)"),
     "a coroutine": (AsyncCall, "the handler AsyncCall takes ()"),
     "a def that takes nothing": (takes_nothing, r"the handler takes_nothing takes ()"),
     "a def that takes three": (takes_three, "the handler takes_three takes (lease"),

@@ -90,6 +90,7 @@ def test_a_put_of_499_links_of_10_kb_over_a_slow_link_is_carried_out_once(kind: 
     assert queue.claim(1)[0].payload == PAGE
 
 
+@pytest.mark.breaking
 @pytest.mark.parametrize("kind", FACES)
 def test_each_flush_of_a_long_put_has_a_deadline_of_its_own(kind: Any, url: str, queue: Queue) -> None:
     know_the_scripts(queue)
@@ -99,6 +100,7 @@ def test_each_flush_of_a_long_put_has_a_deadline_of_its_own(kind: Any, url: str,
     assert queue.stats().todos == 10
 
 
+@pytest.mark.breaking
 @pytest.mark.parametrize("kind", FACES)
 def test_a_single_heavy_task_is_put_and_claimed_over_a_slow_link(kind: Any, url: str, queue: Queue) -> None:
     page = os.urandom(MIB)
@@ -108,6 +110,7 @@ def test_a_single_heavy_task_is_put_and_claimed_over_a_slow_link(kind: Any, url:
         assert lease.payload == page
 
 
+@pytest.mark.breaking
 @pytest.mark.parametrize("kind", FACES)
 def test_a_heavy_put_to_a_server_that_does_not_know_the_script_outlasts_a_slow_link(
     kind: Any, url: str, queue: Queue, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
@@ -131,6 +134,7 @@ def test_an_ack_with_more_than_fits_puts_the_surplus_first(kind: Any, url: str, 
         assert {lease.payload for lease in mine.claim(500)} == {PAGE}
 
 
+@pytest.mark.breaking
 @pytest.mark.parametrize("kind", FACES)
 def test_a_link_that_carries_nothing_more_is_given_up_in_time(kind: Any, url: str, queue: Queue) -> None:
     with Proxy(url) as proxy, kind(queue.name, proxy.url, deadline=1) as mine:
@@ -184,6 +188,7 @@ def test_a_heavy_command_keeps_its_time_when_a_reply_before_it_comes_in_parts(
 # ---- while the server pauses
 
 
+@pytest.mark.breaking
 async def test_a_heavy_ack_while_the_server_pauses_is_carried_out_once_and_the_worker_goes_on(tmp_path: Path) -> None:
     with EmbeddedServer() as server, Queue("q", server.url, deadline=20) as queue:
         pid = server.pid
@@ -216,6 +221,7 @@ async def test_a_heavy_ack_while_the_server_pauses_is_carried_out_once_and_the_w
     assert (counters["acked"] - 1, counters.get("expired", 0)) == (501, 0)
 
 
+@pytest.mark.breaking
 async def test_acks_while_clients_are_paused_are_carried_out_once_and_the_worker_goes_on(tmp_path: Path) -> None:
     with EmbeddedServer() as server, redis.Redis.from_url(server.url) as raw:
         with Queue("q", server.url, deadline=20) as queue:

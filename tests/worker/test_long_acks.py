@@ -79,6 +79,7 @@ def not_done(queue: Queue) -> tuple[int, int]:
 # ---- one at a time
 
 
+@pytest.mark.breaking
 async def test_many_long_acks_over_a_slow_link_are_sent_once_each_and_others_beside_them(
     url: str, queue: Queue
 ) -> None:
@@ -333,6 +334,7 @@ async def test_a_lease_whose_long_ack_is_still_tried_is_not_taken_for_forgotten(
 # ---- drains
 
 
+@pytest.mark.breaking
 @pytest.mark.parametrize("size", [HALF, 700_000])
 async def test_what_a_handler_gave_before_sigterm_is_sent_within_the_drain_deadline(
     url: str, queue: Queue, size: int
@@ -457,6 +459,7 @@ async def test_after_max_tasks_a_long_ack_that_the_server_does_not_take_is_given
     assert queue.inspect("page").state is State.TODOS
 
 
+@pytest.mark.breaking
 async def test_after_max_tasks_a_long_ack_that_gets_on_again_has_the_time_that_it_needs(url: str, queue: Queue) -> None:
     async def handler(lease: Lease) -> Ack:
         return Ack(put=links(lease.task, 8))

@@ -211,7 +211,7 @@ async def test_a_process_that_was_stopped_is_not_told_of(
 
 
 def watch_of(*leases: Lease) -> loopwatch.LoopWatch:
-    return loopwatch.LoopWatch("mine", {lease.fence: Running(lease) for lease in leases}, {}, 3.0)
+    return loopwatch.LoopWatch("mine", [{lease.fence: Running(lease) for lease in leases}], {}, 3.0)
 
 
 class Running:

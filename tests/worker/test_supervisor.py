@@ -250,6 +250,7 @@ def test_processes_that_die_young_are_replaced_after_growing_pauses(queue: Queue
     assert worker.wait(20) == exit_codes.DONE
 
 
+@pytest.mark.breaking
 def test_a_process_that_alone_is_asked_to_end_drains_and_is_replaced(queue: Queue, run: Processes) -> None:
     queue.put([f"t{i}" for i in range(4)])
     worker = run.start("worker", queue.name, f"{HANDLERS}:work", "-c", "4", WORK="1.5")
@@ -340,7 +341,7 @@ def opened():
 def make(ledger):
     return Worker(opened(), "tests.rig.handlers:leave", burst=True, signals=False, ledger=ledger)
 
-code, words = supervise(Job(make, opened, 1, 100))
+code, words = supervise(Job(make, lambda: [opened()], 1, 100))
 print(words)
 sys.exit(code)
 """
@@ -523,7 +524,7 @@ def test_what_an_ended_process_held_is_given_back_and_only_who_died_by_itself_is
     ledger.hold(leases)
     for lease in leases[:2]:
         ledger.start(lease)
-    job = Job(lambda ledger: Worker(fake_async_queue(), work), lambda: AsyncQueue(queue.name, url), 1, 10)
+    job = Job(lambda ledger: Worker(fake_async_queue(), work), lambda: [AsyncQueue(queue.name, url)], 1, 10)
     reading, writing = os.pipe()
     child = _Child(12345, ledger, writing)
     _Supervisor(job, cast("_Signals", None))._report(child, died, blame=blame)
@@ -557,6 +558,7 @@ def test_orders_that_a_process_reads_at_once_are_all_heeded(monkeypatch: pytest.
         assert heard == expected, orders
 
 
+@pytest.mark.breaking
 def test_a_handler_has_the_time_that_the_drain_deadline_gives(queue: Queue, run: Processes) -> None:
     code = "from timeoutq import roster; roster.PATIENCE = 1.0;from timeoutq.cli import main; main()"
     queue.put("slow")

@@ -56,6 +56,7 @@ async def until(predicate: Callable[[], bool | Awaitable[bool]], seconds: float 
             await asyncio.sleep(0.005)
 
 
+@pytest.mark.breaking
 async def test_another_exchange_goes_on_beside_one_that_hangs(url: str, queue: Queue) -> None:
     async def handler(lease: Lease) -> None:
         pass

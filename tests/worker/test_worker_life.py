@@ -700,6 +700,7 @@ async def test_the_heartbeat_ends_when_the_last_end_of_a_lease_was_sent(
     assert order == ["release", "farewell"]
 
 
+@pytest.mark.breaking
 async def test_what_is_worked_on_is_never_taken_for_forgotten(url: str, queue: Queue) -> None:
     async def handler(lease: Lease) -> None:
         await asyncio.sleep(1.2)

@@ -47,6 +47,7 @@ def test_the_same_without_a_supervisor_by_leases_that_run_out(queue: Queue, run:
     assert "the lease ran out" in (queue.inspect("poison").error or "")
 
 
+@pytest.mark.breaking
 def test_two_thousand_tasks_survive_a_kill_every_half_second(queue: Queue, run: Processes) -> None:
     tasks = [f"task-{i}" for i in range(2000)]
     queue.put(tasks)
@@ -199,6 +200,7 @@ def test_workers_go_on_after_the_server_was_killed_and_came_back(tmp_path: Path)
             assert worker.wait(15) == 0
 
 
+@pytest.mark.breaking
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_worker_that_waits_for_its_server_ends_at_once_when_asked(tmp_path: Path, number: signal.Signals) -> None:
     with processes("redis://127.0.0.1:1/0", tmp_path) as run:

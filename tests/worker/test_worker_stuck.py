@@ -157,7 +157,7 @@ async def test_a_claim_that_brings_a_suspect_alone_does_not_mean_that_the_queue_
         working = asyncio.create_task(worker.run())
         await until(seen(worker, lambda pump: pump.source.idle))
         pump = pump_of(worker)
-        pump._receive(pump.source, Cleaner(mine), [suspect])
+        pump.lanes[0].receive(pump.source, Cleaner(mine), [suspect])
         assert not pump.source.idle
         pump._desk.wake()
         await until(lambda: queue.stats().done == 1)

@@ -231,14 +231,23 @@ class Ground:
 
     @contextmanager
     def worker(
-        self, queue: Queue, handler: str, *words: str, url: str | None = None, environment: dict[str, str] | None = None
+        self,
+        queue: Queue,
+        handler: str,
+        *words: str,
+        url: str | None = None,
+        environment: dict[str, str] | None = None,
+        others: Sequence[str] = (),
     ) -> Iterator[Crew]:
-        """Run `timeoutq worker` on a queue, and wait until all its processes have given a sign of life."""
+        """Run `timeoutq worker` on a queue, and wait until all its processes have given a sign of life.
+
+        `others` are the names of queues that the worker has besides, behind the first.
+        """
         before = self.workers(queue)
         count = int(words[words.index("-p") + 1]) if "-p" in words else 1
         path = f"{handlers.__name__}:{handler}"
         with self.command(
-            "worker", queue.name, path, "--log-level", "warning", *words, url=url, environment=environment
+            "worker", queue.name, *others, path, "--log-level", "warning", *words, url=url, environment=environment
         ) as crew:
             crew.until(lambda: self.workers(queue) >= before + count, "start")
             yield crew

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 
-from timeoutq.model import Lease, raw
+from timeoutq.model import Ack, Lease, raw
 
 NOTES = "TIMEOUTQ_BENCH_NOTES"
 """The environment variable that names the file where handlers note what they began, and when."""
@@ -37,8 +37,26 @@ if NOTES in os.environ:
 _work = float(os.environ.get(WORK, "0"))
 
 
+RESULT = b'{"value":' + b"1" * 90 + b"}"
+
+
 async def nothing(lease: Lease) -> None:
     """Do nothing."""
+
+
+async def give_result(lease: Lease) -> Ack:
+    """Give a result, and have the queue keep no id."""
+    return Ack(result=RESULT, keep_id=False)
+
+
+def __getattr__(name: str) -> object:
+    """Give `calls`, which runs the calls of `timeoutq.bench.called`: only this handler needs the packages for it."""
+    if name != "calls":
+        raise AttributeError(name)
+    from timeoutq.bench.called import app
+    from timeoutq.functions import Calls
+
+    return Calls(app("bench"))
 
 
 def nothing_in_thread(lease: Lease) -> None:

@@ -18,6 +18,8 @@ from itertools import count
 from typing import Any
 
 from timeoutq import arguments, rights, sending
+from timeoutq.arguments import How
+from timeoutq.batches import operations as of_batches
 from timeoutq.bench.ground import Ground, Measure, cpu_ms
 from timeoutq.bench.terms import Figure, Readings, Target
 from timeoutq.calls import BATCH, Call, Command
@@ -26,7 +28,10 @@ from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import TimeoutqError
 from timeoutq.hosts import operations
 from timeoutq.hosts.operations import Rule
-from timeoutq.model import HostRecord, Lease, Politeness, Record, State
+from timeoutq.model import HostRecord, Lease, Politeness, Record, State, Task
+from timeoutq.results import operations as of_results
+from timeoutq.schedules import operations as of_schedules
+from timeoutq.schedules.definition import Definition
 from timeoutq.scripts import script
 
 HOUR_MS = 3_600_000
@@ -133,8 +138,9 @@ class Scene:
         """Give the acts in order, all but `purge`."""
         yield self.rank  # from now on, the queue has priorities
         yield from (self.put, self.schedule, self.claims, self.replay, self.extend, self.ack, self.fail, self.release)
+        yield self.cancel
         yield from (self.crash, self.pull, self.forget, self.clean, self.prune, self.repair, self.look, self.transfer)
-        yield from (self.rules, self.block, self.ban, self.end_politeness, self.begin_politeness)
+        yield from (self.batch, self.tick, self.rules, self.block, self.ban, self.end_politeness, self.begin_politeness)
 
     def put(self) -> None:
         """Put tasks of one host, tasks of many hosts, and tasks without a host; put each of them twice."""
@@ -226,6 +232,18 @@ class Scene:
         for tasks in (some, *([lease.task for lease in _taken(leases, BATCH)] for leases in (self.flown, self.held))):
             self.run(*self.ops.forget((tasks,)))
 
+    def cancel(self) -> None:
+        """Cancel tasks that wait, and tasks that are held, and end the leases on the latter."""
+        some = self.urls(BATCH)
+        self.run(*self.ops.put((some,), self.queue.talk.nonce))
+        self.run(*self.ops.cancel((some,), b"bench", self.queue.talk.nonce))
+        for leases in (self.held, self.flown):
+            ended = _taken(leases, BATCH)
+            self.run(*self.ops.cancel(([lease.task for lease in ended],), b"bench", self.queue.talk.nonce))
+            self.run(*self.ops.extend(ended, HOUR_MS))
+            self.run(*(self.ops.note(lease, "1", "2", b"x" * 200) for lease in ended[:5]))
+            self.run(*self.ops.release(ended))
+
     def clean(self) -> None:
         """Do what a cleaner does, after leases ran out."""
         for _ in range(3):
@@ -234,6 +252,7 @@ class Scene:
         for _ in range(10):
             self.run(self.ops.requeue_expired(BATCH), self.ops.promote_due(), self.ops.plan(10_000))
         self.run(self.ops.beat("bench", {"pid": 1}))
+        self.run(*self.ops.publish("bench", {f"function{n}": ("0" * 16, "{}" * 1000) for n in range(BATCH)}))
 
     def prune(self) -> None:
         """Prune with two settings: all done tasks but the newest hundred are dropped, then none is dropped."""
@@ -261,7 +280,41 @@ class Scene:
         self.run(operations.host(self.ops, "big.example.com"))
         self.run(operations.page(self.ops, 0, 500), operations.page(self.ops, self.hosts // 2, 500))
         self.run(*self.ops.states((self.urls(BATCH),)))
+        self.run(of_results.look(self.ops, [id.encode() for id in self.urls(BATCH)]))
         self.run(self.ops.probe(*rights.trials()))
+
+    def tick(self) -> None:
+        """Let a schedule tick, as often as one call takes; declare as many as one call takes; read one."""
+        definition, nonce = Definition("{}", b"tick"), self.queue.talk.nonce
+        self.run(of_schedules.write(self.ops, nonce(), b"s", None, "r", 1, definition, "d"))
+        (stored,) = self.run(of_schedules.named(self.ops, b"s")).found
+        ids = [b"tick@%d" % number for number in range(BATCH)]
+        self.run(of_schedules.tick(self.ops, nonce(), stored, definition, ids, 0, 1, 0, 0))
+        self.run(of_schedules.renew(self.ops, {b"s%d" % number: "d" for number in range(BATCH)}))
+        self.run(of_schedules.write(self.ops, nonce(), b"s", stored, "x", 0))
+        self.run(*self.ops.forget((ids,)))
+
+    def batch(self) -> None:
+        """End the last tasks of as many batches as one call takes; put, look at and end a large batch."""
+        nonce = self.queue.talk.nonce
+        ids = [f"member{number}" for number in range(BATCH)]
+        names = [f"batch{number}" for number in range(BATCH)]
+        for id, name in zip(ids, names, strict=True):
+            self.run(*self.ops.put((id,), nonce, How(batch=name)))
+            callback = arguments.tasks((Task(f"after {name}", "x" * 2000),))
+            self.run(of_batches.seal(self.ops, nonce(), name, callback, "ended", 1000))
+        self.run(*self.ops.put((ids,), nonce, How(batch="large")))
+        joined = [of_batches.Joined("large", id.encode(), "open") for id in ids]
+        self.run(of_batches.restore_batch(self.ops, nonce, "large", joined, None))
+        self.run(of_batches.forget(self.ops, nonce(), "large"))
+        self.run(of_batches.restore_batch(self.ops, nonce, "large", joined, None))
+        self.run(of_batches.seal(self.ops, nonce(), "large", arguments.tasks(()), "done", 1000))
+        self.run(of_batches.members(self.ops, "large", 1, BATCH), of_batches.page(self.ops, "0", BATCH))
+        self.run(*self.ops.forget((ids,)))
+        self.run(of_batches.named(self.ops, names))
+        self.run(*[of_batches.forget(self.ops, nonce(), name) for name in ("large", *names)])
+        self.promote(2)
+        self.run(*self.ops.forget(([f"after {name}" for name in names],)))
 
     def transfer(self) -> None:
         """Export and import tasks."""

@@ -21,7 +21,7 @@ from statistics import median
 from typing import Any
 
 from timeoutq import address
-from timeoutq.bench import clients, hosts, latency, limits, pauses, seen, spiders, workers
+from timeoutq.bench import calls, clients, hosts, latency, limits, pauses, seen, spiders, workers
 from timeoutq.bench.ground import Ground, Measure, told
 from timeoutq.bench.terms import FULL, QUICK, Figure, Readings, Sizes, Target
 from timeoutq.errors import InvalidInput
@@ -31,11 +31,17 @@ MEASURES: Sequence[Measure] = (
     limits.PING, limits.EVALSHA, clients.PUT_ONE, limits.SADD, clients.PUT_BULK,
     limits.BARE_1, clients.CLAIM_1, limits.BARE_10, clients.CLAIM_10,
     limits.BARE_100_APART, limits.BARE_500, clients.CLAIM_500,
-    limits.BARE_100, clients.CLAIM_100, workers.WORKER, workers.WORKER_2, workers.WORKER_DEF, workers.WORKER_DEF_2,
-    workers.PICKUP, workers.COLD, workers.LATE, workers.KILLED, workers.IDLE, clients.REQUEUE, clients.MEMORY,
-    clients.STARTS, hosts.POLITE, hosts.CPU, hosts.FAIR, workers.BURST, clients.GROWTH, hosts.CLAIMS, pauses.PAUSES,
-    seen.SEEN, latency.LATENCY, spiders.SPIDERS,
+    limits.BARE_100, clients.CLAIM_100, workers.WORKER, workers.WORKER_2, workers.WORKER_LANES,
+    calls.CALLS, calls.KEPT, workers.WORKER_RESULTS, workers.WORKER_DEF, workers.WORKER_DEF_2, workers.PICKUP,
+    calls.DELAY, calls.BULK, calls.WAIT, calls.MEMORY,
+    workers.COLD, workers.LATE, workers.KILLED, workers.IDLE, clients.REQUEUE, clients.MEMORY, clients.STARTS,
+    hosts.POLITE, hosts.CPU, hosts.FAIR, workers.BURST, clients.GROWTH, hosts.CLAIMS,
+    pauses.PAUSES, seen.SEEN, latency.LATENCY, spiders.SPIDERS,
 )  # fmt: skip
+
+
+_BESIDES: Mapping[str, Sequence[Measure]] = {"functions": [workers.WORKER_LANES]}
+"""Measurements that belong to several others, by the name that is short for these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +95,7 @@ def choose(only: Sequence[str], *, quick: bool = False, far: bool = False) -> li
     for name in names:
         # claim is short for claim-1, claim-10 and so on
         found = [by_name[name]] if name in by_name else [each for each in MEASURES if each.name.startswith(f"{name}-")]
+        found += _BESIDES.get(name, ())
         if not found:
             raise InvalidInput(f"no figure has the name {name!r:.60}; there are: {', '.join(by_name)}")
         chosen.update(each.name for each in found)

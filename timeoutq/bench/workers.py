@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,14 +30,14 @@ class Sight:
     acked: int
 
 
-def look(ground: Ground, queue: Queue) -> Sight:
-    """Read the counters."""
-    key = queue.operations.key
+def look(ground: Ground, *queues: Queue) -> Sight:
+    """Read the counters; of several queues, their sum."""
     pipe = ground.bare.pipeline(transaction=False)
     pipe.execute_command("TIME")
-    pipe.execute_command("HGET", key("stats"), "acked")
-    (seconds, micros), acked = pipe.execute()
-    return Sight(int(seconds) + int(micros) / 1e6, int(acked or 0))
+    for queue in queues:
+        pipe.execute_command("HGET", queue.operations.key("stats"), "acked")
+    (seconds, micros), *acked = pipe.execute()
+    return Sight(int(seconds) + int(micros) / 1e6, sum(int(found or 0) for found in acked))
 
 
 def _server_cpu(ground: Ground) -> float:
@@ -55,23 +55,37 @@ def _drain(ground: Ground, name: str, handler: str, processes: int, share: int) 
             return {name: tasks, f"{name}-server": cpu}
 
 
-def rate_of_acks(ground: Ground, queue: Queue, tasks: int) -> tuple[float, float | None]:
+def _lanes(ground: Ground) -> Readings:
+    each = ground.sizes.backlog // LANES
+    with ExitStack() as stack:
+        queues = [stack.enter_context(ground.queue()) for _ in range(LANES)]
+        for queue in queues:
+            ground.fill(queue.operations.key("todos"), each)
+        first, *others = queues
+        crew = stack.enter_context(ground.worker(first, "nothing", others=[queue.name for queue in others]))
+        crew.until(lambda: look(ground, *queues).acked > 0, "ack anything")
+        tasks, cpu = rate_of_acks(ground, first, each * LANES, *others)
+        return {"lanes": tasks, "lanes-server": cpu}
+
+
+def rate_of_acks(ground: Ground, queue: Queue, tasks: int, *others: Queue) -> tuple[float, float | None]:
     """Watch workers for a window, or until nearly all tasks are acked; give acks a second and the server's CPU in %."""
     window = ground.sizes.window
     time.sleep(window / 10)
-    first = last = look(ground, queue)
+    queues = (queue, *others)
+    first = last = look(ground, *queues)
     cpu = cpu_last = _server_cpu(ground)
     while last.at < first.at + window:
         time.sleep(window / 40)
-        seen, used = look(ground, queue), _server_cpu(ground)
+        seen, used = look(ground, *queues), _server_cpu(ground)
         if seen.acked > 0.95 * tasks:
             break  # it is as if the window had ended a moment before
         last, cpu_last = seen, used
     if last.at == first.at:
         # there was too little to be watched: the whole counts
-        while not queue.drained():
+        while not all(one.drained() for one in queues):
             time.sleep(window / 40)
-        last = look(ground, queue)
+        last = look(ground, *queues)
         return last.acked / max(1e-3, last.at - first.at), None
     span = last.at - first.at
     return (last.acked - first.acked) / span, 100 * (cpu_last - cpu) / span
@@ -291,6 +305,21 @@ WORKER = _drain_measure(
 WORKER_2 = _drain_measure(
     "worker-2", "two worker processes with a no-op async def", "nothing", 2, "worker",
     Target("ratio", "≥", 1.4, unless=("worker-2-server", 90.0)),
+)  # fmt: skip
+WORKER_RESULTS = _drain_measure(
+    "functions-results", "a worker whose async def gives a result of 100 bytes; no ids are kept", "give_result", 1,
+    "worker", Target("ratio", "≥", 0.4), share=5,
+)  # fmt: skip
+LANES = 3
+"""How many queues the worker with several queues has."""
+WORKER_LANES = Measure(
+    "lanes",
+    [
+        Figure("lanes", "a worker with three queues in strict order, and a no-op async def", "tasks/s", "worker",
+               Target("ratio", "≥", 0.9)),
+        Figure("lanes-server", "the server's CPU during lanes", "% of a core"),
+    ],
+    _lanes,
 )  # fmt: skip
 WORKER_DEF = _drain_measure(
     "worker-def", "a worker with a no-op def, in threads", "nothing_in_thread", 1, "bare-100",

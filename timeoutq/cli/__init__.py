@@ -14,6 +14,8 @@ try:
     from timeoutq.cli import serving as serving
     from timeoutq.cli import looking as looking
     from timeoutq.cli import hosts as hosts
+    from timeoutq.cli import calling as calling
+    from timeoutq.cli import scheduling as scheduling
     from timeoutq.cli import sets as sets
     from timeoutq.cli import moving as moving
     from timeoutq.cli import operating as operating

@@ -20,12 +20,14 @@ from timeoutq import exit_codes
 from timeoutq.cli.completion import queue_names
 from timeoutq.errors import InvalidInput, ServerError, TimeoutqError, Unavailable
 from timeoutq.exit_codes import DONE, INTERRUPTED, USAGE
+from timeoutq.exit_codes import LATE as LATE
 from timeoutq.exit_codes import LOST as LOST
 from timeoutq.exit_codes import NOTHING as NOTHING
 from timeoutq.exit_codes import SERVER as SERVER
 from timeoutq.text import age, safe
 
 if TYPE_CHECKING:
+    from timeoutq.model import Outcome
     from timeoutq.shards import AnyQueue
 
 T = TypeVar("T")
@@ -114,10 +116,11 @@ def saying_how_far(far: Callable[[], tuple[int, str]]) -> Iterator[None]:
         raise
 
 
-def patiently(step: Callable[[], T], wait: float) -> T:
+def patiently(queue: AnyQueue, step: Callable[[], T], wait: float) -> T:
     """Take a step of long work; if the server is away, wait for it, `wait` seconds at most, and take the step again.
 
-    The step may be taken twice: what it brings in must not be brought in twice by that. Says when it waits.
+    A server that has never answered is not waited for: its address may be wrong. The step may be taken twice: what it
+    brings in must not be brought in twice by that. Says when it waits.
     """
     from timeoutq import flows, retry
 
@@ -130,7 +133,7 @@ def patiently(step: Callable[[], T], wait: float) -> T:
                 raise
             now = time.monotonic()
             if not failures:
-                began = now
+                began, wait = now, wait if queue.met else 0.0
                 if wait > 0:
                     say(f"waits for the server, {age(wait)} at most (--wait): {error}")
             failures += 1
@@ -197,6 +200,8 @@ def open_queue(
 @contextmanager
 def known_queue(name: str, url: str | None, url_file: Path | None) -> Iterator[AnyQueue]:
     """Open a queue that must exist; end the command with exit code 1 when nothing was ever put to the queue."""
+    if ":" in name:
+        raise InvalidInput(f"{name!r:.80} is not a queue name: calls of an App are in queues of their own names")
     with open_queue(name, url, url_file) as opened:
         if not opened.exists():
             unknown(opened)
@@ -225,6 +230,18 @@ def new_words(queue: AnyQueue) -> str:
         return ""
     alike = " or ".join(directory.meant(queue, queue.name, 0.5))
     return f"queue {queue.name} is new here; did you mean {alike}?" if alike else ""
+
+
+def with_ended(queue: AnyQueue, outcome: Outcome) -> Outcome:
+    """Answer done for each id that no state holds and whose result is kept: the id of a call is not kept in done."""
+    from timeoutq.model import Answer
+    from timeoutq.model import Outcome as Answers
+
+    unknown = [task for task, answer in outcome.items() if answer is Answer.UNKNOWN]
+    ended = queue.results.look(unknown) if unknown else {}
+    done = {task for task, one in ended.items() if one.state is None and one.result is not None}
+    codes = [ord("d") if task in done else code for (task, _), code in zip(outcome.items(), outcome.codes, strict=True)]
+    return Answers(outcome.tasks, bytes(codes)) if done else outcome
 
 
 def sure(question: str, yes: bool) -> None:

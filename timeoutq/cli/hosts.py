@@ -254,5 +254,5 @@ def why(queue: Name, task: TaskName, url: Url = None, url_file: UrlFile = None, 
                  ("releases", releases(found.info)), ("last error", found.info.error), ("near", found.near),
                  *(("traceback", line) for line in trace[-LAST_LINES:])]  # fmt: skip
         sink.rows(("what", "value"), [line for line in lines if line[1] is not None])
-    if found.info.state is None:
+    if found.info.state is None and found.code != "done":
         raise typer.Exit(NOTHING)

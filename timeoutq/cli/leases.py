@@ -133,6 +133,7 @@ def ack(
         int | None, typer.Option(metavar="N", help="The priority of the --put tasks.", show_default=False)
     ] = None,
     improve: Annotated[bool, typer.Option("--improve", help="As --improve of put, for the --put tasks.")] = False,
+    rerun: Annotated[bool, typer.Option("--rerun", help="As --rerun of put, for the --put tasks.")] = False,
     again_in: Annotated[
         float | None, typer.Option(parser=seconds, metavar="TIME", help="Schedule the task again after this.")
     ] = None,
@@ -141,14 +142,14 @@ def ack(
     """End leases as done; exit 4 when a lease is lost."""
     from timeoutq.model import Outcome, Task, raw
 
-    if not found and (group is not None or priority is not None or improve):
-        raise InvalidInput("--group, --priority and --improve are about the tasks of --put: give --put as well")
+    if not found and (group is not None or priority is not None or improve or rerun):
+        raise InvalidInput("--group, --priority, --improve and --rerun are about the tasks of --put: add --put")
     leases = _leases(given_ids(tasks), token)
     with open_queue(queue, url, url_file) as opened:
         if found:
             if len(leases) != 1:
                 raise InvalidInput("--put works with one lease only")
-            links = [Task(link, group=group, priority=priority, improve=improve) for link in found]
+            links = [Task(link, group=group, priority=priority, improve=improve, rerun=rerun) for link in found]
             opened.ack(leases[0], put=links, again_in=again_in)
             report(Outcome([raw(leases[0].task)], b"O"), as_json)
         else:

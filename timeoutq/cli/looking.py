@@ -33,17 +33,19 @@ from timeoutq.cli.app import (
     stop,
     unknown,
     unknown_words,
+    with_ended,
 )
 from timeoutq.cli.completion import queue_names
-from timeoutq.cli.printing import Sink, iso, plain, progress, releases
+from timeoutq.cli.printing import Sink, far, iso, plain, progress, releases
 from timeoutq.cli.reading import duration, given_ids, ids_of, moment, seconds
 from timeoutq.errors import InvalidInput, TimeoutqError, Unavailable
 from timeoutq.model import State, TaskId
 from timeoutq.text import age, safe
 
 if TYPE_CHECKING:
+    from timeoutq.counts import Stats
     from timeoutq.directory import Listed
-    from timeoutq.model import Page, Stats
+    from timeoutq.model import Page
     from timeoutq.shards import AnyQueue
     from timeoutq.watch.doctor import Finding
     from timeoutq.watch.limits import Limits
@@ -233,7 +235,7 @@ def _page(opened: AnyQueue, state: State, cursor: str | None, n: int) -> Page:
 
 @app.command(rich_help_panel="Looking")
 def inspect(queue: Name, task: TaskName, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
-    """Show everything about one task; exit 1 when the task is in no state."""
+    """Show everything about one task; exit 1 when the task is in no state, and no result of it is kept."""
     with known_queue(queue, url, url_file) as opened:
         info = opened.inspect(task)
     sink = Sink(as_json)
@@ -242,7 +244,8 @@ def inspect(queue: Name, task: TaskName, url: Url = None, url_file: UrlFile = No
     else:
         facts: dict[str, Any] = {
             "task": info.task,
-            "state": info.state or "unknown: no state holds it",
+            "state": info.state or ("done, its id is not kept" if info.has_result else "unknown: no state holds it"),
+            "result": "kept for a time" if info.has_result else None,
             "due": iso(info.due),
             "lease left": None if info.lease_left is None else age(info.lease_left),
             "deadline": iso(info.deadline),
@@ -250,6 +253,8 @@ def inspect(queue: Name, task: TaskName, url: Url = None, url_file: UrlFile = No
             "priority": info.priority or None,
             "runs again": "once this run has ended: it was put meanwhile" if info.again else None,
             "holder": info.holder,
+            "cancelled by": info.cancelled_by,
+            "progress": None if info.progress is None else far(info.progress),
             "failures": info.failures or None,
             "crashes": info.crashes or None,
             "releases": releases(info),
@@ -259,7 +264,7 @@ def inspect(queue: Name, task: TaskName, url: Url = None, url_file: UrlFile = No
         }
         rows = [(name, value) for name, value in facts.items() if value is not None]
         sink.rows(("fact", "value"), [*rows, *(("traceback", line) for line in (info.traceback or "").splitlines())])
-    if info.state is None:
+    if info.state is None and not info.has_result:
         raise typer.Exit(NOTHING)
 
 
@@ -271,7 +276,10 @@ def states(
     count: Annotated[bool, typer.Option("--count", help="Only count the tasks in each state.")] = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Say for each task in which state it is; exit 1 when none of the tasks is in a state."""
+    """Say for each task in which state it is; exit 1 when none of the tasks is in a state.
+
+    A call that has returned is done for as long as its result is kept.
+    """
     from timeoutq import transfer
 
     if bool(tasks) == (file is not None):
@@ -280,7 +288,7 @@ def states(
     with known_queue(queue, url, url_file) as opened:
         given: Iterator[TaskId] = iter(given_ids(tasks)) if file is None else ids_of(file, null)
         for batch in transfer.parts(given):
-            outcome = opened.states(batch)
+            outcome = with_ended(opened, opened.states(batch))
             totals.update(outcome.counts())
             if not count:
                 sink.rows(("task", "state"), ((task, answer.value) for task, answer in outcome.items()))

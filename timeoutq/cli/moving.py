@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -35,14 +36,22 @@ from timeoutq.cli.printing import Sink, length, progress
 from timeoutq.cli.reading import LONGEST_LINE, Wait, lines_of, piped_in
 from timeoutq.cli.sets import PANEL
 from timeoutq.errors import InvalidInput
-from timeoutq.model import HostRecord, Politeness, Record, State, raw
+from timeoutq.model import HostRecord, Politeness, Record, State, raw, text
+from timeoutq.text import safe
 
 if TYPE_CHECKING:
+    from timeoutq.batches.operations import Joined, Sealed
     from timeoutq.shards import AnyQueue
-    from timeoutq.transfer import Item
+    from timeoutq.transfer import Header, Item
 
 MANY = 1000
 """To put back more tasks than this, the command asks first."""
+
+NAMED = 5
+"""At most this many batches that are left out are named."""
+
+LOOKED = 100
+"""Of at most this many groups, an import looks whether their rules are there."""
 
 SHOWN = 3
 """For at most this many broken lines the command says what is wrong with them."""
@@ -121,28 +130,37 @@ def export(
     without_done: Annotated[bool, typer.Option("--without-done", help="Leave done tasks out.")] = False,
     url: Url = None, url_file: UrlFile = None,
 ) -> None:  # fmt: skip
-    """Print the queue as JSON lines: its politeness, its hosts, and one line per task.
+    """Print the queue as JSON lines: its politeness, hosts, schedules, tasks and batches.
 
     The line of a task has its state, due time, failures, crashes, last error,
     group, priority and payload; the line of a host has its rules, block or ban,
-    and how often it was visited. With --state, only tasks are printed.
+    and how often it was visited. Results of tasks are left out: who waits for
+    them waits on this queue. A batch has one line for each of its tasks, and then a
+    line with what it is sealed with. With --state, only tasks are printed, and
+    stderr names the batches that are not over.
 
     `timeoutq import` reads these lines. For a picture of one moment, pause the
     queue first; without a pause, each task is printed once, as it was when export
-    read it. Exit 1 when there is no task and no host.
+    read it. Exit 1 when there is no task and no host. The last line says that the
+    export is whole.
 
     A queue with --keep-done compact has no ids of its done tasks: export the rest
     with --without-done.
     """
-    from timeoutq import transfer
+    from timeoutq import carrying, transfer
+    from timeoutq.batches import lines as batch_lines
 
     written = met = 0
     with known_queue(queue, url, url_file) as opened:
         wanted = transfer.exported(opened, states or (), without_done=without_done)
-        sys.stdout.write(transfer.header(opened, whole=not states) + "\n")
+        left = carrying.open_batches(opened)
+        sys.stdout.write(transfer.header(opened, whole=not states, batches=len(left)) + "\n")
         for hosts in () if states else transfer.hosts(opened):
             sys.stdout.write("".join(transfer.write_host(host) + "\n" for host in hosts))
             met += len(hosts)
+        for schedules in () if states else transfer.schedules(opened):
+            sys.stdout.write("".join(one.line() + "\n" for one in schedules))
+            met += len(schedules)
         total = sum(transfer.size(opened, state) for state in wanted)
         with (
             saying_how_far(lambda: (written, f"{written:,} of about {total:,} tasks were written, not all")),
@@ -153,8 +171,25 @@ def export(
                 sys.stdout.flush()  # so that every line that is counted is really written
                 written += len(records)
                 tell(written, written)
+            # last, so that an import finds the tasks before their batches
+            for batches in () if states else carrying.batches(opened):
+                sys.stdout.write("".join(batch_lines.write(one) + "\n" for one in batches))
+        sys.stdout.write(transfer.footer() + "\n")
+        left = carrying.open_batches(opened) if states else {}
+    if left:
+        _say_left_out(queue, left)
     if not written and not met:
         stop(NOTHING, f"queue {queue} has no tasks" + (f" in {', '.join(states)}" if states else ""))
+
+
+def _say_left_out(queue: str, batches: Mapping[str, str | None]) -> None:
+    names = f"{', '.join(list(batches)[:NAMED])}{', …' if len(batches) > NAMED else ''}"
+    callbacks = [callback for callback in batches.values() if callback is not None]
+    cure = "let them end first, or put their tasks into batches again after the import, and seal these"
+    if callbacks:
+        shown = f"{', '.join(callbacks[:NAMED])}{', …' if len(callbacks) > NAMED else ''}"
+        cure += f"; before that, forget the callbacks there, which would wait for ever: {shown}"
+    say(f"the export leaves out batches of queue {queue} that are not over ({len(batches):,}): {names}: {cure}")
 
 
 class BrokenLine(InvalidInput):
@@ -173,9 +208,20 @@ class Import:
         self.taken = 0
         """The number of lines, from the first on, that need not be read again."""
         self.restored = self.known = self.broken = self.hosts = self.hosts_known = 0
+        self.schedules = self.schedules_known = self.batches = self.members = 0
+        self.refused: list[Sealed] = []
+        """Batches that the queue does not take; their callbacks wait for ever."""
+        self.is_cut = False
+        """Whether an export among the lines has promised a last line, and has none."""
+        self.open_batches = 0
+        """How many batches are not over, as the first line tells."""
+        self.groups: dict[str, None] = {}
+        """Groups, `LOOKED` at most, whose rules the lines do not bring in."""
+        self._lacks_rules = self._awaits_end = False
 
     def counts(self) -> dict[str, int]:
         """Give what became of the lines."""
+        timed = {"schedules": self.schedules, "schedules_known": self.schedules_known}
         return {
             "lines": self.taken,
             "restored": self.restored,
@@ -183,6 +229,10 @@ class Import:
             "broken": self.broken,
             "hosts": self.hosts,
             "hosts_known": self.hosts_known,
+            **(timed if any(timed.values()) else {}),
+            **({"batches": self.batches, "members": self.members} if self.batches else {}),
+            **({"without_rules": len(self.groups)} if self.groups else {}),
+            **({"cut": 1} if self.is_cut else {}),
         }
 
     def chunks(self, lines: Iterator[bytes], skip: int) -> Iterator[tuple[int, int, list[Item]]]:
@@ -190,13 +240,16 @@ class Import:
 
         Raises `BrokenLine`, after the tasks before it were given.
         """
+        from timeoutq.batches.operations import Sealed
         from timeoutq.calls import BATCH
+        from timeoutq.transfer import Header
 
         chunk: list[Item] = []
         size = read = number = 0
         for number, line in enumerate(lines, 1):
             read += len(line)
             if number > 1 and (number <= skip or not line.strip()):  # the first line is read each time
+                self._skip(line)
                 continue
             try:
                 found = _item_of(number, line)
@@ -208,7 +261,13 @@ class Import:
                     yield number - 1, read, chunk
                 self.taken = number - 1
                 raise BrokenLine(f"line {number} is broken: {error}") from error
-            if found is not None and (isinstance(found, Record) or not self.tasks_only):
+            if isinstance(found, Header):
+                self._note(found)
+            elif isinstance(found, Sealed) and self.tasks_only:
+                self.refused.append(found)
+            self._note_group(found)
+            tells = not isinstance(found, Header) or found.politeness is not None or found.batches
+            if isinstance(found, Record) or (tells and not self.tasks_only):
                 chunk.append(found)
                 size += len(line)
             if len(chunk) >= BATCH or size > CHUNK_BYTES:
@@ -217,6 +276,40 @@ class Import:
         if chunk:
             yield number, read, chunk
         self.taken = number
+        self.is_cut |= self._awaits_end
+
+    def _skip(self, line: bytes) -> None:
+        from timeoutq.transfer import Header, read_line
+
+        if line.startswith(b'{"timeoutq":'):
+            with suppress(InvalidInput):
+                found = read_line(line)
+                if isinstance(found, Header):
+                    self._note(found)
+
+    def _note(self, header: Header) -> None:
+        if not header.is_last:
+            self.is_cut |= self._awaits_end  # another export begins where the one before it has not ended
+            self._lacks_rules = header.rules > 0
+        self._awaits_end = header.ends and not header.is_last
+
+    def _note_group(self, item: Item) -> None:
+        if len(self.groups) >= LOOKED:
+            return
+        if isinstance(item, Record) and self._lacks_rules and item.group is not None:
+            self.groups[item.group] = None
+        elif self.tasks_only and isinstance(item, HostRecord) and (item.delay, item.per_host) != (None, None):
+            self.groups[text(item.host)] = None
+
+    def look_for_rules(self) -> None:
+        """Keep of the groups only those that have no rules in the queue."""
+        usual = self.queue.stats().politeness if self.groups else None
+        if usual is None:
+            return
+        for name in list(self.groups):
+            found = self.queue.hosts.inspect(name)
+            if (found.delay, found.per_host) != (usual.delay, usual.per_host):
+                del self.groups[name]
 
     def _leave_out(self, number: int, error: InvalidInput) -> None:
         self.broken += 1
@@ -226,21 +319,66 @@ class Import:
     def step(self, number: int, items: list[Item]) -> None:
         """Bring in what some lines tell: their tasks in one atomic step, and before that their hosts in one."""
         from timeoutq import transfer
+        from timeoutq.batches.operations import Joined, Sealed
+        from timeoutq.schedules.definition import Stored
+        from timeoutq.transfer import Header
 
-        wait = self.wait if self.taken else 0.0  # who has never answered may have another address
         for item in items:
-            if isinstance(item, Politeness):
-                self._adopt(item)
+            if isinstance(item, Header):
+                self._begin(item)
         # before their tasks, so that bans, blocks and delays count for them at once
         if hosts := [item for item in items if isinstance(item, HostRecord)]:
-            taken = patiently(partial(transfer.restore_hosts, self.queue, hosts), wait)
+            taken = patiently(self.queue, partial(transfer.restore_hosts, self.queue, hosts), self.wait)
             self.hosts += taken
             self.hosts_known += len(hosts) - taken
+        if schedules := [item for item in items if isinstance(item, Stored)]:
+            new = patiently(self.queue, partial(transfer.restore_schedules, self.queue, schedules), self.wait)
+            self.schedules += new
+            self.schedules_known += len(schedules) - new
         if records := [item for item in items if isinstance(item, Record)]:
-            outcome = patiently(partial(transfer.restore, self.queue, records), wait)
+            outcome = patiently(self.queue, partial(transfer.restore, self.queue, records), self.wait)
             self.restored += outcome.added
             self.known += len(outcome) - outcome.added
+        if batches := [item for item in items if isinstance(item, Joined | Sealed)]:
+            self._batches(batches)
         self.taken = number
+
+    def _batches(self, batches: list[Joined | Sealed]) -> None:
+        from timeoutq import carrying
+        from timeoutq.batches.operations import Sealed
+        from timeoutq.shards import ShardedQueue
+
+        seals = [one for one in batches if isinstance(one, Sealed)]
+        if isinstance(self.queue, ShardedQueue):  # it has no batches
+            self.refused += seals
+            return
+        new, refused = patiently(self.queue, partial(carrying.restore_batches, self.queue, batches), self.wait)
+        self.batches += len(seals) - len(refused)
+        self.members += new
+        self.refused += refused
+
+    def _begin(self, header: Header) -> None:
+        """Prepare the queue for an export. Raises `InvalidInput` if it cannot be brought in."""
+        from timeoutq.shards import ShardedQueue
+
+        if header.batches and not isinstance(self.queue, ShardedQueue):
+            self.open_batches = header.batches
+            self._refuse_workers()
+        if header.politeness is not None:
+            self._adopt(header.politeness)
+
+    def _refuse_workers(self) -> None:
+        from timeoutq.watch.snapshot import is_gone
+
+        name, stats = self.queue.name, self.queue.stats()
+        if stats.paused or all(is_gone(worker, stats.now) for worker in self.queue.workers()):
+            return
+        pause = f"timeoutq pause {name}, and after the import timeoutq resume {name}" if self.queue.exists() else ""
+        raise InvalidInput(
+            f"the file has batches that are not over ({self.open_batches:,}), and workers run on queue {name}: a task "
+            "that they end before its batch is in may count as not done; stop the workers and import then"
+            + (f", or: {pause}" if pause else "")
+        )
 
     def _adopt(self, given: Politeness) -> None:
         from timeoutq import transfer
@@ -250,8 +388,36 @@ class Import:
             say(f"queue {self.queue.name} keeps its own politeness, {_words(kept)}; the file has {_words(given)}")
 
 
-def _item_of(number: int, line: bytes) -> Item | None:
-    """Read one line of an export; None for a line that tells nothing. Raises `InvalidInput`."""
+def _say_refused(queue: str, refused: Sequence[Sealed]) -> None:
+    names = f"{', '.join(one.batch for one in refused[:NAMED])}{', …' if len(refused) > NAMED else ''}"
+    callbacks = [safe(one.callback) for one in refused if one.callback]
+    cure = ""
+    if callbacks:
+        shown = f"{', '.join(callbacks[:NAMED])}{', …' if len(callbacks) > NAMED else ''}"
+        cure = f"; forget the callbacks that wait for them, which would wait for ever: {shown}"
+    say(
+        f"batches of the file that are not in queue {queue} now ({len(refused):,}), because of --tasks-only, or "
+        f"because the queue lies in shards, or has sealed others of these names: {names}{cure}"
+    )
+
+
+def _say_unruled(queue: AnyQueue, groups: Sequence[str]) -> None:
+    names = f"{', '.join(groups[:NAMED])}{', …' if len(groups) > NAMED else ''}"
+    polite = (
+        ""
+        if queue.stats().politeness
+        else f"make the queue polite (timeoutq configure {queue.name} --delay 0 --per-host 10000), "
+    )
+    say(
+        f"tasks are in queue {queue.name} now, and the rules of their groups are not ({len(groups):,}): {names}. The "
+        "limits of functions are such rules: until a caller or a worker declares them, these calls run without a "
+        f"limit. Before workers run, {polite}import an export of the whole queue, without --state and --tasks-only "
+        f"(what is there stays), or set the rules: timeoutq host {queue.name} GROUP --per-host N --delay TIME"
+    )
+
+
+def _item_of(number: int, line: bytes) -> Item:
+    """Read one line of an export. Raises `InvalidInput`."""
     from timeoutq import transfer
 
     if number == 1 and not transfer.is_header(line):
@@ -276,12 +442,12 @@ def import_tasks(
     ] = 0,
     lenient: Annotated[bool, typer.Option("--lenient", help="Leave broken lines out, and count them.")] = False,
     tasks_only: Annotated[
-        bool, typer.Option("--tasks-only", help="Leave the politeness and the hosts of the file out.")
+        bool, typer.Option("--tasks-only", help="Leave all but the tasks of the file out.")
     ] = False,
     wait: Wait = "5m",  # type: ignore[assignment]  # typer parses the default
     shards: Shards = None, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Bring in what export printed: the politeness, the hosts, and each task as it was.
+    """Bring in what export printed: the politeness, the hosts, each task as it was, the batches.
 
     What the queue has already stays: a task that it knows, its own politeness,
     the rules of a host that has rules, the counts of a host that was visited. So
@@ -289,12 +455,17 @@ def import_tasks(
     is not polite does not become polite: the command ends with exit code 2, and
     brings nothing in; make the queue polite, or give --tasks-only.
 
+    Let no worker run before an import of batches is through: a task that ends
+    before its batch is in may count as not done. If workers run on a queue that
+    is not paused, the command ends with exit code 2, and brings nothing in.
+
     "known" counts tasks that the queue had already. If the network lost the
     answer to a step with such tasks in it, the tasks that this step itself has
     brought in count as known, too.
 
     Tasks that were in progress become ready. A broken line ends the command with
-    exit code 1; no later line is brought in.
+    exit code 1; no later line is brought in. So does a file that lacks the last
+    line of its export, because it was cut; what it has is brought in.
     """
     if file is None and piped_in() is None:
         raise InvalidInput("name a file, or pipe in what export printed")
@@ -304,7 +475,8 @@ def import_tasks(
         chunks = work.chunks(lines_of(file), skip_lines)
 
         def far() -> tuple[int, str]:
-            return work.taken, f"{work.taken:,} lines were taken; go on with --skip-lines {work.taken}"
+            first = ", before workers run" if work.open_batches else ""
+            return work.taken, f"{work.taken:,} lines were taken; go on with --skip-lines {work.taken}{first}"
 
         broken: BrokenLine | None = None
         with saying_how_far(far), progress("importing", total) as tell:
@@ -318,11 +490,31 @@ def import_tasks(
                 number, read, items = found
                 work.step(number, items)
                 tell(read, work.restored + work.known)
+        work.look_for_rules()
+        _tell(work, as_json)
+    if broken is not None:
+        say(str(broken))
+        stop(NOTHING, "no later line was brought in; --lenient leaves broken lines out")
+    if work.is_cut:
+        stop(
+            NOTHING,
+            "the file is cut: the last line of its export is missing. What the file has is in; before workers run, "
+            "export again, and import the whole file: what is there stays",
+        )
+
+
+def _tell(work: Import, as_json: bool) -> None:
     sink = Sink(as_json)
     if as_json:
         sink.document(work.counts())
     else:
         sink.rows(("what", "count"), work.counts().items())
-    if broken is not None:
-        say(str(broken))
-        stop(NOTHING, "no later line was brought in; --lenient leaves broken lines out")
+    if work.refused:
+        _say_refused(work.queue.name, work.refused)
+    if work.groups:
+        _say_unruled(work.queue, list(work.groups))
+    if work.broken and (work.open_batches or work.batches):
+        say(
+            "a line that is left out may be a task of a batch, what the batch is sealed with, or its callback: see to "
+            "these batches, or mend the lines and import them into an empty queue"
+        )

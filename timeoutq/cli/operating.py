@@ -1,4 +1,4 @@
-"""The commands of an operator: retry, forget, pause, resume, configure, purge.
+"""The commands of an operator: retry, cancel, forget, pause, resume, configure, purge.
 
 `app.py` runs them.
 """
@@ -28,11 +28,13 @@ from timeoutq.cli.app import (
     open_queue,
     say,
     sure,
+    with_ended,
 )
 from timeoutq.cli.printing import Sink, length, report
 from timeoutq.cli.reading import given_ids, seconds
+from timeoutq.counts import Stats
 from timeoutq.errors import InvalidInput
-from timeoutq.model import Politeness, State, Stats
+from timeoutq.model import Politeness, State
 
 if TYPE_CHECKING:
     from timeoutq.model import Outcome
@@ -105,6 +107,26 @@ def forget(
         outcome = opened.forget(tasks)
     report(outcome, as_json)
     if all(answer is Answer.UNKNOWN for answer in outcome):
+        raise typer.Exit(NOTHING)
+
+
+@app.command(rich_help_panel="Operating")
+def cancel(
+    queue: Name, tasks: Annotated[list[str], typer.Argument(metavar="TASK...", help="Task ids.")],
+    by: Annotated[str | None, typer.Option(help="Who cancels; by default the name of this client.")] = None,
+    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Cancel tasks that have not ended: they go to failed, running ones once their handlers stop.
+
+    For each, prints "cancelled", "cancelling" for one whose worker is told to
+    stop it, or where the task is. Exit 1 when nothing was cancelled.
+    """
+    from timeoutq.model import Answer
+
+    with known_queue(queue, url, url_file) as opened:
+        outcome = with_ended(opened, opened.cancel(tasks, by=by))
+    report(outcome, as_json)
+    if not any(answer in (Answer.CANCELLED, Answer.CANCELLING) for answer in outcome):
         raise typer.Exit(NOTHING)
 
 

@@ -20,7 +20,7 @@ from timeoutq.model import text
 from timeoutq.text import safe
 
 if TYPE_CHECKING:
-    from timeoutq.model import Outcome, TaskInfo
+    from timeoutq.model import Outcome, Progress, TaskInfo
 
 
 class Sink:
@@ -88,6 +88,12 @@ def releases(info: TaskInfo) -> str | int | None:
     if not info.host_releases:
         return info.releases or None
     return f"{info.releases + info.host_releases:,}, {info.host_releases:,} of them blocked a host"
+
+
+def far(progress: Progress) -> str:
+    """Give how far a handler is, for people."""
+    of = "" if progress.total is None else f" of {progress.total:,.15g}"
+    return f"{progress.done:,.15g}{of}{f': {progress.text}' if progress.text else ''}"
 
 
 def report(outcome: Outcome, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -16,17 +16,22 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from timeoutq import exit_codes
-from timeoutq.cli.app import SERVER, Name, Shards, Url, UrlFile, app, new_words, say, server_address, stop
+from timeoutq.cli.app import SERVER, Shards, Url, UrlFile, app, new_words, say, server_address, stop
+from timeoutq.cli.completion import queue_names
 from timeoutq.cli.reading import nodes, seconds
 from timeoutq.errors import InvalidInput, MissingExtra, TimeoutqError
 
 if TYPE_CHECKING:
     from timeoutq.embedded_cluster import EmbeddedCluster, Member
+    from timeoutq.ledger import SharedLedger
     from timeoutq.retry import RetryPolicy
     from timeoutq.shards import AnyAsyncQueue
-    from timeoutq.worker import Ledger, Worker
+    from timeoutq.worker import Worker
 
 log = logging.getLogger(__name__)
+
+MOST_WEIGHT = 1000
+"""The highest weight of a queue of a worker."""
 
 LogLevel = Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")]
 LogJson = Annotated[bool, typer.Option("--log-json", help="Log lines as JSON, with fields for queue, task and error.")]
@@ -41,6 +46,9 @@ def _log(level: str, as_json: bool) -> None:
 CODES = "Exit codes:\n\n" + "\n\n".join(f"{code}: {what}" for code, what in exit_codes.WORKER.items())
 SIGNALS = (
     "Work on a queue: claim tasks, call the handler for each task, and ack the task or fail it.\n\n"
+    "Several queues share the handlers of a process. `worker high low m:f` takes tasks from the queue low only while "
+    "high has none that are ready. `worker high=3 low=1 m:f` takes three tasks from high for each one from low while "
+    "both have tasks; while one has none, the other has all handlers.\n\n"
     "On SIGTERM, to this command or to all its processes at once, the workers claim no more tasks, let running "
     "handlers finish until the drain deadline, and give the other tasks back. On SIGINT, or a second SIGTERM, they "
     "give everything back at once.\n\n"
@@ -50,10 +58,28 @@ SIGNALS = (
 )
 
 
+Queues = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="QUEUE[=WEIGHT]... [MODULE:FUNCTION]", show_default=False, autocompletion=queue_names,
+        help="Names of queues, the most urgent first, or each with a weight; and the handler, which is called with "
+        "each lease.",
+    ),
+]  # fmt: skip
 Handler = Annotated[
-    str,
-    typer.Argument(metavar="MODULE:FUNCTION", help="The handler, which is called with each lease.", show_default=False),
-]
+    str | None,
+    typer.Option(
+        "--handler", metavar="MODULE:FUNCTION", show_default=False,
+        help="The handler, if it does not stand behind the queues.",
+    ),
+]  # fmt: skip
+OfApp = Annotated[
+    str | None,
+    typer.Option(
+        "--app", metavar="MODULE:APP", show_default=False,
+        help="Run the functions of this App of timeoutq.functions, on its queues, or on those that are named.",
+    ),
+]  # fmt: skip
 Concurrency = Annotated[
     int, typer.Option("-c", "--concurrency", min=1, max=100_000, help="Handlers that run at once in each process.")
 ]
@@ -117,8 +143,9 @@ DrainDeadline = Annotated[
 
 @app.command(rich_help_panel="Processes", help=SIGNALS, epilog=CODES)
 def worker(
-    queue: Name,
-    handler: Handler,
+    queues: Queues = None,
+    handler: Handler = None,
+    of_app: OfApp = None,
     concurrency: Concurrency = 100,
     prefetch: Prefetch = None,
     timeout: Timeout = "30s",  # type: ignore[assignment]  # typer parses the default
@@ -130,7 +157,7 @@ def worker(
     supervise: Supervise = True,
     lifespan: Lifespan = None,
     max_tasks: MaxTasks = None,
-    burst: Annotated[bool, typer.Option("--burst", help="End when the queue is drained.")] = False,
+    burst: Annotated[bool, typer.Option("--burst", help="End when all queues are drained.")] = False,
     drain_deadline: DrainDeadline = "25s",  # type: ignore[assignment]  # typer parses the default
     shards: Shards = None,
     url: Url = None, url_file: UrlFile = None, log_level: LogLevel = "info", log_json: LogJson = False,
@@ -145,22 +172,31 @@ def worker(
         here = str(Path.cwd())
         if here not in sys.path:
             sys.path.insert(0, here)
-        handlers.parts_of(handler)
+        names, weights, path, own_url = _read_work(queues or [], handler, of_app)
         if lifespan is not None:
             handlers.parts_of(lifespan, "lifespan")
         policy = _policy(retry, max_attempts)
-        address = server_address(url, url_file)
+        address = server_address(url, url_file) or own_url
+        if shards is not None and len(names) > 1:
+            raise InvalidInput(
+                "--shards divides one new queue: make it with `timeoutq put --shards`, and leave it out here"
+            )
 
-        def work(many: int | None) -> tuple[int, str]:
-            def opened() -> AnyAsyncQueue:
-                return _opened(queue, address, many, timeout=timeout, max_runtime=max_runtime, retry=policy)
+        def work(many: Sequence[int | None]) -> tuple[int, str]:
+            def opened() -> list[AnyAsyncQueue]:
+                return [
+                    _opened(name, address, some, timeout=timeout, max_runtime=max_runtime, retry=policy)
+                    for name, some in zip(names, many, strict=True)
+                ]
 
-            def make(ledger: Ledger | None) -> Worker:
+            def make(ledger: SharedLedger | None) -> Worker:
                 # the handler and the lifespan are imported here: in each process, after the fork
+                found = opened()
                 return Worker(
-                    opened(), handler, concurrency=concurrency, prefetch=prefetch, burst=burst, lifespan=lifespan,
-                    max_tasks=max_tasks, max_releases=max_releases, drain_deadline=drain_deadline,
-                    signals=ledger is None, ledger=ledger,
+                    dict(zip(found, weights, strict=True)) if weights else found,
+                    path if of_app is None else _calls_of(path), concurrency=concurrency,
+                    prefetch=prefetch, burst=burst, lifespan=lifespan, max_tasks=max_tasks, max_releases=max_releases,
+                    drain_deadline=drain_deadline, signals=ledger is None, ledger=ledger and ledger.pages,
                 )  # fmt: skip
 
             if not supervise:
@@ -169,13 +205,13 @@ def worker(
 
         if not supervise and processes > 1:
             raise InvalidInput(f"--no-supervise runs the worker in this process: leave out --processes {processes}")
-        code, words = _as_it_is(queue, work, lambda: _shards_of(queue, address, shards))
+        code, words = _as_they_are(names, work, lambda: [_shards_of(name, address, shards) for name in names])
         _stop(code, words, as_json=log_json)
 
 
 def _supervised(
-    make: Callable[[Ledger | None], Worker], opened: Callable[[], AnyAsyncQueue], processes: int, concurrency: int,
-    prefetch: int | None, drain_deadline: float,
+    make: Callable[[SharedLedger | None], Worker], opened: Callable[[], list[AnyAsyncQueue]], processes: int,
+    concurrency: int, prefetch: int | None, drain_deadline: float,
 ) -> tuple[int, str]:  # fmt: skip
     if sys.platform != "win32":
         from timeoutq import ledger, supervisor
@@ -188,16 +224,18 @@ def _supervised(
     )
 
 
-def _as_it_is(
-    name: str, work: Callable[[int | None], tuple[int, str]], ask: Callable[[], tuple[int | None, bool]]
+def _as_they_are(
+    names: Sequence[str],
+    work: Callable[[Sequence[int | None]], tuple[int, str]],
+    ask: Callable[[], Sequence[tuple[int | None, bool]]],
 ) -> tuple[int, str]:
-    """Work on a queue as what it is; a worker that is refused asks what the queue is by now.
+    """Work on queues as what they are; a worker that is refused asks what its queues are by now.
 
-    When the worker started, its server may have been away, or the queue may not have been there yet.
+    When the worker started, a server may have been away, or a queue may not have been there yet.
     """
     from timeoutq import telling
 
-    many, _ = ask()
+    many = [shards for shards, _ in ask()]
     while True:
         refused: InvalidInput | None = None
         code, words = exit_codes.USAGE, ""
@@ -207,14 +245,15 @@ def _as_it_is(
             refused = error
         found = many
         if code == exit_codes.USAGE:
-            found, is_known = ask()
-            found = found if is_known else many
+            found = [now if is_known else before for before, (now, is_known) in zip(many, ask(), strict=True)]
         if found == many:
             break
-        telling.say(
-            log, logging.INFO, "queue %s has %s, which was not known before: the worker begins again", name,
-            "no shards" if found is None else f"{found} shards", fields={"queue": name},
-        )  # fmt: skip
+        for name, before, now in zip(names, many, found, strict=True):
+            if before != now:
+                telling.say(
+                    log, logging.INFO, "queue %s has %s, which was not known before: the worker begins again", name,
+                    "no shards" if now is None else f"{now} shards", fields={"queue": name},
+                )  # fmt: skip
         many = found
     if refused is not None:
         raise refused
@@ -254,6 +293,75 @@ def _stop(code: int, words: str, *, as_json: bool) -> NoReturn:
         telling.say(log, logging.ERROR, "%s", words, fields={"error": words, "code": code})
         words = ""
     stop(code, words)
+
+
+def _read_work(
+    words: list[str], handler: str | None, of_app: str | None
+) -> tuple[list[str], list[int], str, str | None]:
+    """Give the names of the queues, their weights, the handler or the app, and the URL that the app names."""
+    from timeoutq import handlers
+
+    if of_app is None:
+        if not words:
+            raise InvalidInput(
+                "there is nothing to do: name queues and a handler, as in `worker QUEUE MODULE:FUNCTION`, or an app, "
+                "as in `worker --app MODULE:APP`"
+            )
+        names, weights, path = read_queues(words, handler)
+        handlers.parts_of(path)
+        return names, weights, path, None
+    if handler is not None or any(":" in word for word in words):
+        raise InvalidInput(f"--app {of_app} brings its functions: leave the handler out")
+    from timeoutq.functions.loading import ask_queues
+
+    names, weights, url = ask_queues(of_app)
+    if words:
+        chosen, weights, _ = read_queues(words, of_app)
+        strange = next((name for name in chosen if name not in names), None)
+        if strange is not None:
+            raise InvalidInput(f"queue {strange} is no queue of the app {of_app}: it has {', '.join(names)}")
+        names = chosen
+    return names, weights, of_app, url
+
+
+def _calls_of(path: str) -> Any:
+    from timeoutq.functions import Calls
+    from timeoutq.functions.loading import load_app
+
+    return Calls(load_app(path))
+
+
+def read_queues(words: Sequence[str], handler: str | None) -> tuple[list[str], list[int], str]:
+    """Give the names of the queues, their weights (none, if they have a strict order), and the handler.
+
+    Without --handler, the last word is the handler. No name of a queue has a colon, as the path of a handler has.
+    """
+    *names, last = words
+    if handler is None:
+        if not names and ":" not in last:
+            raise InvalidInput(
+                "there is no handler: write it behind the queues as MODULE:FUNCTION, such as mymodule:fetch, or name "
+                "an App whose functions are to run, with --app MODULE:APP"
+            )
+        handler = last
+    elif ":" in last:
+        raise InvalidInput(f"there are two handlers, {last} and --handler {handler}: leave one out")
+    else:
+        names = [*words]
+    if not names:
+        raise InvalidInput(
+            f"there is no queue: write its name before the handler {handler}; if that is an App, use --app {handler}"
+        )
+    weighted = [name.partition("=") for name in names]
+    if not any(mark for _, mark, _ in weighted):
+        return names, [], handler
+    for name, _, weight in weighted:
+        if not weight.isdecimal() or not 1 <= int(weight) <= MOST_WEIGHT:
+            raise InvalidInput(
+                f"queue {name} has no weight: with weights, write each queue like {name}=3, with a number from 1 to "
+                f"{MOST_WEIGHT}; without weights, the queue that is written first goes first"
+            )
+    return [name for name, _, _ in weighted], [int(weight) for _, _, weight in weighted], handler
 
 
 def _shards_of(name: str, address: str | None, shards: int | None) -> tuple[int | None, bool]:

@@ -43,7 +43,7 @@ CHUNK = 5000
 GATHERING = 1.0
 """How long the pages of slow sitemaps gather before they are put, seconds."""
 
-KEYS = ("task", "payload", "group", "priority", "improve")
+KEYS = ("task", "payload", "group", "priority", "improve", "rerun")
 """What a line of --jsonl may say."""
 
 
@@ -78,7 +78,8 @@ def _read_line(line: bytes, number: int, as_jsonl: bool, payload: Any) -> bytes 
             arguments.priority(priority)
         elif improve:
             raise InvalidInput('"improve" compares priorities: add "priority" to the line')
-        return Task(task, fields.get("payload"), group, priority=priority, improve=bool(improve))
+        rerun = bool(arguments.flag(fields.get("rerun", False), "rerun"))
+        return Task(task, fields.get("payload"), group, priority=priority, improve=bool(improve), rerun=rerun)
     except InvalidInput as error:
         raise InvalidInput(f"line {number}: {error}") from error
 
@@ -146,9 +147,8 @@ def _put_stream(queue: AnyQueue, source: Source, how: dict[str, Any]) -> dict[st
                 source.intake.tell = voice(progress)
             for read, chunk in source.chunks():
                 source.intake.compare(chunk)
-                # a server that has never answered is not waited for: its address may be wrong
                 step = partial(_put_or_schedule, queue, [chunk], how)
-                for answer, count in patiently(step, source.wait if put else 0.0).counts().items():
+                for answer, count in patiently(queue, step, source.wait).counts().items():
                     counts[answer] = counts.get(answer, 0) + count
                 put += len(chunk)
                 if progress:
@@ -237,7 +237,7 @@ File = Annotated[
 Jsonl = Annotated[
     bool,
     typer.Option(
-        "--jsonl", help='Lines are JSON: {"task": …}, and optionally "payload", "group", "priority", "improve".'
+        "--jsonl", help='Lines are JSON: {"task": …}, or with "payload", "group", "priority", "improve", "rerun", too.'
     ),
 ]
 PayloadOption = Annotated[str | None, typer.Option("--payload", help="JSON that goes with each task.")]
@@ -286,6 +286,12 @@ Improve = Annotated[
         "--improve", help="With --priority: tasks in progress or done at a lower priority run once more at this one."
     ),
 ]
+Rerun = Annotated[
+    bool,
+    typer.Option(
+        "--rerun", help="A run of each task begins after this put, with its payload: also of tasks in progress or done."
+    ),
+]
 Durable = Annotated[int, typer.Option("--durable", metavar="N", help="Number of replicas that must confirm the tasks.")]
 
 
@@ -293,7 +299,7 @@ Durable = Annotated[int, typer.Option("--durable", metavar="N", help="Number of 
 def put(
     queue: Name, tasks: Ids = None, file: File = None, jsonl: Jsonl = False, payload: PayloadOption = None,
     again: Again = False, group: Group = None, priority: Priority = None, improve: Improve = False,
-    durable: Durable = 0, urls: Urls = False,
+    rerun: Rerun = False, durable: Durable = 0, urls: Urls = False,
     sitemap: SitemapOption = None, sitemap_data: SitemapData = False, max_urls: MaxUrls = None,
     max_time: Annotated[
         float | None, duration("The longest time for each --sitemap (default: 1h).")
@@ -306,8 +312,10 @@ def put(
 
     For each named task, a line says "added", or the state that holds the task
     already, or "raised": the task was there with a lower priority, and has this
-    priority and payload from now on. For a file, stdin or a sitemap, the answers
-    are counted: "todos 1" says that one of the tasks was in todos already.
+    priority and payload from now on, or "rerun": with --rerun, the task is in
+    progress, and runs once more after this run. For a file, stdin or a sitemap,
+    the answers are counted: "todos 1" says that one of the tasks was in todos
+    already.
 
     If --urls, --sitemap or --group-by refuses a URL, stderr says which URL, on
     which line, and why. All other URLs are put, and the exit code is 2, or 0
@@ -321,7 +329,8 @@ def put(
     sitemaps = Sitemaps(sitemap or [], sitemap_data, max_urls, max_time)
     intake = Intake(urls or bool(sitemap), group_by, lenient)
     source = Source(file, jsonl, _payload(payload, jsonl), sitemaps, intake, wait)
-    how = {"again": again, "group": group, "priority": priority, "improve": improve, "durable": durable}
+    how = {"again": again, "group": group, "priority": priority, "improve": improve, "rerun": rerun}
+    how["durable"] = durable
     with open_queue(queue, url, url_file, shards) as opened:
         if group_by is By.domain:
             from timeoutq.urls import domains_of

@@ -6,12 +6,12 @@ Programs, workers, the command and everything else call them. The files of this 
     driving       carries out the steps of flows: the only caller of the links
     queue         the methods, for code that blocks; sharded queues have them, too
     async_queue   the same methods, for asyncio
-    twin          from a client for asyncio to one for a thread
+    twin          from a client for asyncio to one for another thread
 """
 
 from timeoutq.client.async_queue import AsyncQueue
 from timeoutq.client.driving import AsyncDriver, Driver
 from timeoutq.client.queue import Queue
-from timeoutq.client.twin import twin
+from timeoutq.client.twin import sibling, twin
 
-__all__ = ["AsyncDriver", "AsyncQueue", "Driver", "Queue", "twin"]
+__all__ = ["AsyncDriver", "AsyncQueue", "Driver", "Queue", "sibling", "twin"]

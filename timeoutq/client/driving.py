@@ -22,6 +22,7 @@ from timeoutq.keeper import AsyncKeeper, Keeper, Keepers
 from timeoutq.link import AsyncLink, Link
 from timeoutq.methods import Claim
 from timeoutq.model import Lease
+from timeoutq.results.waiting import AsyncWaits, Waits
 from timeoutq.sending import BELL_WAIT, Alarm, Bell, Flow, Nodes, Send, Sends
 from timeoutq.troubles import LINK_ERRORS
 
@@ -40,12 +41,13 @@ class Driver(Face):
         self._haste: tuple[Link | ClusterLink, float, Link | ClusterLink] | None = None
         # the usual link, a shorter deadline, and the link with this deadline
         self._keepers = Keepers[Keeper]()
+        self._waits = Waits(self, lambda: self.flows.results)
 
     def run(self, flow: Flow[T]) -> T:
         """Carry out a flow; before the first flow, check the server and write the settings of the queue."""
         if not self._opened:
             self._drive(self._opening())
-            self._opened = self._is_open()
+            self._opened, self.met = self._is_open(), True
         return self._drive(flow)
 
     def _drive(self, flow: Flow[T]) -> T:
@@ -152,12 +154,13 @@ class AsyncDriver(Face):
         # by the usual link, and a shorter deadline: the link with this deadline
         self._background: set[asyncio.Future[None]] = set()  # asyncio tasks that give claims back
         self._keepers = Keepers[AsyncKeeper]()
+        self._waits = AsyncWaits(self, lambda: self.flows.results)
 
     async def run(self, flow: Flow[T]) -> T:
         """Carry out a flow; before the first flow, check the server and write the settings of the queue."""
         if not self._opened:
             await self._drive(self._opening())
-            self._opened = self._is_open()
+            self._opened, self.met = self._is_open(), True
         return await self._drive(flow)
 
     async def _drive(self, flow: Flow[T]) -> T:
@@ -236,6 +239,7 @@ class AsyncDriver(Face):
         loop = asyncio.get_running_loop()
         for keeper in self._keepers.all():
             await keeper.close()
+        await self._waits.close()
         mine = [task for task in self._background if task.get_loop() is loop]
         if mine:
             await asyncio.gather(*mine, return_exceptions=True)

@@ -30,6 +30,8 @@ class Face:
 
     beats_apart = False
     """Whether signs of life go to another node than leases may lie on."""
+    met = False
+    """Whether the server has answered this client."""
 
     def __init__(
         self,

@@ -12,7 +12,9 @@ from typing import Any, Literal, overload
 
 from timeoutq import reads
 from timeoutq.arguments import How
+from timeoutq.batches import Batches
 from timeoutq.client.driving import Driver
+from timeoutq.counts import Sample, Stats
 from timeoutq.hosts import Hosts
 from timeoutq.keeper import Keeper, OnLost
 from timeoutq.model import (
@@ -25,15 +27,15 @@ from timeoutq.model import (
     Page,
     Payload,
     Politeness,
-    Sample,
     State,
-    Stats,
     Task,
     TaskId,
     TaskInfo,
     Tasks,
     WorkerInfo,
 )
+from timeoutq.results import Results
+from timeoutq.schedules import Schedules
 from timeoutq.why import Reason
 
 Found = list
@@ -52,6 +54,7 @@ class Verbs(Driver):
         group: Group | None = None,
         priority: int | None = None,
         improve: bool = False,
+        rerun: bool = False,
         durable: int = 0,
     ) -> Outcome:
         """Put tasks: ids, `Task`s, mappings of ids to payloads, or iterables of ids and `Task`s, any number.
@@ -67,11 +70,14 @@ class Verbs(Driver):
         already with a lower priority, and is not claimed yet, gets this priority and this payload, and the answer is
         `RAISED`. With `improve=True` a task in progress is raised, too: it runs once more after this run; and a task
         that was done at a lower priority is put back. Without `priority`, nothing is raised.
+        With `rerun=True`, a run of each task begins after this call, with the payload that is given: a task that is
+        not claimed yet gets the payload, a done task is put back, and a task in progress runs once more after this run,
+        with a clean record; the answer is then `RERUN`. Failed tasks stay as they are.
         With `durable`, the call returns when that many replicas have confirmed the tasks (WAIT), so that a failover to
         one of them does not lose the tasks. If the queue is durable, too, the higher number counts.
         Raises `InvalidInput`, `ServerFull`, `Unavailable`, `NotReplicated`.
         """
-        return self.run(self.flows.put(tasks, How(again, group, priority, improve), durable))
+        return self.run(self.flows.put(tasks, How(again, group, priority, improve, rerun=rerun), durable))
 
     def schedule(
         self,
@@ -201,6 +207,13 @@ class Verbs(Driver):
         """
         return self._end(lease, lambda ended: self.flows.fail(ended, error, retry_in, give_up))
 
+    def note(self, lease: Lease, done: float, total: float | None = None, text: str = "") -> Answer:
+        """Note how far the work on a task is, and a text of at most 200 bytes; `inspect` shows it until the lease ends.
+
+        Gives `OK`, or `CANCELLED` if somebody has cancelled the task. Raises `LeaseLost` if the lease is lost.
+        """
+        return self.run(self.flows.note(lease, done, total, text))
+
     def pull(self, n: int = 1) -> list[Task]:
         """Take up to `n` tasks (500 at most) without a lease; they count as done at once.
 
@@ -242,6 +255,17 @@ class Verbs(Driver):
     def forget(self, *tasks: Tasks) -> Outcome:
         """Remove tasks from every state. A running task loses its lease. Gives the state in which each task was."""
         return self.run(self.flows.forget(tasks))
+
+    def cancel(self, *tasks: Tasks, by: str | None = None) -> Outcome:
+        """Cancel tasks that have not ended: none of them runs again, unless somebody retries it or puts it again.
+
+        A task that is ready or scheduled goes to failed, and its answer is `CANCELLED`. A task in progress is marked,
+        and its answer is `CANCELLING`: its worker hears of it at once, cancels the handler (a handler that is no
+        coroutine runs to its end), and the task goes to failed. If the handler has ended before, its ack or its last
+        failure counts; a retry or a release does not. The error of the task says "cancelled by", and then `by`: by
+        default the name of this client. The answers for other tasks are the states in which they are.
+        """
+        return self.run(self.flows.cancel(tasks, self.worker if by is None else by))
 
     def inspect(self, task: TaskId | Task) -> TaskInfo:
         """Tell all that is known of one task; `state` is None when no state holds the task."""
@@ -364,17 +388,45 @@ class Verbs(Driver):
         """
         return Hosts(self, self.flows.hosts)
 
+    @property
+    def results(self) -> Results:
+        """How tasks have ended: `look` tells how, with their results, and `wait` waits until they have.
+
+        For example `queue.results.wait("https://example.com/", timeout=10)`.
+        """
+        return Results(self, self.flows.results, self._waits)
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules of the queue: `set`, `move`, `pause`, `resume` and `cancel` change, `list` and `get` look.
+
+        For example `queue.schedules.set("news", "https://a.example/news", cron="0 7 * * *", tz="Europe/Berlin")`.
+        """
+        return Schedules(self, self.flows.schedules)
+
+    @property
+    def batches(self) -> Batches:
+        """The batches of the queue: `put` and `seal` make them; `look`, `list` and `members` look; `forget` drops one.
+
+        For example `queue.batches.put("b7", *urls)`, and then `queue.batches.seal("b7", "report of b7")`.
+        """
+        return Batches(self, self.flows.batches)
+
 
 class Queue(Verbs):
     """A queue, for code that blocks. Safe to share between threads; in a forked process it becomes a new client.
 
     put, schedule                                        tasks in
     claim, extend, keeper, ack, release, fail, pull      leases, and tasks without one
+    note                                                 how far the work on a lease is
     requeue_expired, promote_due, prune                  what cleaners do
     states, inspect, why, list, each                     look at tasks
     stats, workers, history, errors, server              look at the queue
     exists, drained, wait_drained                        ask the queue
     pause, resume, configure                             change the queue
-    retry_failed, forget, purge                          move or remove tasks
+    retry_failed, cancel, forget, purge                  move or remove tasks
     hosts                                                the room of the hosts of a polite queue
+    results                                              the room of the results: how tasks have ended
+    schedules                                            the room of the schedules: tasks put again and again
+    batches                                              the room of the batches: tasks counted together
     """

@@ -1,25 +1,34 @@
 -- ack: end leases as done, or for a time, and in the same step put the tasks that they found.
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors runtime meta stats bell alarm calls
--- PARTS open sections items drop replay ready done add rerun
+-- PARTS open sections items drop replay ready done add rerun results cancel
 -- SOUND stats leases calls; payload attempts crashes errors releases groups; done_at runtime traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length); sections
 -- SECTIONS  again=ms after which the tasks are ready again   and for one lease: payload=1 the payload that its task has then
 --       put=n the ids that it found   payloads=pairs (position in put, payload) *   groups=pairs (position in put, host) *
---       priorities=pairs improve=n as of put
--- Reply letters, one per lease: O acked; R this very call was carried out before; L is not this token's
+--       priorities=pairs improve=n as of put   results=pairs (position, result) *   times=numbers (position, ms for which the result is
+--       kept) *   bare=n positions of tasks whose ids are not kept in `done`   until=numbers (position, ms for which
+--       `done` keeps the id, whatever keep_done says) *   unique=numbers rerun=n as of put
+-- Reply letters, one per lease: O acked; k acked, and the id stays in done for ever, though `until` has a time for it; R this very call was carried out before; L is not this token's
 local call_id = ARGV[1]
 local ids, tokens, at = read_leases(3)
-local given, refused = sections(at, ' again=ms payload=1 put=n payloads=pairs groups=pairs priorities=pairs improve=n')
+local given, refused = sections(at, ' again=ms payload=1 put=n payloads=pairs groups=pairs priorities=pairs improve=n results=pairs times=numbers bare=n until=numbers unique=numbers rerun=n')
 if refused then return refused end
 local priorities, unfit
 if given.put and given.priorities then priorities, unfit = rarely('priorities_of')(given.put, given) end
+if given.put and given.unique then unfit = unfit or rarely('cannot_last')() end
 if unfit then return unfit end
 local again_ms = tonumber(given.again or -1)
 local yes, codes, ended, lost = mine(ids, tokens), {}, {}, 0
 local recorded, limited = sound()
-if done_sound then done_sound(ids, given.put) end
-local found, itself, held, anew, anew_names, over = {}, false, nil, {}, {}, {}
-if given.put or again_ms >= 0 then
+if done_sound then done_sound(ids, given.put or given.results) end
+if given.results or given.bare or given['until'] then rarely('may_finish')() end
+-- a fingerprint cannot be forgotten after a time, but neither this ack nor the others of the call are refused for that: it stays
+local lasting, stays = again_ms < 0 and given['until'], nil
+if compact then lasting, stays = nil, lasting end
+if lasting then redis.call('ZCARD', key('done_until')) end
+local found, itself, held, anew, anew_names, over, fresh, stopped = {}, false, nil, {}, {}, {}, nil, {}
+local bare = given.bare or {}
+if given.put or again_ms >= 0 or given.results or lasting then
   -- a lease ends only after its outcome is written: so a script that is refused half-way loses nothing
   held = redis.call('SMISMEMBER', in_progress, unpack(ids))
   redis.call('ZCARD', scheduled)
@@ -27,16 +36,31 @@ if given.put or again_ms >= 0 then
   if yes[1] and held[1] == 1 then found = given.put or {} end
   -- a handler may put its own task again: if done tasks are not kept, this is possible only after the task has ended; until then
   -- the lease keeps the task alive
-  for i = 1, #found do itself = itself or keep_done == 'no' and again_ms < 0 and found[i] == ids[1] end
-  if itself or priorities then
+  for i = 1, #found do itself = itself or (keep_done == 'no' or #bare > 0) and again_ms < 0 and found[i] == ids[1] end
+  -- a task that has itself run once more is marked like any other, before its run ends
+  local once_more = given.rerun and rarely('is_among')(ids[1], found, given.rerun)
+  if once_more then itself = false end
+  if itself or priorities or given.rerun then
     -- add() may not have read these when something is written
     for _, set in ipairs({todos, done, failed}) do redis.call('SCARD', set) end
+    if given.rerun then redis.call('HLEN', key('rerun')) end
+  end
+  if given.results and again_ms < 0 then
+    local marks, ends = run_again and marks_of(ids) or {}, {}
+    for i = 1, #ids do ends[i] = yes[i] and held[i] == 1 and not marks[i] and not (once_more and ids[i] == ids[1]) end
+    fresh = rarely('keep_results')(ids, ends, given.results, given.times or {})
   end
   even_when_full()
   if #found > 0 and not itself then rarely('add')(found, given, false, false, priorities) end
 end
-if run_again then anew, anew_names = run_again(ids, yes, over) end
+if run_again then
+  anew, anew_names = run_again(ids, yes, over)
+elseif given.rerun then
+  -- the put of this ack may have marked the first task of the queue
+  anew, anew_names = rarely('run_marked')(ids, yes, over)
+end
 if again_ms >= 0 then
+  if has('cancel') then stopped = rarely('stop')(ids, yes, over) end
   local dues = {}
   for i = 1, #ids do
     if yes[i] and held[i] == 1 then dues[#dues + 1], dues[#dues + 2] = now + again_ms, ids[i] end
@@ -48,7 +72,11 @@ if again_ms >= 0 then
   end
 end
 if again_ms < 0 then
-  ended = finish(in_progress, ids, yes)
+  if lasting then
+    ended = rarely('finish_lasting')(in_progress, ids, yes, bare, lasting)
+  else
+    ended = #bare == 0 and finish(in_progress, ids, yes) or rarely('finish_bare')(in_progress, ids, yes, bare)
+  end
 else
   for i = 1, #ids do
     yes[i] = yes[i] and redis.call('SREM', in_progress, ids[i]) == 1
@@ -56,7 +84,7 @@ else
   end
 end
 for i = 1, #ids do
-  codes[i] = (yes[i] or over[i]) and 'O' or 'L'
+  codes[i] = yes[i] and stays and stays[i] and 'k' or (yes[i] or over[i]) and 'O' or 'L'
   if codes[i] == 'L' then lost = lost + 1 end
 end
 if #anew > 0 then
@@ -68,6 +96,11 @@ if #anew > 0 then
   if itself then rarely('add')(found, given, false, false, priorities) end
   if #ended == 0 then turn() end
 end
+if #stopped > 0 then
+  drop(stopped, not limited)
+  count_up(stats, 'acked', #stopped)
+  pass_on(stopped, 1)
+end
 if #ended > 0 then
   if not itself then drop(ended, not limited) end
   if recorded then
@@ -75,7 +108,7 @@ if #ended > 0 then
     clear(ended)
   end
   count_up(stats, 'acked', #ended)
-  if again_ms >= 0 then count_up(stats, 'again', #ended) end
+  if again_ms >= 0 then count_up(stats, 'again', #ended) elseif tell_ended then tell_ended(ended, fresh, true) end
   pass_on(ended, 1)
   if recorded and again_ms < 0 then ungroup(ended) end
   if itself then
@@ -83,4 +116,4 @@ if #ended > 0 then
     drop(ended, not limited)
   end
 end
-return settle(call_id, codes, lost, #ended + #anew)
+return settle(call_id, codes, lost, #ended + #anew + #stopped)

@@ -3,7 +3,7 @@
 -- PARTS open find ages
 -- ARGV  1 call id   2 age of the call, ms   3 bytes of payloads after which it ends   4.. id *
 -- Reply {state letters, one per id, u it is in none; times in ms: due of s, acked of d; failures, crashes, errors, payloads,
---       groups or {}, priorities or {}}
+--       groups or {}, priorities or {}, ms until which each done task blocks its id or {}}
 local ids, most = {unpack(ARGV, 4)}, tonumber(ARGV[3])
 local bodies, marks, bytes, marked = {}, {}, 0, has('rerun')
 if marked or redis.call('EXISTS', payload) == 1 then
@@ -25,6 +25,8 @@ for i = 1, #ids do
   letters[i] = where[i] or 'u'
   times[i] = due[i] or acked[i]
 end
+local failures = redis.call('HMGET', errors, unpack(ids))
+local by = has('cancel') and redis.call('HMGET', key('cancels'), unpack(ids)) or {}
 local priorities = has('priority') and redis.call('HMGET', key('priorities'), unpack(ids)) or {}
 for i = 1, #ids do
   -- a task in progress that is to run once more comes as what it is in its next run
@@ -34,10 +36,12 @@ for i = 1, #ids do
     if with == '1' then bodies[i] = body end
   end
   if priorities[i] or marked then priorities[i] = read_priority(priorities[i]) or false end
+  -- a cancelled one must not run again
+  if by[i] and letters[i] == 'p' then letters[i], failures[i] = 'f', now .. ' cancelled by ' .. by[i] end
 end
 return {
   table.concat(letters), times, redis.call('HMGET', attempts, unpack(ids)), redis.call('HMGET', crashes, unpack(ids)),
-  redis.call('HMGET', errors, unpack(ids)), bodies,
+  failures, bodies,
   redis.call('EXISTS', groups) == 1 and redis.call('HMGET', groups, unpack(ids)) or {},
-  priorities,
+  priorities, has('until') and redis.call('ZMSCORE', key('done_until'), unpack(ids)) or {},
 }

@@ -3,12 +3,14 @@
 -- PARTS open items wake locks
 -- SOUND leases alarm
 -- ARGV  1 call id   2 age of the call, ms   3 timeout, ms   4.. count, runs of (token, length, id * length)
--- Reply {now ms, the earliest deadline of those extended, ms, letters}: O extended; X has reached its max_runtime; L is not this token's
+-- Reply {now ms, the earliest deadline of those extended, ms, letters}: O extended; X has reached its max_runtime; c extended, but
+--       somebody has cancelled the task: its handler is to stop; L is not this token's
 local lease_ms = tonumber(ARGV[3])
 local ids, tokens = read_leases(4)
 local yes, codes, scores = mine(ids, tokens), {}, {}
 local ends = redis.call('EXISTS', runtime) == 1 and redis.call('HMGET', runtime, unpack(ids)) or {}
 local first, locks = now + lease_ms, locks_of(ids)
+local by = has('cancel') and redis.call('HMGET', key('cancels'), unpack(ids)) or {}
 sound()
 for i = 1, #ids do
   local left = lease_ms
@@ -21,7 +23,7 @@ for i = 1, #ids do
   elseif left <= 0 then
     codes[i] = 'X'
   else
-    codes[i] = 'O'
+    codes[i] = by[i] and 'c' or 'O'
     -- PEXPIRE goes first: a full server allows it, and all that follows it in this script
     if redis.call('PEXPIRE', locks[i], left) == 0 then
       redis.call('PSETEX', locks[i], left, tokens[i])

@@ -1,15 +1,16 @@
 -- fail: a handler failed. The task is scheduled for another attempt, or moved to failed when there is none left.
 -- KEYS  todos in_progress failed scheduled leases owners lock attempts runtime meta stats bell alarm calls
--- PARTS open sections items drop replay log ready rerun
+-- PARTS open sections items drop replay log ready rerun results cancel
 -- SOUND stats leases calls alarm failed scheduled; runtime errors error_log traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length)
 --       then for each lease: retry in ms, or -1 to give up; error text; then sections
 -- SECTIONS  blocks=numbers (position, ms for which its host is blocked) *   traces=pairs (position, digest of its traceback) *
---       texts=n (digest, traceback) *
+--       texts=n (digest, traceback) *   results=pairs (position, what is kept as the result if the task goes to failed) *
+--       times=numbers (position, ms for which the result is kept) *
 -- Reply letters, one per lease: O failed; R this very call was carried out before; L is not this token's
 local call_id = ARGV[1]
 local ids, tokens, at = read_leases(3)
-local given, refused = sections(at + 2 * #ids, ' blocks=numbers traces=pairs texts=n')
+local given, refused = sections(at + 2 * #ids, ' blocks=numbers traces=pairs texts=n results=pairs times=numbers')
 if refused then return refused end
 local yes, codes, ended, lost, gave_up = mine(ids, tokens), {}, {}, 0, 0
 local blocked, traces, words, texts = given.blocks or {}, given.traces or {}, given.texts or {}, {}
@@ -22,7 +23,14 @@ end
 local counts = redis.call('HMGET', attempts, unpack(ids))
 local held, seen, blocks = redis.call('SMISMEMBER', in_progress, unpack(ids)), {}, {}
 local marks, anew = run_again and marks_of(ids) or {}, {}
+local spent, fresh = {}, nil
+local by, stopped, whose = cancels_of and cancels_of(ids) or {}, {}, {}
 sound()
+if given.results then
+  local ends = {}
+  for i = 1, #ids do ends[i] = yes[i] and held[i] == 1 and retries[i] < 0 and not marks[i] end
+  fresh = rarely('keep_results')(ids, ends, given.results, given.times or {})
+end
 even_when_full()
 for i = 1, #ids do
   local retry, message = retries[i], ARGV[at + 2 * i - 1]
@@ -36,7 +44,10 @@ for i = 1, #ids do
     if marks[i] then
       anew[#anew + 1] = ids[i]
     elseif retry < 0 then
-      gave_up = gave_up + 1
+      gave_up, spent[#spent + 1] = gave_up + 1, ids[i]
+      redis.call('SMOVE', in_progress, failed, ids[i])
+    elseif by[i] then
+      stopped[#stopped + 1], whose[#whose + 1] = ids[i], by[i]
       redis.call('SMOVE', in_progress, failed, ids[i])
     else
       redis.call('ZADD', scheduled, now + retry, ids[i])
@@ -50,6 +61,7 @@ local is_held, over, anew_names = {}, {}, nil
 for i = 1, #anew do is_held[i] = true end
 if #anew > 0 then anew, anew_names = run_again(anew, is_held, over) end
 if #ended > 0 then
+  if #stopped > 0 then rarely('cancelled')(stopped, whose) end
   drop(ended)
   if given.texts then trim_traces() end
   count_up(stats, 'failed', #ended)
@@ -60,6 +72,9 @@ if #ended > 0 then
   end
   if #anew > 0 then arrive(anew, anew_names) end
   turn()
-  if gave_up > 0 then count_up(stats, 'gave_up', gave_up) end
+  if gave_up > 0 then
+    count_up(stats, 'gave_up', gave_up)
+    if tell_ended then tell_ended(spent, fresh) end
+  end
 end
 return settle(call_id, codes, lost, #ended)

@@ -29,6 +29,7 @@ ungroup(ids)
 if uses then
   forget_priorities(ids)
   unmark(ids)
+  tell_ended(ids)
 end
 if count > 0 then
   count_up(stats, 'forgotten', count)

@@ -1,9 +1,10 @@
 -- plan: a cleaner asks how long it may sleep, and promises to look again by then.
 -- KEYS  in_progress scheduled leases lock meta stats history
--- PARTS open server grace turns
+-- PARTS open server grace turns ticking
 -- SOUND stats; history
 -- ARGV  1 call id   2 age of the call, ms   3 longest sleep, ms
--- Reply {now ms, look again at ms, the µs of now that are no whole ms}
+-- Reply {now ms, look again at ms, the µs of now that are no whole ms; on a queue with schedules or cancelled tasks,
+--       the next tick ms, 0 for none, and how many tasks in progress were ever cancelled}
 local at = now + tonumber(ARGV[3])
 local lease = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')
 local due = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
@@ -34,5 +35,8 @@ if math.abs(now - noted) >= 10000 then
   for i = 1, 5 do line = line .. ' ' .. string.format('%.0f', number(c[i], 0)) end
   redis.call('LTRIM', history, 0, 118)
   redis.call('LPUSH', history, line)
+end
+if has('schedules') or has('cancel') then
+  return {now, at, time[2] % 1000, next_tick() or 0, has('cancel') and number(redis.call('HGET', stats, 'cancelling'), 0) or 0}
 end
 return {now, at, time[2] % 1000}

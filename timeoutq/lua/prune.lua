@@ -9,11 +9,16 @@ local n = tonumber(ARGV[3])
 sound()
 local cursor, undated = date(n, ARGV[4])
 local old = outdated(n)
+if #old < n and has('until') then
+  local over = outlasted(n - #old)
+  for i = 1, #over do old[#old + 1] = over[i] end
+end
 if #old > 0 then
   undo(old)
   undate(old)
   if forget_priorities then forget_priorities(old) end
   count_up(stats, 'pruned', #old)
 end
+if has('until') then end_lasting() end
 local early = far_turns(n)
 return {#old, cursor, (#old == n or undated or early) and 1 or 0, converting() and 1 or 0}

@@ -31,4 +31,5 @@ end
 count_up(stats, 'pulled', #ids)
 pass_on(ids, 1)
 if recorded then ungroup(ids) end
+if tell_ended then tell_ended(ids, nil, true) end
 return {ids, bodies}

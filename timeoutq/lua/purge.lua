@@ -1,9 +1,9 @@
 -- purge: remove the queue, at most n leases with their lock keys, or hosts with their sets, or sets of fingerprints, a call; then all at
 -- once.
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors error_log runtime stats bell alarm calls workers worker_info history meta
--- PARTS open locks
--- ARGV  1 call id   2 age of the call, ms   3 at most   4.. lanes (host:NAME), locks (lock:ID) and sets (seen:NUMBER) that were
---       seen after the end
+-- PARTS open locks results batch
+-- ARGV  1 call id   2 age of the call, ms   3 at most   4.. lanes (host:NAME), locks (lock:ID), sets (seen:NUMBER), results
+--       (result:ID), answers (answers:CLIENT) and tasks of batches (batch:NAME) that were seen after the end
 -- Reply 1 when nothing is left, 0 to call again
 -- a key of a foreign type goes with the others in the end
 local try = redis.pcall
@@ -15,6 +15,7 @@ local sets = level >= 0 and level <= 31 and split >= 0 and split < 2 ^ level and
 for i = 4, #ARGV do
   local host, id, set = string.match(ARGV[i], '^host:(.*)$'), string.match(ARGV[i], '^lock:(.*)$'), string.match(ARGV[i], '^seen:(%d+)$')
   if host and not redis.call('ZSCORE', key('hosts'), host)
+    or not schema and (string.find(ARGV[i], '^result:') or string.find(ARGV[i], '^answers:') or string.find(ARGV[i], '^batch:'))
     or id and not redis.call('ZSCORE', leases, id) or set and number(set, sets) >= sets then
     redis.call('UNLINK', key(ARGV[i]))
   end
@@ -38,6 +39,13 @@ if #names > 0 then
   try('ZREM', key('hosts'), unpack(names))
   return 0
 end
+local found, doomed = try('HSCAN', key('batches'), 0, 'COUNT', ARGV[3]), {}
+if found[2] and found[2][1] then
+  for i = 1, #found[2], 2 do names[#names + 1], doomed[#doomed + 1] = found[2][i], batch_key(found[2][i]) end
+  redis.call('UNLINK', unpack(doomed))
+  try('HDEL', key('batches'), unpack(names))
+  return 0
+end
 if sets > 0 then
   -- the last sets go first, and level and split follow: so those that are left are whole, if nobody goes on
   local rest, doomed = math.max(0, sets - tonumber(ARGV[3])), {}
@@ -54,6 +62,15 @@ redis.call('UNLINK', key('hosts'), key('waiting'), key('slots'), key('places'))
 redis.call('UNLINK', key('groups'), key('policies'), key('resting'), key('host_failures'))
 redis.call('UNLINK', key('traces'), key('trace_uses'), key('trace_texts'), key('trace_at'))
 redis.call('UNLINK', key('releases'), key('durations0'), key('durations1'), key('leftovers'), key('priorities'), key('rerun'))
-redis.call('UNLINK', key('seen'))
+redis.call('UNLINK', key('seen'), key('schedules'), key('ticks'), key('ticked'), key('functions'), key('batches'), key('batch_of'))
+redis.call('UNLINK', key('cancels'), key('progress'), key('done_until'))
 redis.call('UNLINK', unpack(KEYS))
+-- who waits is told when no state holds the tasks any more
+local waits = try('HSCAN', key('awaited'), 0, 'COUNT', ARGV[3])
+if waits[2] and waits[2][1] then
+  for i = 1, #waits[2], 2 do ids[#ids + 1] = waits[2][i] end
+  rarely('tell_clients')(ids)
+  return 0
+end
+redis.call('UNLINK', key('awaited'))
 return 1

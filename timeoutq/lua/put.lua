@@ -1,20 +1,25 @@
 -- put: add tasks that no state knows; say for each what was found.
 -- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors lock meta stats bell alarm calls
--- PARTS open sections calls add answered
+-- PARTS open sections calls add answered join
 -- SOUND stats calls
 -- ARGV  1 call id   2 age of the call, ms (0 when first sent)   3.. count, id * count; sections
 -- SECTIONS  again=0 done and failed tasks, too   group=1 the host of all tasks   payloads=pairs (position, payload) *
 --       groups=pairs (position, host) *: tasks with a host of their own   priority=1 the priority of all tasks
 --       priorities=pairs (position, priority) *   improve=n positions, none for all: with a higher priority than before, a done task
---       comes back, and one in progress runs once more
--- Reply letters, one per id: A added; r raised: the task was there and has this priority from now on; t w p d f s the state it
+--       comes back, and one in progress runs once more   batch=1 the batch that the tasks join   unique=numbers (position, ms) *: the
+--       task comes back if it failed, so long after its last error   rerun=n positions, none for all: a run of the task begins after this
+--       put, with its payload
+-- Reply letters, one per id: A added; r raised: the task was there and has this priority from now on; n it runs once more; t w p d f s the state it
 --       already is in
 local call_id = ARGV[1]
 local ids, at = read_ids(3)
-local given, refused = sections(at, ' again=0 group=1 payloads=pairs groups=pairs priority=1 priorities=pairs improve=n')
+local given, refused = sections(at, ' again=0 group=1 payloads=pairs groups=pairs priority=1 priorities=pairs improve=n batch=1 unique=numbers rerun=n')
 if refused then return refused end
-local priorities, unfit
+local priorities, batched, unfit
 if given.priority or given.priorities then priorities, unfit = rarely('priorities_of')(ids, given) end
+if given.unique then unfit = unfit or rarely('cannot_last')() end
+if unfit then return unfit end
+if given.batch then batched, unfit = rarely('may_join')(given.batch, ids) end
 if unfit then return unfit end
 sound()
 if ARGV[2] ~= '0' then
@@ -22,5 +27,6 @@ if ARGV[2] ~= '0' then
   if before then return before end
 end
 local codes = add(ids, given, given.again, false, priorities)
+if batched then rarely('join')(given.batch, ids, batched) end
 note_call(call_id)
 return codes

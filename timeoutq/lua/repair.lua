@@ -1,8 +1,8 @@
 -- repair: walk through the queue, one part per call. Mend what a foreign hand has deleted or added, and what is left of a
 -- script that was refused half-way. A task in two states keeps the state that loses nothing; a task in no state comes back.
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors runtime workers worker_info meta stats bell alarm
--- PARTS open log locks where walk ages
--- SOUND stats leases owners alarm todos in_progress done failed scheduled; payload attempts crashes errors done_at runtime workers worker_info; releases traces trace_uses trace_texts trace_at leftovers seen; durations0 durations1 resting policies host_failures history error_log
+-- PARTS open log locks where walk ages ticking batch
+-- SOUND stats leases owners alarm todos in_progress done failed scheduled; payload attempts crashes errors done_at runtime workers worker_info; releases traces trace_uses trace_texts trace_at leftovers seen; schedules ticks ticked; batches batch_of; durations0 durations1 resting policies host_failures history error_log
 -- ARGV  1 call id   2 age of the call, ms   3 how many ids to look at, at most   4 where the walk goes on: '' at first; + to go
 --       on where the last call of any client ended   5 mend: 1, or 0 to count only
 -- Reply {where the walk goes on, or '' at its end; ids looked at; (what was found, how often) *}
@@ -21,6 +21,9 @@
 --       locked     a lock of an id that nothing else knows, and that is no lease's
 --       turnless   a host that has no turn, and is known by a record only
 --       unpacked   a done task that is kept as an id, on a queue that keeps fingerprints
+--       tickless   a schedule whose next tick is not the one of its record
+--       undefined  what is left of a schedule that has lost its definition; it is removed
+--       unsettled  a batch that has not counted the end of its last tasks, or whose tasks have forgotten it
 --       unserved   a task that waits for a host on a queue without turns: this is not mended; from a lane it goes to waiting
 --       odd KEY, odd KEY FIELD   a value that is none of this key's: it is removed, for it counts as absent; a task with such a
 --                  due time becomes due, a lease with such a deadline ends, rules for all hosts become the usual ones, and of
@@ -249,6 +252,10 @@ local function of_times(ids)
     if (compact or kept[i] ~= 1) and wrong('leftover') then undate({ids[i]}) end
   end
 end
+local function of_ends(ids, _, scores)
+  dated('done_until', ids, scores)
+  of_times(ids)
+end
 local function of_seen(found, _, sum)
   if not compact then
     if mends then redis.call('HSET', meta, 'keep_done', 'compact') end
@@ -348,6 +355,92 @@ local function of_keys(words)
   if #known > 0 then settle(known, in_progress) end
 end
 
+-- of_ticked, of_ticks, of_definitions: a schedule is its definition; one that has lost its record goes on from now with a new one. What
+-- is left of a schedule without a definition is removed. A next tick that is not the one of the record becomes that of the record
+local function renewed(name)
+  if not wrong('tickless') then return end
+  write_ticked(name, {state = 'r', source = 's', rev = ARGV[1] .. '~', digest = '-', next = now, last = 0, put = 0, skipped = 0, missed = 0, renewed = now})
+  rouse(now)
+end
+local function of_ticked(names, _, values)
+  local nexts, texts = redis.call('ZMSCORE', key('ticks'), unpack(names)), redis.call('HMGET', key('schedules'), unpack(names))
+  for i = 1, #names do
+    local one = read_ticked(values[i])
+    if not texts[i] then
+      if wrong('undefined') then
+        redis.call('HDEL', key('ticked'), names[i])
+        redis.call('ZREM', key('ticks'), names[i])
+      end
+    elseif not one then
+      renewed(names[i])
+    elseif (one.state == 'r' and one.next > 0 and one.next or nil) ~= moment(nexts[i]) and wrong('tickless') then
+      write_ticked(names[i], one)
+      if one.state == 'r' then rouse(one.next) end
+    end
+  end
+end
+local function of_ticks(names)
+  local texts = redis.call('HMGET', key('schedules'), unpack(names))
+  for i = 1, #names do
+    if not texts[i] and wrong('undefined') then redis.call('ZREM', key('ticks'), names[i]) end
+  end
+end
+local function of_definitions(names)
+  local records = redis.call('HMGET', key('ticked'), unpack(names))
+  for i = 1, #names do
+    if not records[i] then renewed(names[i]) end
+  end
+end
+
+-- of_members: these tasks have ended, and their batches count them; of_joined: only tasks that have not ended are in batches;
+-- of_batches: a batch whose tasks have all ended has ended itself
+local function of_members(ids)
+  local states, done_ones, others = where_all(ids), {}, {}
+  for i = 1, #ids do
+    if string.find(states[i], 'd', 1, true) then done_ones[#done_ones + 1] = ids[i] else others[#others + 1] = ids[i] end
+  end
+  if #done_ones > 0 then tell_ended(rarely('end_in_batches')(done_ones, true)) end
+  if #others > 0 then tell_ended(rarely('end_in_batches')(others)) end
+end
+local gone_members = of_records(key('batch_of'), '[ptwsfd]', of_members)
+local function of_joined(ids)
+  local states, over = where_all(ids), {}
+  for i = 1, #ids do
+    if string.find(states[i], '[df]') and not string.find(states[i], '[ptws]') then over[#over + 1] = ids[i] end
+  end
+  if #over > 0 and wrong('unsettled') then of_members(over) end
+  gone_members(ids)
+end
+local function of_batches(names, _, values)
+  for i = 1, #names do
+    local name, one = names[i], read_batch(values[i])
+    local all, open = batch_counts(name)
+    if not one then
+      if wrong('odd batches') then drop_batch(name) end
+    elseif one.at + (one.state == 'o' and 604800000 or one.keep) < now and (one.state ~= 's' and open == 0) then
+      if mends then drop_batch(name) end -- it has been kept for its time
+    elseif one.state == 's' then
+      -- tasks that have not ended stand first
+      local some = open > 0 and redis.call('ZRANGE', batch_key(name), 0, math.min(open, 20) - 1) or {}
+      local states, of = #some > 0 and where_all(some), #some > 0 and redis.call('HMGET', key('batch_of'), unpack(some))
+      local rows, lost = {}, {}
+      for k = 1, #some do
+        if not string.find(' ' .. (of[k] or '') .. ' ', ' ' .. name .. ' ', 1, true) then
+          rows[#rows + 1], rows[#rows + 2] = some[k], (of[k] and of[k] .. ' ' or '') .. name
+          if not string.find(states[k], '[ptws]') then lost[#lost + 1] = some[k] end
+        end
+      end
+      if (open == 0 or #rows > 0) and wrong('unsettled') then
+        if #rows > 0 then redis.call('HSET', key('batch_of'), unpack(rows)) end
+        if #lost > 0 then of_members(lost) end
+        local broken = {}
+        if open == 0 then close_batch(name, broken) end
+        if #broken > 0 then tell_ended(broken) end
+      end
+    end
+  end
+end
+
 local function of_beats(ids, _, scores) dated('workers', ids, scores) end
 
 -- lines: remove the lines of a list that cannot be read
@@ -370,10 +463,15 @@ local stages = {
   {'ZSCAN', key('places'), of_places}, {'HSCAN', key('groups'), of_records(key('groups'))},
   {'HSCAN', key('priorities'), used_by('priority', of_records(key('priorities'), compact and '[ptwsf]' or '[ptwsfd]', nil, 'priorities', read_priority))},
   {'FIELDS', key('rerun'), used_by('rerun', of_records(key('rerun'), 'p'))},
+  {'HSCAN', key('cancels'), used_by('cancel', of_records(key('cancels'), 'p'))},
+  {'FIELDS', key('progress'), used_by('progress', of_records(key('progress'), 'p'))},
+  {'HSCAN', key('awaited'), used_by('results', of_records(key('awaited'), '[ptws]'))},
+  {'HSCAN', key('batch_of'), used_by('batches', of_joined)}, {'HSCAN', key('batches'), used_by('batches', of_batches)},
   {'FIELDS', payload, of_records(payload)}, {'HSCAN', attempts, of_records(attempts, nil, clear, 'attempts')},
   {'HSCAN', crashes, of_records(crashes, nil, clear, 'crashes')}, {'FIELDS', errors, of_records(errors, nil, clear)},
-  {'HSCAN', key('releases'), of_records('releases', nil, clear, 'releases', like('^%-?%d+ ?%d*$'))},
+  {'HSCAN', key('releases'), of_records('releases', nil, clear, 'releases', like('^%-?%d+ ?%d* ?%d* ?%d*$'))},
   {'HSCAN', key('traces'), of_records('traces', nil, untrace)}, {'ZSCAN', done_at, of_times},
+  {'ZSCAN', key('done_until'), used_by('until', of_ends)},
   {'HSCAN', worker_info, of_workers}, {'HSCAN', meta, of_fields('meta', of_meta, true)},
   {'HSCAN', stats, of_fields('stats', whole, true)}, {'HSCAN', key('durations0'), of_fields('durations0', whole, true)},
   {'HSCAN', key('durations1'), of_fields('durations1', whole, true)},
@@ -382,7 +480,8 @@ local stages = {
   {'HSCAN', key('policies'), of_fields('policies', waiting and function(text)
     return select(7, policy_of(text))
   end)},
-  {'ZSCAN', workers, of_beats}, {'ZSCAN', leftovers, of_leftovers}, {'SETS', key('seen'), used_by('compact', of_seen)},
+  {'HSCAN', key('ticked'), used_by('schedules', of_ticked)}, {'ZSCAN', key('ticks'), of_ticks},
+  {'FIELDS', key('schedules'), used_by('schedules', of_definitions)}, {'ZSCAN', workers, of_beats}, {'ZSCAN', leftovers, of_leftovers}, {'SETS', key('seen'), used_by('compact', of_seen)},
 }
 if compact then stages[#stages + 1] = {'SSCAN', done, of_done} end
 local stage, at = string.match(cursor, '^(%d+) (.*)$')

@@ -6,10 +6,11 @@
 --       3.. count, id * count, the letters of their states, t s d f, as one word; sections
 -- SECTIONS  of (position, value) *: times=numbers ms, due of s, acked of d   failures=pairs   crashes=pairs
 --       errors=pairs the last one, its time before it   payloads=pairs   groups=pairs   priorities=pairs
+--       untils=numbers until when a task of d blocks its id, ms
 -- Reply letters, one per id: A it is restored; t w p d f s the state it already is in
 local call_id = ARGV[1]
 local ids, at = read_ids(3)
-local given, refused = sections(at + 1, ' times=numbers failures=pairs crashes=pairs errors=pairs payloads=pairs groups=pairs priorities=pairs')
+local given, refused = sections(at + 1, ' times=numbers failures=pairs crashes=pairs errors=pairs payloads=pairs groups=pairs priorities=pairs untils=numbers')
 if refused then return refused end
 local letters, times, groups = ARGV[at], given.times or {}, given.groups or {}
 if not letters or #letters ~= #ids or string.find(letters, '[^tsdf]') then
@@ -29,7 +30,8 @@ if tonumber(ARGV[2]) > 0 and was_called(call_id) then
   end
   return table.concat(codes)
 end
-local sets, dues, acked = {t = {}, d = {}, f = {}}, {}, {}
+local sets, dues, acked, ends, untils = {t = {}, d = {}, f = {}}, {}, {}, {}, given.untils or {}
+if given.untils then redis.call('ZCARD', key('done_until')) end
 local earliest, count, seen, rows, priorities = nil, 0, {}, {}, given.priorities or {}
 if given.priorities then redis.call('HLEN', key('priorities')) end
 -- of each record: its key, its values by position, and what is to be written
@@ -57,7 +59,7 @@ for i = 1, #ids do
         if value then fields[#fields + 1], fields[#fields + 2] = id, value end
       end
     else
-      acked[#acked + 1] = time or false
+      acked[#acked + 1], ends[#ends + 1] = time or false, untils[i] or false
     end
   end
 end
@@ -70,7 +72,7 @@ if #rows > 0 then
   if not has('priority') then use('priority', true) end
 end
 if #sets.t > 0 then ready(sets.t) end
-if #sets.d > 0 then keep(sets.d, acked) end
+if #sets.d > 0 then keep(sets.d, acked, ends) end
 if #sets.f > 0 then redis.call('SADD', failed, unpack(sets.f)) end
 if earliest then
   redis.call('ZADD', scheduled, unpack(dues))

@@ -17,8 +17,9 @@ from scrapy import Spider
 
 from timeoutq import arguments, flows, sending, telling
 from timeoutq.client import AsyncQueue
+from timeoutq.counts import Stats
 from timeoutq.errors import InvalidInput
-from timeoutq.model import Politeness, Stats, raw
+from timeoutq.model import Politeness, raw
 from timeoutq.scrapy.plan import Plan
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ route.py       which shard a task belongs to
 together.py    several flows at the same time, in one flush for each node
 root.py        the record of the queue, and what its flows share
 gathering.py   calls to many shards, and one answer made of theirs
-flows.py claims.py ends.py looking.py quiet.py methods.py
+flows.py claims.py ends.py looking.py quiet.py results.py methods.py
                what the methods do
 queue.py opening.py
                the faces, and how one is opened

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from timeoutq import arguments, confirming, flows, reads
 from timeoutq.arguments import How, TaskList
-from timeoutq.calls import Call
+from timeoutq.calls import Call, refuse_rerun
 from timeoutq.errors import InvalidInput, TimeoutqError, Unavailable
 from timeoutq.hosts import operations
 from timeoutq.methods import ById
@@ -90,6 +90,7 @@ def later(
     """Schedule tasks."""
     check_group(shards, how.group)
     due, found = arguments.due(at, after), arguments.tasks(tasks)
+    refuse_rerun(found, "schedule()")
     words = how_words(found, how)
 
     def build(talk: Talk, part: TaskList) -> list[Call[Outcome]]:
@@ -132,6 +133,8 @@ def _group(how: How) -> bytes | None:
 
 def bring(shards: Shards, found: TaskList, group: bytes | None, build: Build, replicas: int = 0) -> Flow[Outcome]:
     """Bring tasks into their shards, up to 500 in one call; give the answers."""
+    if not found.ids:
+        return Outcome((), b"")
     yield from shards.make(grouped=group is not None or bool(found.groups))
     places = spread(shards, found, group)
     calls = {
@@ -260,7 +263,7 @@ def restore_hosts(shards: Shards, records: Sequence[HostRecord]) -> Flow[int | N
 
 def configure(shards: Shards, settings: Mapping[str, bytes]) -> Flow[None]:
     """Change settings in every shard."""
-    if shards.record.by == "id" and settings.get("politeness", b"off") != b"off":
+    if shards.record.by == "id" and settings.get("politeness", settings.get("politeness?", b"off")) != b"off":
         raise InvalidInput(
             f"queue {shards.name} routes its tasks by id, so many shards have tasks of one host, and no shard could be "
             'polite to this host: politeness needs a queue with by="host"'

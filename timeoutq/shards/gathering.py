@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 from timeoutq.calls import BATCH, FLUSH, Call
 from timeoutq.confirming import UNCONFIRMED
+from timeoutq.counts import Stats
 from timeoutq.errors import NotReplicated, ShardsUnavailable, TimeoutqError, Unavailable
-from timeoutq.model import Answer, Outcome, Stats
+from timeoutq.model import Answer, Outcome
 from timeoutq.sending import CALLS, Flow, Talk, settle
 from timeoutq.shards.root import Shards
 from timeoutq.shards.together import together

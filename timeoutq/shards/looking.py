@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from timeoutq import arguments, reads, why
 from timeoutq.calls import Call
+from timeoutq.counts import Sample, Stats
 from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.hosts import flows as hosts
 from timeoutq.hosts.operations import Rule
@@ -25,9 +26,7 @@ from timeoutq.model import (
     HostInfo,
     HostPage,
     Page,
-    Sample,
     State,
-    Stats,
     Task,
     TaskId,
     TaskInfo,

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from timeoutq import arguments
+from timeoutq import arguments, reads
 from timeoutq.arguments import How, TaskList
+from timeoutq.batches.flows import BatchFlows
+from timeoutq.counts import Sample, Stats
+from timeoutq.errors import InvalidInput
 from timeoutq.hosts.flows import HostFlows
 from timeoutq.hosts.operations import Rule
 from timeoutq.methods import Build, ById, QueueFlows
@@ -24,18 +27,24 @@ from timeoutq.model import (
     Lease,
     Outcome,
     Page,
-    Sample,
     State,
-    Stats,
     Task,
     TaskId,
     TaskInfo,
     Tasks,
 )
+from timeoutq.schedules import ScheduleInfo, SchedulePage
+from timeoutq.schedules import flows as schedules
+from timeoutq.schedules.definition import Definition
+from timeoutq.schedules.flows import ScheduleFlows
 from timeoutq.sending import Flow, Talk
-from timeoutq.shards import claims, ends, flows, gathering, looking, quiet
+from timeoutq.shards import claims, ends, flows, gathering, looking, quiet, scheduling
+from timeoutq.shards.results import ShardedResultFlows
 from timeoutq.shards.root import Shards
 from timeoutq.why import Reason
+
+if TYPE_CHECKING:
+    from timeoutq.schedules.timing import Timing
 
 T = TypeVar("T")
 
@@ -57,6 +66,51 @@ class ShardedHostFlows(HostFlows):
         return looking.one_host(self._shards, host, rules)
 
 
+class ShardedScheduleFlows(ScheduleFlows):
+    """The flows about the schedules of a sharded queue. Each is in the shard of its name, and so is its task."""
+
+    def __init__(self, shards: Shards) -> None:
+        super().__init__(shards.root)
+        self._shards = shards
+
+    def page(self, cursor: str | None, n: int) -> Flow[SchedulePage]:
+        # a walk over all begins as one over a plain queue
+        return scheduling.page(self._shards, None if cursor == reads.START else cursor, n)
+
+    def tick(self) -> Flow[int]:
+        return gathering.total(self._shards, schedules.tick)
+
+    def _set(self, name: bytes, wanted: Definition) -> Flow[ScheduleInfo]:
+        return (yield from scheduling.write(self._shards, name, wanted, "set")).info()
+
+    def _declare(self, wanted: Mapping[bytes, Definition]) -> Flow[None]:
+        return scheduling.declare(self._shards, wanted)
+
+    def _of(self, name: bytes, to: str, when: Timing | None = None) -> Flow[ScheduleInfo]:
+        return scheduling.home(self._shards, name, lambda talk: schedules.change(talk, name, to, when))
+
+    def _cancel(self, name: bytes) -> Flow[bool]:
+        return scheduling.home(self._shards, name, lambda talk: schedules.cancel(talk, name))
+
+    def _get(self, name: bytes) -> Flow[ScheduleInfo | None]:
+        return scheduling.home(self._shards, name, lambda talk: schedules.one(talk, name))
+
+
+class ShardedBatchFlows(BatchFlows):
+    """A sharded queue has no batches: one script has to see the last task end and make the callback ready."""
+
+    def __init__(self, shards: Shards) -> None:
+        super().__init__(shards.root)
+        self._name = shards.name
+
+    @property
+    def talk(self) -> Talk:
+        raise InvalidInput(
+            f"queue {self._name!r} lies in several shards, and a batch has to be in one place: use batches on a queue "
+            "without shards, such as one beside this queue"
+        )
+
+
 class ShardedFlows(QueueFlows):
     """The flows of a sharded queue. `talk` is the talk with the root: it knows the workers, and no task."""
 
@@ -64,6 +118,9 @@ class ShardedFlows(QueueFlows):
         super().__init__(shards.root)
         self._shards = shards
         self.hosts = ShardedHostFlows(shards)
+        self.schedules = ShardedScheduleFlows(shards)
+        self.results = ShardedResultFlows(shards)
+        self.batches = ShardedBatchFlows(shards)
 
     def opening(self, settings: Mapping[str, bytes], allow_eviction: bool) -> Flow[None]:
         return flows.opening(self._shards, settings, allow_eviction)

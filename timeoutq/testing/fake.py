@@ -25,6 +25,7 @@ from typing import Any
 from timeoutq import arguments
 from timeoutq.client import AsyncQueue, Queue
 from timeoutq.errors import InvalidInput, MissingExtra
+from timeoutq.model import MAX_TIME_MS
 from timeoutq.sending import ServerClock
 from timeoutq.shards import AsyncShardedQueue, ShardedQueue
 from timeoutq.shards.root import Shards
@@ -44,7 +45,7 @@ class Clock:
         `replicas` is how many replicas, as the server says, have confirmed what was written. A test may change it.
         """
         self.replicas = arguments.count(replicas, "replicas", low=0)
-        self._micros = round(_seconds(start, "start") * 1e6)
+        self._micros = _until_the_end(_seconds(start, "start") * 1e6)
         self.server = _fake_server(self)
 
     def __repr__(self) -> str:
@@ -61,8 +62,11 @@ class Clock:
         return self._micros
 
     def advance(self, seconds: float) -> None:
-        """Let `seconds` pass: leases run out, scheduled tasks become due. Raises `InvalidInput` below zero."""
-        self._micros += round(_seconds(seconds, "seconds") * 1e6)
+        """Let `seconds` pass: leases run out, scheduled tasks become due.
+
+        Raises `InvalidInput` below zero, and for a time after the year 9999.
+        """
+        self._micros = _until_the_end(self._micros + _seconds(seconds, "seconds") * 1e6)
 
 
 class FakeQueue(Queue):
@@ -180,6 +184,7 @@ def _fake_server(clock: Clock) -> Any:
     _teach_time(servers)
     _teach_wait(servers, import_module("fakeredis._command_args_parsing").Int)
     _teach_sha1hex(import_module("fakeredis.commands_mixins.scripting_mixin").ScriptingCommandsMixin)
+    _teach_hanging_up(import_module("fakeredis.aioredis"))
     server = fakeredis.FakeServer()
     plain: Any = server.dbs[0].__class__
 
@@ -250,12 +255,46 @@ def _teach_sha1hex(scripting: Any) -> None:
     scripting._get_server_runtime = runtime
 
 
+def _teach_hanging_up(clients: Any) -> None:
+    # a real server forgets what a connection waits for that is closed; here the wait would go on, take the next stroke
+    # of the bell, and let the claim behind the wait through, whose leases nobody would have
+    connection = getattr(clients, "FakeBaseAsyncConnection", None) or clients.FakeConnection
+    plain = connection.disconnect
+    if getattr(plain, _MARK, False):
+        return
+
+    async def disconnect(self: Any, *words: Any, **named: Any) -> None:
+        socket: Any = getattr(self, "_sock", None)
+        if socket is not None and getattr(socket._server, _MARK, None) is not None:
+            socket._parser, socket._unblock_reason = _HUNG_UP, b"TIMEOUT"
+        await plain(self, *words, **named)
+
+    setattr(disconnect, _MARK, True)
+    connection.disconnect = disconnect
+
+
+class _HungUp:
+    def send(self, commands: bytes) -> None:
+        """Carry out no command any more."""
+
+
+_HUNG_UP = _HungUp()
+
+
 def _sha1hex(text: Any) -> bytes:
     data = text if isinstance(text, bytes) else f"{text:.14g}".encode()
     return hashlib.sha1(data, usedforsecurity=False).hexdigest().encode()
 
 
 def _seconds(value: object, name: str) -> float:
+    if isinstance(value, int) and abs(value) > MAX_TIME_MS:
+        raise InvalidInput(f"{name} is too large a number: the clock ends with the year 9999")  # no float may hold it
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
         raise InvalidInput(f"{name} must be a finite number of seconds, 0 or more, not {value!r:.80}")
     return float(value)
+
+
+def _until_the_end(micros: float) -> int:
+    if micros > MAX_TIME_MS * 1000:
+        raise InvalidInput("the clock ends with the year 9999: advance it by fewer seconds")
+    return round(micros)

@@ -18,12 +18,14 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, overload
 
+from timeoutq.counts import Stats
 from timeoutq.errors import InvalidInput
 from timeoutq.handlers import Handler
-from timeoutq.model import Answer, Lease, Payload, State
+from timeoutq.model import BATCH_DUE, Answer, Lease, Payload, State
 from timeoutq.retry import Retries
-from timeoutq.testing.fake import START, FakeAsyncQueue, FakeAsyncShardedQueue, FakeQueue, FakeShardedQueue
+from timeoutq.testing.fake import START, Clock, FakeAsyncQueue, FakeAsyncShardedQueue, FakeQueue, FakeShardedQueue
 from timeoutq.worker import Tally, Worker
+from timeoutq.worker.runs import Run
 
 AnyFake = FakeQueue | FakeShardedQueue
 AnyAsyncFake = FakeAsyncQueue | FakeAsyncShardedQueue
@@ -102,11 +104,15 @@ def run(
     queue's. Each task may run up to `runs_each` times, all tasks together up to `runs` times. Tasks that wait for a
     used-up budget stay where they are, as for `drained()`.
 
+    If the queue has schedules, the ticks that are due are put first, and later those that become due while the clock
+    goes; the run does not wait for further ticks: advance the clock, and run again.
+
     A handler's own sleeps take real time: replace them (with pytest's monkeypatch), or let it return `Release(delay=)`.
 
     Whether a handler works or only waits cannot be seen from outside. So with `max_runtime`, when nothing has moved for
     one real second while handlers run, the clock is advanced to what comes next, `max_runtime` at the latest: keep real
-    work in a handler shorter than a second, or leave `max_runtime` out.
+    work in a handler shorter than a second, or leave `max_runtime` out. The `max_runtime` that functions and calls have
+    of their own counts likewise, if each handler at work has one.
 
     Raises `NotDrained`, which names the tasks, when a limit is reached, when the queue is paused, or when nothing moves
     for twenty seconds; `InvalidInput` for a `FakeQueue` in a coroutine, and for a `FakeAsyncQueue` where no event loop
@@ -161,7 +167,10 @@ class _Limits:
 class _Watch:
     """Takes the place of a worker's ledger, and so learns which handlers are at work and how often each task ran."""
 
-    def __init__(self, limits: _Limits) -> None:
+    def __init__(self, limits: _Limits, clock: Clock) -> None:
+        self.began: dict[int, float] = {}
+        """When the handler of each lease began, by the clock of the test."""
+        self._clock = clock
         self.runs: Counter[str] = Counter()
         self.running: dict[int, Lease] = {}
         self.too_often: str | None = None
@@ -173,7 +182,7 @@ class _Watch:
 
     def start(self, lease: Lease) -> None:
         with self._lock:
-            self.running[lease.key] = lease
+            self.running[lease.key], self.began[lease.key] = lease, self._clock.now
             self.runs[lease.task] += 1
             if self.runs[lease.task] > self._limits.each:
                 self.too_often = (
@@ -197,7 +206,8 @@ async def _run(handler: Handler | str, given: AnyFake | AnyAsyncFake, settings: 
     began = given.clock.now_us
     # the worker has a client of its own: a lease that the test holds, and lets run out, is not taken for the worker's
     queue = _client_of(given)
-    watch = _Watch(limits)
+    watch = _Watch(limits, given.clock)
+    await _tick(queue, await queue.stats())
     worker = Worker(queue, handler, burst=True, signals=False, ledger=watch, drain_deadline=0.0, **settings)
     working = asyncio.create_task(worker.run())
     try:
@@ -248,18 +258,32 @@ async def _drive(
         ends = _ends(queue, worker, watch, runtime)
         if not ends and not worker.held:
             await _advance(queue, working)
-        elif ends and runtime is not None and time.monotonic() - since > QUIET:
+        elif ends and max(ends) < math.inf and time.monotonic() - since > QUIET:
             await _pass(queue, worker, watch, min(ends))
+            for run in worker.limited:
+                if run.stop is not None and _own_end(watch, run) <= queue.clock.now_us:
+                    run.stop()
 
 
 def _ends(queue: AnyAsyncFake, worker: Worker, watch: _Watch, runtime: float | None) -> list[float]:
     """Give the time, whole µs, up to which each handler at work may run; threads over their time do not count."""
-    if runtime is None:
-        return [math.inf] * len(watch.running)
-    first = min(queue.timeout, runtime)
-    leases = list(watch.running.values())
-    ends = [(lease, round((lease.deadline - first + runtime - JUST_BEFORE) * 1e6)) for lease in leases]
+    own = {run.lease.key: _own_end(watch, run) for run in worker.limited}
+    ends = [
+        (lease, min(own.get(lease.key, math.inf), _end(queue, lease, runtime)))
+        for lease in list(watch.running.values())
+    ]
     return [end for lease, end in ends if lease.key in worker.held or end > queue.clock.now_us]
+
+
+def _end(queue: AnyAsyncFake, lease: Lease, runtime: float | None) -> float:
+    if runtime is None:
+        return math.inf
+    return round((lease.deadline - min(queue.timeout, runtime) + runtime - JUST_BEFORE) * 1e6)
+
+
+def _own_end(watch: _Watch, run: Run) -> float:
+    """Give when the limit of a function's call is over, whole µs."""
+    return round((watch.began[run.lease.key] + (run.limit or 0.0)) * 1e6)
 
 
 async def _pass(queue: AnyAsyncFake, worker: Worker, watch: _Watch, end_us: float) -> None:
@@ -285,7 +309,9 @@ async def _advance(queue: AnyAsyncFake, working: asyncio.Task[Tally]) -> None:
     stats = await queue.stats()
     if stats.paused and not stats.drained:
         raise NotDrained(f"queue {queue.name} is paused, and {stats.known - stats.done - stats.failed} tasks wait")
-    moments = [at for at in (stats.next_due, stats.next_deadline, stats.next_turn) if at is not None]
+    # a batch ends by its tasks, and not by the clock
+    dues = stats.next_due, stats.next_deadline, stats.next_turn
+    moments = [at for at in dues if at is not None and at < BATCH_DUE]
     if stats.todos or not moments or working.done():
         return
     if stats.in_progress and await _has_leases(queue):
@@ -293,9 +319,15 @@ async def _advance(queue: AnyAsyncFake, working: asyncio.Task[Tally]) -> None:
     ahead = min(moments) - queue.clock.now
     if ahead > 0:
         queue.clock.advance(ahead)
+    await _tick(queue, stats)
     # a task that becomes ready by these calls rings the bell, which wakes the worker
     await queue.requeue_expired()
     await queue.promote_due()
+
+
+async def _tick(queue: AnyAsyncFake, stats: Stats) -> None:
+    if stats.has_schedules:
+        await queue.schedules.tick()
 
 
 async def _has_leases(queue: AnyAsyncFake) -> bool:

@@ -6,6 +6,7 @@ not right names the shards.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -15,12 +16,14 @@ from timeoutq import arguments, reads
 from timeoutq.calls import BATCH
 from timeoutq.cluster import Map
 from timeoutq.errors import InvalidInput, SchemaMismatch, TimeoutqError, Unavailable
+from timeoutq.schedules.flows import Health
 from timeoutq.sending import Flow, Send, Talk, answer, ask
 from timeoutq.shards import ShardedQueue
 from timeoutq.shards.root import ROUTE, Shards
 from timeoutq.shards.together import together
 from timeoutq.text import counted, safe
-from timeoutq.watch.doctor import QUEUE_CHECKS, SERVER_CHECKS, Facts, Finding, judge, of_queue, of_server
+from timeoutq.watch.doctor import QUEUE_CHECKS, SERVER_CHECKS, Finding, functions, judge
+from timeoutq.watch.facts import Facts, of_queue, of_server
 
 Name = TypeVar("Name", str, int)
 
@@ -225,8 +228,12 @@ def _shards(shards: Shards, parts: Mapping[int, Shard]) -> Iterator[Finding]:
         return
     many = len(shards.talks)
     whole = {one.check: one for one in judge(_sum([part.facts for part in parts.values()]), QUEUE_CHECKS)}
-    found = {shard: judge(part.facts, QUEUE_CHECKS) for shard, part in parts.items()}
+    lacking = whole.pop("functions", None)  # the same workers serve all shards: one line says what they lack
+    each = [check for check in QUEUE_CHECKS if check is not functions]
+    found = {shard: judge(part.facts, each) for shard, part in parts.items()}
     yield from _merged(found, lambda which: _named(which, many), lambda one: whole.get(next(iter(one.values())).check))
+    if lacking is not None:
+        yield lacking
 
 
 def _sum(parts: Sequence[Facts]) -> Facts:
@@ -241,6 +248,16 @@ def _sum(parts: Sequence[Facts]) -> Facts:
         whole[name] = now + min(left) if left else None
     settings: list[Mapping[str, str]] = [queue["settings"] for queue in queues]
     whole["settings"] = next((one for one in settings if "schema" in one), dict[str, str]())
+    timed: list[tuple[Health, float]] = [(one["schedules"], one["now"]) for one in queues if one.get("schedules")]
+    if timed:
+        ahead = [found.next - there for found, there in timed if found.next is not None]
+        counts = Counter[str]()
+        for found, _ in timed:
+            counts.update(found.counts)
+        whole["schedules"] = Health(counts, (), now + min(ahead) if ahead else None)
+    told: list[tuple[bool, Mapping[str, str]]] = [queue.get("functions", (False, {})) for queue in queues]
+    calls = {name: id for _, lacking in told for name, id in lacking.items()}
+    whole["functions"] = any(tells for tells, _ in told), calls
     whole["workers"] = max((queue["workers"] for queue in queues), default=0)
     large = sum(part.large[0] for part in parts), sum(part.large[1] for part in parts)
     return replace(parts[0], queue=whole, script_error="", foreign={}, crooked={}, large=large)

@@ -1,4 +1,4 @@
-"""Examines a server and a queue: facts gathered once, then one pure function per check, each with its cure.
+"""Examines a server and a queue: `facts.py` gathers facts once, then one pure function per check judges, with its cure.
 
 `timeoutq doctor` prints what it finds.
 """
@@ -6,34 +6,23 @@
 from __future__ import annotations
 
 import re
-import secrets
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 from timeoutq import directory, flows, repairs
-from timeoutq.errors import AccessDenied, SchemaMismatch, TimeoutqError
 from timeoutq.rights import HARMLESS, MAKING, cure
-from timeoutq.scripts import SIZES
-from timeoutq.sending import Flow, Send, Talk, answer
+from timeoutq.schedules.flows import Health
 from timeoutq.shards import AnyQueue, talks_of
-from timeoutq.text import counted
+from timeoutq.text import counted, safe
+from timeoutq.watch.facts import Facts, gather
 
 MARKS = {"green": ("green", "✓"), "yellow": ("yellow", "!"), "red": ("red", "✗")}
-SETTINGS = ("appendfsync", "bind", "protected-mode", "save", "set-max-intset-entries")
-"""What is asked of CONFIG GET; never all of it, for the password is among it."""
-
-WALK = 10
-"""How many calls of 500 ids doctor makes to look for tasks that are wrong; the cleaners look through all tasks."""
 
 NUMBERS = 512
 """Up to so many numbers a server must keep a set as a plain row of them, or compact done tasks take much memory."""
-
-SAMPLE = 100
-"""How many of the sets of a queue with compact done doctor looks at."""
 
 TORN = "7.0."
 """How the versions of Redis begin that keep the first half of a script which a power cut has cut in two."""
@@ -50,44 +39,6 @@ class Finding:
     verdict: str
     found: str
     cure: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What was seen."""
-
-    url: str
-    info: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Empty where the server does not tell."""
-    config: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Empty where the server does not tell."""
-    clock_ms: float | None = None
-    """How far the server's clock is ahead of ours, ms; None where it does not tell."""
-    trip_ms: float = 0.0
-    script_error: str = ""
-    queue: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    user: str = ""
-    """Empty where the server does not tell."""
-    refused: Sequence[str] = ()
-    """Commands that this user may not run."""
-    pattern: str = "timeoutq:*"
-    """The keys of the queue; or of all queues, when none was named."""
-    named: bool = True
-    """Whether a queue was named."""
-    name: str = "QUEUE"
-    """The name of the queue, for cures; a placeholder when none was named."""
-    stem: str = "timeoutq:{QUEUE}:"
-    """What the names of the queue's keys begin with."""
-    keys: str = "allowed"
-    """Whether this user may use the queue's keys: `allowed`, `refused`, or `untried` when no command could be tried."""
-    foreign: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Keys of the queue that have a foreign type, and this type."""
-    crooked: Mapping[str, int] = field(default_factory=dict[str, int])
-    """What a short walk through the queue found wrong, by the words of `repairs.py`."""
-    compact: bool = False
-    """Whether the queue keeps fingerprints of its done tasks."""
-    large: tuple[int, int] = (0, 0)
-    """Of so many sets of fingerprints that were looked at (the second number), how many are no plain rows."""
 
 
 Check = Callable[[Facts], Finding | None]
@@ -119,135 +70,6 @@ def repair(queue: AnyQueue) -> Finding:
     said = f"mended: {repairs.told(mended)}" if mended else "nothing to mend"
     noted = {repairs.NOTED: found[repairs.NOTED]} if repairs.NOTED in found else {}
     return Finding("repair", "green", f"{said}; noted: {repairs.told(noted)}" if noted else said)
-
-
-# ---- gathering
-
-
-def gather(queue: AnyQueue, named: bool = True) -> Facts:
-    """Ask the server; where it refuses to tell, the facts stay empty, and the checks say what they could not see."""
-    facts = queue.run(of_queue(queue.talk, queue.run(of_server(queue.talk))))
-    if named:
-        return facts
-    return replace(facts, pattern="timeoutq:*", named=False, name="QUEUE")
-
-
-def of_server(talk: Talk) -> Flow[Facts]:
-    """Gather the facts about the server, or about the node of a cluster, that has this queue."""
-    (told,) = yield from _try(talk, [("INFO",)])
-    began = time.time()
-    (moment,) = yield from _try(talk, [("TIME",)])
-    ended = time.time()
-    ahead = None
-    if not isinstance(moment, BaseException):
-        ahead = (int(moment[0]) + int(moment[1]) / 1e6 - (began + ended) / 2) * 1000
-    user, config = (yield from _user(talk)), (yield from _config(talk))
-    refused, keys = yield from _refused(talk)
-    stem = talk.operations.key("")
-    return Facts(
-        url=talk.server.url, info={} if isinstance(told, BaseException) else told, config=config, clock_ms=ahead,
-        trip_ms=(ended - began) * 1000, user=user, refused=refused, keys=keys, pattern=f"{stem}*", stem=stem,
-        name=talk.operations.name,
-    )  # fmt: skip
-
-
-def of_queue(talk: Talk, server: Facts) -> Flow[Facts]:
-    """Add the facts about the queue to those about its server."""
-    error, found, compact = "", dict[str, Any](), False
-    try:
-        stats = yield from answer(talk, talk.operations.stats())
-        compact = stats.compact
-        found = {"known": stats.known, "settings": dict(stats.settings), "next_deadline": stats.next_deadline,
-                 "next_due": stats.next_due, "in_progress": stats.in_progress, "scheduled": stats.scheduled,
-                 "durable": stats.durable,
-                 "paused": stats.paused, "workers": stats.workers, "now": stats.now}  # fmt: skip
-    except SchemaMismatch as mismatch:
-        error = f"schema: {mismatch}"
-    except TimeoutqError as refused:
-        error = str(refused)
-    foreign, crooked = (yield from _foreign(talk)), (yield from _crooked(talk))
-    large = (yield from _large(talk)) if compact else (0, 0)
-    return replace(
-        server, script_error=error, queue=found, foreign=foreign, crooked=crooked, compact=compact, large=large
-    )
-
-
-def _try(talk: Talk, commands: Sequence[tuple[Any, ...]]) -> Flow[list[Any]]:
-    # what the server says against a command stands in the place of its reply: it may hide much, and doctor goes on
-    reply = yield Send(commands, talk.at)
-    if isinstance(reply, BaseException):
-        raise talk.server.explain(reply)
-    return cast("list[Any]", reply)
-
-
-def _config(talk: Talk) -> Flow[dict[str, str]]:
-    config: dict[str, str] = {}
-    for reply in (yield from _try(talk, [("CONFIG", "GET", name) for name in SETTINGS])):
-        if isinstance(reply, BaseException):
-            continue
-        pairs: Any = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]  # a reply
-        config.update((_text(name), _text(value)) for name, value in pairs)
-    return config
-
-
-def _user(talk: Talk) -> Flow[str]:
-    (reply,) = yield from _try(talk, [("ACL", "WHOAMI")])
-    return talk.server.user if isinstance(reply, BaseException) else _text(reply)
-
-
-def _refused(talk: Talk) -> Flow[tuple[list[str], str]]:
-    # a user who is not allowed much may not ask ACL DRYRUN either: so each command is tried, on a key that nobody has
-    key = f"{talk.operations.key('doctor')}:{secrets.token_hex(8)}"
-
-    def spoken(name: str, words: Sequence[str | int]) -> tuple[str | int, ...]:
-        return (name, *(key if word == "KEY" else word for word in words))
-
-    def judged(replies: Mapping[str, Any]) -> None:
-        for name, reply in replies.items():
-            if isinstance(reply, BaseException) and isinstance(talk.server.explain(reply), AccessDenied):
-                # a server that names the keys has allowed the command
-                (keyless if re.search(r"\bkeys?\b", str(reply)) else refused).append(name)
-            elif "KEY" in {**HARMLESS, **MAKING}[name]:
-                keyed.append(name)
-
-    refused: list[str] = []
-    keyless: list[str] = []
-    keyed: list[str] = []
-    tried = list(HARMLESS)
-    judged(dict(zip(tried, (yield from _try(talk, [spoken(name, HARMLESS[name]) for name in tried])), strict=True)))
-    if "UNLINK" not in refused:  # else what they make would stay
-        making = [words for name in MAKING for words in (spoken(name, MAKING[name]), ("UNLINK", key))]
-        judged(dict(zip(MAKING, (yield from _try(talk, making))[::2], strict=True)))
-    return sorted(refused), "refused" if keyless else "allowed" if keyed else "untried"
-
-
-def _foreign(talk: Talk) -> Flow[dict[str, str]]:
-    kinds = {"SCARD": "set", "ZCARD": "zset", "HLEN": "hash", "LLEN": "list", "XLEN": "stream"}
-    wanted = {name: kinds[size] for size, names in SIZES.items() for name in names.split()} | {"meta": "hash"}
-    replies = yield from _try(talk, [("TYPE", talk.operations.key(name)) for name in wanted])
-    found = {
-        name: _text(reply) for name, reply in zip(wanted, replies, strict=True) if not isinstance(reply, Exception)
-    }
-    return {name: kind for name, kind in found.items() if kind not in (wanted[name], "none")}
-
-
-def _crooked(talk: Talk) -> Flow[dict[str, int]]:
-    try:
-        found, _ = yield from flows.repair(talk, mend=False, calls=WALK)
-    except TimeoutqError:  # another check reports this error
-        return {}
-    return dict(found)
-
-
-def _large(talk: Talk) -> Flow[tuple[int, int]]:
-    key = talk.operations.key
-    replies = yield from _try(talk, [("OBJECT", "ENCODING", key(f"seen:{number}")) for number in range(SAMPLE)])
-    kinds = [_text(reply) for reply in replies if isinstance(reply, str | bytes)]
-    return sum(kind != "intset" for kind in kinds), len(kinds)
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 # ---- judging
@@ -552,6 +374,36 @@ def scheduled(facts: Facts) -> Finding | None:
     )
 
 
+def schedules(facts: Facts) -> Finding | None:
+    """Due ticks are put, and code declares its schedules."""
+    found: Health | None = facts.queue.get("schedules")
+    if found is None:
+        return None
+    late = None if found.next is None else _late(facts, "schedules", found.next - facts.queue["now"], "a tick was due")
+    return late or Finding("schedules", *found.says())
+
+
+def batches(facts: Facts) -> Finding | None:
+    """Batches are sealed, and their tasks are done."""
+    found = facts.queue.get("batches")
+    return None if found is None else Finding("batches", *found)
+
+
+def functions(facts: Facts) -> Finding | None:
+    """A worker that is alive has the function of each call that waits."""
+    tells, lacking = facts.queue.get("functions", (False, {}))
+    # where no worker of functions has ever been, those that are alive may read such payloads by themselves
+    if not lacking or (not tells and facts.queue.get("workers")):
+        return None
+    some = ", ".join(f"{safe(name, 60)} (as of call {safe(id, 80)})" for name, id in list(lacking.items())[:5])
+    more = f" and {counted(len(lacking) - 5, 'other')}" if len(lacking) > 5 else ""
+    return Finding(
+        "functions", "yellow", f"calls wait, and no worker that is alive has their function: {some}{more}",
+        "start a worker whose program has it: timeoutq worker --app MODULE:APP; a worker that lacks it gives a call "
+        "back for an hour, and then the call fails",
+    )  # fmt: skip
+
+
 def _late(facts: Facts, check: str, left: float, what: str) -> Finding | None:
     if left > -LATE:
         return None
@@ -573,5 +425,8 @@ def _late(facts: Facts, check: str, left: float, what: str) -> Finding | None:
 SERVER_CHECKS: tuple[Check, ...] = (
     version, role, lone_node, replicas, eviction, memory, durability, clock, access, acl,
 )  # fmt: skip
-QUEUE_CHECKS: tuple[Check, ...] = (scripts, keys, tasks, values, compact, politeness, paused, leases, scheduled)
+QUEUE_CHECKS: tuple[Check, ...] = (
+    scripts, keys, tasks, values, compact, politeness, paused, leases, scheduled, schedules, batches,
+    functions,
+)  # fmt: skip
 CHECKS = SERVER_CHECKS + QUEUE_CHECKS

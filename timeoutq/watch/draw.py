@@ -16,7 +16,8 @@ from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from timeoutq.model import HostInfo, State, Stats, WorkerInfo
+from timeoutq.counts import Stats
+from timeoutq.model import HostInfo, State, WorkerInfo
 from timeoutq.standing import Standing, standing
 from timeoutq.text import age, compact, number, rate, safe, span
 from timeoutq.watch.metrics import COUNTERS, rates, series

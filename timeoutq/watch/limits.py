@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from timeoutq.model import Sample, Stats, WorkerInfo
+from timeoutq.counts import Sample, Stats
+from timeoutq.model import WorkerInfo
 from timeoutq.shards import AnyQueue
 from timeoutq.text import age, counted
 from timeoutq.watch.doctor import Finding

@@ -12,8 +12,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from timeoutq.counts import Sample, Stats
 from timeoutq.errors import InvalidInput
-from timeoutq.model import Entry, Failure, HostInfo, Sample, State, Stats, WorkerInfo
+from timeoutq.model import Entry, Failure, HostInfo, State, WorkerInfo
 from timeoutq.shards import AnyAsyncQueue, AnyQueue, AsyncShardedQueue, ShardedQueue, looking
 from timeoutq.shards.looking import Picture
 from timeoutq.watch.metrics import rates

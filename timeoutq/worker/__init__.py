@@ -15,11 +15,15 @@
     crews        who runs `async def` handlers: asyncio tasks
     threads      who runs `def` handlers: threads
     interrupts   ends handlers and leases that do not end by themselves
+    places       one queue, as a handler sees it that is an object
     sources      a part of the queue as the pump sees it
     exchanges    ends go to the queue, claimed tasks come
-    pump         claims, exchanges, drains
+    beside       what runs beside the pump
+    sharing      how several queues share the handlers of a worker
+    lanes        one queue of a worker: its claims and exchanges
+    pump         goes round the lanes, and drains
     tending      of a queue with several parts: which of them this worker tends
-    parts        what runs beside the pump
+    beats        the heartbeats of several queues, in one thread
     closing      the end of a worker
     worker       settings, run(), stop(), peers
 """

@@ -1,6 +1,7 @@
 """Who runs handlers: a crew of asyncio tasks for `async def`, one of threads for `def` (in `threads.py`).
 
-The pump gives a crew the leases that it has claimed; the crew calls the handler with each and tells the desk what came.
+One crew runs the handlers of all queues of a worker, and has a `Work` for each of them, by the number of its lane. The
+pump gives a crew the leases that it has claimed; the crew calls the handler with each and tells the desk what came.
 Below stands the whole way of a task: `_consume` takes a lease, runs the handler, and ends the lease.
 """
 
@@ -10,19 +11,21 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from timeoutq import forks, handlers, telling
-from timeoutq.durations import SHORTEST
+from timeoutq.durations import SHORTEST, Spans
 from timeoutq.found import listed, listed_raised
-from timeoutq.handlers import Surroundings
+from timeoutq.handlers import LEAVES_NO_ID, Surroundings
 from timeoutq.model import Lease
-from timeoutq.worker.desk import Desk
+from timeoutq.worker.desk import Desk, Ledger
 from timeoutq.worker.runs import MaxRuntime, Run
 from timeoutq.worker.voice import Voice
+
+Fields = Mapping[str, object]
 
 TURN = 0.005
 """Seconds for which handlers that never wait run in one go before others in the loop have a turn."""
@@ -30,7 +33,7 @@ TURN = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a crew needs to run handlers."""
+    """What a crew needs to run handlers with the tasks of one queue."""
 
     call: Callable[[Lease], Any]
     """The handler, with its state if it takes one."""
@@ -40,10 +43,12 @@ class Work:
     voice: Voice
     generation: int
     """The `forks.generation` of this process; in a copy of the process it has changed."""
+    rank: int = 0
+    """Tasks of a lower rank begin before all others that wait for a handler."""
 
 
 class Crew(Protocol):
-    """Runs handlers, many at once. All methods are called in the event loop."""
+    """Runs handlers, many at once. All methods are called in the event loop. `lane` is the number of a queue."""
 
     closing: bool
     """Set when the worker ends: from then on nobody of the crew is replaced."""
@@ -58,20 +63,23 @@ class Crew(Protocol):
         """How many leases are with the crew, begun or not."""
         ...
 
-    @property
-    def queued(self) -> set[int]:
-        """The keys of the leases that wait for a handler."""
+    def before(self, lane: int) -> int:
+        """Give how many leases wait that begin before a lease of this queue that comes now."""
         ...
 
-    def take(self, leases: list[Lease]) -> None:
+    def queued(self, lane: int = 0) -> set[int]:
+        """Give the keys of the leases of a queue that wait for a handler."""
+        ...
+
+    def take(self, leases: list[Lease], lane: int = 0) -> None:
         """Have the handlers of these leases run."""
         ...
 
-    def give_back(self) -> list[Lease]:
-        """Take the leases out whose handlers have not begun."""
+    def give_back(self, lane: int = 0, most: int | None = None) -> list[Lease]:
+        """Take leases of a queue out whose handlers have not begun: all, or the last ones, `most` of them."""
         ...
 
-    def take_out(self, lease: Lease) -> bool:
+    def take_out(self, lease: Lease, lane: int = 0) -> bool:
         """Take one lease out whose handler has not begun; say whether it was there."""
         ...
 
@@ -92,15 +100,77 @@ class Crew(Protocol):
         ...
 
 
+_NO_LEASES = deque[Lease](maxlen=0)
+
+
+class Ranked:
+    """The inbox of a crew that works for several queues: leases of a lower rank come out first."""
+
+    def __init__(self, works: Sequence[Work]) -> None:
+        self._works = works
+        self._ranks = [deque[tuple[Work, deque[Lease]]]() for _ in range(1 + max(work.rank for work in works))]
+        """For each rank, the leases of each claim, and the work of their queue."""
+        self.work = works[0]
+        """The work of the leases that `front` has given."""
+        self.puts = 0
+        """How often leases were put: what `front` has given may not be the front any more when this has changed."""
+        self._is_empty = True
+
+    def __len__(self) -> int:
+        return self._count(len(self._ranks))
+
+    def _count(self, ranks: int) -> int:
+        return sum(len(leases) for claims in self._ranks[:ranks] for _, leases in claims)
+
+    def put(self, leases: list[Lease], lane: int) -> None:
+        work = self._works[lane]
+        self._ranks[work.rank].append((work, deque(leases)))
+        self.puts += 1
+        self._is_empty = False
+
+    def front(self) -> deque[Lease]:
+        """Give the leases of which the first is the next one; empty if there are none."""
+        if self._is_empty:
+            return _NO_LEASES  # most handlers that wake find that others have taken all
+        for claims in self._ranks:
+            while claims:
+                self.work, leases = claims[0]
+                if leases:
+                    return leases
+                claims.popleft()
+        self._is_empty = True
+        return _NO_LEASES
+
+    def before(self, lane: int) -> int:
+        return self._count(1 + self._works[lane].rank)
+
+    def of(self, lane: int) -> list[Lease]:
+        """Give the leases of a queue, those first that come out first."""
+        work = self._works[lane]
+        return [lease for its, leases in self._ranks[work.rank] if its is work for lease in leases]
+
+    def take_out(self, leases: list[Lease]) -> None:
+        gone = set(map(id, leases))
+        for claims in self._ranks:
+            for _, waiting in claims:
+                left = [lease for lease in waiting if id(lease) not in gone]
+                if len(left) < len(waiting):
+                    waiting.clear()
+                    waiting.extend(left)
+
+
 class TaskCrew:
     """Asyncio tasks, the consumers, which live as long as the worker and run one handler after the other."""
 
-    def __init__(self, work: Work, size: int) -> None:
-        """Start `size` consumers."""
-        self._work = work
-        self._desk = work.desk
+    def __init__(self, works: Sequence[Work], size: int) -> None:
+        """Start `size` consumers; `works` has the work of each queue."""
+        self._works = works
+        self._work = works[0]
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[Lease] = deque()
+        """The leases that wait, if the worker has one queue."""
+        self._ranked = Ranked(works) if len(works) > 1 else None
+        """The leases that wait, if it has several."""
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._consumers: set[asyncio.Task[None]] = set()
         self._left: set[asyncio.Task[None]] = set()
@@ -113,18 +183,23 @@ class TaskCrew:
 
     @property
     def unstarted(self) -> int:
-        return len(self._inbox)
+        return len(self._inbox if self._ranked is None else self._ranked)
 
     @property
     def taken(self) -> int:
-        return len(self._desk.running) + len(self._inbox)
+        return sum(len(work.desk.running) for work in self._works) + self.unstarted
 
-    @property
-    def queued(self) -> set[int]:
-        return {lease.key for lease in self._inbox}
+    def before(self, lane: int) -> int:
+        return len(self._inbox) if self._ranked is None else self._ranked.before(lane)
 
-    def take(self, leases: list[Lease]) -> None:
-        self._inbox.extend(leases)
+    def queued(self, lane: int = 0) -> set[int]:
+        return {lease.key for lease in (self._inbox if self._ranked is None else self._ranked.of(lane))}
+
+    def take(self, leases: list[Lease], lane: int = 0) -> None:
+        if self._ranked is None:
+            self._inbox.extend(leases)
+        else:
+            self._ranked.put(leases, lane)
         asleep = len(leases)
         while asleep and self._waiters:
             waiter = self._waiters.popleft()
@@ -132,15 +207,25 @@ class TaskCrew:
                 waiter.set_result(None)
                 asleep -= 1
 
-    def give_back(self) -> list[Lease]:
-        unstarted = list(self._inbox)
-        self._inbox.clear()
+    def give_back(self, lane: int = 0, most: int | None = None) -> list[Lease]:
+        if self._ranked is None:
+            unstarted = list(self._inbox)
+            self._inbox.clear()
+            return unstarted
+        unstarted = self._ranked.of(lane)
+        if most is not None:
+            unstarted = unstarted[max(0, len(unstarted) - most) :]
+        self._ranked.take_out(unstarted)
         return unstarted
 
-    def take_out(self, lease: Lease) -> bool:
-        if lease not in self._inbox:
+    def take_out(self, lease: Lease, lane: int = 0) -> bool:
+        waiting = self._inbox if self._ranked is None else self._ranked.of(lane)
+        if lease not in waiting:
             return False
-        self._inbox.remove(lease)
+        if self._ranked is None:
+            self._inbox.remove(lease)
+        else:
+            self._ranked.take_out([one for one in waiting if one == lease])
         return True
 
     def forget(self) -> None:
@@ -182,14 +267,19 @@ class TaskCrew:
 
     async def _consume(self) -> None:
         """Run handlers, one after the other. Ends when a handler has left traces: in its context, or a cancellation."""
-        work, desk, inbox = self._work, self._desk, self._inbox
-        call, around, generation = work.call, work.around, work.generation
-        running, ledger, spans, done, bare = desk.running, desk.ledger, desk.spans, desk.done, around.bare
-        key_of, me = desk.key_of, asyncio.current_task()
+        work, inbox, ranked = self._work, self._inbox, self._ranked
+        around, generation, bare = work.around, work.generation, work.around.bare
+        call, desk, running, ledger, spans, done, key_of, fields = _at_hand(work)
+        tell, me = telling.running.set, asyncio.current_task()
         assert me is not None
-        tell, fields = telling.running.set, work.voice.fields()
-        began = since = time.monotonic()
+        began, puts = time.monotonic(), 0
+        since = began
         while not self.closing:
+            if ranked is not None and (not inbox or puts != ranked.puts):
+                puts, inbox = ranked.puts, ranked.front()
+                if ranked.work is not work:
+                    work = ranked.work
+                    call, desk, running, ledger, spans, done, key_of, fields = _at_hand(work)
             if not inbox:
                 waiter = self._loop.create_future()
                 self._waiters.append(waiter)
@@ -206,7 +296,7 @@ class TaskCrew:
                 if ledger is not None:
                     ledger.start(lease)
                 result = await call(lease)
-                if result is not None:
+                if result is not None and result is not LEAVES_NO_ID:
                     result = await listed(await handlers.resolve(result))
             except BaseException as error:  # whatever a handler raises is its task's failure
                 problem = error
@@ -227,6 +317,11 @@ class TaskCrew:
                 done(key, lease)
                 if ledger is not None:
                     ledger.finish(lease)
+            elif result is LEAVES_NO_ID and not run.end:
+                desk.done_bare(key, lease)
+                result = None
+                if ledger is not None:
+                    ledger.finish(lease)
             else:
                 ends = run.left or (problem is not None and not issubclass(type(problem), Exception))
                 desk.finished(run, result, problem)
@@ -240,3 +335,20 @@ class TaskCrew:
             if ended - since > TURN:
                 await asyncio.sleep(0)
                 began = since = time.monotonic()
+
+
+def _at_hand(
+    work: Work,
+) -> tuple[
+    Callable[[Lease], Any],
+    Desk,
+    dict[int, Run],
+    Ledger | None,
+    Spans,
+    Callable[[int, Lease], None],
+    Callable[[Lease], int],
+    Fields,
+]:
+    """Give what `_consume` uses for each task of a queue."""
+    desk = work.desk
+    return work.call, desk, desk.running, desk.ledger, desk.spans, desk.done, desk.key_of, work.voice.fields()

@@ -9,24 +9,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Protocol
 
 from timeoutq import arguments, handlers
 from timeoutq.arguments import TaskList
+from timeoutq.calls import Kept
 from timeoutq.client import AsyncDriver
 from timeoutq.durations import Spans
-from timeoutq.errors import LeaseLost
-from timeoutq.model import Ack, Answer, Lease, Outcome, Release
+from timeoutq.errors import InvalidInput, LeaseLost
+from timeoutq.found import is_nothing
+from timeoutq.handlers import Unrun
+from timeoutq.model import KEPT, Ack, Answer, Lease, Outcome, Release
 from timeoutq.refusals import Refusals
 from timeoutq.retry import GiveUp, Retry
-from timeoutq.worker.ends import AckOfFound, Ends, Errand, Parcel
+from timeoutq.sending import Flow
+from timeoutq.worker.ends import NOWHERE, AckOfFound, Ends, Errand, Parcel
 from timeoutq.worker.failures import Failures
 from timeoutq.worker.long_acks import LongAcks
 from timeoutq.worker.losses import Losses
 from timeoutq.worker.runs import MaxRuntime, Run
 from timeoutq.worker.voice import Voice
+from timeoutq.worker.yielding import Yielding
 
 
 class Ledger(Protocol):
@@ -48,7 +54,21 @@ class Tally:
     released: int = 0
     lost: int = 0
     end: str = ""
-    """Why the worker ended: "stopped", "drained" (a burst), or "max_tasks"; empty while it works and after an error."""
+    """Why the worker ended: "stopped", "drained" (a burst), "max_tasks", or "worn_out" (a thread hangs); empty while it
+    works and after an error."""
+
+
+def added(tallies: Iterable[Tally]) -> Tally:
+    """Add tallies of one worker, whose end is the same in each."""
+    total = Tally()
+    for one in tallies:
+        total.claimed += one.claimed
+        total.acked += one.acked
+        total.failed += one.failed
+        total.released += one.released
+        total.lost += one.lost
+        total.end = total.end or one.end
+    return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +80,31 @@ class Rules:
     runtime: MaxRuntime
     failures: Failures
     most_releases: int
+    read: Callable[[bytes | None], Any] = arguments.unpack
+    """Makes the payloads of leases of what stands in Redis."""
 
 
 class Desk:
-    """The leases of one worker, and how each of them ends."""
+    """The leases of one worker on one queue, and how each of them ends."""
 
-    def __init__(self, queue: AsyncDriver, rules: Rules, voice: Voice, ledger: Ledger | None) -> None:
+    def __init__(
+        self,
+        queue: AsyncDriver,
+        rules: Rules,
+        voice: Voice,
+        ledger: Ledger | None,
+        woken: asyncio.Event | None = None,
+        lane: int = 0,
+    ) -> None:
+        """Prepare; the desks of one worker share `woken`, and `lane` is the number of this one's queue."""
         self.queue = queue
+        self.lane = lane
         self.rules = rules
         self.voice = voice
         self._refusals = Refusals()
         self._losses = Losses(queue, rules.runtime, voice)
         self.ledger = ledger
-        self.woken = asyncio.Event()
+        self.woken = asyncio.Event() if woken is None else woken
         """Set when there is something to send, or another reason for the pump to look."""
         self.wake = self.woken.set
         self.started = time.time()
@@ -88,10 +120,25 @@ class Desk:
         """The handlers at work, by the keys of their leases."""
         self.ends = Ends(queue, rules.most_releases)
         """Where all ends come in."""
+        self._told_kept = False
+        """Whether it was said that the queue cannot keep ids for a time."""
+        self._unrun: dict[int, BaseException] = {}
+        """Of each lease that goes back because the worker cannot run its task: why, by its key."""
+        self.yielding = Yielding()
+        """When the worker leaves the queue to others."""
         self.parts = [self.ends]
         """From where exchanges take them, for each part of the queue: for a queue that is one part, the same."""
         self.sent: dict[object, list[Errand]] = {}
         """The errands of the exchanges that are under way."""
+        self.over_at: dict[int, float] = {}
+        """When the time of a lease is over that has a limit of its own, by its key and the monotonic clock: from then
+        on it is not extended."""
+        self.at_end: list[Callable[[], object]] = []
+        """What the handler wants to be called when all work has ended."""
+        self.functions: Mapping[str, tuple[str, str]] = {}
+        """What the queue is told of the functions that there are here."""
+        self.schedules: Callable[[], Flow[None]] | None = None
+        """What declares schedules in the queue."""
         self.long_acks = LongAcks(queue, voice, self._end_long_ack, self.wake)
 
     def divide(self) -> None:
@@ -132,6 +179,13 @@ class Desk:
         self.ends.acks.append(lease)
         self.wake()
 
+    def done_bare(self, key: int, lease: Lease) -> None:
+        """Do the same for a task that leaves no id in done."""
+        self.running.pop(key, None)
+        self.runs += 1
+        self.ends.bare.append(lease)
+        self.wake()
+
     def finished(self, run: Run, result: Any, problem: BaseException | None) -> None:
         """End the lease by what its handler returned or raised; never raises, whatever the handler gave."""
         if run.left:
@@ -142,6 +196,9 @@ class Desk:
         try:
             if run.settled:
                 pass
+            elif run.cancelled and run.task is None:
+                run.end = "cancelled"
+                self.interrupted(run)
             elif problem is None and result is None:
                 self.ends.acks.append(lease)
             elif problem is not None and run.end:
@@ -168,14 +225,18 @@ class Desk:
             self.failed(lease, handlers.wrong_result(self.rules.handler, came))
 
     def _ack(self, lease: Lease, result: Ack) -> None:
-        put: object = result.put
-        found = put if isinstance(put, TaskList) else arguments.tasks((result.put,))
         again_ms, payload = arguments.again(result.again_in, result.payload, lease.task)
-        home, away = self.queue.division.sorted(lease, found)
-        ack = AckOfFound(lease, home, again_ms, payload, away)
-        if ack.is_plain and not away:
-            self.ends.acks.append(lease)
-        elif ack.is_long:
+        kept, keep_ms = Kept.of(result.result, result.keep_result), None
+        if isinstance(result.keep_id, timedelta):
+            keep_ms = arguments.delay_ms(result.keep_id, "keep_id")
+        elif not arguments.flag(result.keep_id, "keep_id"):
+            keep_ms = 0
+        if again_ms >= 0 and (kept is not None or keep_ms is not None):
+            what = "result=" if kept is not None else f"keep_id={result.keep_id!r}"
+            raise InvalidInput(f"{what} and again_in= exclude each other: a task that runs again has not ended")
+        home, away = self._sorted(lease, result.put)
+        ack = AckOfFound(lease, home, again_ms, payload, away, kept, keep_ms=keep_ms)
+        if ack.is_long:
             if not self.long_acks.add(ack):
                 self.given_back([lease])
                 self.voice.tell_unconfirmed([lease], "the worker ends")
@@ -185,8 +246,19 @@ class Desk:
         else:
             self.ends.ack_found(ack)
 
+    def _sorted(self, lease: Lease, put: Any) -> tuple[TaskList, Mapping[int, TaskList]]:
+        """Give what goes with the ack, and what goes to other parts of the queue."""
+        if is_nothing(put):
+            return TaskList(), NOWHERE
+        return self.queue.division.sorted(lease, put if isinstance(put, TaskList) else arguments.tasks((put,)))
+
     def _release(self, lease: Lease, result: Release) -> None:
         delay_ms = arguments.delay_ms(result.delay, "delay")
+        if isinstance(result, Unrun):
+            self._unrun[lease.key] = result.error
+            times = delay_ms, arguments.delay_ms(result.within, "within")
+            self.ends.unrun.append((lease, times, result.function))
+            return
         block_ms = arguments.delay_ms(result.block_host, "block_host")
         if block_ms:
             self._tell_refusal(lease, block_ms)
@@ -212,9 +284,11 @@ class Desk:
         """End the lease of a handler that was stopped; `run.end` says why the handler was stopped."""
         if run.end == "shutdown":
             self.ends.releases.append(run.lease)
+        elif run.end == "cancelled":
+            self.ends.releases.append(run.lease)  # the queue knows that the task was cancelled: it goes to failed
         elif run.end == "max_runtime":
             # the task has used up its time: this counts as a failed attempt, not as a crash of the process
-            self.failed(run.lease, self.rules.runtime.error())
+            self.failed(run.lease, self.rules.runtime.error(seconds=run.limit))
         else:
             self.lost(run.lease)
 
@@ -266,11 +340,16 @@ class Desk:
             self._confirmed(errand.acks)
             return
         leases, good = errand.leases, outcome.ok
-        self._let_go(leases)
+        overdue = self._overdue(errand, outcome) if self._unrun and errand.verb == "release" else []
+        self._let_go(leases if not overdue else [lease for lease in leases if lease not in overdue])
+        for lease in overdue:
+            self.failed(lease, self._unrun.pop(lease.key))
         if self._refusals.rows and errand.verb != "release":
             self._refusals.over(leases)
         if errand.verb == "ack":
             self.tally.acked += good
+            if not self._told_kept and KEPT in outcome.codes:
+                self._tell_kept(leases[outcome.codes.index(KEPT)])
         elif errand.verb == "fail":
             self.tally.failed += good
         else:
@@ -282,16 +361,39 @@ class Desk:
                     self._losses.tell_soon(lease, errand.verb)
                 elif answer is Answer.FAILED:
                     self._give_up(lease)
+                elif answer is Answer.CANCELLED:
+                    self.tally.failed += 1
+
+    def _tell_kept(self, lease: Lease) -> None:
+        self._told_kept = True
+        self.voice.say(
+            logging.WARNING, "queue %s: task %a is done, and blocks its id for ever, not for the time that its ack has "
+            'said: the queue has keep_done="compact", which keeps fingerprints of done tasks, not ids with a time. The '
+            'same holds for other tasks, of which nothing is said. Use unique="active" or "forever" (keep_id=False or '
+            "True), or a queue with another keep_done", self.voice.queue, lease.task, lease=lease,
+        )  # fmt: skip
+
+    def _overdue(self, errand: Errand, outcome: Outcome) -> list[Lease]:
+        """Give the leases on tasks that this worker cannot run, and whose time is over; forget why the others went."""
+        ends = list(zip(errand.leases, outcome, strict=True))
+        for lease, answer in ends:
+            if answer is not Answer.OVERDUE:
+                self._unrun.pop(lease.key, None)
+        self._yield(sum(answer is Answer.ELSEWHERE for _, answer in ends))
+        return [lease for lease, answer in ends if answer is Answer.OVERDUE]
+
+    def _yield(self, tasks: int) -> None:
+        if tasks:
+            tally, now = self.tally, time.monotonic()
+            seconds = self.yielding.gave_back(tasks, tally.acked + tally.failed, now)
+            if seconds:
+                asyncio.get_running_loop().call_later(seconds, self.wake)
 
     def _confirmed(self, acks: Iterable[AckOfFound]) -> None:
         """Have those acks sent whose parcels are all there now."""
         for ack in acks:
             ack.missing -= 1
-            if ack.missing or ack.is_void:
-                continue
-            if ack.is_plain:
-                self.ends.acks.append(ack.lease)
-            else:
+            if not (ack.missing or ack.is_void):
                 self.ends.ack_found(ack)
 
     def refused(self, errand: Errand, error: Exception) -> None:

@@ -19,7 +19,7 @@ from itertools import accumulate
 from typing import cast
 
 from timeoutq.arguments import TaskList
-from timeoutq.calls import BATCH, BYTES, Call, fitting, flushes
+from timeoutq.calls import BATCH, BYTES, Call, Kept, fitting, flushes
 from timeoutq.client import AsyncDriver
 from timeoutq.model import Lease, Outcome
 from timeoutq.operations import Operations
@@ -55,9 +55,21 @@ class Errand:
 
 
 class AckOfFound:
-    """The end of a lease whose handler found tasks, or wants its own task again."""
+    """The end of a lease with which something goes: found tasks, a result, or the wish that the task runs again."""
 
-    __slots__ = ("_again_ms", "_fits", "_found", "_payload", "away", "is_void", "lease", "missing")
+    __slots__ = (
+        "_again_ms",
+        "_fits",
+        "_found",
+        "_payload",
+        "away",
+        "bare",
+        "is_void",
+        "kept",
+        "lease",
+        "missing",
+        "until_ms",
+    )
 
     def __init__(
         self,
@@ -66,12 +78,20 @@ class AckOfFound:
         again_ms: int,
         payload: bytes | None,
         away: Mapping[int, TaskList] = NOWHERE,
+        kept: Kept | None = None,
+        *,
+        keep_ms: int | None = None,
     ) -> None:
         """Prepare; after `again_ms` (-1: never) the task runs again, with this payload unless it is None.
 
-        `found` goes with the ack, and `away` goes to other parts of the queue before it, by their number.
+        `found` goes with the ack, and `away` goes to other parts of the queue before it, by their number. `kept` is the
+        result of the run; for `keep_ms`, done keeps the id, whatever `keep_done` says: with 0, the task
+        leaves no id there.
         """
         self.lease = lease
+        self.kept = kept
+        self.bare = keep_ms == 0
+        self.until_ms = keep_ms or None
         self.away = away
         self.missing = len(away)
         """How many parcels are not confirmed."""
@@ -80,23 +100,23 @@ class AckOfFound:
         self._found = found
         self._again_ms = again_ms
         self._payload = payload
-        self._fits = fitting(found.ids, found.payloads)
+        self._fits = fitting(found.ids, found.payloads, 0 if kept is None else len(kept.body))
 
     def __len__(self) -> int:
         """Give the number of found tasks."""
         return len(self._found.ids)
 
     @property
-    def is_plain(self) -> bool:
-        """Whether nothing goes with the ack, and the task does not run again."""
-        return not self._found.ids and self._again_ms < 0
+    def needs_a_call(self) -> bool:
+        """Whether the ack cannot go in one call with acks of other leases."""
+        return bool(self._found.ids) or self._again_ms >= 0
 
     @property
     def is_long(self) -> bool:
         """Whether one call is too small for what was found."""
-        return self._fits < len(self._found.ids) or any(
-            fitting(part.ids, part.payloads) < len(part.ids) for part in self.away.values()
-        )
+        if self._fits < len(self._found.ids):
+            return True
+        return bool(self.away) and any(fitting(one.ids, one.payloads) < len(one.ids) for one in self.away.values())
 
     @property
     def grouped(self) -> bool:
@@ -105,7 +125,17 @@ class AckOfFound:
 
     def calls(self, operations: Operations, nonce: Callable[[], bytes]) -> tuple[deque[Call[Outcome]], Call[Outcome]]:
         """Build the puts that go before the ack, and the ack, which puts the first tasks itself."""
-        puts, ack = operations.ack_in_parts(self.lease, self._found, self._fits, nonce, self._again_ms, self._payload)
+        puts, ack = operations.ack_in_parts(
+            self.lease,
+            self._found,
+            self._fits,
+            nonce,
+            self._again_ms,
+            self._payload,
+            self.kept,
+            bare=self.bare,
+            until_ms=self.until_ms,
+        )
         return deque(puts), ack
 
     def long_calls(self, talks: Sequence[Talk], home: Talk) -> tuple[deque[tuple[Talk, Call[Outcome]]], Call[Outcome]]:
@@ -132,6 +162,11 @@ class Parcel:
         """How many bytes of payloads the parcel has."""
         return sum(map(len, self.found.payloads.values()))
 
+    @property
+    def is_about_done(self) -> bool:
+        """Whether the put asks more of done tasks than a queue with fingerprints can tell, which refuses it."""
+        return bool(self.found.uniques or self.found.improved)
+
 
 class Ends:
     """The leases that have ended since the last exchange."""
@@ -142,12 +177,19 @@ class Ends:
         self._talk = queue.talk if talk is None else talk
         self._most_releases = most_releases
         self.acks: list[Lease] = []
-        """Leases whose handlers have found nothing and are done."""
+        """Leases whose handlers are done, and have found nothing."""
+        self.kept: list[AckOfFound] = []
+        """Acks with results, or of tasks that leave no id in done; many of them go in one call."""
         self.fails: list[Failure] = []
         self.releases: list[Lease] = []
         """Leases that the worker itself gives back."""
         self.refused: list[Lease] = []
         """Leases that handlers released: these releases are counted."""
+        self.bare: list[Lease] = []
+        """Leases that end like those in `acks`, on tasks that leave no id in done."""
+        self.unrun: list[tuple[Lease, tuple[int, int], str]] = []
+        """Leases on tasks that this worker cannot run, each with the delay and the bound of its release, ms, and with
+        the function that it lacks."""
         self.errands: list[Errand] = []
         """Ends that have their calls already."""
         self.parcels: list[Parcel] = []
@@ -156,16 +198,21 @@ class Ends:
 
     def __len__(self) -> int:
         ended = len(self.acks) + len(self.errands) + len(self.fails) + len(self.releases) + len(self.refused)
-        return ended + len(self.parcels)
+        return ended + len(self.parcels) + len(self.kept) + len(self.unrun) + len(self.bare)
 
     @property
     def leases(self) -> Iterator[Lease]:
         """All leases that are to be ended."""
         yield from self.acks
+        yield from self.bare
         yield from self.releases
         yield from self.refused
+        for lease, *_ in self.unrun:
+            yield lease
         for errand in self.errands:
             yield from errand.leases
+        for ack in self.kept:
+            yield ack.lease
         for failure in self.fails:
             yield failure.lease
         for parcel in self.parcels:
@@ -175,15 +222,21 @@ class Ends:
     def unsent_acks(self) -> list[Lease]:
         """The leases that are done, and of which the queue has not heard yet."""
         sent = [lease for errand in self.errands if errand.verb in ("ack", "put") for lease in errand.leases]
-        return [*self.acks, *sent, *(parcel.ack.lease for parcel in self.parcels)]
+        kept = (ack.lease for ack in self.kept)
+        return [*self.acks, *self.bare, *sent, *kept, *(parcel.ack.lease for parcel in self.parcels)]
 
     # ---- in
 
     def ack_found(self, ack: AckOfFound) -> None:
-        """Add an ack that fits into one call."""
-        talk = self._division.talk_of(ack.lease)
-        _, call = ack.calls(talk.operations, talk.nonce)
-        self.errands.append(Errand("ack", [ack.lease], call, len(ack), ack.grouped))
+        """Add an ack that fits into one call, and whose parcels are there."""
+        if ack.needs_a_call:
+            talk = self._division.talk_of(ack.lease)
+            _, call = ack.calls(talk.operations, talk.nonce)
+            self.errands.append(Errand("ack", [ack.lease], call, len(ack), ack.grouped))
+        elif ack.kept is not None or ack.bare or ack.until_ms is not None:
+            self.kept.append(ack)
+        else:
+            self.acks.append(ack.lease)
 
     def post(self, parcel: Parcel) -> None:
         """Add tasks that are put here before their ack goes to another part."""
@@ -217,15 +270,22 @@ class Ends:
         which = self._division.which
         for lease in self.acks:
             parts[which(lease)].acks.append(lease)
+        for lease in self.bare:
+            parts[which(lease)].bare.append(lease)
+        for ack in self.kept:
+            parts[which(ack.lease)].kept.append(ack)
         for failure in self.fails:
             parts[which(failure.lease)].fails.append(failure)
         for lease in self.releases:
             parts[which(lease)].releases.append(lease)
         for lease in self.refused:
             parts[which(lease)].refused.append(lease)
+        for unrun in self.unrun:
+            parts[which(unrun[0])].unrun.append(unrun)
         for errand in self.errands:
             parts[which(errand.leases[0])].errands.append(errand)
-        self.acks, self.fails, self.releases, self.refused, self.errands = [], [], [], [], []
+        self.acks, self.fails, self.releases, self.refused, self.errands, self.kept = [], [], [], [], [], []
+        self.unrun, self.bare = [], []
 
     # ---- out
 
@@ -243,29 +303,66 @@ class Ends:
         return errands[:light]
 
     def _build(self) -> list[Errand]:
+        self.bundle()
         ops, errands = self._talk.operations, self.errands
         acks, fails, releases, refused = self.acks, self.fails, self.releases, self.refused
         self.acks, self.fails, self.releases, self.refused, self.errands = [], [], [], [], []
         for call, part in zip(ops.ack(acks), _parts(acks), strict=True):
             errands.append(Errand("ack", part, call))
+        if self.bare:
+            bare, self.bare = self.bare, []
+            for part in _parts(bare):
+                (call,) = ops.ack(part, bare=range(len(part)))
+                errands.append(Errand("ack", part, call))
         errands += _failing(ops, fails)
         for call, part in zip(ops.release(releases), _parts(releases), strict=True):
             errands.append(Errand("release", part, call))
         for call, part in zip(ops.release(refused, most=self._most_releases), _parts(refused), strict=True):
             errands.append(Errand("release", part, call))
+        if self.unrun:
+            errands += self._giving_back()
         if self.parcels:
             errands += self._posting()
         return errands
 
+    def bundle(self) -> None:
+        """Build the calls of the acks with results: as many acks in one call as fit."""
+        if not self.kept:
+            return
+        kept, self.kept = self.kept, []
+        calls = self._talk.operations.ack(
+            [ack.lease for ack in kept],
+            results={at: ack.kept for at, ack in enumerate(kept) if ack.kept is not None},
+            bare={at for at, ack in enumerate(kept) if ack.bare},
+            until={at: ack.until_ms for at, ack in enumerate(kept) if ack.until_ms is not None},
+        )
+        self.errands += _in_turn("ack", [ack.lease for ack in kept], calls)
+
+    def _giving_back(self) -> Iterator[Errand]:
+        """Build the calls that release what this worker cannot run: one for all leases of the same times."""
+        alike: dict[tuple[int, int], tuple[list[Lease], list[str]]] = {}
+        for lease, times, function in self.unrun:
+            leases, functions = alike.setdefault(times, ([], []))
+            leases.append(lease)
+            functions.append(function)
+        self.unrun = []
+        for (delay_ms, within_ms), (leases, functions) in alike.items():
+            calls = self._talk.operations.release(leases, delay_ms, within_ms=within_ms, functions=functions)
+            for call, part in zip(calls, _parts(leases), strict=True):
+                yield Errand("release", part, call)
+
     def _posting(self) -> Iterator[Errand]:
         """Build the calls that put the parcels: as many of them in one call as fit."""
-        parcels = [parcel for parcel in self.parcels if not parcel.ack.is_void]
+        # what a queue may refuse goes in calls of its own: or the acks of other handlers would be refused with it
+        parcels = sorted((one for one in self.parcels if not one.ack.is_void), key=lambda one: one.is_about_done)
         self.parcels = []
         while parcels:
             found, weight, acks = TaskList(), 0, list[AckOfFound]()
             for parcel in parcels:
                 weight += parcel.weight
                 if acks and (len(found.ids) + len(parcel.found.ids) > BATCH or weight > BYTES):
+                    break
+                if parcel.is_about_done != parcels[0].is_about_done:
                     break
                 found.join(parcel.found)
                 acks.append(parcel.ack)
@@ -282,10 +379,16 @@ def _failing(operations: Operations, fails: list[Failure]) -> Iterator[Errand]:
         [failure.error for failure in fails],
         [failure.trace for failure in fails],
         blocks_ms={at: failure.block_ms for at, failure in enumerate(fails) if failure.block_ms},
+        results={at: failure.kept for at, failure in enumerate(fails) if failure.kept is not None},
     )
+    return _in_turn("fail", leases, calls)
+
+
+def _in_turn(verb: str, leases: list[Lease], calls: Sequence[Call[Outcome]]) -> Iterator[Errand]:
+    """Give each call with its leases: as many, of the first that are left, as the call says."""
     for call in calls:
-        n = cast("int", call.args[0])  # as many as fit into one call
-        yield Errand("fail", leases[:n], call)
+        n = cast("int", call.args[0])
+        yield Errand(verb, leases[:n], call)
         del leases[:n]
 
 

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -39,7 +39,7 @@ LATE = 0.25
 
 @dataclass(slots=True)
 class Common:
-    """What the exchanges of one worker with all parts of its queue share."""
+    """What the exchanges of one worker with all parts of its queues share."""
 
     met: bool = False
     """Whether a server has answered; from then on every error of it is waited out."""
@@ -47,6 +47,16 @@ class Common:
     """Whether the worker ends early: nothing is waited out any more."""
     broken: BaseException | None = None
     """Why the worker must end."""
+    lanes: int = 1
+    """How many queues the worker has."""
+    refused: set[int] = field(default_factory=set)
+    """The numbers of the queues whose servers refuse what waiting cannot mend."""
+
+    def refuse(self, lane: int, trouble: TimeoutqError) -> None:
+        """Note that a queue cannot be worked on; raises the error if this holds for all queues of the worker."""
+        self.refused.add(lane)
+        if len(self.refused) == self.lanes:
+            raise trouble
 
 
 class Exchanges:
@@ -244,6 +254,7 @@ class Exchanges:
 
     def _note_answer(self) -> None:
         self.common.met = self._cleaner.met = True
+        self.common.refused.discard(self._desk.lane)
         if self.failures:
             what = "the replicas confirm" if self.unconfirmed else "the server answers"
             self._voice.say(logging.INFO, "worker %s: %s again", self._voice.worker, what)
@@ -252,7 +263,7 @@ class Exchanges:
     async def wait_out(self, trouble: TimeoutqError) -> None:
         """Pause before the next attempt; raises an error that waiting cannot mend."""
         if flows.is_final(trouble, met=self.common.met):
-            raise trouble
+            self.common.refuse(self._desk.lane, trouble)
         self.failures += 1
         unconfirmed = str(trouble) if isinstance(trouble, NotReplicated) else ""
         if self.failures == 1 or bool(unconfirmed) != bool(self.unconfirmed):

@@ -7,14 +7,20 @@ user do, asking raises nothing.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
 from timeoutq import arguments, tracebacks
+from timeoutq.calls import Kept
+from timeoutq.handlers import Verdict
 from timeoutq.model import Lease
 from timeoutq.retry import Retry, RetryPolicy, decision
 from timeoutq.worker.voice import Voice
+
+Judging = Callable[[Lease, BaseException], Verdict | None]
+NO_VERDICT = Verdict()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +35,23 @@ class Failure:
     """As `tracebacks.trace` gives it."""
     block_ms: int = 0
     """For how long the host of the task is blocked; 0: it is not."""
+    kept: Kept | None = None
+    """What is kept as the result, for a task that is given up."""
 
 
 class Failures:
-    """Decides by one policy, and tells of each failure."""
+    """Decides by one policy, unless the handler judges by itself, and tells of each failure."""
 
-    def __init__(self, policy: RetryPolicy, voice: Voice) -> None:
+    def __init__(self, policy: RetryPolicy, voice: Voice, judge: Judging | None = None) -> None:
         self.policy = policy
         self._voice = voice
+        self._judge = judge
 
     def judge(self, lease: Lease, error: BaseException) -> Failure:
         """Decide what an error means for the task of this lease, and log it."""
-        retry_ms, text, trace = self._retry_ms(lease, error), arguments.error_text(error), tracebacks.trace(error)
+        verdict = NO_VERDICT if self._judge is None else self._verdict(self._judge, lease, error)
+        retry_ms = self._retry_ms(self.policy if verdict.policy is None else verdict.policy, lease, error)
+        text, trace = arguments.error_text(error), tracebacks.trace(error)
         given_up, said = retry_ms < 0, text.decode("utf-8", "replace")
         self._voice.say(
             logging.WARNING if given_up else logging.INFO, "queue %s: task %a failed on attempt %d, %s: %a",
@@ -48,11 +59,38 @@ class Failures:
             "given up" if given_up else f"again in {retry_ms / 1000:g} s", said, lease=lease, error=said,
             traceback=tracebacks.read_traceback(trace, said) if given_up or self._voice.is_detailed else None,
         )  # fmt: skip
-        return Failure(lease, retry_ms, text, trace, _block_ms(error))
+        kept = self._kept(verdict.result, lease) if given_up and verdict.result is not None else None
+        return Failure(lease, retry_ms, text, trace, _block_ms(error), kept)
 
-    def _retry_ms(self, lease: Lease, error: BaseException) -> int:
+    def _verdict(self, judge: Judging, lease: Lease, error: BaseException) -> Verdict:
         try:
-            wait = self.policy.decide(lease.attempt, error)
+            given: object = judge(lease, error)
+            if given is None or isinstance(given, Verdict):
+                return NO_VERDICT if given is None else given
+            raise TypeError(f"judge() returned {arguments.shown(given)}; expected None or a Verdict")
+        except BaseException as problem:  # the handler's code may raise anything
+            self._voice.say(
+                logging.ERROR, "queue %s: the handler could not judge the failure of task %a; the worker decides",
+                self._voice.queue, lease.task, lease=lease, exc_info=problem,
+            )  # fmt: skip
+        return NO_VERDICT
+
+    def _kept(self, result: Callable[[], Kept] | Kept, lease: Lease) -> Kept | None:
+        try:
+            given: object = result() if callable(result) else result
+            if isinstance(given, Kept):
+                return given
+            raise TypeError(f"the result of a Verdict is {arguments.shown(given)}; expected a Kept")
+        except BaseException as problem:  # likewise
+            self._voice.say(
+                logging.ERROR, "queue %s: the failure of task %a is kept without a result",
+                self._voice.queue, lease.task, lease=lease, exc_info=problem,
+            )  # fmt: skip
+        return None
+
+    def _retry_ms(self, policy: RetryPolicy, lease: Lease, error: BaseException) -> int:
+        try:
+            wait = policy.decide(lease.attempt, error)
         except BaseException as problem:  # the user's policy may raise anything
             self._voice.say(
                 logging.ERROR, "queue %s: the retry policy failed; the usual one decides", self._voice.queue,

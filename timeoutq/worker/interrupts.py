@@ -10,10 +10,11 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
-from timeoutq import unending
-from timeoutq.heartbeat import Heartbeat
+from timeoutq import flows, unending
 from timeoutq.model import Answer, Lease
+from timeoutq.sending import Talk
 from timeoutq.worker.crews import Crew
 from timeoutq.worker.desk import Desk
 from timeoutq.worker.runs import Run
@@ -25,8 +26,21 @@ CLEANUP = 5.0
 """Seconds that a cancelled handler may clean up; then it is left behind, and another takes its place."""
 
 
+class Living(Protocol):
+    """What extends the leases."""
+
+    @property
+    def lives(self) -> bool:
+        """Whether it goes on."""
+        ...
+
+    def told_of_end(self) -> str:
+        """Say what has ended it."""
+        ...
+
+
 class Interrupts:
-    """Whatever ends handlers and leases of one worker from outside."""
+    """Whatever ends handlers and leases of one queue of a worker from outside."""
 
     def __init__(self, desk: Desk, crew: Crew, suspects: Suspects) -> None:
         self._queue, self._voice, self._runtime = desk.queue, desk.voice, desk.rules.runtime
@@ -45,22 +59,49 @@ class Interrupts:
     def _lose(self, refused: list[tuple[Lease, Answer]]) -> None:
         for lease, answer in refused:
             run = self._desk.running.get(lease.key)
-            if run is not None:
+            if answer is Answer.CANCELLED:
+                self._stop_cancelled(lease, run)
+            elif run is not None:
                 self.cancel(run, "max_runtime" if answer is Answer.MAX_RUNTIME else "lost")
             elif self._take_out(lease):
                 self._desk.lost(lease)
 
     def _take_out(self, lease: Lease) -> bool:
         """Take a lease, whose handler has not begun, out of those that are going to run; say whether it was there."""
-        if self._suspects.take_out(lease.key) is not None:
+        if self._suspects.take_out(lease.key, self._desk.lane) is not None:
             self._desk.wake()
             return True
-        return self._crew.take_out(lease)
+        return self._crew.take_out(lease, self._desk.lane)
+
+    # ---- cancelled tasks
+
+    async def heed_cancels(self, talk: Talk) -> None:
+        """Stop the handlers of those tasks that were cancelled in the part of the queue with which `talk` is."""
+        talk_of = self._queue.division.talk_of
+        held = [lease for lease in list(self._desk.held.values()) if talk_of(lease) is talk]
+        if held:
+            self._lose([(one, Answer.CANCELLED) for one in await self._queue.run(flows.cancelled(talk, held))])
+
+    def _stop_cancelled(self, lease: Lease, run: Run | None) -> None:
+        if run is None:  # no handler has begun; or the handler has ended already, and the end of the lease counts
+            if self._take_out(lease):
+                self._desk.given_back([lease])
+                self._desk.wake()
+        elif not run.end:
+            if not run.cancelled:
+                thread = "" if run.task is not None else "; it runs in a thread, and is waited for"
+                self._voice.say(
+                    logging.INFO, "queue %s: task %a was cancelled, and its handler is to stop%s", self._voice.queue,
+                    lease.task, thread, lease=lease,
+                )  # fmt: skip
+            run.cancelled = True
+            if run.task is not None:
+                self.cancel(run, "cancelled")
 
     # ---- handlers
 
     def cancel(self, run: Run, why: str) -> None:
-        """Stop a handler: lost, max_runtime, or shutdown."""
+        """Stop a handler: lost, max_runtime, cancelled, or shutdown."""
         if run.end:
             return
         run.end = why
@@ -68,7 +109,8 @@ class Interrupts:
             run.task.cancel(why)
             if why == "max_runtime":
                 # the lease runs out soon: before that, the task fails with the reason
-                self._loop.call_later(self._runtime.margin_ms / 2000, self._fail_unended, run)
+                margin = self._runtime.margin_ms / 2000 if run.limit is None else min(CLEANUP, self._queue.timeout / 3)
+                self._loop.call_later(margin, self._fail_unended, run)
             if why != "shutdown":
                 self._loop.call_later(CLEANUP, self._leave_behind, run)
             return
@@ -86,7 +128,8 @@ class Interrupts:
     def _fail_unended(self, run: Run) -> None:
         if self._desk.running.get(run.lease.key) is run and not run.settled:
             run.settled = True
-            self._desk.failed(run.lease, self._runtime.error(", and the handler does not end though it was cancelled"))
+            more = ", and the handler does not end though it was cancelled"
+            self._desk.failed(run.lease, self._runtime.error(more, run.limit))
             self._desk.wake()
 
     def _leave_behind(self, run: Run) -> None:
@@ -117,7 +160,7 @@ class Interrupts:
                 if self._runtime.over_ms(run.lease) >= -margin_ms:
                     self.cancel(run, "max_runtime")
 
-    async def watch_held(self, heartbeat: Heartbeat, broken: Callable[[str], None]) -> None:
+    async def watch_held(self, heartbeat: Living, broken: Callable[[str], None]) -> None:
         """Give back leases that are held, but that nothing works on and nothing will end: a bug in this room.
 
         Calls `broken` with the reason if the heartbeat has ended: all leases would run out, again and again.
@@ -134,10 +177,10 @@ class Interrupts:
 
     def _unattended(self) -> set[int]:
         left = self._desk.unattended
-        if self._suspects.waiting is not None:
+        if self._suspects.waiting is not None and self._suspects.lane == self._desk.lane:
             left.discard(self._suspects.waiting.key)
         if left:
-            left -= self._crew.queued
+            left -= self._crew.queued(self._desk.lane)
         return left
 
     def _give_back(self, lease: Lease) -> None:

@@ -78,6 +78,11 @@ class Pace:
         # judged as in TCP: the mean and some deviations (RFC 6298 takes four, this takes two)
         return self.trip + 2 * self.sway
 
+    @property
+    def places(self) -> int:
+        """How many tasks may run or wait in this process."""
+        return self._concurrency + self.ahead()
+
     def ahead(self) -> int:
         """Give how many claimed tasks may wait in this process for a free handler."""
         if self._prefetch is not None:

@@ -1,11 +1,9 @@
-"""The pump of a worker: it claims, starts all exchanges with the queue, and drains.
+"""The pump of a worker: it goes round the lanes, has each claim and send what it can, runs suspects alone, and drains.
 
-At most two exchanges are under way side by side: so batches form by themselves under load, and the server works on one
-exchange while handlers work on the tasks of the other. The way of a task: `_begin` claims it, `_receive` gives it to
-the crew, the crew runs the handler and puts its end on the desk, and the next `_begin` sends the end.
-
-If the queue has several parts, an exchange is with one of them, and the parts take turns. A part whose server does not
-answer keeps no other part waiting.
+Two exchanges of a lane are under way side by side at most: so batches form by themselves under load, and the server
+works on one exchange while handlers work on the tasks of the other. The way of a task: `Lane.begin` claims it,
+`Lane.receive` gives it to the crew, the crew runs the handler and puts its end on the desk, and the next `Lane.begin`
+sends the end.
 """
 
 from __future__ import annotations
@@ -13,85 +11,60 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
-from timeoutq.calls import Call
-from timeoutq.cleaner import Cleaner
 from timeoutq.errors import TimeoutqError
-from timeoutq.heartbeat import Heartbeat
 from timeoutq.model import Lease
-from timeoutq.replies import Claimed
-from timeoutq.worker.crews import Crew
 from timeoutq.worker.desk import Desk
-from timeoutq.worker.exchanges import LATE, Common, Exchanges
-from timeoutq.worker.pace import Load
+from timeoutq.worker.exchanges import Exchanges
+from timeoutq.worker.lanes import Shared
 from timeoutq.worker.sources import Source
-from timeoutq.worker.stopping import Stopping
-from timeoutq.worker.suspects import CRASHES, Suspects
-
-SIDE_BY_SIDE = 2
-"""How many exchanges are under way at once, at most; each has a connection of its own. Late ones do not count."""
+from timeoutq.worker.voice import Voice
 
 
 class Pump:
     """Claims and exchanges for one worker until it is stopped, or has nothing more to do."""
 
-    def __init__(
-        self,
-        desk: Desk,
-        crew: Crew,
-        parts: Sequence[tuple[Source, Cleaner]],
-        suspects: Suspects,
-        stopping: Stopping,
-        heartbeat: Heartbeat,
-    ) -> None:
-        """Prepare; `parts` has a source and a cleaner for each part of the queue."""
-        self._queue, self._voice = desk.queue, desk.voice
-        self._desk = desk
-        self.crew = crew
-        self.suspects = suspects
-        self._stopping = stopping
-        self._limits = stopping.limits
-        self._heartbeat = heartbeat
-        self.common = Common()
-        self.sources = [source for source, _ in parts]
-        self._pace = self.source.pace
-        self.parts = [
-            Exchanges(desk, source, stopping, cleaner, partial(self._receive, source, cleaner), self.common)
-            for source, cleaner in parts
-        ]
-        self._turn = 0
-        """Which part has the next turn."""
-        self.fed_at = time.monotonic()
-        """When a claim has last brought something."""
+    def __init__(self, shared: Shared, voice: Voice) -> None:
+        """Prepare; the lanes of the worker stand in `shared`."""
+        self._shared = shared
+        self._voice = voice
+        self.lanes = shared.lanes
+        self.crew, self.suspects, self.common = shared.crew, shared.suspects, shared.common
+        self._stopping = shared.stopping
+        self._limits = shared.stopping.limits
+        self.woken = self._desk.woken
+
+    @property
+    def _desk(self) -> Desk:
+        return self.lanes[0].desk
+
+    @property
+    def sources(self) -> list[Source]:
+        """The sources of all parts of all queues."""
+        return [source for lane in self.lanes for source in lane.sources]
+
+    @property
+    def parts(self) -> list[Exchanges]:
+        """The exchanges with all parts of all queues."""
+        return [part for lane in self.lanes for part in lane.parts]
 
     @property
     def source(self) -> Source:
-        """The source of the first part; a plain queue has no other."""
+        """The source of the first part; a worker with one plain queue has no other."""
         return self.sources[0]
 
     @property
     def exchanges(self) -> Exchanges:
-        """The exchanges with the first part; a plain queue has no other."""
+        """The exchanges with the first part; a worker with one plain queue has no other."""
         return self.parts[0]
 
     @property
     def is_away(self) -> bool:
         """Whether no server answers."""
-        return all(part.away for part in self.parts)
-
-    @property
-    def unconfirmed(self) -> str:
-        """Why replicas do not confirm what the worker does; empty while they do."""
-        return next((part.unconfirmed for part in self.parts if part.unconfirmed), "")
-
-    @property
-    def starves(self) -> bool:
-        """Whether no part of the queue has tasks for this worker, as far as it knows."""
-        return not self.suspects.keeps_others_away(self._desk.held.keys()) and all(s.idle for s in self.sources)
+        return all(lane.is_away for lane in self.lanes)
 
     async def run(self, check: Callable[[], None], stop: Callable[[], None]) -> None:
         """Pump until the worker ends.
@@ -103,13 +76,18 @@ class Pump:
         except BaseException:
             self.common.leaving = True
             self.give_back_unstarted()
-            await _all(part.end_claims() for part in self.parts)
+            await all_of(part.end_claims() for part in self.parts)
             raise
         finally:
             # tasks that the exchanges still bring are given back at the end
-            await _all(part.end() for part in self.parts)
+            await all_of(part.end() for part in self.parts)
         if self.common.broken is not None:
             raise self.common.broken
+
+    def fail(self, reason: BaseException) -> None:
+        """End the worker with this error; the first one counts."""
+        self.common.broken = self.common.broken or reason
+        self.woken.set()
 
     # ---- rounds
 
@@ -118,17 +96,22 @@ class Pump:
             check()
             if self.common.broken is not None:
                 raise self.common.broken
-            self._desk.woken.clear()
+            self.woken.clear()
             self._heed_max_tasks(stop)
             if self._stopping.level:
-                self.source.deafen()
+                self._shared.deafen()
                 self._stopping.begin_drain()
                 self.give_back_unstarted()
-                if self.is_cut_off() or not (self._desk.running or self._unsent):
+                if self.is_cut_off() or not (self._shared.running or self._unsent):
                     return
-            self._desk.long_acks.go_on()
+            for lane in self.lanes:
+                lane.desk.long_acks.go_on()
             self._start_suspect()
-            if self._begin():
+            self._shared.make_room()
+            begun = False
+            for lane in self.lanes:
+                begun = lane.begin() or begun
+            if begun:
                 await asyncio.sleep(0)  # lets the exchange take the ends that have gathered, and send them
                 continue
             if self._limits.burst and self._has_nothing and await self._is_drained():
@@ -137,7 +120,7 @@ class Pump:
             await self._rest()
 
     def _heed_max_tasks(self, stop: Callable[[], None]) -> None:
-        most, runs = self._limits.max_tasks, self._desk.runs
+        most, runs = self._limits.max_tasks, self._shared.runs
         if most is not None and runs >= most and not self._stopping.level:
             what = "worker %s has run %d tasks, the most that it may"
             self._voice.say(logging.INFO, what, self._voice.worker, runs)
@@ -147,9 +130,8 @@ class Pump:
 
     async def _rest(self) -> None:
         if not self._stopping.level:
-            for part in self.parts:
-                if part.source.idle and part.source.tended:
-                    part.source.listen(partial(self._next, part), part.receive, part.miss)
+            for lane in self.lanes:
+                lane.listen()
         now = time.monotonic()
         drain_until = self._stopping.until if self._stopping.until > now else 0.0
         suspect_until = self.suspects.until if self.suspects.waiting is not None else 0.0
@@ -157,160 +139,78 @@ class Pump:
         timeout = max(0.0, min(until) - now) if until else None
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                await self._desk.woken.wait()
-
-    # ---- claims go out, and come back
-
-    def _begin(self) -> bool:
-        """Start exchanges, if there is something to send and nothing against it; say whether one was started."""
-        self._desk.deal()
-        many = len(self.parts)
-        if many == 1:
-            return self._begin_with(self.exchanges)
-        begun, turn = False, self._turn
-        busy = sum(part.keeps_busy for part in self.parts)
-        for at in range(turn, turn + many):
-            part = self.parts[at % many]
-            if part.source.idle and not part.has_more:
-                continue
-            if busy - part.keeps_busy >= SIDE_BY_SIDE and not part.ends.presses:
-                continue
-            if self._begin_with(part):
-                begun, busy, self._turn = True, busy + 1, (at + 1) % many
-        return begun
-
-    def _begin_with(self, part: Exchanges) -> bool:
-        under_way = len(part.under_way)
-        if under_way >= SIDE_BY_SIDE or part.waiting_out or (under_way and part.failures):
-            return False
-        want = self._wanted(part)
-        if not self._pace.is_worth(len(part.ends) + part.worth_asking, want, under_way):
-            return False
-        peers = self._queue.division.sharing(self._heartbeat.peers)
-        part.begin(part.source.claim(want, peers) if want else None)
-        if len(self.parts) > 1:
-            asyncio.get_running_loop().call_later(LATE, self._desk.wake)
-        return True
-
-    def _wanted(self, part: Exchanges) -> int:
-        desk, source = self._desk, part.source
-        if self._stopping.level or source.idle or self.suspects.keeps_others_away(desk.held.keys()):
-            return 0
-        return self._room(part)
-
-    def _next(self, part: Exchanges) -> Call[Claimed] | None:
-        """Build the claim that waits behind the bell: of one task, so that a worker that hangs keeps no more."""
-        if len(self.parts) > 1:
-            return None  # a claim behind the bell of each part would take handlers from each other
-        if part.source.talk.durable.replicas:
-            return None  # replicas must confirm a claim, and `hear_bell` would not send it
-        if self.suspects.keeps_others_away(self._desk.held.keys()) or not self._room(part):
-            return None
-        return part.source.claim(1, self._heartbeat.peers)
-
-    def _room(self, part: Exchanges) -> int:
-        desk, crew, source = self._desk, self.crew, part.source
-        self._pace.ended(desk.tally.acked + desk.tally.failed, time.monotonic())
-        left, claiming = None, self._claiming(part)
-        if self._limits.max_tasks is not None:
-            left = self._limits.max_tasks - desk.runs - crew.taken - self.claiming
-        load = Load(len(desk.running), crew.unstarted, claiming, len(desk.long_acks), left)
-        want = self._pace.wanted(load, plenty=source.plenty)
-        if part.unconfirmed:
-            # ends that wait show whether replicas confirm again; or else one task, which is given back if they do not
-            want = min(want, 0 if part.ends else 1)
-        return want
-
-    @property
-    def claiming(self) -> int:
-        """How many tasks may come from all claims that are under way."""
-        return sum(source.claiming for source in self.sources)
-
-    @property
-    def _claiming_now(self) -> int:
-        return sum(source.claiming_now for source in self.sources)
-
-    def _claiming(self, part: Exchanges) -> int:
-        """Give how many tasks may soon come from claims: those from other parts that are late keep no handler free."""
-        return sum(other.source.claiming for other in self.parts if other is part or not other.is_late)
-
-    def _receive(self, source: Source, cleaner: Cleaner, leases: list[Lease]) -> None:
-        cleaner.peers = self._queue.division.sharing(self._heartbeat.peers)
-        if not leases:
-            return
-        self.fed_at = time.monotonic()
-        self._desk.took(leases)
-        if self._stopping.level or self.common.leaving or self.suspects.waiting is not None:
-            # the claim was under way before the stop, or before the suspect came
-            self._desk.given_back(leases)
-        elif leases[0].crashes >= CRASHES:
-            self.suspects.waits(leases[0], self._queue.timeout, time.monotonic())
-            source.idle = False
-            source.deafen()
-            self.give_back_unstarted()
-        else:
-            self.crew.take(leases)
+                await self.woken.wait()
 
     # ---- suspects
 
     def _start_suspect(self) -> None:
-        suspect, desk = self.suspects.waiting, self._desk
+        suspect, shared = self.suspects.waiting, self._shared
         if suspect is None:
             return
         if time.monotonic() >= self.suspects.until:
             self._postpone(suspect)
-        elif not (desk.running or self.crew.unstarted or self._claiming_now or desk.held.keys() - {suspect.key}):
+        elif not (shared.running or self.crew.unstarted or shared.claiming_now or self._holds_others(suspect)):
             self.suspects.begin()
-            self.crew.take([suspect])
+            self.crew.take([suspect], self.suspects.lane)
+
+    def _holds_others(self, suspect: Lease) -> bool:
+        own = self.lanes[self.suspects.lane]
+        return any(lane.desk.held.keys() - ({suspect.key} if lane is own else set()) for lane in self.lanes)
 
     def _postpone(self, suspect: Lease) -> None:
         """Give a suspect back, because handlers that do not end keep it from its turn."""
-        delay = self.suspects.postpone(suspect)
-        self._voice.say(
+        delay, desk = self.suspects.postpone(suspect), self.lanes[self.suspects.lane].desk
+        desk.voice.say(
             logging.INFO, "worker %s: task %a must run alone, but %d handlers do not end: it is given back for %g s",
-            self._voice.worker, suspect.task, len(self._desk.running), delay, lease=suspect,
+            desk.voice.worker, suspect.task, self._shared.running, delay, lease=suspect,
         )  # fmt: skip
-        self._desk.ends.postpone(suspect, round(delay * 1000))
+        desk.ends.postpone(suspect, round(delay * 1000))
 
     # ---- the end
 
     def give_back_unstarted(self) -> None:
         """Release the leases whose handlers have not begun; when the worker stops, a waiting suspect, too."""
-        self._desk.given_back(self.crew.give_back())
-        suspect = self.suspects.take_out() if self._stopping.level else None
-        if suspect is not None:
-            self._desk.given_back([suspect])
+        self._shared.give_back_unstarted()
 
     @property
     def _unsent(self) -> bool:
-        """Whether something that handlers have given is still to be sent, and the server takes it."""
-        self._desk.deal()
-        waits = any(part.failures == 0 and (part.ends or part.under_way) for part in self.parts)
-        return bool(self._desk.long_acks) or waits
+        """Whether something that handlers have given is still to be sent, and a server takes it."""
+        return any(lane.unsent for lane in self.lanes)
 
     def is_cut_off(self) -> bool:
         """Say whether the drain must end now, whatever still runs or is not sent yet."""
-        return self._stopping.is_over(gets_on=self._unsent and self._desk.long_acks.trouble is None)
+        gets_on = self._unsent and all(lane.desk.long_acks.trouble is None for lane in self.lanes)
+        return self._stopping.is_over(gets_on=gets_on)
 
     @property
     def _has_nothing(self) -> bool:
-        """Whether there is nothing to do here, and nothing more came from the queue."""
-        desk = self._desk
-        if desk.held or desk.running or desk.ends:
-            return False
-        return all(part.source.idle and not (part.under_way or part.ends) for part in self.parts)
+        """Whether there is nothing to do here, and nothing more came from any queue."""
+        return all(lane.has_nothing for lane in self.lanes)
 
     async def _is_drained(self) -> bool:
-        try:
-            return await self._queue.run(self._queue.division.drained())
-        except TimeoutqError as error:
-            await self.exchanges.wait_out(error)
-            return False
+        """Say whether all queues are drained.
+
+        Several queues are asked one after another, and a task may bring work from one that is asked later to one that
+        was asked before. So all of them are asked once more.
+        """
+        rounds = 1 if len(self.lanes) == 1 else 2
+        for lane in self.lanes * rounds:
+            if not lane.parts:
+                continue  # nobody has made this queue yet
+            queue = lane.desk.queue
+            try:
+                if not await queue.run(queue.division.drained()):
+                    return False
+            except TimeoutqError as error:
+                await lane.parts[0].wait_out(error)
+                return False
+        return self._has_nothing
 
 
-async def _all(endings: Iterable[Coroutine[Any, Any, None]]) -> None:
-    first, *others = endings
-    if others:
-        await asyncio.gather(first, *others)
+async def all_of(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run coroutines side by side; a single one needs no asyncio task of its own."""
+    some = list(coroutines)
+    if len(some) == 1:
+        await some[0]
     else:
-        await first
+        await asyncio.gather(*some)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from timeoutq import arguments
@@ -29,11 +30,17 @@ class Run:
     """When the handler was called, by the monotonic clock."""
     thread: threading.Thread | None = None
     end: str = ""
-    """Why the handler is being stopped: lost, max_runtime, shutdown; empty while it is not being stopped."""
+    """Why the handler is being stopped: lost, max_runtime, cancelled, shutdown; empty while it is not being stopped."""
+    cancelled: bool = False
+    """Whether somebody has cancelled the task; a handler in a thread runs on, and the task fails when it ends."""
     settled: bool = False
     """Whether the lease is being ended already, although the handler has not ended."""
     left: bool = False
     """Whether the handler was left behind, because it does not end."""
+    limit: float | None = None
+    """The most seconds that this handler may run, if it has a limit of its own."""
+    stop: Callable[[], object] | None = None
+    """What stops the handler when its own limit is over; tests call it, whose clock is not the loop's."""
     spent: float = 0.0
     """How long its call in a thread took, seconds."""
 
@@ -80,9 +87,10 @@ class MaxRuntime:
         """Give for how long the time of a lease has been over; below 0 while it is not, or if nothing limits it."""
         return self._queue.division.talk_of(lease).clock.now_ms - self.ends_ms(lease) if self.ms else -math.inf
 
-    def error(self, more: str = "") -> TimeoutError:
-        """Write the error of a task whose time is over."""
-        return TimeoutError(f"max_runtime of {self.ms / 1000:g} s is over{more}")
+    def error(self, more: str = "", seconds: float | None = None) -> TimeoutError:
+        """Write the error of a task whose time is over; `seconds` is its own limit, if it has one."""
+        limit = self.ms / 1000 if seconds is None else seconds
+        return TimeoutError(f"max_runtime of {limit:g} s is over{more}")
 
     def overrun(self, run: Run, problem: BaseException | None) -> TimeoutError | None:
         """Give the error of a handler that ended by itself, but after max_runtime; None if it ended in time.

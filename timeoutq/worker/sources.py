@@ -36,6 +36,7 @@ class Source:
         """Whether this worker waits on the bell."""
         self._runtime_ms = desk.rules.runtime.ms
         self._timeout_ms = round(desk.queue.timeout * 1000)
+        self._read = desk.rules.read
         self._wake = desk.wake
         self._is_burst = is_burst
         self.pace = pace
@@ -61,11 +62,16 @@ class Source:
         """How many tasks may come from the claims that are under way, which the server carries out at once."""
         return self.claiming - (self._behind_bell is not None)
 
+    @property
+    def waiting(self) -> int:
+        """How many tasks may come from the claim behind the bell."""
+        return self.claiming - self.claiming_now
+
     def claim(self, n: int, peers: int) -> Call[Claimed]:
         """Build a call that claims up to `n` tasks, which count as coming until `over` is called."""
         token = self.talk.nonce()
         self._coming[token] = n
-        return self.talk.operations.claim(token, n, self._timeout_ms, self._runtime_ms, peers)
+        return self.talk.operations.claim(token, n, self._timeout_ms, self._runtime_ms, peers, read=self._read)
 
     def over(self, claim: Call[Claimed]) -> bool:
         """Note that nothing comes from this claim any more; say whether something might have come until now."""
@@ -102,20 +108,24 @@ class Source:
         claim: Callable[[], Call[Claimed] | None],
         take: Callable[[list[Lease]], None],
         miss: Callable[[Call[Claimed], float, float], None],
+        has_room: Callable[[], bool] | None = None,
     ) -> None:
         """Wait on the bell, if nobody does, in a task of its own, with the claim that `claim` gives behind the wait.
 
         `take` is called with the leases that come, and `miss(claim, from, to)` if nobody has read the reply to a claim
-        that may have run between these times.
+        that may have run between these times. If there is no claim, and no room when the bell has rung, the stroke is
+        passed on to another worker; without `has_room` there always is room.
         """
         if self.bell is None:
             self._behind_bell = behind = claim()
-            self.bell = asyncio.create_task(self._await_bell(behind, take, miss), name=f"bell-{self._queue.name}")
+            self.bell = asyncio.create_task(
+                self._await_bell(behind, take, miss, has_room), name=f"bell-{self._queue.name}"
+            )
             self.bell.add_done_callback(partial(self._left, behind))
 
-    def deafen(self) -> None:
-        """End the wait on the bell if a claim stands behind it: the worker wants no more tasks now."""
-        if self.bell is not None and self._behind_bell is not None:
+    def deafen(self, *, always: bool = False) -> None:
+        """End the wait on the bell if a claim stands behind it, or always: the worker wants no more tasks now."""
+        if self.bell is not None and (always or self._behind_bell is not None):
             self.bell.cancel()
 
     def _left(self, claim: Call[Claimed] | None, bell: asyncio.Task[None]) -> None:
@@ -131,11 +141,15 @@ class Source:
         claim: Call[Claimed] | None,
         take: Callable[[list[Lease]], None],
         miss: Callable[[Call[Claimed], float, float], None],
+        has_room: Callable[[], bool] | None,
     ) -> None:
         seconds, sent_at = BELL_RETRY if self._is_burst else sending.BELL_WAIT, time.monotonic()
         found: Claimed | None = None
         try:
-            found = await self._queue.run(flows.hear_bell(self.talk, seconds, claim))
+            if claim is not None or has_room is None:
+                found = await self._queue.run(flows.hear_bell(self.talk, seconds, claim))
+            else:
+                await self._queue.run(flows.hear_stroke(self.talk, seconds, has_room))
         except BaseException as error:
             self._behind_bell = None
             if claim is not None:

@@ -25,16 +25,18 @@ class Suspects:
         self.waiting: Lease | None = None
         self.until = 0.0
         """Until when it waits, by the monotonic clock."""
+        self.lane = 0
+        """Of which of the worker's queues the suspect is that came last."""
         self._alone = 0
         """The key of the suspect that runs, or ran."""
         self._in_vain: dict[str, int] = {}
 
-    def waits(self, lease: Lease, timeout: float, now: float) -> None:
+    def waits(self, lease: Lease, timeout: float, now: float, lane: int = 0) -> None:
         """Have a suspect wait until the others have ended; `timeout` is the length of its lease in seconds."""
-        self.waiting, self.until = lease, now + min(WAIT, timeout / 3)
+        self.waiting, self.until, self.lane = lease, now + min(WAIT, timeout / 3), lane
 
     def keeps_others_away(self, held: Set[int]) -> bool:
-        """Say whether a suspect waits or runs: then nothing is claimed. `held` has the keys of all leases."""
+        """Say whether a suspect waits or runs: then nothing is claimed. `held` has the keys of its queue's leases."""
         return self.waiting is not None or self._alone in held
 
     def begin(self) -> Lease | None:
@@ -45,10 +47,10 @@ class Suspects:
             self._in_vain.pop(lease.task, None)
         return lease
 
-    def take_out(self, key: int | None = None) -> Lease | None:
-        """Give the suspect that waits, if it is the one with this key; None stands for any."""
+    def take_out(self, key: int | None = None, lane: int = 0) -> Lease | None:
+        """Give the suspect that waits, if it is the one of this lane with this key; None stands for any."""
         lease = self.waiting
-        if lease is None or key not in (None, lease.key):
+        if lease is None or (key is not None and (key, lane) != (lease.key, self.lane)):
             return None
         self.waiting = None
         return lease

@@ -9,12 +9,10 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
-from timeoutq.cleaner import Cleaner
 from timeoutq.errors import InvalidInput, TimeoutqError
-from timeoutq.worker.desk import Desk
-from timeoutq.worker.pump import Pump
+from timeoutq.worker.lanes import Lane
 
 CHOOSE_EVERY = 5.0
 """Seconds between two questions which parts a worker tends."""
@@ -25,25 +23,24 @@ GO_ON = 0.2
 
 
 class Tending:
-    """The parts that one worker tends."""
+    """The parts of one queue that one worker tends."""
 
-    def __init__(self, desk: Desk, pump: Pump, cleaners: Mapping[int, Cleaner], concurrency: int) -> None:
+    def __init__(self, lane: Lane, concurrency: int) -> None:
         """Prepare; at first, the worker tends nothing."""
-        self._queue, self._desk, self._pump = desk.queue, desk, pump
-        self._cleaners = cleaners
+        self._queue, self._desk, self._lane = lane.desk.queue, lane.desk, lane
         self._concurrency = concurrency
         self._chosen_at = 0.0
         self._helps = False
         """Whether the last look has found a part to help."""
         self._running: dict[int, asyncio.Task[None]] = {}
         self._choosing: asyncio.Task[None] | None = None
-        for source in pump.sources:
+        for source in lane.sources:
             source.tended, source.idle = False, True
 
     @property
     def tended(self) -> list[int]:
         """The numbers of the parts that the worker tends."""
-        return [source.part for source in self._pump.sources if source.tended]
+        return [source.part for source in self._lane.sources if source.tended]
 
     async def run(self) -> None:
         """Tend until cancelled. Raises what ends a cleaner, and `InvalidInput` if the queue is divided anew."""
@@ -76,12 +73,12 @@ class Tending:
             raise
         except TimeoutqError:
             # better too many listeners than a part without any
-            chosen = self.tended or [source.part for source in self._pump.sources]
+            chosen = self.tended or [source.part for source in self._lane.sources]
         self._chosen_at = time.monotonic()
         self._tend(chosen)
 
     def _tend(self, chosen: Collection[int]) -> None:
-        for source in self._pump.sources:
+        for source in self._lane.sources:
             begins = source.part in chosen and not source.tended
             source.tended = source.part in chosen
             if begins:
@@ -90,7 +87,7 @@ class Tending:
         self._look_after_cleaners()
 
     def _look_after_cleaners(self) -> None:
-        for source in self._pump.sources:
+        for source in self._lane.sources:
             cleaner = self._running.get(source.part)
             if cleaner is not None and cleaner.done():
                 if not cleaner.cancelled():
@@ -98,16 +95,16 @@ class Tending:
                 cleaner = None
             if source.tended and cleaner is None:
                 name = f"cleaner-{self._queue.name}-{source.part}"
-                work = self._cleaners[source.part]
-                work.met = work.met or self._pump.common.met
+                work = self._lane.cleaners[source.part]
+                work.met = work.met or self._lane.shared.common.met
                 self._running[source.part] = asyncio.create_task(work.run(), name=name)
             elif cleaner is not None and not source.tended:
                 cleaner.cancel()
 
     def _is_free(self) -> bool:
-        pump = self._pump
-        has_room = pump.crew.taken < self._concurrency
-        return has_room and pump.starves and (self._helps or time.monotonic() - pump.fed_at >= IDLE)
+        lane = self._lane
+        has_room = lane.shared.crew.taken < self._concurrency
+        return has_room and lane.starves and (self._helps or time.monotonic() - lane.fed_at >= IDLE)
 
     async def _help(self) -> None:
         try:
@@ -116,5 +113,5 @@ class Tending:
             part = None
         self._helps = part is not None
         if part is not None:
-            self._pump.sources[part].idle = False
+            self._lane.sources[part].idle = False
         self._desk.wake()  # a burst asks again whether the queue is drained

@@ -1,7 +1,7 @@
 """A crew of threads, which call `def` handlers; they are started as they are needed, and live as long as the worker.
 
 If a handler gives an awaitable, the event loop awaits it; meanwhile the handler's thread runs no other handler. What
-threads and event loop share are a queue of leases and a deque of ended runs.
+threads and event loop share are a pipe of leases and a deque of ended runs.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
-from queue import Empty, SimpleQueue
+from itertools import count
+from queue import Empty, PriorityQueue, SimpleQueue
 from typing import Any
 
 from timeoutq import forks, handlers, telling
@@ -29,21 +30,33 @@ MOST = 1000
 """The most threads of one crew."""
 SHORT_EVERY = 60.0
 """Seconds at least between two lines that say that no more threads can be started."""
+LAST = 1_000_000
+"""The rank of the order to end: if the worker has several queues, all leases come before it."""
+
+Waiting = tuple[int, int, Work, Lease | None]
+"""What waits for a thread: its rank, its number, and a lease; no lease means that the thread is to end."""
 
 
 class ThreadCrew:
     """Threads that call handlers."""
 
-    def __init__(self, work: Work, size: int, broken: Callable[[str], None], machine: Machine = THIS) -> None:
-        """Prepare; the threads are those of `machine`. `broken` is called with the reason when none can be started."""
-        self._work = work
-        self._desk = work.desk
+    def __init__(
+        self, works: Sequence[Work], size: int, broken: Callable[[str], None], machine: Machine = THIS
+    ) -> None:
+        """Prepare; the threads are those of `machine`, and `works` has the work of each queue.
+
+        `broken` is called with the reason when no thread can be started.
+        """
+        self._works = works
+        self._work = works[0]
         self._loop = asyncio.get_running_loop()
         self._size = min(size, MOST)
         self._broken = broken
         self._machine = machine
-        self._waiting: SimpleQueue[Lease | None] = machine.pipe()
-        self._done: deque[tuple[Run, list[Any] | None]] = deque()
+        self._waiting: SimpleQueue[Waiting] | PriorityQueue[Waiting]
+        self._waiting = machine.pipe() if len(works) == 1 else PriorityQueue()
+        self._numbers = count()
+        self._done: deque[tuple[Run, Work, list[Any] | None]] = deque()
         """Handlers that have ended, with what they returned and raised; None if both are None."""
         self._told = False
         self.taken = 0
@@ -56,10 +69,14 @@ class ThreadCrew:
 
     # ---- leases
 
-    def take(self, leases: list[Lease]) -> None:
-        self.taken += len(leases)
-        for lease in leases:
-            self._waiting.put(lease)
+    def take(self, leases: list[Lease], lane: int = 0) -> None:
+        work = self._works[lane]
+        self._put([(work.rank, next(self._numbers), work, lease) for lease in leases])
+
+    def _put(self, places: list[Waiting]) -> None:
+        self.taken += len(places)
+        for place in places:
+            self._waiting.put(place)
         while self._threads - self._hung < min(self._size, self.taken):
             name = f"handler-{self._work.voice.queue}-{self._threads}"
             thread = self._machine.thread(self._live, name)
@@ -87,31 +104,45 @@ class ThreadCrew:
     def unstarted(self) -> int:
         return self._waiting.qsize()
 
-    @property
-    def queued(self) -> set[int]:
-        waiting = self.give_back()
-        self.take(waiting)
-        return {lease.key for lease in waiting}
+    def before(self, lane: int) -> int:
+        if isinstance(self._waiting, PriorityQueue):
+            rank = self._works[lane].rank
+            return sum(place[0] <= rank for place in list(self._waiting.queue))
+        return self._waiting.qsize()
 
-    def give_back(self) -> list[Lease]:
-        found: list[Lease] = []
-        leaving = 0
+    def queued(self, lane: int = 0) -> set[int]:
+        work, waiting = self._works[lane], self._take_all()
+        self._put(waiting)
+        return {lease.key for _, _, its, lease in waiting if its is work and lease is not None}
+
+    def give_back(self, lane: int = 0, most: int | None = None) -> list[Lease]:
+        work, waiting = self._works[lane], self._take_all()
+        found = [place for place in waiting if place[2] is work]
+        if most is not None:
+            found = found[max(0, len(found) - most) :]
+        self._put([place for place in waiting if place not in found])
+        return [place[3] for place in found if place[3] is not None]
+
+    def _take_all(self) -> list[Waiting]:
+        """Take out what waits, in the order in which it would come out."""
+        found: list[Waiting] = []
         with suppress(Empty):
             while True:
-                lease = self._waiting.get_nowait()
-                if lease is None:
-                    leaving += 1
-                else:
-                    found.append(lease)
-        for _ in range(leaving):
-            self._waiting.put(None)  # the order to end is still for as many threads
-        self.taken -= len(found)
-        return found
+                found.append(self._waiting.get_nowait())
+        places = [place for place in found if place[3] is not None]
+        for _ in range(len(found) - len(places)):
+            self._end_one()  # the order to end is still for as many threads
+        self.taken -= len(places)
+        return places
 
-    def take_out(self, lease: Lease) -> bool:
-        waiting = self.give_back()
-        self.take([one for one in waiting if one != lease])
-        return lease in waiting
+    def _end_one(self) -> None:
+        self._waiting.put((LAST, next(self._numbers), self._work, None))
+
+    def take_out(self, lease: Lease, lane: int = 0) -> bool:
+        work, waiting = self._works[lane], self._take_all()
+        found = [place for place in waiting if place[2] is work and place[3] == lease]
+        self._put([place for place in waiting if place not in found])
+        return bool(found)
 
     def forget(self) -> None:
         self.taken -= 1
@@ -121,7 +152,7 @@ class ThreadCrew:
     def replace(self, run: Run) -> None:
         self._hung += 1
         self.taken -= 1
-        self.take([])
+        self._put([])
 
     def cancel(self) -> set[asyncio.Task[None]]:
         return set()  # a thread cannot be cancelled
@@ -129,7 +160,7 @@ class ThreadCrew:
     def close(self) -> None:
         """End the threads that are free; threads at work are left alone, and end with the process."""
         for _ in range(self._threads):
-            self._waiting.put(None)
+            self._end_one()
 
     def _make_up(self) -> None:
         """Start another thread in the place of one that has ended.
@@ -137,14 +168,14 @@ class ThreadCrew:
         If it had a lease, the lease counts as taken until the worker finds that nothing works on it.
         """
         self._threads -= 1
-        self.take([])
+        self._put([])
 
     def _come_back(self) -> None:
         # another thread may have taken its place
         self._hung -= 1
         if self._threads - self._hung > self._size:
             self._threads -= 1
-            self._waiting.put(None)
+            self._end_one()
 
     # ---- in the threads
 
@@ -160,12 +191,16 @@ class ThreadCrew:
 
     def _serve(self) -> bool:
         """Call handlers until one has changed the context (True), or there are no more (False)."""
-        work, running, ledger, me = self._work, self._desk.running, self._desk.ledger, threading.current_thread()
-        around, bare, tell, fields = work.around, work.around.bare, telling.running.set, work.voice.fields()
+        work, me, tell = self._work, threading.current_thread(), telling.running.set
+        around, bare = work.around, work.around.bare
+        running, ledger, fields = work.desk.running, work.desk.ledger, work.voice.fields()
         while True:
-            lease = self._waiting.get()
+            _, _, its, lease = self._waiting.get()
             if lease is None:
                 return False
+            if its is not work:
+                work = its
+                running, ledger, fields = work.desk.running, work.desk.ledger, work.voice.fields()
             run = running[lease.key] = Run(lease, None, time.monotonic(), me)
             result: Any = None
             problem: BaseException | None = None
@@ -182,7 +217,7 @@ class ThreadCrew:
             if not waits and (result is not None or problem is not None):
                 result, problem = _listed(run, result, problem)
             if waits:
-                self._await_in_loop(run, result)
+                self._await_in_loop(run, work, result)
                 result = None
             else:
                 run.spent = time.monotonic() - run.began
@@ -193,22 +228,22 @@ class ThreadCrew:
                 else:
                     came = [result, problem]  # what their end runs is the task's doing: the loop lets go of them last
                     result = problem = None
-                self._hand_in(run, came)
+                self._hand_in(run, work, came)
                 came = None
             if len(copy_context()) > 1 if bare else around.changed():
                 return True
 
-    def _hand_in(self, run: Run, came: list[Any] | None) -> None:
-        self._done.append((run, came))
+    def _hand_in(self, run: Run, work: Work, came: list[Any] | None) -> None:
+        self._done.append((run, work, came))
         if not self._told:
             self._told = True
             with suppress(RuntimeError):  # the loop is closed already
                 self._loop.call_soon_threadsafe(self._collect)
 
-    def _await_in_loop(self, run: Run, awaitable: Any) -> None:
+    def _await_in_loop(self, run: Run, work: Work, awaitable: Any) -> None:
         over = self._machine.event()
         try:
-            self._loop.call_soon_threadsafe(self._start_awaiting, run, awaitable, copy_context(), over)
+            self._loop.call_soon_threadsafe(self._start_awaiting, run, work, awaitable, copy_context(), over)
         except RuntimeError:  # the loop is closed already
             handlers.discard(awaitable)
             return
@@ -216,7 +251,8 @@ class ThreadCrew:
 
     # ---- in the event loop
 
-    def _start_awaiting(self, run: Run, awaitable: Any, context: Context, over: threading.Event) -> None:
+    def _start_awaiting(self, run: Run, work: Work, awaitable: Any, context: Context, over: threading.Event) -> None:
+        desk = work.desk
         if run.end:
             handlers.discard(awaitable)
             over.set()
@@ -224,21 +260,21 @@ class ThreadCrew:
             return
 
         def leave(task: asyncio.Task[None]) -> None:
-            if self._desk.running.get(run.lease.key) is run:  # the run was cancelled before it began
+            if desk.running.get(run.lease.key) is run:  # the run was cancelled before it began
                 handlers.discard(awaitable)
-                self._desk.finished(run, None, asyncio.CancelledError())
+                desk.finished(run, None, asyncio.CancelledError())
             if run.left:
                 self._come_back()
             else:
                 self.taken -= 1
-                self._desk.wake()  # the end of a lost lease is not sent: no answer to it wakes the pump
+                desk.wake()  # the end of a lost lease is not sent: no answer to it wakes the pump
             over.set()
 
-        run.task = self._loop.create_task(self._await(run, awaitable), name="handler", context=context)
+        run.task = self._loop.create_task(self._await(run, work, awaitable), name="handler", context=context)
         run.task.add_done_callback(leave)
 
-    async def _await(self, run: Run, awaitable: Any) -> None:
-        desk = self._desk
+    async def _await(self, run: Run, work: Work, awaitable: Any) -> None:
+        desk = work.desk
         result: Any = None
         problem: BaseException | None = None
         try:
@@ -247,11 +283,11 @@ class ThreadCrew:
             problem = error
         if problem is not None:
             problem = await listed_raised(problem)
-        if forks.generation != self._work.generation:
+        if forks.generation != work.generation:
             forks.leave(run.lease.task, problem)
         if not run.left:
             desk.spans.add(time.monotonic() - run.began)
-            if (over := self._work.runtime.overrun(run, problem)) is not None:
+            if (over := work.runtime.overrun(run, problem)) is not None:
                 result, problem = None, over
         desk.finished(run, result, problem)
         result = problem = None
@@ -259,10 +295,10 @@ class ThreadCrew:
             desk.ledger.finish(run.lease)
 
     def _collect(self) -> None:
-        desk = self._desk
         self._told = False
         while self._done:
-            run, came = self._done.popleft()
+            run, work, came = self._done.popleft()
+            desk = work.desk
             if run.end != "max_runtime":  # such a run was counted when its time was over
                 desk.spans.add(run.spent)
             if run.end:

@@ -6,7 +6,7 @@ All files of this room speak through it, so that whoever listens to `timeoutq.wo
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from timeoutq import telling
 from timeoutq.client import AsyncDriver
@@ -18,18 +18,25 @@ log = logging.getLogger("timeoutq.worker")
 class Voice:
     """The voice of one worker; speaking never raises."""
 
-    def __init__(self, queue: AsyncDriver) -> None:
+    def __init__(self, queue: AsyncDriver, others: Sequence[str] = (), *, is_one_of_several: bool = False) -> None:
+        """Prepare; `others` are queues of which the voice tells, too.
+
+        A worker with several queues has a voice for each of them, and one for all.
+        """
         self._queue = queue
+        self._others = others
+        self._is_one_of_several = is_one_of_several
 
     @property
     def queue(self) -> str:
-        """The name of the queue."""
-        return self._queue.name
+        """The name of the queue; of several, all names."""
+        return ", ".join((self._queue.name, *self._others)) if self._others else self._queue.name
 
     @property
     def worker(self) -> str:
-        """The name of the worker."""
-        return self._queue.worker
+        """The name of the worker, and of which of its queues the voice tells, if there are several."""
+        name = self._queue.worker
+        return f"{name} (queue {self._queue.name})" if self._is_one_of_several else name
 
     @property
     def is_detailed(self) -> bool:
@@ -38,7 +45,7 @@ class Voice:
 
     def fields(self, lease: Lease | None = None, error: object = None) -> dict[str, object]:
         """Give what a line of the log tells in fields of its own, see `logs.JsonFormatter`."""
-        fields: dict[str, object] = {"queue": self.queue, "worker": self.worker}
+        fields: dict[str, object] = {"queue": self.queue, "worker": self._queue.worker}
         if lease is not None:
             fields |= {"task": lease.task, "attempt": lease.attempt}
         if error is not None:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from tests.rig import levels
+from tests.rig.batch_model import Batch, BatchModel
 from tests.rig.beside import processes
 from tests.rig.explorer import Explored, Found, explore
-from tests.rig.model import Model, Pair
+from tests.rig.model import Given, Model, Pair
 from tests.rig.polite_model import PoliteModel
 from tests.rig.polite_world import POLITE, SMALL, PoliteLimits
 from tests.rig.world import Limits
@@ -35,9 +36,32 @@ PLAIN: dict[str, Limits] = {
         puts=ONE, claims=1, ticks=3, extends=0, releases=0, fails=0, kinds=frozenset({"failover", "lost"})
     ),
 }
+PUT_ANEW = Limits(
+    puts=(("a",), ("a",)), givens=(Given(payloads=((0, 1),)), Given(payloads=((0, 2),), rerun=())),
+    ticks=1, faults=1, extends=0, kinds=frozenset({"lost", "crash"}),
+)  # fmt: skip
+ACKED_ANEW = Limits(
+    puts=(("a", "b"),), givens=(Given(payloads=((0, 1), (1, 1))),),
+    finds=(("a", ("b", "a"), Given(payloads=((0, 2), (1, 2)), rerun=())),),
+    batch=1, ticks=1, faults=1, extends=0, releases=0, fails=0, kinds=frozenset({"lost", "crash"}),
+)  # fmt: skip
+IN_BATCH = Limits(
+    puts=(("a", "b"),), seal=("z", "done"), claims=2, ticks=1, faults=1, extends=0, releases=0, fails=1,
+    kinds=frozenset({"lost", "crash"}),
+)  # fmt: skip
+IN_BATCH_ANEW = replace(PUT_ANEW, seal=("z", "ended"), claims=1, releases=0)
+ENDED_BATCH = Limits(
+    puts=(("a",), ("b",)), seal=("z", "ended"), claims=3, batch=1, ticks=0, faults=0, extends=0, releases=0, fails=0
+)
+AGAIN = {
+    "a batch of two tasks": IN_BATCH,
+    "a batch whose task runs once more": IN_BATCH_ANEW,
+    "a put has a task run once more": PUT_ANEW,
+    "an ack has tasks run once more, its own too": ACKED_ANEW,
+}
 OF_HOSTS: dict[str, Limits] = {name: POLITE[name] for name in POLITE if name != "leases run out, are released and fail"}
 OF_HOSTS["leases of hosts run out and are released"] = replace(SMALL, releases=1)
-WORLDS = PLAIN | OF_HOSTS
+WORLDS = PLAIN | AGAIN | OF_HOSTS
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +79,7 @@ def test_no_order_of_steps_breaks_an_invariant(name: str, walks: dict[str, Futur
 
 
 def test_no_two_worlds_have_one_name() -> None:
-    assert len(WORLDS) == len(PLAIN) + len(OF_HOSTS)
+    assert len(WORLDS) == len(PLAIN) + len(AGAIN) + len(OF_HOSTS)
 
 
 # ---- the explorer finds what is seeded
@@ -164,6 +188,54 @@ def _no_marks(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def _no_run_follows(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Model, "_renew", lambda self, ids: [task for task in ids if self.marks.pop(task, None) is None][:0])
+
+
+def _old_payload(patch: pytest.MonkeyPatch) -> None:
+    run_anew = Model._run_anew
+
+    def wrong(self: Model, task: str, state: str, payload: Any) -> str:
+        return run_anew(self, task, state, None if state == "p" else payload)
+
+    patch.setattr(Model, "_run_anew", wrong)
+
+
+def _first_end_counts(patch: pytest.MonkeyPatch) -> None:
+    def wrong(self: Batch) -> list[str]:
+        return [] if any(end for _, end in self.tasks) else [task for task, _ in self.tasks]
+
+    patch.setattr(Batch, "outstanding", property(wrong))
+
+
+def _batch_never_ends(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BatchModel, "_close", lambda self, name: [])
+
+
+def _every_run_counts(patch: pytest.MonkeyPatch) -> None:
+    renew = Model._renew
+
+    def wrong(self: Model, ids: Sequence[str]) -> list[str]:
+        marked = renew(self, ids)
+        self._tell_ended(marked, well=True)
+        return marked
+
+    patch.setattr(Model, "_renew", wrong)
+
+
+def _callback_comes_again(patch: pytest.MonkeyPatch) -> None:
+    claim = Model.claim
+
+    def wrong(self: Model, *words: Any, **settings: Any) -> Any:
+        reply = claim(self, *words, **settings)
+        if "z" in self.done:
+            self.done.remove("z")
+            self.todos.add("z")
+        return reply
+
+    patch.setattr(Model, "claim", wrong)
+
+
 def _no_recall(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PoliteModel, "_recall", lambda self, host: None)
 
@@ -211,6 +283,13 @@ SEEDED: dict[str, tuple[Patch, str, Limits]] = {
     "priorities are forgotten": (_forgets_priorities, "has priority 0, and payload", polite()),
     "the lowest priority goes first": (_lowest_first, "has its turn with priority", polite()),
     "an improved task loses its mark": (_no_marks, "was to run with priority", polite()),
+    "no run follows": (_no_run_follows, "no run of a follows", PUT_ANEW),
+    "the run that follows has the old payload": (_old_payload, "runs with payload 1, and 2 was put last", PUT_ANEW),
+    "an ack has no run follow": (_no_run_follows, "no run of [ab] follows", ACKED_ANEW),
+    "the first end of a batch's tasks counts as the last": (_first_end_counts, "batch|have not ended", IN_BATCH),
+    "a batch never ends": (_batch_never_ends, "batch is not over", IN_BATCH),
+    "a batch counts a run that another one follows": (_every_run_counts, "batch|have not ended", IN_BATCH_ANEW),
+    "the callback of a batch comes again": (_callback_comes_again, "became ready twice", ENDED_BATCH),
     "a block leaves what is ready": (_no_recall, "I11|is visited", polite(rules=SMALL.rules)),
     "a host has no pause": (_no_pause, "ms after the last visit", polite(claims=2, finds=())),
     "hosts have no turns": (_no_turns, "nobody is at work", polite()),

@@ -25,11 +25,14 @@ class Trials:
 
 
 @pytest.fixture(scope="module")
-def trials() -> Iterator[Trials]:
-    """Judge them all, some at once."""
+def trials(request: pytest.FixtureRequest) -> Iterator[Trials]:
+    """Judge those that tests of this session ask for, some at once."""
+    asked = {item.name for item in request.session.items}
+    some = [mutant for mutant in MUTANTS if f"test_no_mutant_survives[{mutant.name}]" in asked]
+    is_asked = test_those_who_kill_spare_the_package_as_it_is.__name__ in asked
     with ThreadPoolExecutor(1) as pool:
-        without = pool.submit(spared)
-        found = {verdict.mutant.name: verdict for verdict in judge_all(MUTANTS, CORES)}
+        without = pool.submit(lambda: spared(CORES) if is_asked else [])
+        found = {verdict.mutant.name: verdict for verdict in judge_all(some, 2 * CORES)}
         levels.tell("mutants", *(f"{name}: killed by {each.killed_by or 'NOBODY'}" for name, each in found.items()))
         yield Trials(found, without)
 

@@ -1,6 +1,6 @@
-"""Three primaries that each have a part of a core do more than one; a fourth one joins under load, and leaves again.
+"""Three primaries that each have a part of a core do clearly more than one; a fourth joins under load and leaves again.
 
-The long forms are `python -m tests.rig.cluster --scale 1,2,3 --slice 20` and `--grow --for 60s`.
+How much more, and the long forms: `python -m tests.rig.cluster --scale 1,2,3 --slice 20` and `--grow --for 60s`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 from tests.rig import growth, quota
 from tests.rig.growth import PUT, Phase, grow
 from tests.rig.quota import NoQuota, Quota, spent
-from tests.rig.scale import scale
+from tests.rig.scale import Case, Reading, Scale, scale
 from tests.rig.servers import redis_server, valkey
 
 
@@ -30,9 +30,28 @@ def quotas() -> None:
 
 
 @pytest.mark.usefixtures("quotas")
-def test_three_primaries_do_three_times_what_one_does() -> None:
-    found = scale([1, 3], 20, valkey(), rounds=5)
-    assert found.broken == [], found.table()
+def test_three_primaries_do_clearly_more_than_one_and_each_its_part() -> None:
+    found = scale([1, 3], 20, valkey(), rounds=3)
+    number, three = found.primaries[1]
+    assert number * found.linear(number, three) > 1.7, found.table()
+    assert all(0.1 < cores < 0.25 for cores in three.cores), found.table()
+
+
+def test_what_more_primaries_have_to_do_is_judged_by_the_ratios_of_all_rounds() -> None:
+    def case(name: str, *rates: float, cores: float = 0.2) -> Case:
+        found = Case(name, "redis://localhost/0", 12, [], 2.0)
+        found.readings += (Reading(rate, [cores]) for rate in rates)
+        return found
+
+    one, plain = case("1 primaries", 100, 200, 100), case("a plain queue", 1_000, 1_000, 1_000)
+    well = case("3 primaries", 300, 500, 240), case("12 shards", 700, 800, 100)
+    assert Scale(0.2, [(1, one), (3, well[0])], well[1], plain).broken == []
+    slow = case("3 primaries", 230, 470, 900), case("12 shards", 690, 690, 2_000)
+    assert Scale(0.2, [(1, one), (3, slow[0])], slow[1], plain).broken == [
+        "3 primaries: 0.78 of 3 times one, asked 0.8", "12 shards on one server: 0.69 of a plain queue, asked 0.7"
+    ]  # fmt: skip
+    busy = Scale(0.2, [(1, case("1 primaries", 100, 100, 100, cores=0.1))], well[1], plain).broken
+    assert busy and "had 10.0 % of a core and not 20 %" in busy[0], busy
 
 
 @pytest.mark.usefixtures("quotas")

@@ -16,5 +16,7 @@ local function about(id)
     redis.call('HGET', payload, id), hosts_of({id})[1] or false,
     digest and redis.call('HGET', key('trace_texts'), digest), redis.call('HGET', key('releases'), id),
     has('priority') and redis.call('HGET', key('priorities'), id), has('rerun') and redis.call('HEXISTS', key('rerun'), id) or 0,
+    has('results') and redis.call('EXISTS', key('result:' .. id)) or 0,
+    has('cancel') and redis.call('HGET', key('cancels'), id), has('progress') and redis.call('HGET', key('progress'), id),
   }
 end

@@ -1,5 +1,5 @@
 -- add: how tasks come into the queue
--- PARTS find log raise
+-- PARTS find log raise anew batch
 -- bring_back: done and failed tasks become ready, each task in one step
 local function bring_back(ids, from, group)
   local names, count = hosts_of(ids, group), 0
@@ -35,18 +35,24 @@ end
 -- add_some: add() where a state knows some of the ids, or where there is more to write. where[i] is the letter of the state that
 -- holds ids[i], and `known` says how many of the ids are in any
 local function add_some(ids, given, again, due, priorities, where, known)
+  local lapsed = known > 0 and (has('until') or given.unique) and lapsed_of(ids, where, given.unique) or {}
+  if known > 0 and has('batches') then tell_callbacks(ids, where) end
   local group = given.group or ''
   local payloads, groups = given.payloads or {}, given.groups or {}
   local fresh, codes, seen, twice = {}, {}, {}, false
   local chosen, changes, before = priorities and chosen_of(ids, priorities, where) or seen, {}, nil
   if priorities and known > 0 then changes, before = raised_by(ids, where, priorities, chosen, given.improve) end
+  local anew = {}
+  if given.rerun then chosen, anew = newest_of(ids, where, given.rerun, chosen, changes) end
   for i = 1, #ids do
     local id, state = ids[i], where[i]
     local first = (chosen[id] or i) == i
-    if first and (not state or again and (state == 'd' or state == 'f') or changes[i] == 'back') then
+    if first and (not state or again and (state == 'd' or state == 'f') or lapsed[i] or (anew[i] or changes[i]) == 'back') then
       seen[id], fresh[#fresh + 1], codes[i] = i, i, 'A'
-    elseif changes[i] then
-      seen[id], codes[i] = i, 'r'
+    elseif state == 'b' then
+      codes[i] = 's' -- the callback of a batch waits for the batch, whatever a put says of it
+    elseif anew[i] or changes[i] then
+      codes[i] = changes[i] and 'r' or anew[i] == 'marked' and 'n' or state
     else
       codes[i] = state and not seen[id] and state or (due and 's' or 't')
       twice = twice or not first
@@ -67,11 +73,12 @@ local function add_some(ids, given, again, due, priorities, where, known)
       own[#own + 1] = groups[i]
     end
   end
-  if #bodies > 0 or next(changes) then redis.call('HLEN', payload) end
+  if #bodies > 0 or next(changes) or next(anew) then redis.call('HLEN', payload) end
+  if given.rerun then redis.call('HLEN', key('rerun')) end
   if group ~= '' or #own > 0 then redis.call('HLEN', key('groups')) end
   if #back > 0 then may_clear() end
   -- a full server refuses a put, but no script that has deleted anything: so it is asked before the first deletion, and only then
-  if #back > 0 or next(changes) or store_priorities and (priorities or has('priority')) then
+  if #back > 0 or next(changes) or next(anew) or store_priorities and (priorities or has('priority')) then
     redis.call('HSETNX', meta, 'schema', '3')
   end
   if #back > 0 then
@@ -80,6 +87,7 @@ local function add_some(ids, given, again, due, priorities, where, known)
   end
   if #bodies > 0 then redis.call('HSET', payload, unpack(bodies)) end
   if next(changes) then raise(ids, where, priorities, changes, before, payloads) end
+  if next(anew) then put_anew(ids, where, anew, payloads, priorities) end
   if store_priorities and (priorities or has('priority')) then store_priorities(ids, fresh, where, priorities) end
   if #own > 0 then
     -- the group of a task goes before the group of all
@@ -110,15 +118,16 @@ local function add_some(ids, given, again, due, priorities, where, known)
   if #names > 0 then put_new(#names) end
   if waiting and twice then
     where = find_all(ids)
-    for i = 1, #ids do codes[i] = (codes[i] == 'A' or codes[i] == 'r') and codes[i] or where[i] end
+    for i = 1, #ids do codes[i] = (codes[i] == 'A' or codes[i] == 'r' or codes[i] == 'n') and codes[i] or where[i] end
   end
   return table.concat(codes)
 end
 
 -- add: put the ids that no state knows into todos, or into scheduled when `due` is given; `again` brings done and
--- failed ones back. `given` are the sections of the call: of them, `group`, `payloads`, `groups` and `improve` are read.
+-- failed ones back. `given` are the sections of the call: of them, `group`, `payloads`, `groups`, `improve`,
+-- `unique` and `rerun` are read.
 -- `priorities` is what priorities_of() gives. An id that is named twice has the payload and the group of the first time, or of
--- the time with the highest priority. Answers a letter per id.
+-- the time with the highest priority; with rerun, of the last time with rerun. Answers a letter per id.
 local function add(ids, given, again, due, priorities)
   local where, known = find_all(ids)
   local group = given.group or ''

@@ -2,7 +2,8 @@
 -- errors       the last error of a task; error_log  the last fifty of the queue
 -- traces       the digest of the traceback that belongs to the last error; trace_uses  how many tasks have that digest
 -- trace_texts  the tracebacks themselves, the newest 200; trace_at  when each was last met, ms
--- releases     how often the handler of a task has released it; and after a blank, if any, how often to block its host
+-- releases     how often the handler of a task has released it; and after a blank, if any, how often to block its host; and after
+--              another blank, if any, when a worker that cannot run the task first gave it back, ms, and how often the task had failed
 local traced
 
 -- untrace: forget the tracebacks of these tasks; a text that no task has any more is deleted
@@ -26,10 +27,10 @@ local function untrace(ids)
   end
 end
 
--- released: read how often a task was released, and how often to block its host
+-- released: read how often a task was released, how often to block its host, and what follows: since when it is given back unrun
 local function released(text)
-  local own, blocking = string.match(text or '', '^(%d+) (%d+)$')
-  return number(own or text, 0), number(blocking, 0)
+  local own, blocking, unrun = string.match(text or '', '^(%d+) (%d+)( ?[%d ]*)$')
+  return number(own or text, 0), number(blocking, 0), unrun or ''
 end
 
 -- keep_error: keep a task's error with the task
@@ -49,6 +50,7 @@ local function log_error(id, message, digest, texts)
   keep_error(id, message)
   note_error(id, message)
   if digest and digest ~= '' then
+    traced = true
     count_up(key('trace_uses'), digest, 1)
     redis.call('HSET', key('traces'), id, digest)
     redis.call('ZADD', key('trace_at'), now, digest)

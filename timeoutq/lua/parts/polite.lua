@@ -352,14 +352,16 @@ if polite then
   -- refuse: move the tasks that wait for a banned host to failed; each keeps its error, and the queue's log has one line, that of
   -- the ban: else a host with many tasks would push all other errors out of it
   local function refuse(one)
-    local ids = left > 0 and call('ZPOPMIN', key('host:' .. one.name), left) or {}
+    local ids, moved = left > 0 and call('ZPOPMIN', key('host:' .. one.name), left) or {}, {}
     for i = 1, #ids, 2 do
       left = left - 1
       if call('SMOVE', waiting, key('failed'), ids[i]) == 1 then
         keep_error(ids[i], 'gave up: host ' .. one.name .. ' is banned: ' .. one.reason)
         count_up(stats, 'gave_up', 1)
+        moved[#moved + 1] = ids[i]
       end
     end
+    tell_ended(moved)
     return left == 0 and more(one) or inf
   end
 

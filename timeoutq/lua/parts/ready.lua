@@ -2,7 +2,7 @@
 -- enters todos at once. A queue may use turns instead: then the room that gives the turns has functions of its own behind the
 -- same names. Which functions serve is chosen once, when the script begins. A verb calls them by these names and does not know
 -- which they are: arrive() for tasks that become ready, depart() for tasks that leave todos or in_progress, then turn() once.
--- PARTS wake
+-- PARTS wake results
 -- ROOMS polite
 -- waiting   the set of the tasks that wait for a turn; nil on a queue without turns
 -- hosts_of  the hosts of tasks, each at the place of its task in `ids`; a task without a host does not wait for a turn

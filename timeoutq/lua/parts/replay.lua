@@ -5,7 +5,7 @@
 local function settle_some(call_id, codes, ended)
   local whole, members = was_called(call_id), {}
   for i = 1, #codes do
-    if codes[i] == 'O' or codes[i] == 'f' then
+    if codes[i] == 'O' or codes[i] == 'k' or codes[i] == 'f' or codes[i] == 'c' then
       members[#members + 1], members[#members + 2] = now, call_id .. ':' .. i
     elseif codes[i] == 'L' and (whole or was_called(call_id .. ':' .. i)) then
       codes[i] = 'R'

@@ -1,0 +1,543 @@
+"""Batches: tasks whose ends are counted together, and a callback that becomes ready when all of them have ended."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis
+
+from tests.rig.invariants import a_minute_later
+from tests.rig.waiting import wait_until
+from timeoutq import InvalidInput, Lease, Politeness, Queue, ServerFull, State, Task, arguments, flows, sending
+from timeoutq.batches import operations
+from timeoutq.batches.operations import End, Member
+from timeoutq.calls import Kept
+from timeoutq.shards import open_queue
+from timeoutq.testing import fake_async_queue, fake_queue, run
+from timeoutq.watch import doctor
+
+KEYS = ("batch:b", "batch_of", "batches")
+
+
+def batch(face: Any, *tasks: Any, on: str = "ended", name: str = "b") -> None:
+    """Put tasks into a batch, and seal it with the callback `after`."""
+    face.batches.put(name, *tasks)
+    face.batches.seal(name, Task("after", {"n": 1}), on=on)
+
+
+def counts(face: Any, name: str = "b") -> tuple[Any, ...]:
+    found = face.batches.look(name)[name]
+    return found.state, found.tasks, found.outstanding, found.failed
+
+
+def claimed(face: Any, n: int = 100) -> dict[str, Lease]:
+    face.promote_due()
+    return {lease.task: lease for lease in face.claim(n)}
+
+
+def state(face: Any, task: str) -> Any:
+    return face.inspect(task).state
+
+
+def end(face: Any, how: str, lease: Lease) -> None:
+    """End a lease in one of the ways that leave nothing to do for its task."""
+    if how == "ack":
+        face.ack(lease)
+    elif how == "ack bare":
+        face.run(sending.answers(face.talk, face.operations.ack([lease], bare=[0])))
+    elif how == "give up":
+        face.fail(lease, "no", give_up=True)
+    elif how == "forget":
+        face.forget(lease.task)
+    elif how == "release too often":
+        face.run(sending.answers(face.talk, face.operations.release([lease], most=1)))
+    elif how == "crash":
+        face.run(sending.answers(face.talk, face.operations.crash([lease], "died")))
+
+
+WELL = {"ack", "ack bare"}
+ENDS = ("ack", "ack bare", "give up", "forget", "release too often", "crash")
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_whoever_ends_the_last_task_makes_the_callback_due_in_the_same_step(face: Any, how: str) -> None:
+    face.configure(max_crashes=1)
+    batch(face, "a", "b")
+    assert (counts(face), state(face, "after")) == (("sealed", 2, 2, 0), State.SCHEDULED)
+    leases = claimed(face)
+    end(face, how, leases["a"])
+    assert counts(face) == ("sealed", 2, 1, 0 if how in WELL else 1)
+    assert claimed(face) == {}
+    end(face, how, leases["b"])
+    assert counts(face) == ("ended", 2, 0, 0 if how in WELL else 2)
+    assert {task: lease.payload for task, lease in claimed(face).items()} == {"after": {"n": 1}}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_with_on_done_one_failure_sends_the_callback_to_failed_and_both_say_so(face: Any, how: str) -> None:
+    face.configure(max_crashes=1)
+    batch(face, "a", "b", on="done")
+    leases = claimed(face)
+    end(face, how, leases["a"])
+    face.ack(leases["b"])
+    if how in WELL:
+        assert (counts(face), list(claimed(face))) == (("ended", 2, 0, 0), ["after"])
+        return
+    assert counts(face) == ("broken", 2, 0, 1)
+    info = face.inspect("after")
+    assert (info.state, info.error) == (State.FAILED, "gave up: 1 of the 2 tasks of batch b are not done")
+    assert claimed(face) == {}
+
+
+def test_a_task_that_is_retried_released_or_runs_again_stays_outstanding(face: Any) -> None:
+    batch(face, "a", "b", "c", "d")
+    leases = claimed(face)
+    face.fail(leases["a"], "no", retry_in=0)
+    face.release(leases["b"])
+    face.ack(leases["c"], again_in=0)
+    face.extend(leases["d"], timeout=0.01)
+    wait_until(lambda: face.requeue_expired() == 1)
+    assert counts(face) == ("sealed", 4, 4, 0)
+    for lease in claimed(face).values():
+        face.ack(lease)
+    assert counts(face) == ("ended", 4, 0, 0)
+
+
+def test_an_ack_that_comes_twice_or_late_counts_once(face: Any) -> None:
+    batch(face, "a", "b")
+    leases = claimed(face)
+    call = face.operations.ack([leases["a"]])
+    for _ in range(3):
+        face.run(sending.answers(face.talk, call))
+    assert counts(face) == ("sealed", 2, 1, 0)
+    face.retry_failed(all=True)
+    face.put("a", again=True)
+    face.ack(claimed(face)["a"])
+    assert counts(face) == ("sealed", 2, 1, 0)
+
+
+def test_a_task_that_is_cancelled_has_ended_whether_it_was_ready_or_runs(face: Any) -> None:
+    batch(face, "a", "b")
+    (lease,) = face.claim(1)
+    other = "b" if lease.task == "a" else "a"
+    face.cancel(other)
+    assert counts(face) == ("sealed", 2, 1, 1)
+    face.cancel(lease.task)
+    assert counts(face) == ("sealed", 2, 1, 1)
+    face.fail(lease, "no", retry_in=0)
+    assert counts(face) == ("ended", 2, 0, 2)
+
+
+def test_a_batch_is_not_over_before_it_is_sealed(face: Any) -> None:
+    face.batches.put("b", "a")
+    face.ack(claimed(face)["a"])
+    assert counts(face) == ("open", 1, 0, 0)
+    face.batches.put("b", "c")
+    face.ack(claimed(face)["c"])
+    info = face.batches.seal("b", "after")
+    assert (info.state, info.callback, info.on, info.done) == ("ended", "after", "ended", 2)
+    assert list(claimed(face)) == ["after"]
+
+
+def test_a_batch_without_tasks_ends_when_it_is_sealed(face: Any) -> None:
+    assert face.batches.seal("none", "after").is_over
+    assert list(claimed(face)) == ["after"]
+    assert face.batches.seal("without-a-callback").is_over
+
+
+def test_tasks_that_are_there_join_and_those_that_have_ended_count_at_once(face: Any) -> None:
+    face.put("done", "failed", "held", "ready")
+    leases = claimed(face)
+    face.ack(leases["done"])
+    face.fail(leases["failed"], "no", give_up=True)
+    face.release(leases["ready"])
+    found = face.batches.put("b", "done", "failed", "held", "ready", "new")
+    assert list(found) == ["done", "failed", "in_progress", "todos", "added"]
+    assert counts(face) == ("open", 5, 3, 1)
+
+
+def test_tasks_that_are_put_twice_join_once_and_a_sealed_batch_takes_only_what_it_has(face: Any) -> None:
+    face.batches.put("b", "a", "a", "c")
+    face.batches.put("b", "c", "d")
+    assert counts(face) == ("open", 3, 3, 0)
+    face.batches.seal("b", "after")
+    face.ack(claimed(face)["a"])
+    face.batches.put("b", "a", "c")
+    with pytest.raises(
+        InvalidInput, match="batch b is sealed, and takes no more tasks: put them into a batch of another"
+    ):
+        face.batches.put("b", "c", "e")
+    assert counts(face) == ("sealed", 3, 2, 0)
+    assert state(face, "e") is None
+
+
+def test_sealing_in_the_same_way_changes_nothing_and_in_another_is_refused(face: Any) -> None:
+    batch(face, "a")
+    face.batches.seal("b", Task("after", {"n": 1}))
+    with pytest.raises(InvalidInput, match="sealed already, with another callback or other options"):
+        face.batches.seal("b", Task("after", {"n": 2}))
+    face.ack(claimed(face)["a"])
+    face.ack(claimed(face)["after"])
+    face.batches.seal("b", Task("after", {"n": 1}))
+    assert claimed(face) == {}
+
+
+def test_a_callback_that_could_run_early_or_never_is_refused(face: Any) -> None:
+    face.put("ready")
+    face.batches.put("b", "a")
+    with pytest.raises(
+        InvalidInput, match="task ready is in the queue already, and would run before the batch has ended"
+    ):
+        face.batches.seal("b", "ready")
+    with pytest.raises(InvalidInput, match="task a is a task of batch b, and cannot be its callback, too"):
+        face.batches.seal("b", "a")
+    assert counts(face) == ("open", 1, 1, 0)
+    face.batches.seal("b", "after")
+    face.batches.put("c", "x")
+    with pytest.raises(InvalidInput, match="task after is in the queue already"):
+        face.batches.seal("c", "after")
+
+
+def test_a_callback_that_was_done_before_runs_again(face: Any) -> None:
+    face.put("after")
+    face.ack(claimed(face)["after"])
+    batch(face, "a")
+    face.ack(claimed(face)["a"])
+    assert list(claimed(face)) == ["after"]
+
+
+def test_a_callback_that_goes_to_failed_at_the_seal_keeps_no_result_of_an_earlier_run(face: Any) -> None:
+    face.put("after")
+    lease = claimed(face)["after"]
+    face.run(sending.answers(face.talk, face.operations.ack([lease], results={0: Kept(b"8", 60_000)})))
+    assert face.results.look("after")["after"].result == b"8"
+    face.batches.put("b", "a")
+    face.fail(claimed(face)["a"], "no", give_up=True)
+    face.batches.seal("b", "after", on="done")
+    found = face.results.look("after")["after"]
+    assert (found.state, found.result) == (State.FAILED, None)
+
+
+def test_a_task_is_in_up_to_four_batches_and_ends_in_all_of_them(face: Any) -> None:
+    for name in ("b1", "b2", "b3", "b4"):
+        face.batches.put(name, "a")
+        face.batches.seal(name, f"after {name}")
+    with pytest.raises(InvalidInput, match="task a is in four batches that have not ended"):
+        face.batches.put("b5", "new", "a")
+    assert state(face, "new") is None
+    face.ack(claimed(face)["a"])
+    assert sorted(claimed(face)) == [f"after b{n}" for n in range(1, 5)]
+
+
+def test_a_callback_may_be_a_task_of_another_batch_and_its_failure_counts_there(face: Any) -> None:
+    face.batches.put("inner", "a")
+    face.batches.seal("inner", "middle", on="done")
+    face.batches.put("outer", "middle")
+    face.batches.seal("outer", "last", on="done")
+    face.fail(claimed(face)["a"], "no", give_up=True)
+    assert (counts(face, "inner")[0], counts(face, "outer")[0]) == ("broken", "broken")
+    assert state(face, "last") is State.FAILED
+    assert face.results.look("last")["last"].state is State.FAILED
+
+
+@pytest.mark.parametrize("other", [(), ("other",), ("after",)])
+@pytest.mark.parametrize("how", ["put", "again", "at once", "later", "rerun", "every rerun", "find", "find anew"])
+def test_no_put_changes_a_callback_that_waits_for_its_batch(face: Any, how: str, other: tuple[str, ...]) -> None:
+    batch(face, "a", "b")
+    leases, put = claimed(face), Task("after", {"n": 2})
+    due = face.inspect("after").due
+    match how:
+        case "put":
+            answers = face.put(put, *other)
+        case "again":
+            answers = face.put(put, *other, again=True)
+        case "at once":
+            answers = face.schedule(put, *other, after=0)
+        case "later":
+            answers = face.schedule(put, *other, at=due + 1)
+        case "rerun":
+            answers = face.put(Task("after", {"n": 2}, rerun=True), *other)
+        case "every rerun":
+            answers = face.put(put, *other, rerun=True)
+        case "find":
+            answers = face.ack(leases["a"], put=[put, *other]) and ["scheduled"]
+        case _:
+            answers = face.ack(leases["a"], put=[Task("after", {"n": 2}, rerun=True), *other]) and ["scheduled"]
+    assert (answers[0], state(face, "after"), face.inspect("after").due) == ("scheduled", State.SCHEDULED, due)
+    for lease in [lease for task, lease in claimed(face).items() if task == "other"]:
+        face.ack(lease)
+    for task in ("b",) if how.startswith("find") else ("a", "b"):
+        face.ack(leases[task])
+    found = claimed(face)
+    assert found.pop("after").payload == {"n": 1}
+    assert found.keys() <= {"other"}
+
+
+def test_a_put_with_a_higher_priority_does_not_change_a_callback_that_waits(url: str, name: str) -> None:
+    with Queue(name, url, politeness=Politeness(0, 1)) as queue:
+        queue.batches.put("b", "a")
+        queue.batches.seal("b", Task("after", {"n": 1}, group="h"))
+        answers = queue.put(Task("after", {"n": 2}, group="h", priority=5), improve=True)
+        assert (list(answers), queue.inspect("after").priority) == (["scheduled"], 0)
+        queue.ack(claimed(queue)["a"])
+        assert claimed(queue)["after"].payload == {"n": 1}
+        queue.purge()
+
+
+def test_a_task_that_is_due_when_callbacks_are_said_to_be_is_no_callback(face: Any) -> None:
+    batch(face, "a")
+    due = face.inspect("after").due
+    face.schedule("task", at=due)
+    assert face.inspect("task").due == due + 0.001
+    assert face.schedule("task", after=0)[0] == "scheduled"
+    assert sorted(claimed(face)) == ["a", "task"]
+
+
+def test_members_come_in_their_order_with_their_ends(face: Any) -> None:
+    face.batches.put("b", [f"t{n}" for n in range(1200)])
+    leases = claimed(face, 2)
+    done, lost = leases.values()
+    face.ack(done)
+    face.fail(lost, "no", give_up=True)
+    ends: dict[str, End] = {done.task: "done", lost.task: "lost"}
+    found = list(face.batches.members("b"))
+    assert found == [Member(f"t{n}", n + 1, ends.get(f"t{n}", "open")) for n in range(1200)]
+    assert list(face.batches.members("unknown")) == []
+    assert [one.name for one in face.batches.list()] == ["b"]
+    assert face.batches.look("unknown") == {}
+
+
+def test_tasks_of_a_batch_may_be_scheduled_and_have_payloads(face: Any) -> None:
+    face.batches.put("b", {"a": {"n": 1}}, after=0)
+    face.batches.put("b", "later", after=60)
+    face.batches.seal("b", "after")
+    lease = claimed(face)["a"]
+    assert lease.payload == {"n": 1}
+    face.ack(lease)
+    assert counts(face) == ("sealed", 2, 1, 0)
+
+
+def test_a_forgotten_batch_counts_no_more_and_its_callback_goes_to_failed(face: Any) -> None:
+    batch(face, "a")
+    assert face.batches.forget("b")
+    assert not face.batches.forget("b")
+    assert face.inspect("after").error == "gave up: batch b was forgotten"
+    face.ack(claimed(face)["a"])
+    assert (face.batches.look("b"), state(face, "a")) == ({}, State.DONE)
+
+
+@pytest.mark.parametrize("bad", ["", "a b", "x" * 65, "ü", 7])
+def test_a_bad_name_is_refused_at_once(face: Any, bad: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"is no name of a batch: use 1 to 64 of A-Z a-z 0-9 . _ : -"):
+        face.batches.put(bad, "a")
+
+
+def test_other_arguments_that_cannot_be_used_are_refused(face: Any) -> None:
+    with pytest.raises(InvalidInput, match="on= is 'ended'"):
+        face.batches.seal("b", on="failed")
+    with pytest.raises(InvalidInput, match="keep"):
+        face.batches.seal("b", keep=-1)
+    assert face.batches.seal("b", keep=timedelta(hours=1)).is_over
+
+
+def test_a_host_that_is_banned_ends_its_tasks_in_their_batches(url: str, name: str) -> None:
+    with Queue(name, url, politeness=Politeness(0, 1)) as queue:
+        batch(queue, "http://a.example/1", "http://a.example/2", "free")
+        queue.ack(queue.claim(1))
+        queue.hosts.ban("a.example", "they asked")
+        queue.batches.put("c", "http://a.example/3")
+        for _ in range(3):
+            queue.promote_due()
+        queue.ack(lease for lease in queue.claim(5) if lease.task != "after")
+        assert counts(queue, "b")[2] == 0
+        assert counts(queue, "c") == ("open", 1, 0, 1)
+        queue.promote_due()
+        assert state(queue, "after") in (State.TODOS, State.IN_PROGRESS)
+        queue.purge()
+
+
+def test_a_batch_is_the_same_on_a_queue_with_fingerprints_and_when_done_tasks_are_not_kept(url: str, name: str) -> None:
+    for keep in ("compact", 0):
+        with Queue(f"{name}.{keep}", url, keep_done=keep) as queue:
+            batch(queue, "a", "b")
+            queue.ack(queue.claim(2))
+            assert list(claimed(queue)) == ["after"]
+            queue.purge()
+
+
+def test_a_plain_queue_has_no_key_of_batches_and_a_purge_leaves_none(face: Any, raw: redis.Redis, name: str) -> None:
+    face.put("a")
+    face.ack(claimed(face)["a"])
+    keys = [f"timeoutq:{{{name}}}:{key}" for key in KEYS]
+    assert raw.exists(*keys) == 0
+    batch(face, *(f"t{n}" for n in range(20)))
+    assert raw.exists(*keys) == 3
+    face.purge()
+    assert list(raw.scan_iter(f"timeoutq:{{{name}}}:*")) == []
+
+
+def test_a_batch_that_is_over_is_kept_for_its_time(face: Any, raw: redis.Redis, name: str) -> None:
+    face.batches.put("b", "a")
+    face.ack(claimed(face)["a"])
+    face.batches.seal("b", keep=0.05)
+    wait_until(lambda: not raw.exists(f"timeoutq:{{{name}}}:batch:b"))
+    wait_until(lambda: face.prune() == 0 and face.batches.look("b") == {})
+    assert not raw.exists(f"timeoutq:{{{name}}}:batches")
+    assert raw.hget(f"timeoutq:{{{name}}}:meta", "uses") is None
+
+
+def test_a_call_that_seals_may_be_sent_again(face: Any) -> None:
+    face.batches.put("b", "a")
+    call = operations.seal(face.operations, b"n", "b", arguments.tasks(("after",)), "ended", 5000)
+    for _ in range(2):
+        assert face.run(sending.answer(face.talk, call))
+    face.ack(claimed(face)["a"])
+    assert face.run(sending.answer(face.talk, call))
+    assert list(claimed(face)) == ["after"]
+
+
+def test_a_full_server_refuses_to_put_and_to_seal_and_still_counts_the_ends(
+    url: str, name: str, raw: redis.Redis
+) -> None:
+    with Queue(name, url, timeout=30, deadline=2) as queue:
+        batch(queue, "a", "b")
+        leases = claimed(queue)
+        raw.config_set("maxmemory", "1")
+        try:
+            with pytest.raises(ServerFull):
+                queue.batches.put("c", "new")
+            with pytest.raises(ServerFull):
+                queue.batches.seal("c", "next")
+            queue.ack(leases["a"])
+            queue.fail(leases["b"], "no", give_up=True)
+        finally:
+            raw.config_set("maxmemory", "0")
+        assert counts(queue) == ("ended", 2, 0, 1)
+        assert list(claimed(queue)) == ["after"]
+        queue.purge()
+
+
+@pytest.mark.parametrize("hand", ["task", "batch_of", "record", "names", "members", "uses", "end"])
+def test_what_a_foreign_hand_breaks_keeps_no_batch_from_its_end(
+    queue: Queue, raw: redis.Redis, name: str, url: str, hand: str
+) -> None:
+    key = f"timeoutq:{{{name}}}:"
+    batch(queue, "a", "b")
+    if hand == "task":
+        raw.srem(f"{key}todos", "a")
+    elif hand == "batch_of":
+        raw.delete(f"{key}batch_of")
+    elif hand == "names":
+        raw.delete(f"{key}batch_of")
+        raw.srem(f"{key}todos", "a")
+    elif hand == "record":
+        raw.hset(f"{key}batches", "b", "what is this")
+    elif hand == "members":
+        raw.delete(f"{key}batch:b")
+    elif hand == "uses":
+        raw.hdel(f"{key}meta", "uses")
+    elif hand == "end":
+        for task in ("a", "b"):
+            raw.zadd(f"{key}batch:b", {task: 1_000_000_000 + ord(task)})
+        raw.delete(f"{key}batch_of")
+
+    def walked() -> bool:
+        with redis.Redis.from_url(url) as client:
+            a_minute_later(client, name)
+        queue.prune()
+        return not queue.run(flows.repair(queue.talk, mend=False))[0]
+
+    wait_until(walked)
+    queue.ack(lease for lease in claimed(queue).values() if lease.task != "after")
+    if hand == "record":
+        assert queue.batches.look("b") == {}
+        queue.forget("after")
+    else:
+        assert counts(queue)[0] == "ended"
+        assert state(queue, "after") in (State.TODOS, State.SCHEDULED, State.IN_PROGRESS)
+
+
+@pytest.mark.parametrize("state", ["done", "failed"])
+def test_an_end_that_was_refused_half_way_is_counted_by_the_next_walk(
+    queue: Queue, raw: redis.Redis, name: str, state: str
+) -> None:
+    batch(queue, "a")
+    raw.smove(f"timeoutq:{{{name}}}:todos", f"timeoutq:{{{name}}}:{state}", "a")
+    wait_until(lambda: queue.prune() == 0 and counts(queue) == ("ended", 1, 0, 0 if state == "done" else 1))
+
+
+def test_a_key_of_a_foreign_type_is_no_reason_to_stop_a_worker(queue: Queue, raw: redis.Redis, name: str) -> None:
+    batch(queue, "a")
+    raw.set(f"timeoutq:{{{name}}}:batch:b", "x")
+    queue.ack(claimed(queue)["a"])
+    raw.delete(f"timeoutq:{{{name}}}:batch:b")
+    wait_until(lambda: queue.prune() == 0 and counts(queue)[0] == "ended")
+
+
+def test_a_queue_over_shards_refuses_batches_by_name(url: str, name: str) -> None:
+    with open_queue(name, url, shards=3) as queue:
+        for call in (
+            lambda: queue.batches.put("b", "a"),
+            lambda: queue.batches.seal("b", "after"),
+            lambda: queue.batches.look("b"),
+            lambda: queue.batches.list(),
+            lambda: list(queue.batches.members("b")),
+            lambda: queue.batches.forget("b"),
+        ):
+            with pytest.raises(InvalidInput, match="lies in several shards, and a batch has to be in one place"):
+                call()
+        queue.purge()
+
+
+def doctor_says(queue: Any) -> tuple[str, str]:
+    findings = doctor.examine(queue)
+    found = next(one for one in findings if one.check == "batches")
+    return found.verdict, found.found
+
+
+def test_doctor_names_a_batch_that_nobody_seals_and_one_that_is_broken() -> None:
+    with fake_queue() as queue:
+        queue.batches.put("b", "a")
+        assert doctor_says(queue) == ("green", "1 batch not over, 1 task outstanding")
+        queue.clock.advance(90_000)
+        assert doctor_says(queue) == ("yellow", "1 batch not over, 1 task outstanding; nobody has sealed: b")
+        queue.batches.seal("b", "after", on="done")
+        queue.forget("a")
+        level, found = doctor_says(queue)
+        assert (level, found[-3:]) == ("yellow", ": b")
+
+
+def test_a_run_of_a_test_ends_a_batch_by_its_tasks_and_never_by_the_clock() -> None:
+    ran: list[str] = []
+
+    async def handle(lease: Lease) -> None:
+        ran.append(lease.task)
+
+    with fake_queue() as queue:
+        began = queue.clock.now
+        queue.batches.put("b", "a")
+        queue.batches.put("b", "later", after=60)
+        queue.batches.seal("b", "after")
+        assert (
+            queue.why("after").message
+            == "it is the callback of a batch, and becomes ready when all tasks of the batch have ended"
+        )
+        run(handle, queue)
+        assert (ran, queue.clock.now - began < 100) == (["a", "later", "after"], True)
+
+
+def test_the_face_for_asyncio_does_the_same() -> None:
+    async def use() -> None:
+        async with fake_async_queue() as queue:
+            await queue.batches.put("b", "a", "c")
+            await queue.batches.seal("b", "after")
+            await queue.ack(await queue.claim(2))
+            assert (await queue.batches.look("b"))["b"].is_over
+            assert [one.task async for one in queue.batches.members("b")] == ["a", "c"]
+            await queue.promote_due()
+            assert [lease.task for lease in await queue.claim()] == ["after"]
+
+    asyncio.run(use())

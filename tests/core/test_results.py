@@ -1,0 +1,285 @@
+"""Results of runs, and waiting for tasks to end, through both faces on real servers."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import redis
+
+from tests.rig.commands import ran
+from tests.rig.invariants import a_minute_later
+from tests.rig.waiting import wait_until
+from timeoutq import InvalidInput, Lease, Politeness, Queue, State, flows, sending
+from timeoutq.calls import Kept
+from timeoutq.model import Ended
+
+HOUR = 3_600_000
+
+
+def ack(face: Any, *leases: Lease, results: Mapping[int, Kept] | None = None, bare: Collection[int] = ()) -> list[Any]:
+    """Ack leases with results, as the worker of a room does."""
+    return list(face.run(sending.answers(face.talk, face.operations.ack(leases, results=results, bare=bare))))
+
+
+def fail(face: Any, lease: Lease, retry_ms: int, result: Kept) -> None:
+    calls = face.operations.fail([lease], [retry_ms], [b"no"], results={0: result})
+    face.run(sending.answers(face.talk, calls))
+
+
+def kept(body: str, ms: int = HOUR) -> Kept:
+    return Kept(body.encode(), ms)
+
+
+def leases_of(face: Any, *tasks: str) -> list[Lease]:
+    face.put(tasks)
+    found = {lease.task: lease for lease in face.claim(len(tasks))}
+    return [found[task] for task in tasks]
+
+
+def later(face: Any, *tasks: str) -> Callable[[], dict[str, Ended]]:
+    """Begin to wait in a thread; give the function that tells what the wait gave."""
+    box: list[Any] = []
+    thread = threading.Thread(target=lambda: box.append(face.results.wait(*tasks, timeout=30)))
+    thread.start()
+
+    def outcome() -> dict[str, Ended]:
+        thread.join(30)
+        assert box, "the wait has not ended"
+        return box[0]  # type: ignore[no-any-return]  # what wait() gave
+
+    return outcome
+
+
+def awaited(raw: redis.Redis, name: str) -> Any:
+    return raw.hgetall(f"timeoutq:{{{name}}}:awaited")
+
+
+def test_a_result_is_written_with_the_ack_and_kept_for_its_time(face: Any, raw: redis.Redis, name: str) -> None:
+    first, second = leases_of(face, "a", "b")
+    assert ack(face, first, second, results={0: kept("8", 5000)}) == ["ok", "ok"]
+    assert face.results.look("a", "b") == {"a": Ended("a", State.DONE, b"8"), "b": Ended("b", State.DONE)}
+    assert 0 < raw.pttl(f"timeoutq:{{{name}}}:result:a") <= 5000
+    assert face.inspect("a").has_result
+    assert not face.inspect("b").has_result
+
+
+def test_an_ack_that_comes_again_does_not_write_the_result_again(face: Any) -> None:
+    (lease,) = leases_of(face, "a")
+    ack(face, lease, results={0: kept("old")})
+    face.put("a", again=True)
+    ack(face, *face.claim(), results={0: kept("new")})
+    assert ack(face, lease, results={0: kept("old")}) == ["already"]
+    assert face.results.look("a")["a"].result == b"new"
+
+
+def test_a_run_without_a_result_removes_the_one_of_the_run_before(face: Any) -> None:
+    (lease,) = leases_of(face, "a")
+    ack(face, lease, results={0: kept("old")})
+    face.put("a", again=True)
+    assert face.results.look("a") == {}, "a task that is ready has not ended, whatever is left of its last run"
+    face.ack(face.claim())
+    assert face.results.look("a") == {"a": Ended("a", State.DONE)}
+
+
+def test_a_lost_lease_writes_no_result(face: Any) -> None:
+    (lease,) = leases_of(face, "a")
+    face.forget("a")
+    assert ack(face, lease, results={0: kept("x")}) == ["lost"]
+    assert face.results.look("a")["a"].is_gone
+
+
+def test_a_task_acked_bare_leaves_no_id_in_done(face: Any, raw: redis.Redis, name: str) -> None:
+    first, second = leases_of(face, "a", "b")
+    assert ack(face, first, second, results={0: kept("1")}, bare=[0]) == ["ok", "ok"]
+    assert raw.smembers(f"timeoutq:{{{name}}}:done") == {"b"}
+    assert face.results.look("a") == {"a": Ended("a", None, b"1")}
+    assert face.put("a")[0] == "added", "a result blocks nothing"
+    assert face.stats().counters["acked"] == 2
+
+
+def test_a_bare_ack_goes_with_compact_done_too(url: str, name: str) -> None:
+    with Queue(name, url, keep_done="compact") as queue:
+        first, second = leases_of(queue, "a", "b")
+        assert ack(queue, first, second, bare=[1]) == ["ok", "ok"]
+        assert queue.stats().done == 1
+        assert list(queue.states("a", "b")) == ["done", "unknown"]
+        queue.purge()
+
+
+def test_a_failure_is_kept_when_the_task_gives_up_not_before(face: Any) -> None:
+    (lease,) = leases_of(face, "a")
+    fail(face, lease, 0, kept("first"))
+    assert face.results.look("a") == {}
+    assert not face.inspect("a").has_result
+    face.promote_due()
+    fail(face, face.claim()[0], -1, kept("second"))
+    assert face.results.look("a") == {"a": Ended("a", State.FAILED, b"second")}
+
+
+def test_a_failure_without_a_result_tells_its_last_error(face: Any) -> None:
+    (lease,) = leases_of(face, "a")
+    face.fail(lease, "no such host", give_up=True)
+    assert face.results.look("a") == {"a": Ended("a", State.FAILED, error="no such host")}
+
+
+def test_results_that_are_too_large_or_empty_are_refused() -> None:
+    for body in (b"", b"x" * (256 * 1024 + 1)):
+        with pytest.raises(InvalidInput, match="cannot be kept"):
+            Kept(body, 1)
+
+
+def test_a_wait_ends_with_the_ack(face: Any, raw: redis.Redis, name: str) -> None:
+    (lease,) = leases_of(face, "a")
+    outcome = later(face, "a")
+    wait_until(lambda: bool(awaited(raw, name)), 10)
+    ack(face, lease, results={0: kept("8")})
+    assert outcome() == {"a": Ended("a", State.DONE, b"8")}
+    assert awaited(raw, name) == {}
+
+
+@pytest.mark.parametrize("end", ["fail", "forget", "purge", "pull", "crash", "release", "ban"])
+def test_every_end_of_a_task_ends_the_wait(face: Any, raw: redis.Redis, name: str, end: str) -> None:
+    task = "http://a.example/x"
+    if end == "ban":
+        face.configure(politeness=Politeness(delay=100))
+        face.put("http://a.example/first")
+    face.put(task)
+    lease = None if end in ("pull", "ban") else face.claim()[0]
+    outcome = later(face, task)
+    wait_until(lambda: task in awaited(raw, name), 10)
+    asked, ops = time.monotonic(), face.operations
+    if end == "fail":
+        face.fail(lease, "no", give_up=True)
+    elif end == "forget":
+        face.forget(task)
+    elif end == "purge":
+        face.purge()
+    elif end == "pull":
+        face.pull()
+    elif end == "ban":
+        face.hosts.ban("a.example")
+    elif end == "crash":
+        face.configure(max_crashes=1)
+        face.run(sending.answers(face.talk, ops.crash([lease], "died")))
+    else:
+        face.run(sending.answers(face.talk, ops.release([lease], most=1)))
+    states = {"forget": None, "purge": None, "pull": State.DONE}
+    assert outcome()[task].state == states.get(end, State.FAILED)
+    # a purge leaves no key: an answer that a client has not taken at once is gone, and the client looks again
+    assert end == "purge" or time.monotonic() - asked < 10, "it was told, and did not only look again"
+
+
+def test_a_release_a_retry_and_another_run_do_not_end_the_wait(face: Any, raw: redis.Redis, name: str) -> None:
+    (lease,) = leases_of(face, "a")
+    outcome = later(face, "a")
+    wait_until(lambda: bool(awaited(raw, name)), 10)
+    face.release(lease)
+    face.fail(face.claim()[0], "no", retry_in=0)
+    face.promote_due()
+    face.ack(face.claim()[0], again_in=0)
+    face.promote_due()
+    assert awaited(raw, name), "it still waits"
+    ack(face, *face.claim(), results={0: kept("8")})
+    assert outcome() == {"a": Ended("a", State.DONE, b"8")}
+
+
+def test_a_wait_gives_what_has_ended_when_its_time_is_over(face: Any) -> None:
+    first, _ = leases_of(face, "a", "b")
+    face.ack(first)
+    assert face.results.wait("a", "b", "never put", timeout=0.05) == {
+        "a": Ended("a", State.DONE),
+        "never put": Ended("never put", None),
+    }
+
+
+@pytest.mark.breaking
+def test_of_many_clients_sixteen_are_told_and_the_others_ask(url: str, queue: Queue, raw: redis.Redis) -> None:
+    (lease,) = leases_of(queue, "a")
+    others = [Queue(queue.name, url) for _ in range(16)]
+    with ThreadPoolExecutor(16) as pool:
+        waits = [pool.submit(other.results.wait, "a", timeout=30) for other in others]
+        wait_until(lambda: len(awaited(raw, queue.name).get("a", "").split()) == 16, 10)
+        queue.run(queue.flows.results.look([b"a"], "another"))
+        assert len(awaited(raw, queue.name)["a"].split()) == 16
+        ack(queue, lease, results={0: kept("8")})
+        assert [wait.result()["a"].result for wait in waits] == [b"8"] * 16
+    for other in others:
+        other.close()
+
+
+def test_a_client_that_died_leaves_nothing_behind(queue: Queue, raw: redis.Redis) -> None:
+    leases = leases_of(queue, *(f"t{i}" for i in range(30)))
+    queue.run(queue.flows.results.look([lease.task.encode() for lease in leases], "dead"))
+    queue.ack(leases)
+    assert 0 < raw.pttl(f"timeoutq:{{{queue.name}}}:answers:dead") <= 60_000
+    assert awaited(raw, queue.name) == {}
+
+
+def test_a_full_server_still_takes_acks_and_says_that_a_result_did_not_fit(queue: Queue, raw: redis.Redis) -> None:
+    first, second, third = leases_of(queue, "a", "b", "c")
+    outcome = later(queue, "a")
+    wait_until(lambda: bool(awaited(raw, queue.name)), 10)
+    raw.config_set("maxmemory", "1")
+    try:
+        assert ack(queue, first, second, results={0: kept("x" * 50_000), 1: kept("y")}) == ["ok", "ok"]
+        fail(queue, third, -1, kept("z"))
+        assert outcome() == {"a": Ended("a", State.DONE, b"")}
+        assert queue.results.wait("b", "c", timeout=1)["c"] == Ended("c", State.FAILED, b"")
+    finally:
+        raw.config_set("maxmemory", "0")
+    assert queue.stats().counters["results_lost"] == 3
+
+
+def test_a_wait_on_a_full_server_is_noted(queue: Queue, raw: redis.Redis) -> None:
+    (lease,) = leases_of(queue, "a")
+    raw.config_set("maxmemory", "1")
+    try:
+        outcome = later(queue, "a")
+        wait_until(lambda: bool(awaited(raw, queue.name)), 10)
+        queue.ack(lease)
+        assert outcome()["a"].state is State.DONE
+    finally:
+        raw.config_set("maxmemory", "0")
+
+
+def test_an_ack_on_a_queue_without_results_runs_no_command_more(queue: Queue, raw: redis.Redis) -> None:
+    queue.put(f"t{i}" for i in range(100))
+    queue.ack(queue.claim(20))  # so that the server knows the scripts
+    first, second, third = (queue.claim(20) for _ in range(3))
+    plain = ran(raw, lambda: queue.ack(first))
+    assert raw.hget(f"timeoutq:{{{queue.name}}}:meta", "uses") is None
+    assert not {"psetex", "mget", "rpush", "hset", "hmset"} & plain.keys(), plain
+    queue.results.look("t1", "x")
+    assert ran(raw, lambda: queue.ack(second)) == plain, "to look begins nothing"
+    queue.run(queue.flows.results.look([b"t1", third[0].task.encode()], "c"))
+    assert raw.hget(f"timeoutq:{{{queue.name}}}:meta", "uses") == "results"
+    more = ran(raw, lambda: queue.ack(third))
+    extra = {name: more[name] - plain.get(name, 0) for name in more if more[name] != plain.get(name, 0)}
+    assert extra == {"hlen": 1, "hmget": 1, "del": 1, "hdel": 1, "rpush": 1, "pexpire": 1}
+
+
+def test_what_a_foreign_hand_leaves_in_awaited_is_removed(queue: Queue, raw: redis.Redis) -> None:
+    (lease,) = leases_of(queue, "a")
+    queue.run(queue.flows.results.look([b"a"], "c"))
+    queue.ack(lease)
+    raw.hset(f"timeoutq:{{{queue.name}}}:awaited", "nobody", "c")
+    queue.run(flows.repair(queue.talk))
+    a_minute_later(raw, queue.name)
+    queue.run(flows.repair(queue.talk))
+    assert awaited(raw, queue.name) == {}
+
+
+def test_a_forked_process_waits_for_itself(queue: Queue) -> None:
+    (lease,) = leases_of(queue, "a")
+    queue.results.wait("a", timeout=0.01)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if queue.results.wait("a", timeout=20).keys() == {"a"} else 1)
+    queue.ack(lease)
+    assert os.waitpid(child, 0)[1] == 0

@@ -1,0 +1,222 @@
+"""Ids that block for a time: of done tasks as long as their ack has said, of failed ones as long as the put says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+import redis
+
+from tests.rig.waiting import wait_until
+from timeoutq import InvalidInput, Lease, Politeness, Queue, Task, arguments, flows, sending
+from timeoutq.testing import fake_queue
+
+KEEP: dict[str, Any] = {
+    "forever": {},
+    "no": {"keep_done": 0},
+    "many": {"keep_done": 1},
+    "5 s": {"keep_done": timedelta(seconds=5)},
+}
+
+
+def ack(face: Any, *leases: Lease, **how: Any) -> list[Any]:
+    return list(face.run(sending.answers(face.talk, face.operations.ack(leases, **how))))
+
+
+def leases_of(face: Any, *tasks: str) -> list[Lease]:
+    face.put(tasks)
+    found = {lease.task: lease for lease in face.claim(len(tasks))}
+    return [found[task] for task in tasks]
+
+
+def _is_added(put: Callable[[str], str], task: str) -> bool:
+    return put(task) == "added"
+
+
+def uses(raw: redis.Redis, name: str) -> Any:
+    return raw.hget(f"timeoutq:{{{name}}}:meta", "uses")
+
+
+@pytest.mark.parametrize("keep", KEEP)
+def test_a_done_task_blocks_its_id_exactly_until_its_time_whenever_prune_comes(keep: str) -> None:
+    with fake_queue(timeout=60, **KEEP[keep]) as queue:
+        first, second, bare = leases_of(queue, "a", "b", "c")
+        assert ack(queue, first, second, bare, until={0: 10_000}, bare=[2]) == ["ok"] * 3
+        assert ack(queue, first, second, bare, until={0: 10_000}, bare=[2]) == ["already"] * 3
+        kept = "done" if keep != "no" else "unknown"
+        assert list(queue.states("a", "b", "c")) == ["done", kept, "unknown"]
+        queue.prune()
+        queue.clock.advance(9.999)
+        queue.prune()
+        assert list(queue.put("a")) == ["done"]
+        queue.clock.advance(0.001)
+        assert list(queue.put("a", "a")) == ["added", "todos"]
+        (lease,) = queue.claim()
+        ack(queue, lease)
+        assert list(queue.states("a")) == [kept], "its new ack did not say how long"
+
+
+@pytest.mark.parametrize("keep", KEEP)
+def test_prune_removes_an_id_when_its_time_is_over_and_never_before(keep: str) -> None:
+    with fake_queue(timeout=60, **KEEP[keep]) as queue:
+        ack(queue, *leases_of(queue, "a", "b"), until={0: 10_000, 1: 20_000})
+        ack(queue, *leases_of(queue, "c"))
+        ack(queue, *leases_of(queue, "d"))
+        for seconds, left in ((9.0, ["done", "done"]), (2.0, ["unknown", "done"]), (10.0, ["unknown", "unknown"])):
+            queue.clock.advance(seconds)
+            queue.prune()
+            assert list(queue.states("a", "b")) == left
+        assert queue.stats().settings.get("uses") is None, "the queue uses it no longer"
+        expected = {"forever": 2, "no": 0, "many": 1, "5 s": 0}
+        assert queue.stats().done == expected[keep], "keep_done counts for the others as ever"
+
+
+def test_keep_done_that_changes_later_does_not_count_for_an_id_that_blocks_for_a_time() -> None:
+    with fake_queue(timeout=60) as queue:
+        first, second = leases_of(queue, "a", "b")
+        ack(queue, first, second, until={0: 100_000})
+        queue.configure(keep_done=timedelta(seconds=5))
+        queue.prune()
+        queue.clock.advance(6)
+        assert queue.prune() == 1
+        assert list(queue.states("a", "b")) == ["done", "unknown"]
+
+
+@pytest.mark.parametrize("rules", [None, Politeness(0, 1)], ids=["plain", "polite"])
+def test_an_id_that_blocks_no_longer_is_added_by_every_way_in(face: Any, rules: Politeness | None) -> None:
+    face.configure(politeness=rules or "off")
+    ways: dict[str, Any] = {
+        "http://a.example/put": lambda task: face.put({task: 1})[0],
+        "http://a.example/schedule": lambda task: face.schedule(task, after=9)[0],
+        "http://a.example/with a group": lambda task: face.put(task, group="g")[0],
+    }
+    for task, put in ways.items():
+        ack(face, *leases_of(face, task), until={0: 1})
+        wait_until(partial(_is_added, put, task), 10)
+        assert face.inspect(task).state in ("todos", "scheduled", "waiting")
+        face.forget(task)
+    done = "http://b.example/found"
+    ack(face, *leases_of(face, done), until={0: 1})
+    (lease,) = leases_of(face, "finder")
+    ended = face.stats().now
+    wait_until(lambda: face.stats().now > ended + 0.001, 10)
+    face.ack(lease, put=done)
+    assert face.inspect(done).state == "todos"
+
+
+def test_a_failed_task_blocks_its_id_for_as_long_as_the_put_says(face: Any) -> None:
+    (lease,) = leases_of(face, "a")
+    face.fail(lease, "no", give_up=True)
+    assert list(face.put("a")) == ["failed"]
+    assert list(face.put(Task("a", unique=100), Task("b", unique=100))) == ["failed", "added"]
+    assert list(face.put(Task("a", unique=timedelta(0)))) == ["added"]
+    found = next(lease for lease in face.claim(2) if lease.task == "a")
+    assert found.attempt == 1, "with a clean record"
+
+
+def test_the_time_of_a_failure_counts_not_that_of_the_put() -> None:
+    with fake_queue(timeout=60) as queue:
+        queue.fail(queue.claim() or leases_of(queue, "a"), "no", give_up=True)
+        queue.clock.advance(59.9)
+        assert list(queue.put(Task("a", unique=60))) == ["failed"]
+        queue.clock.advance(0.1)
+        assert list(queue.put(Task("a", unique=60))) == ["added"]
+
+
+def test_a_run_that_goes_on_or_is_lost_blocks_nothing(face: Any, raw: redis.Redis, name: str) -> None:
+    first, second = leases_of(face, "a", "b")
+    face.forget("a")
+    assert ack(face, first, until={0: 9999}) == ["lost"]
+    again = face.operations.ack_put(second, arguments.tasks(()), 1, until_ms=9999)
+    assert list(face.run(sending.answers(face.talk, [again]))) == ["ok"]
+    assert not raw.exists(f"timeoutq:{{{name}}}:done_until")
+
+
+def test_forgetting_a_task_forgets_its_time(face: Any, raw: redis.Redis, name: str) -> None:
+    ack(face, *leases_of(face, "a"), until={0: 9999})
+    assert uses(raw, name) == "until"
+    face.forget("a")
+    assert not raw.exists(f"timeoutq:{{{name}}}:done_until")
+    face.prune()
+    assert uses(raw, name) is None
+    assert list(face.put("a")) == ["added"]
+
+
+@pytest.fixture
+def prints(url: str, name: str) -> Iterator[Queue]:
+    """A queue that keeps fingerprints of done tasks."""
+    with Queue(name, url, keep_done="compact") as queue:
+        yield queue
+        queue.purge()
+
+
+def test_an_ack_of_a_queue_with_fingerprints_keeps_its_id_for_ever_and_harms_no_other(
+    prints: Queue, raw: redis.Redis
+) -> None:
+    kept, bare, other = leases_of(prints, "kept", "bare", "other")
+    leases = kept, bare, other, replace(kept, task="lost")
+    acked = prints.run(sending.answers(prints.talk, prints.operations.ack(leases, until={0: 1, 3: 1}, bare=[1])))
+    assert (list(acked), acked.ok, acked.counts()) == (["ok"] * 3 + ["lost"], 3, {"ok": 3, "lost": 1})
+    assert acked.codes == b"kOOL", "the worker is told"
+    assert ack(prints, *leases, until={0: 1}, bare=[1]) == ["already"] * 3 + ["lost"]
+    assert list(prints.states("kept", "bare", "other")) == ["done", "unknown", "done"]
+    assert uses(raw, prints.name) == "compact"
+    assert not raw.exists(prints.operations.key("done_until"))
+
+
+def test_a_run_on_a_queue_with_fingerprints_that_goes_on_is_acked_as_ever(prints: Queue) -> None:
+    (lease,) = leases_of(prints, "a")
+    again = prints.operations.ack_put(lease, arguments.tasks(()), 60_000, until_ms=9999)
+    assert prints.run(sending.answers(prints.talk, [again])).codes == b"O"
+    assert prints.inspect("a").state == "scheduled"
+
+
+def test_a_queue_with_fingerprints_refuses_to_let_an_id_block_for_a_time(prints: Queue) -> None:
+    (lease,) = leases_of(prints, "a")
+    task = Task("b", unique=timedelta(hours=1))
+    puts: list[Callable[[], object]] = [
+        lambda: prints.put(task, "c"),
+        lambda: prints.schedule(task, "c", after=1),
+        lambda: prints.ack(lease, put=[task, "c"]),
+    ]
+    for put in puts:
+        with pytest.raises(InvalidInput, match=r'keep_done="compact".*: use unique="active" or "forever"'):
+            put()
+    assert list(prints.states("a", "b", "c")) == ["in_progress", "unknown", "unknown"], "nothing was written"
+
+
+def test_an_export_keeps_the_time(queue: Queue, url: str, raw: redis.Redis) -> None:
+    ack(queue, *leases_of(queue, "a", "b"), until={0: 60_000})
+    records = queue.run(sending.answer(queue.talk, queue.operations.describe([b"a", b"b"])))[1]
+    with Queue(f"{queue.name}-other", url, keep_done=9) as other:
+        other.run(sending.answer(other.talk, other.operations.restore(records, other.talk.nonce)))
+        mine, theirs = (raw.zscore(one.operations.key("done_until"), "a") for one in (queue, other))
+        assert mine == theirs
+        assert raw.zrange(other.operations.key("done_at"), 0, -1) == ["b"]
+        other.prune()
+        assert list(other.states("a", "b")) == ["done", "done"]
+        other.purge()
+
+
+def test_an_ack_that_blocks_goes_on_a_full_server(queue: Queue, raw: redis.Redis) -> None:
+    (lease,) = leases_of(queue, "a")
+    raw.config_set("maxmemory", "1")
+    try:
+        assert ack(queue, lease, until={0: 60_000}) == ["ok"]
+    finally:
+        raw.config_set("maxmemory", "0")
+    assert list(queue.put("a")) == ["done"]
+
+
+def test_what_a_foreign_hand_leaves_of_such_times_is_removed(queue: Queue, raw: redis.Redis) -> None:
+    ack(queue, *leases_of(queue, "a"), until={0: 60_000})
+    raw.zadd(queue.operations.key("done_until"), {"gone": 5, "never": float("inf")})
+    raw.hdel(queue.operations.key("meta"), "uses")
+    queue.run(flows.repair(queue.talk))  # finds what the queue uses
+    queue.run(flows.repair(queue.talk))
+    assert raw.zrange(queue.operations.key("done_until"), 0, -1) == ["a"]
+    assert uses(raw, queue.name) == "until"

@@ -1,0 +1,196 @@
+"""Apps in tests of their users: real scripts in memory, and a clock that the test advances."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+
+import pytest
+
+from timeoutq import InvalidInput, State
+from timeoutq.functions import App, CallFailed, Context, Forged, Limit
+
+app = App("shop", queues=["shop", "mail"], secret="a secret of 21 bytes.")
+sent: list[str] = []
+
+
+@app.task(retry=[10, 3600])
+def pay(amount: int, ctx_is_given: bool = True) -> int:
+    sent.append(f"pay {amount}")
+    if amount < 0 or (amount > 100 and len(sent) < 3):
+        raise ValueError("no such amount")
+    return amount
+
+
+@app.task(queue="mail")
+async def thank(ctx: Context[None], to: str) -> str:
+    sent.append(f"{ctx.function} {to} {ctx.attempt}")
+    return f"thanks, {to}"
+
+
+@app.task
+def buy(to: str) -> None:
+    thank.delay(to)
+
+
+@app.task(cron="0 9 * * *", tz="UTC")
+def report() -> int:
+    sent.append("report")
+    return 1
+
+
+@pytest.fixture(autouse=True)
+def _nothing_sent() -> None:
+    sent.clear()
+
+
+def test_a_call_is_carried_out_in_memory() -> None:
+    with app.test() as t:
+        result = pay.delay(5)
+        assert t.queue().inspect(result.id).state is State.TODOS
+        with pytest.raises(TimeoutError, match=r"has not ended: carry it out first, with t\.run\(\)"):
+            result.wait()
+        ran = t.run()
+        assert result.wait() == 5
+        assert (dict(ran.runs), ran.seconds) == ({result.id: 1}, 0.0)
+
+
+def test_retries_take_no_time() -> None:
+    with app.test() as t:
+        result = pay.delay(101)
+        ran = t.run()
+        assert result.wait() == 101
+        assert (ran.runs[result.id], ran.seconds) == (3, 3610.0)
+
+
+def test_a_call_that_fails_for_good_tells_why() -> None:
+    with app.test() as t:
+        result = pay.delay(-1)
+        ran = t.run()
+        with pytest.raises(CallFailed, match="ValueError: no such amount"):
+            result.wait()
+        assert ran.errors == {result.id: "ValueError: no such amount"}
+
+
+def test_calls_of_calls_are_carried_out_in_all_queues() -> None:
+    with app.test() as t:
+        buy.delay("ann")
+        t.run()
+        assert sent == ["thank ann 1"]
+        assert t.queue("mail").stats().drained
+
+
+def test_schedules_tick_by_the_clock_of_the_test() -> None:
+    with app.test() as t:
+        t.run()
+        assert sent == []
+        t.advance(24 * 3600)
+        t.run()
+        assert sent == ["report"]
+        app.schedules.set("thanks", thank.call("bob"), every=60)
+        t.advance(60)
+        t.run()
+        assert sent == ["report", "thank bob 1"]
+        assert app.result("thanks", thank).wait() == "thanks, bob"
+
+
+def test_a_later_call_is_reached_by_the_clock() -> None:
+    with app.test() as t:
+        result = thank.options(after=3600).delay("ann")
+        assert t.run().seconds == 3600
+        assert result.wait() == "thanks, ann"
+
+
+def test_limits_hold_in_memory_whatever_is_put_first() -> None:
+    other = App("limited")
+    now = most = 0
+
+    @other.task(limit=Limit(concurrency=2))
+    async def scarce() -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0)
+        now -= 1
+
+    @other.task
+    async def free() -> None: ...
+
+    with other.test() as t:
+        free.delay()
+        other.put(scarce.call() for _ in range(5))
+        assert len(t.run().runs) == 6
+    assert most == 2
+
+
+async def test_a_coroutine_has_the_same() -> None:
+    async with app.test() as t:
+        result = await pay.adelay(5)
+        with pytest.raises(TimeoutError):
+            await result
+        with pytest.raises(InvalidInput, match=r"await t\.arun\(\)"):
+            t.run()
+        await t.arun()
+        assert await result == 5
+
+
+def test_nothing_skips_the_wire() -> None:
+    with app.test() as t:
+        t.queue().put({"forged": {"v": 1, "f": "pay", "k": {"amount": 5}}})
+        ran = t.run()
+        assert Forged.__name__ in ran.errors["forged"]
+
+
+def test_after_the_test_the_app_is_what_it_was() -> None:
+    before = app.sender
+    with app.test():
+        assert app.sender is not before
+    assert app.sender is before
+
+
+def test_an_app_is_in_one_test_at_a_time() -> None:
+    before = app.sender
+    with app.test() as t:
+        with pytest.raises(InvalidInput, match=r"App\('shop'\) is in a test already"), app.test():
+            raise AssertionError
+        pay.delay(1)
+        assert len(t.run().runs) == 1
+    assert app.sender is before
+
+
+@pytest.mark.parametrize("seconds", [1e18, 1e308, 10**30, 10**400, float("inf"), -1])
+def test_the_clock_ends_in_the_year_9999(seconds: float) -> None:
+    with app.test() as t:
+        now = t.clock.now
+        with pytest.raises(InvalidInput, match=r"seconds must be|the clock ends with the year 9999"):
+            t.advance(seconds)
+        assert t.clock.now == now
+        result = pay.delay(5)
+        t.run()
+        assert result.wait() == 5
+
+
+@pytest.mark.parametrize("of_the_call", [True, False])
+def test_a_function_that_hangs_is_stopped_by_its_own_max_runtime_without_waiting_for_it(of_the_call: bool) -> None:
+    app = App("hangs")
+
+    @app.task(max_runtime=300 if of_the_call else 30, retry=[60])
+    async def hang() -> int:
+        await asyncio.Event().wait()
+        return 1
+
+    @app.task(max_runtime=40, retry=[])
+    async def goes_on() -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+    with app.test() as t:
+        calls = [(hang.options(max_runtime=30) if of_the_call else hang).delay(), goes_on.delay()]
+        began = time.monotonic()
+        ran = t.run()
+        assert time.monotonic() - began < 15, "not the real time, and not the patience of a run"
+        assert ran.seconds == pytest.approx(30 + 60 + 30, abs=1)
+        assert [ran.runs[call.id] for call in calls] == [2, 1]
+        assert ran.errors[calls[0].id] == "TimeoutError: max_runtime of 30 s is over"
+        assert ran.errors[calls[1].id].startswith("TimeoutError: max_runtime of 40 s is over")

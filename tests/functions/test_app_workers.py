@@ -1,0 +1,435 @@
+"""Workers of apps: `app.worker`, `Worker(app)`, `timeoutq worker --app`; middleware, lifespan, max_runtime, chains."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.functions.running import at_work
+from tests.rig.calling import failure
+from tests.rig.processes import Processes, processes
+from tests.rig.waiting import wait_until
+from timeoutq import AsyncQueue, Queue, Worker
+from timeoutq.errors import InvalidInput
+from timeoutq.functions import App, BadFunction, CallCancelled, CallNext, Calls, Context
+
+
+@pytest.fixture
+def app(queue: Queue, url: str) -> Iterator[App]:
+    app = App(queue.name, url=url)
+    yield app
+    app.close()
+
+
+@pytest.fixture
+async def jobs(url: str, queue: Queue) -> AsyncIterator[AsyncQueue]:
+    async with AsyncQueue(queue.name, url, timeout=2) as opened:
+        yield opened
+
+
+@pytest.fixture
+def run(url: str, tmp_path: Path) -> Iterator[Processes]:
+    with processes(url, tmp_path) as started:
+        yield started
+
+
+async def burst(worker: Worker) -> Any:
+    async with asyncio.timeout(30):
+        return await worker.run()
+
+
+@pytest.mark.parametrize("how", ["app.worker", "Worker(app)"])
+async def test_a_worker_of_an_app_serves_its_queues_in_their_order(url: str, name: str, how: str) -> None:
+    names = [f"{name}-high", f"{name}-low"]
+    app, seen = App(name, queues=names, url=url), list[str]()
+
+    @app.task(queue=names[1])
+    async def low() -> None:
+        seen.append("low")
+
+    @app.task(queue=names[0])
+    def high() -> None:
+        seen.append("high")
+
+    calls = [low.delay(), high.delay(), low.delay(), high.delay()]
+    options: Any = {"burst": True, "concurrency": 1, "prefetch": 0}
+    worker = app.worker(timeout=3, **options) if how == "app.worker" else Worker(app, **options)
+    assert [queue.name for queue in worker.queues] == names
+    tally = await burst(worker)
+    assert (tally.acked, seen) == (len(calls), ["high"] * 2 + ["low"] * 2)
+    for one in names:
+        with Queue(one, url) as opened:
+            opened.purge()
+
+
+def test_a_call_of_any_queue_has_what_belongs_to_its_own_queue(url: str, name: str) -> None:
+    names = [f"{name}-high", f"{name}-low"]
+    app = App(names[0], queues=names, url=url, secret="0123456789abcdef")
+
+    @app.middleware
+    async def around(ctx: Context[Any], call_next: Any) -> Any:
+        return await call_next()
+
+    @app.task(queue=names[1], key="thumb:{path}", retry=[])
+    def thumbnail(ctx: Context[None], path: str) -> str:
+        wait_until(lambda: noted(ctx))
+        wait_until(lambda: ctx.cancelled)
+        return path
+
+    @app.task(queue=names[1], retry=[], max_runtime=0.1)
+    async def slow() -> int:
+        await asyncio.sleep(30)
+        return 1
+
+    @app.task(queue=names[1])
+    async def double(number: int) -> int:
+        return 2 * number
+
+    @app.task(queue=names[1])
+    async def add(ctx: Context[None]) -> int:
+        assert ctx.batch is not None
+        return sum(await ctx.batch.aresults(int))
+
+    def noted(ctx: Context[None]) -> bool:
+        ctx.progress(1, 20, "row")
+        return shown.info().progress is not None
+
+    with Queue(names[1], url) as low, at_work(app):
+        shown, late = thumbnail.delay("a.jpg"), slow.delay()
+        wait_until(lambda: (far := shown.info().progress) is not None and (far.done, far.text) == (1, "row"))
+        shown.cancel()
+        with pytest.raises(CallCancelled):
+            shown.wait(30)
+        assert "0.1 s" in failure(late).message
+        assert app.batch([double.call(n) for n in range(3)], then=add.call()).then.wait(30) == 6
+        low.purge()
+    with Queue(names[0], url) as high:
+        high.purge()
+    app.close()
+
+
+def test_an_app_brings_its_handler_and_a_queue_needs_one(app: App) -> None:
+    with pytest.raises(InvalidInput, match="an App brings its handler"):
+        Worker(app, Calls(app))
+    with pytest.raises(InvalidInput, match="a queue and a handler"):
+        Worker(AsyncQueue("x"))
+
+
+@pytest.mark.parametrize("words", [("-p", "2"), ("--no-supervise",)])
+def test_the_command_runs_the_functions_of_an_app(queue: Queue, run: Processes, url: str, words: Any) -> None:
+    shop = App(queue.name, url=url)
+
+    @shop.task(keep_result=60)
+    async def greet(name: str) -> str: ...  # type: ignore[empty-body]  # the worker runs another
+
+    calls = [greet.delay(str(number)) for number in range(50)]
+    worker = run.start("worker", "--app", "tests.rig.shop:app", "--burst", *words, SHOP_QUEUE=queue.name)
+    assert [call.wait(30) for call in calls] == [f"hello {number}" for number in range(50)]
+    assert worker.wait(30) == 0, run.log(worker)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--app", "tests.rig.shop:calls"), "is no App of timeoutq.functions but Calls"),
+        (("--app", "tests.rig.shop:none"), "module tests.rig.shop has no none"),
+        (("--app", "tests.rig.shop:app", "elsewhere"), "queue elsewhere is no queue of the app"),
+        (("--app", "tests.rig.shop:app", "tests.rig.shop:calls"), "leave the handler out"),
+        ((), "there is nothing to do"),
+    ],
+)
+def test_the_command_says_what_is_wrong_with_an_app(run: Processes, words: tuple[str, ...], said: str) -> None:
+    worker = run.start("worker", *words, COLUMNS="300")
+    assert worker.wait(30) in (2, 1, 64), run.log(worker)
+    assert said in run.log(worker)
+
+
+async def test_middleware_is_around_each_call_the_first_outermost(app: App, jobs: AsyncQueue) -> None:
+    seen: list[str] = []
+
+    @app.middleware
+    async def outer(ctx: Context[Any], call_next: Any) -> Any:
+        seen.append(f"outer {ctx.function} {ctx.attempt}")
+        try:
+            return await call_next()
+        except ValueError as error:
+            seen.append(f"outer met {error}")
+            raise
+
+    @app.middleware
+    async def inner(ctx: Context[Any], call_next: Any) -> Any:
+        return 10 * await call_next()
+
+    @app.task
+    async def one() -> int:
+        return 1
+
+    @app.task
+    def two(ctx: Context[None]) -> int:
+        return 2
+
+    @app.task(retry=[])
+    async def broken() -> int:
+        raise ValueError("no")
+
+    first, second, third = one.delay(), two.delay(), broken.delay()
+    await burst(Worker(jobs, Calls(app), burst=True, concurrency=1))
+    assert [first.wait(10), second.wait(10)] == [10, 20]
+    assert failure(third).error == "ValueError"
+    assert sorted(seen) == ["outer broken 1", "outer met no", "outer one 1", "outer two 1"]
+
+
+async def test_call_next_takes_the_context_too_and_hands_on_another_one(app: App, jobs: AsyncQueue) -> None:
+    @app.middleware
+    async def same(ctx: Context[Any], call_next: CallNext) -> Any:
+        return await call_next(ctx)
+
+    @app.middleware
+    async def other(ctx: Context[Any], call_next: CallNext) -> Any:
+        return await call_next(dataclasses.replace(ctx, state="theirs"))
+
+    @app.middleware
+    async def wrong(ctx: Context[Any], call_next: Any) -> Any:
+        return await call_next(ctx.task if ctx.function == "broken" else None)
+
+    @app.task
+    async def state(ctx: Context[str]) -> str:
+        return ctx.state
+
+    @app.task(retry=[])
+    async def broken() -> None: ...
+
+    first, second = state.delay(), broken.options(keep_result=60).delay()
+    await burst(Worker(jobs, Calls(app), burst=True, concurrency=1))
+    assert first.wait(10) == "theirs"
+    assert "a middleware writes `await call_next()`, or call_next(ctx), not 'broken:" in failure(second).message
+
+
+def test_what_cannot_be_a_middleware_or_a_second_lifespan_is_refused(app: App) -> None:
+    def plain(ctx: Any, call_next: Any) -> Any: ...
+    async def bare(ctx: Any) -> Any: ...
+    async def life() -> AsyncIterator[int]:
+        yield 1
+
+    for wrong in (plain, bare):
+        with pytest.raises(BadFunction, match="a middleware"):
+            app.middleware(wrong)  # type: ignore[type-var]  # that is the point
+    app.lifespan(life)
+    with pytest.raises(BadFunction, match="has a lifespan already"):
+        app.lifespan(life)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+async def test_the_lifespan_gives_the_state_once_in_each_process(app: App, jobs: AsyncQueue, wrapped: bool) -> None:
+    seen: list[str] = []
+
+    async def life() -> AsyncIterator[dict[str, int]]:
+        seen.append("enters")
+        yield {"number": 7}
+        seen.append("leaves")
+
+    app.lifespan(asynccontextmanager(life) if wrapped else life)
+
+    @app.task
+    async def number(ctx: Context[dict[str, int]]) -> int:
+        seen.append("runs")
+        return ctx.state["number"]
+
+    calls = [number.delay(), number.delay()]
+    await burst(Worker(jobs, Calls(app), burst=True))
+    assert [call.wait(10) for call in calls] == [7, 7]
+    assert seen == ["enters", "runs", "runs", "leaves"]
+
+
+async def test_a_call_that_runs_too_long_is_cancelled_and_has_failed(app: App, jobs: AsyncQueue) -> None:
+    seen: list[str] = []
+
+    @app.task(max_runtime=0.3, retry=[])
+    async def slow() -> int:
+        try:
+            return await asyncio.sleep(30, 1)
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+
+    @app.task(retry=[])
+    async def quick(seconds: float) -> float:
+        await asyncio.sleep(seconds)
+        return seconds
+
+    calls = [slow.delay(), quick.options(max_runtime=0.2).delay(20), quick.options(max_runtime=5).delay(0.01)]
+    began = time.monotonic()
+    await burst(Worker(jobs, Calls(app), burst=True))
+    assert time.monotonic() < began + 10
+    assert [failure(call).message for call in calls[:2]] == [
+        "max_runtime of 0.3 s is over", "max_runtime of 0.2 s is over",
+    ]  # fmt: skip
+    assert calls[2].wait(10) == 0.01
+    assert seen == ["cancelled"]
+
+
+async def test_a_call_that_does_not_end_though_it_is_cancelled_fails_and_is_left(app: App, jobs: AsyncQueue) -> None:
+    ends = asyncio.Event()
+
+    @app.task(max_runtime=0.2, retry=[])
+    async def stubborn() -> int:
+        while not ends.is_set():
+            try:
+                await ends.wait()
+            except asyncio.CancelledError:
+                continue
+        return 1
+
+    call = stubborn.delay()
+    worker = Worker(jobs, Calls(app))
+    running = asyncio.create_task(worker.run())
+    ended = await asyncio.to_thread(failure, call)
+    assert ended.message.startswith("max_runtime of 0.2 s is over, and the handler does not end")
+    assert worker.tally.lost == 0
+    ends.set()
+    worker.stop()
+    await running
+
+
+async def test_the_lease_of_a_call_over_its_time_is_not_extended(app: App, jobs: AsyncQueue, queue: Queue) -> None:
+    @app.task(max_runtime=0.3, retry=[0, 0, 0])
+    async def blocks() -> None:
+        if not blocked.is_set():
+            blocked.set()
+            time.sleep(4)  # noqa: ASYNC251  # it blocks the event loop
+
+    blocked = threading.Event()
+    call = blocks.delay()
+    worker = Worker(jobs, Calls(app))
+
+    def look() -> int:
+        wait_until(blocked.is_set)
+        wait_until(lambda: (queue.inspect(call.id).lease_left or 0) < 0, 3.5)
+        return 1
+
+    other = asyncio.create_task(asyncio.to_thread(look))
+    running = asyncio.create_task(worker.run())
+    assert await other
+    worker.stop()
+    await running
+
+
+async def test_a_def_that_hangs_fails_and_another_thread_takes_its_place(app: App, jobs: AsyncQueue) -> None:
+    goes_on = threading.Event()
+
+    @app.task(max_runtime=0.2, retry=[])
+    def hangs() -> bool:
+        return goes_on.wait(20)
+
+    @app.task
+    def quick() -> int:
+        return 1
+
+    first, second = hangs.delay(), quick.delay()
+    async with asyncio.timeout(15):
+        await Worker(jobs, Calls(app), burst=True, concurrency=1).run()
+    assert failure(first).message == "max_runtime of 0.2 s is over"
+    assert second.wait(10) == 1
+    goes_on.set()
+
+
+@pytest.mark.breaking
+def test_a_process_in_which_a_def_hangs_drains_and_is_replaced(queue: Queue, run: Processes, url: str) -> None:
+    shop = App(queue.name, url=url)
+
+    @shop.task(keep_result=60, retry=[], max_runtime=0.5)
+    def hang(seconds: float) -> None: ...
+
+    @shop.task(keep_result=60)
+    async def process() -> int: ...  # type: ignore[empty-body]  # the worker runs another
+
+    worker = run.start("worker", "--app", "tests.rig.shop:app", SHOP_QUEUE=queue.name)
+    first = process.delay().wait(30)
+    hung = hang.delay(3600)
+    assert failure(hung, 30).message == "max_runtime of 0.5 s is over"
+    wait_until(lambda: process.delay().wait(30) != first, 30)
+    assert "another takes its place" in run.log(worker)
+    assert queue.inspect(hung.id).crashes == 0
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(30) == 0, run.log(worker)
+
+
+async def test_what_follows_a_call_runs_with_its_result(app: App, jobs: AsyncQueue, queue: Queue) -> None:
+    @app.task
+    async def fetch(page: int) -> list[int]:
+        return [page, page + 1]
+
+    @app.task
+    def total(numbers: list[int], factor: int = 1) -> int:
+        return factor * sum(numbers)
+
+    @app.task
+    async def told(number: int) -> str:
+        return f"it is {number}"
+
+    call = fetch.call(3).then(total, factor=2).then(told).delay()
+    tally = await burst(Worker(jobs, Calls(app), burst=True))
+    assert (tally.acked, call.wait(10)) == (3, "it is 14")
+    assert queue.stats().known == 0
+
+
+async def test_what_follows_in_another_queue_is_put_before_the_ack(url: str, name: str) -> None:
+    names = [f"{name}-a", f"{name}-b"]
+    app = App(name, queues=names, url=url)
+
+    @app.task(queue=names[0])
+    async def first() -> int:
+        return 20
+
+    @app.task(queue=names[1])
+    async def second(number: int) -> int:
+        return number + 1
+
+    call = first.call().then(second).delay()
+    async with AsyncQueue(names[0], url) as only:
+        await burst(Worker(only, Calls(app), burst=True))
+    with Queue(names[1], url) as waits:
+        assert waits.stats().todos == 1
+    await burst(app.worker(burst=True))
+    assert call.wait(10) == 21
+    both = first.call().then(second).delay()
+    await burst(app.worker(burst=True))
+    assert both.wait(10) == 21
+    app.close()
+    await app.aclose()
+    for one in names:
+        with Queue(one, url) as opened:
+            opened.purge()
+
+
+async def test_nothing_follows_a_call_that_failed_or_whose_result_does_not_fit(app: App, jobs: AsyncQueue) -> None:
+    ran: list[Any] = []
+
+    @app.task(retry=[])
+    async def broken() -> int:
+        raise ValueError("no")
+
+    @app.task(retry=[0, 0])
+    async def word() -> Any:
+        ran.append("word")
+        return "three"
+
+    @app.task
+    async def follows(number: int) -> int:
+        ran.append(number)
+        return number
+
+    first, second = broken.call().then(follows), word.call().then(follows)
+    ids = [one.delay() for one in (first, second)]
+    tally = await burst(Worker(jobs, Calls(app), burst=True))
+    assert (tally.failed, tally.acked, ran) == (2, 0, ["word"])
+    assert len(ids) == 2

@@ -1,0 +1,229 @@
+"""Batches of calls, through workers on real servers: the callback runs once, and reads what the calls have returned."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from timeoutq import AsyncQueue, InvalidInput, Queue, Worker
+from timeoutq.functions import App, BatchIncomplete, CallFailed, Calls, Context
+from timeoutq.shards import open_queue
+
+
+@pytest.fixture
+def app(url: str, queue: Queue) -> Iterator[App]:
+    made = App(queue.name, url=url)
+    yield made
+    made.close()
+
+
+async def burst(url: str, app: App) -> None:
+    """Run calls until there are none, and then those that a callback has become due for."""
+    async with AsyncQueue(app.name, url, timeout=2) as jobs, asyncio.timeout(30):
+        for _ in range(3):
+            await Worker(jobs, Calls(app), burst=True).run()
+            await jobs.promote_due()
+
+
+def test_the_callback_runs_once_and_reads_all_results_in_their_order(url: str, app: App) -> None:
+    runs: list[str] = []
+
+    @app.task
+    async def double(n: int) -> int:
+        return 2 * n
+
+    @app.task(keep_result=60)
+    async def add(ctx: Context[None], start: int) -> int:
+        assert ctx.batch is not None
+        runs.append(ctx.batch.name)
+        info = await ctx.batch.ainfo()
+        assert (info.state, info.done) == ("ended", 700)
+        found = await ctx.batch.aresults(int)
+        assert found == [2 * n for n in range(700)]
+        assert await ctx.batch.afailures() == []
+        return start + sum(found)
+
+    batch = app.batch([double.call(n) for n in range(700)], then=add.call(5), name="doubles")
+    asyncio.run(burst(url, app))
+    assert batch.then.wait(timeout=10) == 5 + sum(2 * n for n in range(700))
+    assert [result.wait(timeout=1) for result in batch.calls[:3]] == [0, 2, 4]
+    assert runs == ["doubles"]
+
+
+def test_a_def_reads_results_too_and_failures_say_why(url: str, app: App) -> None:
+    @app.task(retry=[])
+    async def half(n: int) -> int:
+        if n % 2:
+            raise ValueError(f"{n} is odd")
+        return n // 2
+
+    @app.task
+    def tell(ctx: Context[None]) -> list[str]:
+        assert ctx.batch is not None
+        assert ctx.batch.info().failed == 2
+        with pytest.raises(
+            BatchIncomplete, match=r"of the 4 calls of batch .*, 2 have failed; the first: call .* ValueError: 1 is odd"
+        ) as caught:
+            ctx.batch.results(int)
+        again = pickle.loads(pickle.dumps(caught.value))  # our own
+        assert (again.failed, again.lost, again.error, again.message) == (2, 0, "ValueError", "1 is odd")
+        return [*map(str, ctx.batch.results(int, partial=True)), *(one.message for one in ctx.batch.failures())]
+
+    batch = app.batch([half.call(n) for n in range(4)], then=tell.call())
+    asyncio.run(burst(url, app))
+    assert batch.then.wait(timeout=10) == ["0", "1", "1 is odd", "3 is odd"]
+
+
+def test_a_result_that_is_not_there_is_not_left_out_in_silence(url: str, app: App) -> None:
+    @app.task
+    async def maybe(n: int) -> int | None:
+        return n or None
+
+    @app.task
+    async def tell(ctx: Context[None]) -> list[Any]:
+        assert ctx.batch is not None
+        with pytest.raises(
+            BatchIncomplete, match=r"of the 3 calls of batch .*, 1 are done, but their results are not kept"
+        ):
+            await ctx.batch.aresults(int)
+        return [await ctx.batch.aresults(int, partial=True), await ctx.batch.aresults()]
+
+    batch = app.batch([maybe.call(n) for n in range(3)], then=tell.call())
+    asyncio.run(burst(url, app))
+    assert batch.then.wait(timeout=10) == [[1, 2], [None, 1, 2]]
+
+
+def test_with_on_done_one_failure_fails_the_callback_and_who_waits_hears_it(url: str, app: App) -> None:
+    @app.task(retry=[])
+    async def half(n: int) -> int:
+        if n % 2:
+            raise ValueError(f"{n} is odd")
+        return n // 2
+
+    @app.task(keep_result=60)
+    async def never(ctx: Context[None]) -> int:
+        raise AssertionError
+
+    async def put() -> Any:
+        found = await app.abatch([half.call(n) for n in range(4)], then=never.call(), on="done", name="halves")
+        await app.aclose()
+        return found
+
+    batch = asyncio.run(put())
+    asyncio.run(burst(url, app))
+    with pytest.raises(CallFailed, match="2 of the 4 tasks of batch halves are not done"):
+        batch.then.wait(timeout=10)
+
+
+def test_a_batch_without_calls_or_without_a_callback_ends(url: str, app: App, queue: Queue) -> None:
+    @app.task
+    async def count(ctx: Context[None]) -> int:
+        assert ctx.batch is not None
+        return len(await ctx.batch.aresults())
+
+    alone = app.batch([], then=count.call())
+    batch = app.batch([count.options(id="x").call()], name="bare")
+    assert batch.calls[0].id == "x"
+    with pytest.raises(InvalidInput, match="batch 'bare' has no callback: pass then="):
+        _ = batch.then
+    queue.forget("x")
+    asyncio.run(burst(url, app))
+    assert alone.then.wait(timeout=10) == 0
+    assert queue.batches.look("bare")["bare"].is_over
+
+
+def test_calls_with_keys_that_are_put_again_under_one_name_join_once(app: App, queue: Queue) -> None:
+    @app.task(key="page:{n}")
+    async def page(n: int) -> int:
+        return n
+
+    for _ in range(2):
+        app.batch([page.call(n) for n in range(10)], then=page.options(id="last").call(99), name="pages")
+    info = queue.batches.look("pages")["pages"]
+    assert (info.tasks, info.outstanding, info.callback) == (10, 10, "last")
+    assert queue.stats().todos == 10
+
+
+def test_what_cannot_be_in_a_batch_is_refused_and_nothing_is_put(app: App, queue: Queue) -> None:
+    @app.task
+    async def one(n: int = 0) -> int:
+        return n
+
+    with pytest.raises(InvalidInput, match="is followed by others, and would count as ended when it returns itself"):
+        app.batch([one.call(), one.call().then(one)])
+    with pytest.raises(InvalidInput, match="leave out at= and after="):
+        app.batch([one.call()], then=one.options(after=5).call())
+    with pytest.raises(InvalidInput, match="is no name of a batch"):
+        app.batch([one.call()], name="a b")
+    other = App(queue.name)
+    with pytest.raises(InvalidInput, match="belongs to App"):
+        other.batch([one.call()])
+    with pytest.raises(InvalidInput, match=r"this takes send\.call\(…\), not 7"):
+        app.batch([7])  # type: ignore[list-item]  # that is what is tested
+    given: Any = one.call()
+    for put in (app.put, app.batch):
+        with pytest.raises(InvalidInput, match=r"this takes several calls, not <call of one\(\)>: write \[f.call"):
+            put(given)
+    given = one
+    with pytest.raises(InvalidInput, match=r"this takes one.call\(…\), not"):
+        app.put([given])
+    with pytest.raises(InvalidInput, match=r"takes one.call\(…\), not <function one"):
+        app.schedules.set("s", given, every=60)
+    assert queue.stats().known == 0
+
+
+def test_the_calls_of_a_batch_go_to_one_queue() -> None:
+    app = App("two", queues=["a", "b"])
+
+    @app.task(queue="a")
+    async def one() -> int:
+        return 1
+
+    @app.task(queue="b")
+    async def two() -> int:
+        return 2
+
+    with pytest.raises(InvalidInput, match="go to one queue, its callback too, and these go to a, b"):
+        app.batch([one.call()], then=two.call())
+
+
+def test_a_queue_over_shards_refuses_batches_of_calls(url: str, name: str) -> None:
+    with open_queue(name, url, shards=3) as queue:
+        queue.put("one")
+        app = App(name, url=url)
+
+        @app.task
+        async def one() -> int:
+            return 1
+
+        with pytest.raises(InvalidInput, match="lies in several shards"):
+            app.batch([one.call()])
+        app.close()
+        queue.purge()
+
+
+def test_a_call_in_progress_that_a_batch_has_run_once_more_counts_when_its_last_run_has_ended(
+    url: str, app: App, queue: Queue
+) -> None:
+    @app.task(key="page:{page}")
+    async def index(page: int, version: int) -> int:
+        return version
+
+    @app.task
+    async def all_of(ctx: Context[None]) -> list[int]:
+        assert ctx.batch is not None
+        return await ctx.batch.aresults(int)
+
+    index.delay(1, 1)
+    (lease,) = queue.claim()
+    newest = index.options(rerun=True)
+    batch = app.batch([newest.call(1, 2), index.call(2, 2)], then=all_of.call(), name="pages")
+    assert [call.answer for call in batch.calls] == ["rerun", "added"]
+    queue.ack(lease)
+    assert queue.batches.look("pages")["pages"].outstanding == 2, "the run of before was with old arguments"
+    asyncio.run(burst(url, app))
+    assert batch.then.wait(timeout=10) == [2, 2]

@@ -1,0 +1,443 @@
+"""Limits of functions: how many calls run at once, whatever dies, and what is said where no limit can be kept."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import redis
+
+from tests.functions.test_app_schedules import due_now
+from tests.rig import limited
+from tests.rig.processes import processes
+from tests.rig.waiting import wait_until
+from timeoutq import InvalidInput, Politeness, Queue, Task
+from timeoutq.functions import App, BadFunction, Limit, limits, running, scheduling
+from timeoutq.functions.posting import Posting
+from timeoutq.sending import Flow
+
+ANY = Politeness(delay=0, per_host=10_000)
+"""Keeps nobody waiting who has no limit."""
+
+
+@pytest.fixture
+def polite(url: str, name: str) -> Iterator[Queue]:
+    with Queue(name, url, timeout=5) as queue:
+        queue.configure(politeness=ANY)
+        yield queue
+        queue.purge()
+
+
+@pytest.fixture
+def app(url: str, name: str) -> Iterator[App]:
+    made = App(name, url=url)
+    yield made
+    made.close()
+
+
+async def burst(app: App) -> None:
+    async with asyncio.timeout(30):
+        await app.worker(timeout=2, burst=True, concurrency=50).run()
+
+
+def test_no_more_calls_than_the_limit_run_at_once_and_others_are_not_kept_waiting(polite: Queue, app: App) -> None:
+    now = most = free = 0
+
+    @app.task(limit=Limit(concurrency=2))
+    async def slow(n: int) -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.02)
+        now -= 1
+
+    @app.task
+    async def other(n: int) -> None:
+        nonlocal free
+        free += 1
+
+    app.put(slow.call(n) for n in range(10))
+    app.put(other.call(n) for n in range(10))
+    info = polite.hosts.inspect("slow")
+    assert (info.per_host, info.delay, info.waiting, info.busy) == (2, 0.0, 8, 2)
+    asyncio.run(burst(app))
+    assert (most, free) == (2, 10)
+    assert polite.stats().known == polite.stats().done
+
+
+def test_a_limit_counts_for_each_text_of_per(polite: Queue, app: App) -> None:
+    @app.task(limit=Limit(concurrency=1, every=30, per="tenant:{tenant}"))
+    async def bill(tenant: str, n: int) -> None: ...
+
+    app.put(bill.call(tenant, n) for tenant in ("a", "b") for n in range(3))
+    leases = polite.claim(10)
+    assert sorted(lease.payload["k"]["tenant"] for lease in leases) == ["a", "b"]
+    polite.ack(leases)
+    assert polite.claim(10) == []  # 30 seconds lie between the end of a call and the begin of the next one
+    assert polite.hosts.inspect("tenant:a").delay == 30
+
+
+def test_a_call_that_follows_another_one_has_its_limit_too(polite: Queue, app: App) -> None:
+    now = most = 0
+
+    @app.task
+    async def first(n: int) -> int:
+        return n
+
+    @app.task(limit=Limit(concurrency=1, per="of:{end}"))
+    async def second(n: int, end: str = "all") -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.01)
+        now -= 1
+
+    app.put(first.call(n).then(second) for n in range(8))
+    asyncio.run(burst(app))
+    assert most == 1
+    assert polite.hosts.inspect("of:all").visits == 8
+
+
+def test_a_worker_declares_the_limit_of_its_own_program(polite: Queue, app: App, url: str) -> None:
+    @app.task(limit=Limit(concurrency=5))
+    async def send(n: int) -> None: ...
+
+    send.delay(1)
+    newer = App(app.name, url=url)
+
+    @newer.task(name="send", limit=Limit(concurrency=2))
+    async def sends(n: int) -> None: ...
+
+    asyncio.run(burst(newer))
+    assert polite.hosts.inspect("send").per_host == 2
+
+
+def test_the_first_call_with_a_limit_makes_an_empty_queue_polite(queue: Queue, app: App) -> None:
+    @app.task(limit=Limit(concurrency=1))
+    async def send(n: int) -> None: ...
+
+    app.schedules.set("daily", send.call(1), cron="0 9 * * *")
+    app.put(send.call(n) for n in range(3))
+    assert (queue.hosts.inspect("send").per_host, queue.stats().waiting) == (1, 2)
+    assert queue.stats().settings["politeness"] == "0 10000"
+
+
+def test_what_a_person_has_said_of_politeness_stays(queue: Queue, app: App) -> None:
+    @app.task(limit=Limit(concurrency=1))
+    async def send(n: int) -> None: ...
+
+    queue.configure(politeness=Politeness(delay=5, per_host=2))
+    send.delay(1)
+    assert queue.stats().settings["politeness"] == "5000 2"
+    queue.run(queue.flows.be_polite(ANY))
+    assert queue.stats().settings["politeness"] == "5000 2"
+
+
+def test_tasks_that_are_put_while_a_queue_becomes_polite_are_adapted(queue: Queue, url: str) -> None:
+    class Meanwhile:
+        """The flows of the queue; just before it becomes polite, another client puts tasks."""
+
+        hosts, stats = queue.flows.hosts, queue.flows.stats
+
+        def be_polite(self, rules: Politeness) -> Flow[None]:
+            with Queue(queue.name, url) as other:
+                other.put([f"{n}" for n in range(600)])
+            return queue.flows.be_polite(rules)
+
+    queue.run(limits.declare(queue.name, Meanwhile(), {"send": Limit(concurrency=1)}))
+    assert queue.hosts.inspect("send").per_host == 1
+    queue.put(Task(f"s{n}", group="send") for n in range(3))
+    assert (queue.stats().todos, queue.stats().waiting) == (601, 2)
+    assert len(queue.claim(500) + queue.claim(500)) == 601
+
+
+def test_a_limit_that_the_queue_has_for_every_group_is_not_written(queue: Queue, app: App, raw: redis.Redis) -> None:
+    queue.configure(politeness=Politeness(0, 5))
+
+    @app.task(limit=Limit(concurrency=5))
+    async def send(n: int) -> None: ...
+
+    @app.task(limit=Limit(concurrency=4))
+    async def fetch(n: int) -> None: ...
+
+    send.delay(1)
+    assert raw.hkeys(queue.operations.key("policies")) == []
+    fetch.delay(1)
+    assert raw.hkeys(queue.operations.key("policies")) == ["fetch"]
+
+
+def test_a_queue_that_is_not_polite_refuses_the_call_with_the_cure(queue: Queue, app: App) -> None:
+    @app.task(limit=Limit(concurrency=5))
+    async def send(n: int) -> None: ...
+
+    queue.put("a task")
+    with pytest.raises(
+        InvalidInput, match=f"only a polite queue keeps limits: .* 'timeoutq configure {queue.name} --delay 0"
+    ):
+        send.delay(1)
+    assert queue.stats().known == 1
+    queue.configure(politeness=ANY)
+    send.delay(1)
+    assert queue.hosts.inspect("send").per_host == 5
+
+
+def test_the_seconds_of_a_limit_may_be_a_timedelta() -> None:
+    given: Any = timedelta(milliseconds=1500)
+    assert Limit(every=given) == Limit(every=1.5)
+
+
+def test_calls_that_are_counted_together_have_one_limit() -> None:
+    app = App("together")
+
+    @app.task(limit=Limit(concurrency=1, per="tenant:{tenant}"))
+    async def one(tenant: str) -> None: ...
+
+    @app.task(limit=Limit(concurrency=1, per="tenant:{tenant}"))
+    async def two(tenant: str) -> None: ...
+
+    with pytest.raises(
+        BadFunction, match=r"three\(\) and one\(\) count their calls together, in queue 'together', and"
+    ):
+
+        @app.task(limit=Limit(concurrency=2, per="tenant:{tenant}"))
+        async def three(tenant: str) -> None: ...
+
+
+def test_a_limit_holds_while_workers_are_killed(url: str, tmp_path: Path) -> None:
+    killed: dict[int, float] = {}
+    with Queue("limited", url, timeout=1, max_crashes=1000) as queue, processes(url, tmp_path) as run:
+        queue.configure(politeness=ANY)
+        limited.app.sender = Posting(url)
+        limited.app.put(limited.visit.call(tenant, n) for tenant in limited.TENANTS for n in range(150))
+        code = "from tests.rig.limited import work\nwork()"
+        workers = [run.start_code(code) for _ in range(3)]
+        until = time.monotonic() + 90
+        kill_at = time.monotonic() + 1.0
+        while not queue.drained() and time.monotonic() < until:
+            time.sleep(0.02)
+            if time.monotonic() > kill_at and len(killed) < 3:
+                kill_at = time.monotonic() + 0.7
+                worker = workers.pop(0)
+                worker.kill()
+                worker.wait()
+                killed[worker.pid] = time.time()
+                workers.append(run.start_code(code))
+        wait_until(queue.drained)
+        assert queue.stats().counters["acked"] == 300
+        assert len(killed) == 3
+        assert limited.at_once(run.history, killed) == dict.fromkeys(limited.TENANTS, limited.MOST)
+        assert queue.hosts.inspect("tenant:acme").per_host == limited.MOST
+        limited.app.close()
+        queue.purge()
+
+
+# ---- calls that schedules put, and calls that follow
+
+
+class Most:
+    """Counts how many calls run at the same time."""
+
+    def __init__(self) -> None:
+        self.now = self.most = self.all = 0
+
+    async def __call__(self) -> None:
+        self.now += 1
+        self.all += 1
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(0.02)
+        self.now -= 1
+
+
+@pytest.mark.parametrize("how", ["set", "aset"])
+async def test_the_calls_that_a_schedule_puts_keep_their_limit(
+    app: App, queue: Queue, raw: redis.Redis, how: str
+) -> None:
+    @app.task(limit=Limit(concurrency=1, per="t:{t}"))
+    async def one(t: str) -> None:
+        await most()
+
+    most, call, start = Most(), one.call("a"), datetime.now(UTC) - timedelta(seconds=8)
+    if how == "set":
+        app.schedules.set("m", call, every=1, start=start, missed="all", overlap=True)
+    else:
+        await app.schedules.aset("m", call, every=1, start=start, missed="all", overlap=True)
+        await app.aclose()
+    due_now(raw, queue, "m")
+    put = queue.schedules.tick()
+    app.schedules.cancel("m")
+    assert put > 1
+    assert (queue.hosts.inspect("t:a").per_host, queue.stats().waiting) == (1, put - 1)
+    await burst(app)
+    assert (most.most, most.all) == (1, put)
+
+
+def test_a_schedule_is_refused_where_its_limit_cannot_be_kept(app: App, queue: Queue) -> None:
+    @app.task(limit=Limit(concurrency=1))
+    async def one() -> None: ...
+
+    queue.put("a task")
+    with pytest.raises(InvalidInput, match="only a polite queue keeps limits"):
+        app.schedules.set("m", one.call(), every=1)
+    assert list(queue.schedules.each()) == []
+
+
+async def declare_all(app: App, queue: Queue) -> None:
+    try:
+        opened: Any = await app.sender.aqueue(queue.name)  # type: ignore[attr-defined]  # that of this app has queues
+        await scheduling.declare(app, opened)
+    finally:
+        await app.aclose()
+
+
+async def test_a_worker_declares_the_limits_of_decorators_schedules_also_when_they_change(
+    app: App, queue: Queue, url: str
+) -> None:
+    @app.task(limit=Limit(concurrency=1, per="of:{t}"), every=3600, overlap=True)
+    async def one(t: str = "all") -> None: ...
+
+    worker = app.worker(timeout=5)
+    at_work = asyncio.create_task(worker.run())
+    await asyncio.to_thread(wait_until, lambda: [info.name for info in queue.schedules.each()] == ["one"], 30)
+    worker.stop()
+    await at_work
+    assert queue.hosts.inspect("of:all").per_host == 1
+    newer = App(app.name, url=url)
+
+    @newer.task(name="one", limit=Limit(concurrency=3, per="of:{t}"), every=3600, overlap=True)
+    async def ones(t: str = "all") -> None: ...
+
+    await declare_all(newer, queue)
+    assert queue.hosts.inspect("of:all").per_host == 3
+
+
+async def test_a_plain_queue_gets_no_decorators_schedule_that_has_a_limit(app: App, queue: Queue) -> None:
+    @app.task(limit=Limit(concurrency=1), every=3600)
+    async def one() -> None: ...
+
+    @app.task(every=3600)
+    async def two() -> None: ...
+
+    queue.put("a task")
+    with pytest.raises(InvalidInput, match="only a polite queue keeps limits"):
+        await declare_all(app, queue)
+    assert [info.name for info in queue.schedules.each()] == ["two"]
+
+
+@pytest.fixture
+def chained(url: str, name: str) -> Iterator[tuple[App, Most]]:
+    """An app with two queues: the calls that follow are in the second one."""
+    app, most = App(name, queues=[name, f"{name}-2"], url=url), Most()
+
+    @app.task
+    async def first(n: int) -> int:
+        return n
+
+    @app.task(queue=f"{name}-2", limit=Limit(concurrency=1))
+    async def one(n: int) -> None:
+        await most()
+
+    @app.task(queue=f"{name}-2", limit=Limit(concurrency=1, per="n:{end}"))
+    async def each(n: int, end: str = "all") -> None:
+        await most()
+
+    yield app, most
+    app.close()
+    for queue in app.queues.names:
+        with Queue(queue, url) as opened:
+            opened.purge()
+
+
+@pytest.mark.parametrize("follower", ["one", "each"])
+def test_the_calls_that_follow_into_another_queue_keep_their_limit(
+    chained: tuple[App, Most], url: str, follower: str
+) -> None:
+    app, most = chained
+    functions: Any = app.functions
+    app.put(functions["first"].call(n).then(functions[follower]) for n in range(8))
+    with Queue(app.queues.names[1], url) as second:
+        assert second.stats().settings["politeness"] == "0 10000"  # before any call follows
+        second.put("a task")
+        second.ack(second.claim(1))
+        if follower == "one":
+            assert second.hosts.inspect("one").per_host == 1
+    asyncio.run(burst(app))
+    assert (most.all, most.most) == (8, 1)
+
+
+@pytest.mark.parametrize("follower", ["one", "each"])
+@pytest.mark.parametrize("how", ["delay", "adelay", "batch"])
+async def test_a_chain_is_refused_where_the_limit_of_a_follower_cannot_be_kept(
+    chained: tuple[App, Most], url: str, follower: str, how: str
+) -> None:
+    app, _ = chained
+    functions: Any = app.functions
+    chain = functions["first"].call(1).then(functions[follower])
+    with Queue(app.queues.names[1], url) as second:
+        second.put("a task")
+    with pytest.raises(InvalidInput, match=rf"'{follower}' have a limit, and only a polite queue keeps limits"):
+        if how == "delay":
+            chain.delay()
+        elif how == "adelay":
+            await chain.adelay()
+        else:
+            app.batch([functions["first"].call(0)], chain)
+    await app.aclose()
+    with Queue(app.queues.names[0], url) as queue:
+        assert queue.stats().known == 0
+
+
+# ---- what becomes of limits that this process has declared before
+
+
+def test_a_purged_queue_gets_its_limits_again_with_the_next_call(queue: Queue, app: App, url: str) -> None:
+    @app.task(limit=Limit(concurrency=1, per="t:{t}"))
+    async def one(t: str, n: int) -> None: ...
+
+    app.put(one.call(t, 1) for t in "ab")
+    with Queue(queue.name, url) as other:
+        other.purge()
+    app.put(one.call(t, n) for t in "ab" for n in range(4))
+    assert [queue.hosts.inspect(f"t:{t}").per_host for t in "ab"] == [1, 1]
+    assert len(queue.claim(10)) == 2
+
+
+def test_a_queue_that_is_made_plain_refuses_the_next_call(queue: Queue, app: App) -> None:
+    @app.task(limit=Limit(concurrency=1))
+    async def one(n: int) -> None: ...
+
+    one.delay(1)
+    queue.configure(politeness="off")
+    with pytest.raises(InvalidInput, match="only a polite queue keeps limits"):
+        one.delay(2)
+    assert queue.stats().known == 1
+
+
+async def test_calls_that_follow_at_the_same_moment_all_wait_until_their_limit_is_declared(
+    polite: Queue, app: App
+) -> None:
+    """The one that declares it is slow; the others put no call before that."""
+    limit, told, go = Limit(concurrency=1), list[str](), asyncio.Event()
+
+    class Slow:
+        name, flows = polite.name, polite.flows
+
+        async def run(self, flow: Flow[None]) -> None:
+            told.append("asked")
+            await go.wait()
+            polite.run(flow)
+
+    place: Any = SimpleNamespace(name=polite.name, queue=Slow())
+    bench = running._Bench(app, place)
+    waiting = [asyncio.create_task(bench._declare_limit(place.queue, "g", limit)) for _ in range(5)]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert (told, [task.done() for task in waiting]) == (["asked"], [False] * 5)
+    go.set()
+    await asyncio.gather(*waiting)
+    assert (told, polite.hosts.inspect("g").per_host) == (["asked"], 1)

@@ -1,0 +1,575 @@
+"""Calls on real servers: they are put, and what they return comes back as the type that the function says."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import redis
+
+from tests.functions.running import carry_out
+from tests.rig.waiting import wait_until
+from timeoutq import InvalidInput, Queue, ShardedQueue, State, sending
+from timeoutq.calls import Kept
+from timeoutq.functions import App, BadArguments, CallCancelled, CallFailed, CallGone, Context, outcomes
+
+
+@dataclass
+class Mail:
+    to: str
+    subject: str = "Hi"
+
+
+@pytest.fixture
+def app(url: str, name: str) -> Iterator[App]:
+    made = App(name, url=url)
+
+    @made.task
+    def add(x: int, y: int = 1) -> int:
+        return x + y
+
+    @made.task(key="mail:{to}")
+    async def mail(ctx: Context[None], to: str) -> Mail:
+        return Mail(to)
+
+    @made.task
+    def compose(to: str) -> Mail:
+        return Mail(to)
+
+    @made.task
+    def double(x: int) -> int:
+        if x > 100:
+            raise ValueError("too large")
+        return 2 * x
+
+    @made.task
+    def tell(text: str) -> None: ...
+
+    @made.task
+    def find(text: str) -> str | None:
+        return None
+
+    @made.task(keep_result=60)
+    def ask(text: str) -> None: ...
+
+    yield made
+    made.close()
+
+
+def call(app: App, function: str, *args: Any, **options: Any) -> Any:
+    return app.functions[function].options(**options).call(*args)
+
+
+def delay(app: App, function: str, *args: Any, **options: Any) -> Any:
+    return call(app, function, *args, **options).delay()
+
+
+async def of(result: Any) -> Any:
+    return await result
+
+
+def ended_by(app: App, queue: Queue, result: Any) -> Any:
+    """Let a worker carry out what there is, and give what the caller gets."""
+    carry_out(app, queue)
+    return result.wait(timeout=10)
+
+
+# ---- what a call returns
+
+
+def test_what_a_call_returns_comes_back(app: App, queue: Queue) -> None:
+    result = delay(app, "add", 2, 3)
+    assert result.answer == "added"
+    assert queue.inspect(result.id).state is State.TODOS
+    assert ended_by(app, queue, result) == 5
+    assert result.wait() == 5, "the result is there for an hour"
+
+
+def test_what_a_call_returns_has_the_type_that_the_function_says(app: App, queue: Queue) -> None:
+    assert ended_by(app, queue, delay(app, "compose", "a@example.com")) == Mail("a@example.com", "Hi")
+
+
+def test_a_coroutine_awaits_a_result(app: App, queue: Queue) -> None:
+    async def caller() -> tuple[Any, Any]:
+        first = await app.apost(call(app, "add", 2, 3))
+        waiting = asyncio.ensure_future(of(first))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(carry_out, app, queue)
+        found = await waiting
+        info = await first.ainfo()
+        await app.aclose()
+        return found, info
+
+    found, info = asyncio.run(caller())
+    assert (found, info.state) == (5, "done")
+
+
+def test_a_wait_that_has_begun_hears_the_end(app: App, queue: Queue) -> None:
+    result, box = delay(app, "add", 1), list[Any]()
+    thread = threading.Thread(target=lambda: box.append(result.wait(timeout=30)))
+    thread.start()
+    raw: Any = queue
+    wait_until(lambda: len(awaited(raw)) == 1)
+    carry_out(app, queue)
+    thread.join(30)
+    assert box == [2]
+
+
+def awaited(queue: Any) -> Any:
+    with redis.Redis.from_url(queue.given[0]) as raw:
+        return raw.hgetall(queue.operations.key("awaited"))
+
+
+def test_a_wait_ends_after_its_time(app: App, queue: Queue) -> None:
+    result = delay(app, "add", 1)
+    began = time.monotonic()
+    with pytest.raises(
+        TimeoutError, match=f"call '{result.id}' has not ended within 0.1 s: `timeoutq why {queue.name} "
+    ):
+        result.wait(timeout=0.1)
+    assert time.monotonic() - began < 5
+
+    async def caller() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(of(result), 0.1)
+        await app.aclose()
+
+    asyncio.run(caller())
+
+
+# ---- what a call does not return
+
+
+def test_a_failed_call_tells_the_error_as_text(app: App, queue: Queue) -> None:
+    with pytest.raises(CallFailed) as caught:
+        ended_by(app, queue, delay(app, "double", 101, id="d1"))
+    error = caught.value
+    assert str(error) == "call 'd1' failed: ValueError: too large"
+    assert (type(error), error.id, error.error, error.message) == (CallFailed, "d1", "ValueError", "too large")
+    assert 'raise ValueError("too large")' in str(error.traceback)
+
+
+def test_a_call_that_nobody_told_a_result_of_has_failed_with_the_error_of_its_task(app: App, queue: Queue) -> None:
+    result = delay(app, "add", 1, id="a1")
+    (lease,) = queue.claim()
+    queue.fail(lease, "worker w7 died", give_up=True)
+    with pytest.raises(CallFailed, match="call 'a1' failed: worker w7 died"):
+        result.wait(timeout=5)
+
+
+def test_a_cancelled_call_is_told_from_a_failed_one(app: App, queue: Queue) -> None:
+    result = delay(app, "add", 1, id="a1")
+    (lease,) = queue.claim()
+    queue.fail(lease, "cancelled by ops", give_up=True)
+    with pytest.raises(CallCancelled, match="call 'a1' was cancelled by ops"):
+        result.wait(timeout=5)
+
+
+@pytest.mark.parametrize("told", ["as words", "as a result"])
+def test_a_call_whose_function_met_a_cancelled_call_has_failed_itself(app: App, queue: Queue, told: str) -> None:
+    inner = CallCancelled("call 'b1' was cancelled by kim", id="b1")
+    result = delay(app, "add", 1, id="a1")
+    (lease,) = queue.claim()
+    error = f"CallCancelled: {inner}"
+    kept = {0: Kept(outcomes.failure(inner), 60_000)} if told == "as a result" else {}
+    queue.run(sending.answers(queue.talk, queue.operations.fail([lease], [-1], [error.encode()], results=kept)))
+    with pytest.raises(CallFailed, match=r"^call 'a1' failed: CallCancelled: call 'b1' was cancelled") as caught:
+        result.wait(timeout=5)
+    assert type(caught.value) is CallFailed
+
+
+def test_a_failure_whose_words_begin_like_a_cancel_is_a_failure(app: App, queue: Queue) -> None:
+    result = delay(app, "add", 1, id="a1")
+    (lease,) = queue.claim()
+    kept = {0: Kept(outcomes.failure("cancelled by the customer"), 60_000)}
+    queue.run(sending.answers(queue.talk, queue.operations.fail([lease], [-1], [b"cancelled by x"], results=kept)))
+    with pytest.raises(CallFailed, match="call 'a1' failed: cancelled by the customer") as caught:
+        result.wait(timeout=5)
+    assert type(caught.value) is CallFailed
+
+
+def test_a_call_is_cancelled_by_whom_has_its_result(app: App, queue: Queue) -> None:
+    result = delay(app, "add", 1, id="a1")
+    assert result.cancel(by="ops") == "cancelled"
+    assert result.cancel() == "failed"
+    with pytest.raises(CallCancelled, match="call 'a1' was cancelled by ops"):
+        result.wait(timeout=5)
+    assert app.result("nosuch").cancel() == "unknown"
+
+    async def caller() -> Any:
+        other = await call(app, "add", 2, id="a2").adelay()
+        found = await other.acancel("me")
+        with pytest.raises(CallCancelled):
+            await other
+        await app.aclose()
+        return found
+
+    assert asyncio.run(caller()) == "cancelled"
+
+
+def test_a_call_that_has_returned_is_done_while_its_result_is_kept(app: App, queue: Queue) -> None:
+    result, told = delay(app, "add", 2), delay(app, "tell", "a")
+    assert result.info().state == "todos"
+    carry_out(app, queue)
+    assert queue.inspect(result.id).state is None
+    assert (result.info().state, result.cancel()) == ("done", "done")
+    assert asyncio.run(about(app, result)) == ("done", "done")
+    assert (told.info().state, told.cancel()) == (None, "unknown")  # `tell` returns None, which is not kept
+    queue.forget(result.id)
+    assert (result.info().state, result.cancel()) == (None, "unknown")
+
+
+async def about(app: App, result: Any) -> tuple[Any, Any]:
+    found = (await result.ainfo()).state, await result.acancel()
+    await app.aclose()
+    return found
+
+
+def test_a_running_call_of_a_chain_is_cancelled_and_nothing_follows(app: App, queue: Queue) -> None:
+    add, double = app.functions["add"], app.functions["double"]
+    result = add.options(id="a").call(1).then(double).then(double).delay()
+    carry_out(app, queue)
+    (lease,) = queue.claim()
+    assert result.cancel(by="ops") == "cancelling"
+    queue.fail(lease, "stopped")
+    with pytest.raises(CallCancelled, match="call 'a>double' was cancelled by ops"):
+        result.wait(timeout=5)
+    assert queue.inspect("a>double>double").state is None
+
+
+def test_a_forgotten_call_ends_the_wait(app: App, queue: Queue) -> None:
+    result, box = delay(app, "add", 1, id="a1"), list[Exception]()
+
+    def wait() -> None:
+        try:
+            result.wait(timeout=30)
+        except CallGone as error:
+            box.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    wait_until(lambda: len(awaited(queue)) == 1)
+    queue.forget("a1")
+    thread.join(30)
+    assert str(box[0]).startswith("nothing is known of call 'a1' any more")
+
+
+def test_a_result_is_gone_after_its_time(app: App, queue: Queue) -> None:
+    result = delay(app, "add", 1, keep_result=0.05)
+    carry_out(app, queue)
+    wait_until(lambda: not queue.results.look(result.id)[result.id].result)
+    with pytest.raises(CallGone, match="its result has expired"):
+        result.wait(timeout=5)
+
+
+def test_a_result_of_a_full_server_is_gone(app: App, queue: Queue, raw: redis.Redis) -> None:
+    result = delay(app, "add", 1)
+    carry_out(app, queue)
+    raw.set(queue.operations.key(f"result:{result.id}"), "")
+    with pytest.raises(CallGone, match="had no memory for its result"):
+        result.wait(timeout=5)
+
+
+def test_a_result_of_another_version_of_the_function_is_told(app: App, queue: Queue, raw: redis.Redis) -> None:
+    result = delay(app, "add", 1, id="a1")
+    carry_out(app, queue)
+    raw.set(queue.operations.key("result:a1"), '"five"')
+    with pytest.raises(CallFailed, match="""call 'a1' has returned '"five"', but the result does not fit"""):
+        result.wait(timeout=5)
+
+
+@pytest.mark.parametrize(
+    ("function", "argument", "options", "said"),
+    [
+        ("add", 1, {"keep_result": 0}, "its result is not kept: give the function or the call keep_result="),
+        ("tell", "a", {}, "a result of None is not kept unless you ask for it"),
+    ],
+)
+def test_nobody_waits_for_what_is_not_kept(
+    app: App, function: str, argument: Any, options: dict[str, Any], said: str
+) -> None:
+    result = delay(app, function, argument, **options)
+    with pytest.raises(InvalidInput, match=said):
+        result.wait(timeout=5)
+    with pytest.raises(InvalidInput, match=said):
+        asyncio.run(of(result))
+
+
+def test_none_is_kept_where_somebody_asks_for_it(app: App, queue: Queue) -> None:
+    assert ended_by(app, queue, delay(app, "ask", "a")) is None
+    assert ended_by(app, queue, delay(app, "tell", "a", keep_result=60)) is None
+    assert ended_by(app, queue, delay(app, "find", "a", keep_result=60)) is None
+    with pytest.raises(CallGone, match="or it returned None, which is kept only with keep_result"):
+        ended_by(app, queue, delay(app, "find", "a"))
+
+
+# ---- when, where and how often
+
+
+def test_calls_are_put_into_their_queues_at_their_times(app: App, queue: Queue) -> None:
+    soon, late = datetime.now(UTC) + timedelta(hours=1), delay(app, "add", 1, after=3600)
+    results = app.put(
+        [call(app, "add", 2), call(app, "add", 3, at=soon), call(app, "add", 4), call(app, "add", 5, at=soon)]
+    )
+    states = [queue.inspect(result.id).state for result in (late, *results)]
+    assert states == [State.SCHEDULED, State.TODOS, State.SCHEDULED, State.TODOS, State.SCHEDULED]
+    assert queue.inspect(results[1].id).due == pytest.approx(soon.timestamp(), abs=0.01)
+    assert [result.answer for result in results] == ["added"] * 4
+
+
+def test_a_key_keeps_others_away_only_until_its_call_has_ended(app: App, queue: Queue) -> None:
+    first, second = delay(app, "mail", "a"), delay(app, "mail", "a")
+    assert (first.id, first.answer, second.answer) == ("mail:a", "added", "todos")
+    (lease,) = queue.claim()
+    assert delay(app, "mail", "a").answer == "in_progress"
+    queue.ack(lease)
+    assert delay(app, "mail", "a").answer == "added"
+    (lease,) = queue.claim()
+    queue.fail(lease, "no", give_up=True)
+    assert delay(app, "mail", "a").answer == "added"
+
+
+def test_a_result_says_whether_its_call_was_added_or_was_there_already(app: App) -> None:
+    assert [delay(app, "mail", "a").added for _ in range(2)] == [True, False]
+    assert app.result("mail:a").added is None
+
+
+def test_a_call_in_progress_runs_once_more_with_the_newest_arguments(app: App, queue: Queue) -> None:
+    @app.task(key="page:{page}")
+    def index(page: int, version: int) -> int:
+        return version
+
+    newest = index.options(rerun=True)
+    assert newest.delay(1, 1).answer == "added"
+    assert newest.delay(1, 2).answer == "todos"
+    (lease,) = queue.claim()
+    assert index.delay(1, 7).answer == "in_progress", "without rerun, it keeps others away"
+    call = newest.delay(1, 3)
+    assert call.answer == "rerun"
+    queue.ack(lease)
+    assert carry_out(app, queue) == ["page:1"]
+    assert call.wait(timeout=10) == 3
+
+
+def test_rerun_needs_an_id_and_goes_with_nothing_that_says_when(app: App) -> None:
+    add, mail = app.functions["add"], app.functions["mail"]
+    with pytest.raises(InvalidInput, match="rerun= is about an id"):
+        add.options(rerun=True)
+    with pytest.raises(InvalidInput, match="leave at=, after= and priority= out"):
+        mail.options(rerun=True, after=5)
+    with pytest.raises(InvalidInput, match="the callback of a batch is put once"):
+        app.batch([mail.call("x")], then=mail.options(rerun=True).call("y"))
+    with pytest.raises(InvalidInput, match="leave out rerun="):
+        app.schedules.set("s", mail.options(rerun=True).call("x"), every=60)
+
+
+def test_a_key_for_ever_keeps_others_away_after_its_call_has_ended(app: App, queue: Queue) -> None:
+    assert delay(app, "mail", "a", unique="forever").answer == "added"
+    queue.ack(queue.claim()[0])
+    assert delay(app, "mail", "a", unique="forever").answer == "done"
+
+
+def test_a_key_for_a_time_lets_a_failed_call_come_again_after_it(app: App, queue: Queue) -> None:
+    hour, moment = timedelta(hours=1), timedelta(milliseconds=20)
+    assert delay(app, "mail", "a", unique=hour).answer == "added"
+    queue.fail(queue.claim()[0], "no", give_up=True)
+    assert delay(app, "mail", "a", unique=hour).answer == "failed"
+    wait_until(lambda: delay(app, "mail", "a", unique=moment).answer == "added")
+
+
+def test_two_calls_without_a_key_are_two_calls(app: App, queue: Queue) -> None:
+    delay(app, "add", 1)
+    delay(app, "add", 1)
+    assert queue.stats().todos == 2
+
+
+def test_ten_thousand_calls_are_put_at_once(app: App, queue: Queue) -> None:
+    add = app.functions["add"]
+    results = app.put(add.call(x) for x in range(10_000))
+    assert queue.stats().todos == 10_000
+    assert len({result.id for result in results}) == 10_000
+    assert app.put([]) == []
+
+
+def test_calls_of_several_queues_go_to_each(url: str, name: str) -> None:
+    app = App("shop", queues=[f"{name}.high", f"{name}.low"], url=url)
+
+    @app.task(queue=f"{name}.high", key="high:{x}")
+    def high(x: int) -> int:
+        return x
+
+    @app.task(queue=f"{name}.low")
+    def low(x: int) -> int:
+        return -x
+
+    assert high.delay(3).added
+    results = app.put([high.call(1), low.call(2), high.call(3)])
+    assert [result.added for result in results] == [True, True, False]
+    with Queue(f"{name}.high", url) as first, Queue(f"{name}.low", url) as second:
+        assert [len(carry_out(app, one)) for one in (first, second)] == [2, 1]
+    assert [result.wait(timeout=5) for result in results] == [1, -2, 3]
+    app.close()
+
+
+def test_calls_go_to_the_shards_of_their_ids(url: str, name: str) -> None:
+    app = App(name, url=url)
+
+    @app.task
+    def add(x: int) -> int:
+        return x + 1
+
+    with ShardedQueue(name, url, shards=3, by="id") as queue:
+        queue.put("first")  # which makes the queue
+        queue.ack(queue.claim())
+        results = app.put(add.call(x) for x in range(30))
+
+        async def caller() -> list[int]:
+            found = await asyncio.gather(*map(of, results))
+            await app.aclose()
+            return found
+
+        for lease in queue.claim(100):
+            talk = queue.shards.talks[queue.shards.of_task(lease.task.encode())]
+            queue.run(_ack(talk, lease))
+        assert asyncio.run(caller()) == [7] * 30
+        assert results[0].wait(timeout=5) == 7
+        app.close()
+        queue.purge()
+
+
+def _ack(talk: Any, lease: Any) -> Any:
+    return sending.answers(talk, talk.operations.ack([lease], results={0: Kept(b"7", 60_000)}, bare=[0]))
+
+
+# ---- chains
+
+
+def test_the_result_of_a_chain_is_that_of_its_last_call(app: App, queue: Queue) -> None:
+    add, double = app.functions["add"], app.functions["double"]
+    result = add.options(id="a").call(1).then(double).then(double).delay()
+    assert result.id == "a>double>double"
+    assert result.info().task == "a"
+    assert carry_out(app, queue) == ["a"]
+    assert result.info().task == "a>double"
+    with pytest.raises(TimeoutError):
+        result.wait(timeout=0.05)
+    carry_out(app, queue)
+    carry_out(app, queue)
+    assert result.wait(timeout=5) == 8
+
+
+def test_a_chain_fails_with_the_call_that_fails(app: App, queue: Queue) -> None:
+    add, double = app.functions["add"], app.functions["double"]
+    result = add.options(id="a").call(200).then(double).then(double).delay()
+    carry_out(app, queue)
+    carry_out(app, queue)
+    with pytest.raises(CallFailed, match="call 'a>double' failed: ValueError: too large"):
+        result.wait(timeout=5)
+
+
+# ---- results of calls that were put elsewhere
+
+
+def test_a_result_is_found_by_its_id(app: App, queue: Queue) -> None:
+    compose: Any = app.functions["compose"]
+    id = compose.delay("a").id
+    carry_out(app, queue)
+    assert app.result(id).wait(timeout=5) == {"to": "a", "subject": "Hi"}
+    assert app.result(id.encode(), compose).wait(timeout=5) == Mail("a")
+    with pytest.raises(CallGone):
+        app.result("nobody>knows").wait(timeout=5)
+    with pytest.raises(InvalidInput, match="no queue of this app"):
+        app.result(id, queue="other")
+
+
+def test_the_result_of_a_chain_is_found_by_its_id(app: App, queue: Queue) -> None:
+    add, double = app.functions["add"], app.functions["double"]
+    id = add.call(1).then(double).delay().id
+    result = app.result(id)
+    with pytest.raises(TimeoutError):
+        result.wait(timeout=0.05)
+    carry_out(app, queue)
+    carry_out(app, queue)
+    assert result.wait(timeout=5) == 4
+
+
+# ---- one connection
+
+
+def test_ten_thousand_waits_use_one_blocked_connection(url: str, app: App, queue: Queue, raw: redis.Redis) -> None:
+    add = app.functions["add"]
+    results = app.put(add.call(x) for x in range(10_000))
+
+    async def caller() -> tuple[list[int], int, int]:
+        waits = asyncio.gather(*map(of, results))
+        await asyncio.to_thread(wait_until, lambda: raw.hlen(queue.operations.key("awaited")) == 10_000, 60)
+        clients: Any = raw.client_list()
+        blocked = sum("b" in client["flags"] for client in clients)
+        while await asyncio.to_thread(_end_many, queue):
+            pass
+        found = await waits
+        await app.aclose()
+        return found, blocked, len(clients)
+
+    found, blocked, clients = asyncio.run(caller())
+    assert found == [7] * 10_000
+    assert blocked == 1
+    assert clients < 10
+
+
+def test_a_wait_hears_of_an_end_and_does_not_look_for_it(
+    app: App, queue: Queue, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timeoutq.results.waiting.LOOK_AGAIN", 600.0)
+    result = app.functions["add"].delay(1)
+
+    async def caller() -> int:
+        waits = asyncio.ensure_future(of(result))
+        await asyncio.to_thread(wait_until, lambda: raw.hlen(queue.operations.key("awaited")) == 1, 20)
+        await asyncio.to_thread(_end_many, queue)
+        async with asyncio.timeout(20):
+            found: int = await waits
+        await app.aclose()
+        return found
+
+    assert asyncio.run(caller()) == 7
+
+
+def _end_many(queue: Queue) -> int:
+    leases = queue.claim(500)
+    results = {at: Kept(b"7", 60_000) for at in range(len(leases))}
+    queue.run(sending.answers(queue.talk, queue.operations.ack(leases, results=results, bare=range(len(leases)))))
+    return len(leases)
+
+
+# ---- forks and arguments
+
+
+def test_a_forked_process_puts_calls_and_waits_for_them(app: App, queue: Queue) -> None:
+    delay(app, "add", 1).info()
+    child = os.fork()
+    if not child:
+        try:
+            result = delay(app, "add", 2, id="forked")
+            os._exit(result.wait(timeout=30) == 3 and 7)
+        finally:
+            os._exit(1)
+    wait_until(lambda: queue.inspect("forked").state is State.TODOS)
+    carry_out(app, queue)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 7
+
+
+def test_what_cannot_be_is_refused_before_anything_is_sent(app: App, queue: Queue) -> None:
+    with pytest.raises(BadArguments):
+        delay(app, "add", "one")
+    with pytest.raises(InvalidInput):
+        App("mail", url="mysql://")
+    assert queue.stats().todos == 0

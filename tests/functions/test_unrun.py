@@ -1,0 +1,235 @@
+"""Calls that a worker cannot run: it gives them back without blame, to workers that can, for an hour at most."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from tests.rig.calling import failure
+from tests.rig.processes import Processes, processes
+from tests.rig.waiting import wait_until
+from timeoutq import AsyncQueue, Queue, Task, Worker, sending
+from timeoutq.functions import App, Calls, running
+from timeoutq.model import Answer, Lease, State
+from timeoutq.testing import fake_queue, fake_sharded_queue
+from timeoutq.watch import divided, doctor
+
+
+@pytest.fixture
+async def jobs(url: str, queue: Queue) -> AsyncIterator[AsyncQueue]:
+    async with AsyncQueue(queue.name, url, timeout=2) as opened:
+        yield opened
+
+
+@pytest.fixture
+def run(url: str, tmp_path: Any) -> Iterator[Processes]:
+    with processes(url, tmp_path) as started:
+        yield started
+
+
+def back(queue: Queue, leases: list[Lease], within: float) -> list[Answer]:
+    """Give leases back as a worker does that cannot run their tasks."""
+    calls = queue.operations.release(leases, 0, within_ms=round(within * 1000))
+    return [answer for call in calls for answer in queue.run(sending.answer(queue.talk, call))]
+
+
+def test_a_task_goes_back_until_its_time_is_over_and_is_held_then(queue: Queue) -> None:
+    queue.put("a", "b")
+    began = time.time()
+    while True:
+        leases = queue.claim(2)
+        answers = back(queue, leases, 0.4)
+        if answers != [Answer.OK, Answer.OK]:
+            break
+        assert time.time() < began + 5
+    assert time.time() >= began + 0.399, "the server counts whole ms"
+    assert answers == [Answer.OVERDUE, Answer.OVERDUE]
+    assert queue.stats().in_progress == 2
+    assert queue.ack(leases).ok == 2
+    queue.put("a", again=True)
+    assert back(queue, queue.claim(1), 0.4) == [Answer.OK], "its time begins anew when it runs anew"
+
+
+def test_the_time_counts_from_the_first_release_after_the_last_failure(queue: Queue) -> None:
+    queue.put("a")
+    assert back(queue, queue.claim(1), 60) == [Answer.OK]
+    first = queue.inspect("a").unrun_since
+    assert first is not None
+    queue.release(queue.claim(1))
+    assert back(queue, queue.claim(1), 60) == [Answer.OK]
+    found = queue.inspect("a")
+    assert (found.unrun_since, found.releases, found.failures) == (first, 0, 0)
+    queue.fail(queue.claim(1), "no", retry_in=0)
+    wait_until(lambda: queue.promote_due() or queue.stats().todos == 1)
+    assert back(queue, queue.claim(1), 60) == [Answer.OK]
+    assert (queue.inspect("a").unrun_since or 0) > first
+
+
+def test_releases_of_the_handler_count_on_beside_it(queue: Queue) -> None:
+    queue.put("a")
+
+    def counted(lease: Lease) -> str:
+        (call,) = queue.operations.release([lease], most=3)
+        return str(queue.run(sending.answer(queue.talk, call))[0])
+
+    assert counted(queue.claim(1)[0]) == "ok"
+    assert back(queue, queue.claim(1), 60) == [Answer.OK]
+    since = queue.inspect("a").unrun_since
+    assert counted(queue.claim(1)[0]) == "ok"
+    assert (queue.inspect("a").releases, queue.inspect("a").unrun_since) == (2, since)
+    queue.promote_due()
+    wait_until(lambda: queue.promote_due() or queue.stats().todos == 1)
+    assert counted(queue.claim(1)[0]) == "failed"
+
+
+async def test_a_call_that_nobody_can_run_is_offered_for_its_time_and_then_fails(
+    queue: Queue, jobs: AsyncQueue, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "BACK_AFTER", (1, 2))
+    monkeypatch.setattr(running, "BACK_FOR", 0.5)
+    here, there = App(queue.name, url=url), App(queue.name, url=url)
+
+    @there.task
+    async def unknown(x: int) -> int:
+        return x
+
+    @there.task(name="moved")
+    async def moved(x: int, y: int) -> int:
+        return x + y
+
+    @here.task(name="moved")
+    async def moved_before(x: int) -> int:
+        return x
+
+    unknown_, moved_ = unknown.delay(1), moved.delay(1, 2)
+    began = time.monotonic()
+    async with asyncio.timeout(20):
+        tally = await Worker(jobs, Calls(here), burst=True).run()
+    assert time.monotonic() > began + 0.5
+    assert tally.failed == 2 and tally.released >= 4 and not tally.lost
+    assert failure(unknown_).error == "UnknownFunction"
+    assert failure(moved_).error == "BadArguments"
+    found = queue.inspect(unknown_.id)
+    assert (found.state, found.failures, found.releases) == (State.FAILED, 1, 0)
+
+
+def test_why_names_the_function_and_who_has_it(queue: Queue, run: Processes, url: str, raw: redis.Redis) -> None:
+    queue.put(Task("a", {"v": 1, "f": "bill", "a": [], "k": {"number": 1}}))
+    assert queue.why("a").code == "no_worker"
+    old = run.start("worker", "--app", "tests.rig.shop:app", "--no-supervise", SHOP="old", SHOP_QUEUE=queue.name)
+    wait_until(lambda: queue.inspect("a").unrun_since is not None, 30)
+    reason = queue.why("a")
+    assert reason.code == "no_function"
+    assert "cannot run its function 'bill'" in reason.message
+    assert reason.message.endswith("; no worker that is alive has it")
+    wait_until(lambda: raw.exists(queue.operations.key("functions")), 30)  # the worker has told of its functions
+    queue.pause()
+    queue.put(
+        Task("b", {"v": 1, "f": "never", "k": {}}), Task("c", {"v": 1, "f": "greet", "k": {}}), Task("d", {"f": 1})
+    )
+    assert queue.why("b").code == "paused"
+    old.kill()
+    old.wait()
+    queue.resume()
+    assert queue.why("b").message.startswith("no worker that is alive has its function 'never'")
+    assert [queue.why(task).code for task in ("c", "d")] == ["queued", "queued"]
+    shop = App(queue.name, url=url)
+
+    @shop.task(name="bill")
+    async def other(number: int, more: int = 0) -> None: ...
+
+    version, schema = shop.functions["bill"].version
+    for call in queue.operations.publish("w9", {"bill": (version, schema)}):
+        queue.run(sending.answer(queue.talk, call))
+    assert queue.why("a").message.endswith(f"; worker w9 has version {version}")
+
+
+@pytest.mark.breaking
+def test_a_deploy_that_rolls_loses_no_call(queue: Queue, run: Processes, url: str) -> None:
+    shop = App(queue.name, url=url)
+
+    @shop.task(keep_result=60)
+    async def greet(name: str) -> str: ...  # type: ignore[empty-body]  # the worker runs another
+
+    @shop.task(keep_result=60)
+    async def bill(number: int) -> int: ...  # type: ignore[empty-body]  # the worker runs another
+
+    @shop.task(keep_result=60)
+    async def moved(number: int, *, to: str) -> str: ...  # type: ignore[empty-body]  # the worker runs another
+
+    words = ("worker", queue.name, "tests.rig.shop:calls", "--no-supervise")
+    old = run.start(*words, SHOP="old", SHOP_QUEUE=queue.name)
+    calls: list[Any] = [one for i in range(100) for one in (greet.delay("a"), bill.delay(i), moved.delay(i, to="b"))]
+    wait_until(lambda: queue.stats().counters.get("acked") == 100 and queue.stats().in_progress == 0, 30)
+    assert (queue.stats().scheduled, queue.stats().failed) == (200, 0)
+    new = run.start(*words, SHOP_QUEUE=queue.name)
+    wait_until(lambda: "starts on queue" in run.log(new), 30)
+    began = time.monotonic()
+    values = [call.wait(30) for call in calls]
+    assert time.monotonic() < began + 15, run.log(old)
+    assert values == [one for i in range(100) for one in ("hello a", i, f"{i}b")]
+    assert queue.stats().failed == 0
+
+
+def test_doctor_takes_a_worker_that_was_silent_for_long_for_gone_and_a_call_that_is_due_later_for_no_waiting() -> None:
+    def said() -> str | None:
+        return next((one.found for one in doctor.examine(queue) if one.check == "functions"), None)
+
+    with fake_queue() as queue:
+        for call in queue.operations.publish("w9", {"known": ("1" * 8, "{}")}):
+            queue.run(sending.answer(queue.talk, call))
+        queue.put(Task("a", {"v": 1, "f": "known", "k": {}}))
+        queue.schedule(Task("b", {"v": 1, "f": "tomorrow", "k": {}}), after=86_400)
+        assert said() is None
+        queue.clock.advance(149)
+        assert said() is None
+        queue.clock.advance(2)
+        assert said() == "calls wait, and no worker that is alive has their function: known (as of call a)"
+        queue.put(Task("c", {"v": 1, "f": "\ud800", "k": {}}))
+        assert "\\ud800 (as of call c)" in (said() or "")
+        assert queue.why("c").code != "unknown"
+        queue.put(Task(f"d{i}", {"v": 1, "f": f"f{i}", "k": {}}) for i in range(6))
+        assert (said() or "").endswith(" and 3 others")
+
+
+def test_doctor_says_of_all_shards_in_one_line_which_functions_no_worker_has() -> None:
+    with fake_sharded_queue() as queue:
+        queue.put(Task(f"a{i}", {"v": 1, "f": f"f{i % 2}", "k": {}}) for i in range(20))
+        (found,) = [one for one in divided.examine(queue) if one.check == "functions"]
+        assert (found.verdict, found.found.count("(as of call a")) == ("yellow", 2)
+
+
+@pytest.mark.breaking
+def test_doctor_names_functions_that_no_worker_has_and_a_call_of_each(queue: Queue, run: Processes, url: str) -> None:
+    def said() -> doctor.Finding | None:
+        return next((one for one in doctor.examine(queue) if one.check == "functions"), None)
+
+    def of(function: str) -> dict[str, Any]:
+        return {"v": 1, "f": function, "k": {}}
+
+    queue.put(Task("plain", {"f": 1}), "bare")
+    queue.schedule(Task("later", of("later")), after=3600)
+    assert said() is None
+    queue.put(Task("b1", {**of("bill"), "k": {"number": 1}}), Task("g1", {**of("greet"), "k": {"name": "a"}}))
+    found = said()
+    assert found is not None
+    assert "bill (as of call b1)" in found.found and "greet (as of call g1)" in found.found, "no worker is alive"
+    old = run.start("worker", "--app", "tests.rig.shop:app", "--no-supervise", SHOP="old", SHOP_QUEUE=queue.name)
+    wait_until(lambda: queue.inspect("b1").unrun_since is not None, 30)
+    queue.put(Task("g2", {**of("greet"), "k": {"name": "a"}}))
+    found = said()
+    assert found is not None
+    assert (found.verdict, found.found) == (
+        "yellow", "calls wait, and no worker that is alive has their function: bill (as of call b1)"
+    )  # fmt: skip
+    assert "start a worker whose program has it" in found.cure
+    run.start("worker", "--app", "tests.rig.shop:app", "--no-supervise", SHOP_QUEUE=queue.name)
+    wait_until(lambda: queue.stats().counters.get("acked") == 3, 30)
+    queue.put(Task("b2", of("bill")))
+    assert said() is None
+    old.kill()

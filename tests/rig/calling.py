@@ -1,0 +1,16 @@
+"""What tests of workers need of calls: why one failed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from timeoutq.functions import CallFailed, Result
+
+
+def failure(call: Result[Any], timeout: float = 10.0) -> CallFailed:
+    """Wait until a call has failed, and give why."""
+    with pytest.raises(CallFailed) as found:
+        call.wait(timeout)
+    return found.value

@@ -1,0 +1,59 @@
+"""The program of a shop, for worker processes: with SHOP=old it is the program of before, without `bill`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+from timeoutq.functions import App, Calls
+
+app = App(os.environ.get("SHOP_QUEUE", "shop"))
+
+
+@app.task(keep_result=60)
+async def greet(name: str) -> str:
+    """Both programs have this function."""
+    return f"hello {name}"
+
+
+@app.task(keep_result=60)
+async def process() -> int:
+    """Tell in which process this runs."""
+    return os.getpid()
+
+
+@app.task(keep_result=60, retry=[], max_runtime=0.5)
+def hang(seconds: float) -> None:
+    """Run for longer than the function may."""
+    time.sleep(seconds)
+
+
+@app.task(keep_result=60)
+async def hold(seconds: float) -> int:
+    """Run for so long; tell in which process."""
+    await asyncio.sleep(seconds)
+    return os.getpid()
+
+
+if os.environ.get("SHOP") != "old":
+
+    @app.task(keep_result=60)
+    async def bill(number: int) -> int:
+        """Only the new program has this function."""
+        return number
+
+    @app.task(keep_result=60)
+    async def moved(number: int, *, to: str) -> str:
+        """In the old program, this function takes no `to`."""
+        return f"{number}{to}"
+
+else:
+
+    @app.task(name="moved", keep_result=60)
+    async def old_moved(number: int) -> str:
+        """In the new program, this function takes `to` as well."""
+        return f"{number}"
+
+
+calls = Calls(app)

@@ -1,0 +1,293 @@
+"""Which ticks are due: what becomes of missed ones, clocks that step back or leap ahead, and the ids of ticks."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from time import process_time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timeoutq.model import MAX_TIME_MS
+from timeoutq.schedules.cron import BadTiming
+from timeoutq.schedules.ticks import MOST, ON_TIME_MS, Due, Missed, due, lateness, next_after, schedule_name, tick_id
+from timeoutq.schedules.timing import Timing
+
+MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
+START = datetime(2026, 1, 1, tzinfo=UTC)
+START_MS = 1_767_225_600_000
+HOURLY = Timing.of(cron="0 * * * *")
+NINE = Timing.of(cron="0 9 * * *", tz="Europe/Berlin")
+
+
+def ms(said: str) -> int:
+    return int(datetime.fromisoformat(f"{said}Z").timestamp() * 1000)
+
+
+def test_the_next_tick_comes_after_the_moment_and_not_at_it() -> None:
+    assert next_after(HOURLY, START_MS - 1) == START_MS
+    assert next_after(HOURLY, START_MS) == START_MS + HOUR
+    assert next_after(HOURLY, START_MS + 999) == START_MS + HOUR
+    assert next_after(NINE, ms("2026-07-01T06:59:59.999")) == ms("2026-07-01T07:00")
+    assert next_after(NINE, ms("2026-01-01T07:00")) == ms("2026-01-01T08:00")
+
+
+def test_every_ticks_at_its_start_and_then_after_equal_times() -> None:
+    timing = Timing.of(every=90, start=START)
+    assert next_after(timing, 0) == START_MS
+    assert next_after(timing, START_MS - 1) == START_MS
+    assert next_after(timing, START_MS) == START_MS + 90_000
+    assert next_after(timing, START_MS + 90_000 * 10**6 + 1) == START_MS + 90_000 * (10**6 + 1)
+
+
+def test_every_without_a_start_is_a_mistake_of_the_program() -> None:
+    with pytest.raises(BadTiming, match=r"Timing\.anchored"):
+        next_after(Timing.of(every=60), 0)
+
+
+def test_start_and_until_are_both_included() -> None:
+    timing = Timing.of(cron="0 * * * *", start=START + timedelta(minutes=1), until=START + timedelta(hours=2))
+    assert next_after(timing, 0) == START_MS + HOUR
+    assert next_after(timing, START_MS + HOUR) == START_MS + 2 * HOUR
+    assert next_after(timing, START_MS + 2 * HOUR) is None
+    exact = Timing.of(cron="0 * * * *", start=START)
+    assert next_after(exact, 0) == START_MS
+    short = Timing.of(every=60, start=START, until=START + timedelta(seconds=119))
+    assert next_after(short, START_MS) == START_MS + MINUTE
+    assert next_after(short, START_MS + MINUTE) is None
+
+
+def test_before_its_start_a_schedule_has_no_tick_to_put_or_to_skip() -> None:
+    line = Timing.of(cron="0 * * * *", start=START + timedelta(minutes=90))
+    assert due(line, START_MS, START_MS + 100 * MINUTE) == Due((), START_MS + 2 * HOUR, 0)
+    assert due(line, START_MS, START_MS + 3 * HOUR) == Due((START_MS + 3 * HOUR,), START_MS + 4 * HOUR, 1)
+    assert due(line, START_MS, START_MS + 80 * MINUTE, missed="all") == Due((), START_MS + 2 * HOUR, 0)
+    timing = Timing.of(every=60, start=START + timedelta(minutes=10))
+    ten = START_MS + 10 * MINUTE
+    assert due(timing, START_MS, ten - 1) == Due((), ten, 0)
+    assert due(timing, START_MS, ten + 2 * MINUTE) == Due((ten + 2 * MINUTE,), ten + 3 * MINUTE, 2)
+    assert due(timing, START_MS, ten + MINUTE, missed="all") == Due((ten, ten + MINUTE), ten + 2 * MINUTE, 0)
+
+
+def test_a_first_declaration_puts_nothing_of_the_past() -> None:
+    assert due(HOURLY, None, START_MS + 5) == Due((), START_MS + HOUR, 0)
+    old = Timing.of(every=60, start=START - timedelta(days=300))
+    assert due(old, None, START_MS + 5, missed="all") == Due((), START_MS + MINUTE, 0)
+    new = Timing.of(every=60).anchored(START_MS)
+    assert due(new, None, START_MS) == Due((), START_MS + MINUTE, 0)
+
+
+def test_a_tick_is_put_when_its_time_has_come_and_not_before() -> None:
+    assert due(HOURLY, START_MS, START_MS + HOUR - 1) == Due((), START_MS + HOUR, 0)
+    for last in (START_MS, START_MS + HOUR - 1):
+        assert due(HOURLY, last, START_MS + HOUR) == Due((START_MS + HOUR,), START_MS + 2 * HOUR, 0)
+
+
+@pytest.mark.parametrize("missed", ["last", "all", "none"])
+def test_a_tick_that_is_a_little_late_is_put_whatever_missed_says(missed: Missed) -> None:
+    late = START_MS + HOUR + ON_TIME_MS
+    assert due(HOURLY, START_MS, late, missed=missed) == Due((START_MS + HOUR,), START_MS + 2 * HOUR, 0)
+
+
+def test_of_missed_ticks_last_puts_the_newest() -> None:
+    assert due(HOURLY, START_MS, START_MS + 5 * HOUR + 59 * MINUTE) == Due(
+        (START_MS + 5 * HOUR,), START_MS + 6 * HOUR, 4
+    )
+
+
+def test_of_missed_ticks_all_puts_each_the_oldest_first() -> None:
+    found = due(HOURLY, START_MS, START_MS + 3 * HOUR + 5, missed="all")
+    assert found == Due((START_MS + HOUR, START_MS + 2 * HOUR, START_MS + 3 * HOUR), START_MS + 4 * HOUR, 0)
+
+
+def test_of_missed_ticks_none_puts_only_one_that_is_on_time() -> None:
+    late = START_MS + 3 * HOUR + ON_TIME_MS + 1
+    assert due(HOURLY, START_MS, late, missed="none") == Due((), START_MS + 4 * HOUR, 3)
+    assert due(HOURLY, START_MS, late - 1, missed="none") == Due((START_MS + 3 * HOUR,), START_MS + 4 * HOUR, 2)
+    quick = Timing.of(every=1, start=START)
+    assert due(quick, START_MS, START_MS + 30_500, missed="none") == Due((START_MS + 30_000,), START_MS + 31_000, 29)
+
+
+def test_what_is_later_than_grace_is_skipped() -> None:
+    six = 6 * HOUR
+    nine = ms("2026-07-01T07:00")
+    in_time = due(NINE, nine - DAY, nine + six, grace_ms=six)
+    assert in_time == Due((nine,), nine + DAY, 0)
+    too_late = due(NINE, nine - DAY, nine + six + 1, grace_ms=six)
+    assert too_late == Due((), nine + DAY, 1)
+    found = due(HOURLY, START_MS, START_MS + 10 * HOUR, missed="all", grace_ms=2 * HOUR)
+    assert found == Due((START_MS + 8 * HOUR, START_MS + 9 * HOUR, START_MS + 10 * HOUR), START_MS + 11 * HOUR, 7)
+
+
+@pytest.mark.parametrize("missed", ["last", "all", "none"])
+def test_a_tick_that_was_put_is_not_put_again_within_its_grace(missed: Missed) -> None:
+    tick = START_MS + HOUR
+    assert due(HOURLY, tick, tick + 5_000, missed=missed, grace_ms=6 * HOUR) == Due((), tick + HOUR, 0)
+
+
+def test_all_puts_a_thousand_at_a_time_and_the_next_one_is_due_at_once() -> None:
+    timing = Timing.of(cron="* * * * *")
+    now = START_MS + 2_500 * MINUTE
+    put: list[int] = []
+    last, looks = START_MS, 0
+    while True:
+        found = due(timing, last, now, missed="all")
+        assert len(found.ticks) <= MOST
+        assert found.skipped == 0
+        put += found.ticks
+        last, looks = found.ticks[-1], looks + 1
+        assert found.next_ms is not None
+        if found.next_ms > now:
+            break
+        assert found.next_ms == last + MINUTE
+    assert put == [START_MS + count * MINUTE for count in range(1, 2_501)]
+    assert looks == 3
+
+
+def test_a_schedule_ends_after_so_many_ticks() -> None:
+    timing = Timing.of(every=60, times=3).anchored(START_MS)
+    now = START_MS + 10 * MINUTE
+    assert due(timing, START_MS, START_MS + MINUTE, put=0).next_ms == START_MS + 2 * MINUTE
+    assert due(timing, START_MS, START_MS + MINUTE, put=2) == Due((START_MS + MINUTE,), None, 0)
+    assert due(timing, START_MS, now, put=3) == Due((), None, 0)
+    assert due(timing, START_MS, now, missed="all", put=1) == Due((START_MS + MINUTE, START_MS + 2 * MINUTE), None, 0)
+    assert due(timing, START_MS, now, put=1).next_ms == now + MINUTE, "skipped ticks do not count"
+    many = Timing.of(every=60, times=MOST + 1).anchored(START_MS)
+    assert due(many, START_MS, START_MS + DAY, missed="all").next_ms == START_MS + (MOST + 1) * MINUTE
+
+
+def test_a_schedule_ends_with_its_last_tick_before_until() -> None:
+    timing = Timing.of(cron="0 * * * *", until=START + timedelta(hours=3, minutes=30))
+    assert due(timing, START_MS, START_MS + DAY) == Due((START_MS + 3 * HOUR,), None, 2)
+    assert due(timing, START_MS + 3 * HOUR, START_MS + DAY) == Due((), None, 0)
+
+
+def test_a_clock_that_steps_back_repeats_no_tick() -> None:
+    put = due(HOURLY, START_MS, START_MS + HOUR)
+    back = due(HOURLY, put.ticks[0], START_MS + HOUR - 5 * MINUTE)
+    assert back == Due((), START_MS + 2 * HOUR, 0)
+    again = due(HOURLY, put.ticks[0], START_MS + HOUR + 1)
+    assert again == Due((), START_MS + 2 * HOUR, 0)
+
+
+@given(
+    st.sampled_from([HOURLY, NINE, Timing.of(cron="*/7 * * * *", tz="Australia/Lord_Howe"), Timing.of(every=45)]),
+    st.sampled_from(["last", "all", "none"]),
+    st.lists(st.integers(-3 * HOUR, 12 * HOUR), max_size=30),
+)
+def test_however_a_clock_steps_no_tick_is_put_twice_or_early_and_none_is_forgotten(
+    timing: Timing, missed: Missed, steps: list[int]
+) -> None:
+    """As the room does: keep the last tick that was looked at, look whenever the next one has come, by any clock."""
+    now = start = ms("2026-04-04T12:00")
+    timing = timing.anchored(now)
+    last, nextly, put, skipped = now, due(timing, None, now).next_ms, list[int](), 0
+    for step in steps:
+        now += step
+        while nextly is not None and nextly <= now:
+            found = due(timing, last, now, missed=missed)
+            assert all(tick <= now for tick in found.ticks)
+            put += found.ticks
+            skipped += found.skipped
+            nextly = found.next_ms
+            last = found.ticks[-1] if nextly is not None and nextly <= now else now
+    assert put == sorted(set(put))
+    assert nextly is not None
+    ticks, at = list[int](), next_after(timing, start)
+    while at is not None and at < nextly:
+        ticks.append(at)
+        at = next_after(timing, at)
+    assert at == nextly
+    assert set(put) <= set(ticks)
+    assert len(put) + skipped == len(ticks)
+    assert missed != "all" or put == ticks
+
+
+@pytest.mark.parametrize("text", ["* * * * *", "0 9 * * 1-5", "0 0 29 2 *"])
+@pytest.mark.parametrize("missed", ["last", "all", "none"])
+def test_a_year_of_silence_and_a_clock_that_leaps_to_the_end_of_time_cost_no_walk(text: str, missed: Missed) -> None:
+    """A walk of 500,000 ticks takes seconds; what is allowed here is the time of a busy machine for a thousand."""
+    timing = Timing.of(cron=text, tz="America/New_York")
+    for silence in (365 * DAY, MAX_TIME_MS - START_MS - 2 * 366 * DAY):
+        begin = process_time()
+        found = due(timing, START_MS, START_MS + silence, missed=missed)
+        assert process_time() - begin < 1
+        assert len(found.ticks) <= MOST
+
+
+def test_a_minutely_line_that_was_silent_for_a_year_tells_how_many_ticks_it_has_skipped() -> None:
+    timing = Timing.of(cron="* * * * *", tz="America/New_York")
+    now = START_MS + 365 * DAY
+    assert due(timing, START_MS, now) == Due((now,), now + MINUTE, 365 * 1440 - 1)
+    quick = Timing.of(every=1, start=START)
+    assert due(quick, START_MS, START_MS + 10**12).skipped == 10**9 - 1
+
+
+def test_the_end_of_time_ends_a_schedule() -> None:
+    assert next_after(Timing.of(every=DAY / 1000, start=START), MAX_TIME_MS) is None
+    assert next_after(HOURLY, MAX_TIME_MS) is None
+    assert due(HOURLY, START_MS, MAX_TIME_MS).next_ms is None
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (("last", None), ("last", None)),
+        (("last", timedelta(hours=6)), ("last", 6 * HOUR)),
+        (("all", 90), ("all", 90_000)),
+        (("all", 1), ("all", 1000)),
+        (("none", None), ("none", ON_TIME_MS)),
+    ],
+)
+def test_how_late_a_tick_may_be(given: tuple[Any, Any], wanted: tuple[str, int | None]) -> None:
+    assert lateness(*given) == wanted
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("first", None), "missed='first' is unknown: use 'last', 'all' or 'none'"),
+        ((["last"], None), "is unknown: use 'last'"),
+        (("none", 60), "missed='none' puts a tick within a minute or never: leave grace= out"),
+        (("last", 0.5), "grace=0.5 is less than a second"),
+        (("last", -1), "grace must be a finite number of seconds"),
+        (("all", "6h"), "grace must be a finite number of seconds"),
+    ],
+)
+def test_a_bad_lateness_is_refused(given: tuple[Any, Any], says: str) -> None:
+    with pytest.raises(BadTiming, match=says):
+        lateness(*given)
+
+
+def test_all_missed_ticks_are_put_only_where_each_has_an_id_of_its_own() -> None:
+    with pytest.raises(BadTiming, match="all ticks have the same id here, so only one would be put: add overlap=True"):
+        lateness("all", overlap=False)
+    assert lateness("all", overlap=True) == ("all", None)
+    assert [lateness(one, overlap=False)[0] for one in ("last", "none")] == ["last", "none"]
+
+
+def test_a_tick_is_known_by_its_schedule_and_its_time() -> None:
+    assert tick_id("digest:42", START_MS) == "digest:42", "while one runs, the next one adds nothing"
+    assert tick_id("digest:42", START_MS, overlap=True) == "digest:42@1767225600000"
+
+
+@pytest.mark.parametrize("name", ["report", "digest:a@example.com", "ü" * 100, "a@b1", "@"])
+def test_a_name_of_a_schedule(name: str) -> None:
+    assert schedule_name(name) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("", "is no name of a schedule: use text of 1 to 200 bytes"),
+        ("ü" * 101, "is no name of a schedule"),
+        (b"report", "is no name of a schedule"),
+        ("\ud800", "is no name of a schedule"),
+        (tick_id("report", START_MS, overlap=True), "does not end in @ and digits, .*: ids of ticks do"),
+    ],
+)
+def test_a_bad_name_of_a_schedule_is_refused(name: Any, says: str) -> None:
+    with pytest.raises(BadTiming, match=says):
+        schedule_name(name)

@@ -1,0 +1,183 @@
+"""What says when a schedule ticks: what is refused, and the text that is stored in Redis and read back."""
+
+from __future__ import annotations
+
+import json
+import zoneinfo
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from timeoutq.errors import InvalidInput, MissingExtra
+from timeoutq.schedules import cron
+from timeoutq.schedules.cron import BadTiming
+from timeoutq.schedules.timing import Timing
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+START_MS = 1_767_225_600_000
+NAIVE = START.replace(tzinfo=None)
+
+
+class Nowhere(tzinfo):
+    """A zone that does not say how far its clock is ahead."""
+
+    def utcoffset(self, dt: datetime | None, /) -> None: ...
+
+    def dst(self, dt: datetime | None, /) -> None: ...
+
+    def tzname(self, dt: datetime | None, /) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"cron": "0 9 * * mon-fri", "tz": "Europe/Berlin"}, '{"cron":"0 9 * * MON-FRI","tz":"Europe/Berlin","v":1}'),
+        ({"cron": "@daily"}, '{"cron":"0 0 * * *","tz":"UTC","v":1}'),
+        ({"cron": "0 7 * * *", "tz": ZoneInfo("Asia/Tokyo")}, '{"cron":"0 7 * * *","tz":"Asia/Tokyo","v":1}'),
+        ({"every": 60}, '{"every":60000,"v":1}'),
+        ({"every": timedelta(hours=1), "times": 3}, '{"every":3600000,"times":3,"v":1}'),
+        (
+            {"every": 1.5, "start": START, "until": START + timedelta(days=1)},
+            '{"every":1500,"start":1767225600000,"until":1767312000000,"v":1}',
+        ),
+        (
+            {"cron": "@hourly", "start": START.astimezone(timezone(timedelta(hours=5)))},
+            '{"cron":"0 * * * *","start":1767225600000,"tz":"UTC","v":1}',
+        ),
+    ],
+)
+def test_a_timing_has_one_text_which_is_read_back(given: dict[str, Any], text: str) -> None:
+    timing = Timing.of(**given)
+    assert timing.text() == text
+    assert Timing.read(text) == timing
+    assert Timing.read(text.encode()) == timing
+
+
+def test_a_start_is_never_early_and_an_end_is_never_late() -> None:
+    half = timedelta(microseconds=500)
+    timing = Timing.of(every=60, start=START + half, until=START + timedelta(days=1) + half)
+    assert (timing.start_ms, timing.until_ms) == (START_MS + 1, START_MS + 86_400_000)
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({}, "this has neither of cron= and every=: give one"),
+    ({"cron": "* * * * *", "every": 60}, "this has both of cron= and every="),
+    ({"every": 60, "tz": "UTC"}, "tz='UTC' goes with cron=: leave tz= out"),
+    ({"cron": "* * * *"}, "has 4 fields"),
+    ({"cron": "* * * * *", "tz": "Berlin"}, "did you mean Europe/Berlin"),
+    ({"every": 0.999}, "every=0.999 s is out of range: 1 s to 3,660 days; .*Ack"),
+    ({"every": 0}, "every=0 s is out of range"),
+    ({"every": -5}, "every must be a finite number of seconds"),
+    ({"every": float("nan")}, "every must be a finite number of seconds"),
+    ({"every": "60"}, "every must be a finite number of seconds"),
+    ({"every": timedelta(days=4000)}, "is out of range: 1 s to 3,660 days"),
+    ({"every": 60, "times": 0}, "times must be a whole number from 1 to 1,000,000,000"),
+    ({"every": 60, "times": True}, "times must be a whole number"),
+    ({"every": 60, "start": NAIVE}, "start=.* has no time zone: use datetime\\(…, tzinfo="),
+    ({"every": 60, "until": NAIVE}, "until=.* has no time zone"),
+    ({"every": 60, "until": START.replace(tzinfo=Nowhere())}, "until=.* has no time zone"),
+    ({"every": 60, "start": 1_767_225_600}, "start=1767225600 is no datetime"),
+    ({"every": 60, "start": datetime(1969, 1, 1, tzinfo=UTC)}, "start=.* is not between the years 1970 and 9999"),
+    ({"every": 60, "start": START, "until": START - timedelta(seconds=1)}, "no tick is between start= and until="),
+    (
+        {"cron": "0 9 * * *", "start": START, "until": START + timedelta(hours=8)},
+        "no tick is between start= and until=: let until= be later",
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "says"), REFUSED)
+def test_a_bad_timing_is_refused_with_its_cause_and_its_cure(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadTiming, match=says) as caught:
+        Timing.of(**given)
+    assert isinstance(caught.value, InvalidInput)
+
+
+def test_an_end_at_the_only_tick_is_no_mistake() -> None:
+    assert Timing.of(cron="0 9 * * *", start=START, until=START + timedelta(hours=9)).until_ms
+    assert Timing.of(every=60, start=START, until=START).until_ms == START_MS
+
+
+def test_fields_of_a_later_version_are_kept_and_mean_nothing() -> None:
+    text = '{"calendar":{"skip":["2026-12-25"]},"every":60000,"v":1}'
+    timing = Timing.read(text)
+    assert timing.every_ms == 60_000
+    assert timing.text() == text
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "it is no JSON object"),
+        ("nonsense", "it is no JSON object"),
+        ("[1]", "it is no JSON object"),
+        ("[" * 100_000, "it is no JSON object"),
+        ('{"every":60000,"v":1,"x":"' + "x" * 5_000 + '"}', "it is no JSON object of up to 4,096 characters"),
+        ('{"every":60000,"v":1,"x":NaN}', "it is no JSON object"),
+        ('{"every":60000}', "its version is None, and this program reads 1: upgrade this program"),
+        ('{"every":60000,"v":2}', "its version is 2, .*: upgrade this program"),
+        ('{"every":60000,"v":true}', "its version is True"),
+        ('{"v":1}', "either cron and tz, or every"),
+        ('{"cron":"* * * * *","v":1}', "either cron and tz, or every"),
+        ('{"cron":"* * * * *","tz":"UTC","every":60000,"v":1}', "either cron and tz, or every"),
+        ('{"every":60000,"tz":"UTC","v":1}', "either cron and tz, or every"),
+        ('{"every":"60","v":1}', "every is '60'; set the schedule again"),
+        ('{"every":60000.0,"v":1}', "every is 60000.0"),
+        ('{"every":true,"v":1}', "every is True"),
+        ('{"every":10,"v":1}', "every=0.01 s is out of range"),
+        ('{"every":60000,"start":-1,"v":1}', "start must be a whole number"),
+        ('{"every":60000,"until":253402300800000,"v":1}', "until must be a whole number"),
+        ('{"every":60000,"times":0,"v":1}', "times must be a whole number"),
+        ('{"cron":"61 * * * *","tz":"UTC","v":1}', "its minute '61' is out of range"),
+        ('{"cron":"* * * * *","tz":"Mars/Base","v":1}', "tz='Mars/Base' is no time zone that is known here"),
+        (b"\xff\xfe\xfa", "it is no JSON object"),
+    ],
+)
+def test_a_stored_text_that_cannot_be_used_is_refused_by_name(text: str | bytes, says: str) -> None:
+    with pytest.raises(BadTiming, match=says) as caught:
+        Timing.read(text)
+    assert str(caught.value).startswith("the stored timing ")
+    assert len(str(caught.value)) < 500
+
+
+def test_every_counts_from_its_first_declaration_until_it_changes() -> None:
+    first = Timing.of(every=60).anchored(5_000)
+    assert first.text() == '{"every":60000,"start":5000,"v":1}'
+    again = Timing.of(every=60).anchored(99_000, Timing.read(first.text()))
+    assert again == first, "the same declaration in a new process moves no tick"
+    assert Timing.of(every=30).anchored(99_000, first).start_ms == 99_000
+    assert Timing.of(every=60, times=2).anchored(99_000, first).start_ms == 99_000
+    assert Timing.of(every=60).anchored(99_000, Timing.of(cron="@daily")).start_ms == 99_000
+    explicit = Timing.of(every=60, start=START)
+    assert explicit.anchored(99_000, first) is explicit
+    line = Timing.of(cron="@daily")
+    assert line.anchored(99_000) is line
+
+
+def test_a_declaration_keeps_what_a_later_version_has_stored_beside_it() -> None:
+    stored = Timing.read('{"every":60000,"jitter":5,"start":5000,"v":1}')
+    assert Timing.of(every=60).anchored(99_000, stored) is stored
+
+
+def test_a_timing_in_words() -> None:
+    assert str(Timing.of(cron="0 9 * * 1-5", tz="Europe/Berlin")) == "0 9 * * 1-5 in Europe/Berlin"
+    assert str(Timing.of(every=90, times=3)) == "every 90 s, 3 times"
+    assert str(Timing.of(every=0.0015 + 1)) == "every 1.002 s"
+
+
+def test_a_timing_is_a_value() -> None:
+    assert len({Timing.of(every=60), Timing.of(every=60.0), Timing.of(every=61)}) == 2
+    assert json.loads(Timing.of(every=60).text()) == {"every": 60_000, "v": 1}
+
+
+def test_a_machine_without_data_of_time_zones_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cron, "available_timezones", set[str])
+    cron._names.cache_clear()
+    try:
+        with pytest.raises(MissingExtra, match="pip install 'timeoutq\\[functions\\]'"):
+            Timing.of(cron="@daily", tz="Europe/Berlin")
+    finally:
+        cron._names.cache_clear()
+    assert zoneinfo.available_timezones()

@@ -1,0 +1,31 @@
+"""Batches while workers are killed with -9: each callback is put once, after the last task of its batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.rig import batches
+
+
+def test_workers_that_are_killed_lose_no_callback_and_put_none_twice(tmp_path: Path) -> None:
+    verdict = batches.trial(tmp_path, batches.Trial(batches=100, tasks=20, every=0.3, fails=0.01), seed=7)
+    assert verdict.good, verdict.line()
+    assert verdict.broken > 0, verdict.line()
+    assert verdict.kills >= 4, verdict.line()
+
+
+PLANTED = """
+import timeoutq.scripts as scripts
+part = scripts._part
+head = "close_batch(name, broken)\\n"
+scripts._part = lambda name: part(name).replace(head, head + "  do return end\\n")
+"""
+
+
+@pytest.mark.breaking
+def test_the_rig_finds_batches_that_nobody_ends(tmp_path: Path) -> None:
+    verdict = batches.trial(tmp_path, batches.Trial(batches=10, tasks=5, seconds=6, planted=PLANTED))
+    assert verdict.lost > 0, verdict.line()
+    assert not verdict.good

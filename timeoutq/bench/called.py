@@ -1,0 +1,31 @@
+"""The app of the benchmark: the functions whose calls it puts and runs.
+
+Imported by workers and by `calls.py`, and only where the packages for functions are installed.
+"""
+
+from __future__ import annotations
+
+import time
+
+from timeoutq.functions import App
+
+
+def app(name: str, url: str | None = None) -> App:
+    """Give the app whose calls go to this queue."""
+    made = App(name, url=url)
+
+    @made.task
+    async def nothing(number: int, word: str) -> None:
+        """Do nothing."""
+
+    @made.task
+    async def add(number: int, more: int) -> int:
+        """Give a result, which is kept."""
+        return number + more
+
+    @made.task
+    async def began(number: int) -> int:
+        """Tell when the call began, ns of the monotonic clock."""
+        return time.monotonic_ns()
+
+    return made

@@ -1,0 +1,178 @@
+"""What calls of functions cost: to run them, to put them, to keep them, and to wait for their results.
+
+`report.py` takes these measurements. What runs is beside the plain worker, what is put beside a plain put, of the same
+run. A call here is one of `called.py`, which has the packages for functions imported.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from timeoutq.arguments import Packed
+from timeoutq.bench.ground import Ground, Measure, ids
+from timeoutq.bench.limits import rate
+from timeoutq.bench.terms import Figure, Readings, Target, percentile
+from timeoutq.bench.workers import look, rate_of_acks
+from timeoutq.client import Queue
+from timeoutq.model import Task
+
+if TYPE_CHECKING:
+    from timeoutq.functions import App
+
+AT_ONCE = 10_000
+"""How many calls are put at once, where many are."""
+WORD = "a word of 20 letters"
+"""An argument with which the payload of a call has 80 bytes."""
+
+
+@contextmanager
+def _app(ground: Ground, queue: Queue) -> Iterator[App]:
+    from timeoutq.bench.called import app
+
+    made = app(queue.name, ground.url)
+    try:
+        yield made
+    finally:
+        made.sender.close()
+
+
+def _with_functions(take: Callable[[Ground], Readings]) -> Callable[[Ground], Readings]:
+    """Read nothing where the packages for functions are not installed."""
+    return lambda ground: {} if find_spec("msgspec") is None else take(ground)
+
+
+# ---- to run them
+
+
+def _run(ground: Ground, name: str, function: str, *args: Any) -> Readings:
+    count = ground.sizes.backlog // 5
+    with ground.queue() as queue, _app(ground, queue) as app:
+        call = app.functions[function].call(*args)
+        for first in range(0, count, AT_ONCE):
+            app.put([call] * min(AT_ONCE, count - first))
+        with ground.worker(queue, "calls") as crew:
+            crew.until(lambda: look(ground, queue).acked > 0, "ack anything")
+            calls, cpu = rate_of_acks(ground, queue, count)
+            return {name: calls, f"{name}-rate": calls, f"{name}-server": cpu}
+
+
+# ---- to put them
+
+
+def _delay(ground: Ground) -> Readings:
+    found, count = dict[str, float | None](), ground.sizes.trips
+    with ground.queue() as queue, _app(ground, queue) as app:
+        nothing, tasks = app.functions["nothing"], ids(count + 1)
+        call = Packed(b'{"v":1,"f":"nothing","a":[7,"seven"],"k":{}}')
+        kinds: dict[str, Callable[[int], object]] = {
+            "functions-put": lambda number: queue.put(Task(tasks[number], call)),
+            "functions-delay": lambda number: nothing.delay(7, "seven"),
+        }
+        for name, put in ground.turned(kinds.items()):
+            put(count)  # connects
+            found[name] = rate(count, put)
+    return found
+
+
+def _bulk(ground: Ground) -> Readings:
+    each = min(AT_ONCE, ground.sizes.bulk)
+    with ground.queue() as queue, _app(ground, queue) as app:
+        nothing = app.functions["nothing"]
+        app.put([nothing.call(7, "seven")])
+
+        def put(number: int) -> None:
+            first = number * each
+            app.put(nothing.call(number, "seven") for number in range(first, first + each))
+
+        return {"functions-bulk": rate(ground.sizes.bulk // each, put, each)}
+
+
+def _memory(ground: Ground) -> Readings:
+    count = ground.sizes.weighed
+    with ground.queue() as queue, _app(ground, queue) as app:
+        nothing = app.functions["nothing"]
+        app.put([nothing.call(0, WORD)])
+        before = ground.used_memory()
+        for first in range(0, count, AT_ONCE):
+            app.put([nothing.call(100_000 + number, WORD) for number in range(first, min(first + AT_ONCE, count))])
+        return {"functions-memory": (ground.used_memory() - before) / count}
+
+
+# ---- to wait for their results
+
+
+def _wait(ground: Ground) -> Readings:
+    count, gap = ground.sizes.paced, ground.sizes.paced_gap
+    begun, waited = list[float](), list[float]()
+    with ground.queue() as queue, _app(ground, queue) as app, ground.worker(queue, "calls"):
+        began = app.functions["began"]
+        began.delay(0).wait(60)
+        for number in range(count):
+            time.sleep(gap)
+            at = time.monotonic_ns()
+            moment = began.delay(number).wait(60)
+            waited.append((time.monotonic_ns() - at) / 1e6)
+            begun.append((moment - at) / 1e6)
+    return {
+        "functions-began-p50": percentile(begun, 0.5),
+        "functions-began-p99": percentile(begun, 0.99),
+        "functions-wait-p50": percentile(waited, 0.5),
+        "functions-wait-p99": percentile(waited, 0.99),
+    }
+
+
+# ---- the table
+
+
+def _run_measure(name: str, about: str, least: float, rates: Target | None, function: str, *args: Any) -> Measure:
+    figures = [Figure(name, about, "tasks/s", "worker", Target("ratio", "≥", least))]
+    if rates is not None:
+        figures.append(Figure(f"{name}-rate", "the same, by itself", "tasks/s", None, rates))
+    figures.append(Figure(f"{name}-server", f"the server's CPU during {name}", "% of a core"))
+    return Measure(name, figures, _with_functions(lambda ground: _run(ground, name, function, *args)))
+
+
+CALLS = _run_measure(
+    "functions-calls", "a worker that runs calls of an async def with two arguments, which does nothing", 0.4,
+    Target("value", "≥", 25_000), "nothing", 7, "seven",
+)  # fmt: skip
+KEPT = _run_measure(
+    "functions-kept", "a worker that runs calls of an async def, and keeps their results", 0.28, None, "add", 3, 4
+)
+DELAY = Measure(
+    "functions-delay",
+    [
+        Figure("functions-put", "put one by one of a task with a payload, Queue", "tasks/s"),
+        Figure("functions-delay", ".delay one by one of the same payload", "calls/s", "functions-put",
+               Target("ratio", "≥", 0.8)),
+    ],
+    _with_functions(_delay),
+)  # fmt: skip
+BULK = Measure(
+    "functions-bulk",
+    [Figure("functions-bulk", "app.put of 10,000 calls, made of their arguments", "calls/s", None,
+            Target("value", "≥", 100_000))],
+    _with_functions(_bulk),
+)  # fmt: skip
+MEMORY = Measure(
+    "functions-memory",
+    [Figure("functions-memory", "a call that is ready, with a payload of 80 bytes", "bytes", None,
+            Target("value", "≤", 300))],
+    _with_functions(_memory), once=True,
+)  # fmt: skip
+WAIT = Measure(
+    "functions-wait",
+    [
+        Figure("functions-began-p50", "from .delay to the function in an idle worker: p50", "ms"),
+        Figure("functions-began-p99", "from .delay to the function in an idle worker: p99", "ms"),
+        Figure("functions-wait-p50", "from .delay to what wait gives, of the same calls: p50", "ms",
+               "functions-began-p50"),
+        Figure("functions-wait-p99", "from .delay to what wait gives, of the same calls: p99", "ms",
+               "functions-began-p99", Target("above", "≤", 3.0)),
+    ],
+    _with_functions(_wait),
+)  # fmt: skip

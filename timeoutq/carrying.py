@@ -1,0 +1,75 @@
+"""Carries batches from one queue to another: gives them for an export, and brings them in, in bounded memory.
+
+The commands export and import call this module, after all tasks: `transfer.py` carries these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from timeoutq import reads, sending
+from timeoutq.batches import flows, operations
+from timeoutq.batches.operations import Joined, Sealed
+from timeoutq.calls import BATCH
+from timeoutq.client import Queue
+from timeoutq.model import raw
+from timeoutq.sending import Talk
+from timeoutq.shards import AnyQueue, talks_of
+from timeoutq.transfer import Met
+
+
+def batches(queue: AnyQueue) -> Iterator[list[Joined | Sealed]]:
+    """Give all batches of a queue, each once: first its tasks, in their order, then what the batch is sealed with."""
+    met = Met()
+    try:
+        for talk in talks_of(queue):
+            following: str | None = reads.START
+            while following is not None:
+                call = operations.seals(talk.operations, following, BATCH)
+                cursor, found = queue.run(sending.answer(talk, call))
+                following = None if cursor == reads.START else cursor
+                new = set(met.new(one.batch.encode() for one in found))
+                for one in found:
+                    if one.batch.encode() in new:
+                        yield from _members(queue, talk, one.batch)
+                        yield [one]
+    finally:
+        met.close()
+
+
+def _members(queue: AnyQueue, talk: Talk, name: str) -> Iterator[list[Joined | Sealed]]:
+    first, count = 1, 1
+    while first <= count:
+        call = operations.members(talk.operations, name, first, first + BATCH - 1)
+        count, found = queue.run(sending.answer(talk, call))
+        yield [Joined(name, raw(member.task), member.end) for member in found]
+        first += BATCH
+
+
+def restore_batches(queue: Queue, items: Sequence[Joined | Sealed]) -> tuple[int, list[Sealed]]:
+    """Bring up to 500 lines of batches in, in their order, after the tasks of these batches.
+
+    A task that has ended in this queue has ended for its batch, too. What is there stays, so this may be repeated. Give
+    how many tasks have joined, and the batches that the queue does not take, because it has sealed others of the same
+    names.
+    """
+    new, refused, joined = 0, list[Sealed](), list[Joined]()
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        if isinstance(item, Joined):
+            joined.append(item)
+            if isinstance(following, Joined | Sealed) and following.batch == item.batch:
+                continue
+        seal = item if isinstance(item, Sealed) else None
+        call = operations.restore_batch(queue.operations, queue.token, item.batch, joined, seal)
+        count = queue.run(sending.answer(queue.talk, call))
+        new += max(0, count)
+        joined = []
+        if count < 0 and seal is not None:
+            refused.append(seal)
+    return new, refused
+
+
+def open_batches(queue: AnyQueue) -> dict[str, str | None]:
+    """Name batches of a queue that are not over, ten thousand at most, each with the id of its callback."""
+    found = [one for talk in talks_of(queue) for one in queue.run(flows.some(talk)) if not one.is_over]
+    return {one.name: one.callback for one in sorted(found, key=lambda one: one.name)}

@@ -1,0 +1,303 @@
+"""The payload of a call: JSON that any language can write, and an optional signature. No I/O.
+
+    {"v":1,"f":"send","a":[],"k":{"to":"a@example.com"},"o":{"max_runtime":60},"t":[…],"s":"1a2b3c4d.9f…"}
+
+`v` is the version of this form, `f` the function, `a` and `k` the arguments by place and by name. `a`, `k` and all that
+comes behind may be left out: `o` holds options for this call alone, `t` the calls that follow it, each with `f`, `a`,
+`k` and `o`, and `w` the time of the tick, in ms, if a schedule has put the call. Fields that a reader does not know are
+ignored: a field without which a call must not be run makes a higher `v`.
+
+The signature `s` is eight hex digits that name the secret, a dot, and HMAC-SHA256 in hex. It is made over a fixed text
+and, each behind its length in eight bytes, the queue, the id, `f`, and the JSON of `a`, `k`, `o` and `t`, byte for byte
+as they stand in the payload (`[]`, `{}`, `{}` and `[]` if left out). A payload is bound to its queue and its id: the
+same call elsewhere has another signature. Only if `o` holds `"ticks":true`, the id may also end in `@` and digits that
+are not signed: so the calls of a schedule that overlap share one payload. `w` is not signed, because whoever ticks a
+schedule needs no secret.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache
+from typing import Annotated, Literal
+
+import msgspec
+
+from timeoutq.arguments import error_words, shown
+from timeoutq.errors import InvalidInput
+from timeoutq.functions import ids, options
+from timeoutq.functions.errors import CallTooLarge, Forged, NewerCall, NotACall, UnknownSecret
+from timeoutq.functions.signature import Arguments
+from timeoutq.model import MAX_TIME_MS
+
+VERSION = 1
+LIMIT = 256 * 1024
+"""Bytes of a payload."""
+SHORTEST_SECRET = 16
+"""Bytes of a secret."""
+MOST_SECRETS = 10
+
+_PURPOSE, _NAMING = b"timeoutq call 1\n", b"timeoutq secret 1\n"
+_EMPTY_LIST, _EMPTY_DICT = msgspec.Raw(b"[]"), msgspec.Raw(b"{}")
+
+
+class Options(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a caller sets for one call, and a worker reads."""
+
+    retry: list[float] | None = None
+    """Seconds to wait before each further attempt."""
+    max_runtime: float | None = None
+    keep_result: float | None = None
+    unique: float | Literal["active", "forever"] | None = None
+    """How long the id of this call keeps other calls away; a number: also for so many seconds after its end."""
+    batch: str | None = None
+    """The batch of which this call is the callback."""
+    ticks: bool = False
+    """Whether a schedule puts this call under ids that end in `@` and the time of a tick."""
+
+    def check(self) -> None:
+        """Raise `InvalidInput` for what no caller of this package would have written."""
+        if self.retry is not None:
+            options.waits(self.retry)
+        if self.max_runtime is not None:
+            options.runtime(self.max_runtime)
+        if self.keep_result is not None:
+            options.kept(self.keep_result)
+        if isinstance(self.unique, float):
+            options.checked_unique(timedelta(seconds=self.unique))
+
+
+NO_OPTIONS = Options()
+
+
+class Step(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A call that follows another call and takes its result as its first argument."""
+
+    f: str
+    a: msgspec.Raw = _EMPTY_LIST
+    k: msgspec.Raw = _EMPTY_DICT
+    o: Options | None = None
+
+    @property
+    def options(self) -> Options:
+        """What was chosen for this call."""
+        return self.o or NO_OPTIONS
+
+    @property
+    def arguments(self) -> Arguments:
+        """The arguments behind the first one, which is the result of the call before."""
+        return Arguments(bytes(self.a), bytes(self.k))
+
+
+class _Payload(msgspec.Struct):
+    v: int
+    f: str
+    a: msgspec.Raw = _EMPTY_LIST
+    k: msgspec.Raw = _EMPTY_DICT
+    o: msgspec.Raw = _EMPTY_DICT
+    t: msgspec.Raw = _EMPTY_LIST
+    s: str | None = None
+    w: Annotated[int, msgspec.Meta(ge=0, le=MAX_TIME_MS)] | None = None
+
+
+class _Version(msgspec.Struct):
+    v: int
+
+
+_PAYLOADS = msgspec.json.Decoder(_Payload)
+_VERSIONS = msgspec.json.Decoder(_Version)
+_OPTIONS = msgspec.json.Decoder(Options)
+_STEPS = msgspec.json.Decoder(tuple[Step, ...])
+_ENCODER = msgspec.json.Encoder()
+
+
+@dataclass(slots=True)  # not frozen: a worker makes one for each call, and frozen ones take three times as long
+class Letter:
+    """What a payload says."""
+
+    function: str
+    arguments: Arguments
+    options: Options = NO_OPTIONS
+    then: Sequence[Step] = ()
+    tick: float | None = None
+    """The time for which a schedule has put the call, Unix seconds."""
+
+
+class Secrets:
+    """The secrets of an app: the first signs, each is accepted. Without one, nothing is signed and all is accepted.
+
+    To change a secret without losing a call: give all programs `[old, new]`, then `[new, old]`, then `[new]`.
+    """
+
+    __slots__ = ("_keys",)
+
+    def __init__(self, given: str | bytes | Sequence[str | bytes] | None = None) -> None:
+        """Take the secrets. Raises `InvalidInput`, whose message does not hold them."""
+        if given is not None and not isinstance(given, str | bytes | Sequence):
+            raise InvalidInput(f"secret= takes str or bytes, or a list of them, not {type(given).__name__}")
+        many = () if given is None else (given,) if isinstance(given, str | bytes) else tuple(given)
+        if given is not None and not 1 <= len(many) <= MOST_SECRETS:
+            raise InvalidInput(f"secret= takes one secret, or a list of 1 to {MOST_SECRETS}, not {len(many)}")
+        self._keys: dict[str, bytes] = {}
+        for one in many:
+            if not isinstance(one, str | bytes):
+                raise InvalidInput(f"a secret is str or bytes, not {type(one).__name__}")
+            key = one.encode("utf-8", "surrogateescape") if isinstance(one, str) else one
+            if len(key) < SHORTEST_SECRET:
+                raise InvalidInput(
+                    f"a secret has at least {SHORTEST_SECRET} bytes, not {len(key)}: make one with "
+                    "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+                )
+            self._keys[hmac.digest(key, _NAMING, hashlib.sha256)[:4].hex()] = key
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
+
+    def __repr__(self) -> str:
+        return f"Secrets({', '.join(self._keys)})"
+
+    def sign(self, queue: str, id: bytes, payload: _Payload) -> str | None:
+        """Give the signature of a payload; None without a secret."""
+        for name, key in self._keys.items():
+            return f"{name}.{_digest(key, queue, id, payload)}"
+        return None
+
+    def check(self, queue: str, id: bytes, payload: _Payload) -> None:
+        """Raise `Forged` or `UnknownSecret` for a payload that must not be carried out."""
+        if not self._keys:
+            return
+        if payload.s is None:
+            raise Forged(f"the call of task {_task(id)} is not signed: this app takes signed calls only")
+        name, _, digest = payload.s.partition(".")
+        key = self._keys.get(name)
+        if key is None:
+            raise UnknownSecret(
+                f"the call of task {_task(id)} is signed with the secret {shown(name)}, which is not among those of "
+                f"this app ({', '.join(self._keys)}): give a new secret to the workers before the callers"
+            )
+        if not hmac.compare_digest(_digest(key, queue, id, payload).encode(), digest.encode("utf-8", "replace")):
+            raise Forged(
+                f"the signature of task {_task(id)} does not fit: the call was changed, or was made for another queue "
+                "or another id"
+            )
+
+
+def _digest(key: bytes, queue: str, id: bytes, payload: _Payload) -> str:
+    parts = (queue.encode(), id, payload.f.encode(), *map(bytes, (payload.a, payload.k, payload.o, payload.t)))
+    framed = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+    return hmac.new(key, _PURPOSE + framed, hashlib.sha256).hexdigest()
+
+
+def seal(letter: Letter, queue: str, id: bytes, secrets: Secrets) -> bytes:
+    """Give the payload of a call, at most 256 KiB. Raises `CallTooLarge`."""
+    a, k = letter.arguments
+    begin = _begin(letter.function)
+    if not (secrets or letter.then) and letter.options is NO_OPTIONS:
+        return _checked(letter, b"".join((begin, b',"a":', a, b',"k":', k, b"}")))
+    o = b"{}" if letter.options is NO_OPTIONS else _ENCODER.encode(letter.options)
+    t = _ENCODER.encode(letter.then) if letter.then else b"[]"
+    parts = [begin, b'"a":' + a, b'"k":' + k]
+    parts += [b'"o":' + o] * (o != b"{}") + [b'"t":' + t] * (t != b"[]")
+    if secrets:
+        raw = msgspec.Raw
+        payload = _Payload(VERSION, letter.function, raw(a), raw(k), raw(o), raw(t))
+        parts.append(b'"s":' + _ENCODER.encode(secrets.sign(queue, id, payload)))
+    return _checked(letter, b",".join(parts) + b"}")
+
+
+@lru_cache(maxsize=1_000)
+def _begin(function: str) -> bytes:
+    return b'{"v":1,"f":' + _ENCODER.encode(function)
+
+
+def _checked(letter: Letter, data: bytes) -> bytes:
+    if len(data) > LIMIT:
+        raise CallTooLarge(_too_large(letter, data), size=len(data), limit=LIMIT)
+    return data
+
+
+def unseal(payload: object, queue: str, id: bytes, secrets: Secrets) -> Letter:
+    """Read the payload of a task, the bytes as they stand in Redis, and check its signature.
+
+    Raises `NotACall`, `NewerCall`, `CallTooLarge`, `Forged`, `UnknownSecret`. Messages hold no argument.
+    """
+    if not isinstance(payload, bytes):
+        what = "no payload" if payload is None else f"a {type(payload).__name__} as its payload"
+        raise NotACall(f"task {_task(id)} has {what}: it is no call of a function")
+    if len(payload) > LIMIT:
+        message = f"the call of task {_task(id)} has {len(payload):,} bytes; the limit is {LIMIT:,}"
+        raise CallTooLarge(message, size=len(payload), limit=LIMIT)
+    try:
+        found = _PAYLOADS.decode(payload)
+    except Exception as error:
+        _refuse_newer(payload, id)
+        raise NotACall(f"the payload of task {_task(id)} is no call of a function: {error_words(error)}") from error
+    if found.v != VERSION:
+        _refuse_newer(payload, id)
+        raise NotACall(f"the payload of task {_task(id)} has the version {shown(found.v)}; there was none before 1")
+    _check_signature(found, queue, id, secrets)
+    tick = None if found.w is None else ids.tick_of(id, found.w) / 1000
+    if found.o is _EMPTY_DICT and found.t is _EMPTY_LIST and tick is None:  # the usual case, made quick
+        return Letter(found.f, Arguments(bytes(found.a), bytes(found.k)))
+    try:
+        chosen, then = _OPTIONS.decode(found.o), _STEPS.decode(found.t)
+        for one in (chosen, *(step.options for step in then)):
+            one.check()
+    except Exception as error:
+        raise NotACall(f"the call of task {_task(id)} has odd options: {error_words(error)}") from error
+    return Letter(found.f, Arguments(bytes(found.a), bytes(found.k)), chosen, then, tick)
+
+
+def _check_signature(found: _Payload, queue: str, id: bytes, secrets: Secrets) -> None:
+    try:
+        secrets.check(queue, id, found)
+    except Forged:
+        # a schedule whose calls overlap gives each the time of its tick, behind the id that was signed; any other call
+        # is bound to its whole id, or whoever writes to Redis could put it again and again
+        signed = ids.without_tick(id)
+        if signed is None or not _says_ticks(found):
+            raise
+        secrets.check(queue, signed, found)
+
+
+def _says_ticks(found: _Payload) -> bool:
+    try:
+        return _OPTIONS.decode(found.o).ticks
+    except Exception:  # the signature was not checked yet, so this may be anything
+        return False
+
+
+def _refuse_newer(payload: bytes, id: bytes) -> None:
+    try:
+        version = _VERSIONS.decode(payload).v
+    except Exception:  # it has no version that can be read, so it is no call
+        return
+    if version > VERSION:
+        raise NewerCall(
+            f"the call of task {_task(id)} has the version {shown(version)}, and this timeoutq reads up to {VERSION}: "
+            "upgrade the workers"
+        )
+
+
+def _too_large(letter: Letter, data: bytes) -> str:
+    """Name the size of a call, and the argument that most of it is."""
+    sizes = {
+        name: len(bytes(one))
+        for name, one in msgspec.json.decode(letter.arguments.k, type=dict[str, msgspec.Raw]).items()
+    }
+    by_place = msgspec.json.decode(letter.arguments.a, type=list[msgspec.Raw])
+    sizes |= {f"the argument {place}": len(bytes(one)) for place, one in enumerate(by_place, 1)}
+    largest = max(sizes, key=sizes.__getitem__, default=None)
+    which = f", of which {largest} has {sizes[largest]:,}" if largest else ""
+    return (
+        f"a call of {letter.function}() has {len(data):,} bytes{which}; the limit is {LIMIT:,}: store the data "
+        "elsewhere and pass its address"
+    )
+
+
+def _task(id: bytes) -> str:
+    return shown(id.decode("utf-8", "surrogateescape"))

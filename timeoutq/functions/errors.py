@@ -1,0 +1,178 @@
+"""The errors of functions, one class for each thing that a caller or a worker would do differently.
+
+Whoever defines a function meets `BadFunction`. Whoever calls one meets `BadArguments` and `CallTooLarge`. A worker that
+has claimed a call asks whether a newer worker could carry the call out (`MAY_FIT_LATER`): then the worker releases the
+call without blame. Any other error fails the call at once. Whoever waits for a call meets `CallFailed`, `CallCancelled`
+and `CallGone`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from timeoutq.errors import InvalidInput, TimeoutqError
+
+
+class BadFunction(InvalidInput, TypeError):
+    """A function cannot be a task as it is written: mend its signature, or the options of its decorator.
+
+    Raised where the function is decorated, so that a program with such a function does not start.
+    """
+
+
+class BadArguments(InvalidInput, TypeError):
+    """Arguments do not fit a function: mend the call. In a worker: the caller knows another version of the function.
+
+    `function` is its name, `parameter` the parameter that does not fit, or None if the arguments as a whole do not.
+    """
+
+    def __init__(self, message: str, *, function: str, parameter: str | None = None) -> None:
+        super().__init__(message)
+        self.function = function
+        self.parameter = parameter
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it whole: a pool of processes hands errors over that way."""
+        return _bad_arguments, (str(self), self.function, self.parameter)
+
+
+def _bad_arguments(message: str, function: str, parameter: str | None) -> BadArguments:
+    return BadArguments(message, function=function, parameter=parameter)
+
+
+class CallTooLarge(InvalidInput):
+    """A call has more bytes than a queue should carry: store the data elsewhere, and pass its address.
+
+    `size` and `limit` are bytes of JSON.
+    """
+
+    def __init__(self, message: str, *, size: int, limit: int) -> None:
+        super().__init__(message)
+        self.size = size
+        self.limit = limit
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it whole: a pool of processes hands errors over that way."""
+        return _too_large, (str(self), self.size, self.limit)
+
+
+def _too_large(message: str, size: int, limit: int) -> CallTooLarge:
+    return CallTooLarge(message, size=size, limit=limit)
+
+
+class NotACall(TimeoutqError):
+    """The payload of a task is no call of a function: somebody else put the task, or put it into the wrong queue."""
+
+
+class NewerCall(TimeoutqError):
+    """A newer version of timeoutq wrote the call, in a form that this one cannot read: upgrade the workers."""
+
+
+class UnknownFunction(TimeoutqError, LookupError):
+    """No function of this name is registered here: the worker runs an older program, or has not imported the module.
+
+    `function` is the name.
+    """
+
+    def __init__(self, message: str, *, function: str) -> None:
+        super().__init__(message)
+        self.function = function
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it whole: a pool of processes hands errors over that way."""
+        return _unknown_function, (str(self), self.function)
+
+
+def _unknown_function(message: str, function: str) -> UnknownFunction:
+    return UnknownFunction(message, function=function)
+
+
+class UnknownSecret(TimeoutqError):
+    """The call is signed with a secret that this program does not have: give it to the workers before the callers."""
+
+
+class Forged(TimeoutqError):
+    """The call is not signed, or its signature does not fit: nobody who has a secret of the app put this call here."""
+
+
+class BadResult(TimeoutqError, TypeError):
+    """What a function returned cannot travel as the type that it says: mend the function, or its annotation."""
+
+
+class CallFailed(TimeoutqError):
+    """The call was given up, or what it returned does not fit what the function says here.
+
+    `id` is the call's. `error` names the class of the exception in the worker, `message` is its text, and `traceback`
+    shows where it was raised, if that is known: it is text, for the class need not exist in this program.
+    """
+
+    def __init__(
+        self, words: str, *, id: str, error: str = "", message: str = "", traceback: str | None = None
+    ) -> None:
+        super().__init__(words)
+        self.id = id
+        self.error = error
+        self.message = message
+        self.traceback = traceback
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it whole: a pool of processes hands errors over that way."""
+        return _call_failed, (type(self), str(self), self.id, self.error, self.message, self.traceback)
+
+
+def _call_failed(
+    kind: type[CallFailed], words: str, id: str, error: str, message: str, traceback: str | None
+) -> CallFailed:
+    return kind(words, id=id, error=error, message=message, traceback=traceback)
+
+
+class CallCancelled(CallFailed):
+    """Somebody cancelled the call: nobody runs it any more, and nothing came of it."""
+
+
+class BatchIncomplete(CallFailed):
+    """The results of a batch are not complete: calls have failed or were forgotten, or results are not kept.
+
+    `failed` is how many calls have no result because they failed or were forgotten, and `lost` how many results of
+    calls that are done are not there. The other fields are those of the first of these calls.
+    """
+
+    def __init__(
+        self, words: str, *, id: str, error: str = "", message: str = "", traceback: str | None = None,
+        failed: int = 0, lost: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__(words, id=id, error=error, message=message, traceback=traceback)
+        self.failed = failed
+        self.lost = lost
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it whole: a pool of processes hands errors over that way."""
+        own = {"id": self.id, "error": self.error, "message": self.message, "traceback": self.traceback}
+        return _batch_incomplete, (str(self), {**own, "failed": self.failed, "lost": self.lost})
+
+
+def _batch_incomplete(words: str, fields: dict[str, Any]) -> BatchIncomplete:
+    return BatchIncomplete(words, **fields)
+
+
+class CallGone(TimeoutqError, LookupError):
+    """Nothing is known of the call any more: it was forgotten, or its result is not kept any longer.
+
+    `id` is the call's.
+    """
+
+    def __init__(self, message: str, *, id: str) -> None:
+        super().__init__(message)
+        self.id = id
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it whole: a pool of processes hands errors over that way."""
+        return _call_gone, (str(self), self.id)
+
+
+def _call_gone(message: str, id: str) -> CallGone:
+    return CallGone(message, id=id)
+
+
+MAY_FIT_LATER = (BadArguments, NewerCall, UnknownFunction, UnknownSecret)
+"""What a worker with a newer program, or with a newer secret, may be able to carry out."""

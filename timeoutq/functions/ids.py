@@ -1,0 +1,206 @@
+"""The ids of calls: random ones, those that a `key=` makes of the arguments, and those of calls that follow a call.
+
+`calls.py` asks for an id when a call is put; templates are read when a function is decorated. Pure, but for the random
+bits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from string import Formatter
+
+import msgspec
+
+from timeoutq.arguments import MAX_ID, shown
+from timeoutq.functions.errors import BadFunction
+from timeoutq.functions.signature import Signature, canonical
+from timeoutq.model import text
+
+ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+"""32 signs that nobody takes for each other when reading aloud: Crockford's base 32, in small letters."""
+SIGNS = 16
+"""How many of them make an id: 80 random bits."""
+LONGEST = 120
+"""Bytes of an id that a key makes. A longer id keeps its beginning, and a digest stands for all of it."""
+TICK_DIGITS = 15
+"""The most digits of the time of a tick, ms."""
+LONGEST_CHAIN = 100
+"""The most calls that `chain` finds in one id."""
+KEPT = 100
+"""Bytes that stay of a longer id. With its digest, a shortened id is longer than `LONGEST`: no whole id equals one."""
+
+_SIGNS = (ALPHABET * 8).encode()
+"""The sign for each byte; each sign stands for eight bytes."""
+_READY: list[str] = []
+"""Random signs for the next ids: the system is asked for many at a time."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_READY.clear)  # or both processes would make the same ids
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
+
+
+def function_name(name: object) -> str:
+    """Check the name of a function: ids begin with it. Raises `BadFunction`."""
+    if not isinstance(name, str) or not _NAME.match(name):
+        raise BadFunction(f"{shown(name)} is no name for a function: pass name=, of 1 to 64 of A-Z a-z 0-9 . _ -")
+    return str.__str__(name)
+
+
+def random_id(function: str) -> str:
+    """Give an id that no other call has: the function's name and 80 random bits, in 16 letters and digits."""
+    while True:
+        try:
+            return f"{function}:{_READY.pop()}"
+        except IndexError:  # nothing is ready, or another thread was quicker
+            signs = secrets.token_bytes(SIGNS * 64).translate(_SIGNS).decode()
+            _READY.extend(signs[at : at + SIGNS] for at in range(0, len(signs), SIGNS))
+
+
+def shortened(id: str) -> str:
+    """Give an id of at most 120 bytes as it is; of a longer id its first 100 bytes and 32 hex digits of its SHA-256."""
+    data = id.encode()
+    if len(data) <= LONGEST:
+        return id
+    return f"{data[:KEPT].decode('utf-8', 'ignore')}~{hashlib.sha256(data).hexdigest()[:32]}"
+
+
+def following(parent: bytes, function: str) -> bytes:
+    """Give the id of the call that follows a call: the same at each repetition, so that the call is put once."""
+    id = parent + b">" + function.encode()
+    if len(id) <= MAX_ID:
+        return id
+    return parent[: MAX_ID - 33] + b">" + hashlib.sha256(id).hexdigest()[:32].encode()
+
+
+def chain(id: bytes) -> list[tuple[bytes, str]]:
+    """Give the ids of the calls of a chain, of which this is the last, each with the function that `following` named.
+
+    The function of the first call does not stand in the id: its name is empty here. An id that has a `>` for another
+    reason gives ids of calls that do not exist.
+    """
+    parts = id.split(b">")[: LONGEST_CHAIN + 1]
+    found = [(b">".join(parts[:n]), text(parts[n - 1]) if n > 1 else "") for n in range(1, len(parts) + 1)]
+    return found if found[-1][0] == id else [(id, "")]
+
+
+def without_tick(id: bytes) -> bytes | None:
+    """Give an id without the `@` and the time of a tick, ms, that a schedule has added; None if this is no such id."""
+    base, at, tick = id.rpartition(b"@")
+    return base if at and base and tick.isdigit() else None
+
+
+def tick_of(id: bytes, last: int) -> int:
+    """Give the time of the tick that has put a call, ms: it stands in the id, or it is the one that the payload says.
+
+    Ticks that are put together share a payload, which says the last one; each of them has its own time in its id.
+    """
+    digits = id.rpartition(b"@")[2]
+    return last if without_tick(id) is None or len(digits) > TICK_DIGITS else int(digits)
+
+
+def whole_call(function: str, values: Mapping[str, object]) -> str:
+    """Give the id that stands for a function and all its arguments, defaults too (`key=True`)."""
+    return shortened(f"{function}:{canonical(dict(values)).decode()}")
+
+
+def check_whole(signature: Signature) -> None:
+    """Raise `BadFunction` for a default that `whole_call` could not write."""
+    for one in signature.slots.values():
+        if not one.is_needed:
+            _default(signature.name, one.name, one.otherwise)
+
+
+def _default(function: str, name: str, value: object) -> str:
+    try:
+        return _said(value)
+    except Exception as error:  # a default may be anything
+        raise BadFunction(f"{function}(): the default of {name!r} is no JSON, so no key can name it") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A text with the names of parameters in braces, such as `thumb:{path}`: other arguments make another text.
+
+    A text stands as it is, any other value as JSON has it. Where more than one parameter is named, `%` and the signs
+    with which the texts between the braces begin are written as `%25` and so on, as in a URL, so that no two lists of
+    arguments make the same text. Only a text that looks like a number, or like other JSON, is not told from the number.
+    """
+
+    text: str
+    names: tuple[str, ...]
+    _literals: tuple[str, ...]
+    """What stands before each name, and what stands behind the last."""
+    _quoted: Mapping[int, str]
+
+    @classmethod
+    def of(cls, text: object, signature: Signature, what: str = "key") -> Template:
+        """Read a template. Raises `BadFunction` for what names no parameter, and for what could not be told apart."""
+        where = f"{signature.name}(): {what}={shown(text)}"
+        if not isinstance(text, str) or not text:
+            raise BadFunction(f"{where} is neither True nor a text such as {what}='{signature.name}:{{path}}'")
+        try:
+            parts = list(Formatter().parse(str.__str__(text)))
+            text.encode()
+        except (ValueError, UnicodeEncodeError) as error:
+            raise BadFunction(f"{where} cannot be read: {error}") from error
+        names: list[str] = []
+        literals: list[str] = []
+        begun = ""  # {{ and }} end a part, too
+        for literal, name, spec, conversion in parts:
+            begun += literal
+            if name is None:
+                continue
+            if spec or conversion:
+                raise BadFunction(f"{where}: write {{{name}}} alone, without ! or :")
+            if name not in signature.slots:
+                raise BadFunction(f"{where}: {_unknown(name, signature)}")
+            names.append(name)
+            literals.append(begun)
+            begun = ""
+        literals.append(begun)
+        for before, between, after in zip(names, literals[1:-1], names[1:], strict=False):
+            if not between or between[0].isalnum() or between[0] == "%":
+                raise BadFunction(f"{where}: put a sign such as : between {{{before}}} and {{{after}}}")
+        quoted = {ord(sign): _percent(sign) for sign in {"%", *(one[0] for one in literals[1:-1])}}
+        template = cls(str.__str__(text), tuple(names), tuple(literals), quoted if len(names) > 1 else {})
+        slots = {name: signature.slots[name] for name in names}
+        # which says now, and not at the first call, if a default cannot be written
+        template.fill(signature.name, {name: None if one.is_needed else one.otherwise for name, one in slots.items()})
+        return template
+
+    @property
+    def begin(self) -> str:
+        """What all texts of this template begin with."""
+        return self._literals[0]
+
+    def fill(self, function: str, values: Mapping[str, object]) -> str:
+        """Give the text for these arguments, in full length. Raises `BadFunction` for a default that is no JSON."""
+        found: list[str] = []
+        for literal, name in zip(self._literals, self.names, strict=False):
+            said = _default(function, name, values[name])
+            found += literal, said.translate(self._quoted) if self._quoted else said
+        return "".join([*found, self._literals[-1]])
+
+
+def _said(value: object) -> str:
+    built = msgspec.to_builtins(value, str_keys=True)
+    return built if isinstance(built, str) else canonical(built).decode()
+
+
+def _percent(sign: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in sign.encode())
+
+
+def _unknown(name: str, signature: Signature) -> str:
+    if not name or name.isdecimal():
+        return "name the parameters in the braces"
+    bare = re.split(r"[.\[]", name, maxsplit=1)[0]
+    if bare != name:
+        return f"{{{name}}} looks into {bare!r}; give what you need of it a parameter of its own"
+    if name == signature.context:
+        return f"{name!r} is the context, which callers do not have"
+    return f"there is no parameter {name!r}; there is {', '.join(signature.slots) or 'none'}"

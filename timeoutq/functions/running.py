@@ -1,0 +1,259 @@
+"""What a worker runs for the calls of an app: `Calls(app)` is the handler.
+
+`App.worker` makes the worker. For each task that was claimed, `_Bench.run` reads the call, runs the function, and says
+how the task ends; `Calls.judge` says what becomes of a failure. The worker does the rest, as for any handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+from timeoutq import telling
+from timeoutq.arguments import Packed, delay_ms, shown
+from timeoutq.calls import Kept
+from timeoutq.errors import InvalidInput, TimeoutqError
+from timeoutq.functions import limits, outcomes
+from timeoutq.functions.batching import CallsBefore
+from timeoutq.functions.context import CallNext, Context, Middleware
+from timeoutq.functions.envelope import NO_OPTIONS, Secrets
+from timeoutq.functions.errors import MAY_FIT_LATER, BadArguments, Forged, UnknownFunction, UnknownSecret
+from timeoutq.functions.noting import Noting
+from timeoutq.functions.options import Limit
+from timeoutq.functions.sender import Posted, Sender
+from timeoutq.functions.task import Opened, TaskFunction
+from timeoutq.functions.threads import Threads
+from timeoutq.handlers import LEAVES_NO_ID, RESULTS, Lifespan, Place, Result, Serves, Unrun, Verdict
+from timeoutq.model import Ack, Lease, Task, Tasks, raw
+from timeoutq.retry import GiveUp, RetryPolicy
+from timeoutq.text import safe
+
+log = logging.getLogger(__name__)
+
+BACK_AFTER = (50, 100)
+"""Tenths of a second after which a call that this worker cannot run is offered again: a time between these two."""
+BACK_FOR = 3600.0
+"""Seconds for which such a call is offered to other workers; then it fails."""
+
+NEVER = RetryPolicy.of([])
+"""For calls that no further attempt can help."""
+UNCHECKED = Secrets()
+"""Reads a call without a look at its signature."""
+
+
+class Program(Protocol):
+    """What a worker needs of an app."""
+
+    secrets: Secrets
+    middlewares: list[Middleware]
+    life: Lifespan[Any] | None
+
+    @property
+    def functions(self) -> Mapping[str, TaskFunction[..., Any]]:
+        """The functions by their names."""
+        ...
+
+    @property
+    def sender(self) -> Sender:
+        """What puts calls."""
+        ...
+
+    def open(self, payload: object, queue: str, id: bytes, secrets: Secrets | None = None) -> Opened:
+        """Read the payload of a task that was claimed."""
+        ...
+
+    def follow(self, opened: Opened, queue: str, id: bytes, result: bytes) -> Posted | None:
+        """Give the call that follows a call which has ended with a result."""
+        ...
+
+
+class Calls(Serves):
+    """The handler of a worker that runs the calls of one app."""
+
+    def __init__(self, app: Program) -> None:
+        """Prepare; functions that the app gets later are run, too."""
+        self.app = app
+        self.lifespan = app.life
+
+    def __repr__(self) -> str:
+        return f"Calls({self.app!r})"
+
+    def serve(self, place: Place) -> Callable[[Lease], Awaitable[Result]]:
+        """Give what runs the calls of this queue."""
+        from timeoutq.functions.scheduling import declaring  # a program that only defines functions needs no client
+
+        place.publish({name: one.version for name, one in self.app.functions.items()})
+        place.declare(declaring(self.app, place.name, place.queue.flows))
+        return _Bench(self.app, place).run
+
+    def judge(self, lease: Lease, error: BaseException) -> Verdict | None:
+        """Say by which policy a call is tried again, and what is kept of its failure if it is given up."""
+        try:
+            opened = self.app.open(lease.payload, "", raw(lease.task), UNCHECKED)
+        except TimeoutqError:
+            return Verdict(NEVER, partial(_kept_failure, error))  # nobody can run it
+        policy = NEVER if isinstance(error, Forged | UnknownSecret) else opened.retry
+        return Verdict(policy, partial(_kept_failure, error) if opened.keep_result else None)
+
+
+class _Bench:
+    """Runs the calls of one queue."""
+
+    def __init__(self, app: Program, place: Place) -> None:
+        self._app = app
+        self._open = app.open
+        self._place = place
+        self._queue = place.name
+        self._middlewares = app.middlewares
+        self._threads: Threads | None = None
+        self._declared = limits.Declared()
+        self._declaring: dict[tuple[str, str], asyncio.Task[None]] = {}
+
+    async def run(self, lease: Lease) -> Result:
+        """Run one call: the whole way of a task, from its payload to its end."""
+        try:
+            opened = self._open(lease.payload, self._queue, raw(lease.task))
+        except MAY_FIT_LATER as error:
+            return self._unrun(error)
+        if opened.definition.is_plain and opened.options is NO_OPTIONS and not self._middlewares:
+            value = await opened.definition.function(*opened.args, **opened.kwargs)
+        else:
+            value = await self._within_runtime(lease, opened)
+        if value is None and not (opened.then or opened.keep_none):
+            return _end_without_result(opened)
+        return await self._end(lease, opened, value)
+
+    def _unrun(self, error: TimeoutqError) -> Unrun:
+        lacks = ""
+        if isinstance(error, UnknownFunction | BadArguments):
+            function = self._app.functions.get(error.function)
+            lacks = f"{error.function} {'-' if function is None else function.version[0]}"
+        delay = random.randint(*BACK_AFTER) / 10  # noqa: S311  # jitter, not a secret; few values, so that calls are few
+        return Unrun(delay, within=BACK_FOR, error=error, function=lacks)
+
+    # ---- around the function
+
+    def _context(self, lease: Lease, opened: Opened, line: Noting) -> Context[Any]:
+        name = opened.definition.signature.name
+        batch = None if opened.options.batch is None else CallsBefore(opened.options.batch, self._place.queue)
+        return Context(name, lease.task, lease.attempt, lease.fence, self._place.state, opened.tick, batch, line)
+
+    async def _within_runtime(self, lease: Lease, opened: Opened) -> Any:
+        seconds = opened.max_runtime
+        if seconds is None:
+            return await self._around(lease, opened)
+        off, is_over = self._place.limit(lease, seconds), False
+        try:
+            value = await self._around(lease, opened)
+        finally:
+            is_over = off()
+        if is_over:  # it was not cancelled, though it was to be
+            raise self._place.over(seconds, ": the event loop was blocked and could not cancel the function")
+        return value
+
+    async def _around(self, lease: Lease, opened: Opened) -> Any:
+        line = Noting(self._place, lease)
+        context = self._context(lease, opened, line)
+        try:
+            return await self._next(context, opened, 0)()
+        finally:
+            line.close()
+
+    def _next(self, context: Context[Any], opened: Opened, at: int) -> CallNext:
+        """Give what runs the middlewares from this one on, and then the function."""
+
+        async def call_next(given: Context[Any] | None = None, /) -> Any:
+            found = context if given is None else given
+            if not isinstance(found, Context):  # pyright: ignore[reportUnnecessaryIsInstance]  # what users pass
+                raise TypeError(f"a middleware writes `await call_next()`, or call_next(ctx), not {shown(found)}")
+            if at == len(self._middlewares):
+                return await self._call(found, opened)
+            return await self._middlewares[at](found, self._next(found, opened, at + 1))
+
+        return call_next
+
+    async def _call(self, context: Context[Any], opened: Opened) -> Any:
+        definition = opened.definition
+        limit = definition.settings.limit
+        if limit is not None:
+            await self._declare_limit(self._place.queue, definition.group_of_call(opened.args, opened.kwargs), limit)
+        args = opened.args if definition.signature.context is None else (context, *opened.args)
+        if definition.is_async:
+            return await definition.function(*args, **opened.kwargs)
+        if self._threads is None:
+            self._threads = Threads(f"{self._queue}-call", self._place.hangs)
+            self._place.at_end(self._threads.close)
+        found = await self._threads.run(context.task, partial(definition.function, *args, **opened.kwargs))
+        return await found if inspect.isawaitable(found) else found
+
+    async def _declare_limit(self, queue: Any, group: str | None, limit: Limit | None) -> None:
+        if group is None or limit is None or not self._declared.lacking(queue.name, {group: limit}):
+            return
+        key = queue.name, group
+        task = self._declaring.get(key)
+        if task is None:
+            task = self._declaring[key] = asyncio.ensure_future(self._declare(queue, {group: limit}))
+            task.add_done_callback(lambda done: self._have_declared(key, done))
+        await asyncio.shield(task)  # others wait for it, too: nobody goes on before the limit is kept
+
+    def _have_declared(self, key: tuple[str, str], done: asyncio.Task[None]) -> None:
+        del self._declaring[key]
+        _ = done.cancelled() or done.exception()  # if nobody waits any more, asyncio complains of an error unless asked
+
+    async def _declare(self, queue: Any, wanted: limits.Wanted) -> None:
+        try:
+            await queue.run(limits.declare(queue.name, queue.flows, wanted))
+            self._declared.note(queue.name, wanted)
+        except InvalidInput as error:
+            self._declared.note(queue.name, wanted, limits.REFUSED)  # so this is said seldom, not for each task
+            telling.say(
+                log, logging.WARNING, "queue %s: %s", queue.name, safe(str(error)), fields={"queue": queue.name}
+            )
+
+    # ---- how it ends
+
+    async def _end(self, lease: Lease, opened: Opened, value: Any) -> Result:
+        if isinstance(value, RESULTS):
+            return value
+        keeps_id, seconds = opened.keep_id, opened.keep_result
+        data = outcomes.encode(value, opened.definition.returns) if seconds or opened.then else None
+        put = await self._following(lease, opened, data) if opened.then and data is not None else ()
+        kept = data if seconds and (value is not None or opened.keep_none) else None
+        return Ack(put, result=kept, keep_result=seconds if kept is not None else None, keep_id=keeps_id)
+
+    async def _following(self, lease: Lease, opened: Opened, data: bytes) -> Tasks:
+        """Give the call that follows, to be put with the ack; one for another queue is put now.
+
+        If this runs again, the call that follows has the same id, so it is there once.
+        """
+        try:
+            call = self._app.follow(opened, self._queue, raw(lease.task), data)
+        except TimeoutqError as error:
+            raise GiveUp(f"what follows this call cannot be called: {error}") from error
+        if call is None:
+            return ()
+        task = Task(call.id, Packed(call.payload), call.group, priority=call.priority)
+        if call.limit is not None:
+            found = self._place.queue if call.queue == self._queue else self._place.find(call.queue)
+            if found is not None:
+                await self._declare_limit(found, call.group, call.limit)
+        if call.queue == self._queue:
+            return task
+        if not await self._place.put(call.queue, task):
+            await self._app.sender.aput([call])
+        return ()
+
+
+def _end_without_result(opened: Opened) -> Result:
+    if opened.leaves_no_id:
+        return LEAVES_NO_ID
+    return None if opened.keep_id is True else Ack(keep_id=opened.keep_id)
+
+
+def _kept_failure(error: BaseException) -> Kept:
+    return Kept(outcomes.failure(error), delay_ms(outcomes.KEEP_FAILURE, "keep_result"))

@@ -1,0 +1,112 @@
+"""Threads in which a worker calls functions that are a plain `def`, while a coroutine of the worker waits for each.
+
+`running.py` calls `run`. A thread cannot be stopped: a call that nobody waits for any more keeps its thread, and the
+next call gets another one. All but `_live` runs in the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import Context, copy_context
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+from timeoutq import forks
+
+PATIENCE = 5.0
+"""Seconds that a function may go on after it was to end; then its thread hangs."""
+
+
+@dataclass(slots=True, eq=False)
+class Threaded:
+    """One call in a thread."""
+
+    task: str
+    call: Callable[[], Any]
+    context: Context
+    over: asyncio.Future[None]
+    ended: bool = False
+    value: Any = None
+    error: BaseException | None = None
+
+
+class Threads:
+    """As many threads as there are calls at once; they live as long as the worker."""
+
+    def __init__(self, name: str, hangs: Callable[[str], None]) -> None:
+        """Prepare, in the event loop of the worker; `name` is what the names of the threads begin with.
+
+        `hangs` is called with the words when a function still runs though nobody has waited for it for a while.
+        """
+        self._name = name
+        self._hangs = hangs
+        self._loop = asyncio.get_running_loop()
+        self._generation = forks.generation
+        self._waiting: SimpleQueue[Threaded | None] = SimpleQueue()
+        self._done: deque[Threaded] = deque()
+        self._told = False
+        self._threads: int = 0
+        self._busy: int = 0
+        self._closed = False
+
+    async def run(self, task: str, call: Callable[[], Any]) -> Any:
+        """Call a function in a thread, with the caller's context; give what it returns, or raise what it raises.
+
+        `task` is the id of the task that the call is for. Raises `RuntimeError` if no thread can be started.
+        """
+        one = Threaded(task, call, copy_context(), self._loop.create_future())
+        if self._busy == self._threads:
+            threading.Thread(target=self._live, name=f"{self._name}-{self._threads}", daemon=True).start()
+            self._threads += 1
+        self._busy += 1
+        self._waiting.put(one)
+        try:
+            await one.over
+        except asyncio.CancelledError:
+            self._loop.call_later(PATIENCE, self._look, one)
+            raise
+        if one.error is not None:
+            raise one.error
+        return one.value
+
+    def close(self) -> None:
+        """End the threads that are free; those at work end with the process."""
+        self._closed = True
+        for _ in range(self._threads):
+            self._waiting.put(None)
+
+    def _look(self, one: Threaded) -> None:
+        if not one.ended and not self._closed:
+            what = f"the function of task {one.task!a:.80} still runs in its thread, {PATIENCE:g} s after it was to end"
+            self._hangs(what)
+
+    def _collect(self) -> None:
+        self._told = False
+        while self._done:
+            one = self._done.popleft()
+            self._busy -= 1
+            one.ended = True
+            if not one.over.done():  # if it is done, the coroutine was cancelled meanwhile
+                one.over.set_result(None)
+
+    # ---- in the threads
+
+    def _live(self) -> None:
+        while (one := self._waiting.get()) is not None:
+            try:
+                one.value = one.context.run(one.call)
+            except BaseException as error:  # whatever a function raises is the end of its call
+                one.error = error
+            if forks.generation != self._generation:
+                forks.leave(one.task, one.error)
+            self._done.append(one)
+            if not self._told:
+                self._told = True
+                with suppress(RuntimeError):  # the loop is closed already
+                    self._loop.call_soon_threadsafe(self._collect)
+            del one

@@ -1,0 +1,50 @@
+-- await: how tasks have ended; and for those that have not, note that a client waits. To look and to note is one step, so no end is
+-- missed. It ends early when the results are many bytes: ask for the rest again.
+-- KEYS  todos in_progress done failed scheduled done_at errors lock meta stats bell alarm
+-- PARTS open find results
+-- ARGV  1 call id   2 age of the call, ms   3 name of the client; empty to look only   4.. id *
+-- Reply {letters, one per id: t w p s it has not ended, and the client is noted; d f it is done or failed; u it is in no state;
+--       results of those that have ended, false where there is none; last errors of failed ones that have no result}
+local client, ids = ARGV[3], {unpack(ARGV, 4)}
+if client ~= '' and (#client > 64 or not string.find(client, '^[%w.:_-]+$')) then
+  return {err = 'CLIENT the name of a client is 1 to 64 of A-Z a-z 0-9 . : _ -'}
+end
+local where = find_all(ids)
+local letters, results, messages, open, bytes, last = {}, {}, {}, {}, 0, 0
+while last < #ids and bytes < 4194304 do
+  local some, names, at = {}, {}, {}
+  for i = last + 1, math.min(last + 8, #ids) do
+    local letter = where[i] or 'u'
+    letters[i], results[i], messages[i], last = letter, false, false, i
+    if string.find('twps', letter, 1, true) then
+      open[#open + 1] = ids[i]
+    else
+      some[#some + 1], names[#some + 1], at[#some + 1] = ids[i], result_of(ids[i]), i
+    end
+  end
+  local found = #some > 0 and redis.call('MGET', unpack(names)) or {}
+  for k = 1, #some do
+    local i, body = at[k], found[k]
+    results[i], bytes = body, bytes + (body and #body or 0)
+    if not body and letters[i] == 'f' then messages[i] = redis.call('HGET', errors, some[k]) end
+  end
+end
+if client ~= '' and #open > 0 then
+  local waits, rows = redis.call('HMGET', key('awaited'), unpack(open)), {}
+  for i = 1, #open do
+    local names = {client}
+    for name in string.gmatch(waits[i] or '', '%S+') do
+      -- of more than 16 clients, the one that came first is told no longer, and asks again by itself
+      if name ~= client and #names < 16 then names[#names + 1] = name end
+    end
+    local line = table.concat(names, ' ')
+    if line ~= waits[i] then rows[#rows + 1], rows[#rows + 2] = open[i], line end
+  end
+  if #rows > 0 then
+    redis.call('HLEN', stats)
+    even_when_full()
+    redis.call('HSET', key('awaited'), unpack(rows))
+    if not has('results') then use('results', true) end
+  end
+end
+return {table.concat(letters), results, messages}

@@ -1,0 +1,37 @@
+-- batches: what is known of batches: some by their names, a page of all, or the tasks of one.
+-- KEYS  lock meta
+-- PARTS open batch
+-- ARGV  1 call id   2 age of the call, ms   3 names, page or tasks   4 page: the cursor; tasks: the batch
+--       5 names: a name; page: about how many; tasks: the first place   6.. names: further names; tasks: the last place
+-- Reply {now ms, the next cursor, then for each batch: name, record, how many tasks, how many have not ended, how many have ended but not
+--       as done}; for tasks {now ms, how many tasks, then for each: place, o not ended d done l ended in another way, id}
+local kind, cursor, names = ARGV[3], '0', {}
+if kind == 'tasks' then
+  local reply, set = {now, (batch_counts(ARGV[4]))}, batch_key(ARGV[4])
+  local first, last = tonumber(ARGV[5]), tonumber(ARGV[6])
+  for letter, from in pairs({o = 0, d = DONE, l = LOST}) do
+    local rows = redis.call('ZRANGEBYSCORE', set, string.format('%.0f', from + first), string.format('%.0f', from + last), 'WITHSCORES')
+    for i = 1, #rows, 2 do
+      reply[#reply + 1] = tonumber(rows[i + 1]) - from
+      reply[#reply + 1] = letter
+      reply[#reply + 1] = rows[i]
+    end
+  end
+  return reply
+elseif kind == 'names' then
+  names = {unpack(ARGV, 5)}
+else
+  local page = redis.call('HSCAN', key('batches'), ARGV[4], 'COUNT', ARGV[5])
+  cursor = page[1]
+  for i = 1, #page[2], 2 do names[#names + 1] = page[2][i] end
+end
+local reply = {now, cursor}
+for i = 1, #names do
+  local text = redis.call('HGET', key('batches'), names[i])
+  if text then
+    local all, open, lost = batch_counts(names[i])
+    reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = names[i], text, all
+    reply[#reply + 1], reply[#reply + 2] = open, lost
+  end
+end
+return reply

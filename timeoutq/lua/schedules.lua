@@ -1,0 +1,29 @@
+-- schedules: what is known of schedules: those whose tick is due, some by their names, or a page of all.
+-- KEYS  lock meta
+-- PARTS open
+-- ARGV  1 call id   2 age of the call, ms   3 due, names or page   4 due: how many, at most; page: the cursor   5.. names: the names;
+--       page: about how many
+-- Reply {now ms, the next cursor, (schedule, its record or nil, its definition or nil) *}; a page ends where it has 4 MiB, and the
+--       last place of the reply is how many of the names were left out then
+if not has('schedules') then return {now, '0', 0} end
+local kind, cursor, names = ARGV[3], '0', {}
+if kind == 'due' then
+  names = redis.call('ZRANGEBYSCORE', key('ticks'), '-inf', now, 'LIMIT', 0, ARGV[4])
+elseif kind == 'names' then
+  names = {unpack(ARGV, 5)}
+else
+  local page = redis.call('HSCAN', key('ticked'), ARGV[4], 'COUNT', ARGV[5])
+  cursor = page[1]
+  for i = 1, #page[2], 2 do names[#names + 1] = page[2][i] end
+end
+local reply, bytes, told = {now, cursor}, 0, 0
+for i = 1, #names do
+  if bytes > 4194304 and kind == 'due' then break end
+  local text = redis.call('HGET', key('schedules'), names[i])
+  bytes, told = bytes + #(text or ''), told + 1
+  reply[#reply + 1] = names[i]
+  reply[#reply + 1] = redis.call('HGET', key('ticked'), names[i])
+  reply[#reply + 1] = text
+end
+reply[#reply + 1] = #names - told
+return reply

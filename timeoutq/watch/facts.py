@@ -1,0 +1,233 @@
+"""Gathers what doctor knows of a server and of a queue. Where a server refuses to tell, the facts stay empty.
+
+`doctor.py` judges the facts; `divided.py` has the facts of each shard gathered.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from timeoutq import flows
+from timeoutq.batches.flows import health as batches_health
+from timeoutq.errors import AccessDenied, SchemaMismatch, TimeoutqError
+from timeoutq.model import text
+from timeoutq.rights import HARMLESS, MAKING
+from timeoutq.schedules.flows import health
+from timeoutq.scripts import SIZES
+from timeoutq.sending import Flow, Send, Talk, answer, ask
+from timeoutq.shards import AnyQueue
+from timeoutq.why import LATELY, called, published
+
+SETTINGS = ("appendfsync", "bind", "protected-mode", "save", "set-max-intset-entries")
+"""What is asked of CONFIG GET; never all of it, for the password is among it."""
+
+WALK = 10
+"""How many calls of 500 ids doctor makes to look for tasks that are wrong; the cleaners look through all tasks."""
+
+CALLS = 500
+"""How many tasks of each state that waits doctor looks at, to see whose functions no worker has."""
+
+SOON = 30.0
+"""Seconds: a scheduled call that is due by then counts as one that waits. A worker that cannot run a call gives it back
+for less; for a call that is due tomorrow, a worker may yet come."""
+
+SAMPLE = 100
+"""How many of the sets of a queue with compact done doctor looks at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What was seen."""
+
+    url: str
+    info: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Empty where the server does not tell."""
+    config: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Empty where the server does not tell."""
+    clock_ms: float | None = None
+    """How far the server's clock is ahead of ours, ms; None where it does not tell."""
+    trip_ms: float = 0.0
+    script_error: str = ""
+    queue: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    user: str = ""
+    """Empty where the server does not tell."""
+    refused: Sequence[str] = ()
+    """Commands that this user may not run."""
+    pattern: str = "timeoutq:*"
+    """The keys of the queue; or of all queues, when none was named."""
+    named: bool = True
+    """Whether a queue was named."""
+    name: str = "QUEUE"
+    """The name of the queue, for cures; a placeholder when none was named."""
+    stem: str = "timeoutq:{QUEUE}:"
+    """What the names of the queue's keys begin with."""
+    keys: str = "allowed"
+    """Whether this user may use the queue's keys: `allowed`, `refused`, or `untried` when no command could be tried."""
+    foreign: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Keys of the queue that have a foreign type, and this type."""
+    crooked: Mapping[str, int] = field(default_factory=dict[str, int])
+    """What a short walk through the queue found wrong, by the words of `repairs.py`."""
+    compact: bool = False
+    """Whether the queue keeps fingerprints of its done tasks."""
+    large: tuple[int, int] = (0, 0)
+    """Of so many sets of fingerprints that were looked at (the second number), how many are no plain rows."""
+
+
+def gather(queue: AnyQueue, named: bool = True) -> Facts:
+    """Ask the server; where it refuses to tell, the facts stay empty, and the checks say what they could not see."""
+    facts = queue.run(of_queue(queue.talk, queue.run(of_server(queue.talk))))
+    if named:
+        return facts
+    return replace(facts, pattern="timeoutq:*", named=False, name="QUEUE")
+
+
+def of_server(talk: Talk) -> Flow[Facts]:
+    """Gather the facts about the server, or about the node of a cluster, that has this queue."""
+    (told,) = yield from _try(talk, [("INFO",)])
+    began = time.time()
+    (moment,) = yield from _try(talk, [("TIME",)])
+    ended = time.time()
+    ahead = None
+    if not isinstance(moment, BaseException):
+        ahead = (int(moment[0]) + int(moment[1]) / 1e6 - (began + ended) / 2) * 1000
+    user, config = (yield from _user(talk)), (yield from _config(talk))
+    refused, keys = yield from _refused(talk)
+    stem = talk.operations.key("")
+    return Facts(
+        url=talk.server.url, info={} if isinstance(told, BaseException) else told, config=config, clock_ms=ahead,
+        trip_ms=(ended - began) * 1000, user=user, refused=refused, keys=keys, pattern=f"{stem}*", stem=stem,
+        name=talk.operations.name,
+    )  # fmt: skip
+
+
+def of_queue(talk: Talk, server: Facts) -> Flow[Facts]:
+    """Add the facts about the queue to those about its server."""
+    error, found, compact = "", dict[str, Any](), False
+    try:
+        stats = yield from answer(talk, talk.operations.stats())
+        compact, uses = stats.compact, stats.settings.get("uses", "").split()
+        found = {"known": stats.known, "settings": dict(stats.settings), "next_deadline": stats.next_deadline,
+                 "next_due": stats.next_due, "in_progress": stats.in_progress, "scheduled": stats.scheduled,
+                 "durable": stats.durable,
+                 "schedules": (yield from health(talk)) if stats.has_schedules else None,
+                 "batches": (yield from batches_health(talk)) if "batches" in uses else None,
+                 "functions": (yield from _functions(talk, stats.now)),
+                 "paused": stats.paused, "workers": stats.workers, "now": stats.now}  # fmt: skip
+    except SchemaMismatch as mismatch:
+        error = f"schema: {mismatch}"
+    except TimeoutqError as refused:
+        error = str(refused)
+    foreign, crooked = (yield from _foreign(talk)), (yield from _crooked(talk))
+    large = (yield from _large(talk)) if compact else (0, 0)
+    return replace(
+        server, script_error=error, queue=found, foreign=foreign, crooked=crooked, compact=compact, large=large
+    )
+
+
+def _try(talk: Talk, commands: Sequence[tuple[Any, ...]]) -> Flow[list[Any]]:
+    # what the server says against a command stands in the place of its reply: it may hide much, and doctor goes on
+    reply = yield Send(commands, talk.at)
+    if isinstance(reply, BaseException):
+        raise talk.server.explain(reply)
+    return cast("list[Any]", reply)
+
+
+def _config(talk: Talk) -> Flow[dict[str, str]]:
+    config: dict[str, str] = {}
+    for reply in (yield from _try(talk, [("CONFIG", "GET", name) for name in SETTINGS])):
+        if isinstance(reply, BaseException):
+            continue
+        pairs: Any = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]  # a reply
+        config.update((_text(name), _text(value)) for name, value in pairs)
+    return config
+
+
+def _user(talk: Talk) -> Flow[str]:
+    (reply,) = yield from _try(talk, [("ACL", "WHOAMI")])
+    return talk.server.user if isinstance(reply, BaseException) else _text(reply)
+
+
+def _refused(talk: Talk) -> Flow[tuple[list[str], str]]:
+    # a user who is not allowed much may not ask ACL DRYRUN either: so each command is tried, on a key that nobody has
+    key = f"{talk.operations.key('doctor')}:{secrets.token_hex(8)}"
+
+    def spoken(name: str, words: Sequence[str | int]) -> tuple[str | int, ...]:
+        return (name, *(key if word == "KEY" else word for word in words))
+
+    def judged(replies: Mapping[str, Any]) -> None:
+        for name, reply in replies.items():
+            if isinstance(reply, BaseException) and isinstance(talk.server.explain(reply), AccessDenied):
+                # a server that names the keys has allowed the command
+                (keyless if re.search(r"\bkeys?\b", str(reply)) else refused).append(name)
+            elif "KEY" in {**HARMLESS, **MAKING}[name]:
+                keyed.append(name)
+
+    refused: list[str] = []
+    keyless: list[str] = []
+    keyed: list[str] = []
+    tried = list(HARMLESS)
+    judged(dict(zip(tried, (yield from _try(talk, [spoken(name, HARMLESS[name]) for name in tried])), strict=True)))
+    if "UNLINK" not in refused:  # else what they make would stay
+        making = [words for name in MAKING for words in (spoken(name, MAKING[name]), ("UNLINK", key))]
+        judged(dict(zip(MAKING, (yield from _try(talk, making))[::2], strict=True)))
+    return sorted(refused), "refused" if keyless else "allowed" if keyed else "untried"
+
+
+def _foreign(talk: Talk) -> Flow[dict[str, str]]:
+    kinds = {"SCARD": "set", "ZCARD": "zset", "HLEN": "hash", "LLEN": "list", "XLEN": "stream"}
+    wanted = {name: kinds[size] for size, names in SIZES.items() for name in names.split()} | {"meta": "hash"}
+    replies = yield from _try(talk, [("TYPE", talk.operations.key(name)) for name in wanted])
+    found = {
+        name: _text(reply) for name, reply in zip(wanted, replies, strict=True) if not isinstance(reply, Exception)
+    }
+    return {name: kind for name, kind in found.items() if kind not in (wanted[name], "none")}
+
+
+def _crooked(talk: Talk) -> Flow[dict[str, int]]:
+    try:
+        found, _ = yield from flows.repair(talk, mend=False, calls=WALK)
+    except TimeoutqError:  # another check reports this error
+        return {}
+    return dict(found)
+
+
+def _functions(talk: Talk, now: float) -> Flow[tuple[bool, dict[str, str]]]:
+    """Look at some calls that wait; say whether workers have told of functions, and of each function that no worker
+    which is alive has told of, the id of a call."""
+    key = talk.operations.key
+    sets = [("SSCAN", key(state), 0, "COUNT", CALLS) for state in ("todos", "waiting")]
+    times = ("ZRANGE", key("scheduled"), 0, CALLS - 1)
+    try:
+        *found, due, tells = yield from ask(talk, [*sets, times, ("EXISTS", key("functions"))])
+    except AccessDenied:  # another check reports this error
+        return False, {}
+    waiting: dict[str, str] = {}
+    for ids in (*(some[:CALLS] for _, some in found), due):
+        # payloads may be large: what one reply cannot hold is left out, and doctor stays quick
+        _, records = (yield from answer(talk, talk.operations.describe(ids))) if ids else (0, ())
+        for one in records:
+            name = called(one.payload)
+            if name is not None and (one.due is None or one.due < now + SOON):
+                waiting.setdefault(name, text(one.task))
+    if not waiting:
+        return bool(tells), {}
+    names = [name.encode("utf-8", "replace") for name in waiting]  # what a foreign hand has put may be no text
+    (told,) = yield from ask(talk, [("HMGET", key("functions"), *names)])
+    alive = [any(age <= LATELY for age, _, _ in published(one, now)) for one in told]
+    return bool(tells), {name: id for (name, id), is_run in zip(waiting.items(), alive, strict=True) if not is_run}
+
+
+def _large(talk: Talk) -> Flow[tuple[int, int]]:
+    key = talk.operations.key
+    replies = yield from _try(talk, [("OBJECT", "ENCODING", key(f"seen:{number}")) for number in range(SAMPLE)])
+    kinds = [_text(reply) for reply in replies if isinstance(reply, str | bytes)]
+    return sum(kind != "intset" for kind in kinds), len(kinds)
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
