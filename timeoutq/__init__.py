@@ -26,11 +26,13 @@ begins with what it is for.
     a verb       scripts calls replies operations confirming rights
     the server   address troubles deadlines patience names connection wire link cluster embedded
                  embedded_cluster
-    a call       sending flows reads division repairs why rooms hosts results schedules batches methods
-                 heartbeat keeper client
-    the worker   machine handlers found lifespan signals unending forks loopwatch cleaner refusals worker
-    processes    endings roster ledger process supervisor
-    on top       shards directory watch testing transfer carrying urls scrapy functions bench logs cli
+    a call       sending flows reads division repairs why rooms hosts results schedules batches events failures
+                 methods heartbeat keeper client
+    the worker   machine handlers found lifespan files signals unending forks loopwatch cleaner refusals health
+                 worker
+    processes    endings roster ledger responder process supervisor
+    on top       shards directory watch testing transfer carrying urls scrapy functions protocol gateway page push
+                 bench logs cli
 """
 
 from importlib import import_module
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from timeoutq.cleaner import Cleaner as Cleaner
     from timeoutq.client import AsyncQueue as AsyncQueue
     from timeoutq.client import Queue as Queue
+    from timeoutq.counts import Period as Period
     from timeoutq.counts import Sample as Sample
     from timeoutq.counts import Stats as Stats
     from timeoutq.errors import AccessDenied as AccessDenied
@@ -63,6 +66,10 @@ if TYPE_CHECKING:
     from timeoutq.errors import UnsafeServer as UnsafeServer
     from timeoutq.errors import WorkerBroken as WorkerBroken
     from timeoutq.errors import WrongResult as WrongResult
+    from timeoutq.events import Event as Event
+    from timeoutq.events import EventPage as EventPage
+    from timeoutq.failures import FailureKind as FailureKind
+    from timeoutq.failures import Moved as Moved
     from timeoutq.handlers import Handler as Handler
     from timeoutq.handlers import Lifespan as Lifespan
     from timeoutq.model import Ack as Ack
@@ -103,10 +110,12 @@ _HOMES = {
     "batches": "BatchInfo BatchPage",
     "cleaner": "Cleaner",
     "client": "AsyncQueue Queue",
-    "counts": "Sample Stats",
+    "counts": "Period Sample Stats",
     "errors": "AccessDenied BadSitemap BadUrl HandlerNotFound InvalidInput LeaseLost MissingExtra NotRedis "
     "NotReplicated ReadOnly SchemaMismatch ServerError ServerFull ShardsUnavailable TimeoutqError Unavailable "
     "UnsafeServer WorkerBroken WrongResult",
+    "events": "Event EventPage",
+    "failures": "FailureKind Moved",
     "handlers": "Handler Lifespan",
     "model": "Ack Answer Entry Failure HostInfo HostPage Lease Outcome Page Payload Politeness Record "
     "Release State Task TaskId TaskInfo Tasks WorkerInfo",

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar, cast
 
 from timeoutq.errors import InvalidInput
-from timeoutq.model import MAX_TIME_MS, Lease, Payload, Politeness, State, Task, TaskId, Tasks, text
+from timeoutq.model import MAX_TIME_MS, Deep, Lease, Payload, Politeness, State, Task, TaskId, Tasks, text
 
 T = TypeVar("T")
 
@@ -184,8 +184,8 @@ def unpack(data: bytes | None) -> Payload:
         return data[1:]
     try:
         return json.loads(data)
-    except (ValueError, RecursionError):
-        return data
+    except (ValueError, RecursionError) as error:
+        return Deep(data) if isinstance(error, RecursionError) else data
 
 
 def _plain_ids(tasks: list[object]) -> list[bytes] | None:

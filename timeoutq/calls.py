@@ -287,7 +287,7 @@ def lease_words(leases: Sequence[Lease]) -> tuple[list[bytes], list[Argument]]:
 
 
 def digest_of(verb: bytes, words: Sequence[Argument]) -> bytes:
-    # the same leases ended the same way are the same call, also when the caller asks again after an error
-    hashed = hashlib.blake2b(digest_size=12)
-    hashed.update(b"\0".join(word if isinstance(word, bytes) else str(word).encode() for word in words))
-    return verb + hashed.hexdigest().encode()
+    # the same leases ended the same way are the same call, also when the caller asks again after an error. Clients in
+    # other languages make it, too
+    told = b"\0".join(word if isinstance(word, bytes) else str(word).encode() for word in words)
+    return verb + hashlib.sha256(told).hexdigest()[:24].encode()

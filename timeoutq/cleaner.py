@@ -109,11 +109,11 @@ class Cleaner:
                     listener = self._listen_again(listener)
                 pause = 0.0
                 try:
-                    pause = await self._round()
+                    pause = await self.round()
                 except TimeoutqError:
                     async for attempt in waiting_for(self.queue.name, self._mends):
                         with attempt:
-                            pause = await self._round()
+                            pause = await self.round()
                 await self._sleep(pause)
                 if self.peers > 1:
                     await asyncio.sleep(random.uniform(0, min(0.02, 0.001 * self.peers)))  # noqa: S311  # jitter
@@ -149,7 +149,7 @@ class Cleaner:
     def _mends(self, error: BaseException) -> bool:
         return isinstance(error, TimeoutqError) and not flows.is_final(error, met=self.met)
 
-    async def _round(self) -> float:
+    async def round(self) -> float:
         """Do all that is due; give the number of seconds to sleep."""
         async with self._asking:
             return await self._do_due()

@@ -33,7 +33,7 @@ UNCONFIRMED = -1
 CONFIRMED = frozenset(
     {
         "put", "schedule", "restore", "claim", "extend", "ack", "fail", "release", "retry_failed", "forget", "host",
-        "restore_hosts", "set_schedule", "tick", "seal_batch", "restore_batch", "cancel",
+        "restore_hosts", "set_schedule", "tick", "seal_batch", "restore_batch", "cancel", "kind",
     }
 )  # fmt: skip
 """The scripts whose callers are told something that a failover must not undo: that tasks are in the queue, that leases

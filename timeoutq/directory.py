@@ -1,14 +1,15 @@
 """Which queues a server has, found by their keys; and which queue a mistyped name may have meant.
 
-Its callers are `timeoutq queues`, the completion of names in shells, and every command that gets an unknown queue. A
-server keeps no list of its queues, so all its keys are walked through (SCAN), a bounded number in each call.
+Its callers are `timeoutq queues`, the metrics, the completion of names in shells, and every command that gets an
+unknown queue. A server keeps no list of its queues, so all its keys are walked through (SCAN), a bounded number in each
+call.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import islice
@@ -20,7 +21,7 @@ from timeoutq.counts import Stats
 from timeoutq.errors import AccessDenied, TimeoutqError
 from timeoutq.operations import Operations
 from timeoutq.sending import Flow, Talk
-from timeoutq.shards import AnyQueue, looking
+from timeoutq.shards import AnyAsyncQueue, AnyQueue, looking
 from timeoutq.shards.root import Shards
 from timeoutq.troubles import is_sharded
 
@@ -77,13 +78,14 @@ def names(queue: AnyQueue) -> Iterator[list[str]]:
     for place in queue.run(reads.primaries(queue.talk)):
         cursor = reads.START
         while cursor is not None:
-            cursor, found = queue.run(_scan(queue.talk, cursor, place))
+            cursor, found = queue.run(scan(queue.talk, cursor, place))
             new = sorted({name for name in found if name not in met})
             met.update(new)
             yield new
 
 
-def _scan(talk: Talk, cursor: str, place: Where) -> Flow[tuple[str | None, list[str]]]:
+def scan(talk: Talk, cursor: str, place: Where) -> Flow[tuple[str | None, list[str]]]:
+    """Look at some keys of a node; give where the walk goes on, None at its end, and the names that were met."""
     (reply,) = yield from sending.ask(talk, [("SCAN", cursor, "MATCH", _PATTERN, "COUNT", KEYS_A_CALL)], place)
     following, keys = reply
     matches = (_META.fullmatch(key) for key in keys)
@@ -97,6 +99,40 @@ def look(queue: AnyQueue, found: Iterable[str]) -> Iterator[Listed]:
         for name, result in zip(part, _stats(queue, part), strict=True):
             if is_sharded(result):
                 yield queue.run(_sharded(queue.talk, name))
+            elif isinstance(result, TimeoutqError):
+                yield Listed(name, None, str(result))
+            elif result.exists or result.workers:
+                yield Listed(name, result)
+
+
+async def every_name(queue: AnyAsyncQueue) -> AsyncIterator[str]:
+    """Give all names of queues on the server of `queue`, in no order, for asyncio."""
+    met: set[str] = set()
+    for place in await queue.run(reads.primaries(queue.talk)):
+        cursor = reads.START
+        while cursor is not None:
+            cursor, found = await queue.run(scan(queue.talk, cursor, place))
+            for name in found:
+                if name not in met:
+                    met.add(name)
+                    yield name
+
+
+async def look_at(queue: AnyAsyncQueue, found: Sequence[str]) -> AsyncIterator[Listed]:
+    """Count the tasks of these queues, as `look` does, for asyncio."""
+    talk = queue.talk
+    for at in range(0, len(found), QUEUES_A_FLUSH):
+        part = found[at : at + QUEUES_A_FLUSH]
+        if talk.server.nodes:  # in a cluster, each queue has a slot of its own
+            results = [
+                (await queue.run(sending.settle(replace(talk, at=slot_of(name)), [Operations(name).stats()])))[0]
+                for name in part
+            ]
+        else:
+            results = await queue.run(sending.settle(talk, [Operations(name).stats() for name in part]))
+        for name, result in zip(part, results, strict=True):
+            if is_sharded(result):
+                yield await queue.run(_sharded(talk, name))
             elif isinstance(result, TimeoutqError):
                 yield Listed(name, None, str(result))
             elif result.exists or result.workers:

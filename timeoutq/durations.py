@@ -87,15 +87,26 @@ class Spans:
 
 
 def read(spans: Any) -> Durations | None:
-    """Add up the two spans of ten minutes that the queue keeps; if there is a gap between them, read the later one."""
-    found = sorted((_counts(flat) for flat in spans), key=lambda pair: pair[0])
+    """Tell of the two spans of ten minutes that the queue keeps; if there is a gap between them, of the later one."""
+    return summary(together(spans))
+
+
+def together(spans: Any) -> dict[int, int]:
+    """Add up the two spans that the queue keeps, as `read` does; give how many runs there were of each bucket."""
+    found = sorted((_counts(flat) for flat in spans[:2]), key=lambda pair: pair[0])
     newest = found[-1][0]
     counts: dict[int, int] = {}
     for at, some in found:
         if newest - at <= 1:
             for number, count in some.items():
                 counts[number] = counts.get(number, 0) + count
-    return summary(counts)
+    return counts
+
+
+def read_all(flat: Any) -> dict[float, int]:
+    """Give how many runs there were since the queue was made, by the upper bounds of their buckets, seconds."""
+    _, counts = _counts(flat)
+    return {bound(number): counts[number] for number in sorted(counts)}
 
 
 def _counts(flat: Any) -> tuple[int, dict[int, int]]:

@@ -527,7 +527,7 @@ def retry_all(talk: Talk) -> Flow[int]:
     """Make all failed tasks ready again; give their number."""
     moved = 0
     while True:
-        found = yield from answer(talk, talk.operations.retry_any())
+        found = yield from answer(talk, talk.operations.retry_any(talk.nonce))
         moved += found
         if found < BATCH:
             return moved

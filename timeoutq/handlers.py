@@ -88,7 +88,7 @@ class Judge(Protocol):
 
 @dataclass(kw_only=True)
 class Unrun(Release):
-    """A handler that `Serves` returns this for a task that only another worker can run.
+    """A handler that `Serves` returns this for a task that only another worker can run, or that nobody can run now.
 
     Such a release counts against no limit. Once `within` seconds have passed since the first such release after the
     last failed attempt, the task is not released any more: the attempt fails with `error`.
@@ -150,6 +150,10 @@ class Place(Protocol):
 
     def declare(self, schedules: Callable[[], Flow[None]] | None) -> None:
         """Have schedules declared in the queue by this, at the start and again each minute; None: there are none."""
+        ...
+
+    def pause(self, seconds: float) -> None:
+        """Have the worker claim nothing from this queue for so many seconds."""
         ...
 
     def is_cancelled(self, lease: Lease) -> bool:

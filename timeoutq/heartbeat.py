@@ -109,6 +109,8 @@ class Pulse:
         """Whether the server did not answer when it was asked last."""
         self.unheard = False
         """Whether the last sign of life was not heard, where signs of life go apart from extensions."""
+        self.answered = 0.0
+        """When the server has last answered, by the monotonic clock."""
         self.said: Mapping[str, object] = {}
         """What the worker has last said of itself."""
         self._queue = queue
@@ -162,6 +164,8 @@ class Pulse:
             words = "heartbeat of queue %s reaches the server again"
             telling.say(log, logging.INFO, words, self._queue, fields=self._fields)
         self.down = self.down and not spoke
+        if spoke:
+            self.answered = time.monotonic()
 
     def not_heard(self, error: Exception) -> None:
         """Note that a sign of life that goes apart was not heard: the next one comes soon."""
@@ -176,6 +180,7 @@ class Pulse:
             words = "heartbeat of queue %s is heard again"
             telling.say(log, logging.INFO, words, self._queue, fields=self._fields)
         self.unheard = False
+        self.answered = time.monotonic()
 
     def rest(self) -> float:
         """Give the seconds until the next round."""

@@ -18,6 +18,7 @@ from timeoutq import lifespan, telling, tracebacks
 from timeoutq.calls import BATCH
 from timeoutq.division import Division
 from timeoutq.endings import Told
+from timeoutq.health import Sheet
 from timeoutq.model import Lease, raw, text
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,8 @@ _TOLD_AT = _USED.size
 _WORDS_AT = _TOLD_AT + 1
 _TRACE_AT = _WORDS_AT + WORDS_BYTES
 _WORKER_AT = _TRACE_AT + tracebacks.MOST
-_SLOTS_AT = _WORKER_AT + TOKEN_BYTES
+_SHEET_AT = _WORKER_AT + TOKEN_BYTES
+_SLOTS_AT = _SHEET_AT + Sheet.SIZE
 
 
 def slots_for(concurrency: int, prefetch: int | None) -> int:
@@ -52,6 +54,8 @@ class SharedLedger:
         """Make room for as many leases; `keys_of` give their keys, as the division of each queue does."""
         self._slots = slots
         self._memory = mmap.mmap(-1, _SLOTS_AT + slots * _SLOT.size)
+        self.sheet = Sheet(self._memory, _SHEET_AT)
+        """Where the worker writes its signs of health."""
         self._used = [0]
         self._free: list[int] = []
         self._was_full = False
@@ -126,7 +130,7 @@ class SharedLedger:
     @property
     def worker(self) -> str:
         """The name of the process's worker; empty if the process ended before it had one."""
-        return self._memory[_WORKER_AT:_SLOTS_AT].rstrip(b"\0").decode()
+        return self._memory[_WORKER_AT:_SHEET_AT].rstrip(b"\0").decode()
 
     def tell(self, told: Told, words: str = "") -> None:
         """Note that the process ends on purpose, and its last words."""

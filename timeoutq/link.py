@@ -11,6 +11,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, Self, TypeVar, cast
 
@@ -472,8 +473,11 @@ class AsyncLink:
 
     async def _carry(self, connection: Any, packed: Sequence[bytes], size: int, alarm: asyncio.Timeout) -> float:
         road: Any = getattr(connection._writer, "transport", None)
-        if road is not None:  # fakeredis has none
-            _keep_little_unsent(road.get_extra_info("socket"))
+        plug = road and road.get_extra_info("socket")
+        if plug is None:
+            road = None  # fakeredis has no transport, or one without a socket, which cannot be set or aborted
+        else:
+            _keep_little_unsent(plug)
             # a piece is sent when the kernel has all of it
             road.set_write_buffer_limits(high=1, low=0)
         try:
@@ -582,6 +586,7 @@ class AsyncLink:
         for client in (self._client, self._bell):
             if client is not None:
                 await client.aclose()
-                await client.connection_pool.disconnect()
+                with suppress(*LINK_ERRORS):  # a connection that cannot be closed in time is gone all the same
+                    await client.connection_pool.disconnect()
                 for sentinel in _sentinels_of(client):
                     await sentinel.aclose()

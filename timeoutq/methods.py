@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from timeoutq import arguments, flows, reads, sending, tracebacks, why
 from timeoutq.arguments import How, TaskList
 from timeoutq.batches.flows import BatchFlows
 from timeoutq.calls import BATCH, Call, amount
 from timeoutq.confirming import UNCONFIRMED
-from timeoutq.counts import Sample, Stats
+from timeoutq.counts import Period, Sample, Stats
 from timeoutq.errors import InvalidInput, LeaseLost, TimeoutqError
+from timeoutq.events import EventFlows
+from timeoutq.events.setting import log_setting
+from timeoutq.failures.flows import FailureFlows
 from timeoutq.hosts.flows import HostFlows
 from timeoutq.model import (
     Answer,
@@ -98,6 +101,10 @@ class QueueFlows:
         """The flows of the room of the results."""
         self.batches = BatchFlows(talk)
         """The flows of the room of the batches."""
+        self.events = EventFlows(talk)
+        """The flows of the room of the event log."""
+        self.failures = FailureFlows(talk)
+        """The flows of the room of the failures."""
 
     # ---- tasks in
 
@@ -217,11 +224,11 @@ class QueueFlows:
 
     def retrial(self, tasks: tuple[Tasks, ...]) -> Flow[Outcome]:
         """Make these failed tasks ready again; answer for each of them."""
-        return self._by_id(tasks, lambda talk, part: talk.operations.retry_failed(part), everywhere=True)
+        return self._by_id(tasks, lambda talk, part: talk.operations.retry_failed(part, talk.nonce), everywhere=True)
 
     def forget(self, tasks: tuple[Tasks, ...]) -> Flow[Outcome]:
         """Remove tasks from every state."""
-        return self._by_id(tasks, lambda talk, part: talk.operations.forget(part), everywhere=True)
+        return self._by_id(tasks, lambda talk, part: talk.operations.forget(part, talk.nonce), everywhere=True)
 
     def cancel(self, tasks: tuple[Tasks, ...], by: str) -> Flow[Outcome]:
         """Cancel tasks that have not ended; `by` says who does."""
@@ -250,6 +257,15 @@ class QueueFlows:
         """Read some entries of a state in no order; an entry that stays in the state is never missed."""
         return reads.entries(self.talk, state, cursor)
 
+    def exported(self, states: Sequence[State | str]) -> list[tuple[State, bool]]:
+        """Say which states an export goes through: each of them, and whether the caller has named it."""
+        named = [arguments.state(state) for state in states]
+        return [(state, bool(named)) for state in named or State]
+
+    def rows(self, state: tuple[State, bool], cursor: str) -> Flow[tuple[list[dict[str, Any]], str | None]]:
+        """Read some tasks of a state as an export tells of them; the state as `exported` gives it."""
+        return reads.rows(self.talk, *state, cursor)
+
     def stats(self) -> Flow[Stats]:
         """Count all states, and read counters and settings."""
         return sending.answer(self.talk, self.talk.operations.stats())
@@ -258,9 +274,15 @@ class QueueFlows:
         """Read the signs of life of workers."""
         return reads.workers(self.talk)
 
-    def history(self) -> Flow[list[Sample]]:
-        """Read the counters of the last twenty minutes, the oldest first."""
-        return reads.history(self.talk)
+    @overload
+    def history(self, by: None = None) -> Flow[list[Sample]]: ...
+    @overload
+    def history(self, by: str | None) -> Flow[list[Sample] | list[Period]]: ...
+    def history(
+        self, by: str | None = None
+    ) -> Flow[list[Sample]] | Flow[list[Period]] | Flow[list[Sample] | list[Period]]:
+        """Read the counters of the last twenty minutes; or minutes, or hours, with the sizes of states."""
+        return reads.history(self.talk) if by is None else reads.periods(self.talk, reads.by_word(by))
 
     def errors(self, n: int) -> Flow[list[Failure]]:
         """Read the last errors, the newest first."""
@@ -278,10 +300,21 @@ class QueueFlows:
         """Give out tasks again."""
         return self._configure({"paused": b"0"})
 
-    def configure(self, keep_done: object, max_crashes: object, politeness: object, durable: object) -> Flow[None]:
+    def configure(
+        self,
+        keep_done: object,
+        max_crashes: object,
+        politeness: object,
+        durable: object,
+        events: object = None,
+        level: object = None,
+    ) -> Flow[None]:
         """Change settings of the queue; None leaves a setting as it is."""
         given = {"keep_done": keep_done, "max_crashes": max_crashes, "politeness": politeness, "durable": durable}
-        return self._configure(arguments.settings(given))
+        settings = arguments.settings(given)
+        if (of_log := log_setting(events, level)) is not None:
+            settings["events"] = of_log
+        return self._configure(settings)
 
     def be_polite(self, rules: Politeness) -> Flow[None]:
         """Make the queue polite, if nobody has said yet whether it is."""
@@ -325,7 +358,7 @@ class QueueFlows:
         return flows.ack_put(self.talk, lease, found, again_ms, payload)
 
     def _pull(self, n: int) -> Flow[list[Task]]:
-        return sending.answer(self.talk, self.talk.operations.pull(n))
+        return sending.answer(self.talk, self.talk.operations.pull(n, self.talk.nonce))
 
     def _sum(self, flow: Callable[..., Flow[int]], *words: int) -> Flow[int]:
         return flow(self.talk, *words)

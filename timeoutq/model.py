@@ -22,6 +22,10 @@ Payload = Any
 """A value that `json` can write, or `bytes`; `None` is no payload."""
 
 
+class Deep(bytes):
+    """A payload that begins as JSON, and is nested too deeply to be read here."""
+
+
 @dataclass(frozen=True, slots=True, init=False)
 class Task:
     """A task: its id, and what goes with the id. A `Task` may stand wherever an id may, and `pull` gives such tasks.

@@ -271,6 +271,7 @@ class Operations:
         most: int = 0,
         within_ms: int = 0,
         functions: Sequence[str] = (),
+        deadline_ms: int = 0,
     ) -> list[Call[Outcome]]:
         """Build the calls that give leases back.
 
@@ -280,9 +281,12 @@ class Operations:
         `functions` has, for each lease, the function of its call and the digest of the version that this worker has, or
         `-`, with a blank between: the task waits only for a moment if another worker has another version, and
         the answer is `ELSEWHERE`.
+
+        With `deadline_ms`, only those are given back that run until then: a lease that was extended is `LOST`.
         """
         options: Words = []
-        for name, value in (("delay", delay_ms), ("block", block_ms), ("most", most), ("within", within_ms)):
+        given = {"delay": delay_ms, "block": block_ms, "deadline": deadline_ms, "most": most, "within": within_ms}
+        for name, value in given.items():
             if value:
                 options += section(name, value)
         calls: list[Call[Outcome]] = []
@@ -355,21 +359,22 @@ class Operations:
 
     # ---- tasks out, one way or another
 
-    def pull(self, n: int) -> Call[list[Task]]:
+    # an event log names who calls by the id of the call; these verbs need none for anything else
+    def pull(self, n: int, nonce: Callable[[], bytes] = bytes) -> Call[list[Task]]:
         """Build the call that takes up to 500 tasks for good; it is never sent twice."""
-        return self.call("pull", [min(n, BATCH)], replies.pulled, replayable=False)
+        return self.call("pull", [min(n, BATCH)], replies.pulled, id=nonce(), replayable=False)
 
-    def retry_failed(self, tasks: tuple[Tasks, ...]) -> list[Call[Outcome]]:
+    def retry_failed(self, tasks: tuple[Tasks, ...], nonce: Callable[[], bytes] = bytes) -> list[Call[Outcome]]:
         """Build the calls that make these failed tasks ready again."""
-        return [self.call("retry_failed", [BATCH, *ids], replies.outcome(ids)) for ids in _only_ids(tasks)]
+        return [self.call("retry_failed", [BATCH, *ids], replies.outcome(ids), id=nonce()) for ids in _only_ids(tasks)]
 
-    def retry_any(self) -> Call[int]:
+    def retry_any(self, nonce: Callable[[], bytes] = bytes) -> Call[int]:
         """Build the call that makes any 500 failed tasks ready again."""
-        return self.call("retry_failed", [BATCH], int)
+        return self.call("retry_failed", [BATCH], int, id=nonce())
 
-    def forget(self, tasks: tuple[Tasks, ...]) -> list[Call[Outcome]]:
+    def forget(self, tasks: tuple[Tasks, ...], nonce: Callable[[], bytes] = bytes) -> list[Call[Outcome]]:
         """Build the calls that remove tasks from every state."""
-        return [self.call("forget", ids, replies.outcome(ids)) for ids in _only_ids(tasks)]
+        return [self.call("forget", ids, replies.outcome(ids), id=nonce()) for ids in _only_ids(tasks)]
 
     def cancel(self, tasks: tuple[Tasks, ...], by: bytes, nonce: Callable[[], bytes]) -> list[Call[Outcome]]:
         """Build the calls that cancel tasks; `by` says who does."""

@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -24,7 +25,9 @@ from timeoutq.arguments import class_name, error_words
 from timeoutq.client import AsyncDriver, twin
 from timeoutq.endings import Order, Told
 from timeoutq.errors import TimeoutqError, WorkerBroken
+from timeoutq.health import Sheet, judge
 from timeoutq.model import Lease
+from timeoutq.responder import Responder
 from timeoutq.tracebacks import read_traceback, trace
 from timeoutq.worker import Worker
 
@@ -104,6 +107,24 @@ def run_worker(
             escaped = error
             _end_after(runner.get_loop(), worker, mains[0], error)
             raise WorkerBroken(_broken_words(worker, error, running)) from error
+
+
+def run_alone(make: Callable[[], Worker], health: tuple[str, int] | None = None) -> int:
+    """Run a worker as `run_worker` does for a command that has no supervisor.
+
+    `health` is where to answer health checks, see `responder.py`, in a thread that a blocked event loop does not stop.
+    """
+    if health is None:
+        return run_worker(make, alone=True)
+    sheet = Sheet()
+
+    def watched() -> Worker:
+        worker = make()
+        worker.sheet = sheet
+        return worker
+
+    with Responder(health, lambda: judge(sheet.read(), time.monotonic())):
+        return run_worker(watched, alone=True)
 
 
 def _broken_words(worker: Worker, error: BaseException, running: list[Lease]) -> str:

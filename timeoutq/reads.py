@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from timeoutq import arguments, replies
 from timeoutq.calls import BATCH, Command
-from timeoutq.counts import Sample
-from timeoutq.errors import InvalidInput
-from timeoutq.model import Entry, Failure, Page, State, WorkerInfo
-from timeoutq.sending import LAST_START, Flow, Nodes, Talk, a_moment, ask
+from timeoutq.confirming import UNCONFIRMED
+from timeoutq.counts import Period, Sample, periods_of
+from timeoutq.errors import InvalidInput, ServerError
+from timeoutq.model import Entry, Failure, Page, State, WorkerInfo, text
+from timeoutq.sending import LAST_START, Flow, Nodes, Talk, a_moment, answer, ask
 from timeoutq.troubles import is_hopeless
 
 if TYPE_CHECKING:
@@ -126,14 +128,15 @@ def _untimed(talk: Talk, state: State, cursor: str, n: int) -> Flow[tuple[list[E
         raise unlisted(talk.operations.name)
     following, ids = reply
     if state is State.FAILED and ids:
-        found = yield from _failed(talk, ids)
+        found = yield from failed(talk, ids)
     else:
         (levels,) = yield from _kept(talk, ids, "priorities")
         found = [replies.read_entry(id, level=level) for id, level in zip(ids, levels, strict=True)]
     return found, next_cursor(following)
 
 
-def _failed(talk: Talk, ids: Sequence[bytes]) -> Flow[list[Entry]]:
+def failed(talk: Talk, ids: Sequence[bytes]) -> Flow[list[Entry]]:
+    """Read the last errors of failed tasks, one or more, with their tracebacks."""
     lines, counts, digests, levels = yield from _kept(talk, ids, "errors", "releases", "traces", "priorities")
     # many tasks have failed in the same place: their common traceback is fetched once
     wanted = list({digest for digest in digests if digest})
@@ -145,6 +148,30 @@ def _failed(talk: Talk, ids: Sequence[bytes]) -> Flow[list[Entry]]:
         replies.read_entry(id, error=line, releases=count, trace=texts.get(digest), level=level)
         for id, line, count, digest, level in zip(ids, lines, counts, digests, levels, strict=True)
     ]
+
+
+def rows(talk: Talk, state: State, named: bool, cursor: str) -> Flow[tuple[list[dict[str, Any]], str | None]]:
+    """Read some tasks of a state as an export tells of them, in no order.
+
+    Done tasks of which no ids are kept are none; if the caller has `named` the state, they raise `InvalidInput`.
+    """
+    ops = talk.operations
+    if state is State.DONE and not (yield from keeps_ids(talk)):
+        if named:
+            raise unlisted(ops.name)
+        return [], None
+    verb, name = ("ZSCAN", "scheduled") if state is State.SCHEDULED else ("SSCAN", state.value)
+    (reply,) = yield from ask(talk, [(verb, ops.key(name), cursor, "COUNT", BATCH)])
+    following, found = reply
+    ids = [id for id, _ in pairs_of(found)] if state is State.SCHEDULED else list(found)
+    told, at = list[dict[str, Any]](), 0
+    while at < len(ids):
+        looked, records = yield from answer(talk, ops.describe(ids[at : at + BATCH]), UNCONFIRMED)
+        at += looked
+        for record in records:
+            if record.state is state:
+                told.append({**asdict(record), "task": text(record.task), "state": state.value})
+    return told, next_cursor(following)
 
 
 def pairs_of(found: Any) -> list[tuple[Any, Any]]:
@@ -179,6 +206,36 @@ def history(talk: Talk) -> Flow[list[Sample]]:
     (lines,) = yield from ask(talk, [("LRANGE", talk.operations.key("history"), 0, 119)])
     samples = [replies.read_sample(line) for line in reversed(lines)]
     return [sample for sample in samples if sample.at]
+
+
+LENGTHS = {"minute": ("minutes", 60, 1440), "hour": ("hours", 3600, 2160)}
+"""Of each kind of period: the key, how many seconds it lasts, and how many of them are kept."""
+
+
+def by_word(by: object) -> str:
+    """Check which periods a history is of."""
+    found = next((word for word in LENGTHS if arguments.is_word(by, word)), None)
+    if found is None:
+        raise InvalidInput(f'by= is "minute" or "hour", not {arguments.shown(by)}')
+    return found
+
+
+def periods(talk: Talk, by: str) -> Flow[list[Period]]:
+    """Read the minutes of the last day, or the hours of the last 90 days, the oldest first, with what is now."""
+    name, length, most = LENGTHS[by]
+    # the lines come first: so no line is newer than the counters that are added to them
+    lines, moment = yield from ask(talk, [("LRANGE", talk.operations.key(name), 0, most - 1), ("TIME",)])
+    noted = [one for line in lines if (one := replies.read_noted(line)) is not None]
+    latest, now = None, float(moment[0])
+    try:
+        stats = yield from answer(talk, talk.operations.stats())
+    except ServerError:  # a state is of a foreign type: what was noted can still be told
+        pass
+    else:
+        if lines or stats.exists:
+            latest, now = stats.noted, stats.now
+    # a script that adds a line to a full list removes the oldest one
+    return periods_of(noted, latest, now, length, most, whole=len(lines) < most)
 
 
 def errors(talk: Talk, n: int) -> Flow[list[Failure]]:

@@ -22,6 +22,8 @@ WORDS = {
     "tickless": "whose next tick is not the one of its record",
     "undefined": "that have lost their definition",
     "unsettled": "whose tasks and record do not agree",
+    "ungrouped": "failed, and counted by no kind of failure",
+    "mistaken": "counted by a kind of failure that is not theirs",
     "unserved": "waiting for hosts on a queue that is not polite",
 }
 """What is wrong with a task, by the word that the script uses."""

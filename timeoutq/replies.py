@@ -13,8 +13,9 @@ from typing import Any, cast
 
 from timeoutq import arguments
 from timeoutq.calls import Call
-from timeoutq.counts import Sample, Stats
+from timeoutq.counts import Noted, Sample, Stats
 from timeoutq.durations import read as read_durations
+from timeoutq.durations import read_all
 from timeoutq.model import (
     MAX_TIME_MS,
     Ended,
@@ -188,6 +189,13 @@ def claimed(
             for i, (name, failed, lost, body) in enumerate(zip(names, failures, crashes, bodies, strict=True))
         ],
     )
+
+
+def flat(fields: Any) -> Sequence[bytes]:
+    """Give fields with their values as one list: redis-py makes a dict of them where it knows the command."""
+    if isinstance(fields, dict):
+        return [word for pair in cast("dict[bytes, bytes]", fields).items() for word in pair]
+    return fields or ()
 
 
 def pulled(reply: Any) -> list[Task]:
@@ -372,6 +380,7 @@ def stats(reply: Any) -> Stats:
         hosts=hosts,
         next_turn=when(turn),
         durations=read_durations(spans),
+        ran=read_all(spans[2]),
     )
 
 
@@ -413,6 +422,15 @@ def read_sample(line: bytes) -> Sample:
     """Read a line of `history`; the time is 0 where the line cannot be read."""
     at, *counts = (line.split() + [b""] * 6)[:6]
     return Sample(when(at) or 0.0, *map(whole, counts))
+
+
+def read_noted(line: bytes) -> Noted | None:
+    """Read a line of `minutes` or `hours`; None where the line cannot be read."""
+    at, *counts = line.split() or [b""]
+    found = when(at)
+    if not found or len(counts) != 11 or not all(count.isdigit() for count in counts):
+        return None
+    return Noted(found, *map(whole, counts))
 
 
 def read_failure(line: bytes) -> Failure:

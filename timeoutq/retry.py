@@ -44,6 +44,9 @@ Stop = stop_base | Callable[[RetryCallState], bool]
 LONGEST = 366 * 86_400.0
 """The longest wait of a policy, seconds; a longer wait is cut. Tenacity's own `max` is 146 million years."""
 
+COUNTED = 100_000
+"""The most attempts of which a wait is told: waits compute powers of the number, and a damaged one has any size."""
+
 _DELAYS: tuple[type, ...] = (stop_after_delay, *filter(None, (getattr(tenacity, "stop_before_delay", None),)))
 
 
@@ -185,15 +188,15 @@ class RetryPolicy:
         """Say in how many seconds the task is tried again; None means give up. `attempt` is 1 after the first failure.
 
         `GiveUp` gives up. `Retry(after=…)` sets the wait, but the policy may still give up. For exception groups, see
-        `decision`. A wait above a year is cut to a year. Raises `InvalidInput` when the policy itself raises an error,
-        or gives a value that is not a wait.
+        `decision`. A wait above a year is cut to a year. For an attempt above 100,000, the wait is that of attempt
+        100,000. Raises `InvalidInput` when the policy itself raises an error, or gives a value that is not a wait.
         """
         decides = decision(error)
         if isinstance(decides, GiveUp):
             return None
         exception = TaskFailed(error) if isinstance(error, str) else error
         state = RetryCallState(_NOBODY, None, (), {})
-        state.attempt_number = attempt
+        state.attempt_number = min(attempt, COUNTED)
         state.set_exception((type(exception), exception, None))
         try:
             # the wait comes first, as in tenacity, because a stop may look at the wait
@@ -202,6 +205,7 @@ class RetryPolicy:
             else:
                 wait = self.wait(state)
             state.upcoming_sleep = wait
+            state.attempt_number = attempt
             if self.stop(state):
                 return None
         except Exception as cause:

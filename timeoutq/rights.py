@@ -49,8 +49,10 @@ HARMLESS: Mapping[str, Sequence[str | int]] = {
     "WAIT": (0, 1),
     "XADD": ("KEY", "NOMKSTREAM", "*", "x", "x"),
     "XLEN": ("KEY",),
+    "XRANGE": ("KEY", "-", "+", "COUNT", 1),
     "XREAD": ("COUNT", 1, "STREAMS", "KEY", "0"),
     "XREVRANGE": ("KEY", "+", "-", "COUNT", 1),
+    "XTRIM": ("KEY", "MAXLEN", 1),
     "ZADD": ("KEY", "XX", 1, "x"),
     "ZCARD": ("KEY",),
     "ZCOUNT": ("KEY", 0, 0),
@@ -64,6 +66,7 @@ HARMLESS: Mapping[str, Sequence[str | int]] = {
     "ZREM": ("KEY", "x"),
     "ZSCAN": ("KEY", 0),
     "ZREVRANGE": ("KEY", 0, 0),
+    "ZREVRANGEBYSCORE": ("KEY", 0, 0),
     "ZSCORE": ("KEY", "x"),
 }
 """The commands that can be tried with arguments that change nothing as long as KEY does not exist."""
@@ -93,6 +96,7 @@ OWN = frozenset(
         "XREAD",
         "XREVRANGE",
         "ZREVRANGE",
+        "ZREVRANGEBYSCORE",
     }
 )
 """The commands that only the client sends; no script needs them (`repair` uses SCAN where it may)."""

@@ -44,6 +44,11 @@ class Roster:
         """Whether no process is left, and none is to be started."""
         return not (self._places or self.due)
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the processes were asked to stop."""
+        return self._stopping_since is not None
+
     def next_look(self, now: float) -> float:
         """Give the moment at which something may have to be done, even if no signal comes."""
         times = [now + LOOK_EVERY, *self.due]

@@ -232,8 +232,8 @@ def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[li
     otherwise the call is sent again, and ends in `NotReplicated`. `confirming.py` says which calls wait on a durable
     queue. With `UNCONFIRMED` in the place of `replicas`, none waits.
 
-    The usual case is short: one call without a date, answered at the first attempt. Everything else is judged in
-    `_settle`.
+    The usual case is short: one call that no replica must confirm, answered at the first attempt. Everything else is
+    judged in `_settle`.
     """
     if not calls:
         return []  # an event loop would wait for the reply to nothing
@@ -248,8 +248,9 @@ def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[li
     waits = replicas > 0 or (
         (durable.replicas > 0 or began >= durable.until) and replicas == 0 and any(c.name in CONFIRMED for c in calls)
     )
-    if len(calls) == 1 and not waits and calls[0].dated is None and calls[0].expects is None:
-        given = yield Send((calls[0].command(),), talk.at)
+    if len(calls) == 1 and not waits and calls[0].expects is None and (calls[0].dated is None or talk.clock.now_ms):
+        not_after = _last_moment(talk, talk.deadline * ATTEMPT + calls[0].weight / SLOWEST)
+        given = yield Send((calls[0].command(not_after=not_after),), talk.at)
         value: Any = given if isinstance(given, BaseException) else given[0]
         if not isinstance(value, BaseException):
             return [calls[0].read(value)]
@@ -402,13 +403,10 @@ def _settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int, given: Any, b
         if talk.clock.now_ms == 0 and any(calls[i].dated is not None for i in flush.open):
             yield from _ask_time(talk)
         elapsed = time.monotonic() - began
-        # an attempt is waited for as long as `left`; then the next attempt asks again. The server refuses a dated call
-        # a tenth earlier: so the call never runs when nobody waits any more, because of the way back or of rounding
+        # an attempt is waited for as long as `left`; then the next attempt asks again
         left = min(talk.deadline - elapsed, talk.deadline * ATTEMPT)
         if given is None:
-            now_ms = talk.clock.now_ms
-            commands = flush.commands(elapsed, now_ms + int((left + carried) * 900) if now_ms else 0, left)
-            given = yield Send(commands, talk.at)
+            given = yield Send(flush.commands(elapsed, _last_moment(talk, left + carried), left), talk.at)
         flush.judge(given)
         given = None
         tries += 1
@@ -436,6 +434,16 @@ def _settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int, given: Any, b
     if flush.unconfirmed and flush.error is None:
         connected = yield from count_replicas(talk)
     return flush.end(connected)
+
+
+def _last_moment(talk: Talk, seconds: float) -> int:
+    """Give the moment, ms of the server's clock, after which the server refuses a dated call; 0: the clock is unknown.
+
+    It comes after nine tenths of the `seconds` for which the call is waited for: so the call never runs when nobody
+    waits any more, because of the way back or of rounding.
+    """
+    now_ms = talk.clock.now_ms
+    return now_ms + int(seconds * 900) if now_ms else 0
 
 
 def count_replicas(talk: Talk) -> Flow[int | None]:

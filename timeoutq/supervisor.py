@@ -26,9 +26,11 @@ from timeoutq.client import AsyncDriver, Driver, twin
 from timeoutq.confirming import UNCONFIRMED
 from timeoutq.endings import Order, Told
 from timeoutq.errors import InvalidInput, TimeoutqError
+from timeoutq.health import Crew, Verdict, judge_all, worked_at
 from timeoutq.ledger import SharedLedger
 from timeoutq.model import Answer, Lease
 from timeoutq.process import Orders, run_worker
+from timeoutq.responder import Responder
 from timeoutq.roster import Roster
 from timeoutq.worker import Worker
 
@@ -55,6 +57,8 @@ class Job:
     slots: int
     """How many leases a worker may hold at most."""
     drain_deadline: float = 25.0
+    health: tuple[str, int] | None = None
+    """Where the supervisor answers health checks for all processes; see `responder.py`."""
 
 
 def supervise(job: Job) -> tuple[int, str]:
@@ -93,9 +97,10 @@ class _Signals:
             signal.signal(number, signal.SIG_IGN)
         self.close()
 
-    def wait(self, seconds: float) -> list[int]:
-        """Wait for signals, at most `seconds`; give their numbers in the order in which they came."""
-        select.select([self._reading], [], [], max(0.0, seconds))
+    def wait(self, seconds: float, responder: Responder | None = None) -> list[int]:
+        """Wait for signals, at most `seconds`, or for requests; give the numbers of signals in the order they came."""
+        heard = [self._reading] if responder is None else [self._reading, responder.fileno()]
+        select.select(heard, [], [], max(0.0, seconds))
         with suppress(BlockingIOError):
             return list(os.read(self._reading, 4096))
         return []
@@ -152,21 +157,36 @@ class _Supervisor:
         self._traces: set[str] = set()
         self._away_until = dict.fromkeys(self._queues, 0.0)
         self._fields = {"queue": self._name}
+        # no thread: a process that forks must not have any
+        self._responder = None if job.health is None else Responder(job.health, self._health)
+        self._worked, self._died = time.monotonic(), 0.0
 
     def run(self) -> tuple[int, str]:
         roster = self._roster
         try:
             while not roster.is_over:
                 self._start_due()
-                for number in self._signals.wait(roster.next_look(time.monotonic()) - time.monotonic()):
+                rest = roster.next_look(time.monotonic()) - time.monotonic()
+                for number in self._signals.wait(rest, self._responder):
                     self._hear(number)
+                if self._responder is not None:
+                    self._responder.turn(0)
                 self._reap()
                 self._kill_overdue()
         finally:
             for pid in self._children:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+            if self._responder is not None:
+                self._responder.close()
         return roster.code, roster.words
+
+    def _health(self) -> Verdict:
+        now, signs = time.monotonic(), {pid: child.ledger.sheet.read() for pid, child in self._children.items()}
+        self._worked = max([self._worked, *map(worked_at, signs.values())])
+        lease = min(queue.timeout for queue in self._queues)
+        crew = Crew(self._job.processes, lease, self._worked, self._died, stopping=self._roster.is_stopping)
+        return judge_all(crew, signs, now)
 
     def _tell(self, level: int, pid: int, message: str, *words: object) -> None:
         telling.say(log, level, message, *words, fields={**self._fields, "child": pid})
@@ -231,6 +251,8 @@ class _Supervisor:
             os.close(writing)
             for child in self._children.values():
                 child.end()
+            if self._responder is not None:
+                self._responder.close()
             os.setpgid(0, 0)  # Ctrl-C in a terminal reaches the parent alone
             _read_nothing()
             orders = Orders(reading)
@@ -259,6 +281,7 @@ class _Supervisor:
 
     def _signed(self, ledger: SharedLedger) -> Worker:
         worker = self._job.make(ledger)
+        worker.sheet = None if self._job.health is None else ledger.sheet
         ledger.sign(worker.queue.worker)
         return worker
 
@@ -310,7 +333,9 @@ class _Supervisor:
         fields: dict[str, Any] = {**self._fields, "child": child.pid, "code": code}
         fields["worker"] = child.ledger.worker or None  # None if the process ended before it had a worker
         died = ""
+        self._worked = max(self._worked, worked_at(child.ledger.sheet.read()))
         if ending.died:
+            self._died = time.monotonic()
             died = f"{ending.words}: {words}" if words else ending.words
             telling.say(
                 log, logging.ERROR, "worker process %d died: %s", child.pid, died,

@@ -12,6 +12,8 @@ import re
 from rich.cells import cell_len
 
 ELLIPSIS = "…"
+_LENGTH = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)?\s*")
+_UNITS = {"ms": 0.001, None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 _INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
@@ -94,7 +96,7 @@ def age(seconds: float | None) -> str:
     if seconds < 99.5:
         return f"{seconds:.0f} s"
     if seconds < 3_600:
-        return f"{int(seconds // 60)} min"
+        return f"{min(59, round(seconds / 60))} min"
     if seconds < 36_000:
         return f"{int(seconds // 3_600)} h {int(seconds % 3_600 // 60)} m"
     if seconds < 2 * 86_400:
@@ -114,9 +116,20 @@ def number(count: float) -> str:
     return f"{count:,.0f}"
 
 
+def length_of(text: str) -> float | None:
+    """Read a length of time in seconds: 30, 0.5, 30s, 250ms, 5m, 2h, 1d; None if the text is none."""
+    found = _LENGTH.fullmatch(text)
+    return None if found is None else float(found[1]) * _UNITS[found[2]]
+
+
 def counted(count: int, noun: str) -> str:
     """Give a count with its noun: `1 task`, `1,234 tasks`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def all_of(count: int, noun: str) -> str:
+    """Say that all are meant: `all 1,234 tasks`; of one, `the only task`."""
+    return f"the only {noun}" if count == 1 else f"all {counted(count, noun)}"
 
 
 def compact(count: float) -> str:

@@ -6,6 +6,7 @@ The faces call it for `Queue.why`, and so for `timeoutq why`.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,7 +30,7 @@ ADVICE = {
     "budget": "hosts.set(budget=) gives more",
     "no_replica": "start replicas, or configure(durable=) asks for fewer",
 }
-"""Advice for a program, at the end of a message; the command has its own words for the same advice."""
+"""Advice for a program in Python, at the end of a message; `advised` writes other words in its place."""
 
 _WORKER = re.compile(r"\S+:[0-9]+:\S+")
 """The name of a worker, or of a client: host, process, and what tells them apart."""
@@ -57,6 +58,19 @@ class Reason:
     a #."""
     before: int | None = None
     """For a task that waits for its host's turn: how many of the host's tasks go before it."""
+
+
+def advised(found: Reason, words: Mapping[str, str], queue: str) -> str:
+    """Give the message with other words for the same advice, such as the commands of a shell.
+
+    `words` has them for each name in `ADVICE`; `{queue}`, `{task}` and `{host}` in them are written for a shell.
+    """
+    message = found.message
+    for code, advice in ADVICE.items():
+        if message.endswith(advice):
+            task, host = shlex.quote(found.info.task), shlex.quote(found.info.host or "")
+            return message.removesuffix(advice) + words[code].format(queue=queue, task=task, host=host)
+    return message
 
 
 def explain(talk: Talk, task: TaskId | Task) -> Flow[Reason]:
@@ -220,7 +234,7 @@ def judge(found: Why) -> tuple[str, str]:
         if waits is not None:
             return waits(found, found.host)
     if not found.workers:
-        return "no_worker", "it is ready, and no worker is alive to claim it"
+        return "no_worker", "it is ready, and no worker is alive to claim it (clients over HTTP give no sign of life)"
     if 0 <= found.replicas < found.durable:
         return "no_replica", (
             f"it is ready, and no claim counts: {counted(found.durable, 'replica')} must confirm it (durable), and the "

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 from redis.exceptions import InvalidResponse
 
@@ -24,6 +24,16 @@ def _has(thing: object, *methods: str) -> bool:
 
 class Wire(asyncio.Protocol):
     """Stands between the transport of a connection and redis-py's stream."""
+
+    awake: ClassVar[float] = 0.0
+    """For how many seconds the event loop looks for a reply again and again, before it sleeps until the reply comes.
+
+    To wake up takes an idle machine about as long as a server near by takes to answer. The loop goes on with all its
+    other work meanwhile, and it sleeps at once after a reply that has taken longer than this. With 0, it never stays
+    awake.
+    """
+    _looks_until: ClassVar[float] = 0.0
+    """Until when a wire of this process looks, while it waits: one is enough to keep its loop awake."""
 
     def __init__(self, transport: Any, reader: Any, patience: float) -> None:
         """Take the place of the stream; `reader` is hiredis' reader of the connection, `patience` is in seconds."""
@@ -41,6 +51,9 @@ class Wire(asyncio.Protocol):
         self._waiter: asyncio.Future[list[Any]] | None = None
         self._replies: list[Any] = []
         self._count = 0
+        self._asked = 0.0
+        self._near = self.awake > 0
+        """Whether the last reply has come within `awake` seconds; before the first one, whether `awake` is set."""
         transport.set_protocol(self)
 
     @classmethod
@@ -64,13 +77,24 @@ class Wire(asyncio.Protocol):
         If fewer come, redis-py's stream gives the others, or the error that has ended the connection.
         """
         loop = self._loop
-        self.due = loop.time() + self._patience
+        self._asked = loop.time()
+        self.due = self._asked + self._patience
         if self._alarm is None:
             self._alarm = loop.call_at(self.due, self._ring)
         self._count, self._replies = count, []
         waiter = self._waiter = loop.create_future()
         self._transport.write(b"".join(packed))
+        if self._near and Wire._looks_until < self._asked:
+            Wire._looks_until = self._asked + self.awake
+            loop.call_soon(self._look)
         return waiter
+
+    def _look(self) -> None:
+        # a loop with something to do soon takes what has come, and does not sleep
+        if self._waiter is not None and self._loop.time() < Wire._looks_until:
+            self._loop.call_soon(self._look)
+        else:
+            Wire._looks_until = 0.0
 
     def data_received(self, data: bytes) -> None:
         """Give the replies to who waits for them; what nobody waits for goes to the stream."""
@@ -84,6 +108,7 @@ class Wire(asyncio.Protocol):
             while len(replies) < self._count and (reply := reader.gets()) is not self._nothing:
                 replies.append(reply)
             self.quiet = not reader.has_data()
+        self._near = self._loop.time() < self._asked + self.awake
         self._hand_over()
 
     def _hand_over(self) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from tests.rig import levels
-from tests.rig.mutants import ROOT
+from tests.rig.seeded import ROOT
 from tests.rig.simulate import defects
 from tests.rig.simulate.plan import Fault, Plan, PlannedTask, planned
 from tests.rig.simulate.shrink import shrunk
@@ -44,10 +44,11 @@ def test_a_seed_gives_the_same_transcript_in_every_process() -> None:
 def test_a_seed_is_the_same_run_whatever_ran_before_it() -> None:
     in_a_row = simulate("--seeds", "4", "--first", "12", "--jobs", "1", "--digests")
     alone = simulate("--seeds", "1", "--first", "15", "--digests")
-    assert alone.stdout.splitlines()[0] == in_a_row.stdout.splitlines()[3]
+    first, second = ([line for line in one.stdout.splitlines() if line.startswith("15 ")] for one in (in_a_row, alone))
+    assert first == second != []
 
 
-FIRST = {"cut": 2500}
+FIRST = {"cut": 2550}
 """Where to begin with a defect that shows only in one of some two thousand seeds: not far before such a seed."""
 
 

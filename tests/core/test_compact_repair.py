@@ -220,8 +220,8 @@ def test_short_walks_of_cleaners_count_only_if_nothing_happened_meanwhile(queue:
         return queue.run(sending.answer(queue.talk, ops.repair(3, cursor)))
 
     def walk(between: Any) -> Counter[str]:
-        cursor, found = b"43 0", Counter[str]()
-        while cursor.startswith(b"43 "):
+        cursor, found = b"46 0", Counter[str]()
+        while cursor.startswith(b"46 "):
             got = part(cursor)
             found.update(got.found)
             cursor = got.cursor
@@ -229,7 +229,7 @@ def test_short_walks_of_cleaners_count_only_if_nothing_happened_meanwhile(queue:
         return found
 
     stages = [cursor for cursor in cursors(queue) if len(cursor.split()) == 5]
-    assert {cursor.split()[0] for cursor in stages} == {b"43"}, "the sets are the 43rd stage of the walk"
+    assert {cursor.split()[0] for cursor in stages} == {b"46"}, "the sets are the 46th stage of the walk"
     client.hset(key, "count", 5)
     names = count()
     assert walk(lambda: restored(queue, [f"x{next(names)}"])) == {}
@@ -248,7 +248,7 @@ def cursors(queue: Queue) -> list[bytes]:
 
 @pytest.mark.parametrize("at", ["x", "1 2", "5 x y z", "99999 1 2 3", "-1 0 0 0", "3 1 1 1"])
 def test_a_place_in_the_walk_that_a_hand_writes_leads_nowhere_bad(queue: Queue, client: Any, at: str) -> None:
-    client.hset(queue.operations.key("meta"), "walk", f"43 {at}")
+    client.hset(queue.operations.key("meta"), "walk", f"46 {at}")
     for _ in range(5):
         queue.prune()
     assert known(queue) == queue.stats().done == 2000

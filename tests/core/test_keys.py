@@ -29,8 +29,8 @@ NAMES = {path.stem for path in (Path(timeoutq.__file__).parent / "lua").glob("*.
 
 FIRST = """
     GET HDEL HEXISTS HGET HGETALL HINCRBY HLEN HMGET HSCAN HSET HSETNX LINDEX LLEN LPUSH LTRIM PEXPIRE PSETEX PTTL RPUSH
-    SADD SCARD SISMEMBER SMISMEMBER SRANDMEMBER SREM SSCAN XADD XLEN ZADD ZCARD ZCOUNT ZLEXCOUNT ZMSCORE ZPOPMIN ZRANGE
-    ZRANGEBYLEX ZRANGEBYSCORE ZRANK ZREM ZSCAN ZSCORE
+    SADD SCARD SISMEMBER SMISMEMBER SRANDMEMBER SREM SSCAN XADD XLEN XRANGE XTRIM
+    ZADD ZCARD ZCOUNT ZLEXCOUNT ZMSCORE ZPOPMIN ZRANGE ZRANGEBYLEX ZRANGEBYSCORE ZRANK ZREM ZSCAN ZSCORE
 """
 """Commands whose first argument is their only key."""
 
@@ -126,6 +126,9 @@ def live(queue: Queue) -> None:
     queue.release(ended[:1])
     queue.fail(ended[1:], "no", retry_in=0)
     queue.put(queue.list("failed").entries[0].task, again=True)
+    for move in (queue.failures.retry, queue.failures.forget):
+        for kind in queue.failures.list()[:1]:
+            assert move(kind, at_most=1).moved == 1
     claimed(queue, 2)
     queue.forget("x", "free", "http://c.example/3")
     once(ops.publish("w", {"f": ("0" * 8, "{}")})[0])
@@ -157,15 +160,22 @@ def live(queue: Queue) -> None:
     queue.batches.forget("empty")
     joined = [Joined("b2", b"r", "done"), Joined("b2", b"gone", "open")]
     once(batches.restore_batch(ops, lambda: b"o", "b2", joined, Sealed("b2", "done", 9, "d", b"callback")))
+    queue.configure(events="100KB")
+    for n in range(4):
+        queue.put([f"{n}.{i}".ljust(1000, "x") for i in range(70)])
+    queue.prune()
+    assert len(queue.events.list(0).events) < 7, "prune trims the log"
     queue.pause()
     queue.resume()
 
 
 @pytest.mark.parametrize("keep", [1000, "compact"])
+@pytest.mark.parametrize("logs", [False, True], ids=["", "log"])
 @pytest.mark.parametrize("rules", [None, Politeness(0.001, 2)], ids=["plain", "polite"])
 def test_no_script_touches_a_key_that_is_not_declared_or_made(
-    url: str, name: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch, rules: Politeness | None, keep: Any
-) -> None:
+    url: str, name: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch, rules: Politeness | None, keep: Any,
+    logs: bool,
+) -> None:  # fmt: skip
     run: set[str] = set()
 
     def given(name: str) -> Script:
@@ -174,6 +184,8 @@ def test_no_script_touches_a_key_that_is_not_declared_or_made(
 
     monkeypatch.setattr(scripts, "script", given)
     with Queue(name, url, timeout=60, keep_done=keep, politeness=rules) as queue:
+        if logs:
+            queue.configure(events="64MB")
         live(queue)
         if rules is not None:
             queue.hosts.block("a.example", for_=50, reason="me")

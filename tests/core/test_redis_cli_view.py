@@ -42,6 +42,10 @@ KEYS = {
     "meta": "hash",
     "stats": "hash",
     "history": "list",
+    "minutes": "list",
+    "hours": "list",
+    "kinds": "hash",
+    "kind_of": "zset",
 }
 Cli = Callable[..., list[str]]
 

@@ -22,7 +22,7 @@ KEPT = {
     "todos", "in_progress", "done", "failed", "scheduled", "leases", "owners", "payload", "attempts", "crashes",
     "errors", "stats", "bell", "alarm", "calls", "done_at", "runtime", "workers", "worker_info", "history", "error_log",
     "releases", "traces", "trace_uses", "hosts", "slots", "places", "resting",
-    "policies", "groups", "waiting", "host_failures", "seen", "seen:0",
+    "policies", "groups", "waiting", "host_failures", "seen", "seen:0", "kinds", "kind_of", "minutes", "hours",
 }  # fmt: skip
 """The keys that a hand may delete; `meta` is another matter."""
 
@@ -372,4 +372,4 @@ async def test_a_cleaner_rests_until_the_first_of_all_that_it_has_to_do(first: s
             cleaner._prune_at = now + 4.0
         elif first == "repair":
             cleaner._repair_at = now + 4.0
-        assert 0 < await cleaner._round() <= 4.002
+        assert 0 < await cleaner.round() <= 4.002

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import redis
 import yaml
@@ -128,6 +129,54 @@ def test_every_command_runs_as_a_plain_process_and_the_crawl_finishes(tmp_path: 
                 if process.poll() is None:
                     process.kill()
                     process.wait()
+
+
+@pytest.mark.breaking
+def test_the_page_is_served_to_who_has_the_token_that_is_printed_once(tmp_path: Path) -> None:
+    web, port = SERVICES["web"], free_port()
+    assert web["ports"] == ["127.0.0.1:8080:8080"], "what has no TLS is for this machine alone"
+    assert "web" in (ROOT / "demo" / "Dockerfile").read_text("utf-8").partition("pip install")[2].partition("]")[0]
+    program, *words = (word.replace("0.0.0.0", "127.0.0.1").replace("8080", str(port)) for word in web["command"])
+    assert program == "timeoutq"
+    check = [word.replace("8080", str(port)) for word in web["healthcheck"]["test"][2:]]
+
+    def is_healthy() -> bool:
+        return subprocess.run([sys.executable, *check], capture_output=True, check=False).returncode == 0
+
+    def asked(path: str, token: str = "") -> int:
+        with httpx.Client(trust_env=False) as client:
+            headers = {"authorization": f"Bearer {token}"} if token else {}
+            return client.get(f"http://127.0.0.1:{port}{path}", headers=headers).status_code
+
+    with EmbeddedServer(tmp_path / "state") as server:
+        with Queue("crawl", server.url) as queue:
+            queue.put("a")
+        tokens: list[str] = []
+        for turn in range(2):
+            log = tmp_path / f"web-{turn}.log"
+            with log.open("wb") as said:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "timeoutq", *words], cwd=ROOT, stdin=subprocess.DEVNULL,
+                    env={**os.environ, "TIMEOUTQ_URL": server.url}, stdout=said, stderr=said,
+                )  # fmt: skip
+            try:
+                wait_until(lambda: "startup complete" in log.read_text("utf-8"), timeout=40)  # noqa: B023  # of this turn
+                assert is_healthy()
+                tokens += re.findall(r"token compose, .*: (\S+)", log.read_text("utf-8"))
+                assert asked("/login") == 200
+                assert [asked("/metrics"), asked("/metrics", "tq_wrong"), asked("/metrics", tokens[0])] == [
+                    401,
+                    401,
+                    200,
+                ]
+                assert asked("/v1/crawl/stats", tokens[0]) == asked("/", tokens[0]) == 200
+                process.terminate()
+                assert process.wait(20) == 0
+            finally:
+                process.kill()
+                process.wait()
+            assert not is_healthy()
+        assert len(tokens) == 1, "the token is printed once"
 
 
 @pytest.mark.breaking

@@ -105,8 +105,11 @@ def test_put_reads_files_and_pipes(say: Say, queue: Queue, tmp_path: Path) -> No
         {"todos": 1, "added": 1}
     ]
     assert say("put", queue.name, "--jsonl", stdin=b'{"task": "p", "payload": [1]}\n').code == 0
+    assert say("put", queue.name, "--jsonl", stdin=b'{"task": {"b64": "/w=="}}\n').code == 0
+    assert queue.states(b"\xff") == ["todos"]
+    assert "line 1: the id is not base64" in say("put", queue.name, "--jsonl", stdin=b'{"task": {"b64": "!"}}').err
     assert queue.inspect("p").payload == [1]
-    assert queue.stats().todos == 12_002
+    assert queue.stats().todos == 12_003
 
 
 def test_a_bad_line_is_named_and_its_chunk_is_not_put(say: Say, queue: Queue) -> None:
@@ -563,8 +566,11 @@ def test_a_page_tells_where_the_next_one_begins(say: Say, queue: Queue) -> None:
 def test_version_and_help_are_quick_words(say: Say) -> None:
     assert say("--version").out == "0.1.0\n"
     shown = say("--help").out
-    for word in ("Exit codes", "put", "schedule", "claim", "doctor", "configure", "130 Ctrl-C"):
-        assert word in shown
+    for word in ("Exit codes", "put", "schedule", "claim", "doctor", "configure", "130 Ctrl-C", "5 call and result"):
+        assert word in " ".join(shown.split())
+    anywhere = shown[shown.index("From anywhere") :]
+    for command in ("web", "push", "token", "log", "report", "failures"):
+        assert re.search(rf"^│? *{command} ", anywhere, re.MULTILINE), command
 
 
 # ---- what only a real process can show

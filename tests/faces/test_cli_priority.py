@@ -131,11 +131,11 @@ def test_why_counts_the_tasks_that_go_before_it(say: Say, polite: Queue) -> None
     assert (facts["priority"], facts["before it"]) == ("-2", "1")
     facts = say("why", polite.name, f"{A}high").facts
     assert facts["why"].endswith("; 1 other of that host waits as well, and this task goes first: its priority is 7")
-    polite.put([f"{A}{n}" for n in range(1200)])
+    polite.put([f"{A}{n:04}" for n in range(1200)])  # those of one ms go in the order of their ids
     assert (
         "1,201 others of that host wait as well, and 1,201 of them go before it, whose" in polite.why(f"{A}low").message
     )
-    assert "1,201 others of that host wait as well, and 1 of them goes before it" in polite.why(f"{A}0").message
+    assert "1,201 others of that host wait as well, and 1 of them goes before it" in polite.why(f"{A}0000").message
     assert say("why", polite.name, f"{A}1199", "--json").documents[0]["before"] == 1200
     assert polite.why(f"{A}busy").before is None
 

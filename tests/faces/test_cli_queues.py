@@ -151,7 +151,8 @@ ACTS = {
     "resume WBE": (1, ""), "configure WBE": (1, ""), "purge WBE --yes": (1, ""), "hosts WBE": (1, ""),
     "host WBE a.example": (1, ""), "block WBE a.example --for 5m": (1, ""), "unblock WBE a.example": (1, ""),
     "ban WBE a.example --yes": (1, ""), "requeue WBE --from done --yes": (1, ""), "export WBE": (1, ""),
-    "cancel WBE a": (1, ""), "result WBE a": (1, ""), "functions WBE": (1, ""),
+    "cancel WBE a": (1, ""), "log WBE": (1, ""), "failures WBE": (1, ""), "failures WBE --retry a": (1, ""),
+    "report WBE --json": (1, ""), "result WBE a": (1, ""), "functions WBE": (1, ""),
     "diff WBE:done web:done": (1, ""), "diff web:done WBE:done": (1, ""), "intersect WBE:done web:done": (1, ""),
     # a lease on a queue that was purged is lost before all else
     "ack WBE a --token w#1": (4, "a\tlost\n"), "extend WBE a --token w#1": (4, "a\tlost\n"),
@@ -165,7 +166,7 @@ CREATES = {
 }  # fmt: skip
 """Commands that make a queue on purpose, or wait at one; `cleaner` waits too, without an end."""
 
-OTHERS = {"cleaner", "bench", "server", "queues", "call"}
+OTHERS = {"cleaner", "bench", "server", "queues", "call", "web", "push", "protocol"}
 """Commands that wait at queues, have nothing to do with one, or take an app, which says what its queues are called."""
 
 

@@ -16,6 +16,7 @@ from tests.rig.terminal import on_a_terminal
 from timeoutq import Politeness, Queue, cli, sending, why
 from timeoutq.cli import hosts as host_commands
 from timeoutq.cli.printing import length
+from timeoutq.watch.hands import told_of
 
 __all__ = ["say", "server"]
 
@@ -134,12 +135,14 @@ def test_a_length_of_time_is_written_as_options_take_it(seconds: float, text: st
     assert length(seconds) == text
 
 
-def test_why_advises_commands_to_people_and_methods_to_programs(say: Say, queue: Queue) -> None:
+def test_why_advises_commands_and_keys_to_people_and_methods_to_programs(say: Say, queue: Queue) -> None:
     queue.put("it's")
     queue.fail(queue.claim()[0], "boom", give_up=True)
     told = {line[0]: line[1] for line in say("why", queue.name, "it's").lines}["why"]
     assert told.endswith(f"; `timeoutq retry {queue.name} 'it'\"'\"'s'` brings it back")
     assert queue.why("it's").message.endswith("; retry_failed brings it back")
+    shown, _ = told_of(queue, "it's")  # the dashboard, which has a key for it
+    assert any(line.endswith("boom; R makes it ready again") for line, _ in shown)
     queue.put("done")
     queue.ack(queue.claim())
     told = {line[0]: line[1] for line in say("why", queue.name, "done").lines}["why"]

@@ -45,12 +45,21 @@ KEY = f"timeoutq:{{{NAME}}}:"
 IDS = ("a", "b", "c", "d", "e")
 BATCHES = ("w", "x", "y", "z")
 STATES = ("todos", "in_progress", "done", "failed")
-TIMES = ("scheduled", "leases", "calls", "done_at", "done_until", "trace_at", *(f"batch:{name}" for name in BATCHES))
+TIMES = (
+    "scheduled",
+    "leases",
+    "calls",
+    "done_at",
+    "done_until",
+    "trace_at",
+    "kind_of",
+    *(f"batch:{name}" for name in BATCHES),
+)
 HASHES = (
     "owners", "runtime", "attempts", "crashes", "errors", "traces", "trace_uses", "trace_texts",
-    "releases", "payload", "meta", "stats", "seen", "batches", "batch_of", "cancels", "progress", "rerun",
+    "releases", "payload", "meta", "stats", "seen", "batches", "batch_of", "cancels", "progress", "rerun", "kinds",
 )  # fmt: skip
-OTHERS = ("error_log", "bell", "alarm", "history")
+OTHERS = ("error_log", "bell", "alarm", "history", "minutes", "hours")
 ELSEWHERE = Lease(IDS[0], "elsewhere:1:0#1", 0.0)
 OTHER_RUN = "0" * 40
 RETRIES = (7, 70)

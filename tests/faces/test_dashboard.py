@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
 import json
-import os
-import pty
 import re
 import signal
-import struct
-import subprocess
-import sys
-import termios
-import time
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -28,6 +20,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from tests.rig import canary
+from tests.rig.terminal import Terminal
 from timeoutq import AsyncQueue, Queue, heartbeat
 from timeoutq.counts import Sample, Stats
 from timeoutq.embedded import EmbeddedServer
@@ -423,77 +416,6 @@ async def test_asyncio_sees_the_same(server: EmbeddedServer) -> None:
         queue.purge()
 
 
-LIVE = """
-import sys
-from timeoutq import Queue
-from timeoutq.watch.live import run
-with Queue(sys.argv[1], deadline=0.5) as queue:
-    run(queue, float(sys.argv[2]) if len(sys.argv) > 2 else 0.1)
-print("left in order")
-"""
-
-
-class Terminal:
-    """A program in a terminal of its own, and what is on its screen."""
-
-    program: Sequence[str] = ("-c", LIVE)
-
-    def __init__(self, name: str, url: str, *arguments: str, width: int = 80, height: int = 24) -> None:
-        self.screen = pyte.Screen(width, height)
-        self._stream = pyte.ByteStream(self.screen)
-        self.raw = b""
-        self._fd, child = pty.openpty()
-        self._resize(width, height)
-        self.process = subprocess.Popen(
-            [sys.executable, *self.program, name, *arguments],
-            stdin=child, stdout=child, stderr=child, start_new_session=True,
-            env={**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(Path(__file__).parents[2]),
-                 "COLUMNS": "", "LINES": "", "TIMEOUTQ_URL": url},
-        )  # fmt: skip
-        self._before = termios.tcgetattr(child)
-        self._child = child
-        os.set_blocking(self._fd, False)
-
-    def _resize(self, width: int, height: int) -> None:
-        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-
-    def resize(self, width: int, height: int) -> None:
-        self.screen.resize(height, width)
-        self._resize(width, height)
-
-    def type(self, keys: bytes) -> None:
-        os.write(self._fd, keys)
-
-    @property
-    def text(self) -> str:
-        try:
-            while piece := os.read(self._fd, 65_536):
-                self.raw += piece
-                self._stream.feed(piece)
-        except (BlockingIOError, OSError):
-            pass
-        return "\n".join(self.screen.display)
-
-    def until(self, done: Callable[[str], object], seconds: float = 15.0) -> str:
-        end = time.monotonic() + seconds
-        while not done(self.text):
-            assert time.monotonic() < end, f"it did not come about:\n{self.text}\n{self.raw[-2000:]!r}"
-            time.sleep(0.02)
-        return self.text
-
-    def is_restored(self) -> bool:
-        self.until(lambda _: self.process.poll() is not None)
-        assert self.text is not None
-        return termios.tcgetattr(self._child) == self._before and self.raw.rstrip().count(b"\x1b[?1049l") == 1
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        canary.look(self.raw, "a terminal")
-        os.close(self._fd)
-        os.close(self._child)
-
-
 @pytest.fixture
 def terminals() -> Iterator[Callable[..., Terminal]]:
     made: list[Terminal] = []
@@ -563,16 +485,37 @@ def test_a_terminal_that_changes_its_size_is_drawn_again_at_once(
     terminal.until(lambda text: text.splitlines()[0].endswith("─╮") and len(text.splitlines()[0]) == 120)
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0), (signal.SIGHUP, 0)])
 def test_signals_leave_the_terminal_as_it_was(
-    how: signal.Signals, server: EmbeddedServer, terminals: Callable[..., Terminal]
+    how: signal.Signals, code: int, server: EmbeddedServer, terminals: Callable[..., Terminal]
 ) -> None:
     terminal = terminals("leaves", server.url)
     terminal.until(lambda text: "0 known" in text)
     terminal.process.send_signal(how)
     assert terminal.is_restored()
+    assert terminal.process.wait(10) == code
     assert b"left in order" in terminal.raw
     assert b"Traceback" not in terminal.raw
+
+
+@pytest.mark.parametrize(("typed", "code"), [(b"q", 0), (b"\x03", 130)])
+def test_the_command_ends_with_0_after_q_and_with_130_after_ctrl_c(
+    typed: bytes, code: int, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Terminal, "program", ("-m", "timeoutq", "dashboard"))
+    with Queue("ends", server.url) as queue:
+        queue.put("x")
+        terminal = Terminal("ends", server.url)
+        try:
+            terminal.until(lambda text: "1 known" in text)
+            if typed == b"q":
+                terminal.type(typed)
+            else:  # what the terminal sends to the process when it reads this key
+                terminal.process.send_signal(signal.SIGINT)
+            assert terminal.process.wait(20) == code
+        finally:
+            terminal.close()
+        queue.purge()
 
 
 def test_a_server_that_is_away_is_a_banner_and_it_goes_on_by_itself(

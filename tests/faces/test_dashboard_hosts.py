@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from tests.faces.test_dashboard import NOW, Terminal, drawn, hand_made, stats
+from tests.faces.test_dashboard import NOW, drawn, hand_made, stats
 from tests.rig import canary
 from tests.rig.corpus import CORPUS, as_id, stray
+from tests.rig.terminal import Terminal
 from timeoutq import AsyncQueue, HostInfo, Politeness, Queue
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.watch.draw import COLOURS, render, svg

@@ -418,6 +418,12 @@ OPERATIONS = [
         counted("forgotten"), 1,
     ),
     Operation(
+        "failures.retry", "kind",
+        lambda s: s.break_down("a", "b"),
+        lambda s: s.queue.failures.retry(s.queue.failures.list()[0]),
+        lambda r: r.moved in (0, 1, 2) and r.left == 0, counted("retried"), 2,
+    ),
+    Operation(
         "cancel", "cancel",
         lambda s: s.put("a", "b"),
         lambda s: s.queue.cancel("a"),

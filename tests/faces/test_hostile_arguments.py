@@ -18,6 +18,8 @@ import pytest
 
 from timeoutq import AsyncQueue, InvalidInput, Politeness, Queue, Schedule, TimeoutqError, arguments
 from timeoutq.batches import Batches
+from timeoutq.events import Events
+from timeoutq.failures import Failures
 from timeoutq.hosts import Hosts
 from timeoutq.results import Results
 from timeoutq.schedules import Schedules
@@ -144,18 +146,21 @@ VALID: dict[str, Callable[[Any], Any]] = {
     "name": lambda q: "other",
     "names": lambda q: "other",
     "schedules": lambda q: Schedule("other", every=60),
+    "kind": lambda q: "a kind",
 }
 """What stands for the arguments that a method cannot do without."""
 
 NEEDED = {"hosts.block": ["for_"], "schedule": ["after"], "schedules.set": ["every"], "schedules.move": ["every"]}
 """Arguments of which one must be given, though each may be left out."""
 
-LEFT_OUT = {"run", "close", "token", "each", "wait_drained"}
+LEFT_OUT = {"run", "close", "token", "each", "export", "wait_drained", "follow"}
 """Not for callers; an iterator, whose arguments are those of `list`; and what may wait for ever, as it is told."""
 
 
 ROOMS: dict[str, type] = {
     "": Queue, "hosts.": Hosts, "results.": Results, "schedules.": Schedules, "batches.": Batches,
+    "events.": Events,
+    "failures.": Failures,
 }  # fmt: skip
 WORDS = {"how": How, "when": When}
 """What a method takes by these names only."""

@@ -112,6 +112,7 @@ POKES: dict[str, Poke] = {
     "error_log": line("error_log"),
     "durations": lambda raw, prefix: [raw.hset(f"{prefix}durations{i}", "span", "x") for i in (0, 1)],
     "durations of a bucket": lambda raw, prefix: [raw.hset(f"{prefix}durations{i}", "-80", "x") for i in (0, 1)],
+    "durations of all time": lambda raw, prefix: [raw.hset(f"{prefix}durations", "-80", "x")],
     "trace_uses": a_trace_used,
     "trace_at": many_traces,
     "worker_info": a_worker("[]"),

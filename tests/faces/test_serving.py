@@ -58,7 +58,7 @@ def test_the_help_of_worker_has_the_table_of_exit_codes_and_the_signals(say: Say
     assert "SIGINT, or a second SIGTERM, they give everything back at once." in said
 
 
-@pytest.mark.parametrize("name", ["worker", "cleaner", "server"])
+@pytest.mark.parametrize("name", ["worker", "push", "cleaner", "server"])
 def test_every_option_has_a_help(name: str) -> None:
     found: Any = typer.main.get_command(cli.app)
     options = found.commands[name].params

@@ -543,6 +543,17 @@ def test_a_banned_host_is_never_visited_again(polite: Any) -> None:
     assert [one.error[:36] for one in polite.errors()] == ["this host is banned: asked us again;", line.error[:36]]
 
 
+def test_a_task_of_a_banned_host_whose_worker_died_failed_because_of_the_ban(fake: FakeQueue) -> None:
+    fake.put(f"{A}1")
+    claim_one(fake)
+    fake.hosts.ban(A, "asked us to")
+    fake.clock.advance(6)
+    fake.requeue_expired()
+    found = fake.inspect(f"{A}1")
+    assert (found.state, found.error) == ("failed", "gave up: host a.example is banned: asked us to")
+    assert [kind.text for kind in fake.failures.list()] == ["gave up: <host> is banned: asked us to"]
+
+
 def test_a_ban_leaves_the_last_errors_of_other_tasks_in_the_log(fake: FakeQueue) -> None:
     fake.put("other")
     fake.fail(fake.claim(1)[0], "HTTP 500", give_up=True)

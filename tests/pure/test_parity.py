@@ -12,6 +12,9 @@ from timeoutq.client import twin
 from timeoutq.client.async_queue import AsyncVerbs
 from timeoutq.client.driving import AsyncDriver, Driver
 from timeoutq.client.queue import Verbs
+from timeoutq.events import AsyncEvents, Events
+from timeoutq.failures import AsyncFailures, Failures
+from timeoutq.failures.flows import FailureFlows
 from timeoutq.hosts import AsyncHosts, Hosts
 from timeoutq.hosts.flows import HostFlows
 from timeoutq.keeper import AsyncKeeper, Keeper
@@ -20,15 +23,16 @@ from timeoutq.results import AsyncResults, Results
 from timeoutq.rooms import AsyncRoom, Room
 from timeoutq.schedules import AsyncSchedules, Schedules
 from timeoutq.schedules.flows import ScheduleFlows
-from timeoutq.shards.methods import ShardedFlows, ShardedHostFlows, ShardedScheduleFlows
+from timeoutq.shards.methods import ShardedFailureFlows, ShardedFlows, ShardedHostFlows, ShardedScheduleFlows
 
 TWINS: list[tuple[type, type]] = [
     (Verbs, AsyncVerbs), (Driver, AsyncDriver), (Hosts, AsyncHosts), (Results, AsyncResults),
-    (Schedules, AsyncSchedules), (Batches, AsyncBatches), (Keeper, AsyncKeeper),
+    (Schedules, AsyncSchedules), (Batches, AsyncBatches), (Events, AsyncEvents), (Failures, AsyncFailures),
+    (Keeper, AsyncKeeper),
 ]  # fmt: skip
 PLAIN = {"keeper", "add"}
 """Methods that send nothing: they are plain functions on both sides."""
-ROOMS = ["hosts", "results", "schedules", "batches"]
+ROOMS = ["hosts", "results", "schedules", "batches", "events", "failures"]
 """The rooms of a queue, in the order of its properties."""
 
 
@@ -98,7 +102,12 @@ IN_THE_ROOT = {"workers", "server"}
 
 @pytest.mark.parametrize(
     ("plain", "sharded"),
-    [(QueueFlows, ShardedFlows), (HostFlows, ShardedHostFlows), (ScheduleFlows, ShardedScheduleFlows)],
+    [
+        (QueueFlows, ShardedFlows),
+        (HostFlows, ShardedHostFlows),
+        (ScheduleFlows, ShardedScheduleFlows),
+        (FailureFlows, ShardedFailureFlows),
+    ],
 )
 def test_what_speaks_with_the_one_talk_of_a_plain_queue_is_overridden_for_shards(plain: type, sharded: type) -> None:
     """A flow that were not overridden would look for tasks in the root of a sharded queue, where no task is."""

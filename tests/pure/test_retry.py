@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timeoutq.errors import InvalidInput
-from timeoutq.retry import LONGEST, GiveUp, Recrawl, Retry, RetryPolicy, retry_after
+from timeoutq.retry import COUNTED, LONGEST, GiveUp, Recrawl, Retry, RetryPolicy, retry_after
 
 
 def waits(policy: RetryPolicy, up_to: int = 10) -> list[float | None]:
@@ -53,6 +53,22 @@ def test_a_pair_is_wait_and_stop() -> None:
     policy = RetryPolicy.of((tenacity.wait_incrementing(1, 2), tenacity.stop_after_attempt(3)))
     assert waits(policy, 4) == [1, 3, None, None]
     assert RetryPolicy.of(policy) is policy
+
+
+def test_the_wait_of_an_attempt_of_any_number_is_computed_at_once_and_the_stop_sees_the_number() -> None:
+    waited, stopped = list[int](), list[int]()
+
+    def wait(state: tenacity.RetryCallState) -> float:
+        waited.append(state.attempt_number)
+        return 7.0
+
+    def stop(state: tenacity.RetryCallState) -> bool:
+        stopped.append(state.attempt_number)
+        return False
+
+    assert RetryPolicy(wait, stop).decide(10**30, "boom") == 7.0
+    assert (waited, stopped) == ([COUNTED], [10**30])
+    assert RetryPolicy(tenacity.wait_exponential_jitter(max=300), tenacity.stop_never).decide(COUNTED, "boom") == 300
 
 
 def test_stop_never_never_stops() -> None:

@@ -16,6 +16,7 @@ from tests.rig import rights as rig
 from timeoutq import confirming, operations, rights
 from timeoutq.batches import operations as of_batches
 from timeoutq.bench import pauses
+from timeoutq.failures import operations as of_failures
 from timeoutq.hosts import operations as of_hosts
 from timeoutq.results import operations as of_results
 from timeoutq.schedules import operations as of_schedules
@@ -90,11 +91,11 @@ def test_each_verb_that_takes_sections_is_asked_to_refuse_unknown_ones() -> None
 def test_the_longest_run_of_each_verb_is_measured() -> None:
     table = {
         node.name: ast.unparse(node)
-        for module in (of_batches, operations, of_schedules, of_hosts, of_results)
+        for module in (of_batches, operations, of_schedules, of_hosts, of_results, of_failures)
         for node in ast.walk(ast.parse(inspect.getsource(module)))
         if isinstance(node, ast.FunctionDef)
     }
-    rooms = "ops|operations|of_schedules|of_batches|of_results"
+    rooms = "ops|operations|of_schedules|of_batches|of_results|of_failures"
     used = re.findall(rf"\b(?:{rooms})\.(\w+)\(", inspect.getsource(pauses.Scene))
     # a method may let another one make the calls, as `put` does
     used += [name for method in used for name in re.findall(r"\bself\.(\w+)\(", table.get(method, ""))]

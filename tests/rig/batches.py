@@ -25,7 +25,8 @@ from typing import Any
 
 from tests.rig.processes import Processes, processes
 from tests.rig.servers import valkey
-from timeoutq import Queue, State, Task, Unavailable
+from tests.rig.waiting import is_over
+from timeoutq import Queue, State, Task
 from timeoutq.embedded import EmbeddedServer
 
 NAME = "batched"
@@ -112,7 +113,7 @@ def trial(folder: Path, how: Trial, seed: int | None = None) -> Verdict:
                 workers[at] = _start(running, how)
             if not left:
                 time.sleep(0.05)
-                if verdict.kills >= how.workers and _is_over(queue):
+                if verdict.kills >= how.workers and is_over(queue):
                     break
         for worker in workers:
             assert worker.poll() is None, f"a worker has ended: {running.log(worker)}"
@@ -155,13 +156,6 @@ def work() -> None:
         await Worker(AsyncQueue(NAME, timeout=1.0), handle, concurrency=20).run()
 
     asyncio.run(run())
-
-
-def _is_over(queue: Queue) -> bool:
-    try:
-        return queue.drained()
-    except Unavailable:
-        return False
 
 
 def judge(queue: Queue, wanted: dict[str, list[str]], verdict: Verdict, running: Processes) -> None:

@@ -29,8 +29,8 @@ import redis.asyncio
 
 from tests.rig.processes import Processes, processes
 from tests.rig.servers import valkey
-from tests.rig.waiting import wait_until
-from timeoutq import Queue, Unavailable
+from tests.rig.waiting import is_over, wait_until
+from timeoutq import Queue
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.functions import App, Batched, CallCancelled, CallFailed, CallGone, Context, Result
 
@@ -269,20 +269,13 @@ def trial(folder: Path, *, seconds: float = 60.0, workers: int = 4, every: float
             while queue.stats().todos >= 300 and time.monotonic() < min(kill_at, until):
                 time.sleep(0.01)
         wait_until(lambda: all(info.next is None for info in queue.schedules.list()), 60)
-        wait_until(lambda: _is_over(queue), 90)
+        wait_until(lambda: is_over(queue), 90)
         for worker in storm.workers:
             assert worker.poll() is None, f"a worker has ended: {running.log(worker)}"
         storm.verdict.due = SCHEDULES * times
         storm.judge(queue, ends.enter_context(redis.Redis.from_url(server.url)))
         storm.app.close()
         return storm.verdict
-
-
-def _is_over(queue: Queue) -> bool:
-    try:
-        return queue.drained()
-    except Unavailable:
-        return False
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -28,7 +28,7 @@ class Blocking:
         if isinstance(found, AsyncRoom):
             return _Room(found, self._blocking)
         if inspect.isasyncgenfunction(found):
-            return lambda *words: iter(self._all(found(*words)))
+            return lambda *words, **settings: iter(self._all(found(*words, **settings)))
         if not asyncio.iscoroutinefunction(found):
             return found
         method: Callable[..., Any] = found

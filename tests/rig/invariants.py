@@ -8,7 +8,8 @@ from typing import Any
 
 import redis
 
-from tests.rig import fingerprints
+from tests.rig import fingerprints, kinds
+from tests.rig.moment import Moment
 
 STATES = ("todos", "waiting", "in_progress", "done", "failed")
 RECORDS = ("payload", "attempts", "crashes", "errors", "releases", "traces")
@@ -21,7 +22,7 @@ SLACK_MS = 100
 def check(url: str, name: str) -> None:
     """Check one queue; raises AssertionError that names the invariant and the tasks."""
     with redis.Redis.from_url(url) as client:
-        check_keys(client, name)
+        check_keys(Moment(client, f"timeoutq:{{{name}}}:"), name)
 
 
 def check_keys(client: Any, name: str, *, counters: bool = True) -> None:
@@ -69,6 +70,7 @@ def check_keys(client: Any, name: str, *, counters: bool = True) -> None:
     if counters:
         check_traces(client, key)
         check_counters(client, key, len(held) + (0 if seen is None else seen.count), len(working))
+    kinds.check(client, key, within("failed"), texts=counters)
     check_hosts(client, key, within)
     check_batches(client, key, held)
 

@@ -352,7 +352,7 @@ class Model(BatchModel):
 
     def replayed(self, token: str, age: int, lease_ms: int) -> list[str]:
         """Give the tasks that an earlier sending of this claim took."""
-        low, high = self.now - age - 1000 + lease_ms, self.now + lease_ms
+        low, high = self.now - age - 5000 + lease_ms, self.now + lease_ms + 1
         found = [(at, task) for task, at in self.leases.items() if low <= at <= high and self.owners.get(task) == token]
         return [task for _, task in sorted(found)] if age > 0 else []
 

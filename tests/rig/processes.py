@@ -68,11 +68,14 @@ class Processes:
         return self.start("worker", name, path, "--no-supervise", *words, **environment)
 
     def end(self) -> None:
-        """End whatever still runs."""
-        for process in self.all:
+        """End whatever still runs, also the worker processes of a supervisor that was killed."""
+        ours = {process.pid for process in self.all}  # each has a session of its own
+        others = {int(path.name) for path in Path("/proc").glob("[0-9]*")} if ours else set[int]()
+        for pid in ours | others:
             with suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGCONT)
-                process.kill()
+                if os.getsid(pid) in ours:
+                    os.kill(pid, signal.SIGKILL)
+        for process in self.all:
             process.wait()
 
 

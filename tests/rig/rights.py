@@ -28,6 +28,7 @@ from timeoutq.calls import Kept
 from timeoutq.durations import Delta
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import InvalidInput, ServerFull, TimeoutqError
+from timeoutq.failures import operations as failures
 from timeoutq.hosts.operations import restore_hosts
 from timeoutq.model import HostRecord, Record, State
 from timeoutq.schedules import operations as of_schedules
@@ -35,9 +36,10 @@ from timeoutq.schedules.definition import Definition
 from timeoutq.scripts import SIZES, script
 
 A, B = "http://a.example/", "http://b.example/"
-RULES = {"plain": None, **dict.fromkeys(("polite", "ranked", "rude", "compact"), Politeness(0, 1))}
+RULES = {"plain": None, **dict.fromkeys(("polite", "ranked", "rude", "compact", "logged"), Politeness(0, 1))}
 """The queues on which each verb is called; on a ranked one, tasks have priorities, and one is to run once more; a
-rude one was ranked before, and is polite no longer; a compact one keeps fingerprints of its done tasks."""
+rude one was ranked before, and is polite no longer; a compact one keeps fingerprints of its done tasks; a logged one
+has an event log."""
 USER = "half"
 
 RECORDS = [
@@ -161,6 +163,18 @@ VERBS: dict[str, tuple[str, Verb]] = {
     ),
     "pull": ("pull", lambda q, _: q.pull(2)),
     "forget": ("forget", lambda q, _: q.forget("ends", "later")),
+    "retry a kind": (
+        "kind",
+        lambda q, _: q.run(
+            sending.answer(q.talk, failures.move_kind(q.operations, "retry", b"ValueError: no", 0.0, 9))
+        ),
+    ),
+    "forget a kind": (
+        "kind",
+        lambda q, _: q.run(
+            sending.answer(q.talk, failures.move_kind(q.operations, "forget", b"ValueError: no", 0.0, 9))
+        ),
+    ),
     "cancel": ("cancel", lambda q, held: q.cancel(held[0].task, f"{A}0", f"{B}0", "free", "later", by="me")),
     "release what was cancelled": ("release", lambda q, held: q.release(held)),
     "retry what was cancelled": ("fail", lambda q, held: q.fail(held, "no", retry_in=0)),
@@ -198,6 +212,7 @@ VERBS: dict[str, tuple[str, Verb]] = {
 LOSES = {
     "pull": {"pulled"},
     "forget": {"ends", "later"},
+    "forget a kind": {"fails"},
     "restore a batch that is over": {"after"},
     "prune": {"pruned"},
     "ack and put itself": {"ends", f"{A}ends"},
@@ -434,6 +449,8 @@ def play(url: str, client: Any, case: Case) -> str | None:
     mine = re.sub("//[^@/]*@|//", f"//{USER}:secret@", url, count=1)
     keep: Any = "compact" if case.rule == "compact" else 1000
     with Queue("q", url, timeout=60, politeness=RULES[case.rule], keep_done=keep) as owner, Queue("q", mine) as half:
+        if case.rule == "logged":
+            owner.configure(events="64MB")
         held = fill(owner, case.rule in ("ranked", "rude"))
         if case.rule == "rude":
             owner.configure(politeness="off")

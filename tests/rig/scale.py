@@ -30,8 +30,8 @@ SETTLE = 0.5
 """How long the callers are at work before a window begins, seconds."""
 WINDOW = 2.0
 """How long a window is, seconds; a server that has a core for itself needs only half of that."""
-FASTEST = 120_000
-"""More tasks a second than a server with a whole core gets through, on average: so many are put."""
+FASTEST = 400_000
+"""More tasks a second than a server with a whole core gets through: so many are put for each round."""
 LINEAR = 0.8
 """What N primaries have to do, as a part of N times what one does."""
 SHARDED = 0.7
@@ -64,15 +64,21 @@ class Case:
     queue: Any = None
     """An `AsyncQueue` or an `AsyncShardedQueue`, when it is open."""
     readings: list[Reading] = field(default_factory=list[Reading])
+    _put: int = 0
+    _acked: int = 0
     _steps: int = 0
     """Tasks that were claimed, and tasks that were acked."""
     _ends: bool = False
 
     def fill(self, tasks: int) -> None:
         """Make the queue, and put tasks."""
-        with open_queue("big", self.url, shards=self.shards, by="id" if self.shards > 1 else None) as queue:
-            for first in range(0, tasks, 50_000):
-                queue.put(f"https://example.com/{number:09d}" for number in range(first, min(tasks, first + 50_000)))
+        with open_queue(
+            "big", self.url, shards=self.shards, by="id" if self.shards > 1 else None, deadline=30
+        ) as queue:
+            for first in range(self._put, self._put + tasks, 50_000):
+                last = min(self._put + tasks, first + 50_000)
+                queue.put(f"https://example.com/{number:09d}" for number in range(first, last))
+        self._put += tasks
 
     async def open(self) -> None:
         """Open the queue for the callers."""
@@ -104,6 +110,12 @@ class Case:
             self._steps += len(leases)
             outcome = await self.queue.ack(leases)
             self._steps += outcome.ok
+            self._acked += outcome.ok
+
+    def fill_up(self) -> None:
+        """Put as many tasks as were acked, so that each round finds as many."""
+        acked, self._acked = self._acked, 0
+        self.fill(acked)
 
     @property
     def rate(self) -> float:
@@ -211,7 +223,7 @@ def scale(
             say(f"{case.name}: put tasks")
             cores = share * len(case.pids) if case in held else 1
             # so the sets of all servers of a kind are equally large
-            case.fill(round(FASTEST * cores * rounds * (SETTLE + case.seconds)))
+            case.fill(round(FASTEST * cores * (SETTLE + case.seconds)))
         for pid in (pid for case in held for pid in case.pids):
             stack.enter_context(Quota(percent)).hold(pid)
         asyncio.run(_measure(cases, rounds, say))
@@ -225,6 +237,7 @@ async def _measure(cases: Sequence[Case], rounds: int, say: Callable[[str], obje
         for number in range(1, rounds + 1):
             for case in cases if number % 2 else reversed(cases):
                 await case.read()
+                await asyncio.to_thread(case.fill_up)
             say(f"round {number} of {rounds}: " + ", ".join(f"{case.readings[-1].rate:,.0f}" for case in cases))
     finally:
         for case in cases:

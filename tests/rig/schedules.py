@@ -23,7 +23,7 @@ from typing import Any
 
 import redis
 
-from tests.rig import fingerprints, follower
+from tests.rig import fingerprints, follower, kinds
 from tests.rig.beside import processes
 from tests.rig.model import NOTHING, Given
 from tests.rig.polite_world import PoliteWorld, drawn
@@ -123,10 +123,16 @@ class Player:
                 if chance.random() < 0.15:
                     self._sleep(world, hears=chance.random() < 0.5)
             self._compare(world)
+            self._count_kinds()
             self._purge()
         except Differs as differs:
             raise Differs(f"seed {seed}: {differs}\n{told(played)}") from None
         return len(played)
+
+    def _count_kinds(self) -> None:
+        # the model keeps no texts of errors: the keys say what the kinds of failures are to be
+        key = self._key("")
+        kinds.check(self.client, key, set(self.client.smembers(f"{key}failed")))
 
     def _begin(self, seed: int, limits: Limits | None) -> World:
         if limits is LIMITS:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from timeoutq import Queue, Unavailable
+
 T = TypeVar("T")
 
 
@@ -19,3 +21,11 @@ def wait_until(predicate: Callable[[], T], timeout: float = 10.0) -> T:
         if time.monotonic() > until:
             raise AssertionError(f"still {found!r} after {timeout:g} s: {predicate}")
         time.sleep(0.005)
+
+
+def is_over(queue: Queue) -> bool:
+    """Say whether all tasks of a queue have ended, as far as its server answers."""
+    try:
+        return queue.drained()
+    except Unavailable:
+        return False

@@ -21,7 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.rig.mutants import FILES, ROOT, Mutant, plant, run_tests
+from tests.rig.mutants import copy, planted, run_tests
+from tests.rig.seeded import FILES, ROOT, Mutant
 
 ORDER: Mapping[str, Sequence[str]] = {
     "lua": [
@@ -139,9 +140,10 @@ def judge(area: str, mutant: Mutant) -> Verdict:
     """See whether a test of its area notices a bug."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="timeoutq-mutant-") as folder:
-        plant(mutant, Path(folder))
+        copy(Path(folder))
         first = [FIRST[mutant.file]] if mutant.file in FIRST else []
-        return Verdict(mutant.name, area, ask([*first, *ORDER[area]], Path(folder)), time.monotonic() - began)
+        with planted(mutant, Path(folder)):
+            return Verdict(mutant.name, area, ask([*first, *ORDER[area]], Path(folder)), time.monotonic() - began)
 
 
 def judge_all(chosen: Sequence[tuple[str, Mutant]], at_once: int = 1) -> Iterator[Verdict]:

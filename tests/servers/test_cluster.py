@@ -26,6 +26,7 @@ from timeoutq.cluster import slot_of
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.embedded_cluster import ClusterNode
 from timeoutq.errors import AccessDenied, InvalidInput, NotReplicated, TimeoutqError, Unavailable
+from timeoutq.gateway.tokens import TokenBook, Tokens
 from timeoutq.sending import Flow, Nodes
 from timeoutq.watch import nodes as examined
 from timeoutq.watch.doctor import Finding
@@ -479,3 +480,14 @@ def test_no_error_is_of_a_foreign_kind(cluster: Cluster, name: str) -> None:
             cluster.wait()
         queue.put("a")
         queue.purge()
+
+
+async def test_tokens_of_the_gateway_have_a_slot_of_their_own(cluster: Cluster) -> None:
+    with TokenBook(cluster.url) as book:
+        book.revoke("ci")
+        secret, made = book.new("ci", queues=["crawl*"], allow=["put"])
+        tokens = Tokens(cluster.url)
+        assert await tokens.look_up(secret) == made
+        assert book.revoke("ci")
+        await tokens.close()
+        assert "ci" not in {token.name for token in book.table().by_digest.values()}

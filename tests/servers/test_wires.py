@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis
@@ -25,6 +25,14 @@ from timeoutq.wire import Wire
 HANG_UP = b""
 Answer = Sequence[bytes | float]
 """What a server sends, with pauses in seconds."""
+
+
+@pytest.fixture(autouse=True, params=[0.0, 0.05], ids=["the loop sleeps", "the loop stays awake"])
+def awake(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
+    """For how many seconds the event loop looks for a reply before it sleeps."""
+    seconds: float = request.param
+    monkeypatch.setattr(Wire, "awake", seconds)
+    return seconds
 
 
 @pytest.fixture
@@ -286,3 +294,65 @@ async def test_closing_in_the_middle_of_an_exchange_ends_it(link: AsyncLink, raw
         await exchange
     assert time.monotonic() - began < 1.5
     wait_until(lambda: raw.info("clients")["blocked_clients"] == 0)
+
+
+# ---- a loop that stays awake
+
+
+@asynccontextmanager
+async def counted_looks() -> AsyncIterator[list[bool]]:
+    """Note for each time that the event loop looks for what has come whether it is ready to sleep."""
+    selector: Any = cast("Any", asyncio.get_running_loop())._selector
+    real, found = selector.select, list[bool]()
+
+    def select(timeout: float | None = None) -> Any:
+        found.append(timeout is None or timeout > 0)
+        return real(timeout)
+
+    selector.select = select
+    try:
+        yield found
+    finally:
+        del selector.select
+
+
+async def test_the_loop_does_not_sleep_while_a_reply_is_due_at_once(link: AsyncLink, awake: float) -> None:
+    await link.send([("ECHO", "near")])
+    async with counted_looks() as sleeps:
+        assert await link.send([("ECHO", "x")]) == [b"x"]
+    assert any(sleeps) == (awake == 0)
+
+
+async def test_the_loop_sleeps_when_replies_take_longer(awake: float) -> None:
+    slowly: Answer = [0.15, b"+slow\r\n"]
+    async with link_to([b"+soon\r\n"], slowly, slowly) as link:
+        await link.send([("ECHO", "soon")])
+        async with counted_looks() as sleeps:
+            await link.send([("ECHO", "slow")])
+        assert any(sleeps)
+        # the time of this machine says how often a loop looks that stays awake
+        assert (len(sleeps) > 50) == (awake > 0)
+        async with counted_looks() as sleeps:
+            await link.send([("ECHO", "slow")])
+        assert len(sleeps) < 20
+
+
+async def test_one_wire_keeps_the_loop_awake_for_all(awake: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    look, looked = Wire._look, list[Wire]()
+
+    def noted(wire: Wire) -> None:
+        looked.append(wire)
+        look(wire)
+
+    monkeypatch.setattr(Wire, "_look", noted)
+    late: Answer = [0.02, b"+late\r\n"]
+    async with link_to(late) as one, link_to(late) as two:
+        await asyncio.gather(one.send([("ECHO", "x")]), two.send([("ECHO", "x")]))
+    assert len(set(looked)) == (awake > 0)
+
+
+async def test_the_loop_does_other_work_while_it_is_awake(link: AsyncLink) -> None:
+    done: list[str] = []
+    asyncio.get_running_loop().call_soon(done.append, "other work")
+    await link.send([("ECHO", "x")])
+    assert done == ["other work"]

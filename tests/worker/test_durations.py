@@ -130,6 +130,23 @@ def test_a_purge_forgets_how_long_handlers_ran(face: Any) -> None:
     tell(face, Delta(1, {QUICK: 1}))
     face.purge()
     assert face.stats().durations is None
+    assert face.stats().ran == {}
+
+
+def test_the_runs_of_all_time_only_grow_and_a_report_that_is_sent_again_counts_once() -> None:
+    clock = Clock(1_800_000_000.0)
+    with FakeQueue("q", clock) as queue:
+        assert queue.stats().ran == {}
+        for number in (1, 2, 2, 3):
+            tell(queue, Delta(number, {QUICK: 2, bucket(1.0): 1}))
+            clock.advance(86_400 if number == 1 else 0)
+        assert queue.stats().ran == {SHORTEST: 6, bound(bucket(1.0)): 3}
+        assert told(queue) == (6, bound(bucket(1.0))), "the other figures are those of the last span"
+
+
+def test_what_another_hand_wrote_into_the_runs_of_all_time_is_left_out() -> None:
+    flat = [b"-8", b"2", b"odd", b"1", b"3", b"x", b"999", b"1", b"4", b"-1", b"5", b"9" * 40, b"span", b"3"]
+    assert durations.read_all(flat) == {bound(-8): 2}
 
 
 def test_this_span_of_ten_minutes_and_the_one_before_count_and_stay_after_the_last_run() -> None:

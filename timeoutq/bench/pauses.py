@@ -26,6 +26,7 @@ from timeoutq.calls import BATCH, Call, Command
 from timeoutq.client import Queue
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import TimeoutqError
+from timeoutq.failures import operations as of_failures
 from timeoutq.hosts import operations
 from timeoutq.hosts.operations import Rule
 from timeoutq.model import HostRecord, Lease, Politeness, Record, State, Task
@@ -139,6 +140,7 @@ class Scene:
         yield self.rank  # from now on, the queue has priorities
         yield from (self.put, self.schedule, self.claims, self.replay, self.extend, self.ack, self.fail, self.release)
         yield self.cancel
+        yield self.fail_for_good
         yield from (self.crash, self.pull, self.forget, self.clean, self.prune, self.repair, self.look, self.transfer)
         yield from (self.batch, self.tick, self.rules, self.block, self.ban, self.end_politeness, self.begin_politeness)
 
@@ -243,6 +245,16 @@ class Scene:
             self.run(*self.ops.extend(ended, HOUR_MS))
             self.run(*(self.ops.note(lease, "1", "2", b"x" * 200) for lease in ended[:5]))
             self.run(*self.ops.release(ended))
+
+    def fail_for_good(self) -> None:
+        """Retry and forget all tasks of one kind of failure; give up tasks of five hundred kinds."""
+        for verb, some in (("retry", self.urls(BATCH)), ("forget", self.strangers(BATCH))):
+            self.run(*self.ops.put((some,), self.queue.talk.nonce))
+            self.run(*self.ops.cancel((some,), b"bench", self.queue.talk.nonce))
+            self.run(of_failures.move_kind(self.ops, verb, b"cancelled", 0.0, BATCH))
+        ended = _taken(self.flown, BATCH)
+        errors = [f"Broken: page {chr(97 + n // 26)}{chr(97 + n % 26)}".encode() for n in range(len(ended))]
+        self.run(*self.ops.fail(ended, [-1] * len(ended), errors, [b""] * len(ended)))
 
     def clean(self) -> None:
         """Do what a cleaner does, after leases ran out."""

@@ -21,7 +21,7 @@ from statistics import median
 from typing import Any
 
 from timeoutq import address
-from timeoutq.bench import calls, clients, hosts, latency, limits, pauses, seen, spiders, workers
+from timeoutq.bench import calls, clients, gateway, hosts, latency, limits, pauses, seen, spiders, workers
 from timeoutq.bench.ground import Ground, Measure, told
 from timeoutq.bench.terms import FULL, QUICK, Figure, Readings, Sizes, Target
 from timeoutq.errors import InvalidInput
@@ -36,6 +36,7 @@ MEASURES: Sequence[Measure] = (
     calls.DELAY, calls.BULK, calls.WAIT, calls.MEMORY,
     workers.COLD, workers.LATE, workers.KILLED, workers.IDLE, clients.REQUEUE, clients.MEMORY, clients.STARTS,
     hosts.POLITE, hosts.CPU, hosts.FAIR, workers.BURST, clients.GROWTH, hosts.CLAIMS,
+    gateway.ONE, gateway.BATCHES, gateway.LINES_IN, gateway.POLLS, gateway.LOG,
     pauses.PAUSES, seen.SEEN, latency.LATENCY, spiders.SPIDERS,
 )  # fmt: skip
 

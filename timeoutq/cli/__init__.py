@@ -12,13 +12,20 @@ try:
     from timeoutq.cli import tasks as tasks
     from timeoutq.cli import leases as leases
     from timeoutq.cli import serving as serving
+    from timeoutq.cli import push as push
     from timeoutq.cli import looking as looking
+    from timeoutq.cli import events as events
+    from timeoutq.cli import reporting as reporting
     from timeoutq.cli import hosts as hosts
     from timeoutq.cli import calling as calling
     from timeoutq.cli import scheduling as scheduling
     from timeoutq.cli import sets as sets
     from timeoutq.cli import moving as moving
     from timeoutq.cli import operating as operating
+    from timeoutq.cli import protocol as protocol
+    from timeoutq.cli import failures as failures
+    from timeoutq.cli import tokens as tokens
+    from timeoutq.cli import web as web
     # isort: on
 except KeyboardInterrupt:  # Ctrl-C while the command is still being loaded
     raise SystemExit(130) from None

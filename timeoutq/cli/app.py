@@ -34,7 +34,8 @@ T = TypeVar("T")
 
 EPILOG = (
     "Exit codes: 0 done · 1 nothing found, or the answer is no · 2 wrong usage, input or file · 3 the server is away "
-    "or refuses · 4 a lease is lost · 130 Ctrl-C.  The server: --url, else TIMEOUTQ_URL, else REDIS_URL, else "
+    "or refuses · 4 a lease is lost · 5 call and result: not ended within --wait · 130 Ctrl-C.  "
+    "The server: --url, else TIMEOUTQ_URL, else REDIS_URL, else "
     "redis://localhost:6379/0."
 )
 

@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -20,9 +19,6 @@ from timeoutq.errors import InvalidInput
 from timeoutq.model import HostInfo, Politeness
 from timeoutq.standing import Standing, standing
 from timeoutq.text import age
-
-if TYPE_CHECKING:
-    from timeoutq.why import Reason
 
 Host = Annotated[
     str,
@@ -224,20 +220,11 @@ COMMANDS = {
 BY_HAND = "; a spider owns the queue, and the response then goes to its `parse`: callback and meta went with the ack"
 
 
-def _advised(found: Reason, queue: str) -> str:
-    from timeoutq.why import ADVICE
-
-    message = found.message
-    for code, advice in ADVICE.items():
-        if message.endswith(advice):
-            task, host = shlex.quote(found.info.task), shlex.quote(found.info.host or "")
-            message = message.removesuffix(advice) + COMMANDS[code].format(queue=queue, task=task, host=host)
-    return message
-
-
 @app.command(rich_help_panel="Looking")
 def why(queue: Name, task: TaskName, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
     """Say why a task is not being worked on now, or who works on it; exit 1 when the task is in no state."""
+    from timeoutq.why import advised
+
     with known_queue(queue, url, url_file) as opened:
         found = opened.why(task)
         is_spiders = found.code == "done" and OWNER in opened.stats().settings
@@ -247,7 +234,8 @@ def why(queue: Name, task: TaskName, url: Url = None, url_file: UrlFile = None, 
     else:
         state = None if found.info.state is None else found.info.state.value
         trace = (found.info.traceback or "").splitlines()
-        lines = [("state", state), ("reason", found.code), ("why", _advised(found, queue) + is_spiders * BY_HAND),
+        message = advised(found, COMMANDS, queue) + is_spiders * BY_HAND
+        lines = [("state", state), ("reason", found.code), ("why", message),
                  ("host", found.info.host),
                  ("priority", found.info.priority or None), ("before it", found.before),
                  ("failures", found.info.failures or None), ("crashes", found.info.crashes or None),

@@ -155,22 +155,26 @@ def dashboard(
     interval: Annotated[
         float, typer.Option(parser=seconds, metavar="TIME", help="Time between refreshes.")
     ] = "1s",  # type: ignore[assignment]  # typer parses the default
+    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse the keys that change something.")] = False,
     url: Url = None, url_file: UrlFile = None,
 ) -> None:  # fmt: skip
-    """Watch the queue live; q or Ctrl-C ends it."""
+    """Watch the queue live, and act: lower-case keys look, upper-case keys act and ask; ? shows all; q ends it."""
     from timeoutq.watch import live, snapshot
+
+    def another(name: str) -> AnyQueue:
+        return open_queue(name, url, url_file)
 
     with open_queue(queue, url, url_file, waits=sys.stdout.isatty()) as opened:
         seen = snapshot.snapshot(opened) if not sys.stdout.isatty() else None
         if seen is None:
             try:
-                live.run(opened, interval, unknown=lambda: unknown_words(opened))
+                live.run(opened, interval, unknown=lambda: unknown_words(opened), read_only=read_only, another=another)
             except InvalidInput:
                 # the server was away when it was to say what the queue is
                 with open_queue(queue, url, url_file) as again:
                     if type(again) is type(opened):
                         raise
-                    live.run(again, interval)
+                    live.run(again, interval, read_only=read_only, another=another)
         elif seen.exists:
             _show(seen)
         else:

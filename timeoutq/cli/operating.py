@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -173,6 +173,7 @@ def _show_settings(stats: Stats, as_json: bool) -> None:
         "delay": None if polite is None else length(polite.delay),
         "per-host": None if polite is None else polite.per_host,
         "durable": stats.durable or None,
+        "events": of("events"),
         "paused": "yes" if stats.paused else "no",
         "schema": of("schema"),
     }
@@ -213,12 +214,23 @@ def configure(
             help="Replicas that must confirm puts, claims and acks before they count; 0 for none.",
         ),
     ] = None,
+    events: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", show_default=False, help="Begin the event log, or say how long it is: 64MB, 1GB."),
+    ] = None,
+    level: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LEVEL", show_default=False,
+            help="What the event log tells: all, ends (done and failed tasks only), or off.",
+        ),
+    ] = None,
     shards: Shards = None, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Change settings that all clients of the queue share; without an option, show them."""
     polite = delay is not None or per_host is not None
-    given = (keep_done, max_crashes, durable, shards)
-    if given == (None, None, None, None) and not polite and not impolite:
+    given = (keep_done, max_crashes, durable, events, level, shards)
+    if not any(value is not None for value in given) and not polite and not impolite:
         with known_queue(queue, url, url_file) as opened:
             _show_settings(opened.stats(), as_json)
         return
@@ -232,7 +244,7 @@ def configure(
             rules = Politeness(now.delay if delay is None else delay, per_host or now.per_host)
         opened.configure(
             keep_done=None if keep_done is None else _keep(keep_done), max_crashes=max_crashes, politeness=rules,
-            durable=durable,
+            durable=durable, events=events, level=cast("Any", level),
         )  # fmt: skip
 
 

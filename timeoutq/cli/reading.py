@@ -18,6 +18,7 @@ from typing import Annotated, Any, BinaryIO
 import typer
 
 from timeoutq.errors import InvalidInput
+from timeoutq.text import length_of
 
 LONGEST_LINE = 8 * 1024 * 1024
 """More than any line with a payload of 1 MiB needs, bytes."""
@@ -25,10 +26,10 @@ LONGEST_LINE = 8 * 1024 * 1024
 
 def seconds(text: str) -> float:
     """Read a length of time: 30, 0.5, 30s, 250ms, 5m, 2h, 1d."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*", text)
-    if not found:
+    found = length_of(text)
+    if found is None:
         raise typer.BadParameter(f"{text!r} is not a length of time: write 30, 250ms, 30s, 5m, 2h or 1d")
-    return float(found[1]) * {"ms": 0.001, None: 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
+    return found
 
 
 Wait = Annotated[
@@ -38,6 +39,23 @@ Wait = Annotated[
         help="How long to wait for the server if it goes away in the middle of many tasks; 0: not at all.",
     ),
 ]  # fmt: skip
+
+
+HealthPort = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[HOST:]PORT", show_default=False,
+        help="Answer GET /healthz and /readyz: 503 when the worker hangs though the server answers. On 127.0.0.1, "
+        "unless a host is named, such as 0.0.0.0:8081.",
+    ),
+]  # fmt: skip
+
+
+def place(text: str | None) -> tuple[str, int] | None:
+    """Read where to answer health checks."""
+    from timeoutq.responder import read_place
+
+    return None if text is None else read_place(text)
 
 
 def nodes(text: str) -> tuple[int, int]:

@@ -18,7 +18,7 @@ import typer
 from timeoutq import exit_codes
 from timeoutq.cli.app import SERVER, Shards, Url, UrlFile, app, new_words, say, server_address, stop
 from timeoutq.cli.completion import queue_names
-from timeoutq.cli.reading import nodes, seconds
+from timeoutq.cli.reading import HealthPort, nodes, place, seconds
 from timeoutq.errors import InvalidInput, MissingExtra, TimeoutqError
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ LogLevel = Annotated[str, typer.Option("--log-level", help="debug, info, warning
 LogJson = Annotated[bool, typer.Option("--log-json", help="Log lines as JSON, with fields for queue, task and error.")]
 
 
-def _log(level: str, as_json: bool) -> None:
+def begin_log(level: str, as_json: bool) -> None:
+    """Send log lines to stderr, from this level on."""
     from timeoutq import logs
 
     logs.configure(level, as_json=as_json)
@@ -160,22 +161,23 @@ def worker(
     burst: Annotated[bool, typer.Option("--burst", help="End when all queues are drained.")] = False,
     drain_deadline: DrainDeadline = "25s",  # type: ignore[assignment]  # typer parses the default
     shards: Shards = None,
+    health_port: HealthPort = None,
     url: Url = None, url_file: UrlFile = None, log_level: LogLevel = "info", log_json: LogJson = False,
 ) -> None:  # fmt: skip
     """Read the options of a worker, and run it."""
     from timeoutq import handlers
-    from timeoutq.process import run_worker
+    from timeoutq.process import run_alone
     from timeoutq.worker import Worker
 
-    _log(log_level, log_json)
-    with _errors_told(as_json=log_json):
+    begin_log(log_level, log_json)
+    with errors_told(as_json=log_json):
         here = str(Path.cwd())
         if here not in sys.path:
             sys.path.insert(0, here)
         names, weights, path, own_url = _read_work(queues or [], handler, of_app)
         if lifespan is not None:
             handlers.parts_of(lifespan, "lifespan")
-        policy = _policy(retry, max_attempts)
+        policy, checks = policy_of(retry, max_attempts), place(health_port)
         address = server_address(url, url_file) or own_url
         if shards is not None and len(names) > 1:
             raise InvalidInput(
@@ -185,7 +187,7 @@ def worker(
         def work(many: Sequence[int | None]) -> tuple[int, str]:
             def opened() -> list[AnyAsyncQueue]:
                 return [
-                    _opened(name, address, some, timeout=timeout, max_runtime=max_runtime, retry=policy)
+                    opened_for_work(name, address, some, timeout=timeout, max_runtime=max_runtime, retry=policy)
                     for name, some in zip(names, many, strict=True)
                 ]
 
@@ -200,31 +202,31 @@ def worker(
                 )  # fmt: skip
 
             if not supervise:
-                return run_worker(lambda: make(None), alone=True), ""
-            return _supervised(make, opened, processes, concurrency, prefetch, drain_deadline)
+                return run_alone(lambda: make(None), checks), ""
+            return _supervised(make, opened, processes, concurrency, prefetch, drain_deadline, checks)
 
         if not supervise and processes > 1:
             raise InvalidInput(f"--no-supervise runs the worker in this process: leave out --processes {processes}")
-        code, words = _as_they_are(names, work, lambda: [_shards_of(name, address, shards) for name in names])
-        _stop(code, words, as_json=log_json)
+        code, words = as_they_are(names, work, lambda: [shards_of(name, address, shards) for name in names])
+        end(code, words, as_json=log_json)
 
 
 def _supervised(
     make: Callable[[SharedLedger | None], Worker], opened: Callable[[], list[AnyAsyncQueue]], processes: int,
-    concurrency: int, prefetch: int | None, drain_deadline: float,
+    concurrency: int, prefetch: int | None, drain_deadline: float, checks: tuple[str, int] | None,
 ) -> tuple[int, str]:  # fmt: skip
     if sys.platform != "win32":
         from timeoutq import ledger, supervisor
 
         slots = ledger.slots_for(concurrency, prefetch)
-        return supervisor.supervise(supervisor.Job(make, opened, processes, slots, drain_deadline))
+        return supervisor.supervise(supervisor.Job(make, opened, processes, slots, drain_deadline, checks))
     raise InvalidInput(
         "worker processes need fork(), which Windows lacks: use --no-supervise for a worker in one process, or run "
         "timeoutq in WSL"
     )
 
 
-def _as_they_are(
+def as_they_are(
     names: Sequence[str],
     work: Callable[[Sequence[int | None]], tuple[int, str]],
     ask: Callable[[], Sequence[tuple[int | None, bool]]],
@@ -261,14 +263,14 @@ def _as_they_are(
 
 
 @contextmanager
-def _errors_told(*, as_json: bool) -> Iterator[None]:
+def errors_told(*, as_json: bool) -> Iterator[None]:
     """Log the error that ends the command: an unexpected error always, every other error with --log-json."""
     try:
         yield
     except TimeoutqError as error:
         if not as_json:
             raise
-        _stop(exit_codes.of(error), str(error), as_json=True)
+        end(exit_codes.of(error), str(error), as_json=True)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
@@ -286,7 +288,8 @@ def _errors_told(*, as_json: bool) -> Iterator[None]:
         stop(exit_codes.DIED)
 
 
-def _stop(code: int, words: str, *, as_json: bool) -> NoReturn:
+def end(code: int, words: str, *, as_json: bool) -> NoReturn:
+    """End the command, and say why: in a line of JSON, if the log is in JSON."""
     if as_json and words:
         from timeoutq import telling
 
@@ -364,7 +367,7 @@ def read_queues(words: Sequence[str], handler: str | None) -> tuple[list[str], l
     return [name for name, _, _ in weighted], [int(weight) for _, _, weight in weighted], handler
 
 
-def _shards_of(name: str, address: str | None, shards: int | None) -> tuple[int | None, bool]:
+def shards_of(name: str, address: str | None, shards: int | None) -> tuple[int | None, bool]:
     """Look how many shards a queue has, None if it is a plain one; and say whether the server has answered.
 
     Says so if the queue is new, and if its name looks wrong. With `shards`, a new queue is divided now: else a put that
@@ -394,7 +397,7 @@ def _asked(name: str, address: str | None, shards: int | None) -> int | None:
 
 
 async def _waited_for(name: str, address: str | None) -> int | None:
-    """Look how many shards a queue has, as `_shards_of` does, and wait for the server until it answers."""
+    """Look how many shards a queue has, as `shards_of` does, and wait for the server until it answers."""
     import asyncio
 
     from timeoutq import flows, retry, telling
@@ -412,7 +415,8 @@ async def _waited_for(name: str, address: str | None) -> int | None:
         await asyncio.sleep(retry.pause(failures))
 
 
-def _opened(name: str, address: str | None, shards: int | None, **settings: Any) -> AnyAsyncQueue:
+def opened_for_work(name: str, address: str | None, shards: int | None, **settings: Any) -> AnyAsyncQueue:
+    """Open a queue as what it is known to be, without asking the server."""
     from timeoutq.client import AsyncQueue
     from timeoutq.shards import AsyncShardedQueue
 
@@ -421,7 +425,8 @@ def _opened(name: str, address: str | None, shards: int | None, **settings: Any)
     return AsyncShardedQueue(name, address, shards=shards, **settings)
 
 
-def _policy(retry: str | None, max_attempts: int | None) -> RetryPolicy:
+def policy_of(retry: str | None, max_attempts: int | None) -> RetryPolicy:
+    """Make the policy that --retry or --max-attempts asks for, the usual one if neither is given."""
     from tenacity import stop_after_attempt
 
     from timeoutq.retry import RetryPolicy
@@ -453,13 +458,13 @@ def cleaner(
     from timeoutq.cleaner import Cleaner
     from timeoutq.troubles import is_sharded
 
-    _log(log_level, log_json)
+    begin_log(log_level, log_json)
     address = server_address(url, url_file)
 
     async def clean(name: str) -> None:
         while True:
             try:
-                async with _opened(name, address, await _waited_for(name, address)) as one:
+                async with opened_for_work(name, address, await _waited_for(name, address)) as one:
                     await asyncio.gather(*(Cleaner(one, talk=talk).run() for talk in one.division.talks))
             except InvalidInput as error:
                 if not is_sharded(error):  # else the queue was made while a cleaner of a plain queue ran
@@ -473,7 +478,7 @@ def cleaner(
         with suppress(asyncio.CancelledError):
             await asyncio.gather(*tasks)
 
-    with _errors_told(as_json=log_json):
+    with errors_told(as_json=log_json):
         asyncio.run(body())
 
 

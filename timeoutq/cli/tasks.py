@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import base64
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -69,7 +70,7 @@ def _read_line(line: bytes, number: int, as_jsonl: bool, payload: Any) -> bytes 
         fields = cast("dict[str, Any]", found)
         if unknown := sorted(fields.keys() - set(KEYS)):
             raise InvalidInput(f"unknown key {unknown[0]!r:.60}: a line has {', '.join(KEYS)}")
-        task, group = arguments.task_id(fields["task"]), fields.get("group")
+        task, group = arguments.task_id(_id_of(fields["task"])), fields.get("group")
         arguments.pack(fields.get("payload"), task)
         if group is not None:
             arguments.host(group)
@@ -82,6 +83,17 @@ def _read_line(line: bytes, number: int, as_jsonl: bool, payload: Any) -> bytes 
         return Task(task, fields.get("payload"), group, priority=priority, improve=bool(improve), rerun=rerun)
     except InvalidInput as error:
         raise InvalidInput(f"line {number}: {error}") from error
+
+
+def _id_of(given: Any) -> Any:
+    """Give an id of a line: text, or bytes as `{"b64": …}`, as over HTTP."""
+    fields = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+    if list(fields) != ["b64"]:
+        return cast("Any", given)
+    try:
+        return base64.b64decode(fields["b64"], validate=True)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"the id is not base64: {error}") from None
 
 
 @dataclass(frozen=True)

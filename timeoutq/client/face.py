@@ -10,6 +10,7 @@ import re
 import secrets
 import socket
 from collections.abc import Sequence
+from contextvars import ContextVar
 from datetime import timedelta
 from itertools import count
 from typing import Any
@@ -23,6 +24,12 @@ from timeoutq.model import Lease, Outcome, Politeness, TaskId
 from timeoutq.operations import Operations
 from timeoutq.retry import Retries, RetryPolicy
 from timeoutq.sending import Flow, ServerClock, Talk, Terms
+
+acts_for: ContextVar[bytes] = ContextVar("acts_for", default=b"")
+"""For whom the calls of this context are made, if not for the client itself: the names of calls begin with this name.
+
+The gateway sets it for each request that puts or manages tasks, so that an event log tells whose request it was.
+"""
 
 
 class Face:
@@ -163,4 +170,5 @@ class Face:
         """Make a new token: this client's name and a number. In a forked process, the client first takes a new name."""
         if os.getpid() != self._pid:
             self._identify()
-        return b"%s#%x" % (self.worker.encode(), next(self._numbers))
+        whom = acts_for.get()
+        return b"%s%s#%x" % (whom and whom + b"/", self.worker.encode(), next(self._numbers))

@@ -14,7 +14,9 @@ from timeoutq import reads
 from timeoutq.arguments import How
 from timeoutq.batches import Batches
 from timeoutq.client.driving import Driver
-from timeoutq.counts import Sample, Stats
+from timeoutq.counts import Period, Sample, Stats
+from timeoutq.events import Events
+from timeoutq.failures import Failures
 from timeoutq.hosts import Hosts
 from timeoutq.keeper import Keeper, OnLost
 from timeoutq.model import (
@@ -299,6 +301,20 @@ class Verbs(Driver):
             found, cursor = self.run(self.flows.entries(state, cursor))
             yield from found
 
+    def export(self, *states: State | str) -> Iterator[dict[str, Any]]:
+        """Go through all tasks of some states, or of all, in no order: each as a dict, such as pandas makes tables of.
+
+        A dict has task, state, due, acked, failures, crashes, error, error_at, payload, group, priority and until; what
+        a task does not have is None. A task that moves meanwhile may be left out, or come twice: `timeoutq export` has
+        each task once. A queue with keep_done="compact" has no ids of its done tasks: they are left out, and raise
+        `InvalidInput` if they are named.
+        """
+        for state in self.flows.exported(states):
+            cursor = reads.START
+            while cursor is not None:
+                found, cursor = self.run(self.flows.rows(state, cursor))
+                yield from found
+
     def stats(self) -> Stats:
         """Count all states, read counters and settings, at one moment; of a sharded queue, each shard at its own.
 
@@ -310,9 +326,22 @@ class Verbs(Driver):
         """Tell which workers there are: the 500 whose signs of life are the newest."""
         return self.run(self.flows.workers())
 
-    def history(self) -> Found[Sample]:
-        """Give the counters of the last twenty minutes: about one sample per ten seconds, the oldest first."""
-        return self.run(self.flows.history())
+    @overload
+    def history(self, by: None = None) -> Found[Sample]: ...
+    @overload
+    def history(self, by: Literal["minute", "hour"]) -> Found[Period]: ...
+    def history(self, by: Literal["minute", "hour"] | None = None) -> Found[Sample] | Found[Period]:
+        """Give the counters of the last twenty minutes: about one sample per ten seconds, the oldest first.
+
+        Workers and cleaners take the samples; the counters of now are `stats().sample`.
+
+        With `by="minute"`, give the minutes of the last day, with `by="hour"` the hours of the last 90 days, the oldest
+        first, up to now: how many tasks each state had when the minute began, and what happened in it. Workers and
+        cleaners note this. A minute in which none was running has None in place of counts, and what happened then
+        counts in the minute before; what happened before the first minute counts in the first one. So what happened in
+        all periods adds up to the counters of `stats()`, until the oldest periods are removed.
+        """
+        return self.run(self.flows.history(by))
 
     def errors(self, n: int = 10) -> Found[Failure]:
         """Give the last errors, newest first, 50 at most."""
@@ -333,8 +362,14 @@ class Verbs(Driver):
         max_crashes: int | None = None,
         politeness: Politeness | Literal["off"] | None = None,
         durable: int | None = None,
+        events: int | str | None = None,
+        level: Literal["all", "ends", "off"] | None = None,
     ) -> None:
         """Change settings of the queue for all its clients; see `Queue()` for their meaning.
+
+        `events` begins the event log, if there is none, and is how many bytes the log keeps: a number, or a text such
+        as "64MB"; in a sharded queue, for all shards together. `level` is "all" (every move between two states),
+        "ends" (only moves to done and to failed) or "off".
 
         When politeness begins or ends (`"off"`), the tasks that are in the queue are adapted too, 500 in each step;
         handlers that run are not disturbed. When politeness ends, the hosts and their rules are forgotten.
@@ -344,7 +379,7 @@ class Verbs(Driver):
         `keep_done="compact"` keeps done tasks as fingerprints. Raises `InvalidInput` if it is to begin and the queue
         has tasks, and if it is to end and the queue has done tasks.
         """
-        self.run(self.flows.configure(keep_done, max_crashes, politeness, durable))
+        self.run(self.flows.configure(keep_done, max_crashes, politeness, durable, events, level))
 
     def exists(self) -> bool:
         """Say whether anything was put to the queue, or set for it, since the queue was last purged.
@@ -412,6 +447,22 @@ class Verbs(Driver):
         """
         return Batches(self, self.flows.batches)
 
+    @property
+    def events(self) -> Events:
+        """The event log of the queue: `list` reads a page of it, and `follow` goes through what comes.
+
+        For example `queue.events.list(task="https://a.example/")`, after `queue.configure(events="64MB")`.
+        """
+        return Events(self, self.flows.events)
+
+    @property
+    def failures(self) -> Failures:
+        """The failed tasks, grouped by kind: `list` and `tasks` look; `retry` and `forget` move all tasks of a kind.
+
+        For example `queue.failures.retry(queue.failures.list()[0])`.
+        """
+        return Failures(self, self.flows.failures)
+
 
 class Queue(Verbs):
     """A queue, for code that blocks. Safe to share between threads; in a forked process it becomes a new client.
@@ -420,7 +471,7 @@ class Queue(Verbs):
     claim, extend, keeper, ack, release, fail, pull      leases, and tasks without one
     note                                                 how far the work on a lease is
     requeue_expired, promote_due, prune                  what cleaners do
-    states, inspect, why, list, each                     look at tasks
+    states, inspect, why, list, each, export             look at tasks
     stats, workers, history, errors, server              look at the queue
     exists, drained, wait_drained                        ask the queue
     pause, resume, configure                             change the queue
@@ -429,4 +480,6 @@ class Queue(Verbs):
     results                                              the room of the results: how tasks have ended
     schedules                                            the room of the schedules: tasks put again and again
     batches                                              the room of the batches: tasks counted together
+    events                                               the room of the event log: what moved, and by whom
+    failures                                             the room of the failures: failed tasks by kind
     """

@@ -18,7 +18,7 @@ from timeoutq import address, arguments, lifespan
 from timeoutq.arguments import shown
 from timeoutq.calls import BATCH_KEPT
 from timeoutq.errors import InvalidInput
-from timeoutq.functions import calls, ids, options
+from timeoutq.functions import calls, ids, options, tracing
 from timeoutq.functions.batching import Batched, batch_of
 from timeoutq.functions.calls import Call
 from timeoutq.functions.context import Context, Middleware
@@ -521,7 +521,8 @@ class App(Hires):
         args, kwargs = function.signature.decode(found)
         group = function.definition.group_of_call(args, kwargs)
         own, target = ids.following(id, step.f), function.settings.queue
-        payload = seal(Letter(step.f, found, step.options, rest), target, own, self.secrets)
+        letter = Letter(step.f, found, step.options, rest, trace=tracing.made(step.f, target, own))
+        payload = seal(letter, target, own, self.secrets)
         answers = calls.answers(target, own, function.settings, step.options.keep_result, function.returns)
         limit = function.settings.limit
         return Posted(target, own, payload, None, None, None, "active", group, answers, limit)

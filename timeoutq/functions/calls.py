@@ -13,7 +13,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, over
 import msgspec
 
 from timeoutq.errors import InvalidInput
-from timeoutq.functions import ids
+from timeoutq.functions import ids, tracing
 from timeoutq.functions.envelope import NO_OPTIONS, Letter, Options, Secrets, Step, seal
 from timeoutq.functions.options import Chosen, Settings
 from timeoutq.functions.sender import Answers, Later, Posted, Result
@@ -163,10 +163,12 @@ def id_of(call: Call[Any]) -> tuple[bytes, bool]:
     return ids.random_id(call.function).encode(), False
 
 
-def posted(call: Call[Any], secrets: Secrets, batch: str | None = None, *, ticks: bool = False) -> Posted:
+def posted(
+    call: Call[Any], secrets: Secrets, batch: str | None = None, *, ticks: bool = False, is_now: bool = True
+) -> Posted:
     """Decide everything about a call that is put now: the callback of `batch`, or what a schedule puts at its `ticks`.
 
-    Raises `CallTooLarge`.
+    What a schedule puts is not put now (`is_now=False`), and is no part of a trace. Raises `CallTooLarge`.
     """
     chosen, settings = call.chosen, call.settings
     id, is_named = id_of(call)
@@ -177,7 +179,8 @@ def posted(call: Call[Any], secrets: Secrets, batch: str | None = None, *, ticks
     if ticks:
         travels = msgspec.structs.replace(travels, ticks=True)
     then = [one.step for one in call.following] if call.following else ()
-    letter = Letter(call.function, call.arguments, travels, then)
+    trace = tracing.made(call.function, queue, id) if is_now else None
+    letter = Letter(call.function, call.arguments, travels, then, trace=trace)
     unique = (chosen.unique or settings.unique) if is_named else None
     payload, answers, when = seal(letter, queue, id, secrets), _answers(call, queue, id), (chosen.at, chosen.after)
     rerun = bool(chosen.rerun)

@@ -4,7 +4,8 @@
 
 `v` is the version of this form, `f` the function, `a` and `k` the arguments by place and by name. `a`, `k` and all that
 comes behind may be left out: `o` holds options for this call alone, `t` the calls that follow it, each with `f`, `a`,
-`k` and `o`, and `w` the time of the tick, in ms, if a schedule has put the call. Fields that a reader does not know are
+`k` and `o`, `w` the time of the tick, in ms, if a schedule has put the call, and `p` the trace of which the call is a
+part, as `traceparent` of W3C Trace Context (`tracing.py`). Fields that a reader does not know are
 ignored: a field without which a call must not be run makes a higher `v`.
 
 The signature `s` is eight hex digits that name the secret, a dot, and HMAC-SHA256 in hex. It is made over a fixed text
@@ -12,7 +13,7 @@ and, each behind its length in eight bytes, the queue, the id, `f`, and the JSON
 as they stand in the payload (`[]`, `{}`, `{}` and `[]` if left out). A payload is bound to its queue and its id: the
 same call elsewhere has another signature. Only if `o` holds `"ticks":true`, the id may also end in `@` and digits that
 are not signed: so the calls of a schedule that overlap share one payload. `w` is not signed, because whoever ticks a
-schedule needs no secret.
+schedule needs no secret; nor is `p`, which decides nothing.
 """
 
 from __future__ import annotations
@@ -125,6 +126,8 @@ class Letter:
     then: Sequence[Step] = ()
     tick: float | None = None
     """The time for which a schedule has put the call, Unix seconds."""
+    trace: str | None = None
+    """The trace of which the call is a part. Only `seal` heeds it; `tracing.py` reads it from the payload."""
 
 
 class Secrets:
@@ -196,7 +199,7 @@ def seal(letter: Letter, queue: str, id: bytes, secrets: Secrets) -> bytes:
     """Give the payload of a call, at most 256 KiB. Raises `CallTooLarge`."""
     a, k = letter.arguments
     begin = _begin(letter.function)
-    if not (secrets or letter.then) and letter.options is NO_OPTIONS:
+    if not (secrets or letter.then or letter.trace) and letter.options is NO_OPTIONS:
         return _checked(letter, b"".join((begin, b',"a":', a, b',"k":', k, b"}")))
     o = b"{}" if letter.options is NO_OPTIONS else _ENCODER.encode(letter.options)
     t = _ENCODER.encode(letter.then) if letter.then else b"[]"
@@ -206,6 +209,8 @@ def seal(letter: Letter, queue: str, id: bytes, secrets: Secrets) -> bytes:
         raw = msgspec.Raw
         payload = _Payload(VERSION, letter.function, raw(a), raw(k), raw(o), raw(t))
         parts.append(b'"s":' + _ENCODER.encode(secrets.sign(queue, id, payload)))
+    if letter.trace:
+        parts.append(b'"p":' + _ENCODER.encode(letter.trace))
     return _checked(letter, b",".join(parts) + b"}")
 
 

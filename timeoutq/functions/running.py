@@ -28,6 +28,7 @@ from timeoutq.functions.options import Limit
 from timeoutq.functions.sender import Posted, Sender
 from timeoutq.functions.task import Opened, TaskFunction
 from timeoutq.functions.threads import Threads
+from timeoutq.functions.tracing import traced
 from timeoutq.handlers import LEAVES_NO_ID, RESULTS, Lifespan, Place, Result, Serves, Unrun, Verdict
 from timeoutq.model import Ack, Lease, Task, Tasks, raw
 from timeoutq.retry import GiveUp, RetryPolicy
@@ -89,7 +90,7 @@ class Calls(Serves):
 
         place.publish({name: one.version for name, one in self.app.functions.items()})
         place.declare(declaring(self.app, place.name, place.queue.flows))
-        return _Bench(self.app, place).run
+        return traced(_Bench(self.app, place).run, place.name)
 
     def judge(self, lease: Lease, error: BaseException) -> Verdict | None:
         """Say by which policy a call is tried again, and what is kept of its failure if it is given up."""

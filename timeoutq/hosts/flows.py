@@ -54,8 +54,8 @@ def some(talk: Talk, cursor: str) -> Flow[tuple[list[HostInfo], str | None]]:
 
 def one(talk: Talk, host: str, rules: Sequence[Rule]) -> Flow[HostInfo]:
     """Set the rules, if there are any, and tell all about the host."""
-    recall = operations.host(talk.operations, host, [("recall", "")]) if rules else None
-    return _told(talk, operations.host(talk.operations, host, rules), recall)
+    recall = operations.host(talk.operations, host, [("recall", "")], talk.nonce) if rules else None
+    return _told(talk, operations.host(talk.operations, host, rules, talk.nonce), recall)
 
 
 def _told(talk: Talk, call: Call[HostInfo | None], recall: Call[HostInfo | None] | None) -> Flow[HostInfo]:

@@ -17,10 +17,13 @@ Rule = tuple[str, Argument]
 """A rule of a host, as `lua/host.lua` takes it: its name and its value."""
 
 
-def host(operations: Operations, name: object, rules: Sequence[Rule] = ()) -> Call[HostInfo | None]:
+def host(
+    operations: Operations, name: object, rules: Sequence[Rule] = (), nonce: Callable[[], bytes] = bytes
+) -> Call[HostInfo | None]:
     """Build the call that sets rules of a host, if any, and tells all about the host; None without politeness."""
     words = [word for rule in rules for word in rule]
-    return operations.call("host", [arguments.host(name), *words], lambda reply: reply and replies.host(reply))
+    id = nonce() if rules else b""
+    return operations.call("host", [arguments.host(name), *words], lambda reply: reply and replies.host(reply), id=id)
 
 
 def page(operations: Operations, start: int, n: int) -> Call[list[HostInfo] | None]:

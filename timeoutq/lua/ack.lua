@@ -2,13 +2,15 @@
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors runtime meta stats bell alarm calls
 -- PARTS open sections items drop replay ready done add rerun results cancel
 -- SOUND stats leases calls; payload attempts crashes errors releases groups; done_at runtime traces trace_uses trace_texts trace_at
--- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length); sections
--- SECTIONS  again=ms after which the tasks are ready again   and for one lease: payload=1 the payload that its task has then
---       put=n the ids that it found   payloads=pairs (position in put, payload) *   groups=pairs (position in put, host) *
---       priorities=pairs improve=n as of put   results=pairs (position, result) *   times=numbers (position, ms for which the result is
---       kept) *   bare=n positions of tasks whose ids are not kept in `done`   until=numbers (position, ms for which
---       `done` keeps the id, whatever keep_done says) *   unique=numbers rerun=n as of put
--- Reply letters, one per lease: O acked; k acked, and the id stays in done for ever, though `until` has a time for it; R this very call was carried out before; L is not this token's
+-- BY    4 the token of the first lease
+-- ARGV  1 call id, digest a   2 age of the call, ms   3.. count, runs of (token, length, id * length); sections
+-- SECTIONS  again=ms after which the tasks are ready again   payload=1 for one lease: the payload that its task has then
+--       put=n ids that it found   payloads=pairs (position in put, payload)   groups=pairs (position in put, host)
+--       priorities=pairs (position in put, priority)   improve=n positions in put, none for all: as of put
+--       results=pairs (position, result)   times=numbers (position, ms for which the result is kept)
+--       bare=n positions of tasks whose ids are not kept in `done`   until=numbers (position, ms for which `done` keeps the id,
+--       whatever keep_done says)   unique=numbers (position in put, ms): as of put   rerun=n positions in put, none for all: as of put
+-- Reply letters, one per lease: O acked; k acked, and the id stays in done for ever, though `until` has a time for it; R this very call was carried out before; L the lease is not this token's
 local call_id = ARGV[1]
 local ids, tokens, at = read_leases(3)
 local given, refused = sections(at, ' again=ms payload=1 put=n payloads=pairs groups=pairs priorities=pairs improve=n results=pairs times=numbers bare=n until=numbers unique=numbers rerun=n')
@@ -26,6 +28,7 @@ if given.results or given.bare or given['until'] then rarely('may_finish')() end
 local lasting, stays = again_ms < 0 and given['until'], nil
 if compact then lasting, stays = nil, lasting end
 if lasting then redis.call('ZCARD', key('done_until')) end
+if given.put and given.unique then rarely('may_group')() end -- a failed task that it puts may come back
 local found, itself, held, anew, anew_names, over, fresh, stopped = {}, false, nil, {}, {}, {}, nil, {}
 local bare = given.bare or {}
 if given.put or again_ms >= 0 or given.results or lasting then

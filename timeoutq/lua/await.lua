@@ -2,9 +2,9 @@
 -- missed. It ends early when the results are many bytes: ask for the rest again.
 -- KEYS  todos in_progress done failed scheduled done_at errors lock meta stats bell alarm
 -- PARTS open find results
--- ARGV  1 call id   2 age of the call, ms   3 name of the client; empty to look only   4.. id *
--- Reply {letters, one per id: t w p s it has not ended, and the client is noted; d f it is done or failed; u it is in no state;
---       results of those that have ended, false where there is none; last errors of failed ones that have no result}
+-- ARGV  1 call id   2 age of the call, ms   3 client: its name; empty to look only   4.. id *
+-- Reply {letters, {result? *}, {error? *}}, one per id: t w p s it has not ended, and the client is noted; d f it is done or failed; u it is in no state.
+--       Results are those of tasks that have ended, errors the last ones of failed tasks that have no result
 local client, ids = ARGV[3], {unpack(ARGV, 4)}
 if client ~= '' and (#client > 64 or not string.find(client, '^[%w.:_-]+$')) then
   return {err = 'CLIENT the name of a client is 1 to 64 of A-Z a-z 0-9 . : _ -'}

@@ -1,10 +1,10 @@
 -- batches: what is known of batches: some by their names, a page of all, or the tasks of one.
 -- KEYS  lock meta
 -- PARTS open batch
--- ARGV  1 call id   2 age of the call, ms   3 names, page or tasks   4 page: the cursor; tasks: the batch
---       5 names: a name; page: about how many; tasks: the first place   6.. names: further names; tasks: the last place
--- Reply {now ms, the next cursor, then for each batch: name, record, how many tasks, how many have not ended, how many have ended but not
---       as done}; for tasks {now ms, how many tasks, then for each: place, o not ended d done l ended in another way, id}
+-- ARGV  1 call id   2 age of the call, ms   3 what, names|page|tasks   4 from: page: the cursor; tasks: the batch; names: not looked at
+--       5 which: names: a name; page: about how many; tasks: the first place   6.. more *: names: further names; tasks: the last place
+-- Reply {now ms, next cursor, (name, record, tasks number, not ended number, ended but not as done number) *}: names and page
+-- Reply {now ms, tasks number, (place number, end o|d|l, id) *}: tasks, of which o has not ended, d is done, l ended in another way
 local kind, cursor, names = ARGV[3], '0', {}
 if kind == 'tasks' then
   local reply, set = {now, (batch_counts(ARGV[4]))}, batch_key(ARGV[4])

@@ -2,8 +2,9 @@
 -- progress is marked: its worker hears of it, stops the handler, and then the task goes to failed.
 -- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors lock meta stats bell alarm calls
 -- PARTS open find calls cancel mark
--- SOUND stats alarm todos failed scheduled calls; errors traces trace_uses trace_texts trace_at cancels
--- ARGV  1 call id   2 age of the call, ms (0 when first sent)   3 who cancels   4.. id *
+-- SOUND stats alarm todos failed scheduled calls; errors traces trace_uses trace_texts trace_at cancels kinds kind_of
+-- BY    3 who cancels
+-- ARGV  1 call id, nonce   2 age of the call, ms   3 by: who cancels   4.. id *
 -- Reply letters, one per id: c cancelled: it was ready or scheduled, and is in failed now; m it is in progress, and marked; d f the
 --       state in which it has ended before; u it is in no state
 local call_id, by, ids = ARGV[1], ARGV[3], {unpack(ARGV, 4)}

@@ -1,14 +1,14 @@
 -- claim: lease ready tasks to a token. Sent again with the same token, it gives the leases that the first call took.
 -- KEYS  todos in_progress scheduled leases owners lock payload attempts crashes runtime meta stats bell alarm
--- PARTS open sections wake pick fit locks server turns
+-- PARTS open events sections wake pick fit locks server turns
 -- SOUND stats leases owners; payload attempts crashes
--- ARGV  1 token   2 age of the call, ms (0 when first sent)   3 how many   4 timeout, ms
---       5 not after: server time, ms, past which the client has given up; 0 for never   6.. sections
--- SECTIONS  max_runtime=ms   share=1 how many workers there are; no worker takes more than its part of a short queue
+-- ARGV  1 token   2 age of the call, ms   3 how many, number   4 timeout, ms
+--       5 not after, ms: server time past which the client has given up; 0 for never   6.. sections
+-- SECTIONS  max_runtime=ms for which the leases may be held in all   share=1 how many workers there are; no worker takes more than its part of a short queue
 --       from=1 where a call that was sent again goes on to look for its leases, as its part before replied
--- Reply {now ms, deadline ms, first fence, ids, failures, crashes, payloads}; the last three {} where no task has any
---       {now ms, next event ms or 0, paused: 0 or 1} when there is nothing to lease
---       both with one more word, where to go on, when the call was sent again and has looked through only a part of the leases
+-- Reply {now ms, deadline ms, first fence, {id *}, {failures? *}, {crashes? *}, {payload? *}, [from]}: the last three are {} where no task has any
+-- Reply {now ms, next event ms, paused 0 or 1, [from]}: there is nothing to lease
+-- from: where to go on, when the call was sent again and has looked through only a part of the leases
 local token, age, n = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local lease_ms, not_after = tonumber(ARGV[4]), tonumber(ARGV[5])
 local given, refused = sections(6, ' max_runtime=ms share=1 from=1')
@@ -25,13 +25,14 @@ local ids, rest, recorded, bodies = {}, nil, true, nil
 local took, from, last = string.match(given.from or '', '^(%d) (%S+) (.*)$')
 if age > 0 or from then
   -- read a part of the leases that may be its own: those after the last lease of the part before; if that lease has moved, those
-  -- from its former deadline on
+  -- from its former deadline on. This call may have been on its way for five seconds more than the one that took them
   local first
+  local newest = deadline + 1 -- a claim over HTTP that was sent again in this ms has extended them until then
   if from and redis.call('ZSCORE', leases, last) == from then
     local rank = redis.call('ZRANK', leases, last) + 1
     first = redis.call('ZRANGE', leases, rank, rank + 9999)
   else
-    first = redis.call('ZRANGEBYSCORE', leases, from or now - age - 1000 + lease_ms, deadline, 'LIMIT', 0, 10000)
+    first = redis.call('ZRANGEBYSCORE', leases, from or now - age - 5000 + lease_ms, newest, 'LIMIT', 0, 10000)
   end
   for at = 1, #first, 500 do
     local chunk = {unpack(first, at, math.min(at + 499, #first))}
@@ -42,7 +43,7 @@ if age > 0 or from then
   end
   if #first == 10000 then
     local score = redis.call('ZSCORE', leases, first[10000])
-    if moment(score) and moment(score) <= deadline then
+    if moment(score) and moment(score) <= newest then
       rest = ((took == '1' or #ids > 0) and '1 ' or '0 ') .. score .. ' ' .. first[10000]
     end
   end
@@ -76,9 +77,9 @@ if #ids == 0 and not paused then
   -- as text: a server writes out a number anew each time that it is passed on, and Redis is slow at this
   local locks, span, ends = locks_of(picks), string.format('%.0f', lease_ms), string.format('%.0f', deadline)
   for i = 1, #picks do
-    if redis.call('SMOVE', todos, in_progress, picks[i]) == 1 then
+    if quiet('SMOVE', todos, in_progress, picks[i]) == 1 then
       ids[#ids + 1] = picks[i]
-      redis.call('PSETEX', locks[i], span, token)
+      quiet('PSETEX', locks[i], span, token)
     end
   end
   if #ids < #picks then bodies = nil end -- each payload stands at the place of its task
@@ -97,6 +98,10 @@ if #ids == 0 and not paused then
       redis.call('HSET', runtime, unpack(tokens))
     end
     count_up(stats, 'claimed', #ids)
+    if moved then
+      moved(ids, todos, in_progress)
+      tell('claim', token)
+    end
     rouse(deadline)
     if ready > #ids then ring() end
   end

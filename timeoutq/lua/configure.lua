@@ -2,10 +2,10 @@
 -- KEYS  lock meta bell alarm
 -- PARTS open mark wake switch
 -- SOUND alarm; bell
--- ARGV  1 call id   2 age of the call, ms   3.. (name, value) *   a name that ends in `?` is written only where the queue has
---       no such setting: of two clients that write it at the same moment, the first counts
+-- ARGV  1 call id   2 age of the call, ms   3.. (name, value) *: a name that ends in `?` is written only where the queue has
+--       no such setting: of two clients that write it at the same moment, the first counts.
 --       keep_done "compact" comes with a salt, as `compact SALT`
--- Reply 2 when `convert` is to be called, because the tasks in the queue have to follow the settings; else 1
+-- Reply what to do next, number: 2 when `convert` is to be called, because the tasks in the queue have to follow the settings; else 1
 local reply, kept = 1, {}
 for i = 3, #ARGV, 2 do
   local once = string.match(ARGV[i], '^(.*)%?$')

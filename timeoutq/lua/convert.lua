@@ -2,8 +2,8 @@
 -- KEYS  todos in_progress lock meta stats bell alarm
 -- PARTS open switch ready
 -- SOUND stats alarm todos in_progress
--- ARGV  1 call id   2 age of the call, ms   3 at most
--- Reply where it goes on, or 'end'
+-- ARGV  1 call id   2 age of the call, ms   3 at most, number
+-- Reply where it goes on: or `end`
 -- Where it goes on is kept in `converting` of meta, so that anybody can go on, and any number may do so at once: a letter and a
 -- cursor, 'p0' at first. p in_progress, so that what is held counts before any host hands over; t todos; q in_progress again, for
 -- what was claimed meanwhile; h the hosts, by the new rules

@@ -1,9 +1,10 @@
 -- crash: a supervisor saw the process die that ran these leases; it says so without waiting for their end.
 -- KEYS  todos in_progress failed leases owners done done_at lock crashes runtime meta stats bell alarm
 -- PARTS open items crashed
--- SOUND stats leases owners alarm in_progress todos failed; crashes runtime errors error_log traces trace_uses trace_texts trace_at
+-- SOUND stats leases owners alarm in_progress todos failed; crashes runtime errors error_log traces trace_uses trace_texts trace_at kinds kind_of
+-- BY    5 the token of the first lease
 -- ARGV  1 call id   2 age of the call, ms   3 reason   4.. count, runs of (token, length, id * length)
--- Reply letters, one per lease: O taken back; f that was a crash too many, and the task is in failed; L is not this token's
+-- Reply letters, one per lease: O taken back; f that was a crash too many, and the task is in failed; L the lease is not this token's
 local ids, tokens = read_leases(4)
 local yes, codes, dead, was = mine(ids, tokens), {}, {}, {}
 for i = 1, #ids do

@@ -1,9 +1,10 @@
 -- describe: what an export says of tasks. It ends early when their payloads are many bytes: ask for the rest again.
 -- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors lock meta stats bell alarm
 -- PARTS open find ages
--- ARGV  1 call id   2 age of the call, ms   3 bytes of payloads after which it ends   4.. id *
--- Reply {state letters, one per id, u it is in none; times in ms: due of s, acked of d; failures, crashes, errors, payloads,
---       groups or {}, priorities or {}, ms until which each done task blocks its id or {}}
+-- ARGV  1 call id   2 age of the call, ms   3 bytes of payloads after which it ends, number   4.. id *
+-- Reply {letters, {time? ms *}, {failures? *}, {crashes? *}, {error? *}, {payload? *}, {group? *}, {priority? *}, {until? ms *}}, one per id: t w p d f s the state
+--       that holds it; u it is in none. Times are due of s, acked of d; payloads, groups, priorities and until, when a done task ceases
+--       to block its id, are {} where no task has one
 local ids, most = {unpack(ARGV, 4)}, tonumber(ARGV[3])
 local bodies, marks, bytes, marked = {}, {}, 0, has('rerun')
 if marked or redis.call('EXISTS', payload) == 1 then

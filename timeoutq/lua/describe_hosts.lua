@@ -2,8 +2,9 @@
 -- KEYS  todos lock meta stats bell alarm
 -- PARTS open ready
 -- ARGV  1 call id   2 age of the call, ms   3.. host *
--- Reply {now ms, a row a host}: delay ms, per_host, budget, each nil where the host has none of its own; visits, failures, when it may be
---       visited next, ms; blocked until, ms, flag b x or -, reason; nil when the queue is not polite
+-- Reply {now ms, {delay? ms, per_host? number, budget? number, visits number, failures number, next allowed ms, blocked until ms, flag b|x|-, reason} *}: delay,
+--       per_host and budget are nil where the host has none of its own
+-- Reply nil: the queue is not polite
 if not polite then return false end
 local names, rows = {unpack(ARGV, 3)}, {now}
 local known, failures = load_hosts(names), redis.call('HMGET', key('host_failures'), unpack(names))

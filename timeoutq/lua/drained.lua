@@ -1,10 +1,10 @@
 -- drained: is nothing ready, held, scheduled (before a time), or waiting for its host's turn?
 -- KEYS  todos in_progress scheduled leases lock meta stats bell alarm
 -- PARTS open stranded
--- ARGV  1 call id   2 age of the call, ms   3 before: due time, ms, or +inf
---       4 where the walk goes on, 0 at first: a cursor of the waiting tasks, or k and a cursor of all keys
---       5 1 to tell the counters, too; else 0
--- Reply {1 or 0, where to go on; 0 if the answer is final; the counters, if asked for}. Usually this is one atomic answer. Only when tasks wait, and no host
+-- ARGV  1 call id   2 age of the call, ms   3 before, ms or +inf: due time
+--       4 cursor: where the walk goes on, 0 at first: a cursor of the waiting tasks, or k and a cursor of all keys
+--       5 counted, 0 or 1: 1 to tell the counters, too
+-- Reply {drained 0 or 1, cursor, [{(counter, value) *}]}: 0 as the cursor: the answer is final. Usually this is one atomic answer. Only when tasks wait, and no host
 --       will have a turn, each waiting task is asked why it waits, which may take several calls. Where a foreign hand has deleted
 --       the turns of hosts, or the settings, lanes may be left that only their own names tell of: these are looked for
 local busy = redis.call('SCARD', todos) + redis.call('SCARD', in_progress)

@@ -3,8 +3,8 @@
 -- PARTS open items wake locks
 -- SOUND leases alarm
 -- ARGV  1 call id   2 age of the call, ms   3 timeout, ms   4.. count, runs of (token, length, id * length)
--- Reply {now ms, the earliest deadline of those extended, ms, letters}: O extended; X has reached its max_runtime; c extended, but
---       somebody has cancelled the task: its handler is to stop; L is not this token's
+-- Reply {now ms, earliest deadline of those extended ms, letters}, one per lease: O extended; X has reached its max_runtime; c extended, but
+--       somebody has cancelled the task, so its handler is to stop; L the lease is not this token's
 local lease_ms = tonumber(ARGV[3])
 local ids, tokens = read_leases(4)
 local yes, codes, scores = mine(ids, tokens), {}, {}

@@ -1,13 +1,14 @@
 -- fail: a handler failed. The task is scheduled for another attempt, or moved to failed when there is none left.
 -- KEYS  todos in_progress failed scheduled leases owners lock attempts runtime meta stats bell alarm calls
 -- PARTS open sections items drop replay log ready rerun results cancel
--- SOUND stats leases calls alarm failed scheduled; runtime errors error_log traces trace_uses trace_texts trace_at
--- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length)
---       then for each lease: retry in ms, or -1 to give up; error text; then sections
--- SECTIONS  blocks=numbers (position, ms for which its host is blocked) *   traces=pairs (position, digest of its traceback) *
---       texts=n (digest, traceback) *   results=pairs (position, what is kept as the result if the task goes to failed) *
---       times=numbers (position, ms for which the result is kept) *
--- Reply letters, one per lease: O failed; R this very call was carried out before; L is not this token's
+-- SOUND stats leases calls alarm failed scheduled; runtime errors error_log traces trace_uses trace_texts trace_at kinds kind_of
+-- BY    4 the token of the first lease
+-- ARGV  1 call id, digest f   2 age of the call, ms   3.. count, runs of (token, length, id * length);
+--       (retry ms or -1, error) * count; sections: when the task is tried again, -1 to give up; the text of the error
+-- SECTIONS  blocks=numbers (position, ms for which its host is blocked)   traces=pairs (position, digest of its traceback)
+--       texts=n (digest, traceback) *   results=pairs (position, what is kept as the result if the task goes to failed)
+--       times=numbers (position, ms for which the result is kept)
+-- Reply letters, one per lease: O failed; R this very call was carried out before; L the lease is not this token's
 local call_id = ARGV[1]
 local ids, tokens, at = read_leases(3)
 local given, refused = sections(at + 2 * #ids, ' blocks=numbers traces=pairs texts=n results=pairs times=numbers')
@@ -62,6 +63,7 @@ for i = 1, #anew do is_held[i] = true end
 if #anew > 0 then anew, anew_names = run_again(anew, is_held, over) end
 if #ended > 0 then
   if #stopped > 0 then rarely('cancelled')(stopped, whose) end
+  if gave_up > 0 then rarely('note_kinds')(spent) end
   drop(ended)
   if given.texts then trim_traces() end
   count_up(stats, 'failed', #ended)

@@ -1,7 +1,7 @@
 -- forget: remove tasks from every state; a worker that runs one finds its lease lost.
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors runtime meta stats bell alarm
 -- PARTS open drop find log rerun mark
--- SOUND stats alarm leases owners scheduled; done_at payload attempts crashes errors releases groups runtime traces trace_uses trace_texts trace_at
+-- SOUND stats alarm leases owners scheduled; done_at payload attempts crashes errors releases groups runtime traces trace_uses trace_texts trace_at kinds kind_of
 -- ARGV  1 call id   2 age of the call, ms   3.. id *
 -- Reply letters, one per id: t w p d f s the state it was in; u it was in none
 local ids, codes = {unpack(ARGV, 3)}, {}
@@ -22,6 +22,7 @@ redis.call('ZREM', scheduled, unpack(ids))
 undo(ids)
 undate(ids)
 redis.call('HDEL', payload, unpack(ids))
+leave_kinds(ids)
 clear(ids)
 drop(running)
 withdraw(ids, where)

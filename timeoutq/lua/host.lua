@@ -2,13 +2,14 @@
 -- KEYS  todos lock meta stats bell alarm
 -- PARTS open mark ready
 -- SOUND stats alarm todos
+-- VERB  ({block = 'block', unblock = 'unblock', ban = 'ban'})[ARGV[4]] or 'host'
 -- ARGV  1 call id   2 age of the call, ms   3 host
 --       4.. (rule, value) *: delay ms, per_host n, budget n, or '' for the queue's own; block ms from now, or '@' and the
 --       time in ms; by who says so; unblock ''; ban reason; or alone: recall '', to go on with one that is under way
--- Reply {host, waiting, the first twenty in flight, its turn ms or inf, delay ms, per_host, budget or -1, visits, failures,
---       next allowed ms, blocked until ms, flag b x or -, reason, how many are in flight, 1 while a recall is under way,
---       the waiting task that is next, and its priority};
---       nil when the queue is not polite
+-- Reply {host, waiting number, {in flight *}, turn? ms or inf, delay ms, per_host number, budget number or -1, visits number, failures number,
+--       next allowed ms, blocked until ms, flag b|x|-, reason, how many in flight number, recalling 0 or 1,
+--       next waiting task?, its priority?}: of those in flight, the first twenty
+-- Reply nil: the queue is not polite
 if not polite then return false end
 local name = ARGV[3]
 local one = load_hosts({name})[name]

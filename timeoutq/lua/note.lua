@@ -2,9 +2,8 @@
 -- KEYS  in_progress owners lock meta
 -- PARTS open items progress switch
 -- SOUND progress
--- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length), of one lease
---       then how much is done; of how much, or -; a text
--- Reply a letter: O noted; c noted, but somebody has cancelled the task: its handler is to stop; L the lease is not this token's
+-- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length); done decimal, of how much decimal or -, text: of one lease
+-- Reply letter: O noted; c noted, but somebody has cancelled the task, so its handler is to stop; L the lease is not this token's
 local ids, tokens, at = read_leases(3)
 local held = mine(ids, tokens)[1]
 local by = has('cancel') and redis.call('HGET', key('cancels'), ids[1])

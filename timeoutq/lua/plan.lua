@@ -1,10 +1,10 @@
 -- plan: a cleaner asks how long it may sleep, and promises to look again by then.
--- KEYS  in_progress scheduled leases lock meta stats history
--- PARTS open server grace turns ticking
--- SOUND stats; history
+-- KEYS  todos in_progress done failed scheduled leases done_at lock meta stats history
+-- PARTS open server grace turns ticking done ages
+-- SOUND stats; history minutes hours
 -- ARGV  1 call id   2 age of the call, ms   3 longest sleep, ms
--- Reply {now ms, look again at ms, the µs of now that are no whole ms; on a queue with schedules or cancelled tasks,
---       the next tick ms, 0 for none, and how many tasks in progress were ever cancelled}
+-- Reply {now ms, look again at ms, the µs of now that are no whole ms number, [next tick ms, cancelled number]}: the last two on a queue with schedules or
+--       cancelled tasks: the next tick, 0 for none, and how many tasks in progress were ever cancelled
 local at = now + tonumber(ARGV[3])
 local lease = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')
 local due = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
@@ -26,15 +26,31 @@ if wake_at < at or wake_at > now + 60000 then
   redis.call('HDEL', meta, 'wake_at') -- also makes a full server allow what follows, as even_when_full() does
   redis.call('HSET', meta, 'wake_at', at)
 end
--- counters of the last twenty minutes, for the dashboard: a line each ten seconds, whoever comes first
+-- the history: a line with the counters each ten seconds, for twenty minutes; and whenever a minute or an hour begins, a line that
+-- counts the states, too: minutes for a day, hours for 90 days. Whoever comes first writes the line. A clock that has stepped back
+-- begins a minute once more: readers take the newer line
 local last = redis.call('LINDEX', history, 0)
 local noted = last and number(string.match(last, '^%d+'), 0) or 0
 if math.abs(now - noted) >= 10000 then
   local c = redis.call('HMGET', stats, 'put', 'claimed', 'acked', 'failed', 'expired')
-  local line = tostring(now)
+  local line = string.format('%.0f', now)
   for i = 1, 5 do line = line .. ' ' .. string.format('%.0f', number(c[i], 0)) end
   redis.call('LTRIM', history, 0, 118)
   redis.call('LPUSH', history, line)
+  local whole
+  for _, of in ipairs({{'minutes', 60000, 1440}, {'hours', 3600000, 2160}}) do
+    local newest = redis.call('LINDEX', key(of[1]), 0)
+    local at = newest and number(string.match(newest, '^%d+'), 0) or 0
+    if math.floor(at / of[2]) ~= math.floor(now / of[2]) then
+      -- a state of a foreign type counts as empty: it must not keep the cleaner from its work
+      local counted, kept = pcall(done_count)
+      local function size(how, set) return number(redis.pcall(how, set), 0) end
+      whole = whole or string.format('%s %.0f %.0f %.0f %.0f %.0f %.0f', line, size('SCARD', todos), size('ZCARD', scheduled),
+        size('SCARD', in_progress), counted and kept or 0, size('SCARD', failed), size('SCARD', key('waiting')))
+      redis.call('LTRIM', key(of[1]), 0, of[3] - 2)
+      redis.call('LPUSH', key(of[1]), whole)
+    end
+  end
 end
 if has('schedules') or has('cancel') then
   return {now, at, time[2] % 1000, next_tick() or 0, has('cancel') and number(redis.call('HGET', stats, 'cancelling'), 0) or 0}

@@ -2,10 +2,10 @@
 -- deleted at once if the command makes it.
 -- KEYS  probe lock meta
 -- PARTS open
--- ARGV  1 call id   2 age of the call, ms
---       3.. the number of commands that make no key, then for each of them: number of words, word *; KEY stands for the key
---       then the same for the commands that make the key; the key is deleted after each of them
--- Reply names of the commands that are refused
+-- ARGV  1 call id   2 age of the call, ms   3.. harmless number, (length, word * length) * harmless; making number, (size, part * size) * making:
+--       first the commands that make no key; KEY stands for the key;
+--       then those that make the key; the key is deleted after each of them
+-- Reply {refused *}: names of the commands that are refused
 local refused, at = {}, 3
 local function try_all(after)
   local count = tonumber(ARGV[at])

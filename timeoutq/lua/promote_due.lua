@@ -2,8 +2,8 @@
 -- KEYS  todos scheduled lock meta stats bell alarm
 -- PARTS open rounds
 -- SOUND stats alarm todos
--- ARGV  1 call id   2 age of the call, ms   3 at most
--- Reply {now ms, promoted, 1 if there may be more}
+-- ARGV  1 call id   2 age of the call, ms   3 at most, number
+-- Reply {now ms, promoted number, more 0 or 1}: there may be more
 local n = tonumber(ARGV[3])
 local ids = redis.call('ZRANGEBYSCORE', scheduled, '-inf', now, 'LIMIT', 0, n)
 if #ids > 0 then

@@ -1,10 +1,10 @@
 -- prune: drop the done tasks that keep_done does not keep: those that are too old, or too many. Also give a turn again to hosts
--- whose turn lies farther ahead than their delay allows.
+-- whose turn lies farther ahead than their delay allows, and drop the oldest entries of an event log that is too long.
 -- KEYS  todos done done_at lock meta stats bell alarm
--- PARTS open rounds done ages
+-- PARTS open rounds done ages trim
 -- SOUND stats alarm todos done done_at
--- ARGV  1 call id   2 age of the call, ms   3 at most   4 where the dating of done tasks goes on, 0 at first
--- Reply {pruned, where the dating goes on, 1 if there may be more to prune, 1 if `convert` has not come to its end}
+-- ARGV  1 call id   2 age of the call, ms   3 at most, number   4 cursor: where the dating of done tasks goes on, 0 at first
+-- Reply {pruned number, cursor, more 0 or 1, converting 0 or 1}: more: there may be more to prune; converting: `convert` has not come to its end
 local n = tonumber(ARGV[3])
 sound()
 local cursor, undated = date(n, ARGV[4])
@@ -21,4 +21,5 @@ if #old > 0 then
 end
 if has('until') then end_lasting() end
 local early = far_turns(n)
+if has('events') and rarely('trim_log')() then early = true end
 return {#old, cursor, (#old == n or undated or early) and 1 or 0, converting() and 1 or 0}

@@ -2,8 +2,8 @@
 -- KEYS  lock meta
 -- PARTS open
 -- SOUND functions
--- ARGV  1 call id   2 age of the call, ms   3 worker   4.. (function, digest of its version, what it takes as JSON) *
--- Reply how many functions were told
+-- ARGV  1 call id   2 age of the call, ms   3 worker   4.. (function, digest, schema) *: the digest of its version, and what it takes as JSON
+-- Reply how many functions were told, number
 -- functions  of each function a line for each version, four at most, the one that was told last first: digest, when it was told, ms,
 --            the worker, and the JSON, with blanks between them. Workers tell again each minute; a day later, a version is forgotten
 sound()

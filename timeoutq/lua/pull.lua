@@ -2,8 +2,9 @@
 -- KEYS  todos done done_at payload attempts crashes errors lock meta stats bell alarm
 -- PARTS open pick fit ready done log
 -- SOUND stats alarm done; done_at payload attempts crashes errors releases groups traces trace_uses trace_texts trace_at
--- ARGV  1 call id   2 age of the call, ms   3 how many
--- Reply {ids, payloads}; a reply brings 4 MiB of payloads at most, a payload more or less
+-- ARGV  1 call id   2 age of the call, ms   3 how many, number
+-- ONCE  a second run would take other tasks; those of the lost reply are gone
+-- Reply {{id *}, {payload? *}}: a reply brings 4 MiB of payloads at most, a payload more or less
 if has('durable') then
   return {err = 'PULL takes tasks without a lease, so a failover could hand them out again, and the queue is durable: claim '
     .. 'tasks and ack them, or configure the queue with durable=0'}

@@ -2,9 +2,9 @@
 -- once.
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors error_log runtime stats bell alarm calls workers worker_info history meta
 -- PARTS open locks results batch
--- ARGV  1 call id   2 age of the call, ms   3 at most   4.. lanes (host:NAME), locks (lock:ID), sets (seen:NUMBER), results
+-- ARGV  1 call id   2 age of the call, ms   3 at most, number   4.. stray *: lanes (host:NAME), locks (lock:ID), sets (seen:NUMBER), results
 --       (result:ID), answers (answers:CLIENT) and tasks of batches (batch:NAME) that were seen after the end
--- Reply 1 when nothing is left, 0 to call again
+-- Reply over, 0 or 1: 1 when nothing is left, 0 to call again
 -- a key of a foreign type goes with the others in the end
 local try = redis.pcall
 -- strays: where a foreign hand has deleted `hosts` or `leases`, their lanes and locks are known by their own keys only; those that
@@ -61,9 +61,10 @@ end
 redis.call('UNLINK', key('hosts'), key('waiting'), key('slots'), key('places'))
 redis.call('UNLINK', key('groups'), key('policies'), key('resting'), key('host_failures'))
 redis.call('UNLINK', key('traces'), key('trace_uses'), key('trace_texts'), key('trace_at'))
-redis.call('UNLINK', key('releases'), key('durations0'), key('durations1'), key('leftovers'), key('priorities'), key('rerun'))
+redis.call('UNLINK', key('releases'), key('durations0'), key('durations1'), key('durations'), key('leftovers'), key('priorities'), key('rerun'))
 redis.call('UNLINK', key('seen'), key('schedules'), key('ticks'), key('ticked'), key('functions'), key('batches'), key('batch_of'))
-redis.call('UNLINK', key('cancels'), key('progress'), key('done_until'))
+redis.call('UNLINK', key('cancels'), key('progress'), key('done_until'), key('events'), key('kinds'), key('kind_of'))
+redis.call('UNLINK', key('minutes'), key('hours'))
 redis.call('UNLINK', unpack(KEYS))
 -- who waits is told when no state holds the tasks any more
 local waits = try('HSCAN', key('awaited'), 0, 'COUNT', ARGV[3])

@@ -2,11 +2,11 @@
 -- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors lock meta stats bell alarm calls
 -- PARTS open sections calls add answered join
 -- SOUND stats calls
--- ARGV  1 call id   2 age of the call, ms (0 when first sent)   3.. count, id * count; sections
--- SECTIONS  again=0 done and failed tasks, too   group=1 the host of all tasks   payloads=pairs (position, payload) *
---       groups=pairs (position, host) *: tasks with a host of their own   priority=1 the priority of all tasks
---       priorities=pairs (position, priority) *   improve=n positions, none for all: with a higher priority than before, a done task
---       comes back, and one in progress runs once more   batch=1 the batch that the tasks join   unique=numbers (position, ms) *: the
+-- ARGV  1 call id, nonce   2 age of the call, ms   3.. count, id * count; sections
+-- SECTIONS  again=0 done and failed tasks, too   group=1 the host of all tasks   payloads=pairs (position, payload)
+--       groups=pairs (position, host): tasks with a host of their own   priority=1 the priority of all tasks
+--       priorities=pairs (position, priority)   improve=n positions, none for all: with a higher priority than before, a done task
+--       comes back, and one in progress runs once more   batch=1 the batch that the tasks join   unique=numbers (position, ms): the
 --       task comes back if it failed, so long after its last error   rerun=n positions, none for all: a run of the task begins after this
 --       put, with its payload
 -- Reply letters, one per id: A added; r raised: the task was there and has this priority from now on; n it runs once more; t w p d f s the state it

@@ -3,24 +3,30 @@
 -- Those of workers that cannot run a task are not counted: a time bounds them, from the first one after the last failed attempt on.
 -- KEYS  todos in_progress failed scheduled leases owners lock runtime meta stats bell alarm calls
 -- PARTS open sections items drop replay log ready rerun cancel
--- SOUND stats leases calls alarm todos scheduled failed; runtime releases errors error_log traces trace_uses trace_texts trace_at
--- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length); sections
+-- SOUND stats leases calls alarm todos scheduled failed; runtime releases errors error_log traces trace_uses trace_texts trace_at kinds kind_of
+-- BY    4 the token of the first lease
+-- ARGV  1 call id, digest r   2 age of the call, ms   3.. count, runs of (token, length, id * length); sections
 -- SECTIONS  delay=ms after which the tasks are ready   block=ms for which their hosts are blocked
+--       deadline=ms until which a lease runs that is to be released; one that runs until another time is answered with L
 --       most=1 the release at which a task goes to failed; without it releases are not counted, and one that blocks a host never is
 --       within=ms the time since the first such release after which a task is not released any more   functions=pairs (position,
---       function, a blank, the digest of the version that this worker has, or -) *: if another worker has another one, the task waits
+--       function, a blank, the digest of the version that this worker has, or -): if another worker has another one, the task waits
 --       only for a moment
 -- Reply letters, one per lease: O released; e released, and another worker has another version of the function; f that was the last release, and the task is in failed; c the task was cancelled, and is
 --       in failed; R this very call was carried out before; L the lease is not this token's; o the time is over, and the token has the
 --       lease still
 local call_id = ARGV[1]
 local ids, tokens, at = read_leases(3)
-local given, refused = sections(at, ' delay=ms block=ms most=1 within=ms functions=pairs')
+local given, refused = sections(at, ' delay=ms block=ms deadline=ms most=1 within=ms functions=pairs')
 if refused then return refused end
 local delay, block_ms, most = tonumber(given.delay or 0), tonumber(given.block or 0), tonumber(given.most or 0)
 local names = hosts_of(ids)
 local yes, codes, ended, ended_names, lost = mine(ids, tokens), {}, {}, {}, 0
 local held, seen = redis.call('SMISMEMBER', in_progress, unpack(ids)), {}
+if given.deadline then
+  local ends = redis.call('ZMSCORE', leases, unpack(ids))
+  for i = 1, #ids do yes[i] = yes[i] and moment(ends[i]) == tonumber(given.deadline) end
+end
 local within = tonumber(given.within)
 local counts = (most > 0 or block_ms > 0 or within) and redis.call('HMGET', key('releases'), unpack(ids))
 -- elsewhere: has a worker lately told of another version of a function? `of` has the function, and the version of this worker
@@ -116,6 +122,7 @@ if #ended > 0 then
     count_up(stats, 'gave_up', #spent)
     local over = {}
     for i = 1, #spent do over[i] = spent[i][1] end
+    rarely('note_kinds')(over)
     if tell_ended then tell_ended(over) end
   end
   depart(ended, ended_names, 0, 0)

@@ -2,8 +2,8 @@
 -- KEYS  lock meta bell alarm
 -- PARTS open mark wake ticking
 -- SOUND alarm; ticks ticked
--- ARGV  1 call id   2 age of the call, ms   3.. (schedule, digest of its definition) *
--- Reply letters, one per schedule: O renewed; K a person has set it, and what the person has set counts; N to be set, for there is
+-- ARGV  1 call id   2 age of the call, ms   3.. (schedule, digest) *: the digest of its definition
+-- Reply letters, one per schedule: O renewed; K set by a person, and what the person has set counts; N to be set, for there is
 --       none, or the definition is another one
 local codes, names, records = {}, {}, {}
 for i = 3, #ARGV, 2 do names[#names + 1] = ARGV[i] end

@@ -2,10 +2,10 @@
 -- script that was refused half-way. A task in two states keeps the state that loses nothing; a task in no state comes back.
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors runtime workers worker_info meta stats bell alarm
 -- PARTS open log locks where walk ages ticking batch
--- SOUND stats leases owners alarm todos in_progress done failed scheduled; payload attempts crashes errors done_at runtime workers worker_info; releases traces trace_uses trace_texts trace_at leftovers seen; schedules ticks ticked; batches batch_of; durations0 durations1 resting policies host_failures history error_log
--- ARGV  1 call id   2 age of the call, ms   3 how many ids to look at, at most   4 where the walk goes on: '' at first; + to go
---       on where the last call of any client ended   5 mend: 1, or 0 to count only
--- Reply {where the walk goes on, or '' at its end; ids looked at; (what was found, how often) *}
+-- SOUND stats leases owners alarm todos in_progress done failed scheduled; payload attempts crashes errors done_at runtime workers worker_info; releases traces trace_uses trace_texts trace_at leftovers seen; schedules ticks ticked; batches batch_of; durations0 durations1 resting policies host_failures history error_log kinds kind_of durations
+-- ARGV  1 call id   2 age of the call, ms   3 at most, number: how many ids to look at   4 cursor: where the walk goes on: '' at first; + to go
+--       on where the last call of any client ended   5 mend, 0 or 1: 0 to count only
+-- Reply {cursor, looked at number, (finding, how often number) *}: where the walk goes on, or '' at its end
 -- What was found:
 --       twice      a task in two states
 --       unleased   a task in progress without a lease or an owner
@@ -24,6 +24,8 @@
 --       tickless   a schedule whose next tick is not the one of its record
 --       undefined  what is left of a schedule that has lost its definition; it is removed
 --       unsettled  a batch that has not counted the end of its last tasks, or whose tasks have forgotten it
+--       ungrouped  a failed task that no kind of failure counts
+--       mistaken   a task that a kind of failure counts, and that is not failed, or whose kind has no text of its own
 --       unserved   a task that waits for a host on a queue without turns: this is not mended; from a lane it goes to waiting
 --       odd KEY, odd KEY FIELD   a value that is none of this key's: it is removed, for it counts as absent; a task with such a
 --                  due time becomes due, a lease with such a deadline ends, rules for all hosts become the usual ones, and of
@@ -179,6 +181,48 @@ end
 local function of_scheduled(ids, _, scores)
   dated('scheduled', ids, scores, now)
   settle(ids, false)
+end
+-- of_failed: each failed task is counted by a kind; of_kind_of: nothing else is; of_kinds: a kind is its text and its number
+local function of_failed(ids)
+  settle(ids, false)
+  local known, there, bare = redis.call('ZMSCORE', key('kind_of'), unpack(ids)), redis.call('SMISMEMBER', failed, unpack(ids)), {}
+  for i = 1, #ids do
+    if there[i] == 1 and not known[i] and wrong('ungrouped') then bare[#bare + 1] = ids[i] end
+  end
+  if #bare > 0 then rarely('note_kinds')(bare) end
+end
+local function of_kind_of(ids, _, scores)
+  local there, texts, out, anew = redis.call('SMISMEMBER', failed, unpack(ids)), {}, {}, {}
+  for i = 1, #ids do
+    local at = kind_within(scores[i])
+    if at and texts[at] == nil then
+      local text = at > 0 and redis.call('HGET', key('kinds'), '#' .. at)
+      texts[at] = at == 0 or text and number(redis.call('HGET', key('kinds'), '=' .. text)) == at
+    end
+    if (there[i] ~= 1 or not at or not texts[at]) and wrong('mistaken') then
+      out[#out + 1] = ids[i]
+      if there[i] == 1 then anew[#anew + 1] = ids[i] end
+    end
+  end
+  leave_kinds(out)
+  if #anew > 0 then rarely('note_kinds')(anew) end
+end
+local function of_kinds(names, _, values)
+  for i = 1, #names do
+    local sign, rest, good = string.sub(names[i], 1, 1), string.sub(names[i], 2), false
+    if sign == '#' or sign == '+' then
+      local at = number(rest)
+      local size = at and at >= 0 and at <= 2 * KINDS and string.format('%.0f', at) == rest and kind_size(at) or 0
+      good = size > 0 and (at > 0 or sign == '+') and redis.call('HEXISTS', key('kinds'), '#' .. at) == (at > 0 and 1 or 0)
+      local count = good and redis.call('HGET', key('kinds'), '+' .. at)
+      if good and count ~= string.format('%.0f', size) and wrong('odd kinds') then redis.call('HSET', key('kinds'), '+' .. at, size) end
+    elseif sign == '=' then
+      good = redis.call('HGET', key('kinds'), '#' .. values[i]) == rest
+    else
+      good = names[i] == 'next' and whole(values[i])
+    end
+    if not good and redis.call('HEXISTS', key('kinds'), names[i]) == 1 and wrong('odd kinds') then redis.call('HDEL', key('kinds'), names[i]) end
+  end
 end
 local function of_owners(ids) settle(ids, todos) end
 local function of_lane(ids, name)
@@ -458,7 +502,8 @@ end
 
 local stages = {
   {'NAMES', '', of_keys}, {'SSCAN', in_progress, of_states}, {'LANES', key('hosts'), of_lane}, {'SSCAN', key('waiting'), of_states},
-  {'SSCAN', todos, of_states}, {'ZSCAN', scheduled, of_scheduled}, {'SSCAN', failed, of_states}, {'ZSCAN', leases, of_leases},
+  {'SSCAN', todos, of_states}, {'ZSCAN', scheduled, of_scheduled}, {'SSCAN', failed, of_failed}, {'ZSCAN', key('kind_of'), of_kind_of}, {'HSCAN', key('kinds'), of_kinds},
+  {'ZSCAN', leases, of_leases},
   {'HSCAN', owners, of_owners}, {'HSCAN', runtime, of_records(runtime, 'p', nil, 'runtime')}, {'HSCAN', key('slots'), of_slots},
   {'ZSCAN', key('places'), of_places}, {'HSCAN', key('groups'), of_records(key('groups'))},
   {'HSCAN', key('priorities'), used_by('priority', of_records(key('priorities'), compact and '[ptwsf]' or '[ptwsfd]', nil, 'priorities', read_priority))},
@@ -475,6 +520,7 @@ local stages = {
   {'HSCAN', worker_info, of_workers}, {'HSCAN', meta, of_fields('meta', of_meta, true)},
   {'HSCAN', stats, of_fields('stats', whole, true)}, {'HSCAN', key('durations0'), of_fields('durations0', whole, true)},
   {'HSCAN', key('durations1'), of_fields('durations1', whole, true)},
+  {'HSCAN', key('durations'), of_fields('durations', whole, true)},
   {'HSCAN', key('trace_uses'), of_fields('trace_uses', whole)}, {'HSCAN', key('resting'), of_fields('resting', whole)},
   {'HSCAN', key('host_failures'), of_fields('host_failures', whole)},
   {'HSCAN', key('policies'), of_fields('policies', waiting and function(text)

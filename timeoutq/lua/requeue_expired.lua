@@ -1,9 +1,9 @@
 -- requeue_expired: take back tasks whose lease ran out. Costs what has expired, never what is in flight.
 -- KEYS  todos in_progress failed leases owners done done_at lock crashes runtime meta stats bell alarm
 -- PARTS open crashed server grace
--- SOUND stats leases owners alarm in_progress todos failed; crashes runtime errors error_log traces trace_uses trace_texts trace_at
--- ARGV  1 call id   2 age of the call, ms   3 at most   4 the server time that the client expects, ms, or 0
--- Reply {now ms, taken back, gone to failed, 1 if there may be more, the ids of up to ten that went to failed...}
+-- SOUND stats leases owners alarm in_progress todos failed; crashes runtime errors error_log traces trace_uses trace_texts trace_at kinds kind_of
+-- ARGV  1 call id   2 age of the call, ms   3 at most, number   4 expected, ms: the server time that the client expects, or 0
+-- Reply {now ms, taken back number, gone to failed number, more 0 or 1, given up *}: more: there may be more; given up: the ids of up to ten that went to failed
 local n, expected, longest = tonumber(ARGV[3]), tonumber(ARGV[4]), longest_lease or 0
 -- a clock that stepped back would make leases longer than anybody asked for
 if longest > 0 then

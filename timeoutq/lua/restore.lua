@@ -1,12 +1,12 @@
 -- restore: bring tasks of an export in as they were; skip those that a state knows, so that it may run again.
 -- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors lock meta stats bell alarm calls
 -- PARTS open sections calls add ages
--- SOUND stats calls alarm; payload done_at attempts crashes errors groups
--- ARGV  1 call id   2 age of the call, ms (0 when first sent)
---       3.. count, id * count, the letters of their states, t s d f, as one word; sections
--- SECTIONS  of (position, value) *: times=numbers ms, due of s, acked of d   failures=pairs   crashes=pairs
---       errors=pairs the last one, its time before it   payloads=pairs   groups=pairs   priorities=pairs
---       untils=numbers until when a task of d blocks its id, ms
+-- SOUND stats calls alarm; payload done_at attempts crashes errors groups kinds kind_of
+-- ARGV  1 call id, nonce   2 age of the call, ms
+--       3.. count, id * count, states letters; sections: the states are t, s, d or f
+-- SECTIONS  times=numbers (position, ms): due of s, acked of d   failures=pairs (position, how many)   crashes=pairs (position, how many)
+--       errors=pairs (position, the last one, its time before it)   payloads=pairs (position, payload)   groups=pairs (position, host)   priorities=pairs (position, priority)
+--       untils=numbers (position, ms): until when a task of d blocks its id
 -- Reply letters, one per id: A it is restored; t w p d f s the state it already is in
 local call_id = ARGV[1]
 local ids, at = read_ids(3)
@@ -73,7 +73,10 @@ if #rows > 0 then
 end
 if #sets.t > 0 then ready(sets.t) end
 if #sets.d > 0 then keep(sets.d, acked, ends) end
-if #sets.f > 0 then redis.call('SADD', failed, unpack(sets.f)) end
+if #sets.f > 0 then
+  redis.call('SADD', failed, unpack(sets.f))
+  rarely('note_kinds')(sets.f)
+end
 if earliest then
   redis.call('ZADD', scheduled, unpack(dues))
   rouse(earliest)

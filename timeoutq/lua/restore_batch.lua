@@ -3,11 +3,10 @@
 -- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors lock meta stats bell alarm
 -- PARTS open mark add join
 -- SOUND stats alarm; batch_of batches payload attempts crashes errors releases groups; error_log traces trace_uses trace_texts trace_at
--- ARGV  1 call id   2 age of the call, ms   3 batch   4 the callback becomes ready when all tasks have e ended, or are d done; - the batch
---       is not sealed now   5 for how many ms the batch is kept after its end   6 a digest of the call that has sealed the batch
---       7 the callback's id, or nothing   8.. count, id * count, the letters of their ends, o not ended d done l ended in another way, as
---       one word
--- Reply how many tasks have joined; -1 the queue has sealed a batch of this name with another callback or other options
+-- ARGV  1 call id, nonce   2 age of the call, ms   3 batch   4 on, e|d|-: the callback becomes ready when all tasks have e ended, or are d done; - the batch
+--       is not sealed now   5 keep, ms: for how long the batch is kept after its end   6 digest: of the call that has sealed the batch
+--       7 callback: its id, or nothing   8.. count, id * count, ends letters: of their ends, o not ended d done l ended in another way
+-- Reply how many tasks have joined, number or -1: -1 the queue has sealed a batch of this name with another callback or other options
 local name, on, digest = ARGV[3], ARGV[4], ARGV[6]
 local ids, at = read_ids(8)
 local letters, ends = ARGV[at], {}

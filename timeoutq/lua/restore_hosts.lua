@@ -3,9 +3,10 @@
 -- KEYS  todos lock meta stats bell alarm calls
 -- PARTS open calls ready
 -- SOUND stats alarm todos calls
--- ARGV  1 call id   2 age of the call, ms (0 when first sent)
---       3.. (host, then what `describe_hosts` replies of it, '' for nil) *
--- Reply how many of the hosts have taken something over; nil when the queue is not polite
+-- ARGV  1 call id, nonce   2 age of the call, ms
+--       3.. (host, delay, per_host, budget, visits, failures, next allowed, blocked until, flag, reason) *: what `describe_hosts` replies of it, '' for nil
+-- Reply how many of the hosts have taken something over, number
+-- Reply nil: the queue is not polite
 if not polite then return false end
 local names, count = {}, 0
 for i = 3, #ARGV, 10 do names[#names + 1] = ARGV[i] end

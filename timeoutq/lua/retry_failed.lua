@@ -1,10 +1,10 @@
 -- retry_failed: failed tasks become ready again, with a clean record.
 -- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors lock meta stats bell alarm
 -- PARTS open find log mark
--- SOUND stats alarm; attempts crashes errors releases traces trace_uses trace_texts trace_at
--- ARGV  1 call id   2 age of the call, ms   3 at most, when no ids are named   4.. id *
--- Reply how many moved, when no ids are named; else letters, one per id: O it is ready again; t w p d s the state it is in; u it
---       is in none
+-- SOUND stats alarm; attempts crashes errors releases traces trace_uses trace_texts trace_at kinds kind_of
+-- ARGV  1 call id   2 age of the call, ms   3 at most, number: when no ids are named   4.. id *
+-- Reply letters, one per id: O it is ready again; t w p d s the state it is in; u it is in none
+-- Reply how many moved, number: when no ids are named
 local ids, moved, is_moved = {unpack(ARGV, 4)}, {}, {}
 if #ids == 0 then
   ids = redis.call('SRANDMEMBER', failed, ARGV[3])
@@ -18,6 +18,7 @@ for i = 1, #ids do
   end
 end
 if #moved > 0 then
+  leave_kinds(moved)
   clear(moved)
   count_up(stats, 'retried', #moved)
   arrive(moved, moved_names)

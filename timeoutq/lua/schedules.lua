@@ -1,9 +1,9 @@
 -- schedules: what is known of schedules: those whose tick is due, some by their names, or a page of all.
 -- KEYS  lock meta
 -- PARTS open
--- ARGV  1 call id   2 age of the call, ms   3 due, names or page   4 due: how many, at most; page: the cursor   5.. names: the names;
+-- ARGV  1 call id   2 age of the call, ms   3 what, due|names|page   4 from: due: how many, at most; page: the cursor; names: not looked at   5.. word *: names: the names;
 --       page: about how many
--- Reply {now ms, the next cursor, (schedule, its record or nil, its definition or nil) *}; a page ends where it has 4 MiB, and the
+-- Reply {now ms, next cursor, (schedule, record?, definition?) *, left out number}: a page ends where it has 4 MiB, and the
 --       last place of the reply is how many of the names were left out then
 if not has('schedules') then return {now, '0', 0} end
 local kind, cursor, names = ARGV[3], '0', {}

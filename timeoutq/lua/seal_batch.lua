@@ -2,10 +2,10 @@
 -- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors lock meta stats bell alarm
 -- PARTS open sections mark add batch
 -- SOUND stats alarm; batch_of batches; error_log traces trace_uses trace_texts trace_at
--- ARGV  1 call id   2 age of the call, ms   3 batch   4 the callback becomes ready when all tasks have e ended, or are d done; x forget
---       the batch   5 for how many ms the batch is kept after its end   6 a digest of all that the batch is sealed with   7.. sections
--- SECTIONS  callback=1 its id   payload=1   group=1   priority=1
--- Reply O done; U there is no such batch to forget
+-- ARGV  1 call id, nonce   2 age of the call, ms   3 batch   4 on, e|d|x: the callback becomes ready when all tasks have e ended, or are d done; x forget
+--       the batch   5 keep, ms: for how long the batch is kept after its end   6 digest: of all that the batch is sealed with   7.. sections
+-- SECTIONS  callback=1 its id   payload=1 of the callback   group=1 of the callback   priority=1 of the callback
+-- Reply letter: O done; U there is no such batch to forget
 local name, on, digest = ARGV[3], ARGV[4], ARGV[6]
 local given, refused = sections(7, ' callback=1 payload=1 group=1 priority=1')
 if refused then return refused end

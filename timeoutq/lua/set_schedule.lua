@@ -2,13 +2,13 @@
 -- KEYS  lock meta stats bell alarm
 -- PARTS open sections mark switch wake ticking
 -- SOUND stats alarm; schedules ticks ticked
--- ARGV  1 call id   2 age of the call, ms   3 schedule   4 what the client has seen, - for none: three words, which are the state, the
+-- ARGV  1 call id, nonce   2 age of the call, ms   3 schedule   4 seen: what the client has seen, - for none: three words, which are the state, the
 --       next tick, ms, and the call that wrote the definition
---       5 the state: r runs, p paused, e ended, x removed   6 the next tick, ms, 0 for none   7.. sections
+--       5 state, r|p|e|x: r runs, p paused, e ended, x removed   6 next tick, ms: 0 for none   7.. sections
 -- SECTIONS  definition=1 JSON   digest=1 its digest   source=1 c code, s set   anew=0 the counts begin anew
 --       counts=n of an export: last tick, ms; ticks put, skipped, missed   skipped=1 how many ticks a pause has left out
 --       unread=0 nobody can read the definition that is there: the ticks that are due by it are lost
--- Reply O done; C somebody else has changed the schedule meanwhile, or a tick is due that would be lost: it is to be put first; F the
+-- Reply letter: O done; C somebody else has changed the schedule meanwhile, or a tick is due that would be lost, so it is to be put first; F the
 --       queue has 10,000 schedules already
 local name, seen, state = ARGV[3], ARGV[4], ARGV[5]
 local given, refused = sections(7, ' definition=1 digest=1 source=1 anew=0 counts=n skipped=1 unread=0')

@@ -2,7 +2,7 @@
 -- KEYS  todos in_progress done failed scheduled done_at lock meta
 -- PARTS open done
 -- ARGV  1 call id   2 age of the call, ms   3.. id *
--- Reply letters, one per id: t w p d f s the state that holds it, u none does
+-- Reply letters, one per id: t w p d f s the state that holds it; u none does
 local ids, letters = {unpack(ARGV, 3)}, {}
 for i = 1, #ids do letters[i] = 'u' end
 local function mark(hits, letter)

@@ -2,12 +2,14 @@
 -- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors lock meta stats bell alarm
 -- PARTS open sections mark add ticking
 -- SOUND stats alarm; schedules ticks ticked
--- ARGV  1 call id   2 age of the call, ms   3 schedule   4 the call that wrote its definition   5 the next tick as it was stored, ms
---       6 the next tick from now on, ms, 0 for none   7 the last of the ticks that are put, ms, 0 for none   8 how many are missed
---       9 how many are skipped, because they have the id of one that is put   10.. count, id * count; sections
+-- BY    3 the schedule
+-- ARGV  1 call id, nonce   2 age of the call, ms   3 schedule   4 call: the one that wrote its definition   5 tick, ms: the next one as it was stored
+--       6 next, ms: the next tick from now on, 0 for none   7 last, ms: the last of the ticks that are put, 0 for none   8 missed, number: how many are
+--       9 skipped, number: because they have the id of one that is put   10.. count, id * count; sections
 -- SECTIONS  payload=1 the payload of all tasks   group=1 their host   priority=1 their priority
--- Reply letters, one per id as by put; or one that put does not give: C the schedule is not as it was, for somebody else has put the
---       tick or changed the schedule; E the tick is not due yet; U no code has declared the schedule for an hour: it is paused
+-- Reply letters, one per id: A added; r raised, as by put; t w p d f s the state it already is in
+-- Reply letter: C the schedule is not as it was, for somebody else has put the
+--       tick or changed the schedule; E the tick is not due yet; U no code has declared the schedule for an hour, and it is paused
 local name = ARGV[3]
 local ids, at = read_ids(10)
 local given, refused = sections(at, ' payload=1 group=1 priority=1')

@@ -1,11 +1,12 @@
 -- why: all facts that decide whether a task is being worked on, read at one moment.
 -- KEYS  todos in_progress done failed scheduled leases owners payload attempts crashes errors workers done_at lock meta stats bell alarm
 -- PARTS open locks about where server
--- ARGV  1 call id   2 age of the call, ms   3 id   4 the host of the id, or ''
--- Reply {what inspect replies, what host replies or nil, 1 if the queue is paused, how many tasks are ready, how many workers are
+-- ARGV  1 call id   2 age of the call, ms   3 id   4 host: that of the id, or ''
+-- Reply {{fact? any *}, {row? any *}?, paused 0 or 1, todos number, workers number, states, stranded 0 or 1, trace, before? number, [durable number, replicas number]}: what
+--       inspect replies, what host replies or nil, how many tasks are ready, how many workers are
 --       alive, the letters of all states that hold the task, 1 if the task waits for a turn that its host will not have,
 --       what is left of a task that no state holds: lane, lock or '', how many of its host's tasks go before one that waits, or nil,
---       and on a durable queue: how many replicas must confirm, and how many were heard lately}
+--       and on a durable queue: how many replicas must confirm, and how many were heard lately
 local found = about(ARGV[3])
 local host, row = found[10], false
 if host then

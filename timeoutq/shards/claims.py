@@ -201,7 +201,7 @@ def pull(shards: Shards, n: int) -> Flow[list[Task]]:
     # if no shard has a task, one is asked all the same: it says whether the queue allows this at all
     for shard in [shard for ready, shard in sorted(deep, reverse=True) if ready] or [shard for _, shard in deep[:1]]:
         talk = shards.talks[shard]
-        tasks = yield from answer(talk, talk.operations.pull(n))
+        tasks = yield from answer(talk, talk.operations.pull(n, talk.nonce))
         if tasks:
             return tasks
     if errors:

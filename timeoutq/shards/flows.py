@@ -15,6 +15,7 @@ from timeoutq import arguments, confirming, flows, reads
 from timeoutq.arguments import How, TaskList
 from timeoutq.calls import Call, refuse_rerun
 from timeoutq.errors import InvalidInput, TimeoutqError, Unavailable
+from timeoutq.events.setting import divided
 from timeoutq.hosts import operations
 from timeoutq.methods import ById
 from timeoutq.model import Answer, HostRecord, Outcome, Record, Tasks
@@ -172,7 +173,7 @@ def _take_back(shards: Shards, added: Iterable[tuple[Talk, Sequence[bytes]]]) ->
             here = names.index(talk.operations.key(""))
             ids = [] if now.grouped else [id for id in ids if route(key_of(id, None, now.by), now.shards) != here]
         if ids:
-            parts.append(settle(talk, talk.operations.forget((ids,))))
+            parts.append(settle(talk, talk.operations.forget((ids,), talk.nonce)))
     yield from together(parts)
 
 
@@ -276,6 +277,8 @@ def configure(shards: Shards, settings: Mapping[str, bytes]) -> Flow[None]:
     for name in ("keep_done", "keep_done?"):
         if name in settings:
             before = yield from _check_keep_done(shards, is_compact=settings[name].startswith(b"compact"))
+    if "events" in settings:
+        settings = {**settings, "events": divided(settings["events"], len(shards.talks))}
     try:
         yield from gathering.each(shards, lambda talk: flows.configure(talk, settings))
     except InvalidInput:

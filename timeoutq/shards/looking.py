@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 
 from timeoutq import arguments, reads, why
 from timeoutq.calls import Call
-from timeoutq.counts import Sample, Stats
+from timeoutq.counts import Period, Sample, Stats, summed
 from timeoutq.errors import InvalidInput, TimeoutqError
+from timeoutq.failures import flows as failures
 from timeoutq.hosts import flows as hosts
 from timeoutq.hosts.operations import Rule
 from timeoutq.model import (
@@ -217,6 +218,26 @@ def _page(shards: Shards, state: State, cursor: str | None, n: int) -> Flow[Page
             return Page(state, found, cursor)
 
 
+def of_kind(shards: Shards, kind: str, cursor: str | None, n: int) -> Flow[Page]:
+    """Read a page of the failed tasks of a kind, from all shards, the last one that was given up first."""
+
+    def read(talk: Talk, start: str, most: int) -> Flow[tuple[Sequence[Entry], str | None]]:
+        return failures.tasks(talk, kind, start, most)
+
+    places(cursor, len(shards.talks))  # this only checks the cursor
+    return _of_kind(shards, cursor, n, read)
+
+
+def _of_kind(
+    shards: Shards,
+    cursor: str | None,
+    n: int,
+    read: Callable[[Talk, str, int], Flow[tuple[Sequence[Entry], str | None]]],
+) -> Flow[Page]:
+    found, following = yield from in_order(shards, cursor, n, read, lambda entry: -(entry.at or 0.0))
+    return Page(State.FAILED, found, following)
+
+
 def entries(shards: Shards, state: State | str, cursor: str) -> Flow[tuple[list[Entry], str | None]]:
     """Read some entries of a state in no order; an entry that stays in the state is never missed."""
     return _entries(shards, arguments.state(state), cursor)
@@ -226,6 +247,14 @@ def _entries(shards: Shards, state: State, cursor: str) -> Flow[tuple[list[Entry
     many = len(shards.talks)
     shard, start = place(None if cursor == reads.START else cursor, many)
     found, following = yield from reads.entries(shards.talks[shard], state, start)
+    return found, after(shard, following, many)
+
+
+def rows(shards: Shards, state: State, named: bool, cursor: str) -> Flow[tuple[list[dict[str, Any]], str | None]]:
+    """Read some tasks of a state as an export tells of them."""
+    many = len(shards.talks)
+    shard, start = place(None if cursor == reads.START else cursor, many)
+    found, following = yield from reads.rows(shards.talks[shard], state, named, start)
     return found, after(shard, following, many)
 
 
@@ -282,6 +311,7 @@ def _added(shards: Shards, found: Sequence[Stats | TimeoutqError], root: Stats) 
         workers=root.workers,
         next_turn=first("next_turn"),
         durations=root.durations,
+        ran=root.ran,
         shards=tuple(each_part),
         **{name: total(name) for name in names},
     )
@@ -369,6 +399,11 @@ def _part(talk: Talk, rows: int) -> Flow[_Part]:
 def history(shards: Shards) -> Flow[list[Sample]]:
     """Read the counters of the last twenty minutes, the oldest first: the sums over all shards."""
     return _history((yield from each(shards, reads.history)))
+
+
+def periods(shards: Shards, by: str) -> Flow[list[Period]]:
+    """Read the minutes of the last day, or the hours of the last 90 days: the sums over all shards."""
+    return summed((yield from each(shards, lambda talk: reads.periods(talk, by))))
 
 
 def _history(parts: Iterable[list[Sample]]) -> list[Sample]:

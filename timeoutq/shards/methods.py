@@ -6,15 +6,19 @@ how tasks find their shards, and how the answers of all shards become one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from timeoutq import arguments, reads
 from timeoutq.arguments import How, TaskList
 from timeoutq.batches.flows import BatchFlows
-from timeoutq.counts import Sample, Stats
+from timeoutq.counts import Stats
 from timeoutq.errors import InvalidInput
+from timeoutq.failures import FailureKind, Moved
+from timeoutq.failures import flows as failures
+from timeoutq.failures.flows import FailureFlows
 from timeoutq.hosts.flows import HostFlows
 from timeoutq.hosts.operations import Rule
 from timeoutq.methods import Build, ById, QueueFlows
@@ -39,6 +43,7 @@ from timeoutq.schedules.definition import Definition
 from timeoutq.schedules.flows import ScheduleFlows
 from timeoutq.sending import Flow, Talk
 from timeoutq.shards import claims, ends, flows, gathering, looking, quiet, scheduling
+from timeoutq.shards.events import ShardedEventFlows
 from timeoutq.shards.results import ShardedResultFlows
 from timeoutq.shards.root import Shards
 from timeoutq.why import Reason
@@ -111,6 +116,28 @@ class ShardedBatchFlows(BatchFlows):
         )
 
 
+class ShardedFailureFlows(FailureFlows):
+    """The flows about the failures of a sharded queue: a kind may have tasks in every shard."""
+
+    def __init__(self, shards: Shards) -> None:
+        super().__init__(shards.root)
+        self._shards = shards
+
+    def _kinds(self, n: int) -> Flow[list[FailureKind]]:
+        counts = Counter[bytes]()
+        for part in (yield from gathering.each(self._shards, failures.counts)):
+            counts.update(part)
+        wanted = set(failures.most(counts, n))
+        parts = yield from gathering.each(self._shards, lambda talk: failures.about(talk, wanted))
+        return failures.merged(kind for part in parts for kind in part)
+
+    def _page(self, kind: str, cursor: str | None, n: int) -> Flow[Page]:
+        return looking.of_kind(self._shards, kind, cursor, n)
+
+    def _through(self, verb: str, kind: str, before: float, at_most: int | None) -> Flow[Moved]:
+        return failures.in_turn(self._shards.talks, verb, kind, before, at_most)
+
+
 class ShardedFlows(QueueFlows):
     """The flows of a sharded queue. `talk` is the talk with the root: it knows the workers, and no task."""
 
@@ -121,6 +148,8 @@ class ShardedFlows(QueueFlows):
         self.schedules = ShardedScheduleFlows(shards)
         self.results = ShardedResultFlows(shards)
         self.batches = ShardedBatchFlows(shards)
+        self.events = ShardedEventFlows(shards)
+        self.failures = ShardedFailureFlows(shards)
 
     def opening(self, settings: Mapping[str, bytes], allow_eviction: bool) -> Flow[None]:
         return flows.opening(self._shards, settings, allow_eviction)
@@ -156,11 +185,14 @@ class ShardedFlows(QueueFlows):
     def entries(self, state: State | str, cursor: str) -> Flow[tuple[list[Entry], str | None]]:
         return looking.entries(self._shards, state, cursor)
 
+    def rows(self, state: tuple[State, bool], cursor: str) -> Flow[tuple[list[dict[str, Any]], str | None]]:
+        return looking.rows(self._shards, *state, cursor)
+
     def stats(self) -> Flow[Stats]:
         return looking.stats(self._shards)
 
-    def history(self) -> Flow[list[Sample]]:
-        return looking.history(self._shards)
+    def history(self, by: str | None = None) -> Any:
+        return looking.history(self._shards) if by is None else looking.periods(self._shards, reads.by_word(by))
 
     def errors(self, n: int) -> Flow[list[Failure]]:
         return looking.errors(self._shards, n)

@@ -30,7 +30,7 @@ Name = TypeVar("Name", str, int)
 SAMPLE = 50
 """How many tasks of each state of a shard doctor looks at, to see whether they belong to this shard."""
 
-SHARED = ("keep_done", "max_crashes", "politeness", "durable")
+SHARED = ("keep_done", "max_crashes", "politeness", "durable", "events")
 """The settings that are the same in all shards, because `configure` writes them into each."""
 
 OPTIONS = {
@@ -38,6 +38,7 @@ OPTIONS = {
     "max_crashes": "--max-crashes",
     "politeness": "--delay TIME",
     "durable": "--durable",
+    "events": "--events",
 }
 """The options of `timeoutq configure` that write them again."""
 

@@ -50,7 +50,7 @@ UNEVEN = 100
 MOST_LINES = 3
 """What troubles a worker is drawn in at most this many lines."""
 
-_DIM = "bright_black"
+DIM = "bright_black"
 
 
 def sparkline(values: Sequence[float]) -> str:
@@ -81,7 +81,7 @@ def render(seen: Snapshot, width: int = 80, height: int = 24) -> RenderableType:
         lines.append(
             one_line((safe(f" {seen.trouble}", inner - cell_len(ago)), ""), (ago, ""), style="bold white on red")
         )
-    shown = [state for state in _ORDER if state is not State.WAITING or seen.stats.politeness or seen.stats.waiting]
+    shown = [state for state in ORDER if state is not State.WAITING or seen.stats.politeness or seen.stats.waiting]
     counts = {state.value: int(getattr(seen.stats, state.value)) for state in shown}
     lines.append(_bar(counts, inner))
     lines += _equation(counts, seen.stats, inner)
@@ -96,11 +96,11 @@ def render(seen: Snapshot, width: int = 80, height: int = 24) -> RenderableType:
     if room >= 12:
         title.append(f" at {safe(seen.url, room)}")
     return Panel(
-        Group(*lines), title=title, title_align="left", border_style="red" if seen.trouble else _DIM, width=width
+        Group(*lines), title=title, title_align="left", border_style="red" if seen.trouble else DIM, width=width
     )
 
 
-_ORDER = (State.WAITING, State.TODOS, State.SCHEDULED, State.IN_PROGRESS, State.DONE, State.FAILED)
+ORDER = (State.WAITING, State.TODOS, State.SCHEDULED, State.IN_PROGRESS, State.DONE, State.FAILED)
 
 
 def one_line(*parts: tuple[str, str], style: str = "") -> Text:
@@ -110,7 +110,7 @@ def one_line(*parts: tuple[str, str], style: str = "") -> Text:
 
 def _bar(counts: dict[str, int], width: int) -> Text:
     if not any(counts.values()):
-        return one_line(("░" * width, _DIM))
+        return one_line(("░" * width, DIM))
     cells = split_cells(list(counts.values()), width)
     return one_line(*(("█" * share, COLOURS[name]) for share, name in zip(cells, counts, strict=True)))
 
@@ -119,7 +119,7 @@ def _equation(counts: dict[str, int], stats: Stats, width: int) -> list[Text]:
     words: list[tuple[tuple[str, str], ...]] = []
     for name, count in counts.items():
         sign = (("+ ", ""),) if words else ()
-        kept = ((" (compact)", _DIM),) if stats.compact and name == State.DONE else ()
+        kept = ((" (compact)", DIM),) if stats.compact and name == State.DONE else ()
         words.append((*sign, (f"{number(count)} ", f"bold {COLOURS[name]}"), (name, COLOURS[name]), *kept))
     words.append((("= ", ""), (f"{number(stats.known)} known", "bold")))
     lines = [one_line()]
@@ -137,7 +137,7 @@ def _shards(seen: Snapshot, width: int) -> list[Text]:
     """Say how deep the shards are if they differ much, which shards nobody tends, and what does not answer."""
     if not seen.stats.shards:
         return []
-    line = one_line((f"{len(seen.stats.shards)} shards", _DIM))
+    line = one_line((f"{len(seen.stats.shards)} shards", DIM))
     depths = seen.depths
     deep, shallow = max(depths, key=lambda one: depths[one]), min(depths, key=lambda one: depths[one])
     if depths[deep] > 2 * depths[shallow] + UNEVEN:
@@ -175,7 +175,7 @@ def _pace(seen: Snapshot, width: int) -> list[Text]:
         upper.append(set_cell_size(f"{word} {rate(now.get(counter))}/s", each), colour)
         lower.append(set_cell_size(sparkline(series(seen.history, counter, min(each - 2, 60))), each), colour)
     # the queue does not keep when each task became ready: only since when there have been any
-    upper.append("ready tasks for", _DIM)
+    upper.append("ready tasks for", DIM)
     lower.append(age(seen.waiting))
     return [upper, lower]
 
@@ -184,14 +184,16 @@ def _durations(seen: Snapshot) -> list[Text]:
     found = seen.stats.durations
     if found is None:
         return []
-    line = one_line(("handlers ran ", _DIM))
+    line = one_line(("handlers ran ", DIM))
     for name, seconds in (("p50", found.p50), ("p95", found.p95), ("max", found.max)):
-        line.append(f"{name} ", _DIM).append(f"{span(seconds)}  ")
-    return [line.append(f"of {compact(found.count)} runs", _DIM)]
+        line.append(f"{name} ", DIM).append(f"{span(seconds)}  ")
+    return [line.append(f"of {compact(found.count)} runs", DIM)]
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
+class Column:
+    """A column of a table."""
+
     head: str
     width: int = 0
     """Cells; a column of 0 shares what the others leave, by `share`."""
@@ -200,8 +202,10 @@ class _Column:
 
 
 @dataclass(frozen=True, slots=True)
-class _Section:
-    columns: Sequence[_Column]
+class Section:
+    """A table."""
+
+    columns: Sequence[Column]
     rows: Sequence[tuple[str, Sequence[str | tuple[str, str]]]]
     """(style of the row, a text or (text, style) for each column, or one text that is as wide as all columns); any text
     at all, it is made safe here."""
@@ -229,7 +233,7 @@ class _Section:
             text, colour = cell if isinstance(cell, tuple) else (cell, "")
             text = safe(text, size)
             pad = " " * (size - cell_len(text))
-            look = ("bold" if i == 0 else _DIM) if heads else "" if style else colour
+            look = ("bold" if i == 0 else DIM) if heads else "" if style else colour
             line.append("  " if i else "").append(pad if column.right else "").append(text, look)
             line.append("" if column.right else pad)
         return line
@@ -239,7 +243,7 @@ def _worker_rows(
     worker: WorkerInfo, now: float, left_out: Collection[str], width: int
 ) -> Iterator[tuple[str, tuple[str | tuple[str, str], ...]]]:
     gone = is_gone(worker, now)
-    style = _DIM if gone else "red" if worker.trouble else ""
+    style = DIM if gone else "red" if worker.trouble else ""
     cells: dict[str, str | tuple[str, str]] = {
         "worker": ("† " if gone else "") + (worker.host or worker.worker),
         "pid": str(worker.pid),
@@ -256,52 +260,52 @@ def _worker_rows(
         yield style, (f"  {line}",)
 
 
-def _sections(seen: Snapshot, width: int) -> list[_Section]:
+def _sections(seen: Snapshot, width: int) -> list[Section]:
     now = seen.stats.now
-    holder = 18 if width < 90 else 28
+    room = 18 if width < 90 else 28
     workers = _worker_section(seen, width)
-    leases = _Section(
-        (_Column("leases nearest their end"), _Column("holder", holder), _Column("left", 8, True)),
+    leases = Section(
+        (Column("leases nearest their end"), Column("holder", room), Column("left", 8, True)),
         [
-            ("", (entry.task, (_holder(entry.holder), _DIM), _left(entry.at, now)))
+            ("", (entry.task, (holder(entry.holder), DIM), left(entry.at, now)))
             for entry in seen.leases
         ],
     )  # fmt: skip
-    due = _Section(
-        (_Column("next due"), _Column("in", 8, True)),
+    due = Section(
+        (Column("next due"), Column("in", 8, True)),
         [("", (entry.task, (age(max(0.0, (entry.at or now) - now)), "magenta"))) for entry in seen.due],
     )
-    errors = _Section(
-        (_Column("last errors", share=2), _Column("error", share=3), _Column("ago", 8, True)),
+    errors = Section(
+        (Column("last errors", share=2), Column("error", share=3), Column("ago", 8, True)),
         [("", (failure.task, (failure.error, "red"), age(max(0.0, now - failure.at)))) for failure in seen.errors],
     )
     return [workers, *_host_section(seen, width), leases, errors, due]
 
 
-def _worker_section(seen: Snapshot, width: int) -> _Section:
+def _worker_section(seen: Snapshot, width: int) -> Section:
     stats, now = seen.stats, seen.stats.now
     gone = f" ({number(len(seen.gone))} gone)" if seen.gone else ""
     columns = {
-        "worker": _Column(f"workers {number(len(seen.living))}{gone}"), "pid": _Column("pid", 8, True),
-        "tends": _Column("tends", 12), "slots": _Column("slots", 6, True), "held": _Column("held", 6, True),
-        "acked": _Column("acked", 7, True), "failed": _Column("failed", 6, True),
-        "last beat": _Column("last beat", 9, True),
+        "worker": Column(f"workers {number(len(seen.living))}{gone}"), "pid": Column("pid", 8, True),
+        "tends": Column("tends", 12), "slots": Column("slots", 6, True), "held": Column("held", 6, True),
+        "acked": Column("acked", 7, True), "failed": Column("failed", 6, True),
+        "last beat": Column("last beat", 9, True),
     }  # fmt: skip
     left_out = {"tends"} if not stats.shards else {"slots"} if width < ROOMY else set[str]()
     rows = [row for worker in seen.workers for row in _worker_rows(worker, now, left_out, width)]
     shown = [column for name, column in columns.items() if name not in left_out]
-    nobody = [("red" if stats.todos else _DIM, ("none at work", *[""] * (len(shown) - 1)))]
-    return _Section(shown, rows or nobody)
+    nobody = [("red" if stats.todos else DIM, ("none at work", *[""] * (len(shown) - 1)))]
+    return Section(shown, rows or nobody)
 
 
-def _host_section(seen: Snapshot, width: int) -> list[_Section]:
+def _host_section(seen: Snapshot, width: int) -> list[Section]:
     if not seen.stats.politeness:
         return []
-    named = _Column(f"hosts {number(seen.stats.hosts)}")
+    named = Column(f"hosts {number(seen.stats.hosts)}")
     columns = {
-        "waiting": _Column("waiting", 7, True), "in flight": _Column("in flight", 9, True),
-        "turn": _Column("turn", 9, True), "visits": _Column("visits", 6, True), "/s": _Column("/s", 5, True),
-        "errors": _Column("errors", 6, True),
+        "waiting": Column("waiting", 7, True), "in flight": Column("in flight", 9, True),
+        "turn": Column("turn", 9, True), "visits": Column("visits", 6, True), "/s": Column("/s", 5, True),
+        "errors": Column("errors", 6, True),
     }  # fmt: skip
     if width < NAMED:
         del columns["in flight"], columns["errors"]
@@ -318,7 +322,7 @@ def _host_section(seen: Snapshot, width: int) -> list[_Section]:
             "errors": (compact(host.failures), COLOURS["failed"] if host.failures else ""),
         }
         rows.append(("", (host.host, *(cells[column] for column in columns))))
-    return [_Section((named, *columns.values()), rows)]
+    return [Section((named, *columns.values()), rows)]
 
 
 def _place(host: HostInfo) -> tuple[int, str]:
@@ -330,22 +334,23 @@ TURNS: Mapping[Standing, Callable[[HostInfo, float], tuple[str, str]]] = {
     Standing.BANNED: lambda host, now: ("banned", "red"),
     Standing.BLOCKED: lambda host, now: (f"⊘ {age((host.blocked_until or now) - now)}", "red"),
     Standing.TURN: lambda host, now: (age(max(0.0, (host.turn or now) - now)), "magenta"),
-    Standing.USED_UP: lambda host, now: ("used up", "yellow") if host.waiting else ("—", _DIM),
-    Standing.FREE: lambda host, now: ("—", _DIM),
+    Standing.USED_UP: lambda host, now: ("used up", "yellow") if host.waiting else ("—", DIM),
+    Standing.FREE: lambda host, now: ("—", DIM),
 }
 """The text and colour of a cell in the column `turn`."""
 
 
-def _holder(token: str | None) -> str:
+def holder(token: str | None) -> str:
     """Give host:pid of a worker's name; what is named otherwise is shown as it is."""
     if not token:
         return "—"
     return token.rpartition(":")[0] if token.count(":") == 2 else token
 
 
-def _left(at: float | None, now: float) -> tuple[str, str]:
+def left(at: float | None, now: float) -> tuple[str, str]:
+    """Give how long a lease still runs, and the colour of this."""
     if at is None:
-        return "—", _DIM
+        return "—", DIM
     return age(at - now), "red" if at < now else COLOURS["in_progress"]
 
 
@@ -381,7 +386,7 @@ def _tables(seen: Snapshot, width: int, room: int) -> list[Text]:
     return rows
 
 
-def _stack(sections: Sequence[_Section], width: int, room: int) -> list[Text]:
+def _stack(sections: Sequence[Section], width: int, room: int) -> list[Text]:
     lines: list[Text] = []
     for section, rows in zip(sections, share_rows([len(one.rows) for one in sections], room), strict=True):
         if rows:

@@ -1,12 +1,12 @@
 """The live dashboard: looks at a queue again and again, draws what it sees on the terminal, and reads keys.
 
+`screen.py` decides what a key does, `hands.py` carries it out, `panes.py` and `draw.py` draw.
+
 `timeoutq dashboard` runs it.
 """
 
 from __future__ import annotations
 
-import os
-import select
 import signal
 import sys
 import threading
@@ -15,9 +15,9 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import cast
 
-from rich.console import Console, ConsoleDimensions, RenderableType
+from rich.console import Console, ConsoleDimensions, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -26,6 +26,10 @@ from timeoutq.flows import is_final
 from timeoutq.shards import AnyQueue
 from timeoutq.text import safe
 from timeoutq.watch.draw import one_line, render
+from timeoutq.watch.hands import Hands
+from timeoutq.watch.keyboard import Keyboard
+from timeoutq.watch.panes import bottom, pane
+from timeoutq.watch.screen import OVERVIEW, Screen
 from timeoutq.watch.snapshot import Memory, Snapshot, snapshot
 
 
@@ -76,52 +80,26 @@ class _Looks:
         return replace(seen, trouble=str(trouble), stale=time.monotonic() - self._seen_at)
 
 
-class _Keys:
-    """Reads single keys from a terminal, without echo, and puts it back as it was."""
-
-    def __enter__(self) -> _Keys:
-        self._old: list[Any] | None = None
-        if sys.platform != "win32" and sys.stdin is not None and sys.stdin.isatty():
-            import termios
-            import tty
-
-            self._old = termios.tcgetattr(sys.stdin)
-            tty.setcbreak(sys.stdin)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if sys.platform != "win32" and self._old is not None:
-            import termios
-
-            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._old)
-
-    def wait(self, seconds: float) -> bytes:
-        """Give what was typed within that time, or nothing."""
-        if self._old is None:
-            time.sleep(seconds)
-            return b""
-        ready, _, _ = select.select([sys.stdin], [], [], seconds)
-        typed = os.read(sys.stdin.fileno(), 64) if ready else b""
-        return typed or (b"q" if ready else b"")  # ready, and yet nothing to read: the terminal is gone
+class _Ended(BaseException):
+    """SIGTERM or SIGHUP has come. No handler of errors takes this for one."""
 
 
 @contextmanager
 def _leaving_in_order() -> Generator[None]:
-    """Let SIGTERM and SIGHUP end the block as Ctrl-C does, so that the terminal is put back."""
+    """Let SIGTERM and SIGHUP end the block in order, so that the terminal is put back. Ctrl-C goes on to the caller."""
 
     def leave(*_: object) -> None:
-        raise KeyboardInterrupt
+        raise _Ended
 
     if threading.current_thread() is not threading.main_thread():
-        with suppress(KeyboardInterrupt):
-            yield
+        yield
         return
     numbers = [signal.SIGTERM]
     if sys.platform != "win32":
         numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, leave) for number in numbers}
     try:
-        with suppress(KeyboardInterrupt):
+        with suppress(_Ended):
             yield
     finally:
         for number, handler in before.items():
@@ -133,40 +111,81 @@ def run(
     interval: float = 1.0,
     console: Console | None = None,
     unknown: Callable[[], str] | None = None,
+    *,
+    read_only: bool = False,
+    another: Callable[[str], AnyQueue] | None = None,
 ) -> None:
-    """Show the queue live until q or Ctrl-C; a server that is away is shown as such and waited for.
+    """Show the queue live until q; a server that is away is shown as such and waited for.
 
     `unknown` gives the words about a queue that nothing was put to and nobody works on; it is called at most once.
-    Raises what no waiting mends, such as a wrong password, when it comes before the first look.
+    `another` opens the queue of a name, for the key that changes the queue. With `read_only`, no key changes anything.
+    Raises what no waiting mends, such as a wrong password, when it comes before the first look; and
+    `KeyboardInterrupt` at Ctrl-C, after the terminal is put back.
     """
-    words = None if unknown is None else cache(unknown)
     console = console or Console(highlight=False)
-    drawn: object = None
     with (
         _leaving_in_order(),
-        _Keys() as keys,
-        _Looks(queue, max(0.1, interval), max(20, console.height)) as looks,
+        Keyboard() as keys,
         Live(console=console, screen=True, auto_refresh=False, redirect_stderr=False, redirect_stdout=False) as live,
     ):
+        wanted = _watch(queue, interval, live, keys, unknown, Screen(queue.name, read_only))
+        while wanted is not None and another is not None:
+            with another(wanted) as other:
+                wanted = _watch(other, interval, live, keys, None, Screen(other.name, read_only))
+
+
+def _watch(
+    queue: AnyQueue,
+    interval: float,
+    live: Live,
+    keys: Keyboard,
+    unknown: Callable[[], str] | None,
+    screen: Screen,
+) -> str | None:
+    """Show one queue; give the name of the queue that is wanted next, or None at the end."""
+    words = None if unknown is None else cache(unknown)
+    lock, drawn, looked = threading.Lock(), cast(object, None), 0
+    rows = max(20, live.console.height)
+    with _Looks(queue, max(0.1, interval), rows) as looks, Hands(queue, screen, lock) as hands:
         while True:
-            size = console.size
+            size = live.console.size
             seen = looks.current()
-            state = (looks.number, size, int(seen.stale) if seen else None)
-            if state != drawn:
-                drawn = state
-                live.update(_view(queue.name, seen, looks.trouble, size, words), refresh=True)
-            pressed = keys.wait(0.1)
-            if any(key in pressed for key in b"qQ\x04"):
-                break
+            with lock:
+                if seen is not None:
+                    screen.paused = seen.stats.paused
+                if looks.number != looked and (wish := screen.wish) is not None:
+                    hands.do(wish)
+                looked = looks.number
+                state = (looks.number, hands.number, size, int(seen.stale) if seen else None, _told(screen))
+                if state != drawn:
+                    drawn = state
+                    live.update(_view(queue.name, seen, looks.trouble, size, words, screen), refresh=True)
+            for key in keys.wait(0.1):
+                with lock:
+                    wish = screen.press(key)
+                if wish is not None and wish.what == "leave":
+                    return None
+                if wish is not None and wish.what == "queue":
+                    return wish.target
+                if wish is not None:
+                    hands.do(wish)
+
+
+def _told(screen: Screen) -> object:
+    # what changes the picture without an answer of the server
+    return (screen.view, screen.state, screen.selected, screen.top, screen.typing, screen.question, screen.said)
 
 
 def _view(
     name: str, seen: Snapshot | None, trouble: Exception | None, size: ConsoleDimensions,
-    unknown: Callable[[], str] | None,
+    unknown: Callable[[], str] | None, screen: Screen,
 ) -> RenderableType:  # fmt: skip
+    if screen.view != OVERVIEW:
+        now, stats = (time.time(), None) if seen is None else (seen.stats.now + seen.stale, seen.stats)
+        return Group(pane(screen, now, stats, size.width, size.height - 1), bottom(screen, size.width))
     if seen is None:
         said = f"waits for the server: {trouble}" if trouble else "looks at the queue …"
         return one_line((safe(f" timeoutq {name} {said}", size.width), "bold red"))
     if unknown is not None and not (seen.exists or seen.trouble):
         return Text(safe(f" timeoutq: {unknown()}; waits for the first task"), "bold yellow")
-    return render(seen, size.width, size.height)
+    return Group(render(seen, size.width, size.height - 1), bottom(screen, size.width))

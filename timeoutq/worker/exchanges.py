@@ -99,6 +99,11 @@ class Exchanges:
         return self.failures > 0 or (not self.common.met and time.time() - self._desk.started > FIRST_ANSWER)
 
     @property
+    def stuck_since(self) -> float:
+        """Since when an exchange is under way that does not wait for a server to come back; 0 if there is none."""
+        return self._began if self.under_way and not self.waiting_out else 0.0
+
+    @property
     def ends(self) -> Ends:
         """What is to be sent to this part."""
         return self._desk.parts[self.source.part]

@@ -21,6 +21,7 @@ from timeoutq import flows
 from timeoutq.calls import Call
 from timeoutq.cleaner import Cleaner
 from timeoutq.errors import InvalidInput, TimeoutqError
+from timeoutq.heartbeat import Pulse
 from timeoutq.model import Lease
 from timeoutq.replies import Claimed
 from timeoutq.worker.beside import Beside
@@ -48,6 +49,7 @@ class Beating(Protocol):
     """What gives the signs of life of a lane's queue."""
 
     peers: int
+    pulse: Pulse
 
 
 @dataclass(slots=True)

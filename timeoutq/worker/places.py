@@ -103,6 +103,11 @@ class Place:
         """Have schedules declared in the queue by this, at the start and again each minute; None: there are none."""
         self._desk.schedules = schedules
 
+    def pause(self, seconds: float) -> None:
+        """Have the worker claim nothing from this queue for so many seconds."""
+        self._desk.yielding.pause(time.monotonic() + seconds)
+        asyncio.get_running_loop().call_later(seconds, self._desk.wake)
+
     def is_cancelled(self, lease: Lease) -> bool:
         """Say whether somebody has cancelled the task of this lease, whose handler is running. Any thread may ask."""
         run = self._desk.running.get(lease.key)

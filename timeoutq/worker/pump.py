@@ -36,6 +36,8 @@ class Pump:
         self._stopping = shared.stopping
         self._limits = shared.stopping.limits
         self.woken = self._desk.woken
+        self.turns = 0
+        """How many rounds it has gone."""
 
     @property
     def _desk(self) -> Desk:
@@ -96,6 +98,7 @@ class Pump:
             check()
             if self.common.broken is not None:
                 raise self.common.broken
+            self.turns += 1
             self.woken.clear()
             self._heed_max_tasks(stop)
             if self._stopping.level:

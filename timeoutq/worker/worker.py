@@ -20,6 +20,7 @@ from timeoutq.cleaner import Cleaner
 from timeoutq.client import AsyncDriver, Driver, sibling
 from timeoutq.errors import InvalidInput, TimeoutqError, WorkerBroken
 from timeoutq.handlers import Handler, Lifespan, Returned, Surroundings
+from timeoutq.health import Sheet
 from timeoutq.heartbeat import Heartbeat
 from timeoutq.lifespan import Span, checked
 from timeoutq.loopwatch import LoopWatch
@@ -44,6 +45,7 @@ from timeoutq.worker.sources import Source
 from timeoutq.worker.stopping import Limits, Stopping
 from timeoutq.worker.tending import Tending
 from timeoutq.worker.threads import ThreadCrew
+from timeoutq.worker.vitals import Vitals
 from timeoutq.worker.voice import Voice
 
 Q = TypeVar("Q", bound=AsyncDriver)
@@ -66,6 +68,9 @@ class Worker:
 
     machine: Machine = THIS
     """Where the worker's threads come from."""
+    sheet: Sheet | None = None
+    """Where the worker writes its signs of health, if anybody wants to know."""
+    _vitals: Vitals | None = None
 
     def __init__(
         self,
@@ -244,6 +249,9 @@ class Worker:
         runtimes = [desk.rules.runtime.ms / 1000 for desk in self._desks if desk.rules.runtime.ms]
         running = [desk.running for desk in self._desks]
         watch = LoopWatch(voice.queue, running, voice.fields(), shortest, min(runtimes, default=0.0), self.machine)
+        if self.sheet is not None:
+            self._vitals = Vitals(self.sheet, shortest, self._stopping)
+            self._vitals.start()
         try:
             with watch, forks.watched(loop), signals.heeded(self.stop) if self._signals else nullcontext():
                 if not self._stopping.level:
@@ -252,6 +260,8 @@ class Worker:
                             await self._serve(generation)
                         self._note_end()
         finally:
+            if self._vitals is not None:
+                self._vitals.stop()
             for queue in self.queues if self._closes else ():
                 await queue.close()
         self._note_end()
@@ -297,6 +307,8 @@ class Worker:
             Lane(desk, Pace(self.concurrency, self._ahead, desk.queue.timeout, now), shared) for desk in desks
         ]
         self._pump = pump = Pump(shared, voice)
+        if self._vitals is not None:
+            self._vitals.watch(pump)
         self._heartbeat = heartbeat = self._new_heartbeat(pump)
         try:
             for lane in pump.lanes:

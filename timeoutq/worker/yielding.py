@@ -24,6 +24,10 @@ class Yielding:
         self._ended = 0
         self._ran = self._others = 0.0
 
+    def pause(self, until: float) -> None:
+        """Note that the handler wants nothing before this moment."""
+        self.until = max(self.until, until)
+
     def gave_back(self, tasks: int, ended: int, now: float) -> float:
         """Note that tasks went back that other workers can run; `ended` is how many tasks the worker has ended in all.
 

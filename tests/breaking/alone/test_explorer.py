@@ -18,6 +18,8 @@ from tests.rig.polite_model import PoliteModel
 from tests.rig.polite_world import POLITE, SMALL, PoliteLimits
 from tests.rig.world import Limits
 
+pytestmark = pytest.mark.timeout(900)  # all walks begin at once, and a test may wait for most of them
+
 ONE = (("a",),)
 PLAIN: dict[str, Limits] = {
     "nothing breaks, two tasks": Limits(puts=(("a", "b"),), claims=1, ticks=3, faults=0),

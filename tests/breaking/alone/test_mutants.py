@@ -11,9 +11,10 @@ import pytest
 
 from tests.rig import levels, wide
 from tests.rig.beside import CORES
-from tests.rig.mutants import MUTANTS, ROOT, Verdict, judge_all, spared
+from tests.rig.mutants import MUTANTS, Verdict, judge_all, spared
+from tests.rig.seeded import ROOT
 
-pytestmark = pytest.mark.timeout(1200)  # the first test waits for all of them
+pytestmark = pytest.mark.timeout(5400)  # the first test waits for all of them
 
 
 @dataclass(frozen=True, slots=True)

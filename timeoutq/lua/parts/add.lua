@@ -83,6 +83,7 @@ local function add_some(ids, given, again, due, priorities, where, known)
   end
   if #back > 0 then
     undate(back)
+    leave_kinds(back)
     clear(back)
   end
   if #bodies > 0 then redis.call('HSET', payload, unpack(bodies)) end

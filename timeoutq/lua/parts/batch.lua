@@ -60,6 +60,7 @@ local function fail_callback(id, message)
   if id == '' or moment(redis.call('ZSCORE', key('scheduled'), id)) ~= WAITS then return false end
   redis.call('SADD', key('failed'), id)
   log_error(id, 'gave up: ' .. message)
+  rarely('note_kinds')({id})
   redis.call('ZREM', key('scheduled'), id)
   count_up(stats, 'gave_up', 1)
   return true

@@ -29,6 +29,7 @@ end
 -- cancelled: these tasks go to failed, because by[i] has cancelled ids[i]: note this as their error, and tell who waits for them
 local function cancelled(ids, by)
   for i = 1, #ids do keep_error(ids[i], 'cancelled by ' .. by[i]) end
+  rarely('note_kinds')(ids)
   count_up(stats, 'cancelled', #ids)
   if tell_ended then tell_ended(ids) end
 end

@@ -61,18 +61,20 @@ local function crash(ids, was, reason)
       lines[#lines + 1] = not by[i] and {id, line} or nil
     end
   end
-  drop(gone)
-  depart(gone, names, 0, 1)
-  arrive(again, again_names)
-  turn()
+  -- before the hosts have their turn: a task of a banned host fails there, with the ban as its error
   if #fields > 0 then
     redis.call('HSET', crashes, unpack(fields))
     for i = 1, #lines do
       log_error(lines[i][1], lines[i][2])
     end
   end
+  drop(gone)
+  depart(gone, names, 0, 1)
+  arrive(again, again_names)
+  turn()
   if #stopped > 0 then rarely('cancelled')(stopped, whose) end
   if given_up > 0 then
+    rarely('note_kinds')(spent)
     count_up(stats, 'gave_up', given_up)
     if tell_ended then tell_ended(spent) end
   end

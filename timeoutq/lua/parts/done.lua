@@ -35,7 +35,7 @@ if not compact then
   end
 
   function finish(from, ids, which)
-    local call, keeps, ended = redis.call, keep_done ~= 'no', {}
+    local call, keeps, ended = quiet, keep_done ~= 'no', {}
     for i = 1, #ids do
       if which[i] then
         if (keeps and call('SMOVE', from, done, ids[i]) or not keeps and call('SREM', from, ids[i])) == 1 then
@@ -45,6 +45,7 @@ if not compact then
         end
       end
     end
+    if moved then moved(ended, from, keeps and done) end
     if forget_priorities and not keeps and #ended > 0 then forget_priorities(ended) end
     if dates_done and #ended > 0 then
       local times = {}

@@ -2,6 +2,7 @@
 -- errors       the last error of a task; error_log  the last fifty of the queue
 -- traces       the digest of the traceback that belongs to the last error; trace_uses  how many tasks have that digest
 -- trace_texts  the tracebacks themselves, the newest 200; trace_at  when each was last met, ms
+-- PARTS kinds
 -- releases     how often the handler of a task has released it; and after a blank, if any, how often to block its host; and after
 --              another blank, if any, when a worker that cannot run the task first gave it back, ms, and how often the task had failed
 local traced
@@ -77,6 +78,7 @@ local function may_clear()
     redis.call('HLEN', key(name))
   end
   redis.call('ZCARD', key('trace_at'))
+  may_group()
 end
 
 -- clear: let these tasks begin anew: forget their attempts, crashes, errors, tracebacks and releases

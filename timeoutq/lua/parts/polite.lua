@@ -361,6 +361,7 @@ if polite then
         moved[#moved + 1] = ids[i]
       end
     end
+    rarely('note_kinds')(moved)
     tell_ended(moved)
     return left == 0 and more(one) or inf
   end

@@ -2,7 +2,7 @@
 -- enters todos at once. A queue may use turns instead: then the room that gives the turns has functions of its own behind the
 -- same names. Which functions serve is chosen once, when the script begins. A verb calls them by these names and does not know
 -- which they are: arrive() for tasks that become ready, depart() for tasks that leave todos or in_progress, then turn() once.
--- PARTS wake results
+-- PARTS events wake results
 -- ROOMS polite
 -- waiting   the set of the tasks that wait for a turn; nil on a queue without turns
 -- hosts_of  the hosts of tasks, each at the place of its task in `ids`; a task without a host does not wait for a turn
@@ -32,7 +32,8 @@ end
 -- at_once: tasks that are in no state enter todos; gives how many tasks they are
 local function at_once(ids, group)
   regroup(ids, group)
-  local count = redis.call('SADD', todos, unpack(ids))
+  local count = quiet('SADD', todos, unpack(ids))
+  if moved then moved(ids, nil, todos, count < #ids) end
   if redis.call('SCARD', todos) == count then
     redis.call('HSET', stats, 'todos_since', now)
   end

@@ -51,6 +51,29 @@ local function switch_done(value)
   return salt and 'compact' or value
 end
 
+-- switch_log: begin, change or end the event log. The value is how many bytes the log keeps and its level, `-` for what stays as it is.
+-- An entry tells of the new level, and of how many tasks the queue has: a log that begins with 0 tasks tells of all
+local function switch_log(value)
+  local call, log = redis.call, key('events')
+  local old = call('HGET', meta, 'events') or ''
+  local most, level = string.match(value, '^(%d+) '), string.match(value, '^%S+ (%l+)$')
+  most = most or string.match(old, '^(%d+) ') or '64000000'
+  level = level or has('events') and string.match(old, ' (%l+)$') or 'all'
+  local was = has('events') and (has('ends') and 'ends' or 'all') or 'off'
+  if level == was and (level ~= 'off' or old == '') then return level ~= 'off' and most .. ' ' .. level or nil end
+  if level ~= was then
+    local known = call('ZCARD', key('scheduled'))
+    for _, set in ipairs({'todos', 'waiting', 'in_progress', 'done', 'failed'}) do known = known + call('SCARD', key(set)) end
+    call('XLEN', log)
+    use('events', level ~= 'off')
+    use('ends', level == 'ends')
+    local before = count_up(key('stats'), 'logged', 60) - 60
+    call('XADD', log, '*', 'verb', 'configure', 'level', level, 'tasks', known, 'offset', string.format('%.0f', before))
+  end
+  if level ~= 'off' then return most .. ' ' .. level end
+  call('HDEL', meta, 'events')
+end
+
 -- switch: settings that begin or end a capability: gives the value to write, or nil for none, and whether `convert` is to be
 -- called, because what is in the queue already has to follow. Any other setting is written as it is
 local function switch(name, value)
@@ -61,6 +84,7 @@ local function switch(name, value)
     return nil, false
   end
   if name == 'keep_done' then return switch_done(value), false end
+  if name == 'events' then return switch_log(value), false end
   if name ~= 'politeness' then return value, false end
   local was = has('politeness') and (politeness or '')
   -- rules that change keep everything where it is; who has just begun, or ended, waits for the conversion

@@ -34,6 +34,7 @@ local function take_out(state, id)
     return undate({id})
   end
   redis.call('SREM', ({p = in_progress, t = todos, w = key('waiting'), f = failed})[state], id)
+  if state == 'f' then leave_kinds({id}) end
 end
 
 -- haunts: take away the places of tasks that are neither ready nor in progress at this host; `words` are the members of `places`

@@ -1,0 +1,1 @@
+"""Tests of the event log, the history and the failures by kind."""

@@ -1,0 +1,302 @@
+"""The history of a queue: minutes for a day, hours for 90 days; gaps, clock steps, shards, memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from timeoutq import InvalidInput, Period, Queue, open_queue, sending
+from timeoutq.counts import HAPPENED, IN_STATES, Noted, periods_of, summed
+from timeoutq.testing import FakeQueue, fake_queue, fake_sharded_queue
+from timeoutq.watch import report
+
+MOST = 480_000
+"""The most bytes that the whole history of a queue takes: what README says."""
+
+
+def plan(queue: Any) -> None:
+    """Do what a cleaner does before it sleeps."""
+    queue.run(sending.answer(queue.talk, queue.operations.plan(10_000)))
+
+
+def minutes_pass(queue: FakeQueue, count: int) -> None:
+    for _ in range(count):
+        queue.clock.advance(60)
+        plan(queue)
+
+
+def test_each_minute_says_how_many_tasks_each_state_had_and_what_happened_in_it() -> None:
+    with fake_queue() as queue:
+        queue.put("a", "b", "c")
+        plan(queue)
+        began = queue.clock.now // 60 * 60
+        leases = queue.claim(2)
+        queue.ack(leases[0])
+        queue.fail(leases[1], "E", give_up=True)
+        minutes_pass(queue, 1)
+        queue.schedule("d", after=600)
+        queue.clock.advance(11)
+        plan(queue)
+        first, second = queue.history(by="minute")
+        assert first == Period(
+            began, todos=3, waiting=0, scheduled=0, in_progress=0, done=0, failed=0, put=3, claimed=2, acked=1,
+            errors=1, expired=0,
+        )  # fmt: skip
+        assert (second.at, second.todos, second.done, second.failed, second.scheduled) == (began + 60, 1, 1, 1, 0)
+        assert (second.put, second.claimed) == (1, 0)
+
+
+def totals(periods: Sequence[Period]) -> dict[str, int]:
+    return {name: sum(getattr(one, name) or 0 for one in periods) for name in HAPPENED}
+
+
+@pytest.mark.parametrize(
+    "later", [0, 11, 61, 3 * 3600], ids=["at once", "after ten s", "after a minute", "after hours"]
+)
+@pytest.mark.parametrize("shards", [1, 3])
+def test_the_counts_of_a_short_crawl_add_up_to_the_counters(shards: int, later: int) -> None:
+    made: Any = fake_sharded_queue(shards=shards) if shards > 1 else fake_queue()
+    with made as queue:
+        queue.put([f"t{n}" for n in range(100)])
+        for talk in queue.shards.talks if shards > 1 else [queue.talk]:  # the first look of a worker, and no other one
+            queue.run(sending.answer(talk, talk.operations.plan(10_000)))
+        for lease in queue.claim(100):
+            if lease.task.endswith("7"):
+                queue.fail(lease, "E", give_up=True)
+            else:
+                queue.ack(lease)
+        queue.clock.advance(later)
+        of = queue.stats().counters
+        sums = {"put": of["put"], "claimed": of["claimed"], "acked": of["acked"], "errors": of["failed"], "expired": 0}
+        assert sums == {"put": 100, "claimed": 100, "acked": 90, "errors": 10, "expired": 0}
+        for by in ("minute", "hour"):
+            assert totals(queue.history(by=by)) == sums
+        found = report.gather(queue)
+        assert totals(found.minutes) == totals(found.hours) == sums
+        shown = report.page(found)
+        assert "failed: 10 at last, 10 at most" in shown and "done: 90 at last" in shown
+        assert "nothing was noted yet" not in shown.partition("How long handlers ran")[0]
+
+
+def test_tasks_that_nobody_has_worked_on_yet_are_in_the_history() -> None:
+    with fake_queue() as queue:
+        queue.put("a", "b")
+        queue.clock.advance(300)
+        (only,) = queue.history(by="minute")
+        assert (only.at, only.todos, only.put, only.acked) == (queue.clock.now // 60 * 60, 2, 2, 0)
+        assert queue.history() == [], "samples are what workers and cleaners note"
+        assert queue.stats().sample.put == 2
+
+
+def test_minutes_that_nobody_noted_are_gaps() -> None:
+    with fake_queue() as queue:
+        queue.put("a")
+        minutes_pass(queue, 2)
+        queue.clock.advance(180)
+        minutes_pass(queue, 1)
+        found = queue.history(by="minute")
+        assert [one.todos for one in found] == [1, 1, None, None, None, 1]
+        assert [one.put for one in found] == [1, 0, None, None, None, 0]
+        assert [b.at - a.at for a, b in pairwise(found)] == [60.0] * 5
+        # nobody is there any more: the gap grows, and ends now. What happens in it counts before it
+        queue.put("b", "c")
+        queue.clock.advance(600)
+        found = queue.history(by="minute")
+        assert [one.todos for one in found][-11:] == [1, *[None] * 9, 3]
+        assert [one.put for one in found][-11:] == [2, *[None] * 9, 0]
+
+
+def test_a_day_of_minutes_and_90_days_of_hours_are_kept_and_no_more() -> None:
+    with fake_queue() as queue:
+        queue.put("a")
+        begun = queue.clock.now
+        key = queue.operations.key
+        for name, length, most in (("minutes", 60, 1440), ("hours", 3600, 2160)):
+            lines = [f"{round((begun - at * length) * 1000)} {' '.join(['1'] * 11)}" for at in range(1, most + 20)]
+            for at in range(0, len(lines), 500):
+                queue.run(sending.ask(queue.talk, [("RPUSH", key(name), *lines[at : at + 500])]))
+        plan(queue)
+        minutes_pass(queue, 61)
+        both = {"minutes": queue.history(by="minute"), "hours": queue.history(by="hour")}
+        for name, most in (("minutes", 1440), ("hours", 2160)):
+            found = both[name]
+            assert len(found) == queue.run(sending.ask(queue.talk, [("LLEN", key(name))]))[0] == most
+            assert {one.todos for one in found} == {1}
+            assert sum(one.acked or 0 for one in found) == 0, (
+                "what happened before the oldest line is not known any more"
+            )
+
+
+def test_a_clock_that_stepped_forward_and_back_leaves_the_history_in_order() -> None:
+    with fake_queue() as queue:
+        queue.put("a")
+        minutes_pass(queue, 5)
+        queue.clock.advance(30 * 86_400)
+        plan(queue)  # a line of next month
+        vars(queue.clock)["_micros"] -= 30 * 86_400 * 1_000_000
+        minutes_pass(queue, 3)
+        found = queue.history(by="minute")
+        assert [one.todos for one in found] == [1] * 8
+        assert found[-1].at <= queue.clock.now
+        vars(queue.clock)["_micros"] -= 120 * 1_000_000
+        queue.put("b")
+        minutes_pass(queue, 1)
+        # the minute that came twice is as it was the second time
+        assert [one.todos for one in queue.history(by="minute")][-2:] == [1, 2]
+
+
+def test_shards_are_added_up_and_a_gap_of_one_is_a_gap() -> None:
+    with fake_sharded_queue(shards=3) as queue:
+        queue.put([f"t{n}" for n in range(30)])
+        for _ in range(2):
+            for talk in queue.shards.talks:
+                queue.run(sending.answer(talk, talk.operations.plan(10_000)))
+            queue.clock.advance(60)
+        for talk in queue.shards.talks[:2]:
+            queue.run(sending.answer(talk, talk.operations.plan(10_000)))
+        for lease in queue.claim(30):
+            queue.ack(lease)
+        queue.clock.advance(60)
+        found = queue.history(by="minute")
+        assert [one.todos for one in found] == [30, 30, None, 0]
+        assert [one.put for one in found] == [30, 0, 0, 0]
+        assert sum(one.acked or 0 for one in found) == queue.stats().counters["acked"] == 30
+        assert [(one.todos, one.put, one.acked) for one in queue.history(by="hour")] == [(30, 30, 30)]
+
+
+def test_a_line_that_cannot_be_read_is_a_gap_and_goes_with_time() -> None:
+    with fake_queue() as queue:
+        queue.put("a")
+        minutes_pass(queue, 2)
+        queue.run(sending.ask(queue.talk, [("LPUSH", queue.operations.key("minutes"), "nonsense \x00")]))
+        minutes_pass(queue, 1)
+        assert [one.todos for one in queue.history(by="minute")] == [1, 1, 1]
+
+
+def test_a_state_of_a_foreign_type_does_not_keep_a_cleaner_from_its_work(queue: Queue, raw: Any) -> None:
+    queue.put("a")
+    raw.set(queue.operations.key("failed"), "x")
+    plan(queue)
+    assert [one.failed for one in queue.history(by="minute")] == [0]
+    raw.delete(queue.operations.key("failed"))
+
+
+@pytest.mark.parametrize("by", ["day", "", 5, b"minute", True])
+def test_what_names_no_period_is_refused(face: Any, by: Any) -> None:
+    with pytest.raises(InvalidInput, match='by= is "minute" or "hour"'):
+        face.history(by=by)
+
+
+def test_the_history_of_both_faces_begins_with_the_first_look_of_a_cleaner(face: Any) -> None:
+    assert face.history(by="hour") == face.history() == []
+    face.put("a", "b")
+    plan(face)
+    for by in ("minute", "hour"):
+        (found,) = face.history(by=by)
+        assert (found.todos, found.done) == (2, 0)
+
+
+def test_a_whole_history_takes_less_than_readme_says(queue: Queue, raw: Any) -> None:
+    line = " ".join(["1700000000000", *["1234567890"] * 5, *["12345678"] * 6])
+    for name, most in (("minutes", 1440), ("hours", 2160)):
+        raw.rpush(queue.operations.key(name), *[line] * most)
+    sizes = [raw.memory_usage(queue.operations.key(name), samples=0) for name in ("minutes", "hours")]
+    assert sum(sizes) < MOST, sizes
+
+
+def test_periods_end_where_the_next_begins_and_counters_that_began_anew_count_as_nothing() -> None:
+    lines = [Noted(185.0, put=2, acked=1), Noted(121.0, put=9), Noted(65.0, put=4, todos=7), Noted(4.0, put=1)]
+    latest = Noted(190.0, put=5, todos=8)
+    found = periods_of(lines, latest, 190.0, 60, 10, whole=False)
+    assert [one.put for one in found] == [3, 5, 0, 3]
+    assert [one.todos for one in found] == [0, 7, 0, 0]
+    assert [one.put for one in periods_of(lines, latest, 190.0, 60, 10, whole=True)] == [4, 5, 0, 3]
+    assert [one.put for one in periods_of(lines, None, 190.0, 60, 10, whole=True)] == [4, 5, 0, None]
+    assert periods_of([], None, 100.0, 60, 10, whole=True) == []
+    assert [one.at for one in periods_of(lines, None, 190.0, 60, 2, whole=True)] == [120.0, 180.0]
+    # a queue that nobody has tended
+    (alone,) = periods_of([], latest, 190.0, 60, 10, whole=True)
+    assert (alone.at, alone.todos, alone.put) == (180.0, 8, 5)
+
+
+def test_what_happened_is_added_up_where_a_clock_that_stepped_back_notes_a_minute_twice() -> None:
+    lines = [Noted(70.0, put=9, todos=2), Noted(125.0, put=6), Noted(65.0, put=4, todos=1)]
+    found = periods_of(lines, Noted(130.0, put=10), 130.0, 60, 10, whole=True)
+    assert [(one.put, one.todos) for one in found] == [(4 + 2 + 1, 2), (3, 0)]
+
+
+def test_a_shard_that_was_not_there_yet_counts_as_empty() -> None:
+    one = [Period(0.0, **dict.fromkeys((*IN_STATES, *HAPPENED), 1)), Period(60.0, todos=2)]
+    other = [Period(60.0, todos=3, done=1)]
+    assert summed([one, other, []])[0] == one[0]
+    assert summed([one, other])[1] == Period(60.0, todos=5)
+
+
+def test_what_a_shard_did_is_counted_while_another_one_has_a_gap() -> None:
+    one, other = (
+        [Period(0.0, todos=1, put=4), Period(60.0, todos=1, put=2)],
+        [Period(0.0, todos=1, put=3), Period(60.0)],
+    )
+    assert summed([one, other]) == [Period(0.0, todos=2, put=7), Period(60.0, put=2)]
+
+
+# ---- for a notebook
+
+
+def test_an_export_gives_every_task_as_a_dict(face: Any) -> None:
+    face.put({"a": {"depth": 1}}, "b")
+    face.schedule("later", after=60)
+    (lease,) = face.claim(1)
+    face.fail(lease, "E", give_up=True)
+    found = {row["task"]: row for row in face.export()}
+    assert {task: row["state"] for task, row in found.items()} == {
+        **dict.fromkeys(("a", "b"), "todos"), "later": "scheduled", lease.task: "failed",
+    }  # fmt: skip
+    assert found[lease.task]["error"] == "E"
+    assert found["a"]["payload"] == {"depth": 1}
+    assert [row["task"] for row in face.export("scheduled")] == ["later"]
+
+
+def test_an_export_of_a_compact_queue_leaves_its_done_tasks_out() -> None:
+    with fake_queue(keep_done=0) as queue:
+        queue.put("a")
+        assert [row["state"] for row in queue.export()] == ["todos"]
+        with pytest.raises(InvalidInput, match="state"):
+            list(queue.export("nowhere"))
+
+
+def test_an_export_of_shards_goes_through_all(url: str, name: str) -> None:
+    with open_queue(name, url, shards=3) as queue:
+        queue.put([f"t{n}" for n in range(30)])
+        assert sorted(row["task"] for row in queue.export()) == sorted(f"t{n}" for n in range(30))
+        queue.purge()
+
+
+NOTEBOOKS = re.findall(
+    r"```py\n(.*?)```", Path(__file__).parents[2].joinpath("README.md").read_text("utf-8"), re.DOTALL
+)
+
+
+@pytest.mark.parametrize("code", NOTEBOOKS)
+def test_the_notebooks_of_readme_run(code: str, url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed: pip install pandas")
+    monkeypatch.setenv("TIMEOUTQ_URL", url)
+    with Queue(name, url) as queue:
+        queue.put({"a": 1, "b": 2})
+        plan(queue)
+        found: dict[str, Any] = {}
+        exec(code.replace("crawl", name), found)
+        tables = [value for value in found.values() if isinstance(value, pandas.DataFrame)]
+        assert sorted(len(table) for table in tables) == [1, 2]
+        assert [isinstance(table.index, pandas.DatetimeIndex) for table in tables] == [True, False]
+        assert abs(tables[0].index[0].timestamp() - queue.stats().now) < 120
+        queue.purge()
+
+
+def test_readme_shows_how() -> None:
+    assert len(NOTEBOOKS) == 1

@@ -1,0 +1,205 @@
+"""Spans of OpenTelemetry: one trace from the caller through the worker, and nothing at all while tracing is off."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from tests.functions.running import work
+from timeoutq import Ack, GiveUp, Lease, Queue, Release, Retry
+from timeoutq.functions import App, tracing
+
+SECRET = "a secret of sixteen bytes"
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    found, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(found))
+    # a program sets it once; each test has one of its own
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    yield found
+    provider.shutdown()
+
+
+@pytest.fixture
+def app(url: str, name: str) -> Iterator[App]:
+    made = App(name, url=url, secret=SECRET)
+
+    @made.task
+    async def add(x: int, y: int = 1) -> int:
+        with trace.get_tracer("mine").start_as_current_span("adding"):
+            return x + y
+
+    @made.task
+    def double(x: int) -> int:
+        with trace.get_tracer("mine").start_as_current_span("doubling"):
+            return 2 * x
+
+    @made.task(retry=[0.01])
+    async def break_once(key: str) -> None:
+        raise ValueError(key)
+
+    yield made
+    made.close()
+    with Queue(name, url) as queue:
+        queue.purge()
+
+
+def called(app: App, name: str, *args: Any) -> Any:
+    return app.functions[name].call(*args)
+
+
+def by_name(spans: InMemorySpanExporter) -> dict[str, list[ReadableSpan]]:
+    found: dict[str, list[ReadableSpan]] = {}
+    for span in spans.get_finished_spans():
+        found.setdefault(span.name, []).append(span)
+    return found
+
+
+def parent_of(span: ReadableSpan) -> int | None:
+    return None if span.parent is None else int(span.parent.span_id)
+
+
+def id_of(span: ReadableSpan) -> int:
+    assert span.context is not None
+    return int(span.context.span_id)
+
+
+def payload_of(app: App, id: str) -> dict[str, Any]:
+    with Queue(app.name, app.url) as queue:
+        (lease,) = [one for one in queue.claim(9) if one.task == id]
+        queue.release(lease)
+        found: dict[str, Any] = json.loads(lease.payload) if isinstance(lease.payload, bytes) else dict(lease.payload)
+        return found
+
+
+def test_a_call_and_its_run_are_in_the_trace_of_the_caller(app: App, spans: InMemorySpanExporter) -> None:
+    with trace.get_tracer("mine").start_as_current_span("request"):
+        result = called(app, "add", 1).delay()
+    work(app)
+    assert result.wait(5) == 2
+    found = {name: many[0] for name, many in by_name(spans).items()}
+    assert found.keys() == {"request", "create add", "process add", "adding"}
+    assert len({span.context.trace_id for span in found.values() if span.context}) == 1
+    assert parent_of(found["create add"]) == id_of(found["request"])
+    assert parent_of(found["process add"]) == id_of(found["create add"])
+    assert parent_of(found["adding"]) == id_of(found["process add"])
+    assert (found["create add"].kind, found["process add"].kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
+    told = dict(found["process add"].attributes or {})
+    assert (told["messaging.destination.name"], told["messaging.message.id"]) == (app.name, result.id)
+    assert told["timeoutq.attempt"] == 1
+
+
+def test_a_chain_is_one_trace_and_a_function_in_a_thread_is_in_it(app: App, spans: InMemorySpanExporter) -> None:
+    result = called(app, "add", 1).then(app.functions["double"]).delay()
+    work(app)
+    assert result.wait(5) == 4
+    found = {name: many[0] for name, many in by_name(spans).items()}
+    assert parent_of(found["create double"]) == id_of(found["process add"])
+    assert parent_of(found["process double"]) == id_of(found["create double"])
+    assert parent_of(found["doubling"]) == id_of(found["process double"])
+
+
+def test_each_attempt_is_a_span_and_an_error_is_told(app: App, spans: InMemorySpanExporter) -> None:
+    called(app, "break_once", "k").delay()
+    work(app)
+    runs = by_name(spans)["process break_once"]
+    assert [dict(run.attributes or {})["timeoutq.attempt"] for run in runs] == [1, 2]
+    for run in runs:
+        assert run.status.status_code is StatusCode.ERROR
+        assert dict(run.attributes or {})["error.type"] == "ValueError"
+        assert [event.name for event in run.events] == ["exception"]
+
+
+async def test_how_a_run_ends_says_whether_it_is_an_error(spans: InMemorySpanExporter) -> None:
+    lease = Lease("t", "w/1", 0.0, payload=b'{"v":1,"f":"f"}')
+    ends: list[Any] = [Ack(), Release(), None, 7, Retry(after=1), GiveUp("no"), ValueError("x")]
+    for raised in (False, True):
+        for end in ends:
+
+            async def run(_: Lease, end: Any = end, raised: bool = raised) -> Any:
+                if isinstance(end, ValueError) or (raised and isinstance(end, BaseException)):
+                    raise end
+                return end
+
+            with_span = tracing.traced(run, "q")
+            assert with_span is not run
+            if isinstance(end, ValueError) or (raised and isinstance(end, BaseException)):
+                with pytest.raises(type(end)):
+                    await with_span(lease)
+            else:
+                assert await with_span(lease) is end
+            span = spans.get_finished_spans()[-1]
+            bad = isinstance(end, Retry | GiveUp | ValueError)
+            assert (span.status.status_code is StatusCode.ERROR) is bad, (end, raised)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"", b"\xff", b"[]", b'{"p":1}', None, "text",
+        b'{"f":"f","p":"00-00000000000000000000000000000000-00f067aa0ba902b7-01"}',
+        b'{"f":"f","p":"ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}',
+        b'{"f":"f","p":"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\\n"}',
+        b'{"f":"f","p":"00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01"}',
+    ],
+)  # fmt: skip
+def test_what_tells_of_no_trace_begins_a_new_one(payload: Any) -> None:
+    assert tracing.read(trace, payload)[1] is None
+
+
+def test_what_another_program_wrote_as_traceparent_is_read() -> None:
+    name, context = tracing.read(
+        trace, b'{"v":1,"f":"send","p":"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}'
+    )
+    of = trace.get_current_span(context).get_span_context()
+    assert (name, of.trace_id, of.span_id, of.is_remote) == (
+        "send", 0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7, True,
+    )  # fmt: skip
+    assert of.trace_flags.sampled
+
+
+def test_a_schedule_puts_no_trace(app: App, spans: InMemorySpanExporter) -> None:
+    app.schedules.set("s", called(app, "add", 1), every=60)
+    assert spans.get_finished_spans() == ()
+
+
+# ---- off
+
+
+def test_without_a_tracer_provider_payloads_and_workers_are_as_ever(app: App) -> None:
+    assert tracing.api() is None
+    assert tracing.made("f", "q", b"x") is None
+
+    async def run(_: Any) -> None: ...
+
+    assert tracing.traced(run, "q") is run
+    result = called(app, "add", 1).delay()
+    assert "p" not in payload_of(app, result.id)
+
+
+def test_with_one_the_payload_says_the_trace_and_its_signature_holds(app: App, spans: InMemorySpanExporter) -> None:
+    result = called(app, "add", 1).delay()
+    (span,) = spans.get_finished_spans()
+    assert span.context is not None
+    told = payload_of(app, result.id)
+    assert told["p"] == f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-{span.context.trace_flags:02x}"
+    work(app)
+    assert result.wait(5) == 2
+
+
+def test_a_program_without_opentelemetry_imports_none_of_it() -> None:
+    code = "import sys, timeoutq.functions; timeoutq.functions.App; print([m for m in sys.modules if 'opentel' in m])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

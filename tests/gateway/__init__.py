@@ -1,0 +1,1 @@
+"""Tests of the API over HTTP, tokens, metrics and health."""

@@ -1,0 +1,191 @@
+"""`/metrics` and `/readyz` of a gateway: who sees what, and what is said while the server is away or read-only."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+import redis
+
+from tests.rig.served import served
+from tests.rig.waiting import wait_until
+from timeoutq import Queue, open_queue
+from timeoutq.embedded import EmbeddedServer
+from timeoutq.gateway import make_app
+from timeoutq.gateway.callers import Caller
+from timeoutq.gateway.settings import Settings
+
+
+@asynccontextmanager
+async def gateway(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
+    app = make_app(settings)
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as client:
+        yield client
+    await app.close()
+
+
+def allowed(name: str, allow: tuple[str, ...], queues: str = "*") -> Settings:
+    return Settings(login=lambda _: Caller(name, allow, (queues,)))
+
+
+async def test_metrics_are_for_those_who_may_look_and_tell_of_their_queues_alone(url: str) -> None:
+    with Queue("crawl", url) as crawl, Queue("mail", url) as mail:
+        crawl.put("a")
+        mail.put("b")
+    for allow, queues, status, seen in (
+        (("look",), "*", 200, {"crawl", "mail"}),
+        (("look",), "crawl*", 200, {"crawl"}),
+        (("put", "work", "manage"), "*", 403, set()),
+    ):
+        async with gateway(replace(allowed("prometheus", allow, queues), url=url)) as client:
+            found = await client.get("/metrics")
+        assert found.status_code == status
+        assert {name for name in ("crawl", "mail") if f'queue="{name}"' in found.text} == seen
+        if status == 200:
+            assert found.headers["content-type"].startswith("text/plain")
+            assert "timeoutq_up 1.0" in found.text
+
+
+async def test_without_a_caller_there_are_no_metrics(url: str) -> None:
+    async with gateway(Settings(url=url)) as client:
+        assert (await client.get("/metrics")).status_code == 401
+        assert (await client.get("/readyz")).json() == {"ok": True}
+
+
+async def test_a_gateway_is_ready_when_its_server_is_a_primary_that_takes_writes() -> None:
+    with EmbeddedServer() as server, redis.Redis.from_url(server.url) as raw:
+        async with gateway(Settings(url=server.url)) as client:
+            assert (await client.get("/readyz")).status_code == 200
+            raw.replicaof("127.0.0.1", "1")
+            await asyncio.sleep(1.1)  # an answer serves for a second
+            found = await client.get("/readyz")
+            assert (found.status_code, found.json()["ok"]) == (503, False)
+            assert "replica" in found.json()["why"]
+            assert found.headers["retry-after"]
+            assert (await client.get("/healthz")).status_code == 200
+            raw.replicaof("NO", "ONE")
+            await asyncio.sleep(1.1)
+            assert (await client.get("/readyz")).status_code == 200
+        raw.replicaof("127.0.0.1", "1")
+        async with gateway(Settings(url=server.url, read_only=True)) as client:
+            assert (await client.get("/readyz")).status_code == 200
+        assert raw.dbsize() == 0
+
+
+@pytest.mark.parametrize("path", ["/readyz", "/metrics"])
+async def test_while_the_server_is_away_the_answer_comes_soon_and_names_no_address(path: str) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        port = silent.getsockname()[1]
+        async with gateway(Settings(f"redis://:secret@127.0.0.1:{port}/0", login=lambda _: Caller("a"))) as client:
+            began = time.monotonic()
+            found, again = await asyncio.gather(client.get(path), client.get(path))
+            assert time.monotonic() - began < 3.5
+    assert found.status_code == again.status_code == (503 if path == "/readyz" else 200)
+    assert "secret" not in found.text
+    assert str(port) not in found.text
+    assert path == "/readyz" or "timeoutq_up 0.0" in found.text
+
+
+async def test_queues_of_another_version_alone_make_a_gateway_unready(url: str, raw: redis.Redis) -> None:
+    raw.hset("timeoutq:{later}:meta", "schema", "99")
+    async with gateway(Settings(url=url)) as client:
+        found = await client.get("/readyz")
+    assert found.status_code == 503
+    assert found.json()["why"] == "the queues are of another version of timeoutq"
+    with Queue("mine", url) as queue:
+        queue.put("a")
+    async with gateway(Settings(url=url)) as client:
+        assert (await client.get("/readyz")).status_code == 200
+
+
+async def test_however_often_readiness_is_asked_the_server_is_asked_once(url: str, raw: redis.Redis) -> None:
+    async with gateway(Settings(url=url)) as client:
+        await client.get("/readyz")
+        before = raw.info("commandstats").get("cmdstat_del", {}).get("calls", 0)
+        for _ in range(3):
+            await asyncio.gather(*(client.get("/readyz") for _ in range(20)))
+        after = raw.info("commandstats").get("cmdstat_del", {}).get("calls", 0)
+    assert after - before <= 2
+
+
+async def test_readiness_tells_the_cause_and_no_address() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        heard = silent.getsockname()[1]
+        for place, cause in (
+            (f"127.0.0.1:{port}", "nothing takes connections at the address of the server: is it up?"),
+            (
+                f"127.0.0.1:{heard}",
+                "the server takes connections and is silent: is it stopped or busy?",
+            ),
+        ):
+            async with gateway(Settings(f"redis://{place}/0", login=lambda _: Caller("a"))) as client:
+                found = await client.get("/readyz")
+            assert (found.status_code, found.json()["why"]) == (503, cause)
+
+
+def test_a_gateway_warns_while_its_server_is_away_and_says_when_it_answers(tmp_path: Path) -> None:
+    with EmbeddedServer() as server:
+        server.kill()
+        with served(server.url, tmp_path) as found:
+            wait_until(lambda: "WARNING" in found.log, 15)
+            (line,) = [line for line in found.log.splitlines() if "WARNING" in line]
+            assert "the gateway waits for the server: no answer from redis://" in line
+            assert "is the server up?" in line
+            server.start()
+            wait_until(lambda: "the server answers the gateway again" in found.log, 15)
+            assert found.log.count("WARNING") == 1
+            found.is_well()
+
+
+async def test_queues_with_the_names_of_our_own_clients_trouble_nobody(url: str) -> None:
+    with open_queue("metrics", url, shards=2) as one, open_queue("directory", url, shards=2) as two:
+        one.put("a")
+        two.put("b")
+    async with gateway(replace(allowed("ops", ("look",)), url=url)) as client:
+        assert (await client.get("/readyz")).json() == {"ok": True}
+        assert "timeoutq_up 1.0" in (await client.get("/metrics")).text
+        listed = (await client.get("/v1/queues")).json()["queues"]
+    assert {(row["queue"], row["todos"]) for row in listed} == {("metrics", 1), ("directory", 1)}
+
+
+async def test_a_gateway_is_not_ready_while_its_server_may_throw_tasks_away() -> None:
+    with EmbeddedServer() as server, redis.Redis.from_url(server.url) as raw:
+        raw.config_set("maxmemory-policy", "allkeys-lru")
+        async with gateway(Settings(url=server.url)) as client:
+            found = await client.get("/readyz")
+    assert (found.status_code, "throw tasks away" in found.json()["why"]) == (503, True)
+
+
+async def test_a_scrape_counts_the_queues_that_it_leaves_out(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("timeoutq.gateway.metrics.MOST", 1)
+    for name in ("aa", "zz1", "zz2"):
+        with Queue(name, url) as queue:
+            queue.put("a")
+    async with gateway(replace(allowed("late", ("look",), "zz*"), url=url)) as client:
+        found = (await client.get("/metrics")).text
+    assert "timeoutq_queues_left_out 2.0" in found
+    assert "queue=" not in found
+
+
+@pytest.mark.parametrize(("page", "status"), [(True, 303), (False, 401)])
+async def test_browsers_are_sent_to_a_login_only_if_there_is_one(url: str, *, page: bool, status: int) -> None:
+    async with gateway(Settings(url=url, page=page)) as client:
+        found = await client.get("/metrics", headers={"accept": "text/html"})
+        assert found.status_code == status
+        if page:
+            assert (await client.get(found.headers["location"])).status_code == 200

@@ -1,0 +1,119 @@
+"""Transcripts that both languages play: the same calls get the same answers, on a real server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.rig import levels
+from tests.rig.invariants import check
+from tests.rig.node import node, play, write_protocol
+from tests.rig.proxy import Fault, Proxy
+from tests.rig.transcripts import FILES, Player, fits, read
+from timeoutq import Queue
+from timeoutq.protocol import headers
+from timeoutq.scripts import script
+
+Play = Callable[[str, str], dict[str, str | None]]
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_protocol(tmp_path_factory.mktemp("protocol"))
+
+
+def test_there_are_thirty_transcripts_and_they_call_most_verbs() -> None:
+    assert len(FILES) >= 30
+    called = {step["call"] for path in FILES for step in read(path)}
+    assert len(called & headers().keys()) >= 20, called
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_python_plays_each_transcript(queue: Queue, path: Path) -> None:
+    Player(queue).play(read(path))
+
+
+@pytest.mark.parametrize("library", ["redis", "ioredis"])
+def test_node_plays_each_transcript(url: str, document: Path, name: str, library: str) -> None:
+    node()
+    said = play(url, document, library, f"{name}-", FILES)
+    assert {file: words for file, words in said.items() if words is not None} == {}
+    assert set(said) == {path.name for path in FILES}
+    for number in range(len(FILES)):
+        check(url, f"{name}-{number}")
+    levels.count("languages", transcripts=len(said))
+
+
+def test_a_wrong_answer_is_told_by_both_with_its_line(
+    queue: Queue, url: str, document: Path, name: str, tmp_path: Path
+) -> None:
+    node()
+    lines = [{"call": "put", "args": {"tasks": ["a", "b"]}, "expect": "AA"}]
+    lines += [{"call": "states", "args": {"ids": ["a"]}, "expect": "d"}]
+    (tmp_path / "wrong.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(AssertionError, match="line 2, states: expected d, got t"):
+        Player(queue).play(read(tmp_path / "wrong.jsonl"))
+    said = play(url, document, "redis", f"{name}w", [tmp_path / "wrong.jsonl"])
+    assert said == {"wrong.jsonl": 'Error: line 2, states: expected "d", got "t"'}
+
+
+def test_wildcards_match_anything_and_objects_the_fields_that_they_name() -> None:
+    assert fits({"a": "*", "b": [1, "*"]}, {"a": None, "b": [1, 2], "c": 3})
+    assert not fits({"a": 1}, {"b": 1})
+    assert not fits([1], [1, 2])
+
+
+UNDER_FAULTS = [
+    {"call": "put", "args": {"tasks": ["a", "b"]}, "expect": "*"},
+    {"call": "claim", "args": {"n": 2, "as": "x"}, "expect": ["*", "*"]},
+    {"call": "extend", "args": {"leases": {"of": "x"}, "timeout": 30}, "expect": "OO"},
+    {"call": "ack", "args": {"leases": {"of": "x", "tasks": ["a"]}, "put": ["c"]}, "expect": "*"},
+    {"call": "fail", "args": {"leases": {"of": "x", "tasks": ["b"]}, "ends": [{"error": "no"}]}, "expect": "*"},
+    {"call": "states", "args": {"ids": ["a", "b", "c"]}, "expect": "dft"},
+    {"call": "stats", "expect": {"counters": {"put": 3, "claimed": 2, "acked": 1, "failed": 1}}},
+]
+
+
+@pytest.mark.parametrize(
+    ("library", "fault", "verbs"),
+    [
+        ("redis", Fault.RESET_AFTER, ["claim", "ack"]),
+        pytest.param("redis", Fault.RESET_BEFORE, ["claim", "ack"], marks=pytest.mark.breaking),
+        pytest.param("redis", Fault.RESET_AFTER, ["put", "fail"], marks=pytest.mark.breaking),
+        pytest.param("redis", Fault.CUT, ["claim", "ack"], marks=pytest.mark.breaking),
+        pytest.param("ioredis", Fault.RESET_AFTER, ["put", "claim", "ack", "fail"], marks=pytest.mark.breaking),
+    ],
+)
+def test_node_sends_a_call_again_whose_reply_was_lost_and_it_counts_once(
+    url: str, document: Path, name: str, raw: redis.Redis, tmp_path: Path, fault: Fault, library: str, verbs: list[str]
+) -> None:
+    node()
+    for verb in verbs:
+        raw.script_load(script(verb).text)  # a call of a script that the server does not know would not be carried out
+    (tmp_path / "faults.jsonl").write_text("\n".join(map(json.dumps, UNDER_FAULTS)))
+    for number, verb in enumerate(verbs):
+        with Proxy(url) as proxy:
+            proxy.arm(fault, script(verb).sha.encode())
+            said = play(proxy.url, document, library, f"{name}-{verb}{number}-", [tmp_path / "faults.jsonl"])
+        assert said == {"faults.jsonl": None}, verb
+
+
+def test_node_does_not_send_a_pull_again(url: str, raw: redis.Redis, document: Path, name: str, tmp_path: Path) -> None:
+    node()
+    raw.script_load(script("pull").text)
+    lines = [{"call": "put", "args": {"tasks": ["a"]}}, {"call": "pull", "args": {"n": 1}}]
+    (tmp_path / "pull.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    with Proxy(url) as proxy:
+        proxy.arm(Fault.RESET_AFTER, script("pull").sha.encode())
+        said = play(proxy.url, document, "redis", name, [tmp_path / "pull.jsonl"])
+    assert "Unavailable: pull may have run, and is not sent again" in str(said["pull.jsonl"])
+
+
+def test_node_loads_scripts_that_the_server_has_lost(url: str, document: Path, name: str, raw: redis.Redis) -> None:
+    node()
+    raw.script_flush()
+    assert play(url, document, "redis", name, FILES[:2]) == {path.name: None for path in FILES[:2]}

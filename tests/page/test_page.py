@@ -1,0 +1,685 @@
+"""The page without scripts: whatever can be looked at and done, by links and forms, on a real gateway and server."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shlex
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from tests.rig.command import Say, say
+from tests.rig.pages import Reader, Served, settings
+from tests.rig.waiting import wait_until
+from timeoutq import Politeness, Queue, State, sending
+from timeoutq.calls import Kept
+from timeoutq.gateway.callers import Caller
+from timeoutq.gateway.settings import Settings
+from timeoutq.gateway.tokens import TokenBook
+from timeoutq.model import Entry
+from timeoutq.page import listing, make_app, paint, views
+from timeoutq.page.hub import MOST_FOR_ONE
+
+__all__ = ["say"]
+
+
+@pytest.fixture
+def served(url: str) -> Iterator[Served]:
+    with Served(settings(url)) as one:
+        yield one
+
+
+@pytest.fixture
+def reader(served: Served) -> Iterator[Reader]:
+    with Reader(served.base) as one:
+        yield one
+
+
+def fail(queue: Queue, task: str, error: str) -> None:
+    queue.put(task)
+    (lease,) = [lease for lease in queue.claim(500) if lease.task == task]
+    queue.fail(lease, error, give_up=True)
+
+
+def test_the_overview_leads_to_a_queue_and_its_tasks(queue: Queue, reader: Reader) -> None:
+    queue.put("https://a.example/", "https://b.example/")
+    page = reader.go("/")
+    assert page.status == 200
+    page = reader.follow(page, queue.name)
+    assert "2 todos" in page.text
+    assert "2 known" in page.text
+    page = reader.follow(page, "2 todos")
+    page = reader.follow(page, "https://a.example/")
+    assert "todos" in page.text
+    assert page.response.url.query == b"id=https%3A%2F%2Fa.example%2F"
+
+
+def test_the_pictures_of_a_crawl_that_ended_within_a_minute_end_with_what_is_now(queue: Queue, reader: Reader) -> None:
+    queue.put("a", "b")
+    # as the first look of a worker has noted it, three minutes ago
+    line = f"{round((queue.stats().now - 180) * 1000)} 2 0 0 0 0 2 0 0 0 0 0"
+    queue.run(sending.ask(queue.talk, [("LPUSH", queue.operations.key("minutes"), line)]))
+    for lease in queue.claim(2):
+        queue.ack(lease)
+
+    def drawn() -> str:
+        return " ".join(re.findall(r"<desc[^>]*>([^<]*)</desc>", reader.go(f"/q/{queue.name}").response.text))
+
+    wait_until(lambda: "done: 2 at last" in drawn(), 40)  # the gateway reads the history each twenty seconds
+    assert "todos: 0 at last, 2 at most" in drawn()
+    assert "acked: 0 at last, 0.0333 at most" in drawn()
+
+
+def test_an_overview_after_a_quiet_time_shows_what_has_come_meanwhile(
+    url: str, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "KEPT", 0.3)
+    assert "No queue is here yet" in reader.go("/").text
+    for name in ("first", "second"):
+        with Queue(name, url) as queue:
+            queue.put("x")
+        time.sleep(1.0)  # nobody looks meanwhile
+        assert f"{name} 1 0 1 0 0 0 0 0" in reader.go("/").text
+
+
+def test_tasks_are_put_by_the_form_and_a_bad_form_keeps_what_was_typed(queue: Queue, reader: Reader) -> None:
+    queue.put("first")
+    page = reader.go(f"/q/{queue.name}/put")
+    page = reader.press(page, "Put", ids="a\r\nb\r\n\r\n", payload='{"depth": 1}')
+    assert page.said == "2 tasks put"
+    assert queue.inspect("a").payload == {"depth": 1}
+    page = reader.follow(page, "a")  # the list of todos, where they are
+    page = reader.press(reader.go(f"/q/{queue.name}/put"), "Put", ids="c", payload="{no json")
+    assert page.status == 422
+    assert "not JSON" in page.said
+    assert ("ids", "c") in [pair for form in page.forms for pair in form.fields]
+    assert queue.inspect("c").state is None
+
+
+def test_many_tasks_that_are_put_to_a_polite_queue_are_shown_where_they_wait(queue: Queue, reader: Reader) -> None:
+    queue.configure(politeness=Politeness(60, 1))
+    page = reader.go(f"/q/{queue.name}/put")
+    page = reader.press(page, "Put", ids="https://a.example/1\r\nhttps://a.example/2\r\nhttps://a.example/3")
+    assert page.said == "3 tasks put"
+    reader.follow(page, "https://a.example/3")
+    page = reader.press(reader.go(f"/q/{queue.name}/put"), "Put", ids="https://b.example/\r\nhttps://c.example/")
+    reader.follow(page, "https://b.example/")  # hosts that nobody visits yet: both are in todos
+
+
+def test_tasks_are_scheduled_by_the_form(queue: Queue, reader: Reader) -> None:
+    queue.put("first")
+    page = reader.go(f"/q/{queue.name}/put")
+    page = reader.press(page, "Put", ids="later", when="after", after="600")
+    assert page.said == "1 task put"
+    assert queue.inspect("later").state is State.SCHEDULED
+    page = reader.press(reader.go(f"/q/{queue.name}/put"), "Put", ids="on time", when="at", at="2030-01-01T08:00")
+    assert queue.inspect("on time").due == 1893484800.0
+    page = reader.go(f"/q/{queue.name}/task?id=later")
+    page = reader.press(page, "Run now")
+    assert queue.inspect("later").state is State.TODOS
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"after": "3600"}, "'after' is filled with '3600', and 'now' is chosen"),
+        ({"at": "2030-01-01T08:00"}, "'at' is filled with '2030-01-01T08:00', and 'now' is chosen"),
+        ({"when": "after", "after": "1h", "at": "2030-01-01T08:00"}, "'at' is filled"),
+        ({"when": "at", "after": "1h", "at": "2030-01-01T08:00"}, "'after' is filled"),
+        ({"when": "after"}, "after: '' is not a length of time"),
+        ({"when": "after", "after": "soon"}, "after: 'soon' is not a length of time"),
+    ],
+)
+def test_a_time_that_was_typed_and_not_chosen_puts_nothing(
+    queue: Queue, reader: Reader, fields: dict[str, str], told: str
+) -> None:
+    page = reader.press(reader.go(f"/q/{queue.name}/put"), "Put", ids="later", **fields)
+    assert page.status == 422
+    assert told in page.said
+    assert queue.inspect("later").state is None
+
+
+def test_the_form_reads_lengths_of_time_and_ids_as_the_command_does(queue: Queue, reader: Reader) -> None:
+    page = reader.go(f"/q/{queue.name}/put")
+    page = reader.press(page, "Put", ids="\ufeff  web-3  \r\n\t\r\nweb-4\t", when="after", after="1h")
+    assert page.said == "2 tasks put"
+    now = queue.stats().now
+    for task in ("web-3", "web-4"):
+        due = queue.inspect(task).due
+        assert due is not None
+        assert 3590 < due - now <= 3600
+
+
+def test_the_form_of_a_polite_queue_takes_a_group_and_a_priority(queue: Queue, reader: Reader) -> None:
+    queue.configure(politeness=Politeness(60, 1))
+    page = reader.go(f"/q/{queue.name}/put")
+    page = reader.press(page, "Put", ids="https://a.example/1", group="mine", priority="7")
+    assert page.said == "1 task put"
+    info = queue.inspect("https://a.example/1")
+    assert (info.host, info.priority) == ("mine", 7)
+
+
+def test_a_failed_task_is_retried_and_another_forgotten(queue: Queue, reader: Reader) -> None:
+    fail(queue, "x", "ValueError: no")
+    page = reader.go(f"/q/{queue.name}/tasks?state=failed")
+    assert "ValueError: no" in page.text
+    page = reader.press(page, "Retry", ("id", "x"))
+    assert page.said == "1 task ready again"
+    assert queue.inspect("x").state is State.TODOS
+    page = reader.go(f"/q/{queue.name}/task?id=x")
+    page = reader.press(page, "Forget")
+    assert "Forget 1 task?" in page.text
+    assert queue.inspect("x").state is State.TODOS, "nobody was sure yet"
+    page = reader.press(page, "Forget")
+    assert page.said == "1 task forgotten"
+    assert queue.inspect("x").state is None
+
+
+def test_a_list_without_a_chosen_task_says_so(queue: Queue, reader: Reader) -> None:
+    queue.put("x")
+    for button in ("Cancel", "Forget"):
+        page = reader.press(reader.go(f"/q/{queue.name}/tasks?state=todos"), button)
+        assert page.response.url.path == f"/q/{queue.name}/tasks"
+        assert page.said.startswith("choose a task first")
+        assert "x" in {said for said, _ in page.links}, "the list is still there"
+
+
+def test_a_ready_task_is_cancelled_and_says_by_whom(queue: Queue, reader: Reader) -> None:
+    queue.put("x")
+    page = reader.press(reader.go(f"/q/{queue.name}/task?id=x"), "Cancel")
+    page = reader.press(page, "Cancel")
+    assert page.said == "1 task cancelled"
+    assert (queue.inspect("x").error or "").startswith("cancelled by anybody")
+
+
+def test_a_lease_is_taken_from_its_worker(queue: Queue, reader: Reader) -> None:
+    queue.put("x")
+    (lease,) = queue.claim()
+    page = reader.go(f"/q/{queue.name}/task?id=x")
+    assert lease.holder in page.text
+    page = reader.press(reader.press(page, "Release"), "Release")
+    assert page.said == "1 task ready again"
+    assert queue.inspect("x").state is State.TODOS
+
+
+def test_a_done_task_is_run_again(queue: Queue, reader: Reader) -> None:
+    queue.put("x")
+    queue.ack(queue.claim())
+    page = reader.press(reader.go(f"/q/{queue.name}/task?id=x"), "Run again")
+    assert page.said == "1 task ready"
+    assert queue.inspect("x").state is State.TODOS
+    page = reader.press(reader.go(f"/q/{queue.name}/task?id=x"), "Cancel")
+
+
+def test_the_page_of_a_task_says_how_much_of_the_log_it_shows(queue: Queue, reader: Reader) -> None:
+    queue.put("before the log")
+    assert "History" not in reader.go(f"/q/{queue.name}/task?id=before%20the%20log").text
+    assert "The event log has no entries" in reader.go(f"/q/{queue.name}/log").text
+    queue.configure(events="1MB")
+    queue.put("x")
+    told = "History, from the last 500 entries of the log"
+    wait_until(lambda: told in reader.go(f"/q/{queue.name}/task?id=x").text)
+    assert f"timeoutq log {queue.name} --task ID reads all of the log" in reader.go(f"/q/{queue.name}/task?id=x").text
+    page = reader.go(f"/q/{queue.name}/task?id=before%20the%20log")
+    assert "The last 500 entries of the log do not name this task" in page.text
+
+
+def test_a_queue_is_paused_and_resumed(queue: Queue, reader: Reader) -> None:
+    queue.put("x")
+    page = reader.press(reader.press(reader.go(f"/q/{queue.name}"), "Pause"), "Pause")
+    assert queue.stats().paused
+    assert "paused" in page.text
+    page = reader.press(page, "Resume")
+    assert not queue.stats().paused
+
+
+def test_a_message_is_shown_once_and_no_link_can_make_one(queue: Queue, reader: Reader) -> None:
+    queue.put("x")
+    queue.pause()
+    page = reader.press(reader.go(f"/q/{queue.name}"), "Resume")
+    assert page.said
+    assert not reader.go(f"/q/{queue.name}").said
+    assert not reader.go(f"/q/{queue.name}?said=hello&timeoutq-said=hello").said
+
+
+def test_an_act_leads_back_only_to_the_page(queue: Queue, served: Served) -> None:
+    queue.put("x")
+    for back in ("//evil.example/", "https://evil.example/", "../../evil", "task\\evil", "tasks?\r\nx: y", "/etc"):
+        form = {"back": back, "sure": "1"}
+        answer = httpx.post(f"{served.base}/q/{queue.name}/pause", data=form)
+        assert answer.headers["location"] == f"/q/{queue.name}", back
+
+
+def test_failures_are_grouped_and_all_of_a_kind_are_retried(queue: Queue, reader: Reader) -> None:
+    for i in range(3):
+        fail(queue, f"t{i}", f"ValueError: no price on page {i}")
+    fail(queue, "other", "KeyError: 'x'")
+    page = reader.go(f"/q/{queue.name}/failures")
+    assert re.search(r"ValueError: no price on page # 3\b", page.text), page.text
+    kind = next(one for one in queue.failures.list() if one.count == 3)
+    listed = reader.follow(page, "ValueError: no price on page #")
+    assert {f"t{i}" for i in range(3)} <= {said for said, _ in listed.links}
+    assert "other" not in {said for said, _ in listed.links}
+    page = reader.press(reader.press(page, "Retry all", about=kind.id), "Retry all")
+    assert page.said.startswith("retrying 3 tasks")
+    wait_until(lambda: queue.stats().failed == 1)
+    wait_until(lambda: "finished: 3 tasks" in reader.go(f"/q/{queue.name}/failures").text)
+    assert queue.inspect("other").state is State.FAILED
+
+
+def test_of_many_kinds_of_failures_those_with_most_tasks_are_shown_and_any_is_moved(
+    queue: Queue, reader: Reader, served: Served
+) -> None:
+    names = [f"{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(102)]
+    queue.put([f"{name}-{i}" for name in names for i in range(1 + (name != "zz"))])
+    for lease in queue.claim(500):
+        queue.fail(lease, f"ValueError: {lease.task[:2]} is missing", give_up=True)
+    page = reader.go(f"/q/{queue.name}/failures")
+    assert "204 tasks, the 100 kinds with most tasks" in page.text
+    shown = {kind.id for kind in queue.failures.list(100)}
+    (hidden, *_) = [kind for kind in queue.failures.list(1001) if kind.id not in shown]
+    form = {"kind": hidden.id, "sure": "1"}
+    httpx.post(f"{served.base}/q/{queue.name}/retry-kind", data=form)
+    wait_until(lambda: queue.stats().failed == 202)
+    assert len(queue.failures.list(1001)) == 101
+
+
+def test_all_failed_tasks_are_retried_or_emptied_with_progress(queue: Queue, reader: Reader) -> None:
+    for i in range(4):
+        fail(queue, f"t{i}", f"ValueError{i}")
+    page = reader.go(f"/q/{queue.name}/tasks?state=failed")
+    page = reader.press(reader.press(page, "Retry all failed…"), "Retry all")
+    wait_until(lambda: queue.stats().todos == 4)
+    page = reader.go(f"/q/{queue.name}/tasks?state=todos")
+    page = reader.press(reader.press(page, "Empty todos…"), "Empty")
+    wait_until(lambda: queue.stats().known == 0)
+    assert "finished: 4 tasks" in wait_until(lambda: reader.go(f"/q/{queue.name}/tasks?state=todos").text)
+
+
+def test_a_queue_is_purged_only_by_its_name(queue: Queue, reader: Reader) -> None:
+    queue.put("x")
+    page = reader.follow(reader.go(f"/q/{queue.name}"), "Purge the queue…")
+    page = reader.press(page, "Purge", name="another")
+    assert page.status == 422
+    assert queue.exists()
+    page = reader.press(page, "Purge", name=queue.name)
+    assert page.said == f"{queue.name} is purged"
+    assert not queue.exists()
+
+
+def test_a_key_empties_a_list_and_no_key_purges_a_queue(queue: Queue, reader: Reader) -> None:
+    queue.put("x")
+    listed = reader.go(f"/q/{queue.name}/tasks?state=todos").response.text
+    assert 'data-key="E"' in listed
+    page = reader.go(f"/q/{queue.name}")
+    [link] = re.findall(r"<a[^>]*/purge[^>]*>.*?</a>", page.response.text)
+    assert "data-key" not in link
+    assert "<kbd" not in link
+    assert 'data-key="E"' not in page.response.text
+    asked = reader.follow(page, "Purge the queue…")
+    assert re.findall(r'data-key="([A-Z])"', asked.response.text) == []
+
+
+def test_hosts_are_blocked_and_visited_again(queue: Queue, reader: Reader) -> None:
+    queue.configure(politeness=Politeness(1.0, 1))
+    queue.put("https://a.example/1", "https://a.example/2")
+    page = reader.go(f"/q/{queue.name}/hosts")
+    page = reader.press(page, "Block", about="a.example")
+    assert "Do not visit a.example for an hour?" in page.text
+    page = reader.press(page, "Block")
+    assert page.said == "a.example is not visited for an hour"
+    assert "blocked for" in page.text
+    assert queue.hosts.inspect("a.example").blocked_by == "anybody"
+    page = reader.press(page, "Unblock")
+    assert queue.hosts.inspect("a.example").blocked_until is None
+
+
+def test_a_host_is_blocked_for_as_long_as_somebody_chooses(queue: Queue, reader: Reader) -> None:
+    queue.configure(politeness=Politeness(1.0, 1))
+    queue.put("https://a.example/1")
+    page = reader.go(f"/q/{queue.name}/hosts")
+    choices = [given["value"] for tag, given in page.tags if tag == "option"]
+    assert choices == ["600", "3600", "21600", "86400", "604800"]
+    page = reader.press(page, "Block", about="a.example", **{"for": "86400"})
+    assert "Do not visit a.example for a day?" in page.text
+    page = reader.press(page, "Block")
+    assert page.said == "a.example is not visited for a day"
+    until = queue.hosts.inspect("a.example").blocked_until
+    assert until is not None
+    assert 86_300 < until - queue.stats().now < 86_401
+
+
+def test_what_is_asked_names_what_will_be_done_and_to_how_many(queue: Queue, reader: Reader) -> None:
+    for i in range(2):
+        fail(queue, f"t{i}", "ValueError: no price")
+    fail(queue, "other", "KeyError: 'x'")
+    (lone, many) = sorted(queue.failures.list(), key=lambda one: one.count)
+    page, name, failed = reader.go(f"/q/{queue.name}/failures"), queue.name, "that failed with:"
+    asked = [
+        (reader.press(page, "Forget all", about=many.id), f"Forget all 2 tasks of {name} {failed} {many.text}?"),
+        (reader.press(page, "Forget all", about=lone.id), f"Forget the only task of {name} {failed} {lone.text}?"),
+        (reader.press(page, "Retry all", about=many.id),
+         f"Make all 2 tasks of {name} ready again {failed} {many.text}?"),
+    ]  # fmt: skip
+    page = reader.go(f"/q/{name}/tasks?state=failed")
+    asked += [
+        (reader.press(page, "Empty failed…"), f"Forget all 3 tasks in failed of {name}?"),
+        (reader.press(page, "Retry all failed…"), f"Make all 3 tasks in failed of {name} ready again?"),
+        (reader.press(reader.go(f"/q/{name}"), "Pause"), f"Give out no tasks of {name} until somebody resumes it?"),
+    ]
+    for found, question in asked:
+        assert question in found.text
+    assert queue.stats().failed == 3, "nobody was sure yet"
+    # with the script, the same is asked in a dialog
+    dialogs = [given["data-ask"] for _, given in reader.go(f"/q/{name}/failures").tags if "data-ask" in given]
+    assert {question for _, question in asked[:3]} <= set(dialogs)
+
+
+def test_a_list_that_empties_shows_the_tasks_that_are_left(
+    queue: Queue, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.put([f"t{i}" for i in range(5000)])
+    queue.forget([f"t{i}" for i in range(5000) if i != 4000])
+    monkeypatch.setattr(views, "ROWS", 1)
+    page = reader.go(f"/q/{queue.name}/tasks?state=todos")
+    assert ("No task was met so far" in page.text) == ("t4000" not in page.text)
+    assert "No task is in todos" not in page.text
+    monkeypatch.setattr(views, "PAGES", 10_000)
+    assert "t4000" in reader.go(f"/q/{queue.name}/tasks?state=todos").text
+
+
+def test_the_page_of_a_failed_task_names_the_button_that_makes_it_ready_again(queue: Queue, reader: Reader) -> None:
+    fail(queue, "x", "ValueError: no")
+    page = reader.go(f"/q/{queue.name}/task?id=x")
+    assert "ValueError: no; Retry makes it ready again" in page.text
+    page = reader.press(page, "Retry")
+    assert queue.inspect("x").state is State.TODOS
+
+
+def test_the_command_that_the_login_names_makes_a_token(url: str, say: Say) -> None:
+    with Served(Settings(url=url)) as served, Reader(served.base) as reader:
+        told = reader.go("/login").response.text
+    [command] = re.findall(r"<code>(timeoutq token new .*?)</code>", told)
+    made = say(*shlex.split(command.replace("NAME", "mine"))[1:], "--url", url)
+    assert made.code == 0
+    assert made.out.startswith("tq_")
+
+
+def test_lists_go_on_by_cursor_and_hold_no_payload(queue: Queue, reader: Reader) -> None:
+    queue.schedule({f"t{i:03}": {"secret": "payload-text"} for i in range(120)}, after=600)
+    page = reader.go(f"/q/{queue.name}/tasks?state=scheduled")
+    met: set[str] = set()
+    for _ in range(10):
+        assert "payload-text" not in page.response.text
+        met |= {said for said, _ in page.links if re.fullmatch(r"t\d{3}", said)}
+        if not any(said.startswith("More") for said, _ in page.links):
+            break
+        page = reader.follow(page, "More")
+    assert len(met) == 120
+    assert "payload-text" in reader.go(f"/q/{queue.name}/task?id=t001").text
+
+
+def test_what_is_not_there_is_told_on_a_page(queue: Queue, reader: Reader, served: Served) -> None:
+    queue.put("x")
+    for path, status in (
+        ("/q/none", 404), ("/nowhere", 404), (f"/q/{queue.name}/task", 422), (f"/q/{queue.name}/task?b64=!", 422),
+        (f"/q/{queue.name}/task?id=x&id=y", 422), (f"/q/{queue.name}/task?id=x&b64=eQ==", 422),
+        (f"/q/{queue.name}/tasks?state=nonsense", 422), (f"/q/{queue.name}/tasks?cursor=x", 422),
+        ("/static/../page.py", 404), ("/static/nothing.js", 404), (f"/q/{queue.name}/live?view=nothing", 404),
+        (f"/q/{queue.name}/purge?x", 200),
+    ):  # fmt: skip
+        page = reader.go(path)
+        assert page.status == status, path
+        assert page.tags[0][0] == "html", path
+    # whoever wants no page gets a problem
+    answer = httpx.get(f"{served.base}/nowhere")
+    assert answer.json()["type"] == "/problems/not-found"
+
+
+def test_forms_that_are_none_are_refused(queue: Queue, served: Served) -> None:
+    queue.put("x")
+    where = f"{served.base}/q/{queue.name}/forget"
+    assert httpx.post(where, json={"id": "x"}).status_code == 415
+    kind = {"content-type": "application/x-www-form-urlencoded"}
+    assert httpx.post(where, content=b"id=x&sure=1" * 500_000, headers=kind).status_code == 413
+    assert httpx.post(where, content=b"\xff\xfe", headers=kind).status_code == 422
+    assert httpx.post(where, content=b"b64=!!&sure=1", headers=kind).status_code == 422
+    assert httpx.get(where).status_code == 405
+    assert queue.inspect("x").state is State.TODOS
+
+
+def test_a_form_that_trickles_in_is_given_up(url: str, queue: Queue) -> None:
+    queue.put("x")
+    with Served(settings(url, body_seconds=0.5)) as served:
+        where = httpx.URL(served.base)
+        head = f"POST /q/{queue.name}/put HTTP/1.1\r\nhost: {where.host}:{where.port}\r\ncontent-length: 1000\r\n"
+        with socket.create_connection((where.host, where.port or 80)) as line:
+            line.sendall(head.encode() + b"content-type: application/x-www-form-urlencoded\r\n\r\n")
+            line.settimeout(0.1)
+            answer, until = b"", time.monotonic() + 5
+            while not answer and time.monotonic() < until:
+                line.sendall(b"a")
+                with contextlib.suppress(TimeoutError):
+                    answer = line.recv(4096)
+    assert answer.startswith(b"HTTP/1.1 408")
+
+
+def test_a_token_logs_in_and_its_scopes_hide_what_it_may_not_do(url: str, queue: Queue) -> None:
+    queue.put("x")
+    with TokenBook(url) as book:
+        secret, _ = book.new("viewer", queues=["*"], allow=["look"])
+    with Served(settings(url)) as served, Reader(served.base) as reader:
+        page = reader.go(f"/q/{queue.name}")
+        assert page.response.url.path == "/login"
+        page = reader.press(page, "Log in", token="tq_wrong")
+        assert page.status == 403
+        page = reader.press(page, "Log in", token=secret)
+        page = reader.go(f"/q/{queue.name}")
+        assert page.status == 200
+        assert not [form for form in page.forms if "Pause" in " ".join(form.buttons)]
+        assert "Put" not in {said for said, _ in page.links}
+        assert "Log" in {said for said, _ in page.links}
+        page = reader.go(f"/q/{queue.name}/put")
+        assert page.status == 403
+        assert "may not put" in page.text
+        page = reader.press(reader.go("/"), "Log out")
+        assert page.response.url.path == "/login"
+        assert reader.go("/").response.url.path == "/login"
+
+
+def test_a_token_that_may_only_put_gets_to_its_forms_and_can_log_out(url: str, queue: Queue) -> None:
+    queue.put("x")
+    with TokenBook(url) as book:
+        secret, _ = book.new("producer", queues=[f"{queue.name[:-1]}*", "to-be"], allow=["put"])
+    with Queue("elsewhere", url) as other:
+        other.put("y")
+    with Served(settings(url)) as served, Reader(served.base) as reader:
+        page = reader.press(reader.go("/"), "Log in", token=secret)
+        assert page.status == 200
+        assert page.response.url.path == "/put"
+        names = {said for said, _ in page.links}
+        assert {queue.name, "to-be"} <= names
+        assert "elsewhere" not in names
+        page = reader.press(reader.follow(page, queue.name), "Put", ids="z")
+        assert page.said == "1 task put"
+        assert page.status == 200
+        assert queue.inspect("z").state is State.TODOS
+        page = reader.go(f"/q/{queue.name}/tasks")
+        assert page.status == 403
+        assert reader.follow(page, "All queues").response.url.path == "/put"
+        assert reader.press(page, "Log out").response.url.path == "/login"
+
+
+def test_the_overview_shows_the_first_queues_of_those_that_a_caller_may_see(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a1", "a2", "a3", "zz1", "zz2", "zz3"):
+        with Queue(name, url) as queue:
+            queue.put("x")
+    with TokenBook(url) as book:
+        secret, _ = book.new("narrow", queues=["zz*"], allow=["look"])
+    monkeypatch.setattr(listing, "MOST", 2)
+    with Served(settings(url)) as served, Reader(served.base) as reader:
+        page = reader.press(reader.go("/"), "Log in", token=secret)
+        assert {said for said, _ in page.links if said[0] in "az"} == {"zz1", "zz2"}
+        assert "1 further queues are not shown" in page.text
+
+
+def test_a_token_for_some_queues_sees_these_alone(url: str, queue: Queue) -> None:
+    queue.put("x")
+    with TokenBook(url) as book:
+        secret, _ = book.new("narrow", queues=["elsewhere*"], allow=["look"])
+    with Served(settings(url)) as served, Reader(served.base) as reader:
+        reader.press(reader.go("/"), "Log in", token=secret)
+        assert queue.name not in reader.go("/").text
+        assert reader.go(f"/q/{queue.name}").status == 403
+        assert reader.go(f"/q/{queue.name}/live?view=queue").status == 403
+
+
+def test_a_read_only_gateway_shows_no_button_and_refuses_acts(url: str, queue: Queue) -> None:
+    queue.put("x")
+    with Served(settings(url, read_only=True)) as served, Reader(served.base) as reader:
+        page = reader.go(f"/q/{queue.name}/task?id=x")
+        assert "read only" in page.text
+        assert "Put" not in {said for said, _ in page.links}
+        assert [form.action for form in page.forms if form.action] == [f"/q/{queue.name}/task"]
+        form = {"id": "x", "sure": "1"}
+        assert httpx.post(f"{served.base}/q/{queue.name}/forget", data=form).status_code == 403
+
+
+def test_it_works_under_a_prefix(url: str, queue: Queue) -> None:
+    queue.put("x")
+    with Served(settings(url, prefix="/ops/queues")) as served, Reader(served.base) as reader:
+        page = reader.go("/ops/queues/")
+        assert all(where.startswith(("/ops/queues/", "#")) for _, where in page.links)
+        page = reader.follow(page, queue.name)
+        page = reader.press(reader.press(page, "Pause"), "Pause")
+        assert page.said
+        assert page.response.url.path == f"/ops/queues/q/{queue.name}"
+        # other applications of the host do not get what the page keeps in the browser
+        kept = [
+            cookie
+            for answer in (*page.response.history, page.response)
+            for cookie in answer.headers.get_list("set-cookie")
+        ]
+        assert kept
+        assert all("; Path=/ops/queues/;" in f"{cookie};" for cookie in kept), kept
+        assert queue.stats().paused
+        description = httpx.get(f"{served.base}/ops/queues/v1/openapi.json").json()
+        assert description["servers"] == [{"url": "/ops/queues"}]
+
+
+def test_a_host_application_mounts_it_with_its_own_login(url: str, queue: Queue) -> None:
+    queue.put("x")
+    inner = make_app(
+        settings(url, login=lambda scope: Caller("boss") if (b"x-user", b"boss") in scope["headers"] else None)
+    )
+
+    @asynccontextmanager
+    async def living(app: Starlette) -> AsyncIterator[None]:
+        yield
+        await inner.close()
+
+    host = Starlette(routes=[Mount("/admin/queues", app=inner)], lifespan=living)
+    with Served(app=host) as served:
+        with Reader(served.base) as stranger:
+            assert stranger.go(f"/admin/queues/q/{queue.name}").status in (401, 404)
+        with httpx.Client(headers={"x-user": "boss", "accept": "text/html"}) as client:
+            found = client.get(f"{served.base}/admin/queues/q/{queue.name}")
+            assert found.status_code == 200
+            assert f'action="/admin/queues/q/{queue.name}/pause"' in found.text
+
+
+def test_a_stream_sends_the_parts_that_change(queue: Queue, served: Served) -> None:
+    queue.put("x")
+    with httpx.stream("GET", f"{served.base}/q/{queue.name}/live?view=queue", timeout=10) as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        lines = stream.iter_lines()
+        first = json.loads(next(line for line in lines if line.startswith("data: "))[6:])
+        assert {"counts", "rates", "workers"} <= first.keys()
+        queue.put("y")
+        while "counts" not in (parts := json.loads(next(line for line in lines if line.startswith("data: "))[6:])):
+            pass
+        assert ">2</b> <span>todos" in parts["counts"]
+
+
+def test_whoever_closes_a_page_watches_it_no_more(queue: Queue, served: Served) -> None:
+    queue.put("x")
+    for number in range(MOST_FOR_ONE + 3):
+        where = f"{served.base}/q/{queue.name}/live?view=task&id=t{number}"
+        with httpx.stream("GET", where, timeout=20) as answer:
+            assert next(answer.iter_lines()) == "event: parts"
+
+
+def test_a_changed_style_has_another_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paint, "STATIC", tmp_path)
+    versions: set[str] = set()
+    for style in ("a {}", "b {}"):
+        (tmp_path / "style.css").write_text(style)
+        versions.add(paint.asset_version.__wrapped__())
+    assert len(versions) == 2
+
+
+def test_a_failed_task_says_how_long_ago_it_failed_and_a_lease_when_it_ends() -> None:
+    one = Entry("a", at=1000.0)
+    assert views._row(State.FAILED, one, 1120.0)["when"] == "2 min ago"
+    assert views._row(State.IN_PROGRESS, one, 880.0)["when"] == "in 2 min"
+
+
+def test_a_polite_queue_shows_the_state_waiting_also_while_it_is_empty(queue: Queue, reader: Reader) -> None:
+    queue.put("https://a.example/1")
+    assert "0 waiting" not in reader.go(f"/q/{queue.name}").text
+    queue.configure(politeness=Politeness(60, 1))
+    wait_until(lambda: "0 waiting" in reader.go(f"/q/{queue.name}").text, 10)
+
+
+def test_a_done_task_whose_result_alone_is_kept_is_not_unknown(queue: Queue, reader: Reader) -> None:
+    queue.put("a")
+    leases = queue.claim()
+    queue.run(sending.answers(queue.talk, queue.operations.ack(leases, results={0: Kept(b"4", 60_000)}, bare=[0])))
+    text = reader.go(f"/q/{queue.name}/task?id=a").text
+    assert "done, not kept" in text
+    assert "it is done, and its id is not kept; its result is" in text
+
+
+def test_the_assets_are_small() -> None:
+    sizes = {path.name: path.stat().st_size for path in paint.STATIC.iterdir()}
+    assert sum(sizes.values()) <= 60_000, sizes
+    assert len([name for name in sizes if name.endswith(".js")]) == 1
+    assert len([name for name in sizes if name.endswith(".css")]) == 1
+
+
+def test_every_page_is_sent_with_the_headers_that_shut_out_scripts(queue: Queue, reader: Reader) -> None:
+    queue.put("x")
+    for path in ("/", f"/q/{queue.name}", f"/q/{queue.name}/task?id=x", "/nowhere"):
+        headers = reader.go(path).response.headers
+        assert "default-src 'none'" in headers["content-security-policy"], path
+        assert "unsafe" not in headers["content-security-policy"], path
+        assert headers["cache-control"] == "no-store", path
+
+
+def test_a_task_is_found_by_its_id_whatever_parameters_its_url_has(queue: Queue, reader: Reader) -> None:
+    id = "https://a.example/?token=1&key=2"
+    queue.put(id)
+    page = reader.press(reader.go(f"/q/{queue.name}"), "Find", id=id)
+    assert page.status == 200
+    assert "todos" in page.text
+
+
+def test_an_id_with_control_characters_is_acted_on_as_it_is(queue: Queue, reader: Reader) -> None:
+    id = "two\nlines\r\t\u202e "
+    queue.put(id)
+    page = reader.go(f"/q/{queue.name}/tasks?state=todos")
+    page = reader.follow(page, "two")
+    page = reader.press(reader.press(page, "Forget"), "Forget")
+    assert page.said == "1 task forgotten"
+    assert queue.inspect(id).state is None

@@ -1,0 +1,320 @@
+"""The gateway under kills: workers in bash, clients that vanish, and SIGTERM while clients wait; with a judge for each.
+
+`tests/gateway/test_kills.py` runs a short form; the long one is
+
+    python -m tests.rig.gateway all
+
+which prints a line for each trial, and ends with 1 unless all are good: no task lost through kills -9 of the gateway,
+all leases of vanished clients back within a second, an empty answer for all that wait at SIGTERM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import redis
+
+from tests.rig.gateways import WebProcess
+from tests.rig.processes import ROOT
+from tests.rig.waiting import wait_until
+from timeoutq import Queue
+from timeoutq.embedded import EmbeddedServer
+
+WORKER = ROOT / "demo" / "worker.sh"
+COMMAND = '#!/bin/sh\nprintf "%s\\n" "$1" >>"$DONE"\n'
+BACK = 1.0
+"""Within how many seconds the leases of vanished clients are back."""
+
+
+class Lost(Exception):
+    """The judge says no."""
+
+
+def drain(folder: Path, tasks: int = 1000, kills: int = 10, workers: int = 2, batch: int = 5) -> str:
+    """Let workers in bash drain a queue while the gateway is killed again and again."""
+    if shutil.which("jq") is None or shutil.which("curl") is None:
+        raise Lost("this needs curl and jq")
+    done = folder / "done"
+    done.touch()
+    command = folder / "command"
+    command.write_text(COMMAND)
+    command.chmod(0o755)
+    with EmbeddedServer() as server, WebProcess(server.url, folder) as web, Queue("bash", server.url) as queue:
+        ids = [f"https://example.com/{number} ü'\"$" for number in range(tasks)]
+        lines = "".join(json.dumps(id) + "\n" for id in ids)
+        put = httpx.post(f"{web.base}/v1/bash/put", content=lines, headers={"content-type": "application/x-ndjson"})
+        assert put.json()["lines"] == tasks, put.text
+        environment = {
+            **os.environ, "TIMEOUTQ_HTTP": web.base, "TIMEOUTQ_BURST": "1", "TIMEOUTQ_BATCH": str(batch),
+            "TIMEOUTQ_SECONDS": "6", "DONE": str(done),
+        }  # fmt: skip
+        log = (folder / "bash.log").open("wb")
+        crew = [
+            subprocess.Popen([str(WORKER), "bash", str(command)], env=environment, stdout=log, stderr=log)
+            for _ in range(workers)
+        ]
+        began, killed = time.monotonic(), 0
+        try:
+            for number in range(1, kills + 1):
+                goal = tasks * number // (kills + 1)
+                wait_until(partial(_is_done, queue, goal), 300)
+                web.kill()
+                killed += 1
+                web.start()
+            for one in crew:
+                if one.wait(300):
+                    raise Lost(f"a worker ended with {one.returncode}: {(folder / 'bash.log').read_text()[-2000:]}")
+        finally:
+            for one in crew:
+                if one.poll() is None:
+                    one.terminate()
+                    one.wait(60)
+            log.close()
+        ran, stats = Counter(done.read_text("utf-8").splitlines()), queue.stats()
+        lost = set(ids) - ran.keys()
+        if lost or stats.done != tasks or stats.failed or stats.known != tasks:
+            raise Lost(f"{len(lost)} tasks were lost, {stats.done} are done, {stats.failed} failed")
+        again = sum(ran.values()) - tasks
+        return (
+            f"drain: {tasks} tasks by {workers} bash workers through {killed} kills -9 of the gateway in "
+            f"{time.monotonic() - began:.0f} s: lost 0, done {stats.done}, ran twice {again}"
+        )
+
+
+def _is_done(queue: Queue, many: int) -> bool:
+    return queue.stats().done >= many
+
+
+def _claiming(web: WebProcess, queue: str, body: dict[str, Any]) -> socket.socket:
+    data = json.dumps(body).encode()
+    made = socket.create_connection(("127.0.0.1", web.port))
+    head = f"POST /v1/{queue}/claim HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(data)}\r\n\r\n"
+    made.sendall(head.encode() + data)
+    return made
+
+
+def _vanish(clients: Sequence[socket.socket], *, reset: bool) -> None:
+    for number, client in enumerate(clients):
+        if reset and number % 2:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+
+
+def _answer(client: socket.socket) -> bytes:
+    with http.client.HTTPResponse(client) as answer:
+        answer.begin()
+        return answer.read()
+
+
+def _back(queue: Queue, tasks: int, what: str) -> float:
+    began = time.monotonic()
+    while True:
+        stats = queue.stats()
+        if stats.todos == tasks and not stats.in_progress:
+            return time.monotonic() - began
+        if time.monotonic() - began > 10:
+            raise Lost(f"{what}: {stats.in_progress} leases are with clients that are gone")
+        time.sleep(0.005)
+
+
+def vanish(folder: Path, clients: int = 100) -> str:
+    """Let clients vanish while their claims are on the way to Redis, and while they wait; time until all is back."""
+    with EmbeddedServer() as server, WebProcess(server.url, folder) as web, Queue("gone", server.url) as queue:
+        with redis.Redis.from_url(server.url) as raw:
+            queue.put(f"task {number}" for number in range(clients))
+            queue.ack(queue.claim(1))
+            queue.put("one more")
+            httpx.post(f"{web.base}/v1/gone/claim", json={"n": 1, "timeout": 60})
+            httpx.post(f"{web.base}/v1/gone/purge")
+            queue.put(f"task {number}" for number in range(clients))
+            # Redis holds the claims up, and carries them out when their clients are gone
+            raw.execute_command("CLIENT", "PAUSE", 20_000, "WRITE")
+            asked = [_claiming(web, "gone", {"n": 1, "timeout": 60}) for _ in range(clients)]
+            wait_until(lambda: int(raw.info("clients")["blocked_clients"]) >= min(30, clients), 10)
+            _vanish(asked, reset=True)
+            time.sleep(0.2)  # the packets of the farewell arrive
+            raw.execute_command("CLIENT", "UNPAUSE")
+            wait_until(lambda: queue.stats().counters.get("claimed", 0) >= min(30, clients), 10)
+            held = _back(queue, clients, "claims on the way")
+            took = queue.stats().counters["claimed"]
+            # the same with clients that wait: what comes later must not be leased to them
+            queue.purge()
+            queue.put("first")
+            queue.ack(queue.claim(1))
+            asked = [_claiming(web, "gone", {"n": 1, "timeout": 60, "wait": 30}) for _ in range(clients)]
+            waited = [_claiming(web, "gone", {"n": 1, "timeout": 60, "wait": 30})]
+            wait_until(lambda: int(raw.info("clients")["blocked_clients"]) >= 1, 30)
+            time.sleep(0.3)
+            _vanish(asked, reset=True)
+            time.sleep(0.2)
+            queue.put(f"late {number}" for number in range(clients))
+            answer = _answer(waited[0])
+            wait_until(lambda: queue.stats().in_progress <= 1, 10)
+            later = _back_but(queue, clients - 1, "claims that waited")
+            waited[0].close()
+            if b'"task":"late' not in answer:
+                raise Lost(f"the one client that stayed got {answer!r}")
+        slowest = max(held, later)
+        if slowest > BACK:
+            raise Lost(f"the leases of clients that are gone came back after {slowest:.2f} s")
+        return (
+            f"vanish: {clients} clients gone in mid-claim ({took} leases taken for them): all back after {held:.2f} s; "
+            f"{clients} gone while they waited: all ready after {later:.2f} s, the one that stayed was served"
+        )
+
+
+def _back_but(queue: Queue, tasks: int, what: str) -> float:
+    began = time.monotonic()
+    while queue.stats().todos != tasks:
+        if time.monotonic() - began > 10:
+            raise Lost(f"{what}: {queue.stats()}")
+        time.sleep(0.005)
+    return time.monotonic() - began
+
+
+def stop(folder: Path, clients: int = 50) -> str:
+    """Send SIGTERM to a gateway while clients wait: each gets an empty answer, and the gateway goes."""
+    with EmbeddedServer() as server, WebProcess(server.url, folder) as web, Queue("stop", server.url) as queue:
+        queue.put("first")
+        queue.ack(queue.claim(1))
+        answers: list[httpx.Response | Exception] = []
+
+        def wait(number: int) -> None:
+            try:
+                answers.append(httpx.post(f"{web.base}/v1/stop/claim", json={"wait": 50}, timeout=60))
+            except httpx.HTTPError as error:
+                answers.append(error)
+
+        threads = [threading.Thread(target=wait, args=(number,)) for number in range(clients)]
+        for thread in threads:
+            thread.start()
+        with redis.Redis.from_url(server.url) as raw:
+            wait_until(lambda: int(raw.info("clients")["blocked_clients"]) >= 1, 30)
+            wait_until(lambda: _connected(web.port) >= clients, 60)
+            time.sleep(0.3)
+            blocked = int(raw.info("clients")["blocked_clients"])
+        began = time.monotonic()
+        code = web.terminate()
+        took = time.monotonic() - began
+        for thread in threads:
+            thread.join(20)
+        empty = [one for one in answers if isinstance(one, httpx.Response) and one.json() == {"leases": []}]
+        if len(empty) != clients or code or took > 5 or queue.stats().in_progress:
+            raise Lost(
+                f"{len(empty)} of {clients} got an empty answer, exit code {code}, after {took:.1f} s: {web.said}"
+            )
+        return f"stop: {clients} waited on {blocked} blocked connection, all got an empty answer, ended in {took:.2f} s"
+
+
+def _connected(port: int) -> int:
+    """Count the connections to a port of this machine."""
+    wanted, found = f":{port:04X}", 0
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        words = line.split()
+        found += words[1].endswith(wanted) and words[3] == "01"
+    return found
+
+
+@contextmanager
+def _ended(words: Sequence[str], environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a worker, and end it at the end of the block."""
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(words, env=environment, stdin=quiet, stdout=quiet, stderr=quiet) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def signals(folder: Path) -> str:
+    """Send SIGTERM to a worker in bash while the gateway is away, while it waits, and while its command runs."""
+    with ExitStack() as ends:
+        server = ends.enter_context(EmbeddedServer())
+        web = ends.enter_context(WebProcess(server.url, folder))
+        queue = ends.enter_context(Queue("term", server.url))
+        queue.put("first")
+        queue.ack(queue.claim(1))
+        slow = folder / "slow"
+        slow.write_text('#!/bin/sh\ntouch "$MARK"; sleep 1; echo "what $1 says last" >&2; exit 3\n')
+        slow.chmod(0o755)
+        mark = folder / "mark"
+        environment = {**os.environ, "TIMEOUTQ_HTTP": web.base, "MARK": str(mark), "TIMEOUTQ_BATCH": "3"}
+
+        def started() -> subprocess.Popen[bytes]:
+            words = [str(WORKER), "term", str(slow)]
+            return ends.enter_context(_ended(words, environment))
+
+        took: list[float] = []
+
+        def ended(worker: subprocess.Popen[bytes], what: str, most: float) -> None:
+            began = time.monotonic()
+            worker.send_signal(signal.SIGTERM)
+            code = worker.wait(30)
+            took.append(time.monotonic() - began)
+            if code or took[-1] > most:
+                raise Lost(f"{what}: a worker ended with {code} after {took[-1]:.1f} s")
+
+        with redis.Redis.from_url(server.url) as raw:
+            waiting = started()
+            wait_until(lambda: int(raw.info("clients")["blocked_clients"]) >= 1, 30)
+            ended(waiting, "while it waited", 2)
+        queue.put("a", "b", "c")
+        working = started()
+        wait_until(mark.exists, 60)
+        ended(working, "while its command ran", 4)
+        stats = queue.stats()
+        failed = [queue.inspect(id) for id in "abc" if queue.inspect(id).error]
+        if (
+            stats.todos != 2
+            or stats.in_progress
+            or [one.error for one in failed] != [f"exit code 3: what {failed[0].task} says last"]
+        ):
+            raise Lost(f"the tasks of a worker that was stopped: {stats}, {failed}")
+        web.kill()
+        away = started()
+        time.sleep(1.5)
+        ended(away, "while the gateway was away", 2)
+        return f"signals: a bash worker ended {', '.join(f'{one:.2f} s' for one in took)} after SIGTERM"
+
+
+TRIALS: dict[str, Callable[[Path], str]] = {"drain": drain, "vanish": vanish, "stop": stop, "signals": signals}
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run trials, and print what each has shown."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trial", choices=[*TRIALS, "all"])
+    given = parser.parse_args(words)
+    bad = 0
+    for name, trial in TRIALS.items():
+        if given.trial in (name, "all"):
+            with tempfile.TemporaryDirectory(prefix="timeoutq-gateway-") as folder:
+                try:
+                    print(trial(Path(folder)), flush=True)
+                except (Lost, AssertionError) as error:
+                    bad += 1
+                    print(f"{name}: BAD: {error}", flush=True)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

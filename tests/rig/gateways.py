@@ -1,0 +1,92 @@
+"""Gateways for the tests: `timeoutq web` as a process of its own, on a port that it keeps when it is started again."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from tests.rig.processes import ROOT
+from tests.rig.waiting import wait_until
+
+
+def free_port() -> int:
+    """Give a port that nobody listens at now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+class WebProcess:
+    """A gateway; `with WebProcess(url, folder) as web`, and then `web.base` is where it is."""
+
+    def __init__(self, url: str, folder: Path, *words: str, port: int = 0) -> None:
+        self.redis = url
+        self.port = port or free_port()
+        self.base = f"http://127.0.0.1:{self.port}"
+        self.log = folder / f"web-{self.port}.log"
+        self._words = words
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        self.launch()
+        wait_until(self.answers, 30)
+
+    def launch(self) -> None:
+        """Start it."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "timeoutq", "web", "--port", str(self.port), *self._words],
+                cwd=ROOT, env={**os.environ, "TIMEOUTQ_URL": self.redis, "PYTHONPATH": str(ROOT)},
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+
+    def answers(self) -> bool:
+        """Say whether it answers."""
+        assert self.process is not None
+        assert self.process.poll() is None, self.said
+        with suppress(httpx.HTTPError):
+            return httpx.get(f"{self.base}/healthz", timeout=5).status_code == 200
+        return False
+
+    @property
+    def said(self) -> str:
+        """What it has logged."""
+        return re.sub(r"redis://\S+", "redis://…", self.log.read_text("utf-8", "replace"))
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        assert self.process is not None
+        return self.process.pid
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    def terminate(self) -> int:
+        """End it as an init system does; give its exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(20)

@@ -1,0 +1,124 @@
+"""Bugs seeded into the kinds of failures, the history, the pictures and the report."""
+
+from __future__ import annotations
+
+from tests.rig.seeded import Mutant, in_test
+
+GIVEN_UP = [in_test("test_failures", "however_a_task_is_given_up")]
+LEAVES = [in_test("test_failures", "however_a_task_leaves")]
+MENDED = [in_test("test_failures", "foreign_hand")]
+GAPS = [in_test("test_history", "nobody_noted")]
+SHORT = [in_test("test_history", "short_crawl")]
+
+MUTANTS: list[Mutant] = [
+    Mutant("a cancelled task has no kind", "lua/parts/cancel.lua", "  rarely('note_kinds')(ids)\n", "", GIVEN_UP),
+    Mutant(
+        "a task of a banned host has no kind", "lua/parts/polite.lua", "    rarely('note_kinds')(moved)\n", "", GIVEN_UP
+    ),
+    Mutant(
+        "a task that is put again stays in its kind",
+        "lua/parts/add.lua",
+        "    leave_kinds(back)\n",
+        "",
+        LEAVES,
+    ),
+    Mutant("a retried task stays in its kind", "lua/retry_failed.lua", "  leave_kinds(moved)\n", "", LEAVES),
+    Mutant(
+        "a kind without tasks stays",
+        "lua/parts/kinds.lua",
+        "      redis.call('HDEL', key('kinds'), '#' .. at, '+' .. at)\n",
+        "",
+        [in_test("test_failures", "of_one_kind_are_retried")],
+    ),
+    Mutant(
+        "there is no end of kinds",
+        "lua/parts/kinds.lua",
+        "if redis.call('HLEN', key('kinds')) > 3 * KINDS then return 0 end",
+        "",
+        [in_test("test_failures", "beyond_a_thousand")],
+    ),
+    Mutant(
+        "codes are masked like other numbers",
+        "lua/parts/kinds.lua",
+        "#digits <= 3 and CODES[",
+        "#digits <= 0 and CODES[",
+        [in_test("test_failures", "grouped_by_type")],
+    ),
+    Mutant(
+        "to retry a kind retries what fails anew",
+        "lua/kind.lua",
+        "at * KIND + math.min(before, KIND - 1))",
+        "at * KIND + KIND - 1)",
+        [in_test("test_failures", "stops_after_so_many")],
+    ),
+    Mutant(
+        "to forget a kind forgets what is not failed any more",
+        "lua/kind.lua",
+        "    if redis.call('SREM', failed, ids[i]) == 1 then moved",
+        "    if redis.call('SREM', failed, ids[i]) then moved",
+        [in_test("test_failures", "not_failed_any_more")],
+    ),
+    Mutant(
+        "the walk does not group failed tasks",
+        "lua/repair.lua",
+        "  if #bare > 0 then rarely('note_kinds')(bare) end\n",
+        "",
+        MENDED,
+    ),
+    Mutant(
+        "a missed minute is that before it",
+        "counts.py",
+        "        began = noted.get(number)\n",
+        "        began = noted.setdefault(number, noted.get(number - 1, lines[0]))\n",
+        GAPS,
+    ),
+    Mutant(
+        "what happens after the last line of the history is not counted",
+        "reads.py",
+        "            latest, now = stats.noted, stats.now\n",
+        "            now = stats.now\n",
+        SHORT,
+    ),
+    Mutant(
+        "what happened before the first line of the history is not counted",
+        "counts.py",
+        "Noted(0.0) if whole and at == 0 else one",
+        "one",
+        SHORT,
+    ),
+    Mutant(
+        "the first line of a history that was cut counts from 0",
+        "reads.py",
+        "whole=len(lines) < most",
+        "whole=True",
+        [in_test("test_history", "a_day_of_minutes")],
+    ),
+    Mutant(
+        "minutes are kept without end",
+        "lua/plan.lua",
+        "      redis.call('LTRIM', key(of[1]), 0, of[3] - 2)\n",
+        "",
+        [in_test("test_history", "a_day_of_minutes")],
+    ),
+    Mutant(
+        "text of a picture is not escaped",
+        "watch/charts.py",
+        "    return escape(value, quote=True)\n",
+        "    return value\n",
+        [in_test("test_report", "hostile_text_is_text")],
+    ),
+    Mutant(
+        "text of a table is not escaped",
+        "watch/report.py",
+        "    return escape(safe(value, most), quote=True)\n",
+        "    return safe(value, most)\n",
+        [in_test("test_report", "report_has_no_other_elements")],
+    ),
+    Mutant(
+        "a line is drawn across a gap",
+        "watch/charts.py",
+        "        for first, last in _runs([value is not None for _, value in points]):\n",
+        "        for first, last in _runs([True for _, value in points]):\n",
+        [in_test("test_report", "gaps_are_shaded")],
+    ),
+]

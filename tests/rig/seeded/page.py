@@ -1,0 +1,99 @@
+"""Bugs seeded into the page for browsers."""
+
+from __future__ import annotations
+
+from tests.rig.seeded import Mutant, in_test
+
+MUTANTS: list[Mutant] = [
+    Mutant(
+        "an id is written into the page as it is",
+        "page/spelling.py",
+        'return Markup("<bdi>{}</bdi>").format(safe(value, width))',
+        'return Markup(f"<bdi>{safe(value, width)}</bdi>")',
+        [in_test("test_hostile_page", "line_of_hostile_text")],
+    ),
+    Mutant(
+        "the templates escape nothing",
+        "page/paint.py",
+        "autoescape=True",
+        "autoescape=False",
+        [in_test("test_hostile_page", "hostile_query")],
+    ),
+    Mutant(
+        "lines of a traceback keep their control characters",
+        "page/spelling.py",
+        "found = [safe(line, LONGEST_LINE) for line in lines[:MOST_LINES]]",
+        "found = [line for line in lines[:MOST_LINES]]",
+        [in_test("test_hostile_page", "line_of_hostile_text")],
+    ),
+    Mutant(
+        "an id with control characters travels as text",
+        "page/spelling.py",
+        'if task.isprintable() and task.strip(" ") == task and not _surrogates(task):',
+        "if not _surrogates(task):",
+        [in_test("test_page", "control_characters")],
+    ),
+    Mutant(
+        "an act leads to any address",
+        "page/visits.py",
+        'below = to if BACK.fullmatch(to) else ""',
+        "below = to",
+        [in_test("test_page", "leads_back_only")],
+    ),
+    Mutant(
+        "nobody is asked before a task is forgotten",
+        "page/acts.py",
+        '    if (question := _sure(visit, form, "forget", tasks)) is not None:\n        return question\n',
+        "",
+        [in_test("test_page", "retried_and_another_forgotten")],
+    ),
+    Mutant(
+        "a queue is purged whatever name is typed",
+        "page/acts.py",
+        'if form.get("name") != visit.name:',
+        'if not form.get("name"):',
+        [in_test("test_page", "purged_only_by_its_name")],
+    ),
+    Mutant(
+        "a message is shown again and again",
+        "page/visits.py",
+        "        if said is not None:\n            answer.delete_cookie(",
+        "        if said is None:\n            answer.delete_cookie(",
+        [in_test("test_page", "shown_once")],
+    ),
+    Mutant(
+        "the page after an act shows what was before",
+        "page/visits.py",
+        "        self.hub.changed(self.name)\n",
+        "",
+        [in_test("test_page", "paused_and_resumed")],
+    ),
+    Mutant(
+        "buttons are shown to those who may only look",
+        "page/visits.py",
+        "return frozenset(needs for needs in EVERYTHING if self.caller.may(needs, self.name or None))",
+        "return frozenset(EVERYTHING)",
+        [in_test("test_page", "read_only_gateway")],
+    ),
+    Mutant(
+        "each viewer has looks of its own",
+        "page/hub.py",
+        "page = self._pages.get(key)",
+        "page = None",
+        [in_test("test_hub", "seen_once")],
+    ),
+    Mutant(
+        "looks go on when nobody watches",
+        "page/hub.py",
+        "            page.task.cancel()  # the loop",
+        "            pass  # the loop",
+        [in_test("test_hub", "nobody_watches")],
+    ),
+    Mutant(
+        "a long look is followed by a short rest",
+        "page/hub.py",
+        "return min(LONGEST_REST, max(least, took * SHARE))",
+        "return least",
+        [in_test("test_hub", "rests_longer")],
+    ),
+]

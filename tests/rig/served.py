@@ -1,0 +1,183 @@
+"""`timeoutq web` as a process of its own, for tests that attack it: raw bytes go in, what comes back is read whole.
+
+`test_route_matrix.py`, `test_http_bad_input.py` and `test_canary_tokens.py` start it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tests.rig.processes import ROOT
+from tests.rig.waiting import wait_until
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a server has answered."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    asked: str = ""
+
+    @property
+    def problem(self) -> str:
+        """The name of the problem; '' if the answer is none. A problem has all that RFC 9457 wants."""
+        if self.headers.get("content-type") != "application/problem+json":
+            return ""
+        found = json.loads(self.body)
+        assert set(found) >= {"type", "title", "status", "detail"}, found
+        assert found["status"] == self.status, found
+        assert found["title"]
+        assert found["detail"]
+        return str(found["type"]).removeprefix("/problems/")
+
+
+class Served:
+    """A gateway that runs, and what it has said."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self._log = log
+        place = wait_until(lambda: re.search(r"serves http://127\.0\.0\.1:(\d+)", self.log), 30)
+        assert place is not None
+        self.port = int(place[1])
+        self.host = f"localhost:{self.port}"
+
+    @property
+    def log(self) -> str:
+        """What the gateway has said."""
+        assert self.process.poll() is None, self._log.read_text("utf-8", "replace")
+        return self._log.read_text("utf-8", "replace")
+
+    @property
+    def memory(self) -> int:
+        """How many bytes of memory its process has now."""
+        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * 4096
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        return sum(words[1].endswith(f":{self.port:04X}") and words[3] == "01" for words in lines)
+
+    def open(self) -> socket.socket:
+        """Connect."""
+        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+
+    def ask(
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        plug: socket.socket | None = None,
+    ) -> Reply:
+        """Send a request on a connection of its own, or on an open one, and read the answer to its end."""
+        lines = {"Host": self.host, **({"Connection": "close"} if plug is None else {}), **(headers or {})}
+        if body is not None:
+            lines.setdefault("Content-Length", str(len(body)))
+        head = f"{method} {target} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        data = head.encode("latin-1") + b"\r\n" + (body or b"")
+        if plug is not None:
+            reply = self.exchange(plug, data, method == "HEAD")
+        else:
+            with self.open() as own:
+                reply = self.exchange(own, data, method == "HEAD")
+        return replace(reply, asked=f"{method} {target}")
+
+    def exchange(self, plug: socket.socket, data: bytes, bare: bool = False) -> Reply:
+        """Send bytes, and read one answer; `bare` says that it has no body."""
+        with suppress(ConnectionError):  # a server may refuse a body before it has come whole
+            plug.sendall(data)
+        return self.read(plug, bare)
+
+    def read(self, plug: socket.socket, bare: bool = False) -> Reply:
+        """Read one answer."""
+        data = b""
+        while b"\r\n\r\n" not in data:
+            part = plug.recv(65536)
+            assert part, f"closed without an answer: {data[:200]!r}"
+            data += part
+        head, _, rest = data.partition(b"\r\n\r\n")
+        first, *lines = head.decode("latin-1").split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        if bare or headers.get("content-type", "").startswith("text/event-stream"):  # a stream has no end
+            return Reply(int(first.split()[1]), headers, b"")
+        if headers.get("transfer-encoding") == "chunked":
+            while not rest.endswith(b"0\r\n\r\n"):
+                rest += plug.recv(65536)
+            rest = b"".join(rest.split(b"\r\n")[1::2])
+        while len(rest) < int(headers.get("content-length", 0)):
+            part = plug.recv(65536)
+            assert part, "the answer was cut"
+            rest += part
+        if "content-length" in headers:  # the next answer may stand behind this one
+            rest = rest[: int(headers["content-length"])]
+        return Reply(int(first.split()[1]), headers, rest)
+
+    def call(self, verb: str, body: Any, token: str = "", queue: str = "crawl") -> Reply:
+        """Call a verb of the API."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return self.ask("POST", f"/v1/{queue}/{verb}", headers, json.dumps(body).encode())
+
+    def is_well(self) -> None:
+        """Check that the gateway answers, and has logged no traceback."""
+        assert self.ask("GET", "/healthz").status == 200
+        log = self.log
+        assert "Traceback" not in log, log[-3000:]
+        assert "ERROR" not in log, log[-3000:]
+
+
+IMPATIENT = """
+import sys
+from timeoutq import cli
+from timeoutq.cli import web
+from timeoutq.gateway import connections, settings
+connections.HEAD_SECONDS = connections.REST_SECONDS = connections.ANSWER_SECONDS = 0.6
+connections.ANSWER_BYTES *= 1000
+usual = settings.Settings.__init__
+def impatient(self, **given):
+    usual(self, **{"body_seconds": 0.6, "most_bytes": 24 * settings.MIB, **given})
+settings.Settings.__init__ = impatient
+cli.main()
+"""
+"""The command, with less patience and less memory for clients than usual."""
+
+
+@contextmanager
+def served(url: str, folder: Path, *words: str, code: str = "", **environment: str) -> Iterator[Served]:
+    """Start `timeoutq web` with these words, on a free port of the loopback; end it by its pid.
+
+    `code` is run in the place of the command.
+    """
+    program = ["-c", code] if code else ["-m", "timeoutq"]
+    log = folder / f"web-{len(list(folder.glob('web-*')))}"
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, *program, "web", "--port", "0", *words],
+            cwd=ROOT, env={**os.environ, "TIMEOUTQ_URL": url, "PYTHONPATH": str(ROOT), **environment},
+            stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
+        )  # fmt: skip
+    try:
+        yield Served(process, log)
+    finally:
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise AssertionError("the gateway did not end on SIGTERM") from None

@@ -1,0 +1,108 @@
+"""Spans of OpenTelemetry: one where a call is made, one around each run of its function, both in one trace.
+
+All of it is off, and costs nothing, unless the program has set a tracer provider, as programs that use OpenTelemetry do
+when they start. The trace goes along in the payload (`envelope.py`), as `traceparent` of W3C Trace Context. Nothing is
+imported here: a program that has not imported OpenTelemetry has not configured it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from timeoutq.arguments import class_name
+from timeoutq.model import Ack, Lease, Release, raw, text
+from timeoutq.retry import GiveUp, Retry
+
+NAME = "timeoutq"
+_FORM = re.compile("(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
+
+
+class _Traced(msgspec.Struct):
+    f: str = ""
+    p: str | None = None
+
+
+_TRACED = msgspec.json.Decoder(_Traced)
+
+
+def api() -> Any:
+    """Give the module `opentelemetry.trace`; None if the program has set no tracer provider."""
+    found: Any = sys.modules.get("opentelemetry.trace")
+    if found is None or isinstance(found.get_tracer_provider(), found.ProxyTracerProvider):
+        return None
+    return found
+
+
+def made(function: str, queue: str, id: bytes) -> str | None:
+    """Note in a span of its own that a call is made; give what the payload says of the trace, None if nothing."""
+    trace = api()
+    if trace is None:
+        return None
+    span = trace.get_tracer(NAME).start_span(
+        f"create {function}", kind=trace.SpanKind.PRODUCER, attributes=_about("create", function, queue, id)
+    )
+    span.end()
+    of = span.get_span_context()
+    return f"00-{of.trace_id:032x}-{of.span_id:016x}-{int(of.trace_flags):02x}" if of.is_valid else None
+
+
+def traced(run: Callable[[Lease], Awaitable[Any]], queue: str) -> Callable[[Lease], Awaitable[Any]]:
+    """Give what runs the calls of a queue, each run in a span; `run` itself, if tracing is off when a worker begins."""
+    if api() is None:
+        return run
+
+    async def run_in_span(lease: Lease) -> Any:
+        trace = api()
+        if trace is None:
+            return await run(lease)
+        function, parent = read(trace, lease.payload)
+        about = _about("process", function, queue, raw(lease.task)) | {"timeoutq.attempt": lease.attempt}
+        tracer = trace.get_tracer(NAME)
+        with tracer.start_as_current_span(
+            f"process {function}", context=parent, kind=trace.SpanKind.CONSUMER, attributes=about,
+            record_exception=False, set_status_on_exception=False,
+        ) as span:  # fmt: skip
+            try:
+                result = await run(lease)
+            except BaseException as error:
+                if not isinstance(error, Ack | Release):  # these end a lease as it should be
+                    span.record_exception(error)
+                    span.set_attribute("error.type", class_name(error))
+                    span.set_status(trace.StatusCode.ERROR)
+                raise
+            if isinstance(result, Retry | GiveUp):
+                span.set_attribute("error.type", class_name(result))
+                span.set_status(trace.StatusCode.ERROR)
+            return result
+
+    return run_in_span
+
+
+def read(trace: Any, payload: object) -> tuple[str, Any]:
+    """Read the name of the function, and the context of the trace; None if the payload tells of no trace."""
+    try:
+        found = _TRACED.decode(payload)  # type: ignore[arg-type]  # what is no bytes is refused, too
+    except (msgspec.MsgspecError, TypeError, UnicodeDecodeError):  # no call: whoever runs it says so
+        return "unknown", None
+    words = _FORM.fullmatch(found.p or "")
+    if words is None:
+        return found.f, None
+    flags = trace.TraceFlags(int(words[3], 16))
+    of = trace.SpanContext(int(words[1], 16), int(words[2], 16), is_remote=True, trace_flags=flags)
+    return found.f, trace.set_span_in_context(trace.NonRecordingSpan(of))
+
+
+def _about(what: str, function: str, queue: str, id: bytes) -> dict[str, Any]:
+    return {
+        "messaging.system": NAME,
+        "messaging.operation.type": what,
+        "messaging.operation.name": what,
+        "messaging.destination.name": queue,
+        "messaging.message.id": text(id),
+        "timeoutq.function": function,
+    }

@@ -1,0 +1,56 @@
+"""Who sends a request, and what this caller may do. `access.py` finds out who the caller is; every route asks it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from timeoutq.gateway.problems import Problem
+
+Needs = Literal["look", "put", "work", "manage"]
+"""What a caller must be allowed to do for a route."""
+EVERYTHING: tuple[Needs, ...] = ("look", "put", "work", "manage")
+
+
+class Forbidden(Problem):
+    """The caller is known and may not do this."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(403, "forbidden", detail)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Somebody who sends requests: the holder of a token, or anybody."""
+
+    name: str
+    """Begins the tokens of this caller's leases, with a slash behind it. Two callers with one name can end each
+    other's leases: give each its own name."""
+    allow: Collection[str] = EVERYTHING
+    queues: Sequence[str] = ("*",)
+    """Names of queues that this is about; `*` in a name stands for any text."""
+    read_only: bool = False
+    """Whether the gateway lets nobody write."""
+
+    def may(self, needs: str, queue: str | None = None) -> bool:
+        """Say whether the caller may do this, on this queue or at all."""
+        if needs not in self.allow or (self.read_only and needs != "look"):
+            return False
+        return queue is None or any(glob == "*" or fnmatchcase(queue, glob) for glob in self.queues)
+
+    def require(self, needs: str, queue: str | None = None) -> None:
+        """Raise `Forbidden` unless the caller may do this."""
+        if self.may(needs, queue):
+            return
+        if self.read_only and needs != "look":
+            raise Forbidden(f"this gateway is read-only, and lets nobody {needs}: ask one that is not")
+        where = "" if queue is None else f" on queue {queue:.80}"
+        raise Forbidden(f"{self.name} may not {needs}{where}: use a token that allows it")
+
+
+ANYBODY = Caller("anybody")
+"""The caller of a gateway that is open. No token has this name."""
+NOBODY = Caller("nobody", allow=(), queues=())
+"""The caller of a path that needs no token."""

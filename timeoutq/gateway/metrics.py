@@ -1,0 +1,369 @@
+"""What a queue tells Prometheus: `/metrics` of the gateway. `families` makes metrics of what was seen, without I/O.
+
+One scrape serves all queues. The numbers of a whole queue come from the queue itself, so it does not matter which
+process is scraped, nor how many workers there are. No label names a worker, a host, a task or an error: a queue with
+ten thousand hosts and a million tasks has as many series as an empty queue, some seventy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from itertools import islice
+from typing import Any, Generic, TypeVar, cast
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from timeoutq import directory, reads, sending
+from timeoutq.client import AsyncServerClient
+from timeoutq.cluster import Where, slot_of
+from timeoutq.counts import Stats
+from timeoutq.errors import SchemaMismatch, ShardsUnavailable, TimeoutqError
+from timeoutq.model import MAX_TIME_MS, State
+from timeoutq.operations import Operations
+from timeoutq.sending import Flow, Talk
+from timeoutq.shards import looking
+from timeoutq.shards.root import Shards
+from timeoutq.shards.together import together
+from timeoutq.troubles import is_sharded
+
+T = TypeVar("T")
+
+PATIENCE = 2.0
+"""Seconds for one scrape: what has not answered by then is left out, and counts as away."""
+SHARED = 1.0
+"""Seconds for which all who scrape share one look at the queues."""
+SIDE_BY_SIDE = 8
+"""How many queues are asked at once."""
+MOST = 1000
+"""How many queues one scrape tells of."""
+PAGE, PAGES = 1000, 100
+"""Rules of hosts that are read in one step, and how many steps there are at most."""
+
+FIELDS = 3
+"""Fields of each kind of failure in the key `kinds`, which has one or two more."""
+STEPS, AGAIN = 100, 10.0
+"""Calls of SCAN in one scrape, each of some 1,000 keys; and the seconds between the beginnings of two walks."""
+
+BOUNDS = tuple(2.0**power for power in range(-10, 17))
+"""Upper bounds of the histogram of durations, seconds, from 1 ms to 18 hours: each is the end of a bucket of
+`durations.py`, so no run is counted on the wrong side."""
+
+EVENTS = (
+    "put", "claimed", "acked", "failed", "gave_up", "expired", "crashed", "released", "promoted", "retried", "reruns",
+    "again", "cancelled", "cancelling", "forgotten", "pulled", "pruned", "adopted", "ticked", "ticks_missed",
+    "ticks_skipped", "results_lost",
+)  # fmt: skip
+"""The counters of a queue. What a foreign hand has added to them makes no series."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What was seen of one queue."""
+
+    queue: str
+    stats: Stats | None
+    """None: the queue could not be read."""
+    blocked: int = 0
+    """Hosts that are blocked or banned now."""
+    kinds: int = 0
+    """Kinds of failures that the queue tells apart."""
+    is_strange: bool = False
+    """Whether the queue is of another version of timeoutq."""
+    silent: int = 0
+    """Shards that did not answer; all else is of the other shards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one scrape has seen."""
+
+    is_up: bool
+    """Whether the server has answered."""
+    queues: Sequence[Facts] = ()
+    seconds: float = 0.0
+    """How long it took."""
+    left_out: Sequence[str] = ()
+    """Names of queues beyond the first `MOST`: nobody has looked at them."""
+
+
+# ---- from facts to metrics
+
+
+_GAUGES: Mapping[str, tuple[str, Callable[[Facts, Stats], float]]] = {
+    "timeoutq_oldest_ready_seconds": (
+        "For how long there have been ready tasks without a break; no ready task has waited longer.",
+        lambda _, stats: _age(stats, stats.todos_since),
+    ),
+    "timeoutq_lease_overdue_seconds": (
+        "How long ago the first lease ran out that nobody has taken back yet.",
+        lambda _, stats: _age(stats, stats.next_deadline),
+    ),
+    "timeoutq_due_overdue_seconds": (
+        "How long ago the first scheduled task became due that nobody has moved to the ready tasks yet.",
+        lambda _, stats: _age(stats, stats.next_due),
+    ),
+    "timeoutq_workers": (
+        "Workers that gave a sign of life in the last minute; clients of the HTTP API are not counted.",
+        lambda _, stats: stats.workers,
+    ),
+    "timeoutq_paused": ("Whether the queue is paused.", lambda _, stats: stats.paused),
+    "timeoutq_hosts": ("Hosts of a polite queue that have tasks.", lambda _, stats: stats.hosts),
+    "timeoutq_hosts_blocked": ("Hosts that are blocked or banned now.", lambda facts, _: facts.blocked),
+    "timeoutq_failure_kinds": ("Kinds of failures that the queue tells apart.", lambda facts, _: facts.kinds),
+    "timeoutq_shards": ("Shards of the queue; 1 for a queue that is not divided.", lambda _, stats: _shards(stats)),
+    "timeoutq_shards_silent": (
+        "Shards that did not answer; the other figures leave them out.", lambda facts, _: facts.silent,
+    ),
+}  # fmt: skip
+
+
+def families(look: Look) -> Iterator[Metric]:
+    """Give the metrics for what was seen."""
+    yield GaugeMetricFamily("timeoutq_up", "Whether the Redis server answers.", float(look.is_up))
+    yield GaugeMetricFamily(
+        "timeoutq_queues_left_out", "Queues beyond the first 1,000 of the server, of which no scrape tells.",
+        len(look.left_out),
+    )  # fmt: skip
+    yield GaugeMetricFamily("timeoutq_scrape_seconds", "How long it took to look at the queues.", look.seconds)
+    up = GaugeMetricFamily("timeoutq_queue_up", "Whether the queue can be read.", labels=["queue"])
+    for facts in look.queues:
+        up.add_metric([facts.queue], facts.stats is not None)
+    yield up
+    read = [(facts, facts.stats) for facts in look.queues if facts.stats is not None]
+    tasks = GaugeMetricFamily("timeoutq_tasks", "Tasks in each state.", labels=["queue", "state"])
+    events = CounterMetricFamily(
+        "timeoutq_task_events", "What has happened to tasks since the queue was made.", labels=["queue", "event"]
+    )
+    ran = HistogramMetricFamily(
+        "timeoutq_handler_seconds", "How long handlers ran, at most 12.5 % too high.", labels=["queue"]
+    )
+    for facts, stats in read:
+        for state in State:
+            tasks.add_metric([facts.queue, state.value], getattr(stats, state.value))
+        for event in EVENTS:
+            events.add_metric([facts.queue, event], max(0, stats.counters.get(event, 0)))
+        buckets, total = histogram(stats.ran)
+        ran.add_metric([facts.queue], buckets, total)
+    yield from (tasks, events, ran)
+    for name, (help, value) in _GAUGES.items():
+        gauge = GaugeMetricFamily(name, help, labels=["queue"])
+        for facts, stats in read:
+            gauge.add_metric([facts.queue], value(facts, stats))
+        yield gauge
+
+
+def histogram(ran: Mapping[float, int]) -> tuple[list[tuple[str, float]], float]:
+    """Give the buckets of Prometheus, each with the runs up to its bound, and the sum of all runs in seconds.
+
+    All these numbers only grow while those in `ran` do.
+    """
+    rest, passed, buckets = sorted(ran.items(), reverse=True), 0, list[tuple[str, float]]()
+    for bound in BOUNDS:
+        while rest and rest[-1][0] <= bound:
+            passed += rest.pop()[1]
+        buckets.append((str(bound), passed))
+    buckets.append(("+Inf", passed + sum(runs for _, runs in rest)))
+    return buckets, sum(bound * runs for bound, runs in ran.items())
+
+
+def _age(stats: Stats, at: float | None) -> float:
+    return 0.0 if at is None else max(0.0, stats.now - at)
+
+
+def _shards(stats: Stats) -> int:
+    return max(1, len(stats.shards))
+
+
+class _Seen(Collector):
+    """What prometheus-client writes down."""
+
+    def __init__(self, look: Look) -> None:
+        self._look = look
+
+    def collect(self) -> Iterator[Metric]:
+        return families(self._look)
+
+
+def exposition(look: Look, accept: str = "") -> tuple[bytes, str]:
+    """Give the text of a scrape and its media type; `accept` is what the scraper takes."""
+    encode, media_type = cast("tuple[Callable[[Any], bytes], str]", choose_encoder(accept))
+    return encode(_Seen(look)), media_type
+
+
+# ---- looking at queues
+
+
+def facts_of(talk: Talk, name: str) -> Flow[Facts]:
+    """Look at one queue; what cannot be read is left out. Raises what waiting may mend, and `AccessDenied`."""
+    silent, talks = 0, [talk]
+    try:
+        stats = yield from sending.answer(talk, talk.operations.stats())
+    except TimeoutqError as error:
+        if not is_sharded(error):
+            raise
+        shards = Shards(talk, None, None, talk.nonce)
+        yield from shards.look()
+        try:
+            stats = yield from looking.stats(shards)
+        except ShardsUnavailable as some:
+            if not isinstance(some.outcome, Stats):
+                raise
+            stats, silent = some.outcome, len(some.shards)
+        talks = list(shards.talks)
+    polite = stats.politeness is not None
+    found = yield from together([_more_of(talk, polite=polite) for talk in talks])
+    more = [one for one in found if not isinstance(one, TimeoutqError)]
+    # shards know the same kinds of failures, and hosts that are all different
+    blocked, kinds = sum(blocked for blocked, _ in more), max((kinds for _, kinds in more), default=0)
+    return Facts(name, stats, blocked, kinds, silent=silent)
+
+
+def _more_of(talk: Talk, *, polite: bool) -> Flow[tuple[int, int]]:
+    key = talk.operations.key
+    kinds, time = yield from sending.ask(talk, [("HLEN", key("kinds")), ("TIME",)])
+    blocked, cursor, now_ms = 0, "0", float(time[0]) * 1000
+    for _ in range(PAGES if polite else 0):
+        ((following, rules),) = yield from sending.ask(talk, [("HSCAN", key("policies"), cursor, "COUNT", PAGE)])
+        blocked += sum(is_blocked(rule, now_ms) for rule in rules.values())
+        if int(following) == 0:
+            break
+        cursor = str(int(following))
+    return blocked, int(kinds) // FIELDS
+
+
+def is_blocked(rule: bytes, now_ms: float) -> bool:
+    """Say whether the rule of a host, as it is stored, keeps the host from being visited now."""
+    # delay, visits at once, budget, until when, what for: `b` is blocked, `x` is banned
+    words = rule.split(b" ", 5)
+    if len(words) < 5 or not words[3].isdigit():  # a foreign hand wrote this
+        return False
+    return words[4] == b"x" or (words[4] == b"b" and now_ms < int(words[3]) <= MAX_TIME_MS)
+
+
+class Names:
+    """The names of the queues of a server, found by their keys, some calls of SCAN at a time.
+
+    A server may have millions of keys. So each walk goes on where the last one ended; the first goes to the end, or
+    for as long as the caller waits.
+    """
+
+    def __init__(self, glob: str) -> None:
+        """Find the names that the glob matches."""
+        self._glob = glob
+        self.found: dict[str, None] = {}
+        """The names that were found, and may be there still."""
+        self._met: dict[str, None] = {}
+        self._walk: list[tuple[Where, str]] = []
+        self._walked_at = -AGAIN
+
+    async def walk(self, queue: AsyncServerClient) -> None:
+        """Go on, for `STEPS` calls at most, or to the end of the walk if there was none yet."""
+        first, now = not self.found, time.monotonic()
+        if not self._walk:
+            if now - self._walked_at < AGAIN:
+                return
+            self._walked_at = now
+            self._walk = [(place, "0") for place in await queue.run(reads.primaries(queue.talk))]
+            self._met = {}
+        steps = 0
+        while self._walk and (first or steps < STEPS):
+            steps += 1
+            place, cursor = self._walk[-1]
+            following, names = await queue.run(directory.scan(queue.talk, cursor, place))
+            self._met |= dict.fromkeys(name for name in names if fnmatchcase(name, self._glob))
+            self.found |= self._met
+            if following is None:
+                self._walk.pop()
+            else:
+                self._walk[-1] = place, following
+        if not self._walk:
+            self.found = dict(sorted(self._met.items()))
+
+
+class Once(Generic[T]):
+    """Looks at something for many who ask: looks that would overlap are one, and each serves for `SHARED` seconds."""
+
+    def __init__(self, look: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        """Prepare; `look` must end by itself."""
+        self._look = look
+        self._last: tuple[float, T] | None = None
+        self._looking: asyncio.Task[T] | None = None
+
+    async def __call__(self) -> T:
+        """Give what is seen."""
+        if self._last is not None and time.monotonic() - self._last[0] < SHARED:
+            return self._last[1]
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._kept())
+        return await asyncio.shield(self._looking)
+
+    async def _kept(self) -> T:
+        found = await self._look()
+        self._last = time.monotonic(), found
+        return found
+
+    def forget(self) -> None:
+        """Look anew next time."""
+        self._last = None
+
+    def close(self) -> None:
+        """End a look that is under way."""
+        if self._looking is not None:
+            self._looking.cancel()
+
+
+class Watcher:
+    """Looks at all queues of a server for those who scrape.
+
+    It has one client for all queues, and opens none of them: a scrape leaves nothing behind.
+    """
+
+    def __init__(self, url: str | None = None, queues: str = "*", deadline: float = 5.0) -> None:
+        """Prepare; `url` says where the server is, and `queues` is a glob. Nothing connects yet."""
+        self.client = AsyncServerClient("metrics", url, deadline=min(deadline, PATIENCE))
+        self._names = Names(queues)
+        self.look = Once(self._look)
+        """Looks at the queues, for `PATIENCE` seconds at most; never raises what a server or a queue does."""
+
+    async def close(self) -> None:
+        """Close the client."""
+        self.look.close()
+        await self.client.close()
+
+    async def _look(self) -> Look:
+        began, found, is_up = time.monotonic(), dict[str, Facts](), False
+        with suppress(TimeoutError, TimeoutqError):
+            async with asyncio.timeout(PATIENCE):
+                await self._names.walk(self.client)
+                is_up = True
+                await self._read_all(found)
+        rows = [found.get(name, Facts(name, None)) for name in islice(self._names.found, MOST)]
+        there = [row for row in rows if row.stats is None or row.stats.exists or row.stats.workers]
+        return Look(is_up, there, time.monotonic() - began, list(islice(self._names.found, MOST, None)))
+
+    async def _read_all(self, found: dict[str, Facts]) -> None:
+        rest = iter(list(islice(self._names.found, MOST)))
+
+        async def read_some() -> None:
+            for name in rest:
+                found[name] = await self._read(name)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(SIDE_BY_SIDE, len(self._names.found))):
+                group.create_task(read_some())
+
+    async def _read(self, name: str) -> Facts:
+        talk = replace(self.client.talk, operations=Operations(name))
+        if talk.server.nodes:
+            talk = replace(talk, at=slot_of(name))
+        try:
+            return await self.client.run(facts_of(talk, name))
+        except TimeoutqError as error:  # its node is away, the queue is of another version, or of a foreign hand
+            return Facts(name, None, is_strange=isinstance(error, SchemaMismatch))

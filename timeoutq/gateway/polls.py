@@ -1,0 +1,337 @@
+"""Claims over HTTP, and waiting for tasks: many clients wait with one blocked connection for each queue.
+
+A client that asks for tasks first looks, unless others wait already; if there are none, it stands in line. One asyncio
+task for each queue hears the bell, and serves the line in turn. What is taken for a client that is gone is given back
+at once, unless the client has sent the claim again meanwhile, with the same token and its age, to this gateway or to
+another one. Nothing of this outlives the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from timeoutq import flows, retry
+from timeoutq.errors import TimeoutqError
+from timeoutq.gateway import claims
+from timeoutq.gateway.access import GONE, unauthorized
+from timeoutq.gateway.callers import Caller
+from timeoutq.gateway.claims import Wish
+from timeoutq.gateway.problems import Problem
+from timeoutq.gateway.queues import Queues
+from timeoutq.gateway.settings import Settings
+from timeoutq.gateway.tokens import FRESH
+from timeoutq.model import Lease
+from timeoutq.sending import BELL_WAIT
+from timeoutq.shards import AnyAsyncQueue, AsyncShardedQueue
+from timeoutq.shards.claims import LISTEN
+from timeoutq.shards.together import together
+
+AT_ONCE = 32
+"""The most claims that are sent in one flush when the bell has rung."""
+
+
+class Asking(Protocol):
+    """The request behind a claim, as far as this module needs it: see `Request`."""
+
+    name: str
+    caller: Caller
+    undo: Callable[[], Awaitable[None]] | None
+
+    @property
+    def tells_when_gone(self) -> bool:
+        """Whether `is_gone` is right without `watch`."""
+        ...
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the client has hung up, as far as this is known or watched."""
+        ...
+
+    def watch(self, tell: Callable[[], Any]) -> None:
+        """Call `tell` if the client hangs up."""
+
+    def step_aside(self) -> None:
+        """Give the place back: from now on the request only waits."""
+
+    async def still_counts(self) -> bool:
+        """Say whether the caller may still come in."""
+        ...
+
+
+class Ticket:
+    """One claim of a client, from its arrival until its leases are there, or there will be none."""
+
+    def __init__(self, wish: Wish, request: Asking) -> None:
+        self.wish = wish
+        self.request = request
+        self.began = time.monotonic()
+        self.left = False
+        """Whether the client is gone, or has sent this claim anew."""
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.turn: asyncio.Future[list[Lease]] | None = None
+        """Where the ticket stands in line: what the line brings."""
+        self.flying = False
+        """Whether a call of this claim is on its way to Redis: then its answer is waited for."""
+        self.expired = False
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the ticket has left the line, or is about to."""
+        return self.turn is not None and self.turn.done()
+
+    def expire(self) -> None:
+        """Wait no more."""
+        self.expired = True
+        if not self.flying:
+            self.answer([])
+
+    def leave(self) -> None:
+        """Want nothing any more."""
+        self.left = True
+        self.expire()
+
+    def answer(self, given: list[Lease] | Exception) -> None:
+        """Give what the line brings, once."""
+        if self.turn is None or self.turn.done():
+            return
+        if isinstance(given, Exception):
+            self.turn.set_exception(given)
+        else:
+            self.turn.set_result(given)
+
+
+class Line:
+    """Those that wait for tasks of one queue, in the order in which they came."""
+
+    def __init__(self, name: str, queues: Queues, who: str) -> None:
+        self._name = name
+        self._who = who
+        self._queues = queues
+        self._tickets: dict[Ticket, None] = {}
+        self._listener: asyncio.Task[None] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody waits, and nobody listens."""
+        return not self._tickets and self._listener is None
+
+    def __len__(self) -> int:
+        return len(self._tickets)
+
+    async def stand(self, ticket: Ticket, seconds: float) -> list[Lease]:
+        """Stand in line until there are tasks, at most so many seconds."""
+        ticket.turn = asyncio.get_running_loop().create_future()
+        if ticket.left:
+            return []
+        self._tickets[ticket] = None
+        if self._listener is None:
+            self._listener = asyncio.create_task(self._listen(), name=f"line-{self._name}")
+        timer = asyncio.get_running_loop().call_later(seconds, ticket.expire)
+        try:
+            return await ticket.turn
+        finally:
+            timer.cancel()
+            self._tickets.pop(ticket, None)
+
+    def end(self) -> None:
+        """Give everybody an empty answer."""
+        for ticket in list(self._tickets):
+            ticket.expire()
+
+    async def close(self) -> None:
+        """Listen no more; those that wait have been answered."""
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.gather(self._listener, return_exceptions=True)
+
+    # ---- the listener
+
+    async def _listen(self) -> None:
+        # it listens a little longer than somebody waits: the next client often comes at once
+        failures = 0
+        try:
+            while True:
+                try:
+                    queue = await self._queues.get(self._name, self._who)
+                    await self._hear(queue)
+                    await self._serve(queue)
+                    failures = 0
+                except TimeoutqError as error:
+                    failures += 1
+                    if flows.is_final(error):
+                        self._fail(error)
+                    await asyncio.sleep(retry.pause(failures))
+                except Problem as error:
+                    self._fail(error)
+                if not self._tickets:
+                    return
+        finally:
+            self._listener = None
+
+    async def _hear(self, queue: AnyAsyncQueue) -> None:
+        talk, seconds = queue.talk, BELL_WAIT
+        if isinstance(queue, AsyncShardedQueue):
+            talk, seconds = random.choice(queue.shards.talks), LISTEN  # noqa: S311  # not a secret
+        await queue.run(flows.hear_stroke(talk, seconds, lambda: bool(self._tickets)))
+
+    async def _serve(self, queue: AnyAsyncQueue) -> None:
+        """Claim for the first in line, then for twice as many, until the queue has no more tasks."""
+        many = 1
+        while self._tickets:
+            tickets = await self._let_in(list(self._tickets)[:many])
+            for ticket in tickets:
+                del self._tickets[ticket]
+                ticket.flying = True
+            if tickets and not await self._serve_some(queue, tickets):
+                return
+            many = min(AT_ONCE, 2 * many)
+
+    async def _let_in(self, tickets: Sequence[Ticket]) -> list[Ticket]:
+        """Give those that want tasks still; the others leave the line, those whose token was revoked with a problem."""
+        late = time.monotonic() - FRESH
+        old = [ticket for ticket in tickets if ticket.began < late]
+        if old:
+            counts = await asyncio.gather(*[ticket.request.still_counts() for ticket in old])
+            for ticket, good in zip(old, counts, strict=True):
+                if not good:
+                    ticket.answer(unauthorized(GONE))
+        for ticket in tickets:
+            if ticket.is_answered:
+                self._tickets.pop(ticket, None)
+        return [ticket for ticket in tickets if not ticket.is_answered]
+
+    async def _serve_some(self, queue: AnyAsyncQueue, tickets: Sequence[Ticket]) -> bool:
+        """Claim for these; say whether each of them got tasks."""
+        results: list[Any] = [None] * len(tickets)
+        try:
+            results = await queue.run(together([claims.take(queue, ticket.wish) for ticket in tickets]))
+        finally:
+            # those that got nothing stand where they stood: before all others
+            back: dict[Ticket, None] = {}
+            for ticket, result in zip(tickets, results, strict=True):
+                ticket.flying = False
+                given: Any = result
+                if is_hopeless(result) or (type(result) is list and result):
+                    ticket.answer(given)
+                elif ticket.expired:
+                    ticket.answer([])
+                else:
+                    back[ticket] = None
+                    if isinstance(result, TimeoutqError):
+                        # the claim may have run: sent again, it gives what it took
+                        ticket.wish = replace(ticket.wish, age_ms=int(1000 * (time.monotonic() - ticket.began)) + 1)
+            self._tickets = back | self._tickets
+        for result in results:
+            if isinstance(result, TimeoutqError):
+                raise result
+        return all(results)
+
+    def _fail(self, error: Exception) -> None:
+        for ticket in list(self._tickets):
+            ticket.answer(error)
+
+
+def is_hopeless(result: object) -> bool:
+    """Say whether this is an error that waiting does not mend."""
+    return isinstance(result, TimeoutqError) and flows.is_final(result)
+
+
+class Polls:
+    """The claims of one application: those that look, and those that stand in line."""
+
+    def __init__(self, queues: Queues, settings: Settings) -> None:
+        self._queues = queues
+        self._settings = settings
+        self._lines: dict[str, Line] = {}
+        self._current: dict[tuple[str, str], Ticket] = {}
+        """The latest ticket for each claim that is not answered yet, by queue and token."""
+        self._waits = Counter[str]()
+        self._stopping = False
+
+    def waiting(self, name: str) -> int:
+        """Say how many claims wait for tasks of a queue."""
+        line = self._lines.get(name)
+        return 0 if line is None else len(line)
+
+    def is_busy(self, name: str) -> bool:
+        """Say whether anybody waits for tasks of a queue, or did so a moment ago."""
+        line = self._lines.get(name)
+        return line is not None and not line.is_empty
+
+    def stop(self) -> None:
+        """Give all that wait an empty answer, and let nobody wait from now on."""
+        self._stopping = True
+        for line in self._lines.values():
+            line.end()
+
+    async def close(self) -> None:
+        """Stop, and listen no more."""
+        self.stop()
+        for line in self._lines.values():
+            await line.close()
+        self._lines.clear()
+
+    async def claim(self, request: Asking, queue: AnyAsyncQueue, wish: Wish, seconds: float) -> list[Lease]:
+        """Claim for a client; wait so many seconds for the first task. A client that is gone waits no more."""
+        key = request.name, wish.token
+        older = self._current.get(key)
+        ticket = self._current[key] = Ticket(wish, request)
+        if not request.tells_when_gone:
+            request.watch(ticket.leave)
+        leases: list[Lease] = []
+        try:
+            if older is not None:
+                older.leave()
+                await asyncio.wait([older.over])
+                age_ms = max(wish.age_ms, int(1000 * (time.monotonic() - older.began)) + 1)
+                ticket.wish = replace(wish, age_ms=age_ms)
+            leases = await self._claim(request, queue, ticket, seconds)
+        finally:
+            ticket.over.set_result(None)
+            is_latest = self._current[key] is ticket
+            if is_latest:
+                del self._current[key]
+        if not leases:
+            return []
+
+        async def undo() -> None:
+            await queue.run(claims.give_back(queue, leases))
+
+        if ticket.left or request.is_gone:
+            if is_latest:  # else the same claim, sent again, finds the leases
+                await undo()
+            return []
+        request.undo = undo
+        return leases
+
+    async def _claim(self, request: Asking, queue: AnyAsyncQueue, ticket: Ticket, seconds: float) -> list[Lease]:
+        waits = seconds > 0 and not self._stopping
+        line = self._lines.get(request.name)
+        # whoever comes while others wait need not look: the others would have taken what is ready
+        if not waits or ticket.wish.age_ms or not line:
+            leases = await queue.run(claims.take(queue, ticket.wish))
+            if leases or not waits or ticket.left:
+                return leases
+            ticket.wish = replace(ticket.wish, age_ms=0)
+        who = request.caller.name
+        if self._waits[who] >= self._settings.most_waits:
+            detail = f"{self._waits[who]} claims of {who} wait already: let fewer wait at once"
+            raise Problem(429, "too-many", detail, headers={"retry-after": "1"})
+        request.step_aside()
+        request.watch(ticket.leave)
+        line = self._lines.get(request.name)  # again: others may have come meanwhile
+        if line is None:
+            line = self._lines[request.name] = Line(request.name, self._queues, who)
+        self._waits[who] += 1
+        try:
+            return [] if self._stopping else await line.stand(ticket, seconds)
+        finally:
+            self._waits[who] -= 1
+            if not self._waits[who]:
+                del self._waits[who]

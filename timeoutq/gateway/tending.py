@@ -1,0 +1,77 @@
+"""Cleans the queues that are worked on over HTTP: a worker in Python cleans its own queue, one with curl cannot.
+
+For a minute after the last work on a queue, and while anybody waits for its tasks, expired leases are taken back and
+due tasks made ready. Any number of cleaners may do so at once. This takes no connection that is blocked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from timeoutq import flows, retry, telling
+from timeoutq.cleaner import Cleaner
+from timeoutq.errors import TimeoutqError
+from timeoutq.gateway.problems import Problem
+from timeoutq.gateway.queues import Queues
+
+log = logging.getLogger(__name__)
+
+LOOK = 0.5
+"""Seconds after which a cleaner looks again whether something has become due earlier than it knew."""
+
+
+class Tending:
+    """The cleaners of one application."""
+
+    def __init__(self, queues: Queues, seconds: float, is_busy: Callable[[str], bool]) -> None:
+        self._queues = queues
+        self._seconds = seconds
+        self._is_busy = is_busy
+        self._worked: dict[str, float] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def worked(self, name: str, who: str) -> None:
+        """Note that `who` works on a queue."""
+        self._worked[name] = time.monotonic()
+        if name not in self._tasks:
+            self._tasks[name] = asyncio.create_task(self._tend(name, who), name=f"tending-{name}")
+
+    def tends(self, name: str) -> bool:
+        """Say whether a queue is cleaned now."""
+        return name in self._tasks
+
+    async def close(self) -> None:
+        """Clean no more."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _tend(self, name: str, who: str) -> None:
+        failures, told = 0, False
+        cleaners: list[Cleaner] = []
+        met: object = None
+        try:
+            while self._is_busy(name) or time.monotonic() < self._worked[name] + self._seconds:
+                try:
+                    queue = await self._queues.get(name, who)
+                    talks = queue.division.talks
+                    if met is not talks or not cleaners:
+                        met, cleaners = talks, [Cleaner(queue, longest=LOOK, talk=talk) for talk in talks]
+                    pause = min(await asyncio.gather(*(one.round() for one in cleaners)), default=LOOK)
+                    failures, told = 0, False
+                except (TimeoutqError, Problem) as error:
+                    if isinstance(error, TimeoutqError) and flows.is_final(error):
+                        return  # the requests themselves tell what is wrong
+                    failures += 1
+                    if not told:
+                        fields = {"queue": name, "error": str(error)}
+                        words = "cleaning of queue %s waits for the server: %s"
+                        telling.say(log, logging.WARNING, words, name, error, fields=fields)
+                    told, pause = True, retry.pause(failures)
+                await asyncio.sleep(max(0.001, min(pause, LOOK)))
+        finally:
+            del self._tasks[name]

@@ -1,0 +1,154 @@
+"""Whether a worker process is healthy: a decision from a few moments, without I/O and without a clock.
+
+The worker writes its `Signs` on a `Sheet` (`worker/vitals.py`), in memory that others can read while the worker's event
+loop is blocked. `responder.py` reads them when somebody asks the health port; in the supervisor, those of all
+processes. A worker is unhealthy when its claim loop, or its event loop, has not completed a turn in three leases though
+the server answers. A worker is healthy while it is idle, while its queue is paused, and while it waits for the server:
+to start it anew would mend nothing.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
+from enum import IntEnum
+from mmap import mmap
+
+LEASES = 3
+"""After so many leases without a turn, a loop counts as hung."""
+
+
+class Phase(IntEnum):
+    """What part of its life a worker is in."""
+
+    STARTING = 0
+    """It imports its handler, enters its lifespan, or looks for its queue."""
+    WORKING = 1
+    DRAINING = 2
+    """It was asked to stop, or has nothing more to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What a worker says of itself; moments by the monotonic clock, which is the same in all processes of a machine."""
+
+    phase: Phase = Phase.STARTING
+    lease: float = 0.0
+    """The shortest lease of its queues, seconds."""
+    looped: float = 0.0
+    """When the event loop has last turned."""
+    turned: float = 0.0
+    """When the claim loop has last completed a turn."""
+    answered: float = 0.0
+    """When the server has last answered the heartbeat, which has a connection of its own."""
+    away: bool = False
+    """Whether no server answers the claim loop, which knows this, and asks again and again."""
+    running: int = 0
+    """How many handlers run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is said of a worker."""
+
+    alive: bool
+    """No: the process is to be ended, and a new one started."""
+    ready: bool
+    """Yes: it works, or would if there were something to do."""
+    words: str
+
+
+def judge(signs: Signs, now: float) -> Verdict:
+    """Say whether a worker process is healthy; `now` is the monotonic clock."""
+    limit = LEASES * signs.lease
+    if signs.phase is Phase.STARTING:
+        return Verdict(True, False, "starting: the handler and the lifespan are not ready yet")
+    if now - signs.looped > limit:
+        return Verdict(
+            False, False,
+            f"the event loop has been blocked for {now - signs.looped:.1f} s, which is more than {LEASES} leases: the "
+            "log says by which handler; does an async def make a blocking call?",
+        )  # fmt: skip
+    if signs.phase is Phase.DRAINING:
+        return Verdict(True, False, f"draining: {_handlers(signs.running)}")
+    if signs.away:
+        return Verdict(True, True, "waiting for the server, which does not answer")
+    # the server answers if it has answered the heartbeat since, and not just at the time of the last turn
+    if now - signs.turned > limit and signs.answered > signs.turned + signs.lease:
+        return Verdict(
+            False, False,
+            f"the claim loop has not completed a turn for {now - signs.turned:.1f} s, which is more than {LEASES} "
+            "leases, though the server answers",
+        )  # fmt: skip
+    return Verdict(True, True, f"busy: {_handlers(signs.running)}" if signs.running else "idle")
+
+
+def worked_at(signs: Signs) -> float:
+    """Give when a process has last worked, by the monotonic clock; 0 if it has only begun to start."""
+    return 0.0 if signs.phase is Phase.STARTING else signs.looped
+
+
+def _handlers(running: int) -> str:
+    return "no handler runs" if not running else "1 handler runs" if running == 1 else f"{running} handlers run"
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """What a supervisor knows of its processes."""
+
+    processes: int
+    """How many there should be."""
+    lease: float
+    """The shortest lease of the queues, seconds."""
+    worked: float
+    """When a process has last worked, or the supervisor began; the monotonic clock."""
+    died: float
+    """When a process has last died; 0 if none has."""
+    stopping: bool = False
+
+
+def judge_all(crew: Crew, signs: Mapping[int, Signs], now: float) -> Verdict:
+    """Say whether a supervisor and its processes are healthy; `signs` are those of the processes that run, by pid."""
+    verdicts = {pid: judge(one, now) for pid, one in signs.items()}
+    hung = [f"process {pid}: {verdict.words}" for pid, verdict in verdicts.items() if not verdict.alive]
+    if hung:
+        return Verdict(False, False, "; ".join(hung[:3]))
+    there = f"{len(signs)} of {crew.processes} processes run"
+    if crew.stopping:
+        return Verdict(True, False, f"stopping: {there}")
+    working = any(one.phase is not Phase.STARTING for one in signs.values())
+    if not working and crew.died > crew.worked and now - crew.worked > LEASES * crew.lease:
+        return Verdict(
+            False, False,
+            f"no worker process has worked for {now - crew.worked:.1f} s: they die as soon as they are started; the "
+            "log says why",
+        )  # fmt: skip
+    ready = any(verdict.ready for verdict in verdicts.values())
+    return Verdict(True, ready, f"{there}: {', '.join(_kinds([one.words for one in verdicts.values()]))}")
+
+
+def _kinds(words: Sequence[str]) -> Sequence[str]:
+    short = [one.partition(":")[0].partition(",")[0] for one in words]
+    return [f"{short.count(one)} {one}" for one in dict.fromkeys(short)] or ["none yet"]
+
+
+class Sheet:
+    """Memory on which a worker process writes its signs, and from which others read them, at any moment."""
+
+    _FORM = struct.Struct("=7d")
+    SIZE = _FORM.size
+
+    def __init__(self, memory: bytearray | mmap | None = None, at: int = 0) -> None:
+        """Use this part of a memory that is all zeros; without one, memory of this process."""
+        self._memory = bytearray(self.SIZE) if memory is None else memory
+        self._at = at
+
+    def write(self, signs: Signs) -> None:
+        """Write all signs."""
+        self._FORM.pack_into(self._memory, self._at, *astuple(signs))
+
+    def read(self) -> Signs:
+        """Read what was written last; a sheet on which nothing was written is that of a worker that starts."""
+        phase, lease, looped, turned, answered, away, running = self._FORM.unpack_from(self._memory, self._at)
+        return Signs(Phase(int(phase)), lease, looped, turned, answered, bool(away), int(running))

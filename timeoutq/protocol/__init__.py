@@ -1,0 +1,16 @@
+"""The protocol: what travels between any client and the scripts, in one source, for clients in every language.
+
+The headers of the scripts are the source. `timeoutq protocol` writes them as `protocol.json`; PROTOCOL.md is the same
+for people.
+"""
+
+from timeoutq.protocol.document import document as document
+from timeoutq.protocol.document import headers as headers
+from timeoutq.protocol.document import markdown as markdown
+from timeoutq.protocol.grammar import BadHeader as BadHeader
+from timeoutq.protocol.grammar import Header as Header
+from timeoutq.protocol.grammar import parse as parse
+from timeoutq.protocol.judge import BadCall as BadCall
+from timeoutq.protocol.judge import BadReply as BadReply
+from timeoutq.protocol.judge import check_call as check_call
+from timeoutq.protocol.judge import check_reply as check_reply

@@ -1,0 +1,249 @@
+"""A report of a queue: pictures of a crawl in one file of HTML, which needs no network and runs no script.
+
+`timeoutq report` calls it. `gather` looks at the queue: it takes the snapshot that the dashboards draw, the history,
+and the kinds of failures. `page` makes the file of that, without any I/O.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from html import escape
+from typing import Literal
+
+from timeoutq import durations, replies
+from timeoutq.counts import Period
+from timeoutq.errors import InvalidInput
+from timeoutq.failures import FailureKind
+from timeoutq.failures.operations import KINDS
+from timeoutq.model import HostInfo
+from timeoutq.sending import ask
+from timeoutq.shards import AnyQueue
+from timeoutq.text import age, counted, safe
+from timeoutq.watch import charts
+from timeoutq.watch.snapshot import SILENT, Snapshot, snapshot
+
+ROWS = 20
+"""The most rows of a table."""
+HOSTS = 5000
+"""How many hosts the report looks at, at most; it shows those of them that were visited most."""
+HOST_PAGE = 500
+
+STYLE = (
+    charts.STYLE
+    + """
+:root { color-scheme: light dark; --ground: #fff; --ink: #1c1c1c; --soft: #595959; --rule: #ddd; }
+@media (prefers-color-scheme: dark) { :root { --ground: #161616; --ink: #ececec; --soft: #b0b0b0; --rule: #3a3a3a; } }
+body { margin: 0 auto; max-width: 76rem; padding: 1rem; background: var(--ground); color: var(--ink);
+  font: 15px/1.45 system-ui, sans-serif; }
+h1 { font-size: 1.5rem; margin: .2rem 0; overflow-wrap: anywhere; } h2 { font-size: 1.05rem; margin: 1.6rem 0 .4rem; }
+p { margin: .2rem 0; color: var(--soft); overflow-wrap: anywhere; }
+.pictures { columns: 2 28rem; column-gap: 2rem; } figure { break-inside: avoid; padding-bottom: .4rem; }
+.table { overflow-x: auto; } table { border-collapse: collapse; width: 100%; }
+th, td { text-align: left; vertical-align: top; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--rule);
+  overflow-wrap: anywhere; } th { color: var(--soft); font-weight: 600; } .when { white-space: nowrap; }
+th.n, td.n { text-align: right; white-space: nowrap; }
+.id { min-width: 12rem; } .words { min-width: 16rem; width: 60%; }
+figcaption { font-weight: 600; padding: .9rem 0 .2rem; }
+.counts { display: flex; flex-wrap: wrap; gap: .3rem 1.6rem; margin: .8rem 0; padding: 0; list-style: none; }
+.counts b { font-size: 1.3rem; display: block; } section, figure { margin: 0; min-width: 0; }
+@media print { body { max-width: none; } }
+"""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that a report tells of a queue."""
+
+    seen: Snapshot
+    minutes: Sequence[Period]
+    hours: Sequence[Period]
+    kinds: Sequence[FailureKind]
+    durations: Mapping[int, int]
+    """How many runs of handlers ended in each bucket of `durations.py`, in the last minutes with any run."""
+    hosts: Sequence[HostInfo]
+    """Of a polite queue: of the hosts that were looked at, those that were visited most."""
+    looked: int
+    """How many hosts were looked at for this."""
+
+
+def gather(queue: AnyQueue) -> Report:
+    """Look at a queue: counts and bounded pages only. Raises `Unavailable`, and what the parts of a look raise."""
+    seen = snapshot(queue, ROWS)
+    hosts: list[HostInfo] = []
+    if seen.stats.politeness is not None:
+        cursor: str | None = None
+        with suppress(InvalidInput):  # it is polite no more
+            while len(hosts) < HOSTS:
+                found = queue.hosts.list(cursor, HOST_PAGE)
+                hosts += found.hosts
+                if (cursor := found.cursor) is None:
+                    break
+    key = queue.talk.operations.key
+    spans = queue.run(ask(queue.talk, [("HGETALL", key("durations0")), ("HGETALL", key("durations1"))]))
+    flat = [replies.flat(span) for span in spans]
+    most = sorted(hosts, key=lambda host: (-host.visits, -host.waiting, host.host))
+    return Report(
+        seen, queue.history(by="minute"), queue.history(by="hour"), queue.failures.list(KINDS + 1),
+        durations.together(flat), most[: 4 * ROWS], len(hosts),
+    )  # fmt: skip
+
+
+def document(report: Report) -> dict[str, object]:
+    """Give the report as values for JSON, in which a program finds what the pictures show."""
+    seen = report.seen
+    return {
+        "queue": seen.queue,
+        "url": seen.url,
+        "at": seen.stats.now,
+        "stats": seen.stats,
+        "minutes": report.minutes,
+        "hours": report.hours,
+        "failures": report.kinds,
+        "durations": [
+            {"up_to": durations.bound(number), "count": count} for number, count in sorted(report.durations.items())
+        ],
+        "hosts": report.hosts,
+        "workers": seen.workers,
+        "errors": seen.errors,
+        "silent": seen.silent,
+    }
+
+
+def page(report: Report) -> str:
+    """Write the report as one file of HTML."""
+    seen = report.seen
+    allowed = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+    parts = [
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">',
+        f"<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'sha256-{allowed}'\">",
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        '<meta name="referrer" content="no-referrer">',
+        f"<title>{_safe(seen.queue)}: report</title><style>{STYLE}</style></head><body><main>",
+        f"<h1>Queue {_safe(seen.queue)}</h1>",
+        f"<p>{_moment(seen.stats.now)} UTC, {_safe(seen.url)}{_state(seen)}</p>",
+        _counts(seen),
+        f'<div class="pictures">{"".join(_pictures(report))}</div>',
+        _kinds(report.kinds),
+        _hosts(report),
+        _errors(seen),
+        _workers(seen),
+        "</main></body></html>\n",
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _safe(value: object, most: int | None = None) -> str:
+    return escape(safe(value, most), quote=True)
+
+
+def _moment(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def _state(seen: Snapshot) -> str:
+    words = [", paused"] if seen.stats.paused else []
+    words += [f"; {_safe(what)} did not answer: {_safe(why, 200)}" for what, why in seen.silent.items()]
+    return "".join(words)
+
+
+def _counts(seen: Snapshot) -> str:
+    stats = seen.stats
+    of = [("known", stats.known), *((name.replace("_", " "), getattr(stats, name)) for name in reversed(charts.STACK))]
+    items = "".join(f"<li><b>{count:,}</b>{name}</li>" for name, count in of if count or name != "waiting")
+    return f'<ul class="counts">{items}</ul>'
+
+
+def _pictures(report: Report) -> list[str]:
+    minutes, hours, stats = report.minutes, report.hours, report.seen.stats
+    found = [
+        _figure("Tasks by state, by the minute", charts.states(minutes, "minutes", stats)),
+        _figure("Tasks a second, by the minute", charts.rates(minutes, 60, "minute-rates", stats.now)),
+    ]
+    if len(hours) > 24:  # the minutes do not tell all
+        found.append(_figure("Tasks by state, by the hour", charts.states(hours, "hours", stats)))
+        found.append(_figure("Tasks a second, by the hour", charts.rates(hours, 3600, "hour-rates", stats.now)))
+    found.append(_figure("How long handlers ran, in the last minutes with any run", charts.durations(report.durations)))
+    kinds = [(kind.text, float(kind.count)) for kind in report.kinds]
+    left = len(kinds) - charts.ROWS
+    more = f"and {left:,} more kinds" if left > 0 else ""
+    found.append(_figure("Failures by kind", charts.bars("Failures by kind", kinds, "kinds", more)))
+    visits = [(host.host, float(host.visits)) for host in report.hosts if host.visits]
+    waiting = sorted(report.hosts, key=lambda host: -host.waiting)
+    waits = [(host.host, float(host.waiting)) for host in waiting if host.waiting]
+    for title, rows, name in (("Visits by host", visits, "visits"), ("Waiting tasks by host", waits, "waits")):
+        if rows:
+            found.append(_figure(title, charts.bars(title, rows, name)))
+    return found
+
+
+def _figure(title: str, picture: str) -> str:
+    return f"<figure><figcaption>{title}</figcaption>{picture}</figure>"
+
+
+Column = tuple[str, Literal["n", "when", "id", "words"]]
+"""A column of a table: what stands above it, and what stands in it: numbers, moments, ids, or words."""
+
+
+def _table(title: str, columns: Sequence[Column], rows: Sequence[Sequence[object]], below: str = "") -> str:
+    if not rows:
+        return ""
+    head = "".join(f'<th scope="col" class="{kind}">{name}</th>' for name, kind in columns)
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f'<td class="{kind}">{f"{cell:,}" if isinstance(cell, int) else _safe(cell, 300)}</td>'
+            for (_, kind), cell in zip(columns, row, strict=True)
+        )
+        + "</tr>"
+        for row in rows
+    )
+    said = f"<p>{below}</p>" if below else ""
+    return (
+        f"<section><h2>{title}</h2>"
+        f'<div class="table" tabindex="0" role="region" aria-label="{title}"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>{said}</section>"
+    )
+
+
+def _kinds(kinds: Sequence[FailureKind]) -> str:
+    rows = [(kind.count, kind.text, kind.task, _moment(kind.last)) for kind in kinds[:ROWS]]
+    below = f"and {len(kinds) - ROWS:,} more kinds" if len(kinds) > ROWS else ""
+    columns: list[Column] = [("tasks", "n"), ("error", "words"), ("last task", "id"), ("given up at, UTC", "when")]
+    return _table("Failures by kind", columns, rows, below)
+
+
+def _hosts(report: Report) -> str:
+    rows = [(host.host, host.visits, host.failures, host.waiting) for host in report.hosts[:ROWS]]
+    many = report.seen.stats.hosts
+    below = ""
+    if many > len(rows):
+        first = f"the first {report.looked:,} of " if many > report.looked else ""
+        below = f"the most visited of {first}{counted(many, 'host')}"
+    columns: list[Column] = [("host", "id"), ("visits", "n"), ("failures", "n"), ("waiting", "n")]
+    return _table("Hosts", columns, rows, below)
+
+
+def _errors(seen: Snapshot) -> str:
+    rows = [(_moment(one.at), one.task, one.error) for one in seen.errors]
+    return _table("Last errors", [("at, UTC", "when"), ("task", "id"), ("error", "words")], rows)
+
+
+def _workers(seen: Snapshot) -> str:
+    rows = [
+        (one.worker, one.held, one.acked, one.failed, _heard(seen.stats.now - one.beat)) for one in seen.workers[:ROWS]
+    ]
+    below = f"and {len(seen.workers) - ROWS:,} more" if len(seen.workers) > ROWS else ""
+    columns: list[Column] = [
+        ("worker", "id"), ("held", "n"), ("acked", "n"), ("failed", "n"), ("last sign of life", "when"),
+    ]  # fmt: skip
+    return _table("Workers", columns, rows, below)
+
+
+def _heard(ago: float) -> str:
+    return f"{age(max(0.0, ago))} ago" + (", gone" if ago > SILENT else "")

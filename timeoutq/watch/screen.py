@@ -1,0 +1,356 @@
+"""What the live dashboard shows and what its keys do: decisions, without any I/O.
+
+`Screen.press` takes a key and changes what is shown, or gives a wish that `hands.py` carries out. Lower-case keys look;
+upper-case keys act, and ask first. `panes.py` draws a screen, and `live.py` brings keys, wishes and answers together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from timeoutq.model import Entry, HostInfo, State
+from timeoutq.text import safe
+
+STATES = (State.FAILED, State.IN_PROGRESS, State.TODOS, State.WAITING, State.SCHEDULED, State.DONE)
+"""The lists of tasks, in the order in which left and right go through them."""
+
+LONGEST = 200
+"""The most characters of a filter."""
+
+BLOCKS: Mapping[str, tuple[float, str]] = {
+    "m": (600.0, "10 minutes"), "h": (3600.0, "an hour"), "d": (86400.0, "a day"),
+}  # fmt: skip
+"""The keys that answer the question for how long a host is blocked: seconds, and their words."""
+
+UNITS: Mapping[str, float] = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+"""The units of a length of time that is typed, in seconds."""
+
+LONGEST_LENGTH = 10
+"""The most characters of a length of time."""
+
+OVERVIEW, TASKS, TASK, HOSTS, QUEUES, HELP = "overview", "tasks", "task", "hosts", "queues", "help"
+
+
+def length(typed: str) -> float | None:
+    """Read a length of time, such as 90, 5m, 1.5h or 7d, seconds; None for what is none, or is 0."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)", typed)
+    return (float(found[1]) * UNITS[found[2]] or None) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the screen wants from the queue."""
+
+    what: str
+    """fetch: the rows of a list; explain: all about a task; queue: another queue; leave: nothing more; else a verb."""
+    target: str = ""
+    """The task, the host or the queue; of `fetch`, the view whose rows are wanted."""
+    state: State = State.FAILED
+    filter: str = ""
+    cursor: str | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a list: of a task, of a host, or of a queue."""
+
+    key: str
+    entry: Entry | HostInfo | Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The answer to `fetch`."""
+
+    view: str
+    state: State | None = None
+    filter: str = ""
+    rows: Sequence[Row] = ()
+    cursor: str | None = None
+    """Where the list goes on; None at its end."""
+    looked: int = 0
+    """How many entries were looked at to find these."""
+    begun: str | None = None
+    """The cursor that this page began with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question, and what is done if it is answered with yes."""
+
+    words: str
+    wish: Wish
+    lengths: bool = False
+    """Whether the answer is a length of time: a key of `BLOCKS`, or a number and a unit, such as 5m."""
+    typed: str = ""
+    """The length of time while it is typed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """What an upper-case key does."""
+
+    name: str
+    views: Sequence[str]
+    words: str
+    """The question, with `{}` where the target stands."""
+    states: Sequence[State] = ()
+    """In which lists of tasks it makes sense; empty for all."""
+
+
+VERBS: Mapping[str, Verb] = {
+    "R": Verb("retry", (TASKS, TASK), "Retry {}?", (State.FAILED,)),
+    "F": Verb("forget", (TASKS, TASK), "Forget {}, with all that is known of it?"),
+    "L": Verb("release", (TASKS, TASK), "Take {} from its worker and make it ready again?", (State.IN_PROGRESS,)),
+    "C": Verb("cancel", (TASKS, TASK), "Cancel {}?"),
+    "B": Verb("block", (HOSTS, TASKS, TASK), "Block host {} for"),
+    "U": Verb("unblock", (HOSTS, TASKS, TASK), "Unblock host {}?"),
+}
+"""The keys that act on a task or a host. P, which pauses and resumes the queue, works everywhere."""
+
+
+@dataclass(slots=True)
+class Screen:
+    """What is shown."""
+
+    queue: str
+    read_only: bool = False
+    view: str = OVERVIEW
+    state: State = State.FAILED
+    rows: Rows = field(default_factory=lambda: Rows(TASKS))
+    selected: str = ""
+    """The key of the selected row: it stays selected when rows come and go."""
+    filter: str = ""
+    typing: str | None = None
+    """The filter while it is typed."""
+    question: Question | None = None
+    task: str = ""
+    """The task that is shown in full."""
+    lines: Sequence[tuple[str, str]] = ()
+    """What is told of this task: words and their colour."""
+    top: int = 0
+    """The first line or row that is shown."""
+    height: int = 10
+    """How many lines there is room for."""
+    said: tuple[str, str] = ("", "")
+    """What the last act has given, and its colour."""
+    paused: bool = False
+    host_of: str = ""
+    """The host of the task that is shown in full."""
+    trail: list[str] = field(default_factory=list[str])
+    """The views from which a task or the help was opened: where the key that closes them leads."""
+
+    def press(self, key: str) -> Wish | None:
+        """Take a key; give what it wants from the queue."""
+        if self.question is not None:
+            return self._answer(key)
+        if self.typing is not None:
+            return self._type(key)
+        if key in "qQ":
+            return Wish("leave")
+        if key in MOVES:
+            return self._move(key)
+        self.said = ("", "")
+        if key == "esc":
+            self._go_back()
+            return None
+        if key in LOOKS:
+            return self._look(key)
+        if key == "P":
+            verb = "resume" if self.paused else "pause"
+            self._ask(Question(f"{verb.capitalize()} queue {safe(self.queue, 40)}?", Wish(verb, self.queue)))
+            return None
+        self._act(key)
+        return None
+
+    def show(self, found: Rows) -> None:
+        """Take the rows that were fetched, if they are still wanted."""
+        if found.view == self.view and (
+            found.view != TASKS or (found.state, found.filter) == (self.state, self.filter)
+        ):
+            before = self.at
+            self.rows = found
+            if not any(row.key == self.selected for row in found.rows):
+                # the row has gone: the one that now stands in its place is selected
+                self.selected = found.rows[min(before, len(found.rows) - 1)].key if found.rows else ""
+            self._keep_in_sight()
+
+    def explain(self, task: str, lines: Sequence[tuple[str, str]], host: str) -> None:
+        """Take what was told of a task."""
+        if self.view == TASK and task == self.task:
+            self.lines, self.host_of = lines, host
+            self.top = min(self.top, max(0, len(lines) - self.height))
+
+    def say(self, words: str, *, failed: bool = False) -> None:
+        """Take what an act has given."""
+        self.said = (words, "bold red" if failed else "green")
+
+    @property
+    def at(self) -> int:
+        """The place of the selected row."""
+        return next((i for i, row in enumerate(self.rows.rows) if row.key == self.selected), 0)
+
+    @property
+    def wish(self) -> Wish | None:
+        """What this view needs from the queue to be fresh; None if it needs nothing, or shows a later page."""
+        if self.view == TASK:
+            return Wish("explain", self.task)
+        if self.view in (TASKS, HOSTS) and self.rows.begun is None:
+            return self._fetch()
+        return None
+
+    def _fetch(self, cursor: str | None = None) -> Wish:
+        return Wish("fetch", self.view, self.state, self.filter if self.view == TASKS else "", cursor)
+
+    def _open(self, view: str) -> Wish | None:
+        if view not in (TASK, HELP):
+            self.trail.clear()
+        elif view != self.view:
+            self.trail.append(self.view)
+        self.view, self.top = view, 0
+        if view in (TASKS, HOSTS, QUEUES):
+            self.rows, self.selected = Rows(view, self.state), ""
+            return self._fetch()
+        return None
+
+    def _go_back(self) -> None:
+        if self.view in (TASK, HELP):
+            self.view, self.top = self.trail.pop() if self.trail else OVERVIEW, 0
+            self._keep_in_sight()
+        elif self.view == TASKS and self.filter:
+            self.filter = ""
+        else:
+            self._open(OVERVIEW)
+
+    def _look(self, key: str) -> Wish | None:
+        views = {"o": OVERVIEW, "t": TASKS, "h": HOSTS, "c": QUEUES, "?": HELP}
+        if key in views:
+            return self._open(views[key])
+        if key == "/":
+            opened = self._open(TASKS) if self.view != TASKS else None
+            self.typing = self.filter
+            return opened
+        if key == "n" and self.view in (TASKS, HOSTS):
+            if self.rows.cursor is None:
+                self.said = ("this is the last page", "")
+                return None
+            return self._fetch(self.rows.cursor)
+        if key == "g" and self.view in (TASKS, HOSTS):
+            return self._open(self.view)
+        if not self.selected and self.view != TASK:
+            return None
+        if key in ("enter", "w") and self.view == TASKS:
+            self.task, self.lines, self.host_of = self.selected, (), ""
+            self._open(TASK)
+            return Wish("explain", self.task)
+        if key == "enter" and self.view == QUEUES:
+            return Wish("queue", self.selected)
+        return None
+
+    def _move(self, key: str) -> Wish | None:
+        if key in ("left", "right"):
+            if self.view != TASKS:
+                return None
+            step = 1 if key == "right" else -1
+            self.state = STATES[(STATES.index(self.state) + step) % len(STATES)]
+            return self._open(TASKS)
+        steps = {"up": -1, "k": -1, "down": 1, "j": 1, "page up": -self.height, "page down": self.height,
+                 "home": -(10**9), "end": 10**9}  # fmt: skip
+        if self.view in (TASK, HELP):
+            most = max(0, len(self.lines) - self.height) if self.view == TASK else 100
+            self.top = min(max(0, self.top + steps[key]), most)
+        elif self.rows.rows and self.view in (TASKS, HOSTS, QUEUES):
+            at = min(max(0, self.at + steps[key]), len(self.rows.rows) - 1)
+            self.selected = self.rows.rows[at].key
+            self._keep_in_sight()
+        return None
+
+    def _keep_in_sight(self) -> None:
+        if self.view in (TASKS, HOSTS, QUEUES):
+            self.top = min(max(self.top, self.at - self.height + 1), self.at)
+
+    def _act(self, key: str) -> None:
+        verb = VERBS.get(key)
+        if verb is None:
+            return
+        if self.view not in verb.views:
+            where = "h shows hosts" if verb.views[0] == HOSTS else "t shows tasks"
+            self.said = (f"{key} needs a selected row: {where}", "")
+            return
+        if verb.states and self.view == TASKS and self.state not in verb.states:
+            self.said = (f"{verb.name}: only for tasks in {verb.states[0].value}", "")
+            return
+        target = self.task if self.view == TASK else self.selected
+        if verb.name in ("block", "unblock") and self.view == TASK:
+            target = self.host_of
+        elif verb.name in ("block", "unblock") and self.view == TASKS:
+            self.said = (f"{key} blocks the host of a task that is open (enter), or one of the hosts (h)", "")
+            return
+        if not target:
+            self.said = ("nothing is selected", "")
+            return
+        words = verb.words.format(safe(target, 60))
+        self._ask(Question(words, Wish(verb.name, target), lengths=verb.name == "block"))
+
+    def _ask(self, question: Question) -> None:
+        if self.read_only:
+            self.say("this dashboard only looks: start it without --read-only", failed=True)
+        else:
+            self.question = question
+
+    def _answer(self, key: str) -> Wish | None:
+        question, self.question = self.question, None
+        assert question is not None, "the caller has asked"
+        if question.lengths:
+            return self._take_length(question, key)
+        if key in ("y", "Y"):
+            return question.wish
+        self.said = ("nothing was done", "")
+        return None
+
+    def _take_length(self, question: Question, key: str) -> Wish | None:
+        typed = question.typed
+        if not typed and key in BLOCKS:
+            return replace(question.wish, seconds=BLOCKS[key][0])
+        if key in "0123456789" or (typed and (key == "." or key in UNITS)):
+            self.question = replace(question, typed=(typed + key)[:LONGEST_LENGTH])
+        elif typed and key == "backspace":
+            self.question = replace(question, typed=typed[:-1])
+        elif typed and key == "enter":
+            if seconds := length(typed):
+                return replace(question.wish, seconds=seconds)
+            self.question = replace(question, typed="")
+        else:
+            self.said = ("nothing was done", "")
+        return None
+
+    def _type(self, key: str) -> Wish | None:
+        assert self.typing is not None, "the caller has asked"
+        if key == "enter":
+            self.filter, self.typing = self.typing, None
+            return self._open(TASKS)
+        if key == "esc":
+            self.typing = None
+        elif key == "backspace":
+            self.typing = self.typing[:-1]
+        elif len(key) == 1 and len(self.typing) < LONGEST:
+            self.typing += key
+        return None
+
+
+MOVES = ("up", "down", "left", "right", "page up", "page down", "home", "end", "j", "k")
+LOOKS = ("o", "t", "h", "c", "?", "/", "n", "g", "w", "enter", "tab")
+
+KEYS: Sequence[tuple[str, str]] = (
+    ("o", "the overview"), ("t", "the tasks; left and right go through the states"),
+    ("h", "the hosts of a polite queue"), ("c", "change to another queue"), ("up down j k", "select a row"),
+    ("enter or w", "all about a task: why it is not running, its error, its traceback"),
+    ("/", "show only tasks with this text in their id, error or holder"),
+    ("n  g", "the next page; back to the first page"), ("esc", "back"), ("?", "this help"), ("q", "leave"),
+    ("R", "retry a failed task"), ("F", "forget a task"), ("L", "release: take a task from its worker"),
+    ("C", "cancel a task"), ("P", "pause or resume the queue"), ("B  U", "block or unblock a host"),
+)  # fmt: skip
+"""What each key does, in the words of the help."""
