@@ -54,9 +54,17 @@ slower tier."""
 
 
 SLOWER = (
-    "demo/test_demo_hostile.py", "demo/test_demo_warc.py", "faces/test_cli_patience.py",
-    "servers/test_embedded_cluster.py", "worker/test_heavy.py", "worker/test_long_acks.py", "worker/test_loopwatch.py",
-    "worker/test_worker_forks.py",
+    "core/test_results_walk.py", "demo/test_demo.py", "demo/test_demo_hostile.py", "demo/test_demo_hosts.py",
+    "demo/test_demo_seeds.py", "demo/test_demo_warc.py", "faces/test_cli_patience.py",
+    "faces/test_core_on_fakeredis.py", "faces/test_hostile_arguments.py", "faces/test_odd_values.py",
+    "faces/test_serving.py", "faces/test_testing_run.py", "functions/test_app_workers.py",
+    "functions/test_calls_under_load.py", "functions/test_from_rq.py", "functions/test_from_rq_scheduler.py",
+    "hosts/test_depth.py", "schedules/test_schedules_on_servers.py", "scrapy/test_mapping.py",
+    "servers/test_cluster.py", "servers/test_core_servers.py", "servers/test_embedded_cluster.py",
+    "servers/test_replicas.py", "servers/test_rights_sweep.py", "shards/test_sharded_worker_processes.py",
+    "worker/test_handler_shapes.py", "worker/test_heavy.py", "worker/test_lanes_processes.py",
+    "worker/test_long_acks.py", "worker/test_loopwatch.py", "worker/test_supervisor.py", "worker/test_systemd.py",
+    "worker/test_worker_forks.py", "worker/test_worker_stuck.py",
 )  # fmt: skip
 """Files whose tests wait for long, and try what few changes can break: all of them belong to the slower tier."""
 
