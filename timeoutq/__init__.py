@@ -24,7 +24,7 @@ begins with what it is for.
 
     words        errors exit_codes model counts standing arguments text telling retry tracebacks durations
     a verb       scripts calls replies operations confirming rights
-    the server   address troubles deadlines patience names connection wire link cluster embedded
+    the server   address troubles deadlines patience names connection wire link memory cluster embedded
                  embedded_cluster
     a call       sending flows reads division repairs why rooms hosts results schedules batches events failures
                  methods heartbeat keeper client

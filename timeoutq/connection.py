@@ -121,9 +121,9 @@ class Server:
             connection = getattr(module, self._given.connection)
             settings: Mapping[str, Any] = self._given.settings
         else:
+            if self.in_memory:
+                return self._fake(asynchronous, options["retry"])
             given = self._pool.connection_class
-            if "fakeredis" in given.__module__:
-                return self._fake(asynchronous)
             connection = getattr(module, given.__name__, given)
             settings = self._plain()
         connection = names.FINDING.get(connection, connection)
@@ -158,11 +158,16 @@ class Server:
             or (name.startswith("ssl_") and (value or "ocsp" not in name))
         }
 
-    def _fake(self, asynchronous: bool) -> Any:
+    def _fake(self, asynchronous: bool, retry: Any) -> Any:
         import fakeredis
 
-        server = self._kwargs["server"]
-        return fakeredis.FakeAsyncRedis(server=server) if asynchronous else fakeredis.FakeRedis(server=server)
+        kind: Any = fakeredis.FakeAsyncRedis if asynchronous else fakeredis.FakeRedis
+        return kind(server=self._kwargs["server"], retry=retry, socket_timeout=None)
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the caller's client is one of fakeredis: its connections are no sockets."""
+        return self._pool is not None and "fakeredis" in self._pool.connection_class.__module__
 
     @property
     def service(self) -> str | None:

@@ -180,8 +180,7 @@ class Link:
 
     def _carry(self, connection: Any, packed: Sequence[bytes], size: int) -> float:
         # a socket's timeout covers all bytes of one call, so each call gets only one slice
-        # the socket of fakeredis has no timeout
-        set_timeout: Callable[[float], None] = getattr(connection._sock, "settimeout", lambda _: None)
+        set_timeout: Callable[[float], None] = connection._sock.settimeout
         _keep_little_unsent(connection._sock)
         set_timeout(self._patience + LEAP)
         for piece in _slices(packed):
@@ -238,7 +237,7 @@ class Link:
                     replies.append(connection.read_response())
                 except ResponseError as error:
                     replies.append(error)
-            return _heard(replies)
+            return heard(replies)
         except BaseException as error:
             try:
                 _not_taken_away(connection, error)
@@ -251,7 +250,7 @@ class Link:
     def wait_alarm(self, key: str, last: bytes, seconds: float) -> bytes:
         """Wait until a client sounds the alarm after `last`, at most as long as for the bell; give the newest sound."""
         seconds = min(seconds, self._bell_wait)  # the connection gives up a little later
-        return _newest(self._blocking().execute_command(*_alarm(key, last, seconds)), last)
+        return newest_sound(self._blocking().execute_command(*_alarm(key, last, seconds)), last)
 
     def at(self, where: object) -> Self:
         """Give the link to a place in a cluster; this server is alone, and all is here."""
@@ -281,7 +280,8 @@ def _wait(key: str, seconds: float) -> Command:
     return ("BLPOP", key, f"{max(0.001, seconds):.3f}")
 
 
-def _heard(replies: list[Any]) -> list[Any]:
+def heard(replies: list[Any]) -> list[Any]:
+    """Give the replies to a wait and to the commands behind it; if all are errors, raise the first."""
     # a wait that was refused does not keep the server from the commands behind it
     if all(isinstance(reply, BaseException) for reply in replies):
         raise replies[0]
@@ -292,7 +292,8 @@ def _alarm(key: str, last: bytes, seconds: float) -> Command:
     return ("XREAD", "COUNT", 1, "BLOCK", max(1, int(seconds * 1000)), "STREAMS", key, last)
 
 
-def _newest(reply: Any, last: bytes) -> bytes:
+def newest_sound(reply: Any, last: bytes) -> bytes:
+    """Give the newest entry of the alarm in the reply of XREAD; `last` if nothing came."""
     # RESP3 gives streams by name, RESP2 a list of pairs
     if not reply:
         return last
@@ -300,9 +301,8 @@ def _newest(reply: Any, last: bytes) -> bytes:
     return cast("bytes", sounds[-1][0])
 
 
-async def _heeding(answer: Awaitable[T]) -> T:
-    # redis-py swallows some cancellations, or turns them into errors of the network: a task that was cancelled during
-    # the wait must not go on as if nothing had happened
+async def heeding(answer: Awaitable[T]) -> T:
+    """Wait for an answer. A task that is cancelled meanwhile ends, even if redis-py swallows the cancellation."""
     task = asyncio.current_task()
     before = 0 if task is None else task.cancelling()
     try:
@@ -325,7 +325,7 @@ async def _leaving(answer: Awaitable[T]) -> T:
 
 
 def _patient(connection: Any, kind: type[P]) -> P | None:
-    # connections of fakeredis have parsers of their own
+    # a connection class of the caller's may have a parser of its own
     parser: object = getattr(connection, "_parser", None)
     return parser if isinstance(parser, kind) else None
 
@@ -382,18 +382,18 @@ class AsyncLink:
         road = self._free[-1] if self._free else NO_ROAD
         connection, wire = road
         if wire is None or not wire.quiet or not connection.is_connected:
-            return await _heeding(self._exchange(commands))
+            return await heeding(self._exchange(commands))
         packed = _pack(connection, commands)
         self._free.pop()
         if sum(map(len, packed)) > SLICE:
-            return await _heeding(self._exchange(commands, road, packed))
+            return await heeding(self._exchange(commands, road, packed))
         try:
             replies = await wire.ask(packed, len(commands))
         except BaseException:
             await self._drop(connection)
             raise
         if len(replies) < len(commands) or any(map(_is_odd, replies)):
-            return await _heeding(self._exchange(commands, road, packed, replies))
+            return await heeding(self._exchange(commands, road, packed, replies))
         self._free.append(road)
         return list(map(self._read, commands, replies))
 
@@ -472,21 +472,16 @@ class AsyncLink:
             return [error] * len(parts)
 
     async def _carry(self, connection: Any, packed: Sequence[bytes], size: int, alarm: asyncio.Timeout) -> float:
-        road: Any = getattr(connection._writer, "transport", None)
-        plug = road and road.get_extra_info("socket")
-        if plug is None:
-            road = None  # fakeredis has no transport, or one without a socket, which cannot be set or aborted
-        else:
-            _keep_little_unsent(plug)
-            # a piece is sent when the kernel has all of it
-            road.set_write_buffer_limits(high=1, low=0)
+        road: asyncio.WriteTransport = connection._writer.transport
+        _keep_little_unsent(road.get_extra_info("socket"))
+        # a piece is sent when the kernel has all of it
+        road.set_write_buffer_limits(high=1, low=0)
         try:
             for piece in _slices(packed):
                 alarm.reschedule(_from_now(self._patience + LEAP))
                 await connection.send_packed_command((piece,))
         except BaseException:
-            if road is not None:
-                road.abort()  # one that is only closed would go on to send what it has
+            road.abort()  # one that is only closed would go on to send what it has
             raise
         # bytes that a buffer has taken may still be on their way to the server
         return _from_now(self._patience + size / SLOWEST)
@@ -535,7 +530,7 @@ class AsyncLink:
         ended. An error of the server stands in the place of its reply; if there are errors only, the first is raised.
         """
         async with asyncio.timeout(seconds + self._patience * (1 + len(then))):
-            return await _heeding(self._hear((_wait(key, seconds), *then)))
+            return await heeding(self._hear((_wait(key, seconds), *then)))
 
     async def _hear(self, commands: Sequence[Command]) -> list[Any]:
         # the connection itself, without redis-py's client: each turn of the loop between stroke and claim counts
@@ -555,7 +550,7 @@ class AsyncLink:
                     replies.append(await connection.read_response())
                 except ResponseError as error:
                     replies.append(error)
-            _heard(replies)
+            heard(replies)
         except BaseException:
             await connection.disconnect(nowait=True)
             await pool.release(connection)
@@ -571,7 +566,7 @@ class AsyncLink:
     async def wait_alarm(self, key: str, last: bytes, seconds: float) -> bytes:
         """Wait until a client sounds the alarm after `last`, at most as long as for the bell; give the newest sound."""
         seconds = min(seconds, self._bell_wait)  # the connection gives up a little later
-        return _newest(await _leaving(self._blocking().execute_command(*_alarm(key, last, seconds))), last)
+        return newest_sound(await _leaving(self._blocking().execute_command(*_alarm(key, last, seconds))), last)
 
     def at(self, where: object) -> Self:
         """Give the link to a place in a cluster; this server is alone, and all is here."""

@@ -58,7 +58,7 @@ class Wire(asyncio.Protocol):
 
     @classmethod
     def over(cls, connection: Any, patience: float) -> Self | None:
-        """Give a new connection a wire; None without a transport (fakeredis) or without hiredis.
+        """Give a new connection a wire; None without a transport or without hiredis.
 
         `_writer`, `_parser` and its `_reader` are redis-py's own business, and have these names from 5.3 to 8.1. Where
         something has another name, or lacks what a wire calls, there is no wire, and redis-py reads by itself.

@@ -35,7 +35,7 @@ from timeoutq import (
     sending,
 )
 from timeoutq.confirming import Durable
-from timeoutq.link import Link
+from timeoutq.memory import MemoryLink
 from timeoutq.model import HostRecord, Outcome, Record
 from timeoutq.sending import Flow, ServerClock, Sleep, Talk, settle
 from timeoutq.testing import Clock, FakeQueue, fake_async_queue, fake_queue, fake_sharded_queue
@@ -67,14 +67,14 @@ def names() -> dict[Any, str]:
 def flushes(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """What goes to the server, a list for each flush: names of scripts, `WAIT 1`, and other commands."""
     sent: list[list[str]] = []
-    plain = Link.send
+    plain = MemoryLink.send
 
-    def send(link: Link, commands: Any) -> list[Any]:
+    def send(link: MemoryLink, commands: Any) -> list[Any]:
         words = [names()[one[1]] if one[0] == b"EVALSHA" else str(one[0]) for one in commands]
         sent.append([f"WAIT {one[1]}" if word == "WAIT" else word for word, one in zip(words, commands, strict=True)])
         return plain(link, commands)
 
-    monkeypatch.setattr(Link, "send", send)
+    monkeypatch.setattr(MemoryLink, "send", send)
     return sent
 
 

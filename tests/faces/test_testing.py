@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
 import sys
 import time
 from typing import Any
@@ -169,6 +171,44 @@ def test_without_fakeredis_the_extra_is_named(missing: str, monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(MissingExtra, match=r"pip install 'timeoutq\[testing\]'"):
         fake_queue()
+
+
+UNFIT = {
+    "too old": ("import importlib.metadata as m; m.version = lambda name: '2.39.0'", "fakeredis 2.39.0 is too old"),
+    "without a hook": (
+        "from fakeredis.commands_mixins.scripting_mixin import ScriptingCommandsMixin as s; del s._get_server_runtime",
+        "has changed inside, and cannot be given redis.sha1hex",
+    ),
+    "with a hook that nothing calls": (
+        "from fakeredis._socket import FakeSocket as s; s.time = lambda socket: [b'1', b'2']",
+        "has changed inside: what timeoutq.testing does for the command TIME has no effect",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", UNFIT)
+def test_a_fakeredis_that_cannot_be_taught_is_refused_with_the_versions_that_work(change: str) -> None:
+    line, refusal = UNFIT[change]
+    code = f"{line}; from timeoutq.testing import fake_queue; fake_queue()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    (said,) = [one for one in done.stderr.splitlines() if "MissingExtra" in one]
+    assert refusal in said
+    assert "pip install 'fakeredis[lua]>=2.40.0,<=2.41.0'" in said
+
+
+async def test_a_claim_that_is_given_up_at_any_turn_takes_no_task_and_no_stroke_of_the_bell() -> None:
+    async with fake_async_queue() as queue:
+        for turns in range(60):
+            waiting = asyncio.create_task(queue.claim(wait=60))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.wait([waiting], timeout=10)
+            assert waiting.cancelled()
+            heard = asyncio.create_task(queue.claim(wait=60))
+            await asyncio.sleep(0)
+            await queue.put(f"task {turns}")
+            assert [lease.task for lease in await heard] == [f"task {turns}"]
 
 
 def test_bad_settings_are_refused_as_by_queue() -> None:

@@ -16,7 +16,7 @@ PACKAGE = Path(timeoutq.__file__).parent
 ORDER = [
     "errors", "exit_codes", "model", "counts", "standing", "arguments", "text", "telling", "retry", "tracebacks",
     "durations", "scripts", "calls", "replies", "operations", "confirming", "rights", "address", "troubles",
-    "deadlines", "patience", "names", "connection", "wire", "link", "cluster", "embedded", "embedded_cluster",
+    "deadlines", "patience", "names", "connection", "wire", "link", "memory", "cluster", "embedded", "embedded_cluster",
     "sending", "flows", "reads", "division", "repairs", "why", "rooms", "hosts", "results", "schedules", "batches",
     "events", "failures", "methods", "heartbeat", "keeper", "client", "machine", "handlers", "found", "lifespan",
     "files", "signals", "unending", "forks", "loopwatch", "cleaner", "refusals", "health", "worker", "endings",
@@ -277,8 +277,9 @@ def test_the_map_for_contributors_is_that_of_today() -> None:
 
 
 def test_only_the_links_speak_to_redis_py() -> None:
+    speakers = ("troubles", "patience", "names", "connection", "wire", "link", "memory", "cluster", "testing")
     for module in ORDER:
-        if module not in ("troubles", "patience", "names", "connection", "wire", "link", "cluster", "testing"):
+        if module not in speakers:
             for path in files(module):
                 text = path.read_text("utf-8")
                 assert not re.search(r"^\s*(import|from) redis", text, re.MULTILINE), path
@@ -347,8 +348,9 @@ def test_no_function_is_longer_than_70_lines_and_no_file_longer_than_600() -> No
 
 
 def test_only_the_drivers_of_flows_call_the_links() -> None:
+    links = [PACKAGE / "link.py", PACKAGE / "memory.py", PACKAGE / "cluster.py"]
     for path in PACKAGE.rglob("*.py"):
-        if path not in (PACKAGE / "link.py", PACKAGE / "cluster.py", PACKAGE / "client" / "driving.py"):
+        if path not in (*links, PACKAGE / "client" / "driving.py"):
             text = path.read_text("utf-8")
             assert not re.search(r"timeoutq\.link\b|import .*\blink\b|\b_link\(|\.wait_(bell|alarm)\(", text), path
 

@@ -20,6 +20,7 @@ from timeoutq.connection import Server
 from timeoutq.errors import TimeoutqError
 from timeoutq.keeper import AsyncKeeper, Keeper, Keepers
 from timeoutq.link import AsyncLink, Link
+from timeoutq.memory import AsyncMemoryLink, MemoryLink
 from timeoutq.methods import Claim
 from timeoutq.model import Lease
 from timeoutq.results.waiting import AsyncWaits, Waits
@@ -93,7 +94,7 @@ class Driver(Face):
 
     def _new_link(self, server: Server, known: cluster.Map | None = None) -> Link | ClusterLink:
         if not server.nodes:
-            return Link(server, BELL_WAIT)
+            return MemoryLink(server, BELL_WAIT) if server.in_memory else Link(server, BELL_WAIT)
         return ClusterLink(cluster.Nodes(server, BELL_WAIT, known), slot_of(self.name), self._moved)
 
     def _moved(self, slot: int) -> None:
@@ -211,7 +212,7 @@ class AsyncDriver(Face):
 
     def _new_link(self, server: Server, known: cluster.Map | None = None) -> AsyncLink | AsyncClusterLink:
         if not server.nodes:
-            return AsyncLink(server, BELL_WAIT)
+            return AsyncMemoryLink(server, BELL_WAIT) if server.in_memory else AsyncLink(server, BELL_WAIT)
         return AsyncClusterLink(cluster.AsyncNodes(server, BELL_WAIT, known), slot_of(self.name), self._moved)
 
     def _moved(self, slot: int) -> None:

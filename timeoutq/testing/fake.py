@@ -19,7 +19,10 @@ import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
+from importlib.metadata import version
+from types import SimpleNamespace
 from typing import Any
 
 from timeoutq import arguments
@@ -174,18 +177,25 @@ def _client(clock: Clock) -> Any:
 
 def _fake_server(clock: Clock) -> Any:
     try:
-        fakeredis = import_module("fakeredis")
+        import_module("fakeredis")
         import_module("lupa")
     except ImportError as error:
         raise MissingExtra(
             f"timeoutq.testing needs fakeredis with Lua ({error.name} is missing): pip install 'timeoutq[testing]'"
         ) from error
-    servers = import_module("fakeredis.commands_mixins.server_mixin").ServerCommandsMixin
-    _teach_time(servers)
-    _teach_wait(servers, import_module("fakeredis._command_args_parsing").Int)
-    _teach_sha1hex(import_module("fakeredis.commands_mixins.scripting_mixin").ScriptingCommandsMixin)
-    _teach_hanging_up(import_module("fakeredis.aioredis"))
-    server = fakeredis.FakeServer()
+    _teach()
+    return _server_of(clock)
+
+
+# ---- All that timeoutq changes inside fakeredis stands below: there is no public way. Servers without a clock of this
+# ---- module go on as before.
+
+OLDEST, NEWEST = "2.40.0", "2.41.0"
+"""The versions of fakeredis that have been tried."""
+
+
+def _server_of(clock: Any) -> Any:
+    server = import_module("fakeredis").FakeServer()
     plain: Any = server.dbs[0].__class__
 
     class Database(plain):  # type: ignore[misc]  # the class is only known at run time: fakeredis has moved it before
@@ -193,7 +203,7 @@ def _fake_server(clock: Clock) -> Any:
 
         @property
         def time(self) -> float:
-            return clock.now
+            return float(clock.now)
 
         @time.setter
         def time(self, now: float) -> None:
@@ -204,11 +214,49 @@ def _fake_server(clock: Clock) -> Any:
     return server
 
 
-def _teach_time(commands: Any) -> None:
-    # a change to fakeredis itself: TIME asks the server for our clock; on a server without one it works as before
+@cache
+def _teach() -> None:
+    """Teach fakeredis what the scripts need. Raises `MissingExtra` if this version is too old, or cannot be taught."""
+    found = version("fakeredis")
+    if _release(found) < _release(OLDEST):
+        raise _unfit(found, "is too old")
+    for what, lesson in _LESSONS.items():
+        try:
+            lesson()
+        except Exception as error:
+            raise _unfit(found, f"has changed inside, and cannot be given {what} ({error!r:.200})") from error
+    for what in _without_effect():
+        raise _unfit(found, f"has changed inside: what timeoutq.testing does for {what} has no effect")
+
+
+def _release(found: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in found.split(".")[:2])
+
+
+def _unfit(found: str, why: str) -> MissingExtra:
+    tried = f"fakeredis[lua]>={OLDEST},<={NEWEST}"
+    return MissingExtra(f"fakeredis {found} {why}. Versions {OLDEST} to {NEWEST} work: pip install '{tried}'")
+
+
+def _without_effect() -> list[str]:
+    """Use a server as the scripts do, and name what does not work: fakeredis may no longer call what was changed."""
+    clock = SimpleNamespace(now=START, now_us=round(START * 1e6), replicas=3)
+    client: Any = import_module("fakeredis").FakeRedis(server=_server_of(clock))
+    client.set("key", "value", px=1000)
+    works = {
+        "the command TIME": client.time()[0] == START,
+        "WAIT": client.execute_command("WAIT", 1, 0) == clock.replicas,
+        "redis.sha1hex": client.eval("return redis.sha1hex('')", 0) == _sha1hex(b""),
+    }
+    clock.now += 1.001
+    works["keys that expire"] = client.get("key") is None
+    return [what for what, is_right in works.items() if not is_right]
+
+
+def _teach_time() -> None:
+    # TIME asks the server for our clock; on a server without one it works as before
+    commands: Any = import_module("fakeredis.commands_mixins.server_mixin").ServerCommandsMixin
     plain = commands.time
-    if getattr(plain, _MARK, False):
-        return
 
     def time(socket: Any) -> Any:
         clock: Clock | None = getattr(socket._server, _MARK, None)
@@ -217,33 +265,31 @@ def _teach_time(commands: Any) -> None:
         seconds, micros = divmod(clock.now_us, 1_000_000)
         return [b"%d" % seconds, b"%d" % micros]
 
-    setattr(time, _MARK, True)
     commands.time = time
 
 
-def _teach_wait(servers: Any, number: Any) -> None:
-    # fakeredis has no WAIT: a server without our clock goes on refusing this command by its name
+def _teach_wait() -> None:
+    # a server without our clock goes on refusing this command by its name
     words = import_module("fakeredis._commands")
     if "wait" in words.SUPPORTED_COMMANDS:
         return
+    number = import_module("fakeredis._command_args_parsing").Int
+    refusal = import_module("fakeredis._helpers").SimpleError
 
     @words.command(name="WAIT", fixed=(number, number))  # type: ignore[untyped-decorator]  # fakeredis' own
     def timeoutq_wait(socket: Any, replicas: int, ms: int) -> int:
         clock: Clock | None = getattr(socket._server, _MARK, None)
         if clock is None:
-            raise import_module("fakeredis._helpers").SimpleError(
-                "ERR unknown command 'WAIT', with args beginning with: "
-            )
+            raise refusal("ERR unknown command 'WAIT', with args beginning with: ")
         return clock.replicas
 
-    servers.timeoutq_wait = timeoutq_wait
+    import_module("fakeredis.commands_mixins.server_mixin").ServerCommandsMixin.timeoutq_wait = timeoutq_wait
 
 
-def _teach_sha1hex(scripting: Any) -> None:
-    # a real server's Lua has redis.sha1hex, fakeredis' Lua does not: it is added on servers with our clock
+def _teach_sha1hex() -> None:
+    # a real server's Lua has redis.sha1hex, fakeredis' Lua for scripts does not: it is added on servers with our clock
+    scripting: Any = import_module("fakeredis.commands_mixins.scripting_mixin").ScriptingCommandsMixin
     plain = scripting._get_server_runtime
-    if getattr(plain, _MARK, False):
-        return
 
     def runtime(socket: Any, server: Any) -> Any:
         lua = plain(socket, server)
@@ -251,34 +297,10 @@ def _teach_sha1hex(scripting: Any) -> None:
             lua.globals()[b"redis"][b"sha1hex"] = _sha1hex
         return lua
 
-    setattr(runtime, _MARK, True)
     scripting._get_server_runtime = runtime
 
 
-def _teach_hanging_up(clients: Any) -> None:
-    # a real server forgets what a connection waits for that is closed; here the wait would go on, take the next stroke
-    # of the bell, and let the claim behind the wait through, whose leases nobody would have
-    connection = getattr(clients, "FakeBaseAsyncConnection", None) or clients.FakeConnection
-    plain = connection.disconnect
-    if getattr(plain, _MARK, False):
-        return
-
-    async def disconnect(self: Any, *words: Any, **named: Any) -> None:
-        socket: Any = getattr(self, "_sock", None)
-        if socket is not None and getattr(socket._server, _MARK, None) is not None:
-            socket._parser, socket._unblock_reason = _HUNG_UP, b"TIMEOUT"
-        await plain(self, *words, **named)
-
-    setattr(disconnect, _MARK, True)
-    connection.disconnect = disconnect
-
-
-class _HungUp:
-    def send(self, commands: bytes) -> None:
-        """Carry out no command any more."""
-
-
-_HUNG_UP = _HungUp()
+_LESSONS = {"the command TIME": _teach_time, "WAIT": _teach_wait, "redis.sha1hex": _teach_sha1hex}
 
 
 def _sha1hex(text: Any) -> bytes:
