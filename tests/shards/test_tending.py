@@ -317,11 +317,12 @@ async def test_a_worker_helps_after_a_second_without_tasks_and_then_goes_on(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = make(concurrency=1)
-    now = [bench.lane.fed_at]
+    now = [1000.0]
+    bench.lane.fed_at = 1000.0
     monkeypatch.setattr(tending, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    now[0] += IDLE - 0.01
+    now[0] = 1000.0 + IDLE - 0.01
     assert not bench.tending._is_free()
-    now[0] += 0.01
+    now[0] = 1000.0 + IDLE
     assert bench.tending._is_free()
     bench.queue.said = [4]
     await bench.tending._help()
