@@ -1,0 +1,77 @@
+"""The pins in pyproject.toml: exact versions of all that the tests install, none older than its floor."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from typing import Any
+
+import pytest
+
+from tests import pins
+
+A_PROJECT: dict[str, Any] = {
+    "project": {
+        "dependencies": ["redis[hiredis]>=5.3"],
+        "optional-dependencies": {
+            "demo": ["timeoutq[crawl]"],
+            "crawl": ["httpx>=0.27"],
+            "test": ["httpx==99.1", "PyTest==99.0", "redis==99.1; python_version >= '3.12'", "redis==99.0"],
+        },
+    },
+    "dependency-groups": {"test": ["pytest>=8.2"]},
+}
+
+
+def pinned(*lines: str) -> dict[str, Any]:
+    extras = {**A_PROJECT["project"]["optional-dependencies"], "test": list(lines)}
+    return {**A_PROJECT, "project": {**A_PROJECT["project"], "optional-dependencies": extras}}
+
+
+def test_the_pins_are_what_the_tests_ask_for_and_all_that_this_needs() -> None:
+    said = pins.complaints(pins.project())
+    assert not said, "write them again: python -m tests.pins\n" + "\n".join(said)
+
+
+def test_pins_may_differ_by_python() -> None:
+    assert pins.complaints(A_PROJECT) == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["httpx==99.1", "pytest==99.0"], "redis is not pinned"),
+        (["httpx==99.1", "pytest==99.0", "redis==5.2"], "redis==5.2 is not among redis[hiredis]>=5.3"),
+        (["httpx>=99.1", "pytest==99.0", "redis==99.1"], "'httpx>=99.1' is no exact version"),
+        (["httpx==99.*", "pytest==99.0", "redis==99.1"], "'httpx==99.*' is no exact version"),
+        (
+            ["httpx==99.1", "pytest==99.0", "redis==99.1", "h11==1; pyhton < '3'"],
+            "\"h11==1; pyhton < '3'\" cannot be",
+        ),
+    ],
+)
+def test_a_wrong_pin_is_told(lines: list[str], said: str) -> None:
+    assert said in "\n".join(pins.complaints(pinned(*lines)))
+
+
+def test_what_a_pinned_package_needs_is_pinned_too() -> None:
+    version = importlib.metadata.version("pytest")
+    said = pins.complaints(pinned("httpx==99.1", f"pytest=={version}", "redis==99.1"))
+    assert "pluggy is not pinned, which pytest needs" in said
+
+
+def test_pins_are_written_between_their_marks() -> None:
+    text = f"[\n{pins.BEGIN}{pins.END}]\n[\n{pins.BEGIN}    'old',\n{pins.END}]\n"
+    after = pins.written(text, [["a==1"], ["b==2 ; python_version < '3.12'", "c==3"]])
+    assert after == (
+        f'[\n{pins.BEGIN}    "a==1",\n{pins.END}]\n'
+        f'[\n{pins.BEGIN}    "b==2; python_version < \'3.12\'",\n    "c==3",\n{pins.END}]\n'
+    )
+    assert pins.written(after, [["a==1"], ["b==2 ; python_version < '3.12'", "c==3"]]) == after
+
+
+def test_a_machine_without_uv_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(pins.NoVersions, match="pip install uv"):
+        pins.resolved()
