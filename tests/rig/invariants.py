@@ -15,6 +15,8 @@ STATES = ("todos", "waiting", "in_progress", "done", "failed")
 RECORDS = ("payload", "attempts", "crashes", "errors", "releases", "traces")
 TRACES = 200
 """The most tracebacks that a queue keeps."""
+MOST_RESTING = 500
+"""How many places a host has at most whose visits are kept apart by a delay."""
 SLACK_MS = 100
 """A lock may end so much before the deadline that it stands for: by rounding, and by the time between two looks."""
 
@@ -136,10 +138,18 @@ def check_hosts(client: Any, key: str, within: Callable[[str], set[bytes]]) -> N
     assert len(set(taken)) == len(taken), f"I11: a task has two places: {taken}"
     out = within("todos") | within("in_progress")
     assert set(taken) <= out, f"I11: places that nobody gave back: {set(taken) - out}"
+    seconds, micros = client.time()
+    now, rests = int(seconds) * 1000 + int(micros) // 1000, client.hgetall(key + "resting")
+    ready = within("todos")
     rules = {host: text.split(b" ", 5) for host, text in client.hgetall(key + "policies").items()}
     for host, turn in hosts.items():
         own = rules.get(host, [b"-", b"-", b"-", b"0", b"-", b""])
         most = int(own[1]) if own[1] != b"-" else int(politeness.split()[1])
+        delay = int(own[0]) if own[0] != b"-" else int(politeness.split()[0])
+        if delay:
+            most = min(most, MOST_RESTING)
+        early = ready.intersection(slots.get(host, [])) if delay and int(rests.get(host, 0)) > now else set[bytes]()
+        assert not early or marked.get(host, b"")[1:], f"I11: {host!r} rests, and of it are ready: {early}"
         held = len(slots.get(host, []))
         # what was claimed by rules that were wider goes on
         recalled = marked.get(host, b"")[1:] != b""

@@ -159,6 +159,9 @@ class Model(BatchModel):
     def _depart(self, ids: Sequence[str], visited: int, broken: int) -> None:
         """The visits of these tasks are over, or will not be made."""
 
+    def _rest(self, ids: Sequence[str]) -> None:
+        """The visits of these tasks are about to end, and other tasks become ready first."""
+
     def _turn(self) -> int:
         """Give their turns to the hosts that this script has met; give how many tasks have moved."""
         return 0
@@ -499,6 +502,8 @@ class Model(BatchModel):
         found = put if self.holds(pairs[0]) and task in self.in_progress else ()
         # without the memory of done tasks, a task can put itself again only when its run has ended
         itself = not self.keeps_done and again_ms is None and task in found and task not in _newest(found, given)
+        if found:
+            self._rest([ended for ended, token in pairs if self.holds((ended, token)) and ended in self.in_progress])
         if found and not itself:
             self._add(found, False, None, payloads or {}, given)
         letters, ended, cancelled = self._end(call, pairs, "acked")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Self
 
+from tests.rig.invariants import MOST_RESTING
 from tests.rig.model import NOTHING, Given, Model, Pair
 
 POINT = 2**41
@@ -58,16 +59,18 @@ class PoliteModel(Model):
         self.visits: dict[str, int] = {}
         self.broken: dict[str, int] = {}
         self.rests: dict[str, int] = {}
+        """Until when a host rests; of '', since when the queue is polite, if it had visits before."""
         self.rules: dict[str, Rules] = {}
         self.groups: dict[str, str] = {}
         self.priorities: dict[str, int] = {}
         self.blockings: dict[str, int] = {}
         self._met: list[str] = []
+        self._rested: dict[str, int] = {}
 
     def copy(self) -> Self:
         """Give another queue in the same state."""
         other = super().copy()
-        other._met = []
+        other._met, other._rested = [], {}
         return other
 
     def key(self) -> Hashable:
@@ -106,7 +109,8 @@ class PoliteModel(Model):
         """Give how many visits of this host there may be at once."""
         own = self.rules.get(host, Rules()).per_host
         assert self.usual is not None
-        return self.usual[1] if own is None else own
+        places = self.usual[1] if own is None else own
+        return min(places, MOST_RESTING) if self._delay(host) else places
 
     def placed(self, host: str) -> list[str]:
         """Give the tasks that have a place of a host."""
@@ -121,15 +125,38 @@ class PoliteModel(Model):
 
     def _begin(self) -> None:
         self._met.clear()
+        self._rested.clear()
 
     def _meet(self, host: str) -> None:
         if host and host not in self._met:
             self._met.append(host)
+            if host not in self.rests and "" in self.rests:
+                self._rested[host] = self.rests[""] + self._delay(host)
             self._cut(host)
 
+    def _rests_until(self, host: str) -> int:
+        if "" in self.rests and host not in self._met:
+            return self.rests.get(host, self.rests[""] + self._delay(host))
+        return self.rests.get(host, self._rested.get(host, 0))
+
     def _cut(self, host: str) -> None:
-        if host in self.rests:
-            self.rests[host] = min(self.rests[host], self.now + self._delay(host))
+        most = self.now + self._delay(host)
+        if self._rests_until(host) > most:
+            self.rests[host] = most
+
+    def _pause(self, host: str) -> None:
+        """A visit of this host is over: the host rests, and none of its tasks stays ready."""
+        if self._delay(host):
+            if self._rests_until(host) <= self.now:
+                self._recall(host)
+            self.rests[host] = self.now + self._delay(host)
+
+    def _rest(self, ids: Sequence[str]) -> None:
+        if self.usual is not None and ((self.usual[0] and self.usual[1] > 1) or self.rules):
+            for task in ids:
+                if host := self.host(task):
+                    self._meet(host)
+                    self._pause(host)
 
     # ---- the doors
 
@@ -153,8 +180,7 @@ class PoliteModel(Model):
                     self.visits[host] = self.visits.get(host, 0) + visited
                 if broken:
                     self.broken[host] = self.broken.get(host, 0) + broken
-                if self._delay(host):
-                    self.rests[host] = self.now + self._delay(host)
+                self._pause(host)
 
     def _withdraw(self, ids: Sequence[str]) -> None:
         for task in ids:
@@ -168,7 +194,7 @@ class PoliteModel(Model):
         soonest: float = inf
         for host in self._met:
             rules, busy, lane = self.rules.get(host, Rules()), len(self.placed(host)), self.lane(host)
-            free, at, score = self.per_host(host) - busy, max(self.rests.get(host, 0), rules.until), inf
+            free, at, score = self.per_host(host) - busy, max(self._rests_until(host), rules.until), inf
             if rules.budget is not None:
                 free = min(free, rules.budget - self.visits.get(host, 0) - busy)
             if rules.flag == "x":
@@ -206,7 +232,7 @@ class PoliteModel(Model):
                 self.todos.remove(task)
                 self.waiting.add(task)
                 self.places.remove((host, task))
-                self.lanes[host, task] = self.now - self._rank(task) * POINT
+                self.lanes[host, task] = 1 - self._rank(task) * POINT
 
     def _block(self, task: str, ms: int) -> None:
         host = self.host(task)
@@ -426,7 +452,7 @@ class PoliteModel(Model):
             host, len(self.lane(host)), self.placed(host)[:20], self.turns.get(host),
             self._delay(host), self.per_host(host), -1 if own.budget is None else own.budget,
             self.visits.get(host, 0), self.broken.get(host, 0),
-            min(self.rests.get(host, 0), self.now + self._delay(host)), own.until, own.flag, len(self.placed(host)),
+            min(self._rests_until(host), self.now + self._delay(host)), own.until, own.flag, len(self.placed(host)),
             following, None if level is None else str(level),
         )  # fmt: skip
 
@@ -439,6 +465,9 @@ class PoliteModel(Model):
         # the word 'off' is never what stands there: ending begins anew
         if was == wanted and per_host:
             return 2 if self.converting else 1
+        ended = self.counters["claimed"] + self.counters["pulled"] > len(self.in_progress)
+        if per_host and (was is None or self.ending) and ended:
+            self.rests[""] = self.now
         self.usual, self.ending, self.converting = wanted[:2], wanted[2], "p0"
         return 2
 
@@ -499,6 +528,9 @@ class PoliteModel(Model):
         if out != self.places:
             found.append(f"I11: places {self.places}, and ready or in progress {out}")
         for host in {*self.turns, *(host for host, _ in self.lanes)}:
+            ready = [task for task in self.placed(host) if task in self.todos]
+            if ready and self._delay(host) and self.rests.get(host, 0) > self.now:
+                found.append(f"I11: {host} rests until {self.rests[host]}, it is {self.now}, and {ready} are ready")
             held, lane, turn = self.placed(host), self.lane(host), self.turns.get(host)
             rules, most = self.rules.get(host, Rules()), self.per_host(host)
             if rules.budget is not None:

@@ -25,6 +25,8 @@ AGAIN = 5.0
 """Seconds after which a limit is declared again: a hand, or a program of another version, may have changed it."""
 REFUSED = 60.0
 """Seconds after which a worker says again that a queue keeps no limits."""
+MOST_RESTING = 500
+"""How many places a group with a delay has at most (`lua/parts/polite.lua`)."""
 MOST = 100_000
 """Limits that one process remembers."""
 
@@ -127,4 +129,6 @@ def declare(name: str, flows: HasHosts, limits: Wanted) -> Flow[None]:
 def _fits(found: HostInfo, limit: Limit | None) -> bool:
     if limit is None:
         return True
-    return (round(found.delay * 1000), found.per_host) == (round(limit.every * 1000), limit.concurrency)
+    # of more places the server tells only as many as a host with a delay can have
+    most = min(limit.concurrency, MOST_RESTING) if limit.every else limit.concurrency
+    return (round(found.delay * 1000), found.per_host) == (round(limit.every * 1000), most)

@@ -54,6 +54,7 @@ if given.put or again_ms >= 0 or given.results or lasting then
     fresh = rarely('keep_results')(ids, ends, given.results, given.times or {})
   end
   even_when_full()
+  if #found > 0 then rest(ids, yes, held) end
   if #found > 0 and not itself then rarely('add')(found, given, false, false, priorities) end
 end
 if run_again then

@@ -36,6 +36,7 @@ for i = 3, #ARGV, 10 do
   -- a pause after the last visit goes on, no longer than the host's delay
   next_ms = math.min(next_ms, now + (one.own_delay or usual))
   if next_ms > math.max(now, one.next_ms or 0) then
+    if (one.next_ms or 0) <= now then recall(one) end
     one.next_ms, one.rested, taken = next_ms, true, true
   end
   if taken then count = count + 1 end

@@ -8,12 +8,15 @@
 -- slots     of each host: how many visits have ended, a space, and its tasks in todos or in_progress: nothing, one id, or NUL
 --           when `places` has them; after the NUL, while a recall is under way, 'r' and the last id that the recall looked at
 -- places    the tasks in todos or in_progress of hosts that may have several: length ':' name id, so a host's tasks are neighbours
--- resting   until when a host is not visited, after its last visit
+-- resting   until when a host is not visited, after its last visit; in the field '' when politeness began, if visits had ended
+--           before: nobody knows when
 -- host_failures  how many of a host's visits have failed
 -- policies  'delay per_host budget until flag reason'; - stands for the queue's own politeness; flag: b blocked, x banned, or -
 -- groups    the hosts of tasks that were put with group=; a queue that is not polite keeps them too, for politeness that begins later
 -- Turns, recalls and bans move at most `left` tasks between the states in one script, so that no script holds up the server. A
 -- host with more tasks to move has its turn at once, and the next script goes on.
+-- While a host rests, none of its tasks is in todos: so what of it is ready when a visit ends waits again. All of this is one step, for
+-- with a delay a host has no more than `most_resting` places
 local rules, load_hosts, abandon, recall, write_policy, policy_of, host_row, holds, occupy, crowded, overrun, late, dissolve
 
 if polite then
@@ -37,7 +40,7 @@ if polite then
   if not (usual_delay and usual_per_host and (off == '' or off == ' off')) then
     rules, usual_delay, usual_per_host = '1000 1', 1000, 1
   end
-  local known, order, left, places = {}, {}, 500, key('places')
+  local known, order, left, places, most_resting = {}, {}, 500, key('places'), 500
   waiting = key('waiting')
 
   function hosts_of(ids, group)
@@ -90,7 +93,8 @@ if polite then
     end
     if count == 0 then return known end
     local held = call('HMGET', slots, unpack(fresh))
-    local rests = call('EXISTS', resting) == 1 and call('HMGET', resting, unpack(fresh))
+    local rests = call('EXISTS', resting) == 1 and call('HMGET', resting, '', unpack(fresh))
+    local began = rests and number(rests[1])
     local own = call('EXISTS', policies) == 1 and call('HMGET', policies, unpack(fresh))
     for i = 1, count do
       local name, text = fresh[i], held[i]
@@ -122,8 +126,8 @@ if polite then
           one.delay, one.per_host = one.own_delay, one.own_per_host
         end
       end
-      if rests and rests[i] then
-        one.next_ms = number(rests[i])
+      if rests then
+        one.next_ms = number(rests[i + 1]) or began and began + (one.delay or usual_delay)
         cut(one)
       end
       known[name], order[met + i] = one, one
@@ -134,6 +138,13 @@ if polite then
   -- busy: how many places of a host are taken
   local function busy(one)
     return one.many or one.held and 1 or 0
+  end
+
+  -- most: how many places a host has
+  local function most(one)
+    local count = one.per_host or usual_per_host
+    if count > most_resting and (one.delay or usual_delay) > 0 then return most_resting end
+    return count
   end
 
   -- holds: has this task a place of its host?
@@ -176,7 +187,7 @@ if polite then
 
   -- crowded: a host has more tasks ready or in progress than its rules allow, because its rules have changed
   function crowded(one)
-    return busy(one) > (one.per_host or usual_per_host)
+    return busy(one) > most(one)
   end
 
   -- overrun: has a host more tasks ready or in progress than its rules allow, and nobody takes the ready ones back? This happens when
@@ -191,7 +202,7 @@ if polite then
     if at <= now or call('HEXISTS', meta, 'converting') == 1 then return false end
     if one.recall or one.flag == 'x' then return true end
     local taken = busy(one)
-    if (one.per_host or usual_per_host) <= taken or one.budget and one.budget - one.visits <= taken then return false end
+    if most(one) <= taken or one.budget and one.budget - one.visits <= taken then return false end
     return at > math.max(one.next_ms or 0, one.until_ms or 0)
   end
 
@@ -223,6 +234,38 @@ if polite then
     end
   end
 
+  -- recall: let a host's ready tasks wait again, before all others of their priority, for it was their turn; when the host has several
+  -- places, turn() does this in steps
+  function recall(one)
+    if one.many then
+      one.recall, one.moved = '', true
+    elseif one.held and call('SMOVE', todos, waiting, one.held) == 1 then
+      local ahead = ahead_of({one.held})
+      call('ZADD', key('host:' .. one.name), string.format('%.0f', 1 - (ahead and ahead[1] or 0)), one.held)
+      one.held, one.moved = false, true
+    end
+  end
+
+  -- pause: a visit of this host is over: the host rests. A host that rests already has no ready tasks
+  local function pause(one)
+    local delay = one.delay or usual_delay
+    if delay == 0 then return end
+    if (one.next_ms or 0) <= now then recall(one) end
+    one.next_ms, one.rested = now + delay, true
+  end
+
+  -- rest: visits are about to end, and tasks of their hosts may become ready before depart() is called. A host with one place needs no
+  -- such care, for its place is taken; nor does one without a delay
+  function rest(ids, which, held)
+    if (usual_per_host == 1 or usual_delay == 0) and call('EXISTS', policies) == 0 then return end
+    local names = hosts_of(ids)
+    for i = 1, #ids do names[i] = which[i] and held[i] == 1 and names[i] end
+    load_hosts(names)
+    for i = 1, #ids do
+      if names[i] then pause(known[names[i]]) end
+    end
+  end
+
   -- depart: the visits of these tasks are over, or will not be made; each counts as `visited` visits and `broken` failures
   function depart(ids, names, visited, broken)
     load_hosts(names)
@@ -242,8 +285,7 @@ if polite then
         end
         if visited > 0 then one.visits, one.moved = one.visits + visited, true end
         if broken > 0 then count_up(host_failures, one.name, broken) end
-        local delay = one.delay or usual_delay
-        if delay > 0 then one.next_ms, one.rested = now + delay, true end
+        pause(one)
       end
     end
     for i = 1, #crowds do
@@ -265,7 +307,7 @@ if polite then
     for j = 1, #ids do
       if ready[j] == 1 then
         back[#back + 1] = ids[j]
-        rows[#rows + 1], rows[#rows + 2] = string.format('%.0f', now - (ahead and ahead[j] or 0)), ids[j]
+        rows[#rows + 1], rows[#rows + 2] = string.format('%.0f', 1 - (ahead and ahead[j] or 0)), ids[j]
       end
     end
     if #back == 0 then return end
@@ -273,17 +315,6 @@ if polite then
     call('ZADD', key('host:' .. one.name), unpack(rows))
     call('SREM', todos, unpack(back))
     leave(one, back)
-  end
-
-  -- recall: let a host's ready tasks wait again; when the host has several places, turn() does this in steps
-  function recall(one)
-    if one.many then
-      one.recall, one.moved = '', true
-    elseif one.held and call('SMOVE', todos, waiting, one.held) == 1 then
-      local ahead = ahead_of({one.held})
-      call('ZADD', key('host:' .. one.name), string.format('%.0f', now - (ahead and ahead[1] or 0)), one.held)
-      one.held, one.moved = false, true
-    end
   end
 
   -- block: no more visits of a host before a time
@@ -394,7 +425,7 @@ if polite then
       local one = order[i]
       if one.recall then go_on(one) end
       local taken = busy(one)
-      local free, at, score = (one.per_host or usual_per_host) - taken, one.next_ms or 0, inf
+      local free, at, score = most(one) - taken, one.next_ms or 0, inf
       if one.until_ms and one.until_ms > at then at = one.until_ms end
       if one.budget then
         free = math.min(free, one.budget - one.visits - taken)
@@ -521,7 +552,7 @@ if polite then
     end
     local next_id = call('ZRANGE', key('host:' .. name), 0, 0)[1]
     return {name, call('ZCARD', key('host:' .. name)), ids, call('ZSCORE', hosts, name),
-      one.delay or usual_delay, one.per_host or usual_per_host, one.budget or -1, one.visits, number(call('HGET', host_failures, name), 0),
+      one.delay or usual_delay, most(one), one.budget or -1, one.visits, number(call('HGET', host_failures, name), 0),
       string.format('%.0f', math.min(one.next_ms or 0, last_ms)), string.format('%.0f', one.until_ms or 0), one.flag or '-', one.reason or '',
       busy(one), one.recall and 1 or 0, next_id or false,
       next_id and has('priority') and call('HGET', key('priorities'), next_id) or false}

@@ -14,8 +14,9 @@
 -- withdraw  tasks have been taken out of the queue; `where` has the letters of the states that held them
 -- turn      give their turns to the hosts that this call has met
 -- pass_on   depart() and turn() in one, for visits that did not fail
+-- rest      visits are about to end, of each ids[i] with which[i] and held[i] == 1: for a verb by which tasks become ready before depart()
 local polite = has('politeness')
-local waiting, hosts_of, entry, ready, arrive, depart, block, withdraw, turn, pass_on
+local waiting, hosts_of, entry, ready, arrive, depart, block, withdraw, turn, pass_on, rest
 
 -- regroup: keep the host with which tasks were put, on every queue, for turns that begin later; ungroup: forget this host
 local function regroup(ids, group)
@@ -44,7 +45,7 @@ end
 if not polite then
   local nobody = {}
   local function nothing() end
-  ready, depart, block, withdraw, turn, pass_on = at_once, nothing, nothing, nothing, nothing, nothing
+  ready, depart, block, withdraw, turn, pass_on, rest = at_once, nothing, nothing, nothing, nothing, nothing, nothing
 
   function hosts_of() return nobody end
   function entry() return todos end

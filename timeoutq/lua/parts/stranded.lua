@@ -11,7 +11,8 @@ end
 local function lanes_cut_off()
   local hosts = redis.call('ZCARD', key('hosts'))
   if not polite then return hosts > 0 or not schema and redis.call('EXISTS', stats) == 1 end
-  return hosts < math.max(redis.call('HLEN', key('slots')), redis.call('HLEN', key('resting')), redis.call('HLEN', key('policies')))
+  local rests = redis.call('HLEN', key('resting')) - redis.call('HEXISTS', key('resting'), '')
+  return hosts < math.max(redis.call('HLEN', key('slots')), rests, redis.call('HLEN', key('policies')))
     or hosts == 0 and redis.call('EXISTS', stats) == 1
 end
 

@@ -92,6 +92,13 @@ local function switch(name, value)
   if value == 'off' and not was and redis.call('EXISTS', key('waiting')) == 0 then return nil, false end
   -- a conversion that has not ended goes on where it is
   if was == value then return nil, redis.call('HEXISTS', meta, 'converting') == 1 end
+  -- if visits have ended before, nobody knows when: the hosts rest as if it had been just now
+  local counts = redis.call('HMGET', key('stats'), 'claimed', 'pulled')
+  local ended = number(counts[1], 0) + number(counts[2], 0) > redis.call('SCARD', key('in_progress'))
+  if ended and value ~= 'off' and (not was or string.sub(was, -3) == 'off') then
+    redis.call('HDEL', meta, '') -- makes a full server allow what follows, as even_when_full() does
+    redis.call('HSET', key('resting'), '', now)
+  end
   if not was then use('politeness', true) end
   redis.call('HDEL', meta, 'converting')
   redis.call('HSET', meta, 'converting', 'p0')

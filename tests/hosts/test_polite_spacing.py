@@ -1,0 +1,320 @@
+"""No visit of a host begins sooner than `delay` after the end of its last visit, however a task becomes ready.
+
+Each road ends a visit and makes tasks of the host ready; a host then sees nobody until its delay has passed, however
+many places it has, and whether its other places are visited or ready. The clock is that of fakeredis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests.hosts.test_polite import A, holds, urls
+from timeoutq import Lease, Politeness, Task, sending, transfer
+from timeoutq.model import HostRecord
+from timeoutq.testing import FakeQueue, fake_queue
+
+DELAYS = (0.2, 1.0)
+LEASE = 5.0
+
+
+class Host:
+    """A host of a queue: it knows when its last visit ended, and lets no visit begin too soon."""
+
+    def __init__(self, queue: FakeQueue, delay: float) -> None:
+        self.queue = queue
+        self.delay = delay
+        self.ended: float | None = None
+
+    def claim(self, n: int = 500) -> list[Lease]:
+        """Claim, and judge the visits that begin."""
+        leases = self.queue.claim(n, timeout=LEASE)
+        if leases and self.ended is not None:
+            gap = self.queue.clock.now - self.ended
+            assert gap > self.delay - 0.0005, f"{len(leases)} visits begin {gap:.3f} s after the last one ended"
+        return leases
+
+    def end(self, do: Callable[[], Any]) -> None:
+        """End a visit by `do`, and look at once whether another begins."""
+        do()
+        self.ended = self.queue.clock.now
+        assert self.claim() == []
+
+
+def ack(host: Host, lease: Lease) -> None:
+    host.end(lambda: host.queue.ack(lease))
+
+
+def ack_with_links(host: Host, lease: Lease) -> None:
+    host.end(lambda: host.queue.ack(lease, put=urls(f"{A}linked", 3)))
+
+
+def ack_with_itself(host: Host, lease: Lease) -> None:
+    host.queue.configure(keep_done=0)
+    host.end(lambda: host.queue.ack(lease, put=[lease.task, f"{A}linked"]))
+
+
+def ack_with_more_links_than_one_call_takes(host: Host, lease: Lease) -> None:
+    host.end(lambda: host.queue.ack(lease, put=urls(f"{A}linked", 1200)))
+
+
+def ack_for_a_time_with_links(host: Host, lease: Lease) -> None:
+    host.end(lambda: host.queue.ack(lease, put=urls(f"{A}linked", 3), again_in=0.0))
+
+
+def put(host: Host, lease: Lease) -> None:
+    ack(host, lease)
+    host.end(lambda: host.queue.put(urls(f"{A}put", 3)))
+
+
+def fail(host: Host, lease: Lease) -> None:
+    host.end(lambda: host.queue.fail(lease, "no", retry_in=0.0))
+
+
+def fail_and_retry(host: Host, lease: Lease) -> None:
+    host.end(lambda: host.queue.fail(lease, "no", give_up=True))
+    host.queue.retry_failed(all=True)
+
+
+def release(host: Host, lease: Lease) -> None:
+    host.end(lambda: host.queue.release(lease))
+
+
+def release_by_a_short_block(host: Host, lease: Lease) -> None:
+    host.end(lambda: host.queue.release(lease, block_host=host.delay / 4))
+    host.queue.clock.advance(host.delay / 4)
+    assert host.claim() == []
+    host.ended = host.queue.clock.now - host.delay / 4
+
+
+def unblock(host: Host, lease: Lease) -> None:
+    host.end(lambda: host.queue.release(lease, block_host=3600))
+    host.queue.hosts.unblock(A)
+
+
+def again(host: Host, lease: Lease) -> None:
+    host.end(lambda: host.queue.ack(lease, again_in=0.0))
+
+
+def lease_runs_out(host: Host, lease: Lease) -> None:
+    host.queue.clock.advance(LEASE)
+    host.end(lambda: host.queue.requeue_expired())
+
+
+def process_dies(host: Host, lease: Lease) -> None:
+    queue = host.queue
+    host.end(lambda: queue.run(sending.answer(queue.talk, queue.operations.crash([lease], "it died")[0])))
+
+
+def promotion(host: Host, lease: Lease) -> None:
+    host.queue.schedule(urls(f"{A}due", 3), after=host.delay / 10)
+    ack(host, lease)
+    host.queue.clock.advance(host.delay / 10)
+    host.queue.promote_due()
+    assert host.claim() == []
+    host.ended = host.queue.clock.now - host.delay / 10
+
+
+def priority(host: Host, lease: Lease) -> None:
+    host.end(lambda: host.queue.ack(lease, put=[Task(f"{A}first", priority=9), Task(f"{A}0", priority=8)]))
+    host.queue.put(Task(f"{A}1", priority=7), Task(f"{A}second", priority=9))
+
+
+def rerun(host: Host, lease: Lease) -> None:
+    host.queue.put(Task(lease.task, rerun=True))
+    host.end(lambda: host.queue.ack(lease, put=[f"{A}linked"]))
+
+
+def improve(host: Host, lease: Lease) -> None:
+    host.queue.put(Task(lease.task, priority=3, improve=True))
+    ack(host, lease)
+
+
+def restored(host: Host, lease: Lease) -> None:
+    ack(host, lease)
+    with fake_queue("other", clock=host.queue.clock) as other:
+        other.put(urls(f"{A}other", 3))
+        for part in transfer.export(other):
+            transfer.restore(host.queue, part)
+
+
+def forgotten(host: Host, lease: Lease) -> None:
+    host.end(lambda: host.queue.forget(lease.task))
+
+
+def wider(host: Host, lease: Lease) -> None:
+    """The rule changes between the claim and the ack."""
+    places = host.queue.hosts.inspect(A).per_host
+    host.queue.hosts.set(A, per_host=places + 5)
+    host.end(lambda: host.queue.ack(lease, put=urls(f"{A}linked", 3)))
+    host.queue.hosts.set(A, per_host="usual")
+
+
+def narrower(host: Host, lease: Lease) -> None:
+    """The rule changes between the claim and the ack."""
+    host.queue.hosts.set(A, per_host=1)
+    host.end(lambda: host.queue.ack(lease, put=urls(f"{A}linked", 3)))
+    host.queue.hosts.set(A, per_host="usual")
+
+
+def slower(host: Host, lease: Lease) -> None:
+    """The rule changes between the claim and the ack."""
+    host.delay *= 2
+    host.queue.hosts.set(A, delay=host.delay)
+    host.end(lambda: host.queue.ack(lease, put=urls(f"{A}linked", 3)))
+
+
+def off_and_on(host: Host, lease: Lease) -> None:
+    ack(host, lease)
+    usual = host.queue.stats().politeness
+    assert usual is not None
+    host.queue.configure(politeness="off")
+    host.queue.configure(politeness=usual)
+
+
+ROADS = [
+    ack, ack_with_links, ack_with_itself, ack_with_more_links_than_one_call_takes, ack_for_a_time_with_links, put, fail,
+    fail_and_retry, release, release_by_a_short_block, unblock, again, lease_runs_out, process_dies, promotion,
+    priority, rerun, improve, restored, forgotten, wider, narrower, slower, off_and_on,
+]  # fmt: skip
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeQueue]:
+    """A queue in memory that is polite as soon as the test says how."""
+    with fake_queue(timeout=LEASE, max_crashes=50) as queue:
+        yield queue
+        holds(queue)
+
+
+def rests(fake: FakeQueue, road: Callable[[Host, Lease], None], others: str, places: int, delay: float) -> None:
+    """Expect that the host sees nobody from an end by this road on until its delay is over; then its places fill."""
+    fake.configure(politeness=Politeness(delay, places))
+    fake.put(urls(A, 2 * places + 2))
+    host = Host(fake, delay)
+    lease = host.claim(1 if others == "ready" else places)[0]
+    fake.clock.advance(delay / 20)
+    road(host, lease)
+    fake.promote_due()
+    assert host.claim() == []
+    holds(fake)
+    assert host.ended is not None
+    fake.clock.advance(host.ended + host.delay - 0.001 - fake.clock.now)
+    fake.promote_due()
+    assert host.claim() == []
+    fake.clock.advance(0.001)
+    fake.promote_due()
+    info = fake.hosts.inspect(A)
+    assert info.busy == info.per_host == places
+    assert len(host.claim()) == (1 if others == "visited" and road is not lease_runs_out else places)
+
+
+@pytest.mark.parametrize("places", [1, 2, 8, pytest.param(100, marks=pytest.mark.breaking)])
+@pytest.mark.parametrize("road", ROADS)
+def test_a_host_rests_after_each_end_of_a_visit(
+    fake: FakeQueue, road: Callable[[Host, Lease], None], places: int
+) -> None:
+    for others in ("ready", "visited"):
+        for delay in DELAYS:
+            rests(fake, road, others, places, delay)
+            fake.purge()
+
+
+# ---- other ways to the same
+
+
+def test_a_pull_is_a_visit_and_ready_tasks_wait_after_it(fake: FakeQueue) -> None:
+    fake.configure(politeness=Politeness(1, 8))
+    fake.put(urls(A, 20))
+    assert len(fake.pull(3)) == 3
+    assert fake.pull(3) == []
+    fake.clock.advance(1)
+    fake.promote_due()
+    assert len(fake.pull(10)) == 8
+
+
+def test_the_pause_of_an_export_holds_for_what_is_ready_already(fake: FakeQueue) -> None:
+    fake.configure(politeness=Politeness(1, 8))
+    fake.put(urls(A, 20))
+    later = fake.clock.now + 0.5
+    assert transfer.restore_hosts(fake, [HostRecord(b"a.example", visits=1, next_allowed=later)]) == 1
+    assert fake.claim(10) == []
+    fake.clock.advance(0.5)
+    fake.promote_due()
+    assert len(fake.claim(10)) == 8
+
+
+def test_a_host_that_was_visited_before_the_queue_became_polite_rests_first(fake: FakeQueue) -> None:
+    fake.put(urls(A, 1))
+    fake.ack(fake.claim(1))
+    fake.clock.advance(0.1)
+    fake.configure(politeness=Politeness(1, 8))
+    fake.put(urls(A, 20))
+    assert fake.claim(10) == []
+    assert fake.drained() is False
+    fake.clock.advance(0.999)
+    fake.promote_due()
+    assert fake.claim(10) == []
+    fake.clock.advance(0.001)
+    fake.promote_due()
+    assert len(fake.claim(10)) == 8
+
+
+def test_ready_tasks_that_wait_again_are_the_first_of_their_priority(fake: FakeQueue) -> None:
+    fake.configure(politeness=Politeness(1, 2))
+    fake.put(urls(A, 2))
+    fake.put(urls(f"{A}later", 8))
+    first, second = urls(A, 2)
+    (lease,) = fake.claim(1)
+    fake.ack(lease)
+    fake.put(Task(f"{A}urgent", priority=1))
+    fake.clock.advance(1)
+    fake.promote_due()
+    assert {lease.task for lease in fake.claim(10)} == {f"{A}urgent", second if lease.task == first else first}
+
+
+def test_a_claim_that_takes_a_host_in_turn_finds_no_more_when_one_visit_has_ended(fake: FakeQueue) -> None:
+    """One handler, eight places: the visits of the one handler are as far apart as the delay says."""
+    fake.configure(politeness=Politeness(1, 8))
+    fake.put(urls(A, 8))
+    begun: list[float] = []
+    while not fake.drained():
+        for lease in fake.claim(1):
+            begun.append(fake.clock.now)
+            fake.ack(lease)
+        fake.clock.advance(0.25)
+        fake.promote_due()
+    assert [after - before for before, after in pairwise(begun)] == [1.0] * 7
+
+
+def test_ten_thousand_places_with_a_delay_are_five_hundred(fake: FakeQueue) -> None:
+    fake.configure(politeness=Politeness(0.2, 10_000))
+    for n in range(3):
+        fake.put(urls(f"{A}{n}/", 400))
+    host = Host(fake, 0.2)
+    fake.promote_due()
+    info = fake.hosts.inspect(A)
+    assert (info.per_host, info.busy, info.waiting) == (500, 500, 700)
+    (lease,) = host.claim(1)
+    host.end(lambda: fake.ack(lease, put=urls(f"{A}linked", 3)))
+    assert (fake.hosts.inspect(A).busy, fake.stats().todos) == (0, 0)
+    fake.clock.advance(0.2)
+    fake.promote_due()
+    assert len(host.claim(500)) == 500
+    fake.promote_due()
+    assert host.claim(500) == []
+
+
+def test_a_host_whose_delay_ends_has_all_its_places(fake: FakeQueue) -> None:
+    fake.configure(politeness=Politeness(1, 10_000))
+    for n in range(3):
+        fake.put(urls(f"{A}{n}/", 400))
+    assert fake.hosts.inspect(A).busy == 500
+    for delay, busy in ((0, 1200), (1, 500)):
+        fake.hosts.set(A, delay=delay)
+        while fake.promote_due():
+            pass
+        assert (fake.hosts.inspect(A).busy, fake.stats().todos) == (busy, busy)
