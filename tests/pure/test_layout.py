@@ -39,6 +39,7 @@ ROOMS = {
         "failures",
         "ends",
         "long_acks",
+        "followers",
         "losses",
         "desk",
         "crews",
