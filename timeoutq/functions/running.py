@@ -10,7 +10,6 @@ import asyncio
 import inspect
 import logging
 import random
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
@@ -42,8 +41,8 @@ BACK_AFTER = (50, 100)
 """Tenths of a second after which a call that this worker cannot run is offered again: a time between these two."""
 BACK_FOR = 3600.0
 """Seconds for which such a call is offered to other workers; then it fails."""
-WAITS, WAITS_FOR = (10, 30), 365 * 86_400.0
-"""The same of a call whose limit cannot be declared, because the server is away or full."""
+WAITS, WAITS_FOR = (5, 15), 365 * 86_400.0
+"""The same of a call whose limit cannot be declared, because the server is away: it does not fail before it has run."""
 
 NEVER = RetryPolicy.of([])
 """For calls that no further attempt can help."""
@@ -118,7 +117,6 @@ class _Bench:
         self._threads: Threads | None = None
         self._declared = limits.Declared()
         self._declaring: dict[tuple[str, str], asyncio.Task[None]] = {}
-        self._tell_at = 0.0
 
     async def run(self, lease: Lease) -> Result | AckAfter:
         """Run one call: the whole way of a task, from its payload to its end."""
@@ -233,12 +231,6 @@ class _Bench:
             telling.say(
                 log, logging.WARNING, "queue %s: %s", queue.name, safe(str(error)), fields={"queue": queue.name}
             )
-        except Unavailable as error:
-            if time.monotonic() >= self._tell_at:
-                self._tell_at = time.monotonic() + limits.REFUSED
-                told = "queue %s: calls wait whose limit cannot be declared: %s"
-                telling.say(log, logging.WARNING, told, queue.name, error, fields={"queue": queue.name})
-            raise
 
     # ---- how it ends
 
