@@ -1,8 +1,7 @@
 """What callers pass, checked and turned into bytes and whole milliseconds, before anything is sent.
 
-`methods.py`, `operations.py`, the rooms and the faces call it.
-
-Each function raises `InvalidInput`, which names the argument, what is wrong with it and what would be right.
+`methods.py`, `operations.py`, the rooms and the faces call it. Each function raises `InvalidInput`, which names the
+argument, what is wrong with it and what would be right.
 """
 
 from __future__ import annotations
@@ -321,6 +320,7 @@ class How:
     improve: object = False
     batch: str | None = None  # its name is checked
     rerun: object = False
+    call_id: bytes | None = None  # the id of the put of one task: a put that was made before under this id adds nothing
 
 
 AS_IT_IS = How()  # tasks are put as they are, without any option

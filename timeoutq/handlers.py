@@ -103,6 +103,18 @@ class Unrun(Release):
     __hash__ = Release.__hash__
 
 
+@dataclass(frozen=True, slots=True)
+class AckAfter:
+    """A handler that `Serves` returns this when something must be with a server before the ack.
+
+    No trouble of the server is a failed attempt: the worker calls `first` again until it returns, or until the lease is
+    lost. An error that waiting cannot mend ends the attempt.
+    """
+
+    first: Callable[[], Awaitable[object]]
+    ack: Ack
+
+
 class Place(Protocol):
     """One queue of a worker, for a handler that `Serves`."""
 
@@ -125,8 +137,11 @@ class Place(Protocol):
         """Have the queue told which functions there are here: of each the digest and the JSON of what it takes."""
         ...
 
-    async def put(self, queue: str, task: Task) -> bool:
-        """Put a task to another queue of this worker; false if the worker has no queue of this name."""
+    async def put(self, queue: str, task: Task, call_id: bytes | None) -> bool:
+        """Put a task to another queue of this worker; false if the worker has no queue of this name.
+
+        A put that is made again under the same `call_id` adds nothing.
+        """
         ...
 
     def find(self, queue: str) -> Any:
@@ -193,7 +208,7 @@ class Serves(ABC):
     """The lifespan of its workers, if they are given no other."""
 
     @abstractmethod
-    def serve(self, place: Place) -> Callable[[Lease], Awaitable[Result]]:
+    def serve(self, place: Place) -> Callable[[Lease], Awaitable[Result | AckAfter]]:
         """Give what runs the tasks of this queue. The payloads of its leases are the bytes as they stand in Redis."""
 
     async def __call__(self, lease: Lease) -> Result:

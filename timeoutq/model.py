@@ -424,7 +424,7 @@ class Ended:
     result: bytes | None = None
     """The result as the worker has written it; empty if the server had no memory for it; None if there is none."""
     error: str | None = None
-    """The last error of a failed task that has no result."""
+    """The last error of a failed task that has no result, or an empty one."""
 
     @property
     def is_cancelled(self) -> bool:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from timeoutq import arguments, replies, scripts
@@ -101,16 +102,23 @@ class Operations:
     def put(self, tasks: tuple[Tasks, ...], nonce: Callable[[], bytes], how: How = AS_IT_IS) -> list[Call[Outcome]]:
         """Build the calls that put tasks: one for each 500, or each MiB of payloads."""
         found = arguments.tasks(tasks)
-        return self.put_checked(found, nonce, how_words(found, how))
+        return self.put_checked(found, nonce, how_words(found, how), how.call_id)
 
     def put_checked(
-        self, tasks: TaskList, nonce: Callable[[], bytes], options: Sequence[Argument | Body] = ()
+        self,
+        tasks: TaskList,
+        nonce: Callable[[], bytes],
+        options: Sequence[Argument | Body] = (),
+        call_id: bytes | None = None,
     ) -> list[Call[Outcome]]:
-        """Build the calls that put what `arguments.tasks` gave."""
-        return [
-            self.call("put", [*task_words(part), *options], replies.outcome(part.ids), id=nonce(), weight=weight)
+        """Build the calls that put what `arguments.tasks` gave; a call with a `call_id` may have run before."""
+        calls = [
+            self.call(
+                "put", [*task_words(part), *options], replies.outcome(part.ids), id=call_id or nonce(), weight=weight
+            )
             for part, weight in batches(tasks)
         ]
+        return calls if call_id is None else [replace(call, sent_ms=1) for call in calls]
 
     def schedule(
         self,

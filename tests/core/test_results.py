@@ -18,6 +18,7 @@ from tests.rig.waiting import wait_until
 from timeoutq import InvalidInput, Lease, Politeness, Queue, State, flows, sending
 from timeoutq.calls import Kept
 from timeoutq.model import Ended
+from timeoutq.results import waiting
 
 HOUR = 3_600_000
 
@@ -198,19 +199,54 @@ def test_a_wait_gives_what_has_ended_when_its_time_is_over(face: Any) -> None:
     }
 
 
-@pytest.mark.breaking
-def test_of_many_clients_sixteen_are_told_and_the_others_ask(url: str, queue: Queue, raw: redis.Redis) -> None:
+def test_all_of_sixty_clients_that_wait_for_one_task_are_told_at_once(url: str, queue: Queue, raw: redis.Redis) -> None:
     (lease,) = leases_of(queue, "a")
-    others = [Queue(queue.name, url) for _ in range(16)]
-    with ThreadPoolExecutor(16) as pool:
-        waits = [pool.submit(other.results.wait, "a", timeout=30) for other in others]
-        wait_until(lambda: len(awaited(raw, queue.name).get("a", "").split()) == 16, 10)
-        queue.run(queue.flows.results.look([b"a"], "another"))
-        assert len(awaited(raw, queue.name)["a"].split()) == 16
+    clients = [Queue(queue.name, url) for _ in range(60)]
+    ended: list[float] = []
+
+    def wait(client: Queue) -> bytes | None:
+        found = client.results.wait("a", timeout=10)["a"].result
+        ended.append(time.monotonic())
+        return found
+
+    with ThreadPoolExecutor(60) as pool:
+        waits = [pool.submit(wait, client) for client in clients]
+        wait_until(lambda: sum("b" in one["flags"] for one in raw.client_list()) == 60)
+        began = time.monotonic()
         ack(queue, lease, results={0: kept("8")})
-        assert [wait.result()["a"].result for wait in waits] == [b"8"] * 16
-    for other in others:
-        other.close()
+        assert [one.result() for one in waits] == [b"8"] * 60
+    assert max(ended) - began < waiting.LOOK_AGAIN / 3, "nobody was left to ask again by himself"
+    for client in clients:
+        client.close()
+
+
+def test_of_more_than_five_hundred_clients_the_first_are_left_to_ask_again(queue: Queue, raw: redis.Redis) -> None:
+    (lease,) = leases_of(queue, "a")
+    clients = [f"client-{i:09}" for i in range(500)]
+    key = f"timeoutq:{{{queue.name}}}:awaited"
+    for client in clients[:2]:
+        queue.run(queue.flows.results.look([b"a"], client))
+    raw.hset(key, "a", " ".join(clients))
+    queue.run(queue.flows.results.look([b"a"], clients[250]))
+    assert awaited(raw, queue.name)["a"].split() == clients, "who is noted is not noted again"
+    queue.run(queue.flows.results.look([b"a"], "another"))
+    assert awaited(raw, queue.name)["a"].split() == [*clients[1:], "another"]
+    queue.ack(lease)
+    told = [raw.llen(f"timeoutq:{{{queue.name}}}:answers:{client}") for client in [*clients, "another"]]
+    assert told == [0, *[1] * 500]
+
+
+def test_one_call_that_ends_what_very_many_wait_for_tells_no_more_than_ten_thousand(
+    queue: Queue, raw: redis.Redis
+) -> None:
+    leases = leases_of(queue, *(f"t{i:02}" for i in range(30)))
+    queue.run(queue.flows.results.look([b"t00"], "c"))
+    names = " ".join(f"client-{i:09}" for i in range(500))
+    raw.hset(f"timeoutq:{{{queue.name}}}:awaited", mapping={lease.task: names for lease in leases})
+    queue.ack(leases)
+    told = [raw.llen(f"timeoutq:{{{queue.name}}}:answers:client-{i:09}") for i in range(500)]
+    assert told == [20] * 500
+    assert awaited(raw, queue.name) == {}
 
 
 def test_a_client_that_died_leaves_nothing_behind(queue: Queue, raw: redis.Redis) -> None:
@@ -230,7 +266,7 @@ def test_a_full_server_still_takes_acks_and_says_that_a_result_did_not_fit(queue
         assert ack(queue, first, second, results={0: kept("x" * 50_000), 1: kept("y")}) == ["ok", "ok"]
         fail(queue, third, -1, kept("z"))
         assert outcome() == {"a": Ended("a", State.DONE, b"")}
-        assert queue.results.wait("b", "c", timeout=1)["c"] == Ended("c", State.FAILED, b"")
+        assert queue.results.wait("b", "c", timeout=1)["c"] == Ended("c", State.FAILED, b"", "no")
     finally:
         raw.config_set("maxmemory", "0")
     assert queue.stats().counters["results_lost"] == 3

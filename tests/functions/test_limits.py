@@ -16,9 +16,10 @@ import redis
 from tests.functions.test_app_schedules import due_now
 from tests.rig import limited
 from tests.rig.processes import processes
+from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
-from timeoutq import InvalidInput, Politeness, Queue, Task
-from timeoutq.functions import App, BadFunction, Limit, limits, running, scheduling
+from timeoutq import AsyncQueue, InvalidInput, Politeness, Queue, Task, Worker
+from timeoutq.functions import App, BadFunction, Calls, Limit, limits, running, scheduling
 from timeoutq.functions.posting import Posting
 from timeoutq.sending import Flow
 
@@ -441,3 +442,39 @@ async def test_calls_that_follow_at_the_same_moment_all_wait_until_their_limit_i
     go.set()
     await asyncio.gather(*waiting)
     assert (told, polite.hosts.inspect("g").per_host) == (["asked"], 1)
+
+
+# ---- a limit that is first declared while the server is away
+
+
+def _put_before(url: str, name: str) -> None:
+    """Put calls as a program did that had no limit."""
+    before = App(name, url=url)
+
+    @before.task
+    async def bill(tenant: int, n: int) -> int:
+        raise NotImplementedError
+
+    before.put(bill.call(7, n) for n in range(3))
+    before.close()
+
+
+async def test_a_call_whose_limit_a_silent_server_cannot_take_waits_and_has_not_failed(
+    polite: Queue, app: App, url: str, name: str
+) -> None:
+    ran: list[int] = []
+
+    @app.task(limit=Limit(concurrency=10, per="t:{tenant}"), retry=[], max_runtime=0.2)
+    async def bill(tenant: int, n: int) -> int:
+        ran.append(n)
+        return n
+
+    _put_before(url, name)
+    with Proxy(url) as proxy:
+        proxy.arm(Fault.HALF_OPEN, b"t:7", times=None)
+        async with AsyncQueue(name, proxy.url, deadline=0.4) as jobs, asyncio.timeout(30):
+            working = asyncio.create_task(Worker(jobs, Calls(app), burst=True, signals=False).run())
+            await asyncio.to_thread(wait_until, lambda: polite.stats().counters.get("released", 0) >= 3)
+            proxy.disarm()
+            tally = await working
+    assert (sorted(ran), tally.failed, polite.stats().failed) == ([0, 1, 2], 0, 0)

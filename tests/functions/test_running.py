@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import redis
 
 from tests.rig.calling import failure
 from timeoutq import AsyncQueue, GiveUp, InvalidInput, Queue, Retry, Worker, sending
@@ -192,6 +193,22 @@ async def test_a_failure_is_kept_as_text_without_local_variables(app: App, jobs:
     assert "functions/running.py" not in (failed.traceback or "").replace("tests/functions", "")
     assert queue.results.look(other.id)[other.id].result is None
     assert queue.inspect(call.id).error == "LookupError: no account of 9 signs"
+
+
+async def test_the_reason_of_a_failure_is_told_though_a_full_server_had_no_room_for_it(
+    app: App, jobs: AsyncQueue, raw: redis.Redis
+) -> None:
+    @app.task(retry=[])
+    def broken() -> int:
+        raw.config_set("maxmemory", "1")
+        raise LookupError("no account of 9 signs")
+
+    call = broken.delay()
+    try:
+        await burst(jobs, app)
+        assert failure(call).message == "LookupError: no account of 9 signs"
+    finally:
+        raw.config_set("maxmemory", "0")
 
 
 async def test_each_function_has_its_own_retries_and_a_caller_may_choose_others(

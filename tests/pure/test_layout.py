@@ -43,6 +43,7 @@ ROOMS = {
         "failures",
         "ends",
         "long_acks",
+        "followers",
         "losses",
         "desk",
         "crews",

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from timeoutq import address, arguments
-from timeoutq.arguments import AS_IT_IS, How, TaskList
+from timeoutq.arguments import How, TaskList
 from timeoutq.batches.operations import BatchInfo
 from timeoutq.functions import limits
 from timeoutq.functions.answering import Pending
@@ -23,8 +23,8 @@ from timeoutq.model import Answer, Ended, Outcome, TaskInfo, text
 from timeoutq.sending import Flow
 from timeoutq.shards import AnyAsyncQueue, AnyQueue, open_async_queue, open_queue
 
-_Kind = tuple[str, float | None, float | None, int]
-"""What all calls of one put have in common: the queue, `at`, `after`, how long their keys keep others away."""
+_Kind = tuple[str, float | None, float | None, bytes | None, int]
+"""What all calls of one put have in common: queue, `at`, `after`, `call_id`, how long their keys keep others away."""
 _FOR_A_TIME, _AS_THE_QUEUE_SAYS, _WHILE_ACTIVE = range(3)
 
 
@@ -183,7 +183,7 @@ def _kinds(calls: Sequence[Posted]) -> dict[_Kind, list[int]]:
     before: _Kind | None = None
     places: list[int] = []
     for at, call in enumerate(calls):
-        kind = call.queue, call.at, call.after, _blocks(call.unique)
+        kind = call.queue, call.at, call.after, call.call_id, _blocks(call.unique)
         if kind != before:
             before, places = kind, found.setdefault(kind, [])
         places.append(at)
@@ -216,10 +216,10 @@ def _some(calls: Sequence[Posted], places: Sequence[int]) -> Sequence[Posted]:
 def _putting(
     queue: AnyQueue | AnyAsyncQueue, kind: _Kind, calls: Sequence[Posted], batch: str | None = None
 ) -> Flow[Outcome]:
-    _, at, after, blocks = kind
+    _, at, after, call_id, blocks = kind
     checked: Any = (_tasks(calls),)
     # a key keeps others away only while its call is ready, scheduled or in progress, unless somebody says more
-    how = How(again=True) if blocks == _WHILE_ACTIVE else AS_IT_IS
+    how = How(again=blocks == _WHILE_ACTIVE, call_id=call_id)
     if batch is not None:
         return queue.flows.batches.put(batch, checked, how, at, after)
     if at is None and after is None:

@@ -14,10 +14,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from timeoutq import telling
+import msgspec
+
+from timeoutq import flows, telling
 from timeoutq.arguments import Packed, delay_ms, shown
 from timeoutq.calls import Kept
-from timeoutq.errors import InvalidInput, TimeoutqError
+from timeoutq.errors import InvalidInput, TimeoutqError, Unavailable
 from timeoutq.functions import limits, outcomes
 from timeoutq.functions.batching import CallsBefore
 from timeoutq.functions.context import CallNext, Context, Middleware
@@ -29,8 +31,8 @@ from timeoutq.functions.sender import Posted, Sender
 from timeoutq.functions.task import Opened, TaskFunction
 from timeoutq.functions.threads import Threads
 from timeoutq.functions.tracing import traced
-from timeoutq.handlers import LEAVES_NO_ID, RESULTS, Lifespan, Place, Result, Serves, Unrun, Verdict
-from timeoutq.model import Ack, Lease, Task, Tasks, raw
+from timeoutq.handlers import LEAVES_NO_ID, RESULTS, AckAfter, Lifespan, Place, Result, Serves, Unrun, Verdict
+from timeoutq.model import Ack, Lease, Task, raw
 from timeoutq.retry import GiveUp, RetryPolicy
 from timeoutq.text import safe
 
@@ -40,6 +42,8 @@ BACK_AFTER = (50, 100)
 """Tenths of a second after which a call that this worker cannot run is offered again: a time between these two."""
 BACK_FOR = 3600.0
 """Seconds for which such a call is offered to other workers; then it fails."""
+WAITS, WAITS_FOR = (5, 15), 365 * 86_400.0
+"""The same of a call whose limit cannot be declared, because the server is away: it does not fail before it has run."""
 
 NEVER = RetryPolicy.of([])
 """For calls that no further attempt can help."""
@@ -84,7 +88,7 @@ class Calls(Serves):
     def __repr__(self) -> str:
         return f"Calls({self.app!r})"
 
-    def serve(self, place: Place) -> Callable[[Lease], Awaitable[Result]]:
+    def serve(self, place: Place) -> Callable[[Lease], Awaitable[Result | AckAfter]]:
         """Give what runs the calls of this queue."""
         from timeoutq.functions.scheduling import declaring  # a program that only defines functions needs no client
 
@@ -115,12 +119,17 @@ class _Bench:
         self._declared = limits.Declared()
         self._declaring: dict[tuple[str, str], asyncio.Task[None]] = {}
 
-    async def run(self, lease: Lease) -> Result:
+    async def run(self, lease: Lease) -> Result | AckAfter:
         """Run one call: the whole way of a task, from its payload to its end."""
         try:
             opened = self._open(lease.payload, self._queue, raw(lease.task))
         except MAY_FIT_LATER as error:
             return self._unrun(error)
+        if opened.definition.settings.limit is not None:
+            try:
+                await self._declare_own(opened)
+            except Unavailable as error:
+                return self._back(error, WAITS, WAITS_FOR)
         if opened.definition.is_plain and opened.options is NO_OPTIONS and not self._middlewares:
             value = await opened.definition.function(*opened.args, **opened.kwargs)
         else:
@@ -134,8 +143,11 @@ class _Bench:
         if isinstance(error, UnknownFunction | BadArguments):
             function = self._app.functions.get(error.function)
             lacks = f"{error.function} {'-' if function is None else function.version[0]}"
-        delay = random.randint(*BACK_AFTER) / 10  # noqa: S311  # jitter, not a secret; few values, so that calls are few
-        return Unrun(delay, within=BACK_FOR, error=error, function=lacks)
+        return self._back(error, BACK_AFTER, BACK_FOR, lacks)
+
+    def _back(self, error: TimeoutqError, after: tuple[int, int], within: float, lacks: str = "") -> Unrun:
+        delay = random.randint(*after) / 10  # noqa: S311  # jitter, not a secret; few values, so that calls are few
+        return Unrun(delay, within=within, error=error, function=lacks)
 
     # ---- around the function
 
@@ -180,9 +192,6 @@ class _Bench:
 
     async def _call(self, context: Context[Any], opened: Opened) -> Any:
         definition = opened.definition
-        limit = definition.settings.limit
-        if limit is not None:
-            await self._declare_limit(self._place.queue, definition.group_of_call(opened.args, opened.kwargs), limit)
         args = opened.args if definition.signature.context is None else (context, *opened.args)
         if definition.is_async:
             return await definition.function(*args, **opened.kwargs)
@@ -192,8 +201,16 @@ class _Bench:
         found = await self._threads.run(context.task, partial(definition.function, *args, **opened.kwargs))
         return await found if inspect.isawaitable(found) else found
 
+    async def _declare_own(self, opened: Opened) -> None:
+        definition = opened.definition
+        group = definition.group_of_call(opened.args, opened.kwargs)
+        await self._declare_limit(self._place.queue, group, definition.settings.limit)
+
+    def _lacks(self, queue: str, group: str | None, limit: Limit | None) -> bool:
+        return group is not None and limit is not None and bool(self._declared.lacking(queue, {group: limit}))
+
     async def _declare_limit(self, queue: Any, group: str | None, limit: Limit | None) -> None:
-        if group is None or limit is None or not self._declared.lacking(queue.name, {group: limit}):
+        if group is None or limit is None or not self._lacks(queue.name, group, limit):
             return
         key = queue.name, group
         task = self._declaring.get(key)
@@ -218,36 +235,47 @@ class _Bench:
 
     # ---- how it ends
 
-    async def _end(self, lease: Lease, opened: Opened, value: Any) -> Result:
+    async def _end(self, lease: Lease, opened: Opened, value: Any) -> Result | AckAfter:
         if isinstance(value, RESULTS):
             return value
         keeps_id, seconds = opened.keep_id, opened.keep_result
         data = outcomes.encode(value, opened.definition.returns) if seconds or opened.then else None
-        put = await self._following(lease, opened, data) if opened.then and data is not None else ()
+        call = self._following(lease, opened, data) if opened.then and data is not None else None
         kept = data if seconds and (value is not None or opened.keep_none) else None
-        return Ack(put, result=kept, keep_result=seconds if kept is not None else None, keep_id=keeps_id)
+        ack = Ack(result=kept, keep_result=seconds if kept is not None else None, keep_id=keeps_id)
+        if call is None:
+            return ack
+        task = Task(call.id, Packed(call.payload), call.group, priority=call.priority)
+        if call.queue == self._queue:
+            ack.put = task
+            if not self._lacks(self._queue, call.group, call.limit):
+                return ack
+        return AckAfter(partial(self._before_ack, call, task), ack)
 
-    async def _following(self, lease: Lease, opened: Opened, data: bytes) -> Tasks:
-        """Give the call that follows, to be put with the ack; one for another queue is put now.
-
-        If this runs again, the call that follows has the same id, so it is there once.
-        """
+    def _following(self, lease: Lease, opened: Opened, data: bytes) -> Posted | None:
+        """Give the call that follows. If this call runs again, what follows has the same id, so it is there once."""
         try:
             call = self._app.follow(opened, self._queue, raw(lease.task), data)
         except TimeoutqError as error:
             raise GiveUp(f"what follows this call cannot be called: {error}") from error
-        if call is None:
-            return ()
-        task = Task(call.id, Packed(call.payload), call.group, priority=call.priority)
-        if call.limit is not None:
-            found = self._place.queue if call.queue == self._queue else self._place.find(call.queue)
+        if call is None or call.queue == self._queue:
+            return call
+        # the server may carry out a put long after nobody waits for its reply any more: it adds nothing the second time
+        return msgspec.structs.replace(call, call_id=self._place.queue.talk.nonce())
+
+    async def _before_ack(self, call: Posted, task: Task) -> None:
+        """Declare the limit of the call that follows, and put it, if it goes to another queue."""
+        is_here = call.queue == self._queue
+        try:
+            found = self._place.queue if is_here else self._place.find(call.queue)
             if found is not None:
                 await self._declare_limit(found, call.group, call.limit)
-        if call.queue == self._queue:
-            return task
-        if not await self._place.put(call.queue, task):
-            await self._app.sender.aput([call])
-        return ()
+            if not is_here and not await self._place.put(call.queue, task, call.call_id):
+                await self._app.sender.aput([call])
+        except Exception as error:  # a program may have a sender of its own
+            if isinstance(error, TimeoutqError) and not flows.is_final(error):
+                raise
+            raise GiveUp(f"what follows this call cannot be put into queue {call.queue!r}: {error}") from error
 
 
 def _end_without_result(opened: Opened) -> Result:

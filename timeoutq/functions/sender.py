@@ -80,6 +80,8 @@ class Posted(msgspec.Struct, frozen=True, gc=False):
     """Whether a call with this id that is in progress runs once more, with this payload."""
     then: tuple[Later, ...] = ()
     """The limits of the calls that follow."""
+    call_id: bytes | None = None
+    """The id of this put, if it may be made again: one that was made before under this id adds nothing."""
 
     def __repr__(self) -> str:
         """Show the call, without its arguments."""

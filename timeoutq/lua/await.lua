@@ -4,7 +4,7 @@
 -- PARTS open find results
 -- ARGV  1 call id   2 age of the call, ms   3 client: its name; empty to look only   4.. id *
 -- Reply {letters, {result? *}, {error? *}}, one per id: t w p s it has not ended, and the client is noted; d f it is done or failed; u it is in no state.
---       Results are those of tasks that have ended, errors the last ones of failed tasks that have no result
+--       Results are those of tasks that have ended, errors the last ones of failed tasks that have no result, or an empty one
 local client, ids = ARGV[3], {unpack(ARGV, 4)}
 if client ~= '' and (#client > 64 or not string.find(client, '^[%w.:_-]+$')) then
   return {err = 'CLIENT the name of a client is 1 to 64 of A-Z a-z 0-9 . : _ -'}
@@ -26,19 +26,18 @@ while last < #ids and bytes < 4194304 do
   for k = 1, #some do
     local i, body = at[k], found[k]
     results[i], bytes = body, bytes + (body and #body or 0)
-    if not body and letters[i] == 'f' then messages[i] = redis.call('HGET', errors, some[k]) end
+    if letters[i] == 'f' and (not body or body == '') then messages[i] = redis.call('HGET', errors, some[k]) end
   end
 end
 if client ~= '' and #open > 0 then
   local waits, rows = redis.call('HMGET', key('awaited'), unpack(open)), {}
   for i = 1, #open do
-    local names = {client}
-    for name in string.gmatch(waits[i] or '', '%S+') do
-      -- of more than 16 clients, the one that came first is told no longer, and asks again by itself
-      if name ~= client and #names < 16 then names[#names + 1] = name end
+    local names = waits[i] or ''
+    if not string.find(' ' .. names .. ' ', ' ' .. client .. ' ', 1, true) then
+      -- of so many clients, the one that came first is told no longer, and asks again by itself
+      if #names > MOST_NAMES then names = string.match(names, ' (.*)') or '' end
+      rows[#rows + 1], rows[#rows + 2] = open[i], names == '' and client or names .. ' ' .. client
     end
-    local line = table.concat(names, ' ')
-    if line ~= waits[i] then rows[#rows + 1], rows[#rows + 2] = open[i], line end
   end
   if #rows > 0 then
     redis.call('HLEN', stats)

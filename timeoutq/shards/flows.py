@@ -74,7 +74,7 @@ def put(shards: Shards, tasks: tuple[Tasks, ...], how: How, durable: int) -> Flo
     words = how_words(found, how)
 
     def build(talk: Talk, part: TaskList) -> list[Call[Outcome]]:
-        return talk.operations.put_checked(part, talk.nonce, words)
+        return talk.operations.put_checked(part, talk.nonce, words, how.call_id)
 
     check_priorities(found, everything=how.priority is not None, grouped=how.group is not None)
     return bring(shards, found, _group(how), build, arguments.replicas(durable))

@@ -10,6 +10,7 @@
     failures     what a failed attempt means: when the task is tried again
     ends         acks, failures and releases become calls
     long_acks    acks too long for one exchange, one at a time
+    followers    what must be there before an ack: calls that follow in other queues
     losses       why leases were lost
     desk         what this worker holds: every end of a lease goes through it
     crews        who runs `async def` handlers: asyncio tasks

@@ -72,9 +72,9 @@ class Closing:
         await self._leave_unending(consumers)
 
     async def _end_desk(self, desk: Desk, *, early: bool, cut_off: bool) -> None:
-        """Have all leases of a desk end, and let go of long acks."""
+        """Have all leases of a desk end, and let go of acks that wait."""
         await desk.end_losses()
-        await self._end_long_acks(desk, desk.queue.talk.deadline if early else 0.0)
+        await self._end_waiting_acks(desk, desk.queue.talk.deadline if early else 0.0)
         if cut_off:
             self._give_back_heavy(desk)
         desk.given_back(
@@ -106,15 +106,15 @@ class Closing:
                     async with asyncio.timeout(max(0.0, until - time.monotonic())):
                         await woken.wait()
 
-    async def _end_long_acks(self, desk: Desk, seconds: float) -> None:
-        """End the long acks, after `seconds` at most; give the leases back whose acks are not confirmed."""
-        long_acks = desk.long_acks
-        if seconds and long_acks:
-            await long_acks.wait(seconds)
-        trouble = long_acks.trouble
-        left = await long_acks.close()
-        desk.given_back(left)
-        self._tell_unsent(desk, left, trouble)
+    async def _end_waiting_acks(self, desk: Desk, seconds: float) -> None:
+        """End the acks that wait, after `seconds` at most; give the leases back whose acks are not confirmed."""
+        for waiting in (desk.followers, desk.long_acks):
+            if seconds and waiting:
+                await waiting.wait(seconds)
+            trouble = waiting.trouble
+            left = await waiting.close()
+            desk.given_back(left)
+            self._tell_unsent(desk, left, trouble)
 
     def _give_back_heavy(self, desk: Desk) -> None:
         """Give back the tasks whose acks need more time on a slow link than is left for the last exchange."""

@@ -19,15 +19,16 @@ from timeoutq.arguments import TaskList
 from timeoutq.calls import Kept
 from timeoutq.client import AsyncDriver
 from timeoutq.durations import Spans
-from timeoutq.errors import InvalidInput, LeaseLost
+from timeoutq.errors import InvalidInput, LeaseLost, TimeoutqError
 from timeoutq.found import is_nothing
-from timeoutq.handlers import Unrun
+from timeoutq.handlers import AckAfter, Unrun
 from timeoutq.model import KEPT, Ack, Answer, Lease, Outcome, Release
 from timeoutq.refusals import Refusals
 from timeoutq.retry import GiveUp, Retry
 from timeoutq.sending import Flow
 from timeoutq.worker.ends import NOWHERE, AckOfFound, Ends, Errand, Parcel
 from timeoutq.worker.failures import Failures
+from timeoutq.worker.followers import Followers
 from timeoutq.worker.long_acks import LongAcks
 from timeoutq.worker.losses import Losses
 from timeoutq.worker.runs import MaxRuntime, Run
@@ -140,6 +141,7 @@ class Desk:
         self.schedules: Callable[[], Flow[None]] | None = None
         """What declares schedules in the queue."""
         self.long_acks = LongAcks(queue, voice, self._end_long_ack, self.wake)
+        self.followers = Followers(queue, voice, self._go_on)
 
     def divide(self) -> None:
         """Have ends of its own for each part of a queue that has several; the queue is known now."""
@@ -219,6 +221,9 @@ class Desk:
             self._ack(lease, came)
         elif isinstance(came, Release):
             self._release(lease, came)
+        elif isinstance(came, AckAfter):
+            if not self.followers.add(lease, came):
+                self._too_late(lease)
         elif raised or isinstance(came, Retry | GiveUp):
             self.failed(lease, came)
         else:
@@ -238,13 +243,29 @@ class Desk:
         ack = AckOfFound(lease, home, again_ms, payload, away, kept, keep_ms=keep_ms)
         if ack.is_long:
             if not self.long_acks.add(ack):
-                self.given_back([lease])
-                self.voice.tell_unconfirmed([lease], "the worker ends")
+                self._too_late(lease)
         elif away:
             for part, there in away.items():
                 self.parts[part].post(Parcel(ack, there))
         else:
             self.ends.ack_found(ack)
+
+    def _too_late(self, lease: Lease) -> None:
+        self.given_back([lease])
+        self.voice.tell_unconfirmed([lease], "the worker ends")
+
+    def _go_on(self, lease: Lease, ack: Ack, error: BaseException | None) -> None:
+        """Ack a lease, now that all is there that goes before its ack; or fail it with the error."""
+        try:
+            if error is None:
+                self._ack(lease, ack)
+            elif isinstance(error, asyncio.CancelledError):
+                self.given_back([lease])  # a handler may cancel any task of the loop
+            else:
+                self.failed(lease, error)
+        except BaseException as problem:  # the result cannot be used: that is a failure of the task
+            self.failed(lease, problem)
+        self.wake()
 
     def _sorted(self, lease: Lease, put: Any) -> tuple[TaskList, Mapping[int, TaskList]]:
         """Give what goes with the ack, and what goes to other parts of the queue."""
@@ -415,10 +436,15 @@ class Desk:
     # ---- what is where
 
     @property
+    def trouble(self) -> TimeoutqError | None:
+        """The last error that acks met which wait; None while they get on."""
+        return self.long_acks.trouble or self.followers.trouble
+
+    @property
     def unattended(self) -> set[int]:
         """The keys of held leases that no handler works on, and that no end is under way for."""
         attended = {key for key, run in list(self.running.items()) if run.lives}
         attended.update(self.ending)
         for errands in self.sent.values():
             attended.update(lease.key for errand in errands for lease in errand.leases)
-        return self.held.keys() - attended - self.long_acks.keys
+        return self.held.keys() - attended - self.long_acks.keys - self.followers.keys

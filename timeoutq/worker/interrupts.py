@@ -67,11 +67,11 @@ class Interrupts:
                 self._desk.lost(lease)
 
     def _take_out(self, lease: Lease) -> bool:
-        """Take a lease, whose handler has not begun, out of those that are going to run; say whether it was there."""
+        """Take a lease out whose handler has not begun, or whose ack waits for something; say whether it was there."""
         if self._suspects.take_out(lease.key, self._desk.lane) is not None:
             self._desk.wake()
             return True
-        return self._crew.take_out(lease, self._desk.lane)
+        return self._desk.followers.take_out(lease) or self._crew.take_out(lease, self._desk.lane)
 
     # ---- cancelled tasks
 

@@ -192,7 +192,9 @@ class Lane:
     def appetite(self) -> Appetite:
         """What the other lanes must know of this one."""
         has_tasks = [part for part in self.parts if not (part.source.idle or self.yields)]
-        hungry = any(not part.is_late for part in has_tasks)
+        # the lanes below may have what makes room for the calls that follow those of this one
+        is_full = len(self.desk.followers) > self.shared.concurrency
+        hungry = not is_full and any(not part.is_late for part in has_tasks)
         late = not hungry and any(not part.failures for part in has_tasks)
         return Appetite(hungry, late, sum(source.claiming for source in self.sources))
 
@@ -211,7 +213,7 @@ class Lane:
         """Whether something that handlers have given is still to be sent, and the server takes it."""
         self.desk.deal()
         waits = any(part.failures == 0 and (part.ends or part.under_way) for part in self.parts)
-        return bool(self.desk.long_acks) or waits
+        return bool(self.desk.long_acks) or bool(self.desk.followers) or waits
 
     @property
     def _is_alone(self) -> bool:
@@ -302,7 +304,8 @@ class Lane:
         left, claiming = None, self._claiming(part)
         if shared.stopping.limits.max_tasks is not None:
             left = shared.stopping.limits.max_tasks - shared.runs - crew.taken - shared.claiming
-        load = Load(shared.running, crew.before(self.number), claiming, len(self.desk.long_acks), left)
+        waiting = len(self.desk.long_acks) + len(self.desk.followers)
+        load = Load(shared.running, crew.before(self.number), claiming, waiting, left)
         want = self.pace.wanted(load, plenty=source.plenty)
         if part.unconfirmed:
             # ends that wait show whether replicas confirm again; or else one task, which is given back if they do not

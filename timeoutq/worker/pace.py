@@ -31,8 +31,8 @@ class Load:
     """Tasks that are claimed, but no handler has begun them."""
     claiming: int
     """Tasks that the claims under way may still bring."""
-    long_acks: int = 0
-    """Tasks that are done, but whose acks are long and wait for their turn."""
+    waiting_acks: int = 0
+    """Tasks that are done, but whose acks wait: for their turn, because they are long, or for what goes before them."""
     still_to_run: int | None = None
     """How many runs the worker may still begin; None: any number."""
 
@@ -101,8 +101,8 @@ class Pace:
 
     def wanted(self, load: Load, *, plenty: bool) -> int:
         """Give how many tasks to claim now; `plenty` says whether the last claim got all that it asked for."""
-        # when handlers end faster than their long acks can be sent, claim less: waiting acks must not fill the memory
-        slots = self._concurrency + self.ahead() - max(0, load.long_acks - self._concurrency)
+        # when handlers end faster than such acks can be sent, claim less: waiting acks must not fill the memory
+        slots = self._concurrency + self.ahead() - max(0, load.waiting_acks - self._concurrency)
         want = slots - load.running - load.unstarted - load.claiming
         if load.still_to_run is not None:
             want = min(want, load.still_to_run)

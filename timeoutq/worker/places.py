@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from timeoutq import sending, telling
+from timeoutq.arguments import How
 from timeoutq.client import AsyncDriver
 from timeoutq.errors import TimeoutqError, Unavailable
 from timeoutq.model import Lease, Task
@@ -45,12 +46,15 @@ class Place:
         self._interrupts = interrupts
         self._wear_out = wear_out
 
-    async def put(self, queue: str, task: Task) -> bool:
-        """Put a task to another queue of this worker; false if the worker has no queue of this name."""
+    async def put(self, queue: str, task: Task, call_id: bytes | None) -> bool:
+        """Put a task to another queue of this worker; false if the worker has no queue of this name.
+
+        A put that is made again under the same `call_id` adds nothing.
+        """
         found: Any = self._queues.get(queue)
         if found is None:
             return False
-        await found.put(task)
+        await found.run(found.flows.put((task,), How(call_id=call_id), 0))
         return True
 
     def find(self, queue: str) -> Any:

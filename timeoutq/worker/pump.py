@@ -182,7 +182,7 @@ class Pump:
 
     def is_cut_off(self) -> bool:
         """Say whether the drain must end now, whatever still runs or is not sent yet."""
-        gets_on = self._unsent and all(lane.desk.long_acks.trouble is None for lane in self.lanes)
+        gets_on = self._unsent and not any(lane.desk.trouble for lane in self.lanes)
         return self._stopping.is_over(gets_on=gets_on)
 
     @property

@@ -1,10 +1,11 @@
 -- results: what the last run of a task has given, kept for a time, and the clients that wait for tasks to end. A queue uses this as
 -- soon as a result is written or a client waits
 -- result:ID       STRING with a TTL: the result, as its worker has written it; empty if the server had no memory for it
--- awaited         of each task that is waited for: the names of the clients that wait, with blanks between them; 16 at most
+-- awaited         of each task that is waited for: the names of the clients that wait, with blanks between them
 -- answers:CLIENT  LIST with a TTL: tasks that have ended and that this client waited for; 10000 at most
 -- PARTS switch batch
 local tell_ended
+local MOST_NAMES, MOST_TOLD = 8490, 170000 -- bytes of names: of one task, five hundred clients; in one call, ten thousand
 
 -- result_of: the name of the key with a task's result. No other place makes such a name
 local function result_of(id)
@@ -39,10 +40,11 @@ end
 
 -- tell_clients: tell the clients that wait for these tasks that they have ended
 local function tell_clients(ids)
-  local waits, gone, answers = redis.call('HMGET', key('awaited'), unpack(ids)), {}, {}
+  local waits, gone, answers, told = redis.call('HMGET', key('awaited'), unpack(ids)), {}, {}, 0
   for i = 1, #ids do
-    if waits[i] then gone[#gone + 1] = ids[i] end
-    for client in string.gmatch(waits[i] or '', '%S+') do
+    if waits[i] then gone[#gone + 1], told = ids[i], told + #waits[i] end
+    -- those who wait for what is too much for one call ask again by themselves
+    for client in string.gmatch(told <= MOST_TOLD and waits[i] or '', '%S+') do
       answers[client] = answers[client] or {}
       table.insert(answers[client], ids[i])
     end

@@ -1,0 +1,295 @@
+"""What follows a call in another queue, while the server is full, silent, or refuses: the function runs once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import redis
+
+from tests.functions.running import at_work
+from tests.rig.calling import failure
+from tests.rig.proxy import Fault, Proxy
+from tests.rig.waiting import wait_until
+from timeoutq import AsyncQueue, Queue, Worker
+from timeoutq.functions import App, CallCancelled, Calls
+from timeoutq.functions.posting import Posting
+from timeoutq.model import State
+
+WAITS = "what goes before its ack is not there yet"
+
+
+@pytest.fixture
+def names(url: str, name: str) -> Iterator[list[str]]:
+    """Two queues: the second call of a chain goes to the second one."""
+    both = [f"{name}-a", f"{name}-b"]
+    yield both
+    for one in both:
+        with Queue(one, url) as queue:
+            queue.purge()
+
+
+@pytest.fixture
+def room(raw: redis.Redis) -> Iterator[Callable[[], object]]:
+    """Give the server memory again; it has some after the test in any case."""
+
+    def give() -> object:
+        return raw.config_set("maxmemory", "0")
+
+    yield give
+    give()
+
+
+class Shop:
+    """An app with a chain over both queues, which counts its runs."""
+
+    def __init__(self, names: list[str], url: str, **settings: Any) -> None:
+        self.app = app = App(names[0], queues=names, url=url, **settings)
+        self.runs: list[str] = []
+        self.at_end: Callable[[], object] = str
+        """What the first function does before it returns."""
+
+        @app.task(queue=names[0], name="charge")
+        def charge(n: int) -> int:
+            self.runs.append(f"charge {n}")
+            self.at_end()
+            return n + 1
+
+        @app.task(queue=names[1], name="bill")
+        async def bill(n: int) -> str:
+            self.runs.append(f"bill {n}")
+            return f"{n} USD"
+
+    def begin(self, n: int = 1) -> Any:
+        functions: Any = self.app.functions
+        return functions["charge"].call(n).then(functions["bill"]).delay()
+
+
+@pytest.fixture
+def shop(names: list[str], url: str) -> Iterator[Shop]:
+    made = Shop(names, url)
+    yield made
+    made.app.close()
+
+
+def counters(url: str, name: str) -> dict[str, int]:
+    with Queue(name, url) as queue:
+        return dict(queue.stats().counters)
+
+
+async def serve(*queues: AsyncQueue, app: App, **settings: Any) -> Any:
+    """Have a worker serve some of the queues of an app, until they are drained."""
+    async with asyncio.timeout(30):
+        try:
+            return await Worker(list(queues), Calls(app), burst=True, signals=False, **settings).run()
+        finally:
+            for queue in queues:
+                await queue.close()
+            await app.aclose()
+
+
+async def told(caplog: pytest.LogCaptureFixture, words: str = WAITS) -> None:
+    await asyncio.to_thread(wait_until, lambda: words in caplog.text, 20)
+
+
+# ---- the server is full, or does not answer
+
+
+@pytest.mark.parametrize("serves", ["both queues", "the first queue"])
+async def test_a_function_runs_once_though_the_server_is_full_when_it_returns(
+    shop: Shop, names: list[str], url: str, raw: redis.Redis, room: Any, caplog: pytest.LogCaptureFixture, serves: str
+) -> None:
+    shop.at_end = lambda: raw.config_set("maxmemory", "1")
+    chain = shop.begin()
+    queues = [AsyncQueue(one, url) for one in names[: 2 if serves == "both queues" else 1]]
+    working = asyncio.create_task(serve(*queues, app=shop.app))
+    await told(caplog)
+    room()
+    tally = await working
+    assert (tally.failed, tally.acked) == (0, len(queues))
+    if len(queues) == 1:
+        await serve(AsyncQueue(names[1], url), app=shop.app)
+    assert (chain.wait(10), shop.runs) == ("2 USD", ["charge 1", "bill 2"])
+    assert caplog.text.count(WAITS) == 1
+
+
+async def test_what_follows_is_put_when_a_silent_server_answers_again(
+    names: list[str], url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Proxy(url) as proxy:
+        shop = Shop(names, url, retry=[])
+        chain = shop.begin()
+        shop.at_end = lambda: proxy.arm(Fault.HALF_OPEN, b"bill", times=None)
+        queues = [AsyncQueue(one, proxy.url, deadline=0.3) for one in names]
+        working = asyncio.create_task(serve(*queues, app=shop.app))
+        await told(caplog)
+        proxy.disarm()
+        tally = await working
+        assert (tally.failed, chain.wait(10), shop.runs) == (0, "2 USD", ["charge 1", "bill 2"])
+        shop.app.close()
+
+
+async def test_what_follows_runs_once_though_the_server_put_it_and_the_reply_was_lost(
+    names: list[str], url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Proxy(url) as proxy:
+        shop, other = Shop(names, proxy.url), Shop(names, url)
+        shop.app.sender = Posting(proxy.url, deadline=0.3)
+        chain = other.begin()
+        shop.at_end = lambda: proxy.arm(Fault.SWALLOW, b"bill", times=None)
+        working = asyncio.create_task(serve(AsyncQueue(names[0], proxy.url), app=shop.app))
+        await told(caplog)
+        await serve(AsyncQueue(names[1], url), app=other.app)
+        assert other.runs == ["bill 2"]
+        proxy.disarm()
+        await working
+        assert (shop.runs, chain.wait(10)) == (["charge 1"], "2 USD")
+        assert counters(url, names[1])["put"] == 1
+        other.app.close()
+
+
+async def test_a_lease_that_is_lost_meanwhile_is_counted_as_expired_not_as_failed(
+    names: list[str], url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Proxy(url) as proxy, Queue(names[0], url) as queue:
+        shop = Shop(names, url)
+        chain = shop.begin()
+        shop.at_end = lambda: proxy.arm(Fault.HALF_OPEN, b"", times=None)
+        queues = [AsyncQueue(one, proxy.url, deadline=0.3, timeout=0.6) for one in names]
+        working = asyncio.create_task(serve(*queues, app=shop.app))
+        await told(caplog)
+        await asyncio.to_thread(wait_until, lambda: queue.requeue_expired() == 1)
+        assert queue.inspect(queue.list("todos").entries[0].task).crashes == 1
+        shop.at_end = str
+        proxy.arm(Fault.HALF_OPEN, b"bill", times=None)
+        await told(caplog, "the lease extension of a task came too late")
+        proxy.disarm()
+        tally = await working
+        assert (tally.failed, tally.lost) == (0, 1)
+        assert (chain.wait(10), shop.runs) == ("2 USD", ["charge 1", "charge 1", "bill 2"])
+        found = counters(url, names[0])
+        assert (found["expired"], found.get("failed", 0), counters(url, names[1])["put"]) == (1, 0, 1)
+        shop.app.close()
+
+
+def test_more_returned_calls_than_handlers_do_not_keep_the_queue_below_from_making_room(
+    shop: Shop, names: list[str], raw: redis.Redis, room: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    functions: Any = shop.app.functions
+
+    def fill_once() -> None:
+        shop.at_end = str
+        raw.config_set("maxmemory", "1")
+
+    shop.at_end = fill_once
+    for n in range(12):
+        shop.begin(n)
+    for n in range(100, 112):
+        functions["bill"].delay(n)
+    with at_work(shop.app, concurrency=2):
+        wait_until(lambda: sum(run.startswith("bill 1") and len(run) == 8 for run in shop.runs) == 12)
+        assert WAITS in caplog.text
+        room()
+        wait_until(lambda: len(shop.runs) == 36)
+    assert len(set(shop.runs)) == 36, "each ran once"
+
+
+def test_a_worker_that_stops_gives_back_a_call_whose_follower_the_server_has_not_taken(
+    shop: Shop, names: list[str], url: str, raw: redis.Redis, room: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop.at_end = lambda: raw.config_set("maxmemory", "1")
+    chain = shop.begin()
+    with at_work(shop.app, drain_deadline=0.2):
+        wait_until(lambda: WAITS in caplog.text)
+    assert "its ack is not confirmed" in caplog.text
+    room()
+    found = counters(url, names[0])
+    assert (found["released"], found.get("failed", 0), chain.info().state) == (1, 0, State.TODOS)
+
+
+def test_a_call_that_is_cancelled_while_its_follower_waits_for_room_ends_cancelled(
+    shop: Shop, names: list[str], raw: redis.Redis, room: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop.at_end = lambda: raw.config_set("maxmemory", "1")
+    chain = shop.begin()
+    with at_work(shop.app):
+        wait_until(lambda: WAITS in caplog.text)
+        chain.cancel("ann")
+        with pytest.raises(CallCancelled, match="ann"):
+            chain.wait(10)
+        room()
+    assert shop.runs == ["charge 1"]
+
+
+# ---- the queue of what follows
+
+
+@pytest.mark.parametrize("how", ["paused", "purged"])
+async def test_a_queue_that_is_paused_or_purged_takes_what_follows(
+    shop: Shop, names: list[str], url: str, how: str
+) -> None:
+    with Queue(names[1], url) as below:
+        below.put("a task")
+        below.pause()
+        shop.at_end = below.purge if how == "purged" else below.pause
+        chain = shop.begin()
+        assert (await serve(AsyncQueue(names[0], url), app=shop.app)).acked == 1
+        assert below.stats().todos == (1 if how == "purged" else 2)
+        with suppress(Exception):
+            below.resume()
+        await serve(AsyncQueue(names[1], url), app=shop.app, max_tasks=None if how == "purged" else 2)
+    assert (chain.wait(10), shop.runs) == ("2 USD", ["charge 1", "bill 2"])
+
+
+@pytest.mark.parametrize("serves", ["both queues", "the first queue"])
+@pytest.mark.parametrize("how", ["schema", "rights"])
+async def test_a_call_whose_follower_can_never_be_put_fails_once_with_the_reason(
+    shop: Shop, names: list[str], url: str, raw: redis.Redis, how: str, serves: str
+) -> None:
+    at, words = url, "schema 9"
+    if how == "rights":
+        user = "ann"
+        raw.acl_setuser(
+            user, enabled=True, passwords=["+secret"], categories=["+@all"], keys=[f"timeoutq:{{{names[0]}}}:*"]
+        )
+        at, words = url.replace("redis://:", f"redis://{user}:", 1), "refuses access"
+        at = f"redis://{user}:secret@{at.rpartition('@')[2]}"
+        shop.app.sender = Posting(at)
+    chain = Shop(names, url).begin()
+    if how == "schema":
+        raw.hset(f"timeoutq:{{{names[1]}}}:meta", "schema", "9")
+    queues = [AsyncQueue(one, at) for one in names[: 2 if serves == "both queues" else 1]]
+    worker = Worker(queues, Calls(shop.app), signals=False)
+    working = asyncio.create_task(worker.run())
+    error = await asyncio.to_thread(failure, chain)
+    worker.stop()
+    await working
+    for queue in queues:
+        await queue.close()
+    await shop.app.aclose()
+    assert shop.runs == ["charge 1"]
+    assert f"cannot be put into queue {names[1]!r}" in error.message
+    assert words in error.message
+    raw.delete(f"timeoutq:{{{names[1]}}}:meta")
+    raw.acl_deluser("ann")
+
+
+def test_max_runtime_is_over_when_the_function_has_returned(
+    names: list[str], url: str, raw: redis.Redis, room: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The time of the worker's own limit passes while what follows waits for room."""
+    shop = Shop(names, url)
+    shop.at_end = lambda: raw.config_set("maxmemory", "1")
+    chain = shop.begin()
+    with at_work(shop.app, max_runtime=0.5):
+        wait_until(lambda: WAITS in caplog.text)
+        until = time.monotonic() + 0.6
+        wait_until(lambda: time.monotonic() > until)
+        assert "0.5 s is over" not in caplog.text
+        room()
+        assert chain.wait(10) == "2 USD"
+    shop.app.close()
