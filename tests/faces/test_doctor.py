@@ -75,7 +75,8 @@ def test_a_sound_server_is_green_throughout() -> None:
     ("check", "facts", "verdict", "words"),
     [
         ("version", with_info(redis_version="6.0.16"), "red", "Redis 6.0.16"),
-        ("version", with_info(redis_version="6.2.0"), "green", "Redis 6.2.0"),
+        ("version", with_info(redis_version="6.2.14"), "red", "Redis 6.2.14"),
+        ("version", with_info(redis_version="7.0.0"), "green", "Redis 7.0.0"),
         ("version", with_info(redis_version="7.2.4", valkey_version="9.0.1"), "green", "Valkey 9.0.1"),
         ("role", with_info(role="slave", master_host="primary.example"), "red", "replica"),
         ("role", SOUND, "green", "primary with 1 replica"),

@@ -76,15 +76,15 @@ def repair(queue: AnyQueue) -> Finding:
 
 
 def version(facts: Facts) -> Finding:
-    """Redis 6.2 or later, Valkey, or something that says so."""
+    """Redis 7.0 or later, Valkey, or something that says so."""
     away = f"{facts.trip_ms:.1f} ms away"
     if "redis_version" not in facts.info:
-        return Finding("version", "yellow", f"the server does not tell; {away}", "make sure it is 6.2 or later")
+        return Finding("version", "yellow", f"the server does not tell; {away}", "make sure it is 7.0 or later")
     name = "Valkey" if "valkey_version" in facts.info else "Redis"
     shown = str(facts.info.get("valkey_version") or facts.info["redis_version"])
     number = tuple(int(part) for part in str(facts.info["redis_version"]).split(".")[:2] if part.isdecimal())
-    if number < (6, 2):
-        return Finding("version", "red", f"{name} {shown}", "upgrade to Redis 6.2 or later, or to Valkey")
+    if number < (7, 0):
+        return Finding("version", "red", f"{name} {shown}", "upgrade to Redis 7.0 or later, or to Valkey")
     return Finding("version", "green", f"{name} {shown}, {away}")
 
 
