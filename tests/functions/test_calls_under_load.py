@@ -1,4 +1,4 @@
-"""The short forms of the rigs of functions: reruns, many waits, the order of queues, rolling deploys, and storms."""
+"""The short forms of the rigs of functions: reruns, waits, chains, the order of queues, rolling deploys, and storms."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import fakeredis
 import pytest
 
-from tests.rig import call_storm, order, reruns, rolling, waits
+from tests.rig import call_storm, chains, order, reruns, rolling, waits
 from timeoutq import sending
 from timeoutq.model import Answer, Outcome
 from timeoutq.testing import fake_queue
@@ -42,6 +42,11 @@ def test_all_waits_of_a_process_share_one_blocked_connection_and_outlive_its_cut
     verdict = asyncio.run(waits.trial(500, 10, seconds=60))
     assert verdict.good, verdict.line()
     assert (verdict.waits, verdict.cuts) == (500, 10)
+
+
+def test_no_chain_is_lost_and_no_function_runs_twice_while_the_server_is_full_or_stands_still() -> None:
+    verdict = asyncio.run(chains.trial(100, 1.0, 1, 1.0, deadline=0.3, settled=0.2))
+    assert verdict.good, verdict.line()
 
 
 def test_an_urgent_call_begins_within_one_running_call_and_one_pick_up() -> None:
