@@ -1,0 +1,37 @@
+"""`.ci/run` and `.ci/long`: each test belongs to one of them, and `.ci/long` says what it cannot do."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LONG = ROOT / ".ci" / "long"
+
+
+def long(*words: str) -> subprocess.CompletedProcess[str]:
+    """Call `.ci/long`."""
+    return subprocess.run([LONG, *words], capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+def test_a_part_that_does_not_exist_is_named_with_those_that_do() -> None:
+    done = long("storms", "stroms")
+    assert done.returncode == 2
+    assert "there is no part 'stroms'. The parts: types servers" in done.stderr
+
+
+def test_the_list_names_each_part_and_what_it_does() -> None:
+    done = long("--list")
+    assert done.returncode == 0
+    parts = [line.split()[0] for line in done.stdout.splitlines()]
+    assert parts == re.findall(r"^part_(\w+)\(\)", LONG.read_text(), re.MULTILINE)
+    assert all(len(line.split()) > 3 for line in done.stdout.splitlines())
+
+
+def test_each_test_that_needs_the_machine_for_itself_belongs_to_one_part() -> None:
+    files = sorted(path.stem for path in (ROOT / "tests" / "breaking" / "alone").glob("test_*.py"))
+    named: list[str] = []
+    for words in re.findall(r"tests/breaking/alone/test_(\S+)\.py", LONG.read_text()):
+        named += [f"test_{word}" for word in words.strip("{}").split(",")]
+    assert sorted(named) == files
