@@ -72,6 +72,7 @@ def complaints(settings: Mapping[str, Any]) -> list[str]:
             continue
         if [one.operator for one in pin.specifier] != ["=="] or "*" in str(pin.specifier):
             said.append(f"{line!r} is no exact version")
+            continue
         pins.setdefault(canonicalize_name(pin.name), []).append(pin)
     for wanted in asked(settings):
         name = canonicalize_name(wanted.name)
