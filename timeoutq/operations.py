@@ -267,7 +267,9 @@ class Operations:
         """Build the puts that go before an ack, and the ack, which puts the first `fits` tasks (see `fitting`)."""
         puts: list[Call[Outcome]] = []
         if fits < len(found.ids):
-            puts = self.put_checked(found.part(fits, len(found.ids)), nonce)
+            # the visit is over: none of the tasks may begin before its host has rested
+            visited = section("visited", *lease_words([lease])[0])
+            puts = self.put_checked(found.part(fits, len(found.ids)), nonce, visited)
             found = found.part(0, fits)
         return puts, self.ack_put(lease, found, again_ms, payload, result, bare=bare, until_ms=until_ms)
 

@@ -7,13 +7,14 @@ many places it has, and whether its other places are visited or ready. The clock
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from tests.hosts.test_polite import A, holds, urls
-from timeoutq import Lease, Politeness, Task, sending, transfer
+from timeoutq import Lease, Politeness, Task, arguments, sending, transfer
 from timeoutq.model import HostRecord
 from timeoutq.testing import FakeQueue, fake_queue
 
@@ -318,3 +319,26 @@ def test_a_host_whose_delay_ends_has_all_its_places(fake: FakeQueue) -> None:
         while fake.promote_due():
             pass
         assert (fake.hosts.inspect(A).busy, fake.stats().todos) == (busy, busy)
+
+
+def test_links_that_take_all_places_of_a_host_are_not_handed_over_by_the_ack(fake: FakeQueue) -> None:
+    fake.configure(politeness=Politeness(1, 10_000))
+    fake.put(urls(A, 1))
+    host = Host(fake, 1)
+    (lease,) = host.claim()
+    host.end(lambda: fake.ack(lease, put=urls(f"{A}linked", 499)))
+    assert (fake.stats().todos, fake.stats().waiting) == (0, 499)
+
+
+@pytest.mark.parametrize("places", [2, 8, 100])
+def test_links_that_go_before_their_ack_wait_until_the_host_has_rested(fake: FakeQueue, places: int) -> None:
+    fake.configure(politeness=Politeness(1, places))
+    fake.put(urls(A, 1))
+    host, ops = Host(fake, 1), fake.operations
+    (lease,) = host.claim()
+    puts, end = ops.ack_in_parts(lease, arguments.tasks((urls(f"{A}linked", 900),)), 499, fake.talk.nonce, -1, None)
+    for call in (*puts, end):
+        host.end(partial(fake.run, sending.answer(fake.talk, call)))
+    fake.clock.advance(1)
+    fake.promote_due()
+    assert len(host.claim()) == places

@@ -15,12 +15,12 @@ from timeoutq import arguments, repairs
 from timeoutq.arguments import How
 from timeoutq.batches import operations as of_batches
 from timeoutq.batches.operations import Joined, Sealed
-from timeoutq.calls import Call, Kept
+from timeoutq.calls import Call, Kept, section
 from timeoutq.durations import Delta
 from timeoutq.failures import operations as of_failures
 from timeoutq.hosts import operations as of_hosts
 from timeoutq.model import HostRecord, Lease, Record, State, Task
-from timeoutq.operations import Operations
+from timeoutq.operations import Operations, how_words
 from timeoutq.results import operations as of_results
 from timeoutq.schedules import operations as of_schedules
 from timeoutq.schedules.definition import Definition, Stored
@@ -51,8 +51,9 @@ def calls() -> dict[str, Call[Any]]:
     nonce = lambda: b"n"  # noqa: E731  # a name for a constant
     tasks = (Task("a", payload=1, group="h", priority=2, unique=1), "b")
     record = Record(b"a", State.FAILED, 1.0, 1.0, 1, 1, "x", 1.0, 1, "h", 5, 1.0)
+    some, how = arguments.tasks(tasks), How(again=True, group="g", priority=1, improve=True, batch="b", rerun=True)
     found: list[Call[Any]] = [
-        *ops.put(tasks, nonce, How(again=True, group="g", priority=1, improve=True, batch="b", rerun=True)),
+        *ops.put_checked(some, nonce, [*how_words(some, how), *section("visited", b"a")]),
         *ops.schedule(tasks, nonce, after=1, how=How(again=True, group="g", priority=1, improve=True, batch="b")),
         ops.claim(b"w#1", 5, 1000, 2000, 2, b"0 1 a"),
         *ops.extend(LEASES, 1000),

@@ -38,6 +38,7 @@ LEVELS: Mapping[str, Level] = {
     "failovers": Level(["test_failovers.py"], ["redis-server"]),
     "clusters": Level(["test_cluster_faults.py"], ["redis-server"]),
     "hosts": Level(["test_polite_walk.py"], ["redis-server"]),
+    "spacing": Level(["test_spacing.py"]),
     "clocks": Level(["test_clocks.py"], ["gcc", "redis-server"]),
     "hostile text": Level(["test_hostile_text.py"]),
     "soak": Level(["test_soak.py"]),

@@ -80,8 +80,8 @@ class Known:
             for visit in self.open:
                 self.allowed_ms = max(self.allowed_ms, visit.ends_ms + visit.least_ms)
             self.open.clear()
-            early = self.allowed_ms - latest_ms
-            assert early <= 0, f"{name} was visited {early} ms early, between {earliest_ms} and {latest_ms}"
+        early = self.allowed_ms - latest_ms
+        assert early <= 0, f"{name} was visited {early} ms early, between {earliest_ms} and {latest_ms}"
 
 
 class Walk:
@@ -168,6 +168,7 @@ class Walk:
         if answer in ("ok", "failed"):
             known.ended(at_ms)
             known.visited += visited
+            self.did["ended"] += 1
         else:
             known.allowed_ms = max(known.allowed_ms, visit.ends_ms + visit.least_ms)
 
@@ -286,12 +287,12 @@ class Walk:
     def pull(self, queue: Queue) -> None:
         """Take some for good."""
         at_ms = self.now()
-        for task in queue.pull(2):
-            name = host_of(task.task)
-            if name:
-                self.hosts[name].begins(name, at_ms, self.now())
-                self.hosts[name].ended(at_ms)
-                self.hosts[name].visited += 1
+        names = [name for task in queue.pull(2) if (name := host_of(task.task))]
+        for name in names:
+            self.hosts[name].begins(name, at_ms, self.now())
+        for name in names:
+            self.hosts[name].ended(at_ms)
+            self.hosts[name].visited += 1
 
     def forget(self, queue: Queue) -> None:
         """Forget some, wherever they are."""
@@ -435,10 +436,12 @@ class Walk:
         for lease in queue.claim(self.random.randint(1, 3), timeout=LONG_MS / 1000):
             self._held_without_turn(lease)
         self._end_some(queue)
+        # who was visited before rests from here on
+        allowed_ms = self.now() + USUAL_MS if self.did["ended"] else 0
         queue.configure(politeness=Politeness(USUAL_MS / 1000, 1))
         for name in list(self.hosts):
             held = self.hosts[name].open
-            self.hosts[name] = Known(most=max(1, len(held)), open=held)
+            self.hosts[name] = Known(most=max(1, len(held)), open=held, allowed_ms=allowed_ms)
 
     def _held_without_turn(self, lease: Lease) -> None:
         known = self.hosts[host_of(lease.task)]

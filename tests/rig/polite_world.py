@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from tests.rig.model import NOTHING, Given
-from tests.rig.polite_model import PoliteModel, Refused, Rules
+from tests.rig.polite_model import PoliteModel, Refused, Rules, host_of
 from tests.rig.world import LEASE_MS, START_MS, Limits, Request, Step, Violation, World
 
 DELAY_MS = 500
 """Less than a tick: after it, the next visit may begin."""
 BLOCK_MS = 900
 """More than a tick, and less than two."""
-A, B, C = "http://h/a", "http://h/b", "http://g/c"
+A, B, C, D = "http://h/a", "http://h/b", "http://g/c", "http://g/d"
 
 
 def levels(*found: int, improve: bool = False) -> Given:
@@ -52,6 +52,17 @@ SMALL = PoliteLimits(
 )  # fmt: skip
 """Two hosts, three tasks with priorities; a put and an ack that raise and improve; a block and a ban."""
 
+LINKS = replace(
+    SMALL,
+    per_host=2,
+    rules=(),
+    puts=((A, C),),
+    givens=(levels(0, 0),),
+    finds=((A, (B,), levels(0)), (C, (D,), levels(0))),
+    ticks=0,
+)
+"""Two hosts with two places each; each ack puts a link to a new page of its host."""
+
 POLITE = {
     "leases run out, are released and fail": replace(SMALL, releases=1, fails=1),
     "two claims each": replace(SMALL, claims=2, ticks=1),
@@ -59,6 +70,7 @@ POLITE = {
     "two visits at once, budgets and blocks by workers": replace(
         SMALL, per_host=2, blocks=1, ticks=1, rules=(("h", "budget", "1"), ("h", "per_host", "1"), ("h", "budget", "3"))
     ),
+    "two visits at once, and acks with links": replace(LINKS, claims=2, ticks=1, faults=1),
     "politeness ends and begins": replace(SMALL, switches=2, ticks=1, rules=SMALL.rules[:1]),
 }
 
@@ -132,7 +144,7 @@ class PoliteWorld(World):
             self.used["blocks"] += 1
         answer = super().take(step, reply)
         for task in held - self.model.in_progress:
-            self.ended[self.model.host(task)] = self.steady
+            self.ended[self.model.groups.get(task) or host_of(task)] = self.steady
         if step.request is not None and step.request.verb == "put":
             waited |= set(step.request.ids)
         self._in_order(self.model.todos - ready, waited)
@@ -145,7 +157,6 @@ class PoliteWorld(World):
             return model.set_host(request.ids[0], [request.rule])
         if request.verb == "configure":
             self.used["switches"] += 1
-            self.ended.clear()
             limits = self.limits
             return model.configure_politeness(*((limits.delay_ms, limits.per_host) if request.number else (0, 0)))
         if request.verb == "convert":
@@ -184,21 +195,23 @@ class PoliteWorld(World):
 
     def _begins(self, host: str) -> None:
         """A visit begins."""
-        if not host or self.used["switches"]:
-            return
         model, limits = self.model, self.limits
+        if not host or model.converting or model.ending:
+            return
         rules, running = (
             model.rules.get(host, Rules()),
             [task for task in model.in_progress if model.host(task) == host],
         )
+        if rules.delay is None and self.steady < self.ended.get(host, -limits.delay_ms) + limits.delay_ms:
+            raise Violation(f"{host} is visited {self.steady - self.ended[host]} ms after the last visit ended")
+        if self.used["switches"]:
+            return
         if rules.flag == "x" or model.now < rules.until:
             raise Violation(f"{host} is visited, and is banned, or blocked until {rules.until}")
         if len(running) > (rules.per_host or limits.per_host):
             raise Violation(f"{host} has visits at once: {running}")
         if rules.budget is not None and model.visits.get(host, 0) + len(running) > rules.budget:
             raise Violation(f"{host} has more visits than {rules.budget}")
-        if limits.per_host == 1 and rules == Rules() and self.steady < self.ended.get(host, 0) + limits.delay_ms:
-            raise Violation(f"{host} is visited {self.steady - self.ended[host]} ms after the last visit ended")
 
     def _in_order(self, fresh: Collection[str], waited: Collection[str]) -> None:
         """Of what waited, or came in one put, the highest priority has its turn first."""
@@ -274,7 +287,7 @@ def drawn(chance: random.Random) -> PoliteLimits:
         givens=tuple(givens),
         finds=((chance.choice(tasks[:5]), found, Given(payloads=ranks, priorities=ranks, improve=())),),
         delay_ms=chance.choice([0, 1, DELAY_MS]),
-        per_host=chance.choice([1, 1, 2]),
+        per_host=chance.choice([1, 1, 2, 3]),
         rules=tuple(chance.sample(rules, chance.randint(0, 4))),
         blocks=chance.randint(0, 2),
         switches=chance.choice([0, 0, 0, 2]),

@@ -8,12 +8,12 @@
 --       priorities=pairs (position, priority)   improve=n positions, none for all: with a higher priority than before, a done task
 --       comes back, and one in progress runs once more   batch=1 the batch that the tasks join   unique=numbers (position, ms): the
 --       task comes back if it failed, so long after its last error   rerun=n positions, none for all: a run of the task begins after this
---       put, with its payload
+--       put, with its payload   visited=1 the task that found these: its visit is over, and its ack follows
 -- Reply letters, one per id: A added; r raised: the task was there and has this priority from now on; n it runs once more; t w p d f s the state it
 --       already is in
 local call_id = ARGV[1]
 local ids, at = read_ids(3)
-local given, refused = sections(at, ' again=0 group=1 payloads=pairs groups=pairs priority=1 priorities=pairs improve=n batch=1 unique=numbers rerun=n')
+local given, refused = sections(at, ' again=0 group=1 payloads=pairs groups=pairs priority=1 priorities=pairs improve=n batch=1 unique=numbers rerun=n visited=1')
 if refused then return refused end
 local priorities, batched, unfit
 if given.priority or given.priorities then priorities, unfit = rarely('priorities_of')(ids, given) end
@@ -26,6 +26,7 @@ if ARGV[2] ~= '0' then
   local before = rarely('answered_before')(call_id, ids)
   if before then return before end
 end
+if given.visited then rest({given.visited}, {true}, {1}) end
 local codes = add(ids, given, given.again, false, priorities)
 if batched then rarely('join')(given.batch, ids, batched) end
 note_call(call_id)

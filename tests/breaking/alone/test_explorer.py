@@ -15,7 +15,7 @@ from tests.rig.beside import processes
 from tests.rig.explorer import Explored, Found, explore
 from tests.rig.model import Given, Model, Pair
 from tests.rig.polite_model import PoliteModel
-from tests.rig.polite_world import POLITE, SMALL, PoliteLimits
+from tests.rig.polite_world import LINKS, POLITE, SMALL, PoliteLimits
 from tests.rig.world import Limits
 
 pytestmark = pytest.mark.timeout(900)  # all walks begin at once, and a test may wait for most of them
@@ -252,6 +252,26 @@ def _no_pause(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PoliteModel, "_depart", wrong)
 
 
+def _links_before_rest(patch: pytest.MonkeyPatch) -> None:
+    def pause(self: PoliteModel, host: str) -> None:
+        self.rests[host] = self.now + self._delay(host)
+
+    patch.setattr(PoliteModel, "_rest", lambda self, ids: None)
+    patch.setattr(PoliteModel, "_pause", pause)
+
+
+def _ready_stays_ready(patch: pytest.MonkeyPatch) -> None:
+    pause = PoliteModel._pause
+
+    def wrong(self: PoliteModel, host: str) -> None:
+        patch.setattr(PoliteModel, "_recall", lambda self, host: None)
+        pause(self, host)
+        patch.undo()
+        patch.setattr(PoliteModel, "_pause", wrong)
+
+    patch.setattr(PoliteModel, "_pause", wrong)
+
+
 def _no_turns(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PoliteModel, "_due_turns", lambda self: 0)
 
@@ -294,6 +314,12 @@ SEEDED: dict[str, tuple[Patch, str, Limits]] = {
     "the callback of a batch comes again": (_callback_comes_again, "became ready twice", ENDED_BATCH),
     "a block leaves what is ready": (_no_recall, "I11|is visited", polite(rules=SMALL.rules)),
     "a host has no pause": (_no_pause, "ms after the last visit", polite(claims=2, finds=())),
+    "an ack puts its links before its host rests": (_links_before_rest, "I11|ms after the last visit", LINKS),
+    "what is ready when a visit ends stays ready": (
+        _ready_stays_ready,
+        "I11|ms after the last visit",
+        polite(per_host=2, claims=2, finds=()),
+    ),
     "hosts have no turns": (_no_turns, "nobody is at work", polite()),
     "places are kept for ever": (_places_stay, "I11", polite()),
 }

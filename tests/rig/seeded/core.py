@@ -700,6 +700,48 @@ MUTANTS: list[Mutant] = [
         "",
         [POLITE_SCHEDULES],
     ),
+    Mutant(
+        "an ack puts its links before its host rests",
+        "lua/ack.lua",
+        "  if #found > 0 then rest(ids, yes, held) end\n",
+        "",
+        [POLITE_SCHEDULES, in_test("test_polite_spacing", "take_all_places")],
+    ),
+    Mutant(
+        "what is ready when a visit ends stays ready",
+        "lua/parts/polite.lua",
+        "    if (one.next_ms or 0) <= now then recall(one) end\n    one.next_ms, one.rested = now + delay",
+        "    one.next_ms, one.rested = now + delay",
+        [POLITE_SCHEDULES, in_test("test_polite_spacing", "fail-2")],
+    ),
+    Mutant(
+        "ready tasks that wait again lose their place in the line",
+        "lua/parts/polite.lua",
+        "'%.0f', 1 - (ahead and ahead[j]",
+        "'%.0f', now - (ahead and ahead[j]",
+        [in_test("test_polite_spacing", "the_first_of_their_priority")],
+    ),
+    Mutant(
+        "a queue that becomes polite lets no host rest",
+        "lua/parts/switch.lua",
+        "    redis.call('HSET', key('resting'), '', now)\n",
+        "",
+        [in_test("test_polite_spacing", "before_the_queue_became_polite")],
+    ),
+    Mutant(
+        "the pause of an import leaves what is ready",
+        "lua/restore_hosts.lua",
+        "    if (one.next_ms or 0) <= now then recall(one) end\n",
+        "",
+        [in_test("test_polite_spacing", "the_pause_of_an_export")],
+    ),
+    Mutant(
+        "a host with a delay has more places than can be taken back in one step",
+        "lua/parts/polite.lua",
+        "    if count > most_resting and (one.delay or usual_delay) > 0 then return most_resting end\n",
+        "",
+        [in_test("test_polite_spacing", "ten_thousand_places")],
+    ),
     # ---- priorities, and tasks that run once more
     Mutant(
         "a priority changes nothing",
@@ -732,15 +774,15 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a task that is taken back forgets its priority",
         "lua/parts/polite.lua",
-        "now - (ahead and ahead[1] or 0)",
-        "now",
+        "1 - (ahead and ahead[1] or 0)",
+        "1",
         [in_test("test_priority", "taken_back_wait_in")],
     ),
     Mutant(
         "several tasks that are taken back forget their priorities",
         "lua/parts/polite.lua",
-        "now - (ahead and ahead[j] or 0)",
-        "now",
+        "1 - (ahead and ahead[j] or 0)",
+        "1",
         [in_test("test_priority", "taken_back_wait_in")],
     ),
     Mutant(
