@@ -33,6 +33,7 @@ from timeoutq.functions import App, Calls
 FIRST, SECOND = "chains-first", "chains-second"
 SERVED = ((FIRST, SECOND), (FIRST,), (SECOND,))
 """The queues of each worker: one puts what follows by its own client, one by the sender of the app."""
+CONCURRENCY = 150
 PATIENCE = 120.0
 """Seconds after which a chain that has not ended is lost."""
 SOON = 0.5
@@ -80,10 +81,12 @@ class Chains:
         self.deadline = deadline
         self.gate = asyncio.Semaphore(0)
         self.ran: Counter[str] = Counter()
+        self.put = self.begun = 0
         self.app = app = App("chains", queues=[FIRST, SECOND], url=url, retry=[])
 
         @app.task(queue=FIRST, name="charge")
         async def charge(n: int) -> int:
+            self.begun += 1
             await self.gate.acquire()
             self.ran[f"charge {n}"] += 1
             return n
@@ -104,20 +107,28 @@ class Chains:
         """How many chains have come to their end."""
         return sum(name.startswith("bill") for name in self.ran)
 
+    async def begin(self, n: int) -> None:
+        """Put so many chains, and wait until their first functions run: as many as handlers are sure to be free."""
+        await self.app.aput(self.charge.call(self.put + at).then(self.bill) for at in range(n))
+        running = self.put + min(n, CONCURRENCY)
+        self.put += n
+        await until(lambda: self.begun >= running)
+
     async def let_go(self, n: int, seconds: float) -> int:
         """Let so many functions return, one after another; give how many did, in these seconds."""
-        before, until = self.returned, time.monotonic() + seconds
+        before, end = self.returned, time.monotonic() + seconds
         for _ in range(n):
             self.gate.release()
             await asyncio.sleep(seconds / n / 2)
-        await asyncio.sleep(until - time.monotonic())
+        await asyncio.sleep(end - time.monotonic())
         return self.returned - before
 
-    async def come(self, chains: int) -> None:
-        """Wait until so many chains have ended, or for as long as patience lasts."""
-        until = time.monotonic() + PATIENCE
-        while self.ended < chains and time.monotonic() < until:
-            await asyncio.sleep(0.02)
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Wait until something is so, or for as long as patience lasts."""
+    end = time.monotonic() + PATIENCE
+    while not is_so() and time.monotonic() < end:
+        await asyncio.sleep(0.02)
 
 
 async def trial(
@@ -127,25 +138,28 @@ async def trial(
     verdict, began = Verdict(chains), time.monotonic()
     with EmbeddedServer(binary=valkey()) as server, redis.Redis.from_url(server.url) as raw:
         found = Chains(server.url, deadline)
-        await found.app.aput(found.charge.call(n).then(found.bill) for n in range(chains))
         async with AsyncExitStack() as stack:
             queues = [
                 [await stack.enter_async_context(AsyncQueue(name, server.url, deadline=deadline)) for name in names]
                 for names in SERVED
             ]
-            workers = [Worker(some, Calls(found.app), concurrency=150, signals=False) for some in queues]
+            workers = [Worker(some, Calls(found.app), concurrency=CONCURRENCY, signals=False) for some in queues]
             working = [asyncio.create_task(worker.run()) for worker in workers]
+            await found.begin(chains // 2)
             raw.config_set("maxmemory", "1")
-            let = chains // 2
-            verdict.met.append(await found.let_go(let, full))
+            verdict.met.append(await found.let_go(chains // 2, full))
             raw.config_set("maxmemory", "0")
-            await found.come(let)
-            for outage in range(1, outages + 1):
+            await until(lambda: found.ended == found.put)
+            for outage in range(outages):
                 await asyncio.sleep(settled)  # claims and beats as usual, between two outages
-                portion = chains // 2 + (chains - chains // 2) * outage // outages - let
-                await _stopped(server.pid or 0, lambda n=portion: found.let_go(n, seconds), verdict)
-                let += portion
-                await found.come(let)
+                portion = (chains - found.put) // (outages - outage)
+                await found.begin(portion)
+                os.kill(server.pid or 0, signal.SIGSTOP)
+                try:
+                    verdict.met.append(await found.let_go(portion, seconds))
+                finally:
+                    os.kill(server.pid or 0, signal.SIGCONT)
+                await until(lambda: found.ended == found.put)
             for worker in workers:
                 worker.stop()
             await asyncio.gather(*working)
@@ -158,14 +172,6 @@ async def trial(
                 verdict.expired += stats.counters.get("expired", 0)
     verdict.seconds = time.monotonic() - began
     return verdict
-
-
-async def _stopped(pid: int, let_go: Callable[[], asyncio.Future[int]], verdict: Verdict) -> None:
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        verdict.met.append(await let_go())
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 def crowd(clients: int) -> list[float]:
