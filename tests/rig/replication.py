@@ -214,6 +214,11 @@ class Pair:
             os.kill(old.pid or 0, signal.SIGSTOP)
         else:
             old.kill()
+        self.promote()
+
+    def promote(self) -> None:
+        """Make the replica the primary, to whom the clients' address leads from now on."""
+        old = self.primary
         self.link.cut()
         with raw(self.replica) as client:
             client.execute_command("REPLICAOF", "NO", "ONE")

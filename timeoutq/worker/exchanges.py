@@ -115,8 +115,9 @@ class Exchanges:
 
     @property
     def is_late(self) -> bool:
-        """Whether the server has not answered for a while, or is away."""
-        return self.failures > 0 or (bool(self.under_way) and time.monotonic() - self._began > LATE)
+        """Whether an exchange waits for its answer for a while, or for a server that is away to be tried again."""
+        # between two tries it is not late: the next try begins as any exchange does, and only an answer ends the outage
+        return bool(self.under_way) and (self.failures > 0 or time.monotonic() - self._began > LATE)
 
     @property
     def keeps_busy(self) -> int:

@@ -1,8 +1,9 @@
 """How the queues of one worker share its handlers: in strict order, or by weights. No I/O.
 
 Each queue of a worker is a *lane*. The lanes are numbered from 0, in the order in which the user named the queues. A
-lane is *hungry* while its queue may have tasks that are ready, and the server of the queue answers. Before a lane
-claims, it asks `portion` how many of the free places it may fill.
+lane is *hungry* while its queue may have tasks that are ready, and no answer of the queue's server is overdue; a lane
+whose server is away is hungry at each moment at which the server may be tried again. Before a lane claims, it asks
+`portion` how many of the free places it may fill.
 """
 
 from __future__ import annotations

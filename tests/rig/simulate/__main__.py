@@ -131,8 +131,8 @@ def _show_smallest(seed: int) -> None:
 
 
 def _tell(plan: Plan) -> None:
-    print(replace(plan, tasks=(), faults=(), calm=()))
-    for part in (*plan.tasks, *plan.faults, *plan.calm):
+    print(replace(plan, tasks=(), faults=(), calm=(), second=()))
+    for part in (*plan.tasks, *plan.second, *plan.faults, *plan.calm):
         print(f"  {part}")
 
 

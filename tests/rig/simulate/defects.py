@@ -137,6 +137,16 @@ DEFECTS: Mapping[str, Defect] = {
             ),
         ),
     ),
+    "away": Defect(
+        "a queue with a weight whose server was away is never tried again",
+        (
+            Change(
+                "worker.exchanges",
+                "return bool(self.under_way) and (self.failures > 0 or time.monotonic() - self._began > LATE)",
+                "return self.failures > 0 or (bool(self.under_way) and time.monotonic() - self._began > LATE)",
+            ),
+        ),
+    ),
     "release": Defect(
         "a task that is released for a while is ready at once",
         (Change("lua/release.lua", "tonumber(given.delay or 0), tonumber(given.block", "0, tonumber(given.block"),),

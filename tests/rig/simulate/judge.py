@@ -63,10 +63,10 @@ class Judge:
         found: Any = self._known(name, "HGETALL", self._key + name) or {}
         return found if isinstance(found, dict) else dict(zip(found[::2], found[1::2], strict=True))
 
-    def _members(self, state: str) -> list[str]:
-        name = self._key + state
+    def _members(self, state: str, queue: str = "sim") -> list[str]:
+        name = f"timeoutq:{{{queue}}}:{state}"
         words = ("ZRANGE", name, 0, -1) if state == "scheduled" else ("SMEMBERS", name)
-        return sorted(task.decode() for task in self._known(state, *words) or [])
+        return sorted(task.decode() for task in self._known(name, *words) or [])
 
     # ---- while it runs
 
@@ -78,7 +78,12 @@ class Judge:
 
     def unfinished(self) -> list[str]:
         """Give the tasks that have not ended."""
-        return [task for state in ("todos", "in_progress", "waiting", "scheduled") for task in self._members(state)]
+        return [
+            task
+            for queue in ("sim", "second")
+            for state in ("todos", "in_progress", "waiting", "scheduled")
+            for task in self._members(state, queue)
+        ]
 
     def heard(self, record: logging.LogRecord, said: str) -> None:
         """Hear what timeoutq logs: some lines tell of a defect."""
@@ -147,7 +152,7 @@ class Judge:
     def _look_for_idle(self, now: float) -> None:
         """See that nothing ready waits while a worker is idle."""
         world = self._world
-        ready = self._members("todos")
+        ready = self._members("todos") + self._members("todos", "second")
         if world.plan.polite:
             ready += [task for task in self._members("waiting") if self._host_is_open(task)]
         idle = [
@@ -184,7 +189,8 @@ class Judge:
     def check(self) -> None:
         """Check the invariants of the design, which hold between any two scripts."""
         try:
-            invariants.check_keys(self._world.server.raw, "sim")
+            for queue in ("sim", "second"):
+                invariants.check_keys(self._world.server.raw, queue)
         except AssertionError as error:
             self._world.broke(f"invariant: {error}")
 
@@ -198,6 +204,7 @@ class Judge:
         self.check()
         done, failed = set(self._members("done")), set(self._members("failed"))
         lost = world.witness.accepted - done - failed
+        lost |= {task.name for task in world.plan.second} - set(self._members("done", "second"))
         if lost:
             world.broke(f"accepted, and lost: {sorted(lost)}")
         for name in sorted(done):

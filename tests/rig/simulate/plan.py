@@ -12,6 +12,9 @@ from dataclasses import dataclass, field, replace
 ASYNC_SHAPES = ("async def", "lambda", "decorated", "partial", "object", "partial of object", "with state")
 THREAD_SHAPES = ("def", "def that gives a coroutine", "object with def", "partial of def")
 
+IN_THE_LOOP = ("async def", "partial", "object", "partial of object", "with state")
+"""The shapes that no thread calls: the threads of a worker with two queues are not simulated."""
+
 ENDS_WELL = ("ok", "ack", "children", "generator", "again", "context", "spawn", "block", "long", "heavy", "turns")
 """What a handler does that ends in an ack."""
 GIVES_BACK = ("release", "release_raised", "group_of_releases", "release_block", "ack_raised")
@@ -53,6 +56,10 @@ class Fault:
     number: int = 0
 
 
+ORDERS = ("strict", "weights")
+"""How a worker shares its handlers between two queues."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One run."""
@@ -79,6 +86,14 @@ class Plan:
     faults: tuple[Fault, ...] = ()
     calm: tuple[PlannedTask, ...] = field(default=())
     """Tasks that come when all is well: each is taken at once, and runs once."""
+    order: str = ""
+    """How the workers share their handlers between the queue and a second one; empty if there is no second one."""
+    second: tuple[PlannedTask, ...] = ()
+    """Tasks of the second queue."""
+
+    def is_second(self, task: str) -> bool:
+        """Say whether a task is one of the second queue."""
+        return any(one.name == task for one in self.second)
 
     @property
     def in_threads(self) -> bool:
@@ -128,7 +143,8 @@ def planned(seed: int) -> Plan:
         calm=_calm(chance, timeout, max_runtime),
     )  # fmt: skip
     plan = _with_a_late_end(chance, plan) if chance.random() < 0.25 else plan
-    return _with_all_cancelled(chance, plan) if chance.random() < 0.05 else plan
+    plan = _with_all_cancelled(chance, plan) if chance.random() < 0.05 else plan
+    return _with_a_second_queue(random.Random(f"second {seed}"), plan)
 
 
 def _kinds(chance: random.Random, *, in_threads: bool, limited: bool) -> list[str]:
@@ -195,6 +211,19 @@ def _with_all_cancelled(chance: random.Random, plan: Plan) -> Plan:
     return replace(
         plan, concurrency=max(2, plan.concurrency), slow_part=0.0, rate=0.0, tasks=(*plan.tasks, task), faults=()
     )
+
+
+def _with_a_second_queue(chance: random.Random, plan: Plan) -> Plan:
+    """Give half of the workers whose handlers run in the event loop a second queue, whose tasks end well."""
+    # really, the heartbeats of several queues have an event loop of their own, in which no handler can cancel anything
+    rude = {what for task in plan.tasks for what in task.runs} & {"cancel_other", "cancel_all"}
+    if rude or plan.shape not in IN_THE_LOOP or chance.random() < 0.5:
+        return plan
+    second = tuple(
+        PlannedTask(f"s{i}", round(chance.uniform(0, plan.storm), 3), takes=round(chance.uniform(0, 0.3), 3))
+        for i in range(chance.randint(1, 5))
+    )
+    return replace(plan, order=chance.choice(ORDERS), second=second)
 
 
 def _calm(chance: random.Random, timeout: float, max_runtime: float | None) -> tuple[PlannedTask, ...]:

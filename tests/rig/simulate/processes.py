@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from tests.rig.simulate import handlers
@@ -16,13 +16,17 @@ from tests.rig.simulate.clock import Owner, VirtualLoop, owner_of
 from tests.rig.simulate.machine import SimulatedMachine
 from tests.rig.simulate.network import Network
 from tests.rig.simulate.plan import Plan
-from timeoutq import AsyncQueue, exit_codes, flows, sending
+from timeoutq import AsyncQueue, Lease, exit_codes, flows, sending
+from timeoutq.division import Division
 from timeoutq.endings import Order, Told
 from timeoutq.errors import TimeoutqError
+from timeoutq.heartbeat import Heartbeat
 from timeoutq.ledger import SharedLedger
 from timeoutq.process import TOLD
 from timeoutq.roster import Roster
 from timeoutq.worker import Worker
+from timeoutq.worker.beats import Beat, Beats
+from timeoutq.worker.pump import Pump
 
 SLOTS = 64
 
@@ -36,12 +40,23 @@ class World(Protocol):
     burst: bool
 
     def note(self, who: str, what: str) -> None: ...
-    def open(self, worker: str) -> AsyncQueue: ...
+    def open(self, worker: str, name: str = ...) -> AsyncQueue: ...
     def record(self) -> handlers.Record: ...
     def ran(self, process: Process) -> None: ...
     def left(self, process: Process) -> None: ...
     def died(self, process: Process) -> None: ...
     def broke(self, what: str) -> None: ...
+
+
+class SimulatedBeats(Beats):
+    """The heartbeats of several queues, which run in the event loop of the simulation."""
+
+    def __init__(self, beats: Sequence[Beat], machine: SimulatedMachine) -> None:
+        self._machine = machine
+        super().__init__(beats, machine)
+
+    def _run(self) -> None:
+        self._machine.block(self._beat_all)
 
 
 class SimulatedWorker(Worker):
@@ -51,6 +66,10 @@ class SimulatedWorker(Worker):
         self.machine = machine
         super().__init__(*args, **settings)
 
+    def _new_heartbeat(self, pump: Pump) -> Heartbeat | Beats:
+        made = super()._new_heartbeat(pump)
+        return SimulatedBeats(made._beats, self.machine) if isinstance(made, Beats) else made
+
 
 class Process:
     """One worker process."""
@@ -59,7 +78,8 @@ class Process:
         self.world = world
         self.pid = pid
         self.name = name
-        self.ledger = SharedLedger(SLOTS)
+        self.queues = ("sim", "second") if world.plan.order else ("sim",)
+        self.ledger = SharedLedger(SLOTS, *[Division.key_of for _ in self.queues])
         self.owner = Owner(name)
         self.owner.on_exit = self.die
         self.machine = SimulatedMachine(
@@ -87,7 +107,7 @@ class Process:
             return False
         if worker is None or not worker._ran or worker._stopping.level:
             return False
-        return most is None or worker._desk.runs + len(worker.held) < most
+        return most is None or sum(desk.runs for desk in worker._desks) + len(worker.held) < most
 
     @property
     def _is_claiming(self) -> bool:
@@ -119,17 +139,18 @@ class Process:
 
     async def _work(self) -> int:
         plan, world = self.world.plan, self.world
-        queue = world.open(self.worker_name)
+        queues = [world.open(self.worker_name, name) for name in self.queues]
         place = handlers.Place(
             world.record(), self.owner, self.machine, self.die, plan.timeout, lambda: self._is_claiming
         )
+        given = dict(zip(queues, (3, 1), strict=True)) if plan.order == "weights" else queues
         self.worker = worker = SimulatedWorker(
-            self.machine, queue, handlers.shaped(plan.shape, place),
+            self.machine, given, handlers.shaped(plan.shape, place),
             concurrency=plan.concurrency, prefetch=plan.prefetch, max_runtime=plan.max_runtime,
-            drain_deadline=plan.drain_deadline, signals=False, ledger=self.ledger, burst=world.burst,
+            drain_deadline=plan.drain_deadline, signals=False, ledger=self.ledger.pages, burst=world.burst,
             max_tasks=plan.max_tasks, lifespan=handlers.lifespan if plan.shape == "with state" else None,
         )  # fmt: skip
-        self.ledger.sign(queue.worker)
+        self.ledger.sign(self.worker_name)
 
         def ending(end: str) -> None:
             worker.ending = None
@@ -144,7 +165,8 @@ class Process:
         finally:
             if self.owner.alive:
                 world.left(self)
-            await queue.close()
+            for queue in queues:
+                await queue.close()
         return exit_codes.DONE
 
     def obey(self, order: Order) -> None:
@@ -264,11 +286,16 @@ class Supervisor:
         self._look.set()
 
     async def _report(self, child: Process, *, blame: bool) -> None:
-        started, held = child.ledger.read()
+        found = {name: child.ledger.read(lane) for lane, name in enumerate(child.queues)}
         child.ledger.close()
-        if not started and not held:
-            return
-        queue = self._world.open(f"sim:1:{child.pid:08x}")
+        for name, (started, held) in found.items():
+            if started or held:
+                await self._report_on(name, child, started, held, blame=blame)
+
+    async def _report_on(
+        self, name: str, child: Process, started: list[Lease], held: list[Lease], *, blame: bool
+    ) -> None:
+        queue = self._world.open(f"sim:1:{child.pid:08x}", name)
         try:
             back = held if blame else started + held
             if back:

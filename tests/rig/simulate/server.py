@@ -98,7 +98,10 @@ class SimulatedServer:
     """A server with one database, whose clock is virtual."""
 
     def __init__(self, clock: VirtualClock, later: Callable[..., Any], heard: Heard) -> None:
-        """Make an empty server; `later(seconds, function)` calls a function later, `heard` hears of each script."""
+        """Make an empty server.
+
+        `later(seconds, function)` calls a function later; `heard` hears of each script on the queue `sim`.
+        """
         self._clock = clock
         self._heard = heard
         self.raw: Any = import_module("fakeredis").FakeRedis(server=clock.server)
@@ -156,7 +159,7 @@ class SimulatedServer:
         reply: Any = INFO if name == b"INFO" else self.execute(command)
         session.note(f"{_told(command)} -> {_short(reply)}")
         session.reply(encoded(reply))
-        if name == b"EVALSHA":
+        if name == b"EVALSHA" and b"{sim}" in command[3]:
             self._heard(verb_of(command), command[3 + int(command[2]) :], reply, self._clock.now_us // 1000)
         if self._rang or name in RINGS:
             self._rang = False

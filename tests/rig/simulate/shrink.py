@@ -28,7 +28,7 @@ def shrunk(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
 
 def _smaller(plan: Plan) -> Iterator[Plan]:
     """Give plans with a little less, what saves most first."""
-    for name in ("faults", "tasks", "calm"):
+    for name in ("faults", "tasks", "calm", "second"):
         items = getattr(plan, name)
         half = len(items) // 2
         if half > 1:

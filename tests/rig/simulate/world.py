@@ -33,7 +33,7 @@ from timeoutq import AsyncQueue, Lease, Politeness
 from timeoutq.endings import Order
 from timeoutq.errors import TimeoutqError
 
-QUEUE = "sim"
+QUEUE, SECOND = "sim", "second"
 URL = "redis://127.0.0.1:6379/0"
 MOST_FAILURES = 4
 RETRY = [0.2, 0.5, 1.0]
@@ -111,7 +111,7 @@ class Simulation:
         self._supervisors: list[Supervisor] = []
         self._chance = random.Random(f"world {plan.seed}")
         self._pids = 1
-        self._producer: AsyncQueue | None = None
+        self._producers: dict[str, AsyncQueue] = {}
         self._producing = contextvars.Context()
         self._producing.run(owner_of.set, Owner("producer"))
 
@@ -129,10 +129,10 @@ class Simulation:
     def record(self) -> Simulation:
         return self
 
-    def open(self, worker: str) -> AsyncQueue:
-        """Make a client of the queue."""
+    def open(self, worker: str, name: str = QUEUE) -> AsyncQueue:
+        """Make a client of the queue, or of the second one."""
         plan = self.plan
-        queue = AsyncQueue(QUEUE, URL, timeout=plan.timeout, deadline=plan.deadline, retry=RETRY, max_runtime=None)
+        queue = AsyncQueue(name, URL, timeout=plan.timeout, deadline=plan.deadline, retry=RETRY, max_runtime=None)
         queue.worker = worker
         return queue
 
@@ -171,7 +171,8 @@ class Simulation:
                 lost = f"they have lost {lease.crashes} and {other.crashes} leases"
                 self.broke(f"{lease.task} runs beside {name}, and {lost}")
         self.working[lease.task, lease.token] = self._run_of[lease.task, lease.token] = run
-        self.witness.began(lease.task, lease.token, lease.fence, lease.crashes)
+        if not self.plan.is_second(lease.task):
+            self.witness.began(lease.task, lease.token, lease.fence, lease.crashes)
         self.note(who, f"handler begins {lease.task}: {what} (attempt {lease.attempt}, crashes {lease.crashes})")
         return what, 0.0 if task is None else task.takes
 
@@ -216,7 +217,11 @@ class Simulation:
         watching = loop.create_task(self.judge.watch())
         await self._configure()
         self._start()
-        producing = [loop.create_task(self._put(task), context=self._producing.copy()) for task in plan.tasks]
+        producing = [
+            loop.create_task(self._put(task, name), context=self._producing.copy())
+            for name, tasks in ((QUEUE, plan.tasks), (SECOND, plan.second))
+            for task in tasks
+        ]
         begin = loop.time()
         for fault in plan.faults:
             await asyncio.sleep(max(0.0, begin + fault.at - loop.time()))
@@ -255,12 +260,12 @@ class Simulation:
         self._supervisors.append(supervisor)
         self.loop.create_task(supervisor.run(), name=supervisor.name)
 
-    async def _put(self, task: PlannedTask) -> None:
-        """Put a task, again and again until the server has answered."""
+    async def _put(self, task: PlannedTask, name: str = QUEUE) -> None:
+        """Put a task into a queue, again and again until the server has answered."""
         await asyncio.sleep(task.at)
         self.planned[task.name] = task
-        queue = self._client()
-        group = f"h{len(self.planned) % 2}.example" if self.plan.polite else None
+        queue = self._client(name)
+        group = f"h{len(self.planned) % 2}.example" if self.plan.polite and name == QUEUE else None
         while True:
             try:
                 if task.delay:
@@ -333,9 +338,10 @@ class Simulation:
             else:
                 await hosts.set(host, delay=(0.0, 0.4)[fault.number // 2], per_host=1 + fault.number // 2)
 
-    def _client(self) -> AsyncQueue:
-        self._producer = self._producer or self.open("sim:2:0000000b")
-        return self._producer
+    def _client(self, name: str = QUEUE) -> AsyncQueue:
+        if name not in self._producers:
+            self._producers[name] = self.open("sim:2:0000000b", name)
+        return self._producers[name]
 
     def _come_back(self) -> None:
         self.network.down = False

@@ -1,0 +1,71 @@
+"""After the server was away: each kind of worker works on, idle or loaded, soon after the server's return."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.rig.inside import pump_of
+from tests.rig.outages import KINDS, SOON, Case, scene, seconds_until_work
+from tests.rig.waiting import wait_until
+from tests.worker.test_lanes import clients, elsewhere, high, running, sound
+from tests.worker.test_worker_exchanges import until
+from timeoutq import Lease, Queue, Worker
+from timeoutq.embedded import EmbeddedServer
+
+__all__ = ["elsewhere", "high"]
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_an_idle_worker_works_on_after_the_server_was_away(kind: str, tmp_path: Path) -> None:
+    works_on(Case(kind, "restart", 0, "idle"), tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["weights", "shards", "app"])
+def test_a_loaded_worker_works_on_in_each_queue_after_the_server_was_away(kind: str, tmp_path: Path) -> None:
+    works_on(Case(kind, "restart", 0, "loaded"), tmp_path)
+
+
+def works_on(case: Case, folder: Path) -> None:
+    """Have an outage that lasts until the worker waits for the server in each queue."""
+    with scene(case, folder) as on:
+        on.settle()
+        on.go_away()
+        wait_until(lambda: on.log.count("waits for the server") >= len(on.kind.queues), 30)
+        on.come_back()
+        wanted = on.more()
+        wait_until(lambda: on.have_begun(wanted), SOON)
+
+
+async def test_a_queue_whose_server_was_away_has_its_share_again_while_the_other_queue_is_full(
+    high: Queue, name: str, elsewhere: EmbeddedServer
+) -> None:
+    began: list[str] = []
+
+    async def handler(lease: Lease) -> None:
+        began.append(lease.task)
+        await asyncio.sleep(0.01)
+        await queues[0].put(f"high-{len(began) + 1000}")
+
+    high.put([f"high-{number}" for number in range(200)])
+    with sound(elsewhere.url, f"{name}.low") as low:
+        low.put("low-first")
+        async with clients(high, low, deadline=1) as queues:
+            worker = Worker({queues[0]: 3, queues[1]: 1}, handler, concurrency=2, signals=False)
+            async with running(worker):
+                await until(lambda: "low-first" in began)
+                elsewhere.kill()
+                await until(lambda: pump_of(worker).lanes[1].is_away)
+                elsewhere.start()
+                low.put("low-second")
+                await until(lambda: "low-second" in began)
+
+
+@pytest.mark.breaking
+@pytest.mark.parametrize("load", ["idle", "loaded"])
+@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("fault", ["restart", "stop", "pause", "failover"])
+def test_work_goes_on_soon_after_a_short_outage(fault: str, kind: str, load: str, tmp_path: Path) -> None:
+    assert seconds_until_work(Case(kind, fault, 0.2, load), tmp_path) < SOON
