@@ -60,7 +60,7 @@ def unwatch() -> None:
 
 def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
     if _watching and event in ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.system"):
-        words = arguments[1] if event == "subprocess.Popen" else arguments
+        words = arguments if event == "os.system" else arguments[1]  # not the environment, which others cannot read
         look(repr(words), "the arguments of a program, which ps shows")
 
 
