@@ -269,6 +269,7 @@ def test_ready_tasks_that_wait_again_are_the_first_of_their_priority(fake: FakeQ
     fake.put(urls(A, 2))
     fake.put(urls(f"{A}later", 8))
     first, second = urls(A, 2)
+    fake.clock.advance(0.1)
     (lease,) = fake.claim(1)
     fake.ack(lease)
     fake.put(Task(f"{A}urgent", priority=1))
