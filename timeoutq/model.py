@@ -540,7 +540,8 @@ class WorkerInfo:
     beat: float
     """When the worker last gave a sign of life."""
     trouble: str = ""
-    """Why the worker does not claim, although it lives: replicas of a durable queue do not confirm what it does."""
+    """Why the worker does not claim, although it lives: replicas of a durable queue do not confirm what it does, or it
+    has no tasks, and has asked for none for half a minute."""
     tends: Sequence[int] | None = None
     """On a queue over several shards, those whose bells the worker hears and whose cleaners it runs; None elsewhere."""
 

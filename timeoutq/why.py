@@ -16,8 +16,8 @@ from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 from timeoutq import sending
 from timeoutq.calls import Call
 from timeoutq.errors import AccessDenied
-from timeoutq.model import BATCH_DUE, HostInfo, State, Task, TaskId, TaskInfo, raw, text
-from timeoutq.reads import pairs_of
+from timeoutq.model import BATCH_DUE, HostInfo, State, Task, TaskId, TaskInfo, WorkerInfo, raw, text
+from timeoutq.reads import pairs_of, workers
 from timeoutq.replies import Why
 from timeoutq.sending import Flow, Talk, ask
 from timeoutq.standing import Standing, standing
@@ -37,6 +37,8 @@ _WORKER = re.compile(r"\S+:[0-9]+:\S+")
 
 MAY_LACK = ("queued", "due", "overdue", "suspect")
 """The reasons behind which may stand that the workers lack the function of a call."""
+ALIVE = 60.0
+"""Seconds since its last sign of life for which a worker counts as alive, as in `lua/why.lua`."""
 LATELY = 150.0
 """Seconds after which a worker that has not told again which functions it has is gone."""
 LOOKS = 10
@@ -49,7 +51,8 @@ class Reason:
 
     code: str
     """One of: unknown, crooked, done, failed, cancelled, banned, running, cancelling, expired, due, overdue, paused,
-    no_worker, no_replica, no_function, queued, suspect; or of its host: blocked, delay, host_busy, budget, turn."""
+    no_worker, no_claim, no_replica, no_function, queued, suspect; or of its host: blocked, delay, host_busy, budget,
+    turn."""
     message: str
     info: TaskInfo
     host: HostInfo | None = None
@@ -96,8 +99,25 @@ def explain_call(talk: Talk, call: Call[Why]) -> Flow[Reason]:
             return _reason(found, "unknown", said, longer)
         return _reason(found, "unknown", "no state holds it: it was never put, or it was forgotten or pruned later")
     code, message = judge(found)
+    if code == "queued" and found.workers:
+        idle, alive = yield from idlers(talk, found.now)
+        if idle and len(idle) == alive:
+            return _reason(found, "no_claim", (
+                f"it is ready, and no worker that is alive claims: worker {idle[0].worker}: {idle[0].trouble}; start "
+                "it again, and look into its log"
+            ))  # fmt: skip
     lacking = yield from _lacking(talk, found) if code in MAY_LACK else _nothing()
     return _reason(found, code, message) if lacking is None else _reason(found, "no_function", lacking)
+
+
+def idlers(talk: Talk, now: float) -> Flow[tuple[list[WorkerInfo], int]]:
+    """Give the workers that say why they do not claim, and how many workers are alive."""
+    try:
+        known = yield from workers(talk)
+    except AccessDenied:  # whoever may only run scripts learns nothing of workers
+        return [], 0
+    alive = [worker for worker in known if now - worker.beat <= ALIVE]
+    return [worker for worker in alive if worker.trouble], len(alive)
 
 
 def _nothing() -> Flow[None]:

@@ -389,6 +389,20 @@ def batches(facts: Facts) -> Finding | None:
     return None if found is None else Finding("batches", *found)
 
 
+def claims(facts: Facts) -> Finding | None:
+    """Workers that are alive claim what is ready."""
+    idle, _ = facts.queue.get("idlers", ([], 0))
+    ready = facts.queue.get("ready", 0)
+    if not (ready and idle) or facts.queue.get("paused"):
+        return None
+    some = "; ".join(f"worker {safe(one.worker, 80)} claims nothing: {safe(one.trouble, 200)}" for one in idle[:3])
+    more = f"; and {counted(len(idle) - 3, 'other')}" if len(idle) > 3 else ""
+    return Finding(
+        "claims", "yellow", f"{counted(ready, 'task')} {'is' if ready == 1 else 'are'} ready, and {some}{more}",
+        "start such a worker again (SIGTERM, and its supervisor or a new start brings another), and look into its log",
+    )  # fmt: skip
+
+
 def functions(facts: Facts) -> Finding | None:
     """A worker that is alive has the function of each call that waits."""
     tells, lacking = facts.queue.get("functions", (False, {}))
@@ -427,6 +441,6 @@ SERVER_CHECKS: tuple[Check, ...] = (
 )  # fmt: skip
 QUEUE_CHECKS: tuple[Check, ...] = (
     scripts, keys, tasks, values, compact, politeness, paused, leases, scheduled, schedules, batches,
-    functions,
+    claims, functions,
 )  # fmt: skip
 CHECKS = SERVER_CHECKS + QUEUE_CHECKS

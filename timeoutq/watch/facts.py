@@ -21,7 +21,7 @@ from timeoutq.schedules.flows import health
 from timeoutq.scripts import SIZES
 from timeoutq.sending import Flow, Send, Talk, answer, ask
 from timeoutq.shards import AnyQueue
-from timeoutq.why import LATELY, called, published
+from timeoutq.why import LATELY, called, idlers, published
 
 SETTINGS = ("appendfsync", "bind", "protected-mode", "save", "set-max-intset-entries")
 """What is asked of CONFIG GET; never all of it, for the password is among it."""
@@ -116,6 +116,7 @@ def of_queue(talk: Talk, server: Facts) -> Flow[Facts]:
                  "durable": stats.durable,
                  "schedules": (yield from health(talk)) if stats.has_schedules else None,
                  "batches": (yield from batches_health(talk)) if "batches" in uses else None,
+                 "ready": stats.todos, "idlers": (yield from idlers(talk, stats.now)),
                  "functions": (yield from _functions(talk, stats.now)),
                  "paused": stats.paused, "workers": stats.workers, "now": stats.now}  # fmt: skip
     except SchemaMismatch as mismatch:

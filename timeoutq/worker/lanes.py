@@ -14,10 +14,11 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
 
-from timeoutq import flows
+from timeoutq import flows, sending
 from timeoutq.calls import Call
 from timeoutq.cleaner import Cleaner
 from timeoutq.errors import InvalidInput, TimeoutqError
@@ -43,6 +44,9 @@ count."""
 CROWDED = 5.0
 """Seconds, after all handlers were busy, in which no claims wait behind the bells of a worker with several queues: to
 withdraw such a claim costs a connection."""
+
+SILENT = 3 * sending.BELL_WAIT
+"""Seconds after which it is wrong that a worker without tasks has asked its queue for none, or its bell."""
 
 
 class Beating(Protocol):
@@ -182,6 +186,22 @@ class Lane:
     def unconfirmed(self) -> str:
         """Why replicas do not confirm what the worker does; empty while they do."""
         return next((part.unconfirmed for part in self.parts if part.unconfirmed), "")
+
+    @property
+    def trouble(self) -> str:
+        """Why the worker does not claim, although it lives; empty while all is well. The heartbeat's thread asks."""
+        return self.unconfirmed or self._silence
+
+    @property
+    def _silence(self) -> str:
+        now, shared = time.monotonic(), self.shared
+        asked_at = max((source.asked_at for source in self.sources), default=now)
+        fed_at = max(lane.fed_at for lane in shared.lanes)  # while a queue has tasks, those below it may wait for long
+        busy = shared.stopping.level or self.yields or any(lane.desk.held for lane in shared.lanes)
+        if busy or now - max(asked_at, fed_at) < SILENT:
+            return ""
+        since = datetime.fromtimestamp(round(time.time() - (now - asked_at)), UTC)
+        return f"it has no tasks, and has asked for none since {since:%H:%M:%S} UTC"
 
     @property
     def starves(self) -> bool:

@@ -46,6 +46,8 @@ class Source:
         """Whether the last claim got as many tasks as it asked for."""
         self.strokes = 0
         """How often the bell was waited for."""
+        self.asked_at = time.monotonic()
+        """When the server has last answered a claim, or a wait on the bell."""
         self._behind_bell: Call[Claimed] | None = None
         self._coming: dict[bytes, int] = {}
         """How many tasks may come from each claim that is under way, by its token."""
@@ -97,6 +99,7 @@ class Source:
         `sent_at` is the monotonic clock then.
         """
         self.talk.clock.seen(claimed.now_ms, sent_at)
+        self.asked_at = time.monotonic()
         self.plenty = len(claimed.leases) >= n
         if not self.plenty and strokes == self.strokes:
             # there were no more tasks, or no more for us: tasks that are left ring the bell for the longest waiter
@@ -150,6 +153,7 @@ class Source:
                 found = await self._queue.run(flows.hear_bell(self.talk, seconds, claim))
             else:
                 await self._queue.run(flows.hear_stroke(self.talk, seconds, has_room))
+            self.asked_at = time.monotonic()
         except BaseException as error:
             self._behind_bell = None
             if claim is not None:

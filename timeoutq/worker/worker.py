@@ -226,8 +226,8 @@ class Worker:
         lane = None if self._pump is None else self._pump.lanes[desk.lane]
         if lane is not None and lane.tends is not None:
             about["tends"] = lane.tends()
-        if lane is not None and lane.unconfirmed:
-            about["trouble"] = lane.unconfirmed
+        if lane is not None and (trouble := lane.trouble):
+            about["trouble"] = trouble
         return about
 
     # ---- its life
