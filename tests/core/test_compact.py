@@ -319,7 +319,8 @@ def test_politeness_begins_and_ends_on_a_queue_with_compact_done(compact: Any) -
     compact.configure(politeness=Politeness(60))
     compact.put(f"{A}1", f"{A}2", f"{A}3")
     assert compact.stats().settings["uses"] == "compact politeness"
-    assert (compact.stats().done, compact.stats().waiting) == (1, 1)
+    # a visit has ended before politeness began, so the host rests first
+    assert (compact.stats().done, compact.stats().waiting) == (1, 2)
     compact.configure(politeness="off")
     assert (compact.stats().settings["uses"], compact.stats().todos, compact.stats().done) == ("compact", 2, 1)
 

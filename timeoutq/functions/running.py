@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from timeoutq import flows, telling
+from timeoutq import telling
 from timeoutq.arguments import Packed, delay_ms, shown
 from timeoutq.calls import Kept
 from timeoutq.errors import InvalidInput, TimeoutqError, Unavailable
@@ -273,6 +273,8 @@ class _Bench:
             if not is_here and not await self._place.put(call.queue, task, call.call_id):
                 await self._app.sender.aput([call])
         except Exception as error:  # a program may have a sender of its own
+            from timeoutq import flows  # a program that only defines functions needs no client
+
             if isinstance(error, TimeoutqError) and not flows.is_final(error):
                 raise
             raise GiveUp(f"what follows this call cannot be put into queue {call.queue!r}: {error}") from error
