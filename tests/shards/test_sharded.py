@@ -28,6 +28,7 @@ from timeoutq import (
     Unavailable,
     arguments,
 )
+from timeoutq.arguments import How
 from timeoutq.confirming import UNCONFIRMED
 from timeoutq.errors import ServerError
 from timeoutq.link import Link
@@ -53,6 +54,15 @@ def test_tasks_are_put_into_their_shards_and_answers_stand_in_the_order_of_the_i
         assert tasks[shard] in held
         assert ("p" in held) == (shard_of("p") == shard)
         assert ("g" in held) == (shard_of("g", "g.example") == shard)
+
+
+def test_a_put_under_the_id_of_an_earlier_put_adds_nothing_in_any_shard(queue: Any) -> None:
+    for task in one_of_each():
+        once = How(call_id=f"put {task}".encode())
+        assert list(queue.run(queue.flows.put((task,), once, 0))) == ["added"]
+        queue.forget(task)
+        queue.run(queue.flows.put((task,), once, 0))
+    assert queue.stats().known == 0
 
 
 def test_nothing_is_written_for_nothing(queue: Any, raw: Any, name: str) -> None:
