@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from tests.rig.model import NOTHING, Given
-from tests.rig.polite_model import PoliteModel, Refused, Rules, host_of
+from tests.rig.polite_model import PoliteModel, Refused, Rules
 from tests.rig.world import LEASE_MS, START_MS, Limits, Request, Step, Violation, World
 
 DELAY_MS = 500
@@ -144,7 +144,7 @@ class PoliteWorld(World):
             self.used["blocks"] += 1
         answer = super().take(step, reply)
         for task in held - self.model.in_progress:
-            self.ended[self.model.groups.get(task) or host_of(task)] = self.steady
+            self.ended[self.model.host(task)] = self.steady
         if step.request is not None and step.request.verb == "put":
             waited |= set(step.request.ids)
         self._in_order(self.model.todos - ready, waited)
@@ -157,6 +157,7 @@ class PoliteWorld(World):
             return model.set_host(request.ids[0], [request.rule])
         if request.verb == "configure":
             self.used["switches"] += 1
+            self.ended.clear()
             limits = self.limits
             return model.configure_politeness(*((limits.delay_ms, limits.per_host) if request.number else (0, 0)))
         if request.verb == "convert":

@@ -19,7 +19,6 @@ import argparse
 import asyncio
 import os
 import random
-import re
 import signal
 import socket
 import subprocess
@@ -162,15 +161,16 @@ class Crawler:
     async def __call__(self, lease: Lease) -> Any:
         """Visit the page."""
         url = str(lease.task)
-        address, port, page = re.fullmatch(r"http://(.*):(\d+)/(.*)", url, re.DOTALL).groups()  # type: ignore[union-attr]
-        reader, writer = await asyncio.open_connection(address, int(port))
+        parts = urlsplit(url)
+        page, port = parts.path[1:], parts.port or 0
+        reader, writer = await asyncio.open_connection(parts.hostname, port)
         writer.write(f"{url} {lease.deadline - LEASE} {os.getpid()}\n".encode())
         await reader.readline()
         writer.close()
         is_first, number = url not in self.met, sum(page.encode())
         self.met.add(url)
         road, rng = ROADS[number % len(ROADS)], random.Random(url)
-        links = [self.pair.page(int(port), f"{page[:12]}{rng.randrange(10)}") for _ in range(rng.randint(1, PAGES))]
+        links = [self.pair.page(port, f"{page[:12]}{rng.randrange(10)}") for _ in range(rng.randint(1, PAGES))]
         if not is_first or road == "links":
             return Ack(put=links)
         if road == "fail":
@@ -191,9 +191,8 @@ async def work(url: str) -> None:
     async with asyncio.TaskGroup() as group:
         for pair in PAIRS:
             queue = AsyncQueue(pair.queue, url, timeout=LEASE, retry=[0.01] * 20, max_crashes=1000)
-            group.create_task(
-                Worker(queue, Crawler(pair), concurrency=pair.places, prefetch=0, signals=False).run()  # type: ignore[arg-type]
-            )
+            worker = Worker(queue, Crawler(pair), concurrency=pair.places, prefetch=0, signals=False)
+            group.create_task(worker.run())
 
 
 # ---- the run
