@@ -49,7 +49,7 @@ def shop(url: str | None = None) -> App:
     """Make an app with two queues that have weights, and a function for each, which works as `work` does."""
     made = App("high", queues={"high": 3, "low": 1}, url=url)
     for name in made.queues.names:
-        made.task(_function(name), name=name, queue=name)
+        made.task(name=name, queue=name)(_function(name))
     return made
 
 

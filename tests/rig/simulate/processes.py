@@ -67,8 +67,9 @@ class SimulatedWorker(Worker):
         super().__init__(*args, **settings)
 
     def _new_heartbeat(self, pump: Pump) -> Heartbeat | Beats:
-        made = super()._new_heartbeat(pump)
-        return SimulatedBeats(made._beats, self.machine) if isinstance(made, Beats) else made
+        made, machine = super()._new_heartbeat(pump), self.machine
+        assert isinstance(machine, SimulatedMachine)
+        return SimulatedBeats(made._beats, machine) if isinstance(made, Beats) else made
 
 
 class Process:
