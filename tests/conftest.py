@@ -8,6 +8,7 @@ import signal
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -43,6 +44,11 @@ def pytest_configure(config: pytest.Config) -> None:
     traces.hear_ctrl_c()
     if not hasattr(config, "workerinput"):  # those that run in parallel use the folder of the one that started them
         traces.begin()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the files of the slower tier in an everyday run: to compile them would take half as long again."""
+    return (config.option.markexpr == "not breaking" and levels.is_breaking(str(collection_path))) or None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -155,6 +155,7 @@ def test_a_claim_brings_as_many_as_there_are(queue: Queue, size: int, n: int) ->
     assert sorted(found) == names
 
 
+@pytest.mark.breaking
 def test_any_ready_task_may_be_the_next(queue: Queue) -> None:
     queue.put(f"https://example.com/{number:04d}/a-name-that-takes-some-room-in-its-set" for number in range(1000))
     met: set[str] = set()

@@ -622,6 +622,7 @@ def shown_on_a_terminal(url: str, *words: str, typed: str = "") -> tuple[int, st
     return code, shown.decode("utf-8", "replace")
 
 
+@pytest.mark.breaking
 def test_on_a_terminal_it_asks_and_draws(url: str, queue: Queue, tmp_path: Path) -> None:
     queue.put("a", "\x1b[31mb")
     code, shown = shown_on_a_terminal(url, "purge", queue.name, typed="n\n")
@@ -648,6 +649,7 @@ def test_on_a_terminal_it_asks_and_draws(url: str, queue: Queue, tmp_path: Path)
     assert queue.stats().known == 0
 
 
+@pytest.mark.breaking
 def test_counts_of_a_put_do_not_read_as_the_size_of_the_queue(url: str, queue: Queue, say: Say, tmp_path: Path) -> None:
     queue.put("a", "b", "c")
     ids = tmp_path / "ids"

@@ -18,7 +18,7 @@ def long(*words: str) -> subprocess.CompletedProcess[str]:
 def test_a_part_that_does_not_exist_is_named_with_those_that_do() -> None:
     done = long("storms", "stroms")
     assert done.returncode == 2
-    assert "there is no part 'stroms'. The parts: types servers" in done.stderr
+    assert "there is no part 'stroms'. The parts: types core faces" in done.stderr
 
 
 def test_the_list_names_each_part_and_what_it_does() -> None:
@@ -35,3 +35,13 @@ def test_each_test_that_needs_the_machine_for_itself_belongs_to_one_part() -> No
     for words in re.findall(r"tests/breaking/alone/test_(\S+)\.py", LONG.read_text()):
         named += [f"test_{word}" for word in words.strip("{}").split(",")]
     assert sorted(named) == files
+
+
+def test_each_folder_of_tests_belongs_to_a_part() -> None:
+    folders = {path.name for path in (ROOT / "tests").iterdir() if any(path.glob("test_*.py"))}
+    named = {
+        word
+        for words in re.findall(r"slower tests/(\S+); }", LONG.read_text())
+        for word in words.strip("{}").split(",")
+    }
+    assert named == folders

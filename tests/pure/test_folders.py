@@ -55,8 +55,8 @@ def test_the_lists_of_the_tiers_name_files_that_are_there() -> None:
         ("breaking/test_bench.py", None, True, False),
         ("core/test_core.py", None, False, False),
         ("core/test_core.py", "redis", False, False),
-        ("core/test_repair.py", "valkey", False, False),
-        ("core/test_repair.py", "redis", True, False),
+        ("core/test_wakes.py", "valkey", False, False),
+        ("core/test_wakes.py", "redis", True, False),
         ("worker/test_worker.py", "redis", True, False),
     ],
 )

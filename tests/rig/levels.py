@@ -46,35 +46,39 @@ LEVELS: Mapping[str, Level] = {
     "languages": Level(["test_transcripts.py", "test_wire_bytes.py", "test_languages.py"], ["node", "npm"]),
 }
 
-BOTH_SERVERS = (
-    "core/test_again.py", "core/test_ancestor.py", "core/test_core.py", "core/test_core_details.py",
-    "core/test_replay.py", "core/test_wakes.py",
-    "hosts/test_polite.py", "hosts/test_polite_servers.py", "hosts/test_polite_why.py",
-)  # fmt: skip
-"""Files whose tests run on Valkey and on Redis every day: what they try is the scripts. The others meet Redis in the
-slower tier."""
+BOTH_SERVERS = ("core/test_core.py", "hosts/test_polite_servers.py")
+"""Files whose tests run on Valkey and on Redis every day. The others meet Redis in the slower tier."""
 
 
 SLOWER = (
-    "core/test_results_walk.py",
-    "demo/test_demo.py", "demo/test_demo_hostile.py", "demo/test_demo_hosts.py", "demo/test_demo_seeds.py",
-    "demo/test_demo_warc.py",
-    "faces/test_cli_patience.py", "faces/test_core_on_fakeredis.py", "faces/test_hostile_arguments.py",
-    "faces/test_odd_values.py", "faces/test_serving.py", "faces/test_testing_run.py",
-    "functions/test_app_workers.py", "functions/test_calls_under_load.py", "functions/test_from_rq.py",
-    "functions/test_from_rq_scheduler.py",
-    "gateway/test_kills.py",
-    "hosts/test_depth.py",
-    "page/test_axe.py", "page/test_browser.py", "page/test_million.py",
-    "schedules/test_schedules_on_servers.py",
-    "scrapy/test_mapping.py",
-    "servers/test_cluster.py", "servers/test_core_servers.py", "servers/test_embedded_cluster.py",
-    "servers/test_replicas.py", "servers/test_rights_sweep.py",
-    "shards/test_sharded_worker_processes.py",
-    "worker/test_handler_shapes.py", "worker/test_health_port.py", "worker/test_heavy.py",
-    "worker/test_lanes_processes.py", "worker/test_long_acks.py", "worker/test_loopwatch.py",
-    "worker/test_supervisor.py", "worker/test_systemd.py", "worker/test_worker_forks.py",
-    "worker/test_worker_stuck.py",
+    "core/test_bad_input.py", "core/test_compact_repair.py", "core/test_compact_walk.py", "core/test_keeper.py",
+    "core/test_keys.py", "core/test_records.py", "core/test_repair.py", "core/test_results_walk.py",
+    "core/test_sections.py", "demo/test_demo.py", "demo/test_demo_hostile.py", "demo/test_demo_hosts.py",
+    "demo/test_demo_seeds.py", "demo/test_demo_warc.py", "events/test_log_walk.py", "faces/test_bad_objects.py",
+    "faces/test_cli_hosts.py", "faces/test_cli_patience.py", "faces/test_cli_words.py", "faces/test_core_model.py",
+    "faces/test_core_on_fakeredis.py", "faces/test_dashboard.py", "faces/test_dashboard_hosts.py",
+    "faces/test_dashboard_keys.py", "faces/test_faults.py", "faces/test_hostile_arguments.py",
+    "faces/test_hostile_text.py", "faces/test_odd_values.py", "faces/test_put_urls.py", "faces/test_report.py",
+    "faces/test_schedules.py", "faces/test_serving.py", "faces/test_testing_run.py", "faces/test_traces.py",
+    "faces/test_transfer.py", "functions/test_app_workers.py", "functions/test_calls_under_load.py",
+    "functions/test_from_rq.py", "functions/test_from_rq_scheduler.py", "functions/test_signature_walk.py",
+    "gateway/test_access.py", "gateway/test_bash_worker.py", "gateway/test_canary_tokens.py",
+    "gateway/test_http_answers.py", "gateway/test_http_bad_input.py", "gateway/test_http_readme.py",
+    "gateway/test_http_waits.py", "gateway/test_kills.py", "gateway/test_probes.py", "gateway/test_redisched_rows.py",
+    "gateway/test_route_matrix.py", "hosts/test_depth.py", "hosts/test_polite_names.py", "hosts/test_polite_walk.py",
+    "node/test_node_worker.py", "node/test_transcripts.py", "node/test_wire_bytes.py", "page/test_axe.py",
+    "page/test_browser.py", "page/test_hostile_page.py", "page/test_million.py", "push/test_push.py",
+    "push/test_pushes.py", "schedules/test_schedules_on_servers.py", "schedules/test_schedules_walk.py",
+    "scrapy/test_mapping.py", "servers/test_cluster.py", "servers/test_core_servers.py", "servers/test_embedded.py",
+    "servers/test_embedded_cluster.py", "servers/test_replicas.py", "servers/test_rights_sweep.py",
+    "servers/test_slots.py", "servers/test_wires.py", "shards/test_sharded_durable.py",
+    "shards/test_sharded_worker.py", "shards/test_sharded_worker_processes.py", "shards/test_shards_on_cluster.py",
+    "worker/test_batches_processes.py", "worker/test_ends_of_leases.py", "worker/test_handler_shapes.py",
+    "worker/test_health_port.py", "worker/test_heavy.py", "worker/test_lanes_processes.py",
+    "worker/test_long_acks.py", "worker/test_loopwatch.py", "worker/test_outages.py", "worker/test_supervisor.py",
+    "worker/test_systemd.py", "worker/test_worker_breaks.py", "worker/test_worker_cancels.py",
+    "worker/test_worker_exchanges.py", "worker/test_worker_forks.py", "worker/test_worker_losses.py",
+    "worker/test_worker_processes.py", "worker/test_worker_stuck.py",
 )  # fmt: skip
 """Files whose tests wait for long, and try what few changes can break: all of them belong to the slower tier."""
 

@@ -658,7 +658,7 @@ async def test_a_lease_that_was_forgotten_and_given_back_does_not_count_against_
         else:
             assert isinstance(crew, TaskCrew)
             crew._inbox.popleft()
-        await until(lambda: len(worker.held) == 2)
+        await until(lambda: worker.tally.released == 1)
         release.set()
         tally = await asyncio.wait_for(running, 10)
         assert (tally.acked, tally.released, tally.end) == (3, 1, "max_tasks")
