@@ -6,6 +6,8 @@ import re
 import subprocess
 from pathlib import Path
 
+from tests.rig import levels
+
 ROOT = Path(__file__).parents[2]
 LONG = ROOT / ".ci" / "long"
 
@@ -45,3 +47,10 @@ def test_each_folder_of_tests_belongs_to_a_part() -> None:
         for word in words.strip("{}").split(",")
     }
     assert named == folders
+
+
+def test_a_command_of_the_documents_that_names_a_file_of_the_slower_tier_runs_it() -> None:
+    for page in (ROOT / "README.md", ROOT / ".github" / "CONTRIBUTING.md"):
+        for command in re.findall(r"`([^`\n]*\bpytest [^`\n]*)`", page.read_text("utf-8")):
+            if any(levels.is_breaking(file) for file in re.findall(r"tests/\S+\.py", command)):
+                assert re.search(r"pytest .*-m ", command), f"{page.name}: {command} runs nothing without -m"
