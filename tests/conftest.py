@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import importlib.metadata
 import logging
 import signal
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,9 @@ _numbers = count(1)
 hypothesis.settings.register_profile("timeoutq", deadline=None)
 hypothesis.settings.load_profile("timeoutq")
 
+# redis-py 8 asks for its own version with each connection, and reads a file for it: a tenth of a run
+importlib.metadata.version = cache(importlib.metadata.version)
+
 _passed: Counter[str] = Counter()
 _skipped: Counter[str] = Counter()
 _seconds: defaultdict[str, float] = defaultdict(float)
@@ -42,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Begin to look for the canary, and keep temporary files together."""
     canary.watch()
     traces.hear_ctrl_c()
+    traces.keep_compiled()
     if not hasattr(config, "workerinput"):  # those that run in parallel use the folder of the one that started them
         traces.begin()
 
@@ -51,14 +57,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return (config.option.markexpr == "not breaking" and levels.is_breaking(str(collection_path))) or None
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    """Keep the tests as pytest compiles them for the next run: each process of pytest-xdist needs seconds for all."""
-    cache = getattr(session.config, "cache", None)  # None with `-p no:cacheprovider`
-    if not hasattr(session.config, "workerinput") or cache is None:
-        return (yield)
-    with traces.compiled_in(cache.mkdir("compiled")):
-        return (yield)
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Let the processes of pytest-xdist compile the tests together."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is not None and session.config.args == session.config.getini("testpaths"):
+        # each begins with another part, and finds the others compiled; all tests are put in order afterwards
+        folders = sorted(str(path) for path in Path(__file__).parent.glob("[a-z]*/") if path.name != "rig")
+        first = int(worker["workerid"].removeprefix("gw")) * len(folders) // worker["workercount"]
+        session.config.args = folders[first:] + folders[:first]
 
 
 def pytest_collection_finish() -> None:
@@ -70,12 +77,13 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, object, object]:
     """Mark the slower tier; and let the files with the longest tests begin, and then those with the most tests."""
+    items.sort(key=lambda item: str(item.path))
     for item in items:
         callspec = getattr(item, "callspec", None)
         if levels.is_alone(str(item.path)):
             item.add_marker(pytest.mark.alone)
-        server = callspec and callspec.params.get("server")
-        if item.get_closest_marker("alone") or levels.is_breaking(str(item.path), server):
+        is_on_redis = bool(callspec) and callspec.params.get("server") == "redis"
+        if item.get_closest_marker("alone") or levels.is_breaking(str(item.path), on_redis=is_on_redis):
             item.add_marker(pytest.mark.breaking)
     result = yield
     longest: defaultdict[str, float] = defaultdict(float)

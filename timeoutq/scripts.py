@@ -124,19 +124,28 @@ def _needed(parts: Sequence[str], body: str) -> str:
 _RARE = re.compile(r"\brarely\('(\w+)'\)")
 
 
+@cache
+def _calls(text: str) -> tuple[frozenset[str], frozenset[str]]:
+    # the functions that this text asks for by `rarely`, and all other words of it
+    return frozenset(_RARE.findall(text)), frozenset(_words(_RARE.sub("", text)))
+
+
 def _late(pieces: Sequence[tuple[str, str]], body: str) -> list[str]:
     # functions that few calls need are asked for by `rarely`: they, and what only they call, stand in one function that
     # makes them all, once one is needed
-    asked = {name for text in (*(text for text, _ in pieces), body) for name in _RARE.findall(text)}
+    users = [(user, *_calls(text)) for text, user in (*pieces, (body, ""))]
+    asked = {name for _, names, _ in users for name in names}
     if not asked:
         return [text for text, _ in pieces]
-    users = [(name, _words(_RARE.sub("", text))) for text, name in (*pieces, (body, ""))]
-    known = {name for text, name in pieces if re.search(rf"^local function {name}\(", text, re.MULTILINE)}
+    known = {name for text, name in pieces if name and f"\nlocal function {name}(" in f"\n{text}"}
+    callers: dict[str, set[str]] = {name: set() for name in known}
+    for user, _, words in users:
+        for name in (known & words) - {user}:
+            callers[name].add(user)
     moved, more = set[str](), asked & known
     while more:
         moved |= more
-        callers = {one: {user for user, words in users if user != one and words[one]} for one in known - moved}
-        more = {one for one, by in callers.items() if by and by <= moved}
+        more = {name for name in known - moved if callers[name] and callers[name] <= moved}
     makes = "".join(text for text, name in pieces if name in moved)
     gives = ", ".join(f"{name} = {name}" for name in sorted(asked))
     last = max(at for at, (_, name) in enumerate(pieces) if name in moved)

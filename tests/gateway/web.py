@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.rig import canary
-from tests.rig.gateways import WebProcess
+from tests.rig.gateways import NO_TLS, WebProcess
 from tests.rig.invariants import check
 from timeoutq import Queue
 from timeoutq.embedded import EmbeddedServer
@@ -90,7 +90,7 @@ def web(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Ite
 def client(web: WebProcess) -> Iterator[Client]:
     """A client of a queue of its own; after the test the queue's invariants must hold."""
     name = f"http{next(_numbers)}"
-    with httpx.Client(timeout=30) as http, Queue(name, web.redis, timeout=5) as queue:
+    with httpx.Client(timeout=30, verify=NO_TLS) as http, Queue(name, web.redis, timeout=5) as queue:
         yield Client(web, http, queue)
         check(web.redis, name)
         queue.purge()

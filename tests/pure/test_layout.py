@@ -232,14 +232,11 @@ def files(module: str) -> list[Path]:
 
 def imported(path: Path, package: str = "timeoutq") -> set[str]:
     depth = package.count(".") + 1
-    tree = ast.parse(path.read_text("utf-8"))
     found: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(f"{package}."):
-            parts = (node.module or "").split(".")
-            found |= {parts[depth]} if len(parts) > depth else {alias.name for alias in node.names}
-        elif isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[depth] for alias in node.names if alias.name.startswith(f"{package}.")}
+    for name, names in house.module(path).imports:
+        if f"{name}.".startswith(f"{package}."):
+            parts = name.split(".")
+            found |= {parts[depth]} if len(parts) > depth else set(names)
     return found
 
 
@@ -270,7 +267,7 @@ def test_in_a_room_the_same_order_holds() -> None:
 def test_each_module_says_what_it_is_for() -> None:
     for module in [*ORDER, "__init__"]:
         for path in files(module):
-            assert ast.get_docstring(ast.parse(path.read_text("utf-8"))), path
+            assert house.module(path).docstring, path
 
 
 def test_the_map_for_contributors_is_that_of_today() -> None:
@@ -305,9 +302,8 @@ def test_only_telling_and_the_formats_of_the_command_write_to_the_log() -> None:
     for module in ORDER:
         if module not in ("telling", "logs"):
             for path in files(module):
-                for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-                    if isinstance(node, ast.Attribute) and node.attr in levels and isinstance(node.value, ast.Name):
-                        assert node.value.id not in ("log", "logger", "logging"), f"{path}:{node.lineno}"
+                for line, name, attribute in house.module(path).calls:
+                    assert attribute not in levels or name not in ("log", "logger", "logging"), f"{path}:{line}"
 
 
 def test_no_pickle_anywhere() -> None:
@@ -339,13 +335,10 @@ def test_the_docstring_of_the_package_is_a_map_of_the_house() -> None:
 
 def test_no_function_is_longer_than_70_lines_and_no_file_longer_than_600() -> None:
     for path in [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.lua")]:
-        text = path.read_text("utf-8")
-        assert len(text.splitlines()) <= 600, path
+        assert len(path.read_text("utf-8").splitlines()) <= 600, path
         if path.suffix == ".py":
-            for node in ast.walk(ast.parse(text)):
-                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                    lines = (node.end_lineno or 0) - node.lineno + 1
-                    assert lines <= 70, f"{path}: {node.name} has {lines} lines"
+            for name, lines in house.module(path).functions:
+                assert lines <= 70, f"{path}: {name} has {lines} lines"
 
 
 def test_only_the_drivers_of_flows_call_the_links() -> None:

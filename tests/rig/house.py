@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -14,9 +16,41 @@ PAGE = ROOT / ".github" / "CONTRIBUTING.md"
 BEGIN, END = "<!-- the map: python -m tests.rig.house -->\n", "<!-- the end of the map -->\n"
 
 
+@dataclass(frozen=True, slots=True)
+class Module:
+    """What the rules of the house ask of a module."""
+
+    docstring: str
+    imports: tuple[tuple[str, tuple[str, ...]], ...]
+    """`import a.b` is `("a.b", ())`, and `from a import b` is `("a", ("b",))`."""
+    functions: tuple[tuple[str, int], ...]
+    """Name and lines of each."""
+    calls: tuple[tuple[int, str, str], ...]
+    """Line, name and attribute of what looks like `log.info`."""
+
+
+@cache
+def module(path: Path) -> Module:
+    """Read a module: once, for to parse all of them takes seconds."""
+    tree = ast.parse(path.read_text("utf-8"))
+    imports: list[tuple[str, tuple[str, ...]]] = []
+    functions: list[tuple[str, int]] = []
+    calls: list[tuple[int, str, str]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            imports.append((node.module or "", tuple(alias.name for alias in node.names)))
+        elif isinstance(node, ast.Import):
+            imports += [(alias.name, ()) for alias in node.names]
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            functions.append((node.name, (node.end_lineno or 0) - node.lineno + 1))
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            calls.append((node.lineno, node.value.id, node.attr))
+    return Module(ast.get_docstring(tree) or "", tuple(imports), tuple(functions), tuple(calls))
+
+
 def purpose(path: Path) -> str:
     """Give the first paragraph of a module's docstring, on one line."""
-    said = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+    said = module(path).docstring
     return " ".join(said.partition("\n\n")[0].split()).replace("|", "\\|")
 
 

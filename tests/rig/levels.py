@@ -14,6 +14,7 @@ import shutil
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -83,16 +84,18 @@ SLOWER = (
 """Files whose tests wait for long, and try what few changes can break: all of them belong to the slower tier."""
 
 
+@cache
 def is_alone(path: str) -> bool:
     """Say whether a test of this file needs the machine for itself: its folder says so."""
     return Path(path).match("tests/breaking/alone/*.py")
 
 
-def is_breaking(path: str, server: object = None) -> bool:
-    """Say whether a test of this file, on a server of this kind, belongs to the slower tier."""
+@cache
+def is_breaking(path: str, *, on_redis: bool = False) -> bool:
+    """Say whether a test of this file belongs to the slower tier, on Valkey or on Redis."""
     file = Path(path).as_posix()
     slower = is_alone(path) or Path(path).match("tests/breaking/*.py") or file.endswith(SLOWER)
-    return slower or (server == "redis" and not file.endswith(BOTH_SERVERS))
+    return slower or (on_redis and not file.endswith(BOTH_SERVERS))
 
 
 _figures: dict[str, Counter[str]] = defaultdict(Counter)

@@ -11,6 +11,7 @@ from urllib.parse import urlencode, urljoin
 import httpx
 import uvicorn
 
+from tests.rig.gateways import NO_TLS
 from tests.rig.waiting import wait_until
 from timeoutq.gateway.serving import listen
 from timeoutq.gateway.settings import ASGI, Settings
@@ -142,7 +143,12 @@ class Reader:
 
     def __init__(self, base: str, **settings: Any) -> None:
         self._client = httpx.Client(
-            base_url=base, follow_redirects=True, headers={"accept": "text/html"}, timeout=10, **settings
+            base_url=base,
+            follow_redirects=True,
+            headers={"accept": "text/html"},
+            timeout=10,
+            verify=NO_TLS,
+            **settings,
         )
         self._base = base
 

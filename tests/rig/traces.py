@@ -11,8 +11,6 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 _folders: list[Path] = []
@@ -26,29 +24,19 @@ def hear_ctrl_c() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def keep_compiled() -> None:
+    """Let the hundreds of processes that run this tree compile it once, also where Python is told not to."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+
+
 def begin() -> None:
-    """Keep what is made from now on in folders; pytest's own stays where it is, to be looked at."""
+    """Keep what is made from now on in one folder; pytest's own stays where it is, to be looked at."""
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     # a short name: the path of a unix socket has no room for a long one
     folder = Path(tempfile.mkdtemp(prefix="timeoutq-run-"))
     _folders.append(folder)
-    # hundreds of processes are started from this tree: one of them compiles it, the others read what it has written
-    compiled = Path(tempfile.mkdtemp(prefix="timeoutq-pyc-"))
-    _folders.append(compiled)
-    os.environ["PYTHONPYCACHEPREFIX"] = str(compiled)
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
-
-
-@contextmanager
-def compiled_in(folder: Path) -> Iterator[None]:
-    """Keep in this folder what this process compiles meanwhile."""
-    before = sys.pycache_prefix
-    sys.pycache_prefix = str(folder)
-    try:
-        yield
-    finally:
-        sys.pycache_prefix = before
 
 
 def end() -> None:

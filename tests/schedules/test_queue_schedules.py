@@ -21,7 +21,7 @@ from timeoutq.watch import divided, doctor
 HOUR = 3600
 
 
-@pytest.fixture(params=["plain", "sharded"])
+@pytest.fixture(params=["plain", pytest.param("sharded", marks=pytest.mark.breaking)])
 def queue(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A queue in memory; after the test, a walk finds nothing wrong."""
     make: Any = fake_queue if request.param == "plain" else fake_sharded_queue
