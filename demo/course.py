@@ -114,7 +114,7 @@ class Course:
         assert start is not None
         wait_for_site(f"{start}healthz" if site is None else start, process)
         seconds = self._crawl(work, start, every=40)
-        self._say("drained; now the same links, one after the other, without a queue …")
+        self._say("drained; now the same links without a queue …")
         return judge(work.queue, start, seconds, work.killed)
 
     def _crawl_foreign(self, work: Processes) -> dict[str, Any]:

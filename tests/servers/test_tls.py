@@ -57,7 +57,7 @@ def refusal(kind: Any, url: str, error: type[TimeoutqError]) -> str:
         error = Unavailable  # the server of TLS 1.3 may have hung up before its refusal was read
     assert type(caught.value) is error
     if error is not Unavailable:
-        assert time.monotonic() - began < 2.5
+        assert time.monotonic() - began < 9, "it was asked again until the deadline"
     return str(caught.value)
 
 
