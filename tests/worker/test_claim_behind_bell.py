@@ -53,8 +53,7 @@ def know_the_scripts(queue: Queue, raw: redis.Redis) -> None:
 @contextmanager
 def put_while_stopped(server: EmbeddedServer, queue: Queue, task: str) -> Iterator[None]:
     """Have a put come to a stopped server; after the block, it reads the put and all that has come later in one go."""
-    connection = redis.Connection(port=server.port)
-    connection.connect()
+    connection: Any = redis.ConnectionPool.from_url(server.url).get_connection()
     (call,) = queue.operations.put((task,), queue.talk.nonce)
     assert server.pid is not None
     os.kill(server.pid, signal.SIGSTOP)
@@ -136,7 +135,7 @@ async def test_a_stroke_that_meets_the_end_of_a_wait_wakes_another_worker(tmp_pa
     async def handler(lease: Lease) -> None:
         ran.append(lease.task)
 
-    with EmbeddedServer(tmp_path) as server, Queue("q", server.url) as queue, redis.Redis(port=server.port) as raw:
+    with EmbeddedServer(tmp_path) as server, Queue("q", server.url) as queue, redis.Redis.from_url(server.url) as raw:
         know_the_scripts(queue, raw)
         async with AsyncQueue("q", server.url) as mine, AsyncQueue("q", server.url) as other:
             first, second = Worker(mine, no_handler, signals=False), Worker(other, handler, signals=False)
@@ -156,7 +155,7 @@ def test_a_claim_of_nothing_rings_the_bell_for_what_is_ready(url: str, queue: Qu
     def ask() -> int:
         nothing = queue.operations.claim(queue.talk.nonce(), 0, 30_000, 0)
         queue.run(flows.give_back(queue.talk, nothing, 1))
-        return cast("int", raw.llen(queue.operations.key("bell")))
+        return raw.llen(queue.operations.key("bell"))
 
     know_the_scripts(queue, raw)
     assert ask() == 0
@@ -167,7 +166,7 @@ def test_a_claim_of_nothing_rings_the_bell_for_what_is_ready(url: str, queue: Qu
 
 
 def test_a_claim_of_nothing_is_answered_by_a_full_server(tmp_path: Path) -> None:
-    with EmbeddedServer(tmp_path) as server, Queue("q", server.url) as queue, redis.Redis(port=server.port) as raw:
+    with EmbeddedServer(tmp_path) as server, Queue("q", server.url) as queue, redis.Redis.from_url(server.url) as raw:
         queue.put("a")
         raw.delete(queue.operations.key("bell"))
         raw.config_set("maxmemory", 1)

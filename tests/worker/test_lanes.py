@@ -231,7 +231,7 @@ async def test_a_stroke_that_meets_the_end_of_a_wait_is_not_lost(
         began.append(lease.task)
         await go.wait()
 
-    with sound(elsewhere.url, f"{name}.low") as low, redis.Redis(port=elsewhere.port) as raw:
+    with sound(elsewhere.url, f"{name}.low") as low, redis.Redis.from_url(elsewhere.url) as raw:
         know_the_scripts(low, raw)
         async with clients(high, low) as (first, second):
             worker = Worker({first: 3, second: 1}, handler, concurrency=4, prefetch=0, signals=False)
