@@ -48,16 +48,21 @@ def strict(certificates: Certificates) -> Iterator[int]:
         yield port
 
 
-def refusal(kind: Any, url: str, error: type[TimeoutqError]) -> str:
-    """Give what is said when a put fails so; hopeless as it is, nobody waits for the deadline."""
+def refusal(kind: Any, url: str, error: type[TimeoutqError], *, at_once: bool = True) -> str:
+    """Give what is said when a put fails so; hopeless as it is, nobody waits for the deadline.
+
+    A server of TLS 1.3 refuses a client only after the client's handshake, and closes the connection on the words that
+    the client has sent meanwhile: the reset mostly overtakes the refusal, and the client asks again until it has read
+    one. So this is not `at_once`: how often it asks is chance.
+    """
     began = time.monotonic()
     with kind("q", url, deadline=10) as queue, pytest.raises(TimeoutqError) as caught:
         queue.put("a")
     if error is AccessDenied and "Does it want a client certificate" in str(caught.value):
         error = Unavailable  # the server of TLS 1.3 may have hung up before its refusal was read
     assert type(caught.value) is error
-    if error is not Unavailable:
-        assert time.monotonic() - began < 9, "it was asked again until the deadline"
+    if at_once and error is not Unavailable:
+        assert time.monotonic() - began < 2.5
     return str(caught.value)
 
 
@@ -261,7 +266,8 @@ def test_a_missing_client_certificate_is_said_with_the_cure(
     with tls_server(certificates, "127.0.0.1", clients=True) as (server, port):
         with redis.Redis(port=server.port or 0) as raw:
             raw.config_set("tls-protocols", f"TLSv{version}")
-        said = refusal(kind, f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificates.ca}", AccessDenied)
+        url = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificates.ca}"
+        said = refusal(kind, url, AccessDenied, at_once=version == "1.2")
     if version == "1.2":
         assert "does not take this client's certificate, or misses one" in said
     assert "TIMEOUTQ_CERT and TIMEOUTQ_KEY" in said
@@ -273,9 +279,8 @@ def test_a_client_certificate_of_another_ca_is_said_with_the_cure(
 ) -> None:
     cert, key = Certificates(tmp_path).issue("client", "client.example")
     url = f"rediss://127.0.0.1:{strict}/0?ssl_ca_certs={certificates.ca}&ssl_certfile={cert}&ssl_keyfile={key}"
-    assert re.search(
-        "does not take this client's certificate|want a client certificate", refusal(kind, url, AccessDenied)
-    )
+    said = refusal(kind, url, AccessDenied, at_once=False)
+    assert re.search("does not take this client's certificate|want a client certificate", said)
 
 
 @pytest.mark.parametrize("kind", FACES)

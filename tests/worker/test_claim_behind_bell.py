@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -17,6 +21,7 @@ from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Lease, Queue, State, TimeoutqError, Worker, flows, scripts, sending
 from timeoutq.deadlines import ATTEMPT
+from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import WorkerBroken
 from timeoutq.replies import Claimed
 from timeoutq.worker.pace import Pace
@@ -26,9 +31,9 @@ WAIT = b":bell\r\n$6\r\n10.000"
 """Bytes that only a wait for the bell contains."""
 
 
-def listens(raw: redis.Redis) -> bool:
-    """Say whether somebody waits at the server for a bell."""
-    return any(client["cmd"] == "blpop" and "b" in client["flags"] for client in raw.client_list())
+def listens(raw: redis.Redis, many: int = 1) -> bool:
+    """Say whether somebody waits at the server for a bell, or at least so many."""
+    return sum(client["cmd"] == "blpop" and "b" in client["flags"] for client in raw.client_list()) >= many
 
 
 async def until(predicate: Callable[[], object], seconds: float = 20.0) -> None:
@@ -43,6 +48,23 @@ def know_the_scripts(queue: Queue, raw: redis.Redis) -> None:
     queue.ack(queue.claim(1))
     queue.forget("first")
     raw.delete(queue.operations.key("bell"))
+
+
+@contextmanager
+def put_while_stopped(server: EmbeddedServer, queue: Queue, task: str) -> Iterator[None]:
+    """Have a put come to a stopped server; after the block, it reads the put and all that has come later in one go."""
+    connection: Any = redis.ConnectionPool.from_url(server.url).get_connection()
+    (call,) = queue.operations.put((task,), queue.talk.nonce)
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGSTOP)
+    os.waitpid(server.pid, os.WUNTRACED)  # until it has stopped
+    try:
+        connection.send_command(*call.command())
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+        assert connection.read_response() == b"A"
+        connection.disconnect()
 
 
 def is_back(queue: Queue) -> bool:
@@ -105,6 +127,52 @@ async def test_what_the_claim_has_taken_is_given_back_when_the_worker_ends(
                 with pytest.raises((asyncio.CancelledError, WorkerBroken)):
                     await running
     assert is_back(queue)
+
+
+async def test_a_stroke_that_meets_the_end_of_a_wait_wakes_another_worker(tmp_path: Path) -> None:
+    ran: list[str] = []
+
+    async def handler(lease: Lease) -> None:
+        ran.append(lease.task)
+
+    with EmbeddedServer(tmp_path) as server, Queue("q", server.url) as queue, redis.Redis.from_url(server.url) as raw:
+        know_the_scripts(queue, raw)
+        async with AsyncQueue("q", server.url) as mine, AsyncQueue("q", server.url) as other:
+            first, second = Worker(mine, no_handler, signals=False), Worker(other, handler, signals=False)
+            ending = asyncio.create_task(first.run())
+            await until(partial(listens, raw))
+            going_on = asyncio.create_task(second.run())
+            await until(partial(listens, raw, 2))
+            with put_while_stopped(server, queue, "a"):
+                first.stop()
+                await until(lambda: pump_of(first).source.bell is None)
+            await until(lambda: ran == ["a"], 5)  # by itself, the wait would take ten seconds
+            second.stop()
+            await asyncio.gather(ending, going_on)
+
+
+def test_a_claim_of_nothing_rings_the_bell_for_what_is_ready(url: str, queue: Queue, raw: redis.Redis) -> None:
+    def ask() -> int:
+        nothing = queue.operations.claim(queue.talk.nonce(), 0, 30_000, 0)
+        queue.run(flows.give_back(queue.talk, nothing, 1))
+        return raw.llen(queue.operations.key("bell"))
+
+    know_the_scripts(queue, raw)
+    assert ask() == 0
+    queue.put("a")
+    raw.delete(queue.operations.key("bell"))
+    assert (ask(), ask()) == (1, 1)
+    assert queue.stats().todos == 1
+
+
+def test_a_claim_of_nothing_is_answered_by_a_full_server(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path) as server, Queue("q", server.url) as queue, redis.Redis.from_url(server.url) as raw:
+        queue.put("a")
+        raw.delete(queue.operations.key("bell"))
+        raw.config_set("maxmemory", 1)
+        nothing = queue.operations.claim(queue.talk.nonce(), 0, 30_000, 0)
+        assert queue.run(sending.answer(queue.talk, nothing)).leases == []
+        assert raw.llen(queue.operations.key("bell")) == 0
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])

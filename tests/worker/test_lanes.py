@@ -18,6 +18,7 @@ import redis
 
 from tests.rig.inside import pump_of
 from tests.rig.invariants import check
+from tests.worker.test_claim_behind_bell import know_the_scripts, listens, put_while_stopped
 from tests.worker.test_worker_exchanges import until
 from tests.worker.test_worker_stuck import make_suspect
 from timeoutq import AsyncQueue, InvalidInput, Lease, Politeness, Queue, Release, Retry, Task, Worker
@@ -218,6 +219,33 @@ async def test_claims_wait_behind_the_bells_only_while_other_handlers_are_free(
             await until(lambda: full.stats().done == 10 and empty.stats().done == 1)
     assert worker.tally.lost == 0
     assert high.stats().counters.get("expired", 0) == low.stats().counters.get("expired", 0) == 0
+
+
+async def test_a_stroke_that_meets_the_end_of_a_wait_is_not_lost(
+    high: Queue, name: str, elsewhere: EmbeddedServer
+) -> None:
+    began = list[str]()
+    go = asyncio.Event()
+
+    async def handler(lease: Lease) -> None:
+        began.append(lease.task)
+        await go.wait()
+
+    with sound(elsewhere.url, f"{name}.low") as low, redis.Redis.from_url(elsewhere.url) as raw:
+        know_the_scripts(low, raw)
+        async with clients(high, low) as (first, second):
+            worker = Worker({first: 3, second: 1}, handler, concurrency=4, prefetch=0, signals=False)
+            async with running(worker):
+                await until(lambda: worker._pump is not None and all(source.idle for source in worker._pump.sources))
+                source = pump_of(worker).sources[1]
+                raw.rpush(low.operations.key("bell"), "1")  # the first wait may have begun without a claim behind
+                await until(lambda: source.strokes == 1 and source.waiting == 1 and listens(raw))
+                with put_while_stopped(elsewhere, low, "low-0"):
+                    fill(high, 3)
+                    await until(lambda: source.waiting == 0)  # no handler is kept free
+                await until(lambda: "low-0" in began, 5)  # by itself, the wait would take ten seconds
+                go.set()
+                await until(lambda: high.stats().done == 3 and low.stats().done == 1)
 
 
 async def test_an_empty_queue_is_asked_for_nothing_until_its_bell(high: Queue, low: Queue, raw: redis.Redis) -> None:

@@ -58,6 +58,9 @@ if #ids == 0 and not paused then
   recorded = sound()
   if rouses(deadline) then redis.call('XLEN', alarm) end -- `rouse` will write it, after the tasks have moved
   if runtime_ms > 0 then redis.call('HLEN', runtime) end
+  -- who asks for 0 tasks has hung up behind a bell, maybe: a server that gets a put and the end of a connection at once spends
+  -- the stroke on that connection, and does not run the claim behind it. A Redis that is full rings no bell
+  if n == 0 and ready > 0 then pcall(ring) end
   n = math.min(n, math.max(1, math.ceil(ready / tonumber(given.share or 1))))
   local picks = n > 0 and ready > 0 and pick(n, ready) or {} -- of 0 tasks it asks for those that it took before, to give them back
   if recorded and #picks > 0 and redis.call('EXISTS', crashes) == 1 then

@@ -263,6 +263,13 @@ MUTANTS: list[Mutant] = [
         [in_test("test_claim_behind_bell", "when_the_worker_ends")],
     ),
     Mutant(
+        "a stroke of the bell is lost with the wait that it met",
+        "lua/claim.lua",
+        "if n == 0 and ready > 0 then pcall(ring) end",
+        "",
+        [in_test("test_claim_behind_bell", "rings_the_bell_for_what_is_ready")],
+    ),
+    Mutant(
         "a claim waits behind the bell while a suspect runs",
         "worker/lanes.py",
         "            shared.deafen()\n            shared.give_back_unstarted()",
