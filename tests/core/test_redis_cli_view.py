@@ -141,7 +141,7 @@ def test_all_keys_are_the_designs_in_one_slot_and_of_the_types_it_says(face: Any
     face.ack(face.claim(2))
     face.claim(1, timeout=0.02)
     wait_until(face.requeue_expired)
-    face.claim(2, max_runtime=60)
+    face.claim(2, timeout=600, max_runtime=600)
     face.run(sending.answers(face.talk, face.operations.release(face.claim(1), most=100)))
     found = set(cli("--scan", "--pattern", "timeoutq:*"))
     locks = {name for name in found if name.startswith(key + "lock:")}

@@ -66,8 +66,8 @@ def test_a_queue_has_more_than_25_methods_and_its_twins_have_the_same_words() ->
 
 
 def test_the_words_of_a_queue_name_all_of_its_methods_and_rooms() -> None:
-    table = (Queue.__doc__ or "").partition("\n\n")[2]
-    named = [name.rstrip(",") for line in table.splitlines() for name in line.split("  ")[2].split()]
+    table = (inspect.getdoc(Queue) or "").partition("\n\n")[2]
+    named = [name.rstrip(",") for line in table.splitlines() for name in line.partition("  ")[0].split()]
     assert sorted(named) == sorted([*public(Verbs), *rooms(Verbs)])
 
 

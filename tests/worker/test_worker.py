@@ -165,8 +165,9 @@ async def test_max_runtime_fails_a_hung_handler_with_its_reason(
         await burst(jobs, hang_thread if threads else hang, max_runtime=0.4, retry=(wait_none(), stop_after_attempt(1)))
     release.set()
     said = [record for record in caplog.records if "over its max_runtime" in record.getMessage()]
-    assert [(record.levelname, vars(record)["task"], vars(record)["queue"]) for record in said] == (
-        [("WARNING", "a", queue.name)] if threads else []
+    # once more on a machine that is so busy that the fail came too late
+    assert {(record.levelname, vars(record)["task"], vars(record)["queue"]) for record in said} == (
+        {("WARNING", "a", queue.name)} if threads else set()
     )
     assert all("its thread still runs and may go on beside the next attempt" in record.getMessage() for record in said)
     info = queue.inspect("a")
