@@ -12,7 +12,8 @@ import pytest
 from tests.rig import levels
 from tests.rig.seeded import ROOT
 from tests.rig.simulate import defects
-from tests.rig.simulate.plan import Fault, Plan, PlannedTask, planned
+from tests.rig.simulate.hosts import Host
+from tests.rig.simulate.plan import TWO, WORKERS, Fault, Plan, PlannedTask, planned
 from tests.rig.simulate.shrink import shrunk
 
 pytestmark = pytest.mark.timeout(3600)
@@ -33,12 +34,50 @@ def test_no_seed_breaks_a_rule() -> None:
     levels.count("simulation", seeds=60)
 
 
-def test_a_seed_gives_the_same_transcript_in_every_process() -> None:
-    for seed in ("3", "14", "21"):
-        one, two = simulate("--seed", seed, hashes="1"), simulate("--seed", seed, hashes="4711")
-        assert one.returncode == two.returncode == 0, one.stdout + one.stderr
-        assert one.stdout == two.stdout
-        assert "handler begins" in one.stdout
+@pytest.mark.parametrize("kind", WORKERS)
+def test_no_seed_with_outages_breaks_a_rule_whatever_the_kind_of_worker(kind: str) -> None:
+    done = simulate("--seeds", "20", "--first", "20000", "--kind", kind)
+    assert done.returncode == 0, done.stdout + done.stderr
+    levels.count("simulation", seeds=20)
+
+
+SEEN = {
+    "one": ("claim(",),
+    "strict": ("handler begins s0",),
+    "weights": ("handler begins s0",),
+    "shards": ("{sim:00:0}", "{sim:01:0}", "ZRANGE timeoutq:{sim:01:0}:leases"),
+    "app": ("handler begins t0>after", "publish("),
+}
+"""What the transcript of each kind of worker shows, and of no other with as few queues, or without shards or calls."""
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+def test_a_seed_gives_the_same_transcript_in_every_process(kind: str) -> None:
+    one, two = (simulate("--seed", "2", "--kind", kind, hashes=hashes) for hashes in ("1", "4711"))
+    assert one.returncode == two.returncode == 0, one.stdout + one.stderr
+    assert one.stdout == two.stdout
+    assert "handler begins" in one.stdout
+    assert [what for what in SEEN[kind] if what not in one.stdout] == []
+
+
+def test_each_kind_of_worker_is_drawn_and_meets_outages() -> None:
+    plans = [planned(seed) for seed in range(200)]
+    assert {plan.worker for plan in plans} == set(WORKERS)
+    for worker in WORKERS:
+        plans = [planned(seed, worker) for seed in range(100)]
+        assert {plan.worker for plan in plans} == {worker}
+        assert all(bool(plan.shards) == (worker == "shards") for plan in plans)
+        assert all(bool(plan.second) == (worker in TWO) for plan in plans)
+        faults = {fault.kind for plan in plans for fault in plan.faults}
+        assert faults >= {"cut", "deaf", "silence", "down", "freeze", "kill"}, worker
+
+
+def test_a_visit_within_the_pause_of_its_host_is_found_however_many_places_are_free() -> None:
+    host = Host("h", delay=100, per_host=3)
+    assert [host.begins(at) for at in (0, 10)] == ["", ""]
+    host.ends(20)
+    assert host.begins(119) == "h is visited 1 ms before its pause of 100 ms ends"
+    assert host.begins(120) == ""
 
 
 def test_a_seed_is_the_same_run_whatever_ran_before_it() -> None:

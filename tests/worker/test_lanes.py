@@ -425,6 +425,25 @@ async def test_max_tasks_counts_the_runs_of_all_queues(high: Queue, low: Queue) 
     assert low.stats().in_progress == 0
 
 
+async def test_the_last_run_of_max_tasks_is_kept_for_no_queue(
+    high: Queue, low: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("sending", "client.driving"):  # no wait ends by itself
+        monkeypatch.setattr(f"timeoutq.{module}.BELL_WAIT", 600.0)
+
+    async def handler(lease: Lease) -> None:
+        await asyncio.sleep(0)
+
+    async with clients(high, low) as queues:
+        worker = Worker(queues, handler, concurrency=5, max_tasks=1, signals=False)
+        async with running(worker):
+            await until(lambda: worker._pump is not None and all(source.bell for source in worker._pump.sources))
+            other = high if claims_behind_bells(worker) == [0, 1] else low
+            other.put("a")
+            await until(lambda: other.stats().done == 1)
+    assert worker.tally.end == "max_tasks"
+
+
 async def test_each_queue_keeps_its_own_retries_and_limits(high: Queue, low: Queue) -> None:
     async def handler(lease: Lease) -> None:
         if lease.task.startswith("slow"):

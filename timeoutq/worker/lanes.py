@@ -104,14 +104,20 @@ class Shared:
     @property
     def free(self) -> int:
         """How many handlers are free, though all claims that are under way bring what they ask for."""
-        return self.concurrency - self.running - self.crew.unstarted - self.claiming
+        return self.places - self.running - self.crew.unstarted - self.claiming
+
+    @property
+    def places(self) -> int:
+        """How many handlers may be at work: towards the end of `max_tasks`, no more than there are runs left."""
+        most = self.stopping.limits.max_tasks
+        return self.concurrency if most is None else min(self.concurrency, most - self.runs)
 
     def make_room(self) -> None:
         """Withdraw the claims that wait behind bells, if no other handler is free: each keeps a handler free."""
         if len(self.lanes) == 1:
             return
         waiting = sum(source.waiting for lane in self.lanes for source in lane.sources)
-        if waiting and self.running + self.crew.unstarted + waiting >= self.concurrency:
+        if waiting and self.running + self.crew.unstarted + waiting >= self.places:
             self.crowded_until = time.monotonic() + CROWDED
             self.deafen()
 

@@ -11,6 +11,7 @@ and the Lua scripts (on fakeredis). What is simulated stands below it, a file fo
     server      the server behind the connections: it runs the scripts, one after the other
     plan        what a seed means: tasks and their handlers, worker processes, and faults
     handlers    handlers of every shape, and what they do
+    apps        functions of an app, which do the same
     processes   worker processes and their supervisor
     world       puts all of it together and runs a plan
     judge       what must be true at each moment and at the end

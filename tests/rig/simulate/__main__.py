@@ -9,15 +9,15 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
 
 from tests.rig.simulate import defects
-
-if TYPE_CHECKING:
-    from tests.rig.simulate.plan import Plan
+from tests.rig.simulate.plan import WORKERS, Plan, planned
 
 CHUNK = 10
-"""Seeds that a process takes at once."""
+"""Seeds that a process takes at once, unless the first that fails ends the command."""
+AT_MOST = 200
+"""Seeds that a process runs before another takes its place."""
 SHOWN = 5
 """How many failing seeds are named."""
 TAIL = 400
@@ -33,8 +33,9 @@ def main(words: Sequence[str] | None = None) -> int:
     if given.put_back:
         defects.put_back(given.put_back)
     if given.seed is not None:
-        return _show(given.seed, whole=True)
-    return _run(range(given.first, given.first + given.seeds), given.jobs, given.digests, given.until_found)
+        return _show(given.seed, given.kind, whole=True)
+    seeds = range(given.first, given.first + given.seeds)
+    return _run(seeds, given.kind, given.jobs, given.digests, given.until_found)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -46,6 +47,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=300, metavar="N", help="how many seeds to run (300)")
     parser.add_argument("--first", type=int, default=0, metavar="K", help="the first seed (0)")
     parser.add_argument("--seed", type=int, metavar="K", help="run this seed only, and print its transcript")
+    parser.add_argument("--kind", default="", choices=WORKERS, metavar="KIND", help="run this kind of worker only: "
+        + ", ".join(WORKERS))  # fmt: skip
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="how many processes run seeds (2)")
     parser.add_argument("--digests", action="store_true", help="print the digest of each transcript")
     parser.add_argument("--until-found", action="store_true", help="stop at the first seed that fails")
@@ -56,11 +59,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(seeds: range, jobs: int, digests: bool, until_found: bool) -> int:
+def _run(seeds: range, kind: str, jobs: int, digests: bool, until_found: bool) -> int:
     began = told = time.monotonic()
     failed: list[tuple[int, str]] = []
     done = calls = 0
-    for seed, violation, scripts, digest in _results(seeds, jobs):
+    for seed, violation, scripts, digest in _results(seeds, kind, jobs, 1 if until_found else CHUNK):
         done, calls = done + 1, calls + scripts
         if digests:
             print(seed, digest, flush=True)
@@ -79,37 +82,36 @@ def _run(seeds: range, jobs: int, digests: bool, until_found: bool) -> int:
         f"{len(failed)} violations"
     )
     if failed:
-        _show_smallest(failed[0][0])
+        _show_smallest(failed[0][0], kind)
     return 1 if failed else 0
 
 
-def _results(seeds: range, jobs: int) -> Iterator[Result]:
-    chunks = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
+def _results(seeds: range, kind: str, jobs: int, chunk: int) -> Iterator[Result]:
+    several = partial(_several, kind=kind)
+    chunks = [seeds[at : at + chunk] for at in range(0, len(seeds), chunk)]
     if jobs <= 1:
-        for chunk in chunks:
-            yield from _several(chunk)
+        for some in chunks:
+            yield from several(some)
         return
-    with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=20) as pool:
-        for results in pool.imap(_several, chunks):
+    with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=AT_MOST // chunk) as pool:
+        for results in pool.imap(several, chunks):
             yield from results
 
 
-def _several(seeds: range) -> list[Result]:
-    from tests.rig.simulate.plan import planned
+def _several(seeds: range, kind: str) -> list[Result]:
     from tests.rig.simulate.world import play
 
     found: list[Result] = []
     for seed in seeds:
-        outcome = play(planned(seed))
+        outcome = play(planned(seed, kind))
         found.append((seed, outcome.violation, outcome.calls, outcome.digest))
     return found
 
 
-def _show(seed: int, *, whole: bool) -> int:
-    from tests.rig.simulate.plan import planned
+def _show(seed: int, kind: str, *, whole: bool) -> int:
     from tests.rig.simulate.world import play
 
-    plan = planned(seed)
+    plan = planned(seed, kind)
     _tell(plan)
     outcome = play(plan)
     print("\n".join(outcome.transcript if whole else outcome.transcript[-TAIL:]))
@@ -117,12 +119,11 @@ def _show(seed: int, *, whole: bool) -> int:
     return 1 if outcome.violation else 0
 
 
-def _show_smallest(seed: int) -> None:
-    from tests.rig.simulate.plan import planned
+def _show_smallest(seed: int, kind: str) -> None:
     from tests.rig.simulate.shrink import shrunk
     from tests.rig.simulate.world import play
 
-    plan = shrunk(planned(seed), lambda candidate: bool(play(candidate).violation))
+    plan = shrunk(planned(seed, kind), lambda candidate: bool(play(candidate).violation))
     outcome = play(plan)
     print(f"\nthe smallest plan of seed {seed} that fails:")
     _tell(plan)

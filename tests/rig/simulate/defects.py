@@ -112,8 +112,8 @@ DEFECTS: Mapping[str, Defect] = {
         (
             Change(
                 "lua/parts/polite.lua",
-                "        if delay > 0 then one.next_ms, one.rested",
-                "        if false then one.next_ms, one.rested",
+                "    if delay == 0 then return end\n    if (one.next_ms",
+                "    if true then return end\n    if (one.next_ms",
             ),
         ),
     ),
@@ -145,6 +145,17 @@ DEFECTS: Mapping[str, Defect] = {
                 "return bool(self.under_way) and (self.failures > 0 or time.monotonic() - self._began > LATE)",
                 "return self.failures > 0 or (bool(self.under_way) and time.monotonic() - self._began > LATE)",
             ),
+        ),
+    ),
+    "follower": Defect(
+        "what must be there before an ack is asked for once, and a server that is away fails the call",
+        (Change("worker.followers", "                if flows.is_final(error):\n", "                if True:\n"),),
+    ),
+    "links": Defect(
+        "a host with several places does not rest before the links of an ack come: they are claimed at once",
+        (
+            Change("lua/ack.lua", "  if #found > 0 then rest(ids, yes, held) end\n", ""),
+            Change("lua/parts/polite.lua", "    if (one.next_ms or 0) <= now then recall(one) end\n", ""),
         ),
     ),
     "release": Defect(

@@ -11,12 +11,12 @@ import functools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from tests.rig.simulate.clock import Owner, VirtualClock
 from tests.rig.simulate.machine import Over, SimulatedMachine
-from timeoutq import Ack, GiveUp, Lease, Release, Retry
+from timeoutq import Ack, GiveUp, Lease, Release, Retry, Task
 
 HEAVY = 420_000
 """Bytes of the payload of a child that is heavy: more than a slow link carries within the patience of an attempt."""
@@ -37,7 +37,7 @@ class Record(Protocol):
         ...
 
     def ended(self, lease: Lease, how: str) -> None: ...
-    def children(self, lease: Lease, n: int) -> list[str]: ...
+    def children(self, lease: Lease, n: int) -> list[Task]: ...
 
 
 class OddText(Exception):
@@ -64,7 +64,7 @@ class Place:
     """Whether the worker waits for the reply to a claim."""
 
 
-async def _work(place: Place, lease: Lease) -> Any:
+async def work(place: Place, lease: Lease) -> Any:
     """Be the body of a handler in the event loop."""
     what, seconds = place.record.began(lease, place.owner.name)
     try:
@@ -180,7 +180,7 @@ def _result(place: Place, lease: Lease, what: str) -> Any:
         case "generator":
             return Ack(put=(child for child in children))
         case "heavy":
-            return Ack(put={children[0]: "x" * HEAVY})
+            return Ack(put=replace(children[0], payload="x" * HEAVY))
         case "again":
             return Ack(again_in=0.7)
         case "context":
@@ -254,7 +254,7 @@ def shaped(shape: str, place: Place) -> Any:
     """Make a handler of this shape."""
 
     async def fetch(lease: Lease) -> Any:
-        return await _work(place, lease)
+        return await work(place, lease)
 
     def read(lease: Lease) -> Any:
         return _work_in_thread(place, lease)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-ALL = 1 << 30
-
 
 @dataclass(slots=True)
 class Host:
@@ -22,8 +20,6 @@ class Host:
     rests_until: int = 0
     """The end of the pause after its last visit."""
     blocked_until: int = 0
-    ready: int = ALL
-    """How many tasks at most may be claimed before the pause ends: those that were ready when the pause began."""
 
     def is_open(self, now: int) -> bool:
         """Say whether a visit may begin."""
@@ -37,16 +33,11 @@ class Host:
         if now < self.blocked_until:
             return f"{self.name} is visited, and is blocked for {self.blocked_until - now} ms more"
         if now < self.rests_until:
-            self.ready -= 1
-            if self.ready < 0:
-                return f"{self.name} is visited {self.rests_until - now} ms before its pause of {self.delay} ms ends"
+            return f"{self.name} is visited {self.rests_until - now} ms before its pause of {self.delay} ms ends"
         return ""
 
     def ends(self, now: int) -> None:
         """Note a visit that ends: a pause begins."""
-        # what was handed over before can be claimed in the pause, and the visits under way have their places, too
-        ready = max(0, self.per_host - self.visits)
-        self.ready = min(self.ready, ready) if now < self.rests_until else ready
         self.visits -= 1
         if self.delay:
             self.rests_until = now + self.delay

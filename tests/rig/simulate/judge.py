@@ -18,8 +18,11 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from tests.rig import invariants
-from tests.rig.simulate.plan import ENDS_WELL, RUDE, PlannedTask
+from tests.rig.simulate.apps import RETURNS
+from tests.rig.simulate.plan import AFTER, ENDS_WELL, RUDE, PlannedTask
+from tests.rig.simulate.witness import COUNTED
 from timeoutq.endings import PATIENCE
+from timeoutq.shards.names import stem, tags
 
 if TYPE_CHECKING:
     from tests.rig.simulate.world import Simulation
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 LOOK_EVERY = 0.5
 AT_ONCE = 0.4
 """Seconds within which a task is taken when all is well."""
+HELP = 2.5
+"""Seconds more for a queue over shards: after so long, somebody helps a shard whose tenders are busy or gone."""
 UNWORKED = 25.0
 """Seconds that a lease may be held without a handler: an ack on its way to a server that is away, or a lease that must
 run out because its process was killed."""
@@ -39,7 +44,8 @@ class Judge:
 
     def __init__(self, world: Simulation) -> None:
         self._world = world
-        self._key = "timeoutq:{sim}:"
+        self._tags = tags("sim", world.plan.shards) if world.plan.shards else ("sim",)
+        self._help = HELP if world.plan.shards else 0.0
         self._idle_since: dict[str, float] = {}
         self._held_since: dict[tuple[str, str], float] = {}
         self._due_at: dict[str, float] = {}
@@ -59,14 +65,17 @@ class Judge:
         return self._answers[name]
 
     def hash_of(self, name: str) -> dict[bytes, bytes]:
-        """Read a hash of the queue."""
-        found: Any = self._known(name, "HGETALL", self._key + name) or {}
-        return found if isinstance(found, dict) else dict(zip(found[::2], found[1::2], strict=True))
+        """Read a hash of the queue, of all shards together."""
+        both: dict[bytes, bytes] = {}
+        for tag in self._tags:
+            found: Any = self._known(stem(tag) + name, "HGETALL", stem(tag) + name) or {}
+            both |= found if isinstance(found, dict) else dict(zip(found[::2], found[1::2], strict=True))
+        return both
 
     def _members(self, state: str, queue: str = "sim") -> list[str]:
-        name = f"timeoutq:{{{queue}}}:{state}"
-        words = ("ZRANGE", name, 0, -1) if state == "scheduled" else ("SMEMBERS", name)
-        return sorted(task.decode() for task in self._known(name, *words) or [])
+        names = [stem(tag) + state for tag in (self._tags if queue == "sim" else (queue,))]
+        read, rest = ("ZRANGE", (0, -1)) if state == "scheduled" else ("SMEMBERS", ())
+        return sorted(task.decode() for name in names for task in self._known(name, read, name, *rest) or [])
 
     # ---- while it runs
 
@@ -128,9 +137,9 @@ class Judge:
             if runs:
                 late = runs[0].began - due
                 del self._due_at[name]
-                if late > AT_ONCE and self._is_roomy():
+                if late > AT_ONCE + self._help and self._is_roomy():
                     world.broke(f"all is well, and {name} was taken {late:.2f} s late")
-            elif now - due > 1.5 and self._free():
+            elif now - due > 1.5 + self._help and self._free():
                 world.broke(f"all is well, and {name} is not taken {now - due:.2f} s after it could be")
                 del self._due_at[name]
 
@@ -165,7 +174,7 @@ class Judge:
             return
         since = {name: self._idle_since.get(name, now) for name in ready}
         self._idle_since = since
-        longest = 1.5 if world.is_calm else 22.0
+        longest = (1.5 if world.is_calm else 22.0) + self._help
         for name, began in since.items():
             if now - began > longest:
                 world.broke(f"{name} is ready for {now - began:.1f} s, and {idle[0].name} is idle")
@@ -189,7 +198,7 @@ class Judge:
     def check(self) -> None:
         """Check the invariants of the design, which hold between any two scripts."""
         try:
-            for queue in ("sim", "second"):
+            for queue in (*self._tags, "second"):
                 invariants.check_keys(self._world.server.raw, queue)
         except AssertionError as error:
             self._world.broke(f"invariant: {error}")
@@ -204,7 +213,11 @@ class Judge:
         self.check()
         done, failed = set(self._members("done")), set(self._members("failed"))
         lost = world.witness.accepted - done - failed
-        lost |= {task.name for task in world.plan.second} - set(self._members("done", "second"))
+        second = set(self._members("done", "second"))
+        lost |= {task.name for task in world.plan.second} - second
+        if world.plan.worker == "app":
+            ends = {name: [run.how for run in world.runs[name] if run.how in ENDED_WELL] for name in done}
+            lost |= {name + AFTER for name in done if all(how in RETURNS for how in ends[name])} - second
         if lost:
             world.broke(f"accepted, and lost: {sorted(lost)}")
         for name in sorted(done):
@@ -214,7 +227,9 @@ class Judge:
         for name in sorted(failed):
             self._judge_failed(name)
         self._judge_children(done, failed)
-        counters = {name.decode(): int(count) for name, count in self.hash_of("stats").items()}
+        counters = Counter[str]()
+        for tag in self._tags:
+            counters.update({name: int(self._raw("HGET", stem(tag) + "stats", name) or 0) for name in COUNTED})
         for wrong in world.witness.missed(counters):
             world.broke(f"the counters are wrong: {wrong}")
         if world.witness.leases:

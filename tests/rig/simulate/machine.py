@@ -16,7 +16,7 @@ from queue import Empty
 from typing import Any
 
 from tests.rig.simulate.clock import Owner, VirtualLoop, owner_of
-from timeoutq.client import AsyncDriver, AsyncQueue
+from timeoutq.client import AsyncDriver, sibling
 from timeoutq.machine import Machine
 
 MOMENT = 0.002
@@ -157,7 +157,7 @@ class _Pipe:
 class _Client:
     """A client whose calls block a strand, and are carried out in the loop by a client for asyncio."""
 
-    def __init__(self, machine: SimulatedMachine, queue: AsyncQueue) -> None:
+    def __init__(self, machine: SimulatedMachine, queue: AsyncDriver) -> None:
         self._machine = machine
         self._queue = queue
 
@@ -167,9 +167,6 @@ class _Client:
     def run(self, flow: Any) -> Any:
         return self._machine.block(lambda: self._queue.run(flow))
 
-    def extend(self, leases: Any) -> Any:
-        return self._machine.block(lambda: self._queue.extend(leases))
-
     def close(self) -> None:
         self._machine.block(self._queue.close)
 
@@ -177,16 +174,12 @@ class _Client:
 class SimulatedMachine(Machine):
     """The machine of one process of a simulation."""
 
-    def __init__(
-        self, loop: VirtualLoop, owner: Owner, seed: object, open_queue: Callable[[], AsyncQueue], chaos: float = MOMENT
-    ) -> None:
-        """Prepare; `open_queue` makes another client of the worker's queue."""
+    def __init__(self, loop: VirtualLoop, owner: Owner, seed: object, chaos: float = MOMENT) -> None:
         self._loop = loop
         self._owner = owner
         self._context = contextvars.Context()
         self._context.run(owner_of.set, owner)
         self._random = random.Random(f"threads {seed}")
-        self._open_queue = open_queue
         self._chaos = chaos
         self.strands: list[Strand] = []
         self.loop_waits = baton()
@@ -203,9 +196,7 @@ class SimulatedMachine(Machine):
         return _Pipe(self)
 
     def client(self, queue: AsyncDriver) -> Any:
-        own = self._open_queue()
-        own.worker = queue.worker
-        return _Client(self, own)
+        return _Client(self, sibling(queue))
 
     async def call(self, blocking: Callable[[], object]) -> None:
         over = asyncio.Event()

@@ -56,8 +56,18 @@ class Fault:
     number: int = 0
 
 
-ORDERS = ("strict", "weights")
-"""How a worker shares its handlers between two queues."""
+WORKERS = ("one", "strict", "weights", "shards", "app")
+"""The kinds of workers: with one queue, with two in a strict order or with weights, with a queue over several shards,
+and with an app, whose two queues have weights."""
+TWO = ("strict", "weights", "app")
+"""The kinds that have a second queue."""
+AFTER = ">after"
+"""What the ids of calls in the second queue end with that follow a call of an app."""
+CALLS = (
+    "ok", "ack", "context", "spawn", "block", "long", "turns", "release", "release_raised", "raise", "retry",
+    "retry_raised", "give_up", "timeout_error", "hang", "swallow", "slow_cleanup", *DEADLY,
+)  # fmt: skip
+"""What functions of an app do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +96,16 @@ class Plan:
     faults: tuple[Fault, ...] = ()
     calm: tuple[PlannedTask, ...] = field(default=())
     """Tasks that come when all is well: each is taken at once, and runs once."""
-    order: str = ""
-    """How the workers share their handlers between the queue and a second one; empty if there is no second one."""
+    worker: str = "one"
+    """The kind of its workers."""
+    shards: int = 0
+    """Over how many shards the queue lies; 0 for a plain one."""
     second: tuple[PlannedTask, ...] = ()
     """Tasks of the second queue."""
 
     def is_second(self, task: str) -> bool:
         """Say whether a task is one of the second queue."""
-        return any(one.name == task for one in self.second)
+        return task.endswith(AFTER) or any(one.name == task for one in self.second)
 
     @property
     def in_threads(self) -> bool:
@@ -101,8 +113,8 @@ class Plan:
         return self.shape in THREAD_SHAPES
 
 
-def planned(seed: int) -> Plan:
-    """Draw a plan."""
+def planned(seed: int, worker: str = "") -> Plan:
+    """Draw a plan, with this kind of workers if one is named."""
     chance = random.Random(f"plan {seed}")
     in_threads = chance.random() < 0.3
     shape = chance.choice(THREAD_SHAPES if in_threads else ASYNC_SHAPES)
@@ -144,7 +156,9 @@ def planned(seed: int) -> Plan:
     )  # fmt: skip
     plan = _with_a_late_end(chance, plan) if chance.random() < 0.25 else plan
     plan = _with_all_cancelled(chance, plan) if chance.random() < 0.05 else plan
-    return _with_a_second_queue(random.Random(f"second {seed}"), plan)
+    drawn = random.Random(f"worker {seed}").random()
+    worker = worker or ("shards" if drawn < 0.2 else "app" if drawn < 0.4 else "")
+    return _of_kind(random.Random(f"second {seed}"), plan, worker)
 
 
 def _kinds(chance: random.Random, *, in_threads: bool, limited: bool) -> list[str]:
@@ -213,17 +227,30 @@ def _with_all_cancelled(chance: random.Random, plan: Plan) -> Plan:
     )
 
 
-def _with_a_second_queue(chance: random.Random, plan: Plan) -> Plan:
-    """Give half of the workers whose handlers run in the event loop a second queue, whose tasks end well."""
+def _of_kind(chance: random.Random, plan: Plan, worker: str) -> Plan:
+    """Give a plan workers of a kind; if none is named, half of those that can have a second queue get one."""
     # really, the heartbeats of several queues have an event loop of their own, in which no handler can cancel anything
-    rude = {what for task in plan.tasks for what in task.runs} & {"cancel_other", "cancel_all"}
-    if rude or plan.shape not in IN_THE_LOOP or chance.random() < 0.5:
+    rude = ("cancel_other", "cancel_all")
+    if not worker and (plan.shape not in IN_THE_LOOP or any(what in rude for task in plan.tasks for what in task.runs)):
         return plan
+    if worker == "one" or (not worker and chance.random() < 0.5):
+        return plan
+    if worker == "shards":
+        return replace(plan, worker=worker, shards=chance.choice((2, 3)))
     second = tuple(
         PlannedTask(f"s{i}", round(chance.uniform(0, plan.storm), 3), takes=round(chance.uniform(0, 0.3), 3))
         for i in range(chance.randint(1, 5))
     )
-    return replace(plan, order=chance.choice(ORDERS), second=second)
+    worker, is_app = worker or chance.choice(("strict", "weights")), worker == "app"
+    tasks = tuple(
+        replace(task, runs=tuple(what for what in task.runs if (what in CALLS if is_app else what not in rude)))
+        for task in plan.tasks
+    )
+    shape = "async def" if is_app or plan.shape not in IN_THE_LOOP else plan.shape
+    return replace(
+        plan, worker=worker, second=second, tasks=tasks, shape=shape, polite=plan.polite and not is_app,
+        faults=tuple(fault for fault in plan.faults if not (is_app and fault.kind in RULES)),
+    )  # fmt: skip
 
 
 def _calm(chance: random.Random, timeout: float, max_runtime: float | None) -> tuple[PlannedTask, ...]:

@@ -11,19 +11,19 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from tests.rig.simulate import handlers
+from tests.rig.simulate import apps, handlers
 from tests.rig.simulate.clock import Owner, VirtualLoop, owner_of
 from tests.rig.simulate.machine import SimulatedMachine
 from tests.rig.simulate.network import Network
-from tests.rig.simulate.plan import Plan
-from timeoutq import AsyncQueue, Lease, exit_codes, flows, sending
-from timeoutq.division import Division
+from tests.rig.simulate.plan import TWO, Plan
+from timeoutq import Lease, exit_codes, flows, sending
 from timeoutq.endings import Order, Told
 from timeoutq.errors import TimeoutqError
 from timeoutq.heartbeat import Heartbeat
 from timeoutq.ledger import SharedLedger
 from timeoutq.process import TOLD
 from timeoutq.roster import Roster
+from timeoutq.shards import AnyAsyncQueue
 from timeoutq.worker import Worker
 from timeoutq.worker.beats import Beat, Beats
 from timeoutq.worker.pump import Pump
@@ -40,12 +40,27 @@ class World(Protocol):
     burst: bool
 
     def note(self, who: str, what: str) -> None: ...
-    def open(self, worker: str, name: str = ...) -> AsyncQueue: ...
+    def open(self, worker: str, name: str = ...) -> AnyAsyncQueue: ...
     def record(self) -> handlers.Record: ...
     def ran(self, process: Process) -> None: ...
     def left(self, process: Process) -> None: ...
     def died(self, process: Process) -> None: ...
     def broke(self, what: str) -> None: ...
+
+
+def names_of(plan: Plan) -> tuple[str, ...]:
+    """Give the names of the queues that the workers of a plan have."""
+    return ("sim", "second") if plan.worker in TWO else ("sim",)
+
+
+def _staffed(plan: Plan, queues: Sequence[AnyAsyncQueue], place: handlers.Place) -> tuple[Any, Any]:
+    """Give what a worker takes: queues, with weights or without, and a handler; or an app's staff, and no handler."""
+    if plan.worker not in ("weights", "app"):
+        return queues, handlers.shaped(plan.shape, place)
+    weighted = dict(zip(queues, apps.WEIGHTS.values(), strict=True))
+    if plan.worker == "app":
+        return apps.staff(weighted, place), None
+    return weighted, handlers.shaped(plan.shape, place)
 
 
 class SimulatedBeats(Beats):
@@ -79,13 +94,11 @@ class Process:
         self.world = world
         self.pid = pid
         self.name = name
-        self.queues = ("sim", "second") if world.plan.order else ("sim",)
-        self.ledger = SharedLedger(SLOTS, *[Division.key_of for _ in self.queues])
+        self.queues = [world.open(self.worker_name, name) for name in names_of(world.plan)]
+        self.ledger = SharedLedger(SLOTS, *(queue.division.key_of for queue in self.queues))
         self.owner = Owner(name)
         self.owner.on_exit = self.die
-        self.machine = SimulatedMachine(
-            world.loop, self.owner, f"{world.plan.seed} {pid}", lambda: world.open(self.worker_name)
-        )
+        self.machine = SimulatedMachine(world.loop, self.owner, f"{world.plan.seed} {pid}")
         self.worker: SimulatedWorker | None = None
         self.stopped_at: float | None = None
         self.was_frozen = False
@@ -139,14 +152,12 @@ class Process:
         self.die(code)
 
     async def _work(self) -> int:
-        plan, world = self.world.plan, self.world
-        queues = [world.open(self.worker_name, name) for name in self.queues]
+        plan, world, queues = self.world.plan, self.world, self.queues
         place = handlers.Place(
             world.record(), self.owner, self.machine, self.die, plan.timeout, lambda: self._is_claiming
         )
-        given = dict(zip(queues, (3, 1), strict=True)) if plan.order == "weights" else queues
         self.worker = worker = SimulatedWorker(
-            self.machine, given, handlers.shaped(plan.shape, place),
+            self.machine, *_staffed(plan, queues, place),
             concurrency=plan.concurrency, prefetch=plan.prefetch, max_runtime=plan.max_runtime,
             drain_deadline=plan.drain_deadline, signals=False, ledger=self.ledger.pages, burst=world.burst,
             max_tasks=plan.max_tasks, lifespan=handlers.lifespan if plan.shape == "with state" else None,
@@ -287,7 +298,8 @@ class Supervisor:
         self._look.set()
 
     async def _report(self, child: Process, *, blame: bool) -> None:
-        found = {name: child.ledger.read(lane) for lane, name in enumerate(child.queues)}
+        names = names_of(self._world.plan)
+        found = {name: child.ledger.read(lane) for lane, name in enumerate(names)}
         child.ledger.close()
         for name, (started, held) in found.items():
             if started or held:
@@ -301,9 +313,9 @@ class Supervisor:
             back = held if blame else started + held
             if back:
                 await queue.release(back)
-            if blame and started:
-                calls = queue.operations.crash(started, "its worker process died while it ran")
-                await queue.run(sending.answers(queue.talk, calls))
+            for talk, part in queue.division.parted(started) if blame else ():
+                calls = talk.operations.crash(part, "its worker process died while it ran")
+                await queue.run(sending.answers(talk, calls))
             await queue.run(sending.answer(queue.talk, queue.operations.beat(child.worker_name, None)))
         except TimeoutqError as error:
             self._world.note(self.name, f"the leases of {child.name} run out: {error}")

@@ -23,6 +23,8 @@ Heard = Callable[[str, list[bytes], Any, int], None]
 """Takes the name of a script, its ARGV, its reply, and the time in ms."""
 RINGS = (b"LPUSH", b"RPUSH", b"XADD")
 """The commands that give a waiter something to take."""
+SEEN = (b"timeoutq:{sim}:", b"timeoutq:{sim:")
+"""What the keys of the queue `sim` begin with, and those of its shards."""
 INFO = b"# Memory\r\nmaxmemory_policy:noeviction\r\n"
 """What INFO says: fakeredis knows nothing of memory."""
 
@@ -100,7 +102,7 @@ class SimulatedServer:
     def __init__(self, clock: VirtualClock, later: Callable[..., Any], heard: Heard) -> None:
         """Make an empty server.
 
-        `later(seconds, function)` calls a function later; `heard` hears of each script on the queue `sim`.
+        `later(seconds, function)` calls a function later; `heard` hears of each script on `sim` or a shard of it.
         """
         self._clock = clock
         self._heard = heard
@@ -159,7 +161,7 @@ class SimulatedServer:
         reply: Any = INFO if name == b"INFO" else self.execute(command)
         session.note(f"{_told(command)} -> {_short(reply)}")
         session.reply(encoded(reply))
-        if name == b"EVALSHA" and b"{sim}" in command[3]:
+        if name == b"EVALSHA" and command[3].startswith(SEEN):
             self._heard(verb_of(command), command[3 + int(command[2]) :], reply, self._clock.now_us // 1000)
         if self._rang or name in RINGS:
             self._rang = False

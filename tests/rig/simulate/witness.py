@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -21,6 +21,8 @@ from tests.rig.simulate.hosts import Host
 
 SUSPECT = 2
 """A task with so many lost leases is a suspect."""
+COUNTED = ("claimed", "acked", "failed", "released", "expired", "crashed")
+"""What the queue counts, and the witness, too."""
 AGAIN_MS = 700
 """What handlers ask for that want their task again."""
 
@@ -89,7 +91,8 @@ class Witness:
         self._not_before: dict[str, tuple[int, str]] = {}
         self._failures: Counter[str] = Counter()
         self._crashes: Counter[str] = Counter()
-        self._last_fence = 0
+        self._last_fences: dict[str, int] = defaultdict(int)
+        """The last fence in each shard; that of a plain queue has no name."""
         self._payloads: dict[str, bytes] = {}
         self._puts: set[bytes] = set()
         self._hears: dict[str, Callable[[list[bytes], Any, int], None]] = {
@@ -129,9 +132,10 @@ class Witness:
         deadline, fence = int(reply[1]), int(reply[2])
         if not_after and now > not_after:
             self._broke(f"{tasks} are leased {now - not_after} ms after their client has given up")
-        if fence <= self._last_fence:
-            self._broke(f"the lease of {tasks[0]} has fence {fence}, and an earlier one has {self._last_fence}")
-        self._last_fence = fence + len(tasks) - 1
+        part = _part(token)
+        if fence <= (last := self._last_fences[part]):
+            self._broke(f"the lease of {tasks[0]} has fence {fence}, and an earlier one has {last}")
+        self._last_fences[part] = fence + len(tasks) - 1
         for at, task in enumerate(tasks):
             lost, failed = _number(reply[5], at), _number(reply[4], at)
             held = self.leases.get(task)
@@ -238,7 +242,7 @@ class Witness:
             if again is not None:
                 self._delay(task, now + max(int(again[0]), AGAIN_MS), "its ack said so")
             found = [one.decode() for one in given.get("put", [])]
-            if how in ("children", "generator") and len(found) != 2:
+            if how in ("children", "generator") and len(found) != 2 and not _part(token):
                 self._broke(f"{task} is acked, and its handler found two tasks, not {found}")
             self._add([one for one in found if one not in self.accepted], found, given)
 
@@ -265,10 +269,12 @@ class Witness:
         size = 2 * len(asked.leases)
         blocks = dict(_pairs(_sections(asked.rest, size).get("blocks", [])))
         for at, ((task, token), letter) in enumerate(zip(asked.leases, reply.decode(), strict=True)):
-            if self._judged("fail", task, token, letter, "O") is None:
+            held = self._judged("fail", task, token, letter, "O")
+            if held is None:
                 continue
-            if self._past.how_it_ran(task, token) is None:
-                self._broke(f"{task} has failed, and no handler of {token} began")
+            how, is_over = self._past.how_it_ran(task, token), 0 < held.limit <= now
+            if how is None or (how == "ok" and not is_over):
+                self._broke(f"{task} has failed, and its handler {_told(how)}")
             self._end(task, token, "fail", now)
             self._failures[task] += 1
             self.counts["failed"] += 1
@@ -342,6 +348,8 @@ class Witness:
         self._payloads.update((task, bodies[task]) for task in new if task in bodies)
         if "group" in given:
             self.groups.update(dict.fromkeys(new, given["group"][0].decode()))
+        hosts = {tasks[int(place) - 1]: host.decode() for place, host in _pairs(given.get("groups", []))}
+        self.groups.update((task, hosts[task]) for task in new if task in hosts)
         self.accepted.update(new)
 
     def _host(self, words: list[bytes], reply: Any, now: int) -> None:
@@ -354,15 +362,19 @@ class Witness:
 
     def missed(self, stats: Mapping[str, int]) -> list[str]:
         """Give what the counters of the queue say otherwise than these books."""
-        names = ("claimed", "acked", "failed", "released", "expired", "crashed")
         return [
             f"{name} is {stats.get(name, 0)}, and was {self.counts[name]}"
-            for name in names
+            for name in COUNTED
             if stats.get(name, 0) != self.counts[name]
         ]  # fmt: skip
 
     def _broke(self, what: str) -> None:
         self._past.broke(what)
+
+
+def _part(token: str) -> str:
+    """Give the number of the shard in which a lease is; nothing for a plain queue."""
+    return token.partition("@")[2]
 
 
 def _told(how: str | None) -> str:

@@ -17,8 +17,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
+from tests.rig.simulate import apps
 from tests.rig.simulate import clock as virtual
 from tests.rig.simulate.clock import Owner, Stuck, VirtualClock, VirtualLoop, owner_of
 from tests.rig.simulate.hosts import Host
@@ -29,16 +31,18 @@ from tests.rig.simulate.plan import Fault, Plan, PlannedTask
 from tests.rig.simulate.processes import Process, Supervisor
 from tests.rig.simulate.server import SimulatedServer
 from tests.rig.simulate.witness import SUSPECT, Witness
-from timeoutq import AsyncQueue, Lease, Politeness
+from timeoutq import AsyncQueue, Lease, Politeness, Task
 from timeoutq.endings import Order
 from timeoutq.errors import TimeoutqError
+from timeoutq.shards import AnyAsyncQueue, AsyncShardedQueue
 
 QUEUE, SECOND = "sim", "second"
 URL = "redis://127.0.0.1:6379/0"
 MOST_FAILURES = 4
 RETRY = [0.2, 0.5, 1.0]
-SETTLE = 12.0
-"""Seconds after the storm until every wake-up comes at once: so long a stroke of the bell may have been lost."""
+SETTLE, TENDED = 12.0, 20.0
+"""Seconds after the storm until every wake-up comes at once: so long a stroke of the bell may have been lost; and
+seconds more until each shard is tended by workers that live."""
 HARMLESS = ("kill", "stop", "deploy", "rule", "block")
 """Faults that neither the network nor the server feels."""
 COLLECT_EVERY = 5
@@ -111,7 +115,9 @@ class Simulation:
         self._supervisors: list[Supervisor] = []
         self._chance = random.Random(f"world {plan.seed}")
         self._pids = 1
-        self._producers: dict[str, AsyncQueue] = {}
+        self._producers: dict[str, AnyAsyncQueue] = {}
+        self._app = apps.shop()
+        self._app.sender = apps.Sender(self._client)
         self._producing = contextvars.Context()
         self._producing.run(owner_of.set, Owner("producer"))
 
@@ -129,10 +135,11 @@ class Simulation:
     def record(self) -> Simulation:
         return self
 
-    def open(self, worker: str, name: str = QUEUE) -> AsyncQueue:
+    def open(self, worker: str, name: str = QUEUE) -> AnyAsyncQueue:
         """Make a client of the queue, or of the second one."""
         plan = self.plan
-        queue = AsyncQueue(name, URL, timeout=plan.timeout, deadline=plan.deadline, retry=RETRY, max_runtime=None)
+        face = partial(AsyncShardedQueue, shards=plan.shards) if plan.shards else AsyncQueue
+        queue = face(name, URL, timeout=plan.timeout, deadline=plan.deadline, retry=RETRY, max_runtime=None)
         queue.worker = worker
         return queue
 
@@ -206,8 +213,10 @@ class Simulation:
     def _host(self, name: str) -> Host:
         return Host(name, round(self.plan.delay * 1000), self.plan.per_host)
 
-    def children(self, lease: Lease, n: int) -> list[str]:
-        return [f"{lease.task}.{len(self.runs[lease.task])}{'ab'[i]}" for i in range(n)]
+    def children(self, lease: Lease, n: int) -> list[Task]:
+        """Give new tasks of the same host."""
+        host = self.witness.groups.get(lease.task)
+        return [Task(f"{lease.task}.{len(self.runs[lease.task])}{'ab'[i]}", group=host) for i in range(n)]
 
     # ---- the run
 
@@ -240,7 +249,8 @@ class Simulation:
         if producing:
             await asyncio.wait(producing)
         await self._wait_until_all_have_ended()
-        await asyncio.sleep(max(0.0, begin + plan.storm + SETTLE - loop.time()))
+        settle = SETTLE + (TENDED if plan.shards else 0.0)
+        await asyncio.sleep(max(0.0, begin + plan.storm + settle - loop.time()))
         await self._calm()
         await self._stop_all()
         watching.cancel()
@@ -264,21 +274,26 @@ class Simulation:
         """Put a task into a queue, again and again until the server has answered."""
         await asyncio.sleep(task.at)
         self.planned[task.name] = task
-        queue = self._client(name)
         group = f"h{len(self.planned) % 2}.example" if self.plan.polite and name == QUEUE else None
         while True:
             try:
-                if task.delay:
-                    outcome = await queue.schedule(task.name, after=task.delay, group=group)
-                else:
-                    outcome = await queue.put(task.name, group=group)
+                answer = await self._put_once(task, name, group)
             except TimeoutqError as error:
                 self.note("producer", f"{task.name} is not put yet: {type(error).__name__}")
                 await asyncio.sleep(self._chance.uniform(0, 0.5))
             else:
                 break
-        self.note("producer", f"{task.name} is accepted: {outcome[0].name}")
+        self.note("producer", f"{task.name} is accepted: {answer}")
         self.judge.accepted(task)
+
+    async def _put_once(self, task: PlannedTask, name: str, group: str | None) -> str:
+        queue = self._client(name)
+        if self.plan.worker == "app":
+            (result,) = await self._app.aput([apps.call(self._app, name, task.name, task.delay)])
+            return "ADDED" if result.added else "THERE"
+        if task.delay:
+            return (await queue.schedule(task.name, after=task.delay, group=group))[0].name
+        return (await queue.put(task.name, group=group))[0].name
 
     async def _strike_busy(self, fault: Fault, latest: float) -> None:
         """Strike a process with a handler at work, as soon as there is one whose handler works for some time."""
@@ -338,7 +353,7 @@ class Simulation:
             else:
                 await hosts.set(host, delay=(0.0, 0.4)[fault.number // 2], per_host=1 + fault.number // 2)
 
-    def _client(self, name: str = QUEUE) -> AsyncQueue:
+    def _client(self, name: str = QUEUE) -> AnyAsyncQueue:
         if name not in self._producers:
             self._producers[name] = self.open("sim:2:0000000b", name)
         return self._producers[name]
