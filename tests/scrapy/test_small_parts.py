@@ -257,7 +257,7 @@ async def test_of_two_spiders_that_make_one_queue_at_the_same_moment_the_first_h
     with pytest.raises(InvalidInput, match="was made by spider 'a', not by 'b'"):
         await opening.opened(planned(9), Spider("b"))
     queue = first[1]
-    assert (await queue.stats()).politeness == Politeness(1, 8)
+    assert (await queue.stats()).politeness == Politeness(1, 1)
     await queue.purge()
     await queue.close()
 

@@ -27,7 +27,7 @@ from timeoutq.client import AsyncQueue, twin
 from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.model import Lease, Release, Task
 from timeoutq.retry import GiveUp, Retry
-from timeoutq.scrapy import tasks
+from timeoutq.scrapy import tasks, unheld
 from timeoutq.scrapy.engine import Engine, as_future
 from timeoutq.scrapy.missing import Missing
 from timeoutq.scrapy.opening import opened
@@ -104,6 +104,10 @@ class Crawl:
         )
         self.queue, seeded = await opened(self.plan, self.spider)
         self._twin = twin(self.queue)
+        missing = [*self.plan.unheld, *unheld.of_pipelines(self._crawler.settings)]
+        if missing:
+            words = "queue %s: not all is as in Scrapy alone: %s"
+            self._say(logging.WARNING, words, self.queue.name, "; ".join(missing))
         if not seeded:
             await self.seeds.put()
         connect = self._crawler.signals.connect
