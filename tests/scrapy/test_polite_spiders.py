@@ -82,3 +82,11 @@ def test_a_lower_delay_that_an_operator_sets_holds_for_pages_at_once(fresh: Queu
     assert len(site.visits) == 11
     assert site.visits[-1].at - site.visits[0].at < 20
     fresh.configure(politeness="off")
+
+
+def test_no_page_is_visited_that_robots_txt_forbids_however_many_wait_for_it(fresh: Queue) -> None:
+    with Site(pages, delay=0.3) as site:
+        run(fresh.given[0], [order("polite:Forbidden", site.url, TIMEOUTQ_QUEUE=fresh.name)])
+    assert [seen.path for seen in site.visits] == ["/robots.txt", "/open"]
+    assert fresh.stats().failed == 6
+    assert "Forbidden by robots.txt" in (fresh.inspect(f"{site.url}/private/1").error or "")

@@ -1,4 +1,4 @@
-"""Requests that are no tasks: Scrapy itself decides when they are made, and pages heed them.
+"""Requests that are no tasks, and robots.txt: what Scrapy itself decides about visits, and what timeoutq adds to that.
 
 Media pipelines, callbacks that ask the engine (`download_async`), and robots.txt fetch pages that no queue knows of.
 Scrapy's own delay spaces these, in each process.
@@ -6,10 +6,11 @@ Scrapy's own delay spaces these, in each process.
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
-from scrapy import Request, signals
+from scrapy import Request, signals, version_info
 from scrapy.crawler import Crawler
+from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware
 
 from timeoutq.scrapy.registry import crawl_of
 from timeoutq.scrapy.visits import visit_of
@@ -19,9 +20,10 @@ MANY = 1_000
 
 
 class Manners:
-    """A downloader middleware that calls nothing back: pages wait for requests that are no tasks."""
+    """A downloader middleware: pages wait for requests that are no tasks, and all wait for robots.txt."""
 
     def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
         self._engine = crawl_of(crawler).engine
         self._strayed: set[str] = set()
         """The slots of the downloader whose last request was no task."""
@@ -49,3 +51,14 @@ class Manners:
         elif slot is not None and not slot.queue:
             slot.close()  # ends its pause; the slot stays open
             slot.lastseen = 0.0
+
+    async def process_request(self, request: Request, spider: Any = None) -> None:
+        """Ask robots.txt once more. Raises `IgnoreRequest` if it forbids the request.
+
+        Since Scrapy 2.14, of several requests that wait for one robots.txt, only the first heeds it.
+        """
+        if version_info < (2, 14):
+            return
+        robots = self._crawler.get_downloader_middleware(RobotsTxtMiddleware)
+        if robots is not None and type(robots).process_request is RobotsTxtMiddleware.process_request:
+            await robots.process_request(request)

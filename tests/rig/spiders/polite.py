@@ -51,3 +51,10 @@ class Media(Polite):
 
     def parse_last(self, response: Any) -> None:
         """Find nothing."""
+
+
+class Forbidden(Polite):
+    """All start pages but one are forbidden by robots.txt; all of them wait for it at once."""
+
+    paths = ("/open", *(f"/private/{number}" for number in range(6)))
+    custom_settings = {"ROBOTSTXT_OBEY": True}
