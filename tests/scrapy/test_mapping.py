@@ -22,7 +22,7 @@ NAMES = {
     "misses": "Misses", "asynchronous": "Asynchronous", "raises": "Raises", "pipelines": "Pipelines",
     "depths": "Depths", "robots": "Robots", "rules": "Rules", "closes": "Closes", "busy": "Busy", "spread": "Spread",
     "printed": "Printed", "starts": "Starts", "refused_start": "RefusedStart",
-    "ordered": "Ordered", "tutorial": "Tutorial", "methods": "Methods",
+    "ordered": "Ordered", "tutorial": "Tutorial", "methods": "Methods", "home": "Home",
 }  # fmt: skip
 NOBODY = "http://127.0.0.1:1"
 
@@ -53,6 +53,10 @@ def pages(seen: Seen) -> Answer:
             return html(headers={"Set-Cookie": "fromsite=1; Path=/carries"})
         case "rules", "":
             return html("page1", "page2", "other")
+        case "home", "moved":
+            return html(status=301, headers={"Location": "new"})
+        case "home", _:
+            return html("./", "a", "new", title=page)
         case "busy", "":
             return html(status=200 if seen.number > 1 else 429, headers={"Retry-After": "1"})
         case _:
@@ -165,7 +169,10 @@ def test_the_stats_of_a_spider_count_what_went_to_failed(ran: Ran) -> None:
 
 def test_a_redirect_is_a_task_of_its_own_and_one_that_is_known_is_dropped(ran: Ran) -> None:
     assert ran.items("redirects") == [{"path": "new", "mine": "old", "from": ["old"]}]
-    assert ran.states("redirects", "old", "new", "itself", "circle1", "circle2") == ["done"] * 5
+    assert ran.states("redirects", "itself", "circle1", "circle2") == ["done"] * 3
+    with ran.queue("redirects") as queue:  # those of a start request with dont_filter
+        done = sorted(entry.task.partition("#again:")[0] for entry in queue.each("done") if "#again:" in entry.task)
+    assert done == [ran.path("redirects", "new"), ran.path("redirects", "old")]
     assert [len(ran.site.of(f"/redirects/{page}")) for page in ("itself", "circle1", "circle2")] == [1, 1, 1]
 
 
@@ -247,11 +254,11 @@ def test_a_fingerprinter_of_the_project_decides_which_requests_are_one(ran: Ran)
     )
 
 
-def test_start_requests_may_be_any_and_their_own_dont_filter_has_no_effect(ran: Ran) -> None:
+def test_start_requests_may_be_any_and_their_own_dont_filter_counts(ran: Ran) -> None:
     items = ran.items("starts")
-    assert [item["path"] for item in items if "path" in item] == ["one"]
+    assert sorted(item["path"] for item in items if "path" in item) == ["one", "one", "two"]
     assert {"form": "POST"} in items
-    assert len(ran.site.of("/starts/one")) == 1
+    assert len(ran.site.of("/starts/one")) == 2
     if ran.results["starts"]["scrapy"] >= [2, 13]:  # before, a start could bring no items
         assert {"item": "of the start"} in items
 
@@ -349,6 +356,11 @@ def test_a_crawl_spider_with_rules_works(ran: Ran) -> None:
         ("page1", "page1"),
         ("page2", "page2"),
     ]
+
+
+def test_a_crawl_spider_gives_the_item_of_its_start_page_to_which_links_lead(ran: Ran) -> None:
+    assert sorted(item["path"] for item in ran.items("home")) == ["", "a", "new"]
+    assert [len(ran.site.of(f"/home/{page}")) for page in ("", "a", "moved", "new")] == [2, 1, 1, 2]  # as in Scrapy
 
 
 def test_a_callback_that_closes_the_spider_gives_its_page_back_and_what_it_has_found(ran: Ran) -> None:

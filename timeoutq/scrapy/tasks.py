@@ -35,7 +35,7 @@ RUNTIME = {"download_latency"}
 """Keys of meta that Scrapy sets while it fetches, and that mean nothing for another request."""
 KEYS = {
     "url", "method", "headers", "body", "body64", "cookies", "meta", "cb_kwargs", "callback", "errback", "encoding",
-    "flags", "dont_filter", "priority", "start",
+    "flags", "dont_filter", "priority",
 }  # fmt: skip
 """What a payload may hold."""
 
@@ -87,7 +87,7 @@ def fresh_id(base: str, parent: str, number: int) -> str:
 
 
 def payload_of(
-    request: Request, spider: Spider, id: str, errback: Any, *, inherited: str | None = None, start: bool = False
+    request: Request, spider: Spider, id: str, errback: Any, *, inherited: str | None = None
 ) -> tuple[Payload, str | None]:
     """Give the payload of a request, whose errback is `errback`, and its group if its meta names a `download_slot`.
 
@@ -126,8 +126,6 @@ def payload_of(
         found["dont_filter"] = True
     if request.priority:
         found["priority"] = int(request.priority)
-    if start:
-        found["start"] = True
     return found, slot
 
 

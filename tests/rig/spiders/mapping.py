@@ -430,6 +430,25 @@ class Rules(CrawlSpider):
         return {"path": response.url.rpartition("/")[2], "text": response.meta.get("link_text")}
 
 
+class Home(CrawlSpider):
+    """A CrawlSpider whose pages link to its start page: the rule's callback gets this page, too."""
+
+    name = "home"
+    site: str
+    rules = (Rule(LinkExtractor(allow=r"/home/"), callback="parse_page", follow=True),)
+
+    def start_requests(self) -> Any:
+        yield Request(f"{self.site}/home/", dont_filter=True)
+        yield Request(f"{self.site}/home/moved", dont_filter=True)
+
+    async def start(self) -> AsyncIterator[Any]:
+        for request in self.start_requests():
+            yield request
+
+    def parse_page(self, response: Any) -> Any:
+        return {"path": response.url.rpartition("/")[2]}
+
+
 class Closes(Mapped):
     """A callback closes the spider."""
 
@@ -486,13 +505,14 @@ class Printed(Mapped):
 
 
 class Starts(Mapped):
-    """A start that yields one page twice, a form, and an item."""
+    """A start that yields one page twice, with and without `dont_filter`, a form, and an item."""
 
     name = "starts"
 
     def start_requests(self) -> Any:
-        yield Request(self.at("one"), dont_filter=True)
-        yield Request(self.at("one"), dont_filter=True)
+        for _ in range(2):
+            yield Request(self.at("one"), dont_filter=True)
+            yield Request(self.at("two"))
         yield FormRequest(self.at("form"), formdata={"a": "1"}, callback=self.parse_form)
 
     async def start(self) -> AsyncIterator[Any]:
