@@ -105,6 +105,7 @@ ROOMS = {
     "testing": ["fake", "running", "__init__", "fixtures"],
     "scrapy": [
         "plan",
+        "carried",
         "tasks",
         "engine",
         "visits",
