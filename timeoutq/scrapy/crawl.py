@@ -32,7 +32,7 @@ from timeoutq.scrapy.engine import Engine, as_future
 from timeoutq.scrapy.missing import Missing
 from timeoutq.scrapy.opening import opened
 from timeoutq.scrapy.plan import Plan
-from timeoutq.scrapy.seeds import Seeds
+from timeoutq.scrapy.seeds import Seeds, former_start
 from timeoutq.scrapy.strays import Strays
 from timeoutq.scrapy.visits import End, Errback, Visit, error_of, visit_of
 from timeoutq.worker import Worker
@@ -96,18 +96,16 @@ class Crawl:
     async def open(self) -> None:
         """Open the queue, put the start task if need be, and start the worker.
 
-        Raises `InvalidInput` for a name that no queue may have, and for a queue that another spider made or that is not
-        polite.
+        Raises `InvalidInput` for a name that no queue may have, for a queue that another spider made or that is not
+        polite, and for a spider that would begin with nothing.
         """
         self._usual = self._crawler.settings["REQUEST_FINGERPRINTER_CLASS"] == (
             "scrapy.utils.request.RequestFingerprinter"
         )
         self.queue, seeded = await opened(self.plan, self.spider)
         self._twin = twin(self.queue)
-        missing = [*self.plan.unheld, *unheld.of_pipelines(self._crawler.settings)]
-        if missing:
-            words = "queue %s: not all is as in Scrapy alone: %s"
-            self._say(logging.WARNING, words, self.queue.name, "; ".join(missing))
+        former = "" if seeded else former_start(self.spider)
+        self._tell_unheld(former)
         if not seeded:
             await self.seeds.put()
         connect = self._crawler.signals.connect
@@ -522,6 +520,12 @@ class Crawl:
     def _count(self, name: str, n: int = 1) -> None:
         stats: Any = self._crawler.stats
         stats.inc_value(name, n)
+
+    def _tell_unheld(self, *more: str) -> None:
+        missing = [*filter(None, more), *self.plan.unheld, *unheld.of_pipelines(self._crawler.settings)]
+        if missing:
+            words = "queue %s: not all is as in Scrapy alone: %s"
+            self._say(logging.WARNING, words, self.queue.name, "; ".join(missing))
 
     async def _tell_failed(self) -> None:
         with suppress(TimeoutqError):  # these words must not keep the spider from closing
