@@ -105,6 +105,8 @@ ROOMS = {
     "testing": ["fake", "running", "__init__", "fixtures"],
     "scrapy": [
         "plan",
+        "unheld",
+        "carried",
         "tasks",
         "engine",
         "visits",
@@ -116,6 +118,7 @@ ROOMS = {
         "registry",
         "command",
         "scheduler",
+        "manners",
         "middlewares",
         "addon",
         "__init__",

@@ -132,12 +132,12 @@ def test_a_new_queue_takes_the_rules_of_hosts_from_the_settings_and_an_old_one_k
         first = order(SPIDER, site.url, TIMEOUTQ_QUEUE=fresh.name, TIMEOUTQ_BATCH=5, DOWNLOAD_SLOTS=slots)
         run(fresh.given[0], [first])
         host = fresh.hosts.inspect("a.example")
-        assert (host.delay, host.per_host) == (7, 2)
+        assert (host.delay, host.per_host) == (7, 1)
         assert fresh.stats().politeness == Politeness(0, 8)
         with Spiders(fresh.given[0], [order(SPIDER, site.url, TIMEOUTQ_QUEUE=fresh.name, DOWNLOAD_DELAY=3)]) as other:
             other.results()
             assert "keeps its own politeness" in other.log()
-            assert f"timeoutq configure {fresh.name} --delay 3s --per-host 8" in other.log()
+            assert f"timeoutq configure {fresh.name} --delay 3s --per-host 1" in other.log()
     assert fresh.stats().politeness == Politeness(0, 8)
 
 

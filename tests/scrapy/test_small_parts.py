@@ -257,7 +257,7 @@ async def test_of_two_spiders_that_make_one_queue_at_the_same_moment_the_first_h
     with pytest.raises(InvalidInput, match="was made by spider 'a', not by 'b'"):
         await opening.opened(planned(9), Spider("b"))
     queue = first[1]
-    assert (await queue.stats()).politeness == Politeness(1, 8)
+    assert (await queue.stats()).politeness == Politeness(1, 1)
     await queue.purge()
     await queue.close()
 
@@ -421,3 +421,34 @@ def test_settings_that_timeoutq_does_not_know_are_warned_of(caplog: pytest.LogCa
     assert caplog.messages == [
         "TIMEOUTQ_QEUE is no setting of timeoutq, and has no effect: did you mean TIMEOUTQ_QUEUE?"
     ]
+
+
+def test_start_requests_that_scrapy_does_not_call_are_told() -> None:
+    from scrapy import Spider, version_info
+
+    from timeoutq.scrapy.seeds import former_start
+
+    class Plain(Spider):
+        name = "shop"
+
+    class Former(Plain):
+        def start_requests(self) -> Any:
+            yield None
+
+    class Both(Former):
+        async def start(self) -> AsyncIterator[Any]:
+            yield None
+
+    assert former_start(Plain()) == former_start(Both()) == ""
+    if version_info < (2, 16):
+        assert former_start(Former()) == ""
+        return
+    version = f"Scrapy {version_info[0]}.{version_info[1]}"
+    urls = Former(start_urls=["https://a.example/"])
+    assert former_start(urls) == f"the spider has start_requests(), which {version} does not call"
+    with pytest.raises(InvalidInput) as refused:
+        former_start(Former())
+    assert str(refused.value) == (
+        f"spider 'shop' begins by start_requests(), which {version} does not call: give it an `async def start(self)` "
+        "that yields the same requests"
+    )

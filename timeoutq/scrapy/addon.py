@@ -13,7 +13,7 @@ from scrapy.settings import BaseSettings
 
 from timeoutq import address, arguments, telling
 from timeoutq.errors import InvalidInput
-from timeoutq.scrapy import command, plan, registry
+from timeoutq.scrapy import command, plan, registry, unheld
 from timeoutq.scrapy.engine import REACTOR
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Addon:
         return cls(crawler)
 
     def update_settings(self, settings: BaseSettings) -> None:
-        """Read the project's settings, then set the scheduler and the middlewares, and turn Scrapy's own delays off.
+        """Read the project's settings, then set the scheduler and the middlewares, and turn AutoThrottle off.
 
         Raises `InvalidInput`, which names the setting, for a value that cannot be used. For a command that looks at
         single pages (`scrapy shell`, `fetch`, `parse`, `view`, `check`), it changes nothing: such a page is no task.
@@ -63,17 +63,12 @@ class Addon:
             raise InvalidInput(
                 f"timeoutq needs the asyncio reactor: set TWISTED_REACTOR to {REACTOR!r}, not {reactor!r}"
             )
-        found = _checked(plan.read(settings))
+        found = _checked(plan.read(settings, self._crawler.spider or self._crawler.spidercls))
+        found = replace(found, unheld=list(unheld.of_settings(settings, found.politeness.delay)))
         if running is not None:
             found = replace(found, arguments=given, note_error=partial(setattr, running, "exitcode", 1))
         registry.register(self._crawler, found)
         _warn_of_unknown(settings)
-        if settings.getbool("AUTOTHROTTLE_ENABLED"):
-            telling.say(
-                log,
-                logging.WARNING,
-                "AUTOTHROTTLE_ENABLED is turned off: on timeoutq, the queue decides how often a host is visited",
-            )
 
         def override(name: str, value: Any) -> None:
             settings.set(name, value, priority=ABOVE_ALL)
@@ -83,14 +78,16 @@ class Addon:
         for name, part, place in (
             ("SPIDER_MIDDLEWARES", "timeoutq.scrapy.middlewares.SpiderSide", NEXT_TO_ENGINE),
             ("DOWNLOADER_MIDDLEWARES", "timeoutq.scrapy.middlewares.DownloaderSide", NEXT_TO_DOWNLOADER),
+            ("DOWNLOADER_MIDDLEWARES", "timeoutq.scrapy.manners.Manners", NEXT_TO_DOWNLOADER - 1),
         ):
             override(name, {**settings.getdict(name), part: place})
-        # the queue is polite for all processes together
-        override("DOWNLOAD_DELAY", 0)
-        override("AUTOTHROTTLE_ENABLED", False)
-        override("DOWNLOAD_SLOTS", {})
-        override("CONCURRENT_REQUESTS_PER_IP", 0)
-        override("CONCURRENT_REQUESTS_PER_DOMAIN", max(1, settings.getint("CONCURRENT_REQUESTS")))
+        # the queue spaces the pages, for all processes together; Scrapy's own delay is for requests that are no tasks
+        if settings.getbool("AUTOTHROTTLE_ENABLED"):
+            override("DOWNLOAD_DELAY", found.politeness.delay)
+            override("AUTOTHROTTLE_ENABLED", False)
+        if settings.getint("CONCURRENT_REQUESTS_PER_IP") or not settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN"):
+            override("CONCURRENT_REQUESTS_PER_IP", 0)
+            override("CONCURRENT_REQUESTS_PER_DOMAIN", found.per_host)
 
 
 def _checked(found: plan.Plan) -> plan.Plan:

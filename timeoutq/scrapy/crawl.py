@@ -27,12 +27,12 @@ from timeoutq.client import AsyncQueue, twin
 from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.model import Lease, Release, Task
 from timeoutq.retry import GiveUp, Retry
-from timeoutq.scrapy import tasks
+from timeoutq.scrapy import tasks, unheld
 from timeoutq.scrapy.engine import Engine, as_future
 from timeoutq.scrapy.missing import Missing
 from timeoutq.scrapy.opening import opened
 from timeoutq.scrapy.plan import Plan
-from timeoutq.scrapy.seeds import Seeds
+from timeoutq.scrapy.seeds import Seeds, former_start
 from timeoutq.scrapy.strays import Strays
 from timeoutq.scrapy.visits import End, Errback, Visit, error_of, visit_of
 from timeoutq.worker import Worker
@@ -96,14 +96,16 @@ class Crawl:
     async def open(self) -> None:
         """Open the queue, put the start task if need be, and start the worker.
 
-        Raises `InvalidInput` for a name that no queue may have, and for a queue that another spider made or that is not
-        polite.
+        Raises `InvalidInput` for a name that no queue may have, for a queue that another spider made or that is not
+        polite, and for a spider that would begin with nothing.
         """
         self._usual = self._crawler.settings["REQUEST_FINGERPRINTER_CLASS"] == (
             "scrapy.utils.request.RequestFingerprinter"
         )
         self.queue, seeded = await opened(self.plan, self.spider)
         self._twin = twin(self.queue)
+        former = "" if seeded else former_start(self.spider)
+        self._tell_unheld(former)
         if not seeded:
             await self.seeds.put()
         connect = self._crawler.signals.connect
@@ -259,7 +261,6 @@ class Crawl:
             request.meta["retry_times"] = request.meta.get("retry_times", 0) + lease.attempt - 1
         visit = Visit(lease, self._base(request))
         visit.keeps_slot = "download_slot" in request.meta
-        visit.is_start = bool(lease.payload) and bool(lease.payload.get("start"))
         request.errback = Errback(visit, request.errback, self._on_failure)
         visit.request = request
         return visit
@@ -339,18 +340,17 @@ class Crawl:
         if visit.request is not None and base == visit.base and _is_retry(request, visit.request):
             visit.retry = self._retry(visit)
             return True
-        fresh = request.dont_filter and visit is not self.seeds.visit
-        if base in visit.ids and not fresh:
-            return False
-        visit.ids.add(base)
-        if not fresh:
+        if not request.dont_filter:
+            if base in visit.ids:
+                return False
+            visit.ids.add(base)
             visit.found.append(self._task(base, request, visit))
         elif base == visit.base and visit.again is None:
             again, _ = self._payload(visit.lease.task, request, visit)
             visit.again = tasks.task_of(request, visit.lease.task, again).payload
         else:
-            visit.fresh += 1
-            id = tasks.fresh_id(base, visit.lease.task, visit.fresh)
+            visit.fresh[base] += 1
+            id = tasks.fresh_id(base, visit.lease.task, visit.fresh[base])
             visit.found.append(self._task(id, request, visit))
         return True
 
@@ -359,11 +359,10 @@ class Crawl:
         base = self._base(request)
         taken = True
         try:
-            if base == visit.base or (request.dont_filter and not visit.is_start):
+            if base == visit.base or request.dont_filter:
                 taken = self._add_to(visit, request)
             else:
-                # a redirect of a start request is one, too: it has no other reason for its dont_filter
-                visit.found.append(self._task(base, request, visit, start=visit.is_start))
+                visit.found.append(self._task(base, request, visit))
         finally:
             visit.end_output()
         return taken
@@ -376,21 +375,18 @@ class Crawl:
     def _base(self, request: Request) -> str:
         return tasks.base_id(request, self._crawler.request_fingerprinter, usual=self._usual)
 
-    def _task(self, id: str, request: Request, visit: Visit | None = None, *, start: bool = False) -> Task:
-        start = start or (visit is not None and visit is self.seeds.visit)
-        payload, group = self._payload(id, request, visit, start=start)
+    def _task(self, id: str, request: Request, visit: Visit | None = None) -> Task:
+        payload, group = self._payload(id, request, visit)
         task = tasks.task_of(request, id, payload, group, polite=self._is_polite)
         self._enqueued += 1
         return task
 
-    def _payload(
-        self, id: str, request: Request, visit: Visit | None, *, start: bool = False
-    ) -> tuple[tasks.Payload, str | None]:
+    def _payload(self, id: str, request: Request, visit: Visit | None) -> tuple[tasks.Payload, str | None]:
         errback: Any = request.errback
         if isinstance(errback, Errback):
             errback = errback.function  # that of the spider
         slot = None if visit is None else visit.slot
-        return tasks.payload_of(request, self.spider, id, errback, inherited=slot, start=start)
+        return tasks.payload_of(request, self.spider, id, errback, inherited=slot)
 
     def _tell_wait(self, error: TimeoutqError) -> None:
         self._say(logging.WARNING, "queue %s: requests wait to be put: %s", self.queue.name, error)
@@ -524,6 +520,12 @@ class Crawl:
     def _count(self, name: str, n: int = 1) -> None:
         stats: Any = self._crawler.stats
         stats.inc_value(name, n)
+
+    def _tell_unheld(self, *more: str) -> None:
+        missing = [*filter(None, more), *self.plan.unheld, *unheld.of_pipelines(self._crawler.settings)]
+        if missing:
+            words = "queue %s: not all is as in Scrapy alone: %s"
+            self._say(logging.WARNING, words, self.queue.name, "; ".join(missing))
 
     async def _tell_failed(self) -> None:
         with suppress(TimeoutqError):  # these words must not keep the spider from closing

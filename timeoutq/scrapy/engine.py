@@ -50,6 +50,11 @@ class Engine:
         found = getattr(self._slot, "inprogress", None)
         return found is None or request in found
 
+    @property
+    def slots(self) -> dict[str, Any]:
+        """The slots of the downloader, by the `download_slot` of requests; none if the downloader is not Scrapy's."""
+        return getattr(self._engine.downloader, "slots", {})
+
     def crawl(self, request: Request) -> None:
         """Hand a request to the engine, as Scrapy does with a request that a callback has yielded."""
         self._engine.crawl(request)

@@ -1,16 +1,14 @@
-"""What a project's settings say: where the queue is, how long leases are, and how polite the crawl is. Pure.
-
-The addon reads the settings before it turns Scrapy's own delays off.
-"""
+"""What a project's settings say: where the queue is, how long leases are, and how polite the crawl is. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from scrapy.settings import BaseSettings
+from scrapy import version_info
+from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 
 from timeoutq.errors import InvalidInput
 from timeoutq.model import Politeness
@@ -45,35 +43,74 @@ class Plan:
     batch: int
     """How many tasks the process holds at most: those that are fetched, parsed or stored, and those that wait."""
     politeness: Politeness
+    per_host: int
+    """How many requests this process makes of one host at once, those included that are no tasks."""
     hosts: Mapping[str, Mapping[str, float | int]]
     """The rules of single hosts, from `DOWNLOAD_SLOTS`."""
+    unheld: Sequence[str] = ()
+    """What the settings say and the addon cannot hold, in words."""
     arguments: Mapping[str, str] | None = None
     """The arguments (-a) that Scrapy's command gave the spider; None: a program started the spider."""
     note_error: Callable[[], None] = lambda: None
     """Lets Scrapy's command end with an exit code that is not 0."""
 
 
-def read(settings: BaseSettings) -> Plan:
-    """Read the settings. Raises `InvalidInput`, which names the setting, for a value that cannot be used."""
+def read(settings: BaseSettings, spider: object = None) -> Plan:
+    """Read the settings, and the attributes of the spider (or of its class) that stand for settings.
+
+    Raises `InvalidInput`, which names the setting, for a value that cannot be used.
+    """
     at_once = _read(settings.getint, "CONCURRENT_REQUESTS", "a whole number")
-    per_host = _read(settings.getint, "CONCURRENT_REQUESTS_PER_DOMAIN", "a whole number")
-    delay = _read(settings.getfloat, "DOWNLOAD_DELAY", "a number of seconds")
     usual = max(1, at_once) + max(4, at_once // 4)
     batch = _read(lambda name: settings.getint(name, usual), "TIMEOUTQ_BATCH", "a whole number")
     lease = _read(lambda name: settings.getfloat(name, 30.0), "TIMEOUTQ_LEASE", "a number of seconds")
     _check("TIMEOUTQ_BATCH", batch, 1, 10_000)
     _check("TIMEOUTQ_LEASE", lease, 0.5, LONGEST)
-    _check("DOWNLOAD_DELAY", delay, 0, LONGEST)
-    _check("CONCURRENT_REQUESTS_PER_DOMAIN", per_host, 0, 10_000)
+    delay, per_host = _rules(settings, spider, at_once)
     return Plan(
         url=_text(settings, "TIMEOUTQ_URL"),
         queue=_text(settings, "TIMEOUTQ_QUEUE"),
         lease=lease,
         stay=_read(lambda name: settings.getbool(name, False), "TIMEOUTQ_STAY", "True or False"),
         batch=batch,
-        politeness=Politeness(delay, per_host or max(1, at_once)),
-        hosts=_slots(_read(settings.getdict, "DOWNLOAD_SLOTS", "a dict")),
+        politeness=Politeness(delay, _places(delay, per_host)),
+        per_host=per_host,
+        hosts=_slots(_read(settings.getdict, "DOWNLOAD_SLOTS", "a dict"), delay, per_host),
     )
+
+
+def _rules(settings: BaseSettings, spider: object, at_once: int) -> tuple[float, int]:
+    """Give the delay and the places of a host, as Scrapy means them."""
+    value = _asked(settings, spider, "DOWNLOAD_DELAY", "download_delay")
+    delay = _read(lambda _: float(value), "DOWNLOAD_DELAY", "a number of seconds")
+    _check("DOWNLOAD_DELAY", delay, 0, LONGEST)
+    if settings.getbool("AUTOTHROTTLE_ENABLED"):
+        start = _read(settings.getfloat, "AUTOTHROTTLE_START_DELAY", "a number of seconds")
+        _check("AUTOTHROTTLE_START_DELAY", start, 0, LONGEST)
+        delay = max(delay, start)
+    name = "CONCURRENT_REQUESTS_PER_IP"  # it counts in place of the other
+    per_host = _read(settings.getint, name, "a whole number")
+    if not per_host:
+        name = "CONCURRENT_REQUESTS_PER_DOMAIN"
+        places = _asked(settings, spider, name, "max_concurrent_requests")
+        per_host = _read(lambda _: int(places), name, "a whole number")
+    _check(name, per_host, 0, 10_000)
+    return delay, per_host or max(1, at_once)
+
+
+def _asked(settings: BaseSettings, spider: object, name: str, attribute: str) -> Any:
+    """Give the value of a setting, or of the attribute of the spider that stands for it.
+
+    Since Scrapy 2.18, the attribute does not count if `custom_settings` or the command line has the setting.
+    """
+    if version_info >= (2, 18) and (settings.getpriority(name) or 0) >= SETTINGS_PRIORITIES["spider"]:
+        return settings.get(name)
+    return getattr(spider, attribute, settings.get(name))
+
+
+def _places(delay: float, per_host: int) -> int:
+    """Give how many visits a host may have at once: with a delay, as in Scrapy, each visit begins by itself."""
+    return 1 if delay else per_host
 
 
 def _read(get: Callable[[str], T], name: str, kind: str) -> T:
@@ -97,7 +134,7 @@ def _text(settings: BaseSettings, name: str) -> str | None:
     return value
 
 
-def _slots(slots: Mapping[str, Any]) -> Mapping[str, Mapping[str, float | int]]:
+def _slots(slots: Mapping[str, Any], delay: float, per_host: int) -> Mapping[str, Mapping[str, float | int]]:
     found: dict[str, dict[str, float | int]] = {}
     for host, rules in slots.items():
         kept = found[host] = {}
@@ -110,4 +147,7 @@ def _slots(slots: Mapping[str, Any]) -> Mapping[str, Mapping[str, float | int]]:
             raise InvalidInput(f"the setting DOWNLOAD_SLOTS has odd rules for {host!r}: {error}") from None
         _check(f"DOWNLOAD_SLOTS[{host!r}]['delay']", kept.get("delay", 0), 0, LONGEST)
         _check(f"DOWNLOAD_SLOTS[{host!r}]['concurrency']", kept.get("per_host", 1), 1, 10_000)
+        places = _places(kept.get("delay", delay), int(kept.get("per_host", per_host)))
+        if "per_host" in kept or places != _places(delay, per_host):
+            kept["per_host"] = places
     return found

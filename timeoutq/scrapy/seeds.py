@@ -12,11 +12,12 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
-from scrapy import Request, Spider
+from scrapy import Request, Spider, version_info
 
 from timeoutq import telling
 from timeoutq.arguments import error_words
 from timeoutq.client import AsyncQueue
+from timeoutq.errors import InvalidInput
 from timeoutq.model import Answer, Lease, Release, Task
 from timeoutq.scrapy.engine import Engine
 from timeoutq.scrapy.opening import mark_started
@@ -29,6 +30,23 @@ IN_ONE_PUT = 100
 """How many start requests are put in one call, at most."""
 PUT_AFTER = 0.1
 """Seconds without a further start request after which those that were gathered are put."""
+
+
+def former_start(spider: Spider) -> str:
+    """Say that Scrapy does not call the spider's `start_requests`, as it does not since 2.16; empty if all is well.
+
+    Raises `InvalidInput` if the spider would begin with nothing.
+    """
+    begin: Any = getattr(type(spider), "start", None)
+    if hasattr(Spider, "start_requests") or not hasattr(spider, "start_requests"):
+        return ""
+    if not begin.__module__.startswith("scrapy."):
+        return ""  # it may well call start_requests
+    words = f"start_requests(), which Scrapy {version_info[0]}.{version_info[1]} does not call"
+    if begin is Spider.start and not spider.start_urls:
+        cure = "give it an `async def start(self)` that yields the same requests"
+        raise InvalidInput(f"spider {spider.name!r} begins by {words}: {cure}")
+    return f"the spider has {words}"
 
 
 class Sower(Protocol):

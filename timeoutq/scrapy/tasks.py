@@ -11,9 +11,8 @@ from __future__ import annotations
 import base64
 import binascii
 import inspect
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Protocol, cast
@@ -24,13 +23,10 @@ from w3lib.url import canonicalize_url
 from timeoutq import arguments
 from timeoutq.errors import InvalidInput
 from timeoutq.model import Task, raw
+from timeoutq.scrapy import carried
 
 MOST_PRIORITY = 1000
 """Priorities beyond this, in either direction, count as this."""
-MOST_BITS = 4096
-"""The size of the largest whole number in a payload. Python reads no number of more than 4,300 digits out of JSON."""
-DEEPEST = 100
-"""How deep lists and dicts within each other may be in a payload."""
 LONGEST_URL = 900
 """An id has at most 1 KiB: of a longer URL, the id holds the beginning and the fingerprint."""
 LONGEST_KEPT = 2000
@@ -39,7 +35,7 @@ RUNTIME = {"download_latency"}
 """Keys of meta that Scrapy sets while it fetches, and that mean nothing for another request."""
 KEYS = {
     "url", "method", "headers", "body", "body64", "cookies", "meta", "cb_kwargs", "callback", "errback", "encoding",
-    "flags", "dont_filter", "priority", "start",
+    "flags", "dont_filter", "priority",
 }  # fmt: skip
 """What a payload may hold."""
 
@@ -47,7 +43,7 @@ Payload = dict[str, Any]
 
 
 class MissingMethod(InvalidInput):
-    """The spider lacks a method that a task names."""
+    """The spider lacks a method that a task names, or the project lacks a class."""
 
 
 class Fingerprinter(Protocol):
@@ -91,7 +87,7 @@ def fresh_id(base: str, parent: str, number: int) -> str:
 
 
 def payload_of(
-    request: Request, spider: Spider, id: str, errback: Any, *, inherited: str | None = None, start: bool = False
+    request: Request, spider: Spider, id: str, errback: Any, *, inherited: str | None = None
 ) -> tuple[Payload, str | None]:
     """Give the payload of a request, whose errback is `errback`, and its group if its meta names a `download_slot`.
 
@@ -99,7 +95,7 @@ def payload_of(
     `inherited` is the slot that came about so in the request of the visit. It is not a group that the spider has
     chosen.
 
-    Raises `InvalidInput`, which names the request and the key, for what JSON cannot hold, and for a callback that is no
+    Raises `InvalidInput`, which names the request and the key, for what cannot travel, and for a callback that is no
     method of the spider.
     """
     found: Payload = {}
@@ -112,12 +108,12 @@ def payload_of(
     if request.body:
         _put_body(found, request.body)
     if request.cookies:
-        found["cookies"] = _plain(request.cookies, "cookies", request)
+        found["cookies"] = _carried(request.cookies, "cookies", request)
     meta, slot = _meta(request, inherited)
     if meta:
-        found["meta"] = _plain(meta, "meta", request)
+        found["meta"] = _carried(meta, "meta", request)
     if request.cb_kwargs:
-        found["cb_kwargs"] = _plain(request.cb_kwargs, "cb_kwargs", request)
+        found["cb_kwargs"] = _carried(request.cb_kwargs, "cb_kwargs", request)
     for key, function in (("callback", request.callback), ("errback", errback)):
         name = method_name(function, spider, key, request)
         if name is not None:
@@ -125,13 +121,11 @@ def payload_of(
     if request.encoding != "utf-8":
         found["encoding"] = request.encoding
     if request.flags:
-        found["flags"] = _plain(request.flags, "flags", request)
+        found["flags"] = _carried(request.flags, "flags", request)
     if request.dont_filter:
         found["dont_filter"] = True
     if request.priority:
         found["priority"] = int(request.priority)
-    if start:
-        found["start"] = True
     return found, slot
 
 
@@ -180,7 +174,8 @@ _NO_NAME = ".:\u3002"
 def request_of(id: str, payload: Any, spider: Spider) -> Request:
     """Make the request of a task.
 
-    Raises `MissingMethod` if the spider lacks its callback or errback, `InvalidInput` for what is no task of a request.
+    Raises `MissingMethod` if the spider lacks its callback or errback, or the project the class of an item, and
+    `InvalidInput` for what is no task of a request.
     """
     if payload is None:
         payload = {}
@@ -192,6 +187,10 @@ def request_of(id: str, payload: Any, spider: Spider) -> Request:
         raise InvalidInput(f"the payload of task {id!r} is no request of Scrapy: it has {', '.join(unknown)}")
     callback = method_of(given.get("callback"), spider, id, "callback")
     errback = method_of(given.get("errback"), spider, id, "errback")
+
+    def value(key: str) -> Any:
+        return carried.unpack(given.get(key), type(spider).__module__.partition(".")[0])
+
     try:
         headers = {
             name.encode("latin-1"): [value.encode("latin-1") for value in values]
@@ -205,15 +204,20 @@ def request_of(id: str, payload: Any, spider: Spider) -> Request:
             method=given.get("method", "GET"),
             headers=headers or None,
             body=body,
-            cookies=given.get("cookies"),
-            meta=given.get("meta"),
+            cookies=value("cookies"),
+            meta=value("meta"),
             encoding=given.get("encoding", "utf-8"),
             priority=given.get("priority", 0),
             dont_filter=given.get("dont_filter", False),
-            flags=given.get("flags"),
-            cb_kwargs=given.get("cb_kwargs"),
+            flags=value("flags"),
+            cb_kwargs=value("cb_kwargs"),
         )
-    except (AttributeError, TypeError, ValueError, binascii.Error) as error:
+    except carried.NoSuchClass as missing:
+        raise MissingMethod(
+            f"the project of spider {spider.name!r} has no class {str(missing)!r} in this version, which the task "
+            "carries: the task waits for a process whose project has the class"
+        ) from None
+    except (AttributeError, InvalidInput, RecursionError, TypeError, ValueError, binascii.Error) as error:
         raise InvalidInput(f"task {id!r} is no request of Scrapy: {error}") from None
 
 
@@ -221,18 +225,32 @@ def request_of(id: str, payload: Any, spider: Spider) -> Request:
 
 
 def method_name(function: Any, spider: Spider, key: str, request: Request) -> str | None:
-    """Give the name of a method of the spider; None for none. Raises `InvalidInput` for any other function."""
+    """Give the name of a method of the spider; None for none. Raises `InvalidInput` for any other function.
+
+    The method may be static, of the class, or private: then its name is that which Python has made of `__name`.
+    """
     if function is None:
         return None
     name = getattr(function, "__name__", "")
-    if inspect.ismethod(function) and function.__self__ is spider and is_name(name):
-        found = getattr(spider, name, None)
-        if inspect.ismethod(found) and found.__func__ is function.__func__:
-            return name
+    for one in (name, *_names_of(function, type(spider))):
+        if is_name(one) and getattr(spider, one, None) == function and _is_method(one, spider):
+            return str(one)
     raise InvalidInput(
         f"the {key} of {request} must be a method of the spider, because only its name travels with the request: "
         f"{_what(function)} will not do. Give the spider a method, and pass it values in cb_kwargs"
     )
+
+
+def _names_of(function: Any, kind: type) -> Iterator[str]:
+    """Give the names under which the classes of a spider have a function."""
+    bare = getattr(function, "__func__", function)
+    for one in kind.__mro__:
+        yield from (name for name, value in vars(one).items() if getattr(value, "__func__", value) is bare)
+
+
+def _is_method(name: str, spider: Spider) -> bool:
+    held = inspect.getattr_static(type(spider), name, None)
+    return callable(getattr(held, "__func__", held))
 
 
 def callback_name(request: Request) -> str:
@@ -254,7 +272,7 @@ def method_of(name: object, spider: Spider, id: str, key: str) -> Any:
     if name is None:
         return None
     found = getattr(spider, name, None) if isinstance(name, str) and is_name(name) else None
-    if not inspect.ismethod(found) or found.__self__ is not spider:
+    if not callable(found) or not _is_method(str(name), spider):
         raise MissingMethod(
             f"spider {spider.name!r} has no method {name!r} in this version, which is the {key} of the task: the task "
             "waits for a process whose spider has the method"
@@ -302,42 +320,11 @@ def _authority(url: str) -> str:
     return re.split("[/?#]", url.partition("//")[2], maxsplit=1)[0]
 
 
-_SURELY_PLAIN = {str, bool, type(None)}
-"""Types of which JSON holds every value."""
-
-
-def _plain(value: Any, where: str, request: Request, depth: int = 1) -> Any:
-    """Give a value as JSON holds it; a tuple becomes a list. Raises `InvalidInput`, which names the key."""
-    if value is None or isinstance(value, bool | str):
-        return value
-    if isinstance(value, int):
-        if value.bit_length() > MOST_BITS:
-            raise InvalidInput(_refusal(request, where, f"a whole number of {value.bit_length():,} bits"))
-        return value
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise InvalidInput(_refusal(request, where, repr(value)))
-        return value
-    if depth > DEEPEST and isinstance(value, list | tuple | dict):
-        raise InvalidInput(_refusal(request, where[:80], f"lists and dicts more than {DEEPEST} deep"))
-    if isinstance(value, list | tuple):
-        items = cast("list[Any]", value)
-        return [_plain(item, f"{where}[{i}]", request, depth + 1) for i, item in enumerate(items)]
-    if isinstance(value, dict):
-        found: dict[str, Any] = {}
-        for key, item in cast("Mapping[Any, Any]", value).items():
-            if not isinstance(key, str):
-                raise InvalidInput(_refusal(request, where, f"a key that is no text, {key!r:.80},"))
-            if type(item) in _SURELY_PLAIN:
-                found[key] = item
-            else:
-                found[key] = _plain(item, f"{where}[{key!r}]", request, depth + 1)
-        return found
-    raise InvalidInput(_refusal(request, where, f"an object of type {type(value).__name__}"))
-
-
-def _refusal(request: Request, where: str, what: str) -> str:
-    return (
-        f"{request} cannot be put into the queue: {where} holds {what} which JSON cannot hold; pass text, numbers, "
-        "lists and dicts (of an item: ItemAdapter(item).asdict())"
-    )
+def _carried(value: Any, where: str, request: Request) -> Any:
+    try:
+        return carried.pack(value, where)
+    except carried.Refused as refused:
+        raise InvalidInput(
+            f"{request} cannot be put into the queue: {refused.where} holds {refused} which cannot travel; pass text, "
+            "numbers, dates, bytes, lists, sets, dicts and items"
+        ) from None

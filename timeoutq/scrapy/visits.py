@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -31,10 +32,10 @@ class Visit:
         self.request: Request | None = None
         self.found: list[Task] = []
         """The tasks of the requests that the callback has yielded."""
-        self.ids: set[str] = {base}
-        """The ids of these requests, and of the visit itself."""
-        self.fresh = 0
-        """How many requests with `dont_filter` the callback has yielded."""
+        self.ids: set[str] = {base} & {lease.task}
+        """The ids of these requests and of the visit itself, without those with `dont_filter`, as in Scrapy."""
+        self.fresh: Counter[str] = Counter()
+        """How many requests with `dont_filter` the callback has yielded, by their ids."""
         self.again: bytes | None = None
         """The payload with which the task is to run again at once, packed; None: it is not to."""
         self.retry: Retry | None = None
@@ -44,8 +45,6 @@ class Visit:
         """What came last from the downloader, in words."""
         self.retry_after = 0.0
         """For how long the host asked to be left alone, seconds."""
-        self.is_start = False
-        """Whether the request came from the spider's start."""
         self.keeps_slot = False
         """Whether the task named its `download_slot`."""
         self.has_response = False

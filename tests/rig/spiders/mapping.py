@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from datetime import date
 from typing import Any
 
 import scrapy
-from scrapy import FormRequest, Request
+from scrapy import Field, FormRequest, Item, Request
 from scrapy.downloadermiddlewares.retry import get_retry_request
 from scrapy.exceptions import CloseSpider, DropItem
 from scrapy.http import JsonRequest
@@ -164,7 +165,7 @@ class Carries(Mapped):
         yield Request(
             self.at("one"), callback=self.show, errback=self.never, method="PUT", body="größe", priority=7,
             headers={"X-Mine": ["a", "b"], "X-Odd": b"\xff"}, cookies={"c": "1"}, flags=["f"],
-            meta={"deep": {"list": [1, 2.5, None, True, "é"]}, "tuple": (1, 2)}, cb_kwargs={"k": {"v": 1}},
+            meta={"deep": {"list": [1, 2.5, None, True, "é"]}, "tuple": (1, 2)}, cb_kwargs={"k": {1: b"v"}},
         )  # fmt: skip
         yield FormRequest(self.at("form"), callback=self.show, formdata={"a": "1"}, cb_kwargs={"k": 0})
         yield FormRequest(self.at("form"), callback=self.show, formdata={"a": "2"}, cb_kwargs={"k": 0})
@@ -182,10 +183,10 @@ class Carries(Mapped):
             "priority": request.priority,
             "flags": request.flags,
             "deep": request.meta.get("deep"),
-            "tuple": request.meta.get("tuple"),
+            "tuple": repr(request.meta.get("tuple")),
             "depth": request.meta["depth"],
             "jar": request.meta.get("cookiejar"),
-            "k": k,
+            "k": repr(k),
         }
 
     def never(self, failure: Any) -> Any:
@@ -216,9 +217,6 @@ class Refused(Mapped):
             pass
 
         yield Request(self.at("object"), meta={"a": [{"b": object()}]})
-        yield Request(self.at("bytes"), cb_kwargs={"raw": b"x"})
-        yield Request(self.at("key"), meta={"n": {1: 2}})
-        yield Request(self.at("nan"), meta={"n": float("nan")})
         yield Request(self.at("lambda"), callback=_lambda)
         yield Request(self.at("nested"), callback=nested)
         yield Request(self.at("outside"), errback=outside)
@@ -233,6 +231,80 @@ class Refused(Mapped):
 
     def parse_good(self, response: Any) -> Any:
         yield {"good": True}
+
+
+class Quote(Item):
+    """An item that two pages fill in."""
+
+    text = Field()
+    born = Field()
+
+
+class Tutorial(Mapped):
+    """An item travels in `meta`, as in Scrapy's tutorials, and is yielded by the next page."""
+
+    name = "tutorial"
+
+    def parse(self, response: Any) -> Any:
+        for number in range(3):
+            item = Quote(text=f"quote {number}", born=date(1775, 12, 16))
+            yield Request(self.at(f"author{number}"), callback=self.parse_author, meta={"item": item})
+
+    def parse_author(self, response: Any) -> Any:
+        item = response.meta["item"]
+        yield {"kind": type(item).__name__, "year": item["born"].year, "text": item["text"]}
+
+
+def twice(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Decorate a callback, without its name."""
+
+    def decorated(self: Any, response: Any) -> Any:
+        yield from function(self, response)
+        yield from function(self, response)
+
+    return decorated
+
+
+class Parent(Mapped):
+    """A spider whose private callback the spiders below inherit."""
+
+    def of_parent(self) -> Any:
+        return self.__parse
+
+    def __parse(self, response: Any) -> Any:
+        yield {"by": "private of the parent"}
+
+
+class Methods(Parent):
+    """Callbacks of each kind of method: private, static, of the class, decorated."""
+
+    name = "methods"
+
+    def parse(self, response: Any) -> Any:
+        yield Request(self.at("private"), callback=self.__parse)
+        yield Request(self.at("parent"), callback=self.of_parent())
+        yield Request(self.at("static"), callback=self.parse_static)
+        yield Request(self.at("class"), callback=self.parse_class)
+        yield Request(self.at("decorated"), callback=self.parse_twice)
+        yield Request(self.at("gone404"), callback=self.parse, errback=self.__failed)
+
+    def __parse(self, response: Any) -> Any:
+        yield {"by": "private"}
+
+    @staticmethod
+    def parse_static(response: Any) -> Any:
+        yield {"by": "static"}
+
+    @classmethod
+    def parse_class(cls, response: Any) -> Any:
+        yield {"by": f"the class {cls.name}"}
+
+    @twice
+    def parse_twice(self, response: Any) -> Any:
+        yield {"by": "decorated"}
+
+    def __failed(self, failure: Any) -> Any:
+        yield {"by": "private errback"}
 
 
 class Misses(Mapped):
@@ -358,6 +430,25 @@ class Rules(CrawlSpider):
         return {"path": response.url.rpartition("/")[2], "text": response.meta.get("link_text")}
 
 
+class Home(CrawlSpider):
+    """A CrawlSpider whose pages link to its start page: the rule's callback gets this page, too."""
+
+    name = "home"
+    site: str
+    rules = (Rule(LinkExtractor(allow=r"/home/"), callback="parse_page", follow=True),)
+
+    def start_requests(self) -> Any:
+        yield Request(f"{self.site}/home/", dont_filter=True)
+        yield Request(f"{self.site}/home/moved", dont_filter=True)
+
+    async def start(self) -> AsyncIterator[Any]:
+        for request in self.start_requests():
+            yield request
+
+    def parse_page(self, response: Any) -> Any:
+        return {"path": response.url.rpartition("/")[2]}
+
+
 class Closes(Mapped):
     """A callback closes the spider."""
 
@@ -414,13 +505,14 @@ class Printed(Mapped):
 
 
 class Starts(Mapped):
-    """A start that yields one page twice, a form, and an item."""
+    """A start that yields one page twice, with and without `dont_filter`, a form, and an item."""
 
     name = "starts"
 
     def start_requests(self) -> Any:
-        yield Request(self.at("one"), dont_filter=True)
-        yield Request(self.at("one"), dont_filter=True)
+        for _ in range(2):
+            yield Request(self.at("one"), dont_filter=True)
+            yield Request(self.at("two"))
         yield FormRequest(self.at("form"), formdata={"a": "1"}, callback=self.parse_form)
 
     async def start(self) -> AsyncIterator[Any]:
