@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import httpx
 
@@ -26,14 +27,14 @@ def traverse(start: str, retries: int = 5) -> tuple[set[str], set[str]]:
         ThreadPoolExecutor(AT_ONCE) as pool,
     ):
         while pages:
-            found = list(pool.map(lambda page: visit(client, page, retries), pages))
+            found = list(pool.map(partial(visit, client, retries), pages))
             done.update(page for page, targets in zip(pages, found, strict=True) if targets is not None)
             pages = list(dict.fromkeys(link for targets in found for link in targets or () if link not in seen))
             seen.update(pages)
     return done, seen - done
 
 
-def visit(client: httpx.Client, page: str, retries: int) -> Sequence[str] | None:
+def visit(client: httpx.Client, retries: int, page: str) -> Sequence[str] | None:
     """Give the links of a page, or None if it answered 4xx."""
     response = client.get(page)
     for attempt in range(retries):

@@ -82,7 +82,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, o
         callspec = getattr(item, "callspec", None)
         if levels.is_alone(str(item.path)):
             item.add_marker(pytest.mark.alone)
-        is_on_redis = bool(callspec) and callspec.params.get("server") == "redis"
+        is_on_redis = callspec is not None and callspec.params.get("server") == "redis"
         if item.get_closest_marker("alone") or levels.is_breaking(str(item.path), on_redis=is_on_redis):
             item.add_marker(pytest.mark.breaking)
     result = yield

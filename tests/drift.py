@@ -84,7 +84,7 @@ def run(python: Path, files: Sequence[str], workers: int) -> list[str]:
     if ran.returncode == 0:
         return []
     said = ran.stdout + ran.stderr
-    print(said[-6000:], file=sys.stderr, flush=True)
+    print(said[-20000:], file=sys.stderr, flush=True)
     return failing(said, files)
 
 
