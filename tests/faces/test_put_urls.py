@@ -267,6 +267,38 @@ def test_the_pages_of_an_index_are_put(say: Say, queue: Queue, site: Site) -> No
     assert pages == ["1", "2", "3", "4", "5", "6", "7", "8"], "the order of the sitemaps is lost"
 
 
+def test_an_entry_on_the_web_without_an_address_is_refused(say: Say, queue: Queue, site: Site) -> None:
+    inner = site.put("/inner.xml", f"<urlset>\n<url><loc/></url>\n<url/>\n<url><loc>{site.at}/a</loc></url></urlset>")
+    root = site.put("/index.xml", f"<sitemapindex>\n<sitemap/>\n<sitemap><loc>{inner}</loc></sitemap></sitemapindex>")
+    done = say("put", queue.name, "--sitemap", root)
+    assert (done.code, done.facts) == (2, {"added": "1", "refused": "3"})
+    assert done.err.splitlines()[:-1] == [
+        f"timeoutq: {root}, line 2: '' is refused: it is empty",
+        f"timeoutq: {inner}, line 2: '' is refused: it is empty",
+        f"timeoutq: {inner}, line 3: '' is refused: it is empty",
+    ]
+    assert members(queue) == {f"{site.at}/a"}
+
+
+def test_a_text_on_the_web_names_full_urls_only(say: Say, queue: Queue, site: Site) -> None:
+    lines = ("http://h.example/1", "Some words", "www.example.com/page", "/2", "http://h.example/3")
+    root = site.put("/sitemap.txt", "\n".join(lines))
+    page = site.put("/sitemap.xml", urlset("www.example.com/page", "/4"))
+    done = say("put", queue.name, "--sitemap", root, "--sitemap", page)
+    assert (done.code, done.facts) == (2, {"added": "3", "refused": "4"})
+    for place in (f"{root}, line 2: 'Some words'", f"{root}, line 3: 'www.example.com/page'", f"{root}, line 4: '/2'"):
+        assert f"timeoutq: {place} is refused: it has no scheme" in done.err
+    assert f"{page}, line 3: 'www.example.com/page' is refused: it has no scheme: write https://www" in done.err
+    assert members(queue) == {"http://h.example/1", "http://h.example/3", f"{site.at}/4"}
+
+
+def test_a_sitemap_within_a_sitemap_is_refused_with_its_line(say: Say, queue: Queue, site: Site) -> None:
+    root = site.put("/s.xml", "<urlset>\n<urlset><url><loc>http://h.example/1</loc></url></urlset></urlset>")
+    done = say("put", queue.name, "--sitemap", root)
+    assert done.code == 2
+    assert f"sitemap '{root}': line 2 has <urlset> inside <urlset>" in done.err
+
+
 def test_what_a_sitemap_says_of_a_page_can_be_its_payload(say: Say, queue: Queue, tmp_path: Path) -> None:
     file = tmp_path / "s.xml"
     file.write_text(

@@ -119,7 +119,7 @@ class _Walk:
                 for entry in self._entries(chain[-1]):
                     where = f"{chain[-1]}, line {entry.line}"
                     if entry.is_sitemap:
-                        named += self._further(chain, entry.url, where)
+                        named += self._further(chain, entry, where)
                     else:
                         yield from self._page(chain[-1], entry, where)
             except BadSitemap as error:
@@ -144,16 +144,16 @@ class _Walk:
         if self._pages > self._limits.pages:
             raise _TooMuch(f"with it, there are more than {self._limits.pages:,} URLs")
         try:
-            yield Page(normalise(entry.url, _base(sitemap)), where, entry.data)
+            yield Page(normalise(entry.url, _base(sitemap, entry)), where, entry.data)
         except BadUrl as bad:
             if self._refused is None:
                 raise
             self._refused(where, bad)
 
-    def _further(self, chain: tuple[str, ...], url: str, where: str) -> list[tuple[str, ...]]:
+    def _further(self, chain: tuple[str, ...], entry: Entry, where: str) -> list[tuple[str, ...]]:
         """Judge a sitemap that another names: give the way there, or nothing if it need not or cannot be read."""
         try:
-            found = normalise(url, _base(chain[-1]))
+            found = normalise(entry.url, _base(chain[-1], entry))
             if found in chain:
                 raise BadSitemap(f"sitemap {shown(found, 300)} names itself again: a loop")
             if len(chain) > self._limits.depth:
@@ -214,8 +214,8 @@ def _see_that_no_loop_runs(name: str) -> None:
         )
 
 
-def _base(sitemap: str) -> str | None:
-    return sitemap if _WEB.match(sitemap) else None
+def _base(sitemap: str, entry: Entry) -> str | None:
+    return sitemap if entry.may_be_relative and _WEB.match(sitemap) else None
 
 
 def _is_robots(name: str) -> bool:
