@@ -25,7 +25,7 @@ from demo.processes import Interrupts, Processes
 from demo.results import Result, Results
 from demo.robots import Memory, Rules, rules_of
 from demo.settings import Settings, SettingsError
-from demo.trail import Trail
+from demo.trail import Seen, Trail
 from tests.rig.answering import Names, Site, lease, put
 from timeoutq import Ack, GiveUp, Politeness, Queue, Release, Retry
 from timeoutq.testing import fake_queue
@@ -256,8 +256,20 @@ async def test_a_redirect_is_a_task_of_its_own_and_not_followed(site: Site) -> N
         found = await crawler.fetch(lease(site.url("/old"), {"depth": 4, "redirects": 1}))
         assert put(found) == {site.url("/new"): {"depth": 4, "redirects": 2}}
         for path in ("/away", "/mail", "/same", "/nowhere"):
-            assert put(await crawler.fetch(lease(site.url(path)))) == {}
+            assert put(await crawler.fetch(lease(site.url(path), {"depth": 1}))) == {}
     assert site.asked == ["/old", "/away", "/mail", "/same", "/nowhere"]
+
+
+async def test_a_first_page_that_leads_out_of_the_crawl_is_given_up(site: Site) -> None:
+    site.say("/away", 302, location="http://other.example/")
+    site.say("/round", 302, location="/round#part")
+    async with crawling(recrawl=True) as crawler:
+        with pytest.raises(GiveUp, match="does not belong to the crawl: begin there, or widen --same-site"):
+            await crawler.fetch(lease(site.url("/away")))
+        with pytest.raises(GiveUp, match="it redirects to itself"):
+            await crawler.fetch(lease(site.url("/round")))
+        had = Trail(seen=Seen(visits=1)).payload()
+        assert isinstance(await crawler.fetch(lease(site.url("/away"), had)), Ack), "a page may lead elsewhere later"
 
 
 async def test_a_chain_of_redirects_has_an_end(site: Site) -> None:
