@@ -116,7 +116,7 @@ class Crawler:
             raise Retry(reason=f"HTTP {fetched.status}")
         if fetched.status >= 400:
             raise GiveUp(f"HTTP {fetched.status}")
-        page = await self._read(fetched.body, url) if fetched.body is not None else Page()
+        page = await self._read(fetched, fetched.body, url) if fetched.body is not None else Page()
         found, following = self._following(url, trail, fetched, page)
         if self._results is not None:
             length = None if fetched.body is None else len(fetched.body)
@@ -181,9 +181,9 @@ class Crawler:
         if not rules.allows(url):
             raise GiveUp("robots.txt forbids it")
 
-    async def _read(self, html: bytes | bytearray, url: str) -> Page:
+    async def _read(self, fetched: Fetched, html: bytes | bytearray, url: str) -> Page:
         try:
-            return await self._reader.read(html, url)
+            return await self._reader.read(html, url, fetched.headers.get("content-type", ""))
         except PageRefused as error:
             raise GiveUp(str(error)) from error
         except ParserLost as error:

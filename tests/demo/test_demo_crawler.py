@@ -18,6 +18,7 @@ import pytest
 
 from demo import polite
 from demo.addresses import CheckedBackend, PrivateAddress, check, is_public
+from demo.bounded import SMALL, Reader
 from demo.crawl import Crawler
 from demo.links import read, same_site
 from demo.pauses import growing
@@ -50,6 +51,41 @@ def test_a_page_has_a_title_and_the_links_that_are_wanted() -> None:
     page = read(html, "http://h.example/", lambda url: "other" not in url)
     assert page.title == "A b"
     assert page.links == ("http://h.example/in/x",)
+
+
+@pytest.mark.parametrize(
+    ("content_type", "html", "link"),
+    [
+        ("text/html; charset=iso-8859-1", b"<a href='/caf\xe9'>", "/caf%C3%A9"),
+        ("text/html", "<meta charset=shift_jis><a href='/\u65e5\u672c'>".encode("shift_jis"), "/%E6%97%A5%E6%9C%AC"),
+        ("text/html; charset=iso-8859-1", "\ufeff<a href='/caf\xe9'>".encode(), "/caf%C3%A9"),
+        ("text/html", "<a href='/caf\xe9'>".encode(), "/caf%C3%A9"),
+        ("text/html", b"<a href='/caf\xe9'>", "/caf%C3%A9"),
+        ("text/html; charset=utf-16", "<a href='/caf\xe9?\xe9'>".encode("utf-16"), "/caf%C3%A9?%C3%A9"),
+        # as browsers do: a query is in the encoding of its page
+        ("text/html; charset=iso-8859-1", b"<a href='/\xe9?q=\xe9#\xe9'>", "/%C3%A9?q=%E9"),
+        ("text/html; charset=iso-8859-1", b"<a href='/?q=%e9&#9731;'>", "/?q=%E9%26%239731%3B"),
+        *(
+            (f"text/html; charset={name}", "<a href='/caf\xe9'>".encode(), "/caf%C3%A9")
+            for name in ("hex", "idna", "undefined", "zlib", "utf-7", "no-such", "punycode")
+        ),
+    ],
+)
+async def test_a_page_is_decoded_as_html_asks(content_type: str, html: bytes, link: str) -> None:
+    url = "http://h.example/"
+    assert read(html, url, content_type=content_type).links == (f"http://h.example{link}",)
+    reader = Reader("any", 5)
+    large = html + " ".encode("utf-16-le" if "utf-16" in content_type else "ascii") * SMALL
+    try:
+        assert (await reader.read(large, url, content_type)).links == (f"http://h.example{link}",)
+    finally:
+        await reader.close()
+
+
+async def test_the_links_of_a_page_in_latin_1_are_those_that_its_author_wrote(site: Site) -> None:
+    site.say("/a", body=b"<a href='/caf\xe9'>x</a>", content_type="text/html; charset=iso-8859-1")
+    async with crawling() as crawler:
+        assert list(put(await crawler.fetch(lease(site.url("/a"))))) == [site.url("/caf%C3%A9")]
 
 
 # ---- addresses of machines
