@@ -146,8 +146,8 @@ def _without_scheme(text: str, target: str) -> str:
 def _formed(parts: _Parts) -> str:
     """Give the one form of a URL that was taken apart."""
     site = f"{parts.scheme}://{_site(parts)}"
-    # what may not stand in a URL becomes escapes of its UTF-8
-    quoted = safe_url_string(f"{site}{parts.path or '/'}?{parts.query}")
+    # what may not stand in a URL becomes escapes of its UTF-8; the & keeps a blank at the end, which stood before a #
+    quoted = safe_url_string(f"{site}{parts.path or '/'}?{parts.query}&")
     path, _, query = quoted[len(site) :].partition("?")
     form = site + _without_dots(_ESCAPE.sub(_escape, path))
     arguments = [_ESCAPE.sub(_escape, one).replace("%20", "+") for one in query.split("&") if one]
