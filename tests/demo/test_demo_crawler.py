@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpcore
 import pytest
@@ -196,6 +197,14 @@ def test_without_a_robots_txt_all_or_nothing_is_allowed(status: int, reachable: 
     assert rules.reachable is reachable
     assert rules.allows("http://h.example/") is reachable
     assert rules.delay is None
+
+
+@pytest.mark.parametrize("odd", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e"])
+def test_only_cr_and_lf_end_a_line_of_a_robots_txt(odd: str) -> None:
+    text = f"User-agent: *\r# from 2027 on:{odd}Disallow: /\nDisallow: /a{odd}b\rDisallow: /c\r\nDisallow: /d"
+    rules = rules_of(200, text.encode(), "mine")
+    refused = [path for path in ("", "c", "d", f"a{quote(odd)}b", "a") if not rules.allows(f"http://h.example/{path}")]
+    assert refused == ["c", "d", f"a{quote(odd)}b"]
 
 
 async def test_the_memory_asks_once_and_forgets_in_time() -> None:
