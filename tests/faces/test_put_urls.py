@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import os
 import re
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from pathlib import Path
@@ -265,6 +267,47 @@ def test_the_pages_of_an_index_are_put(say: Say, queue: Queue, site: Site) -> No
     assert set(site.accepted) == {"gzip, deflate, br"}
     pages = [page.url.rpartition("/")[2] for page in sitemap(f"{site.at}/index.xml")]
     assert pages == ["1", "2", "3", "4", "5", "6", "7", "8"], "the order of the sitemaps is lost"
+
+
+def test_a_sitemap_is_asked_for_as_it_is_written(say: Say, queue: Queue, site: Site) -> None:
+    def answer(handler: _Handler) -> None:
+        is_known = handler.headers.get("Authorization") == f"Basic {base64.b64encode(b'me:p w').decode()}"
+
+        body = (
+            index("/inner?t=c%20d&amp;s=2", f"{site.at}/inner?t=e&amp;s=3")
+            if handler.path.startswith("/s")
+            else urlset(f"http://h.example{escape(handler.path)}")
+        )
+        handler.send_response(200 if is_known else 401)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body.encode())
+
+    paths = ["/s?t=a%20b&s=1#top", "/inner?t=c%20d&s=2", "/inner?t=e&s=3"]
+    site.answers = dict.fromkeys((path.partition("#")[0] for path in paths), answer)
+    address = site.at.replace("//", "//me:p%20w@")
+    done = say("put", queue.name, "--sitemap", f"{address}{paths[0]}")
+    assert (done.code, done.facts, done.err) == (0, {"added": "2"}, "")
+    assert site.asked == [path.partition("#")[0] for path in paths]
+    site.put("/bad.xml", "oh", 503)
+    assert "me:" not in say("put", queue.name, "--sitemap", f"{address}/bad.xml").err, "a password is shown"
+
+
+def test_the_password_of_a_sitemap_is_for_its_own_site(site: Site) -> None:
+    with Site() as other:
+        threading.Thread(target=other.serve_forever, args=(0.05,)).start()
+        told: list[str | None] = []
+
+        def answer(handler: _Handler) -> None:
+            told.append(handler.headers.get("Authorization"))
+            handler.send_response(404)
+            handler.end_headers()
+
+        other.answers["/s.xml"] = answer
+        site.put("/index.xml", index(f"{other.at}/s.xml"))
+        list(sitemap(site.at.replace("//", "//me:pw@") + "/index.xml", refused=lambda *_: None))
+        other.shutdown()
+    assert told == [None]
 
 
 def test_an_entry_on_the_web_without_an_address_is_refused(say: Say, queue: Queue, site: Site) -> None:

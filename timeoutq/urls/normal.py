@@ -83,6 +83,24 @@ def normalise(url: str, base: str | None = None) -> str:
         raise BadUrl(f"{shown(url)} is no URL of a page: {refused}", url=url, reason=str(refused)) from None
 
 
+def as_written(url: str, base: str | None = None) -> str:
+    """Give the address under which a URL is asked for: its user and password, path and query as they are written.
+
+    `base` is an address that this function gave; a URL of its site has its user and password. Call this function with
+    what `normalise` takes.
+    """
+    beside = None if base is None else _read(base, None)
+    parts = _read(url, beside)
+    site = _site(parts)
+    user, at, _ = parts.authority.rpartition("@")
+    if not at and beside is not None and (beside.scheme, _site(beside)) == (parts.scheme, site):
+        user, at, _ = beside.authority.rpartition("@")
+    quoted = safe_url_string(f"{parts.scheme}://{site}{parts.path or '/'}?{parts.query}&")
+    path, _, query = quoted.removesuffix("&").partition("?")
+    address = f"{path}?{query}" if query else path
+    return address.replace("://", f"://{user}{at}", 1)
+
+
 class _Refused(Exception):
     """Why a URL has no form."""
 
