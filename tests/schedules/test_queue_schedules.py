@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import fakeredis
@@ -336,6 +337,34 @@ def test_new_code_changes_its_schedule_and_not_what_a_person_has_set(queue: Any)
     queue.schedules.declare(Schedule("a", every=90), Schedule("b", every=60))
     assert queue.schedules.get("a").timing["every"] == 90
     assert (queue.schedules.get("b").timing["every"], queue.schedules.get("b").source) == (30, "set")
+
+
+@pytest.mark.parametrize("other", [80, 90, 7 * 24 * HOUR])
+def test_two_programs_that_declare_a_schedule_with_another_every_do_not_stop_it(queue: Any, other: int) -> None:
+    programs = [
+        Schedule("news", every=80, overlap=True, times=1000),
+        Schedule("news", every=other, overlap=True, times=1000),
+    ]
+    for second in range(0, HOUR, 5):
+        if second % 30 == 0:
+            queue.schedules.declare(programs[second // 30 % 2])
+        queue.clock.advance(5)
+        queue.schedules.tick()
+    found = sorted(int(task.partition("@")[2]) for task in todos(queue))
+    assert 36 <= len(found) <= 45
+    assert min(later - earlier for earlier, later in pairwise(found)) >= 79_999, "a timer ticks too early"
+    assert queue.schedules.get("news").put == len(found)
+
+
+def test_a_timer_that_code_makes_shorter_ticks_when_the_new_time_has_passed_since_its_last_tick(queue: Any) -> None:
+    queue.schedules.declare(Schedule("news", every=1800))
+    assert later(queue, 1800) == 1
+    queue.clock.advance(600)
+    queue.schedules.declare(Schedule("news", every=900))
+    assert queue.schedules.get("news").next == queue.clock.now + 300
+    queue.schedules.declare(Schedule("news", every=60, missed="none", overlap=True))
+    assert queue.schedules.tick() == 1
+    assert queue.schedules.get("news").next == queue.clock.now + 60
 
 
 def test_a_moved_schedule_of_code_is_cancelled_to_give_it_back_to_the_code(queue: Any) -> None:

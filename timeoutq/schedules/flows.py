@@ -122,8 +122,8 @@ def defined(schedule: Schedule) -> tuple[bytes, Definition]:
 def write(talk: Talk, name: bytes, wanted: Definition, source: Source) -> Flow[Stored]:
     """Set a schedule, or declare one of code; give what is stored then.
 
-    The same timing as before moves no tick; before another one, what is due by the old one is put, or counted. What a
-    person has set, code does not change.
+    The same timing as before moves no tick; before another one, what is due by the old one is put, or counted. If code
+    declares another `every`, the timer goes on. What a person has set, code does not change.
     """
     for _ in range(TRIES):
         now_ms, before = yield from read(talk, name)
@@ -160,15 +160,21 @@ def _fitted(
             old = Timing.read(definition.timing)
         except InvalidInput:
             old = None  # a definition that cannot be read is replaced
-    timing = Timing.read(wanted.timing).anchored(now_ms, old)
+    asked, after_ms, goes_on = Timing.read(wanted.timing), now_ms, False
+    timing = asked.anchored(now_ms, old)
+    if source == "code" and before is not None and before.state == "running" and old is not None and old.every_ms:
+        timing = asked.continuing(now_ms, old, before.last_ms)
+        if asked.every_ms and asked.start_ms is None and timing.start_ms is not None:
+            after_ms, goes_on = max(timing.start_ms, now_ms - 1), asked.times == old.times
     definition = replace(wanted, timing=timing.text(), declared_ms=now_ms, over_code=over_code)
     if before is not None and old is not None and old.text() == timing.text() and not anew:
         state = "r" if before.state == "undeclared" else LETTERS[before.state]
         return definition, state, before.next_ms, False
-    found = next_after(timing, now_ms)
+    found = next_after(timing, after_ms)
     if found is None:
         raise InvalidInput(f"schedule {shown(str(timing))} would never tick: its until= is over")
-    return definition, "p" if before is not None and before.state == "paused" else "r", found, before is not None
+    state = "p" if before is not None and before.state == "paused" else "r"
+    return definition, state, found, before is not None and not goes_on
 
 
 def read(talk: Talk, name: bytes) -> Flow[tuple[int, Stored | None]]:
