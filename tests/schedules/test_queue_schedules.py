@@ -14,7 +14,8 @@ import pytest
 
 from tests.core.test_clock_steps import step_back
 from timeoutq import InvalidInput, Politeness, Schedule, State, Task, flows, transfer
-from timeoutq.schedules.cron import BadTiming
+from timeoutq.schedules import ticks
+from timeoutq.schedules.cron import BadTiming, cron
 from timeoutq.testing import Clock, fake_queue, fake_sharded_queue, run
 from timeoutq.testing.fake import FakeShardedQueue
 from timeoutq.watch import divided, doctor
@@ -548,6 +549,24 @@ def test_ticks_on_the_days_on_which_a_zone_changes_its_clock(day: str, line: str
                 met.append(datetime.fromtimestamp(moment, zone).strftime("%H:%M"))
                 queue.ack(lease)
         assert met == local
+
+
+@pytest.mark.parametrize("other", ["Etc/GMT+7", "Etc/GMT+9"])
+@pytest.mark.parametrize(("missed", "late", "put"), [("last", 5, 1), ("all", 5, 1), ("none", 5, 1), ("none", 600, 0)])
+def test_a_tick_that_other_data_of_time_zones_do_not_know_is_put_or_counted(
+    queue: Any, monkeypatch: pytest.MonkeyPatch, other: str, missed: str, late: int, put: int
+) -> None:
+    queue.schedules.set("daily", cron="0 9 * * *", tz="Etc/GMT+8", missed=missed, overlap=True)
+    tick = queue.schedules.get("daily").next
+    monkeypatch.setattr(ticks, "cron", lambda line, _: cron(line, other))  # the data of another machine
+    assert later(queue, tick - queue.clock.now + late) == put
+    assert todos(queue) == [f"daily@{round(tick * 1000)}"] * put
+    found = queue.schedules.get("daily")
+    assert (found.put, found.missed_ticks) == (put, 1 - put)
+    queue.schedules.pause("daily")
+    monkeypatch.undo()
+    queue.clock.advance(found.next - queue.clock.now)
+    assert queue.schedules.resume("daily").skipped == 1, "a tick of a pause is counted, too"
 
 
 def test_bad_timing_is_an_error_of_the_caller(queue: Any) -> None:

@@ -236,7 +236,7 @@ def _settled(talk: Talk, name: bytes, before: Stored | None, now_ms: int) -> Flo
 
 def _left_out(before: Stored | None, now_ms: int) -> int:
     # how many ticks came while a schedule was paused
-    from timeoutq.schedules.ticks import count
+    from timeoutq.schedules.ticks import count, is_tick
     from timeoutq.schedules.timing import Timing
 
     if before is None or before.state not in ("paused", "undeclared") or not before.next_ms:
@@ -245,7 +245,9 @@ def _left_out(before: Stored | None, now_ms: int) -> int:
         timing = Timing.read(Definition.read(before.text).timing)
     except InvalidInput:
         return 0
-    return count(timing, before.next_ms - 1, now_ms)
+    return count(timing, before.next_ms - 1, now_ms) + (
+        before.next_ms <= now_ms and not is_tick(timing, before.next_ms)
+    )
 
 
 def change(talk: Talk, name: bytes, to: str, when: Timing | None = None) -> Flow[ScheduleInfo]:
