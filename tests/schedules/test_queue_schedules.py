@@ -14,6 +14,7 @@ import pytest
 
 from tests.core.test_clock_steps import step_back
 from timeoutq import InvalidInput, Politeness, Schedule, State, Task, flows, transfer
+from timeoutq.functions import App, scheduling
 from timeoutq.schedules import ticks
 from timeoutq.schedules.cron import BadTiming, cron
 from timeoutq.testing import Clock, fake_queue, fake_sharded_queue, run
@@ -338,6 +339,32 @@ def test_new_code_changes_its_schedule_and_not_what_a_person_has_set(queue: Any)
     queue.schedules.declare(Schedule("a", every=90), Schedule("b", every=60))
     assert queue.schedules.get("a").timing["every"] == 90
     assert (queue.schedules.get("b").timing["every"], queue.schedules.get("b").source) == (30, "set")
+
+
+def test_a_schedule_whose_time_was_deleted_from_the_code_stops_soon(queue: Any) -> None:
+    app = App(queue.name)
+
+    @app.task
+    def report() -> None: ...
+
+    @app.task(every=60)
+    def other() -> None: ...
+
+    queue.schedules.declare(Schedule("report", every=60), Schedule("other", every=60), Schedule("foreign", every=60))
+    queue.schedules.set("mine", every=60)
+    declare = scheduling.declaring(app, queue.name, queue.flows)
+    assert declare is not None
+    for minute in range(6):
+        later(queue, 60)
+        if minute < 2:
+            queue.schedules.declare(Schedule("report", every=60))  # an old worker, which still knows the time
+        queue.run(declare())
+    assert {one.name: one.state for one in queue.schedules.each()} == {
+        "report": "undeclared", "other": "running", "foreign": "running", "mine": "running"
+    }  # fmt: skip
+    assert 2 <= queue.schedules.get("report").put + queue.schedules.get("report").skipped <= 5
+    queue.schedules.declare(Schedule("report", every=60))
+    assert queue.schedules.get("report").state == "running", "an old worker is back"
 
 
 @pytest.mark.parametrize("other", [80, 90, 7 * 24 * HOUR])

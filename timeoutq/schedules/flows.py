@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from timeoutq.schedules.ticking import Ticked
     from timeoutq.schedules.timing import Timing
 
+DECLARED_MS = 180_000
+"""Code that runs declares its schedules each minute: after this time, it does not any more."""
 TRIES = 20
 """How often a change is tried again when somebody else has changed the schedule meanwhile."""
 
@@ -322,7 +324,7 @@ def cancel(talk: Talk, name: bytes) -> Flow[bool]:
         now_ms, before = yield from read(talk, name)
         if before is None:
             return False
-        if before.source == "code" and before.state != "undeclared" and now_ms - before.renewed_ms < 180_000:
+        if before.source == "code" and before.state != "undeclared" and now_ms - before.renewed_ms < DECLARED_MS:
             raise InvalidInput(
                 f"code declares schedule {shown(text(name))}, which would be there again within a minute: pause it, or "
                 "remove it from the code"
@@ -343,6 +345,23 @@ def declare(talk: Talk, wanted: Mapping[bytes, Definition]) -> Flow[None]:
         for name, letter in zip(part, letters, strict=True):
             if letter == "N":
                 yield from write(talk, name, wanted[name], "code")
+
+
+def leave(talk: Talk, names: Sequence[bytes]) -> Flow[None]:
+    """Pause those schedules of code that no code has declared for three minutes. What is due is put before."""
+    for at in range(0, len(names), BATCH):
+        rows = yield from answer(talk, operations.named(talk.operations, *names[at : at + BATCH]), UNCONFIRMED)
+        for one in rows.found:
+            if one.source == "code" and one.state == "running" and rows.now_ms - one.renewed_ms >= DECLARED_MS:
+                yield from _settled(talk, one.name, one, rows.now_ms)
+                now_ms, found = yield from read(talk, one.name)
+                if found is not None and found.rev == one.rev and found.state == "running":
+                    # if somebody else changes it meanwhile, it is looked at again a minute later
+                    unread = _is_due(found, now_ms)
+                    call = operations.write(
+                        talk.operations, talk.nonce(), one.name, found, "u", found.next_ms, unread=unread
+                    )
+                    yield from answer(talk, call)
 
 
 def page(talk: Talk, cursor: str | None, n: int) -> Flow[SchedulePage]:
@@ -445,6 +464,10 @@ class ScheduleFlows:
         """Declare schedules of code."""
         return self._declare(dict(map(defined, schedules)))
 
+    def leave(self, names: Sequence[str]) -> Flow[None]:
+        """Pause the schedules of code that have these names, if no code declares them any more."""
+        return self._leave([name.encode() for name in names])
+
     def move(self, name: str, when: When) -> Flow[ScheduleInfo]:
         """Give a schedule another timing."""
         timing = timing_of(when)
@@ -481,6 +504,9 @@ class ScheduleFlows:
 
     def _declare(self, wanted: Mapping[bytes, Definition]) -> Flow[None]:
         return declare(self.talk, wanted)
+
+    def _leave(self, names: Sequence[bytes]) -> Flow[None]:
+        return leave(self.talk, names)
 
     def _of(self, name: bytes, to: str, when: Timing | None = None) -> Flow[ScheduleInfo]:
         return change(self.talk, name, to, when)
