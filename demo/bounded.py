@@ -11,6 +11,8 @@ import json
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,16 +60,18 @@ class Reader:
         """The process id of the parser; None while there is none."""
         return self._process.pid if self._process is not None else None
 
-    async def read(self, html: bytes | bytearray, url: str) -> Page:
-        """Find the title of a page and its links to the site.
+    async def read(self, html: bytes | bytearray, url: str, content_type: str = "") -> Page:
+        """Find the title of a page and its links to the site; `content_type` is the header it came with.
 
         Raises `PageRefused` when it would take too long, too much memory, or has too many links; `ParserLost` when the
         process was ended by somebody else.
         """
         if len(html) <= SMALL:
-            return read(bytes(html), url, lambda link: same_site(link, url, self._site))
+            wanted = partial(same_site, other=url, site=self._site)
+            return read(bytes(html), url, wanted, content_type=content_type)
+        head = {"length": len(html), "url": url, "site": self._site, "type": content_type}
         async with self._lock:
-            answer = await self._ask(html, url)
+            answer = await self._ask(head, html)
         if "refused" in answer:
             raise PageRefused(answer["refused"])
         return Page(answer["title"], tuple(answer["links"]))
@@ -76,11 +80,11 @@ class Reader:
         """End the process."""
         await self._end()
 
-    async def _ask(self, html: bytes | bytearray, url: str) -> dict[str, Any]:
+    async def _ask(self, head: Mapping[str, Any], html: bytes | bytearray) -> dict[str, Any]:
         process = self._process or await self._start()
         try:
             async with asyncio.timeout(self._seconds * CLOCK_TIMES):
-                line = await self._exchange(process, html, url)
+                line = await self._exchange(process, head, html)
         except TimeoutError:
             await self._end()
             raise PageRefused(f"parsing took over {self._seconds * CLOCK_TIMES:g} s on the clock") from None
@@ -95,12 +99,11 @@ class Reader:
             await self._end()
         return answer
 
-    async def _exchange(self, process: Process, html: bytes | bytearray, url: str) -> bytes:
+    async def _exchange(self, process: Process, head: Mapping[str, Any], html: bytes | bytearray) -> bytes:
         assert process.stdin is not None
         assert process.stdout is not None
-        head = json.dumps({"length": len(html), "url": url, "site": self._site})
         try:
-            process.stdin.write(head.encode() + b"\n")
+            process.stdin.write(json.dumps(head).encode() + b"\n")
             # in slices, or the whole page would be copied to a buffer
             with memoryview(html) as view:
                 for at in range(0, len(view), SLICE):

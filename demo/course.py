@@ -31,6 +31,7 @@ from demo.report import words_of_progress, words_of_rules
 from demo.seeds import Seeds
 from demo.settings import Settings
 from demo.summary import summarise
+from demo.trail import Trail
 from demo.traverse import traverse
 from demo.verdict import Terms, judge_tasks, judge_visits, read_log
 from timeoutq import State
@@ -292,18 +293,23 @@ def of_site(queue: AnyQueue, state: State, start: str) -> set[str]:
 
 
 def not_begun(queue: AnyQueue, first: str | None) -> dict[str, str] | None:
-    """Give a page to begin with that failed, as `url` and `error`, if the crawl could not begin there.
+    """Give the page where the crawl ended before it began, as `url` and `error`; None if it could begin.
 
-    Without a first page, a crawl could not begin if all pages of its sitemaps failed.
+    It could not if the first page failed, or the page that this one redirects to. Without a first page, it could not if
+    all pages of its sitemaps failed.
     """
     if first is not None:
         info = queue.inspect(first)
-        return {"url": first, "error": info.error or "unknown"} if info.state is State.FAILED else None
+        if info.state is State.FAILED:
+            return {"url": first, "error": info.error or "unknown"}
     stats = queue.stats()
-    if stats.failed < stats.known:
-        return None
     failed = next(iter(queue.list(State.FAILED, n=1).entries), None)
-    return None if failed is None else {"url": failed.task, "error": failed.error or "unknown"}
+    if failed is None:
+        return None
+    hops = Trail.of(queue.inspect(failed.task).payload).redirects if stats.failed == 1 else 0
+    if stats.failed + hops < stats.known:
+        return None
+    return {"url": failed.task, "error": failed.error or "unknown"}
 
 
 def outcome(queue: AnyQueue, done: int, failed: int, seconds: float, killed: int) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 `timeoutq worker crawl demo.crawl:fetch --lifespan demo.crawl:crawler` runs it, with the settings of the environment
 (see `settings.py`). A page that answers 429 or 5xx, too late or not at all is tried again as the retry policy says. A
-page that answers another 4xx, or that robots.txt forbids, is given up. A redirect is a task of its own. A host that
-says Retry-After is left alone for that long. When the archive cannot be written, nothing is acked any more: the page is
-given back, and the worker drains. When only the file of results cannot be written, the attempt fails: the page is
-tried again, and the crawl goes on.
+page that answers another 4xx, or that robots.txt forbids, is given up. A redirect is a task of its own; a first page
+that redirects out of the crawl is given up. A host that says Retry-After is left alone for that long. When the archive
+cannot be written, nothing is acked any more: the page is given back, and the worker drains. When only the file of
+results cannot be written, the attempt fails: the page is tried again, and the crawl goes on.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from demo.settings import DEADLINE, Settings, SettingsError
 from demo.trail import Seen, Trail, header_text, tasks
 from demo.warc import Archive, ArchiveError
 from timeoutq import Ack, AsyncQueue, AsyncShardedQueue, GiveUp, Lease, Recrawl, Release, Retry
+from timeoutq.arguments import shown
 from timeoutq.errors import InvalidInput
 from timeoutq.retry import retry_after
 from timeoutq.shards import AnyAsyncQueue
@@ -115,7 +116,7 @@ class Crawler:
             raise Retry(reason=f"HTTP {fetched.status}")
         if fetched.status >= 400:
             raise GiveUp(f"HTTP {fetched.status}")
-        page = await self._read(fetched.body, url) if fetched.body is not None else Page()
+        page = await self._read(fetched, fetched.body, url) if fetched.body is not None else Page()
         found, following = self._following(url, trail, fetched, page)
         if self._results is not None:
             length = None if fetched.body is None else len(fetched.body)
@@ -133,11 +134,27 @@ class Crawler:
         if fetched.location is not None:
             if trail.redirects >= self.settings.redirects:
                 raise GiveUp(f"more than {self.settings.redirects} redirects led here")
-            target = canonical(fetched.location, url)
-            return self._belonging([target] if target is not None else [], url), trail.redirected()
+            is_had = trail.depth > 0 or trail.seen is not None
+            return self._redirected(fetched.location, url, is_had=is_had), trail.redirected()
         if self.settings.depth is not None and trail.depth >= self.settings.depth:
             return [], trail
         return self._belonging(page.links, url), trail.linked()
+
+    def _redirected(self, location: str, url: str, *, is_had: bool) -> list[str]:
+        """Give the address that a redirect names, if the crawl goes on there.
+
+        Raises `GiveUp` if it does not, unless the page `is_had`: it was found by a link, or visited before.
+        """
+        target = canonical(location, url)
+        belonging = self._belonging([target] if target is not None else [], url)
+        if is_had or (belonging and target != url):
+            return belonging
+        if target is None:
+            raise GiveUp(f"it redirects to {shown(location, 300)}, which is no page")
+        if target == url:
+            raise GiveUp("it redirects to itself")
+        cure = "begin there, or widen --same-site or --include"
+        raise GiveUp(f"it redirects to {target}, which does not belong to the crawl: {cure}")
 
     def _belonging(self, urls: Sequence[str], url: str) -> list[str]:
         if self._outside is not None:
@@ -164,9 +181,9 @@ class Crawler:
         if not rules.allows(url):
             raise GiveUp("robots.txt forbids it")
 
-    async def _read(self, html: bytes | bytearray, url: str) -> Page:
+    async def _read(self, fetched: Fetched, html: bytes | bytearray, url: str) -> Page:
         try:
-            return await self._reader.read(html, url)
+            return await self._reader.read(html, url, fetched.headers.get("content-type", ""))
         except PageRefused as error:
             raise GiveUp(str(error)) from error
         except ParserLost as error:

@@ -51,3 +51,8 @@ class Exchange:
         server: tuple[Any, ...] | None = stream.get_extra_info("server_addr") if stream is not None else None
         if server:
             self.address = str(server[0])
+
+
+def is_readable(encodings: str) -> bool:
+    """Say whether readers of archives can undo a Content-Encoding: warcio stops at brotli."""
+    return encodings.strip().lower() in ("", "identity", "gzip", "x-gzip", "deflate")

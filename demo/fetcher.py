@@ -15,7 +15,7 @@ from urllib.parse import urljoin
 import httpx
 
 from demo.addresses import CheckedBackend, CheckedTransport, PrivateAddress
-from demo.exchange import Exchange
+from demo.exchange import Exchange, is_readable
 from demo.links import is_html
 from demo.robots import HOPS, LONGEST_ROBOTS, Rules, rules_of
 from demo.settings import Settings
@@ -23,6 +23,9 @@ from demo.trail import Capture, Seen
 from demo.warc import Archive
 from timeoutq import GiveUp, Retry
 from timeoutq.urls.bodies import ACCEPTED, Body, Broken, TooLong, Unreadable
+
+ARCHIVED = "gzip"
+"""What a crawl asks for with Accept-Encoding if it is archived: readers of archives know it."""
 
 REDIRECTS = (301, 302, 303, 307, 308)
 
@@ -118,7 +121,7 @@ class Fetcher:
         headers = {
             "User-Agent": self._settings.agent,
             "Accept": "text/html, application/xhtml+xml, */*;q=0.1",
-            "Accept-Encoding": ACCEPTED,
+            "Accept-Encoding": ACCEPTED if self._archive is None else ARCHIVED,
             **asked,
         }
         request = httpx.Request("GET", exchange.url, headers=headers, extensions={"timeout": self._timeout})
@@ -164,7 +167,8 @@ class Fetcher:
     async def _body(self, exchange: Exchange, response: httpx.Response, is_page: bool) -> bytearray:
         """Read a body. Gives the unpacked bytes of a page, the bytes as they were sent of anything else.
 
-        `exchange.body` gets the bytes as they were sent, also if the body breaks off. Raises `TooLong`, `Unreadable`
+        `exchange.body` gets the bytes as they were sent, also if the body breaks off; but those of a page unpacked, if
+        readers of archives do not know its encoding. Raises `TooLong`, `Unreadable`
         and `Broken`.
         """
         most = self._settings.max_bytes
@@ -173,10 +177,11 @@ class Fetcher:
             raise TooLong(f"{int(named):,} bytes, which are more than {most:,}")
         found = bytearray()
         packed = response.headers.get("content-encoding", "") if is_page else ""
-        exchange.body = sent = bytearray() if packed else found
+        keeps_sent = bool(packed) and is_readable(packed)
+        exchange.body = sent = bytearray() if keeps_sent else found
         body = Body(packed, most)
         async for part in response.aiter_raw():
-            if packed and self._archive is not None:
+            if keeps_sent and self._archive is not None:
                 sent += part[: most - len(sent)]
             for piece in body.feed(part):
                 found += piece

@@ -5,12 +5,15 @@ Pure functions that the crawler and the plain traversal share.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from functools import partial
+from urllib.parse import quote, urlsplit
 
 from selectolax.lexbor import LexborHTMLParser
+from w3lib.encoding import html_to_unicode
 
 from timeoutq.urls import BadUrl, normalise
 
@@ -22,6 +25,9 @@ MOST_BYTES = 4 * 1024 * 1024
 
 MOST_TITLE = 1000
 """What is kept of a title, characters."""
+
+
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 
 
 class TooManyLinks(Exception):
@@ -45,15 +51,16 @@ def canonical(url: str, base: str | None = None) -> str | None:
         return None
 
 
-def read(html: bytes, base: str, wanted: Callable[[str], bool] = lambda url: True) -> Page:
-    """Find the title of a page and the links of it that are wanted.
+def read(html: bytes, base: str, wanted: Callable[[str], bool] = lambda url: True, *, content_type: str = "") -> Page:
+    """Find the title of a page and the links of it that are wanted; `content_type` is the header it came with.
 
     Raises `TooManyLinks` for more than `MOST_LINKS` different ones, or more than `MOST_BYTES` of them. Nothing else is
     limited: a page of a megabyte can take minutes.
     """
     found: dict[str, None] = {}
     length = 0
-    tree = LexborHTMLParser(html)
+    encoding, text = decoded(html, content_type)
+    tree = LexborHTMLParser(text)
     for node in tree.css("base[href]"):
         with suppress(BadUrl):
             base = normalise(node.attributes.get("href") or "", base)
@@ -64,7 +71,7 @@ def read(html: bytes, base: str, wanted: Callable[[str], bool] = lambda url: Tru
         if href in seen:
             continue  # a menu repeats itself, and the canonical form is what takes time here
         seen.add(href)
-        url = canonical(href, base)
+        url = canonical(_with_query_in(encoding, href), base)
         if url is not None and url not in found and wanted(url):
             found[url] = None
             length += len(url)
@@ -73,13 +80,38 @@ def read(html: bytes, base: str, wanted: Callable[[str], bool] = lambda url: Tru
             if length > MOST_BYTES:
                 raise TooManyLinks(f"links of more than {MOST_BYTES >> 20} MB")
     title = tree.css_first("title")
-    text = " ".join(title.text().split()) if title is not None else ""
-    return Page(text[:MOST_TITLE], tuple(found))
+    words = " ".join(title.text().split()) if title is not None else ""
+    return Page(words[:MOST_TITLE], tuple(found))
 
 
-def links(html: bytes, base: str) -> list[str]:
+def decoded(html: bytes, content_type: str) -> tuple[str, str]:
+    """Give the encoding of a page and its text: by the byte order mark, the header, `<meta>`, or by its bytes."""
+    try:
+        return html_to_unicode(content_type or None, html, auto_detect_fun=_looks_like)
+    except (LookupError, UnicodeError):  # Python has encodings that are none of text
+        return "utf-8", html.decode("utf-8", "replace")
+
+
+def _looks_like(html: bytes) -> str:
+    try:
+        html.decode()
+    except UnicodeDecodeError:
+        return "cp1252"
+    return "utf-8"
+
+
+def _with_query_in(encoding: str, href: str) -> str:
+    """Give a link with its query as browsers send it: in the encoding of the page (URL standard of WHATWG, 4.3)."""
+    path, mark, query = href.partition("?")
+    if query.isascii() or encoding.startswith("utf"):
+        return href
+    quoted = partial(quote, safe="", encoding=encoding, errors="xmlcharrefreplace")
+    return path + mark + _BEYOND_ASCII.sub(lambda found: quoted(found[0]), query)
+
+
+def links(html: bytes, base: str, content_type: str = "") -> list[str]:
     """Give what the page links to on its own site (same scheme, host and port)."""
-    return list(read(html, base, lambda url: same_site(url, base, "origin")).links)
+    return list(read(html, base, lambda url: same_site(url, base, "origin"), content_type=content_type).links)
 
 
 def same_site(url: str, other: str, site: str) -> bool:

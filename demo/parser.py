@@ -60,7 +60,7 @@ def serve(requests: BinaryIO, answers: BinaryIO, seconds: float, memory: int) ->
         # without a handler the signal ends the process, in C code too
         signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
-            answer = judged(html, asked["url"], asked["site"])
+            answer = judged(html, asked["url"], asked["site"], asked["type"])
         except (MemoryError, SelectolaxError):  # the latter has no other cause: all HTML can be parsed
             answer = {"refused": f"parsing needs more than {memory >> 20} MB"}
         signal.setitimer(signal.ITIMER_PROF, 0)
@@ -72,10 +72,10 @@ def serve(requests: BinaryIO, answers: BinaryIO, seconds: float, memory: int) ->
             return
 
 
-def judged(html: bytes, url: str, site: str) -> dict[str, object]:
+def judged(html: bytes, url: str, site: str, content_type: str) -> dict[str, object]:
     """Give what a page holds, or why it is refused."""
     try:
-        page: Page = read(html, url, lambda link: same_site(link, url, site))
+        page: Page = read(html, url, lambda link: same_site(link, url, site), content_type=content_type)
     except TooManyLinks as refused:
         return {"refused": str(refused)}
     return {"title": page.title, "links": page.links}

@@ -14,6 +14,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from protego import Protego
 
@@ -69,6 +70,9 @@ def rules_of(status: int, body: bytes, agent: str) -> Rules:
 
 _AGENT_LINE = re.compile(r"\s*user[-\s]*agent\b[\s:]*([^#]*)", re.IGNORECASE)
 
+_LINE_END = re.compile(r"\r\n?|\n")
+_OTHER_ENDS = re.compile(r"[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+
 _ANOTHER = "User-agent: \x01"
 """Stands for all agents that are not ours."""
 
@@ -78,7 +82,8 @@ def for_one(text: str, agent: str) -> str:
 
     A robots.txt can name ten thousand agents and then ten thousand rules for all of them, which take minutes to read.
     """
-    lines = text.splitlines()
+    # Protego ends lines where Python does; only CR and LF end them (RFC 9309, 2.2)
+    lines = _LINE_END.split(_OTHER_ENDS.sub(lambda found: quote(found[0]), text))
     named = {i: found[1].strip().lower() for i, line in enumerate(lines) if (found := _AGENT_LINE.match(line))}
     ours = [name for name in {name.replace("*", "") for name in named.values()} if _is_of(name, agent.lower())]
     best = max(ours, key=len, default="*")

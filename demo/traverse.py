@@ -47,4 +47,5 @@ def visit(client: httpx.Client, retries: int, page: str) -> Sequence[str] | None
     if response.is_redirect:
         target = canonical(response.headers.get("location", ""), page)
         return [target] if target is not None and origin(target) == origin(page) else []
-    return links(response.content, page) if is_html(response.headers.get("content-type", "")) else []
+    content_type = response.headers.get("content-type", "")
+    return links(response.content, page, content_type) if is_html(content_type) else []

@@ -28,7 +28,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from demo.exchange import Exchange, Header
+from demo.exchange import Exchange, Header, is_readable
 from demo.settings import Settings
 from demo.trail import Capture
 from timeoutq.urls.bodies import PIECE, Broken, Layer
@@ -249,10 +249,12 @@ def _written(headers: list[Header]) -> list[tuple[str, str]]:
     """Give headers as they are written down: the body is kept as it was within the chunks in which it came."""
     found: list[tuple[str, str]] = []
     for name, value in headers:
-        word = name.decode("latin-1")
-        if word.lower() == "transfer-encoding":
-            word = f"X-Archive-Orig-{word}"  # a reader would look for chunks that are not there
-        found.append((word, value.decode("latin-1")))
+        word, said = name.decode("latin-1"), value.decode("latin-1")
+        lower = word.lower()
+        # a reader would look for chunks that are not there, or stop at what it cannot unpack
+        if lower == "transfer-encoding" or (lower == "content-encoding" and not is_readable(said)):
+            word = f"X-Archive-Orig-{word}"
+        found.append((word, said))
     return found
 
 

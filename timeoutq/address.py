@@ -188,6 +188,9 @@ def _problem_of(url: str) -> str:
         return f"its host or port cannot be read; {_ESCAPES}; the shapes are {_SHAPES}"
     if parts.scheme not in _SCHEMES or (parts.scheme == "unix" and not parts.path):
         return f"write {_SHAPES}"
+    if parts.scheme == "unix" and parts.hostname:
+        # the name is not quoted: it may be a password whose user was forgotten
+        return "the path of a unix socket begins with a third slash: unix:///tmp/x.sock"
     if port == 0:
         return "a port is 1 to 65535"
     path = parts.path.strip("/")

@@ -193,6 +193,8 @@ def test_the_password_of_a_url_that_does_not_parse_is_not_told(url: str) -> None
         ("redis://h/0?protocol=3", "'protocol' is for timeoutq to decide"),
         ("redis://h/0?ssl_ca_certs=/ca.pem", "'ssl_ca_certs' is for TLS: write rediss://"),
         ("unix:///s?bogus=1", "'bogus' is not an option"),
+        ("unix://tmp/x.sock", "the path of a unix socket begins with a third slash: unix:///tmp/x.sock"),
+        ("unix://user:secret@tmp/x.sock", "begins with a third slash: unix:///"),
         ("unix:///s?ssl_certfile=x", "'ssl_certfile' is for TLS"),
         ("rediss://h/0?ssl_cert_reqs=maybe", "ssl_cert_reqs is required, optional or none, not what"),
         ("rediss://h/0?ssl_check_hostname=perhaps", "ssl_check_hostname is true or false, not what"),

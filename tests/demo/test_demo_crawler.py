@@ -12,12 +12,14 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpcore
 import pytest
 
 from demo import polite
 from demo.addresses import CheckedBackend, PrivateAddress, check, is_public
+from demo.bounded import SMALL, Reader
 from demo.crawl import Crawler
 from demo.links import read, same_site
 from demo.pauses import growing
@@ -25,7 +27,7 @@ from demo.processes import Interrupts, Processes
 from demo.results import Result, Results
 from demo.robots import Memory, Rules, rules_of
 from demo.settings import Settings, SettingsError
-from demo.trail import Trail
+from demo.trail import Seen, Trail
 from tests.rig.answering import Names, Site, lease, put
 from timeoutq import Ack, GiveUp, Politeness, Queue, Release, Retry
 from timeoutq.testing import fake_queue
@@ -50,6 +52,41 @@ def test_a_page_has_a_title_and_the_links_that_are_wanted() -> None:
     page = read(html, "http://h.example/", lambda url: "other" not in url)
     assert page.title == "A b"
     assert page.links == ("http://h.example/in/x",)
+
+
+@pytest.mark.parametrize(
+    ("content_type", "html", "link"),
+    [
+        ("text/html; charset=iso-8859-1", b"<a href='/caf\xe9'>", "/caf%C3%A9"),
+        ("text/html", "<meta charset=shift_jis><a href='/\u65e5\u672c'>".encode("shift_jis"), "/%E6%97%A5%E6%9C%AC"),
+        ("text/html; charset=iso-8859-1", "\ufeff<a href='/caf\xe9'>".encode(), "/caf%C3%A9"),
+        ("text/html", "<a href='/caf\xe9'>".encode(), "/caf%C3%A9"),
+        ("text/html", b"<a href='/caf\xe9'>", "/caf%C3%A9"),
+        ("text/html; charset=utf-16", "<a href='/caf\xe9?\xe9'>".encode("utf-16"), "/caf%C3%A9?%C3%A9"),
+        # as browsers do: a query is in the encoding of its page
+        ("text/html; charset=iso-8859-1", b"<a href='/\xe9?q=\xe9#\xe9'>", "/%C3%A9?q=%E9"),
+        ("text/html; charset=iso-8859-1", b"<a href='/?q=%e9&#9731;'>", "/?q=%E9%26%239731%3B"),
+        *(
+            (f"text/html; charset={name}", "<a href='/caf\xe9'>".encode(), "/caf%C3%A9")
+            for name in ("hex", "idna", "undefined", "zlib", "utf-7", "no-such", "punycode")
+        ),
+    ],
+)
+async def test_a_page_is_decoded_as_html_asks(content_type: str, html: bytes, link: str) -> None:
+    url = "http://h.example/"
+    assert read(html, url, content_type=content_type).links == (f"http://h.example{link}",)
+    reader = Reader("any", 5)
+    large = html + " ".encode("utf-16-le" if "utf-16" in content_type else "ascii") * SMALL
+    try:
+        assert (await reader.read(large, url, content_type)).links == (f"http://h.example{link}",)
+    finally:
+        await reader.close()
+
+
+async def test_the_links_of_a_page_in_latin_1_are_those_that_its_author_wrote(site: Site) -> None:
+    site.say("/a", body=b"<a href='/caf\xe9'>x</a>", content_type="text/html; charset=iso-8859-1")
+    async with crawling() as crawler:
+        assert list(put(await crawler.fetch(lease(site.url("/a"))))) == [site.url("/caf%C3%A9")]
 
 
 # ---- addresses of machines
@@ -162,6 +199,14 @@ def test_without_a_robots_txt_all_or_nothing_is_allowed(status: int, reachable: 
     assert rules.delay is None
 
 
+@pytest.mark.parametrize("odd", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e"])
+def test_only_cr_and_lf_end_a_line_of_a_robots_txt(odd: str) -> None:
+    text = f"User-agent: *\r# from 2027 on:{odd}Disallow: /\nDisallow: /a{odd}b\rDisallow: /c\r\nDisallow: /d"
+    rules = rules_of(200, text.encode(), "mine")
+    refused = [path for path in ("", "c", "d", f"a{quote(odd)}b", "a") if not rules.allows(f"http://h.example/{path}")]
+    assert refused == ["c", "d", f"a{quote(odd)}b"]
+
+
 async def test_the_memory_asks_once_and_forgets_in_time() -> None:
     now = 0.0
     memory = Memory(keep=100, again=5, most=2, clock=lambda: now)
@@ -256,8 +301,20 @@ async def test_a_redirect_is_a_task_of_its_own_and_not_followed(site: Site) -> N
         found = await crawler.fetch(lease(site.url("/old"), {"depth": 4, "redirects": 1}))
         assert put(found) == {site.url("/new"): {"depth": 4, "redirects": 2}}
         for path in ("/away", "/mail", "/same", "/nowhere"):
-            assert put(await crawler.fetch(lease(site.url(path)))) == {}
+            assert put(await crawler.fetch(lease(site.url(path), {"depth": 1}))) == {}
     assert site.asked == ["/old", "/away", "/mail", "/same", "/nowhere"]
+
+
+async def test_a_first_page_that_leads_out_of_the_crawl_is_given_up(site: Site) -> None:
+    site.say("/away", 302, location="http://other.example/")
+    site.say("/round", 302, location="/round#part")
+    async with crawling(recrawl=True) as crawler:
+        with pytest.raises(GiveUp, match="does not belong to the crawl: begin there, or widen --same-site"):
+            await crawler.fetch(lease(site.url("/away")))
+        with pytest.raises(GiveUp, match="it redirects to itself"):
+            await crawler.fetch(lease(site.url("/round")))
+        had = Trail(seen=Seen(visits=1)).payload()
+        assert isinstance(await crawler.fetch(lease(site.url("/away"), had)), Ack), "a page may lead elsewhere later"
 
 
 async def test_a_chain_of_redirects_has_an_end(site: Site) -> None:

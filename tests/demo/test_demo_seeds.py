@@ -142,7 +142,7 @@ def serving(answer: Callable[[str], tuple[dict[str, str], bytes]]) -> Iterator[s
 
         def do_GET(self) -> None:
             headers, body = answer(self.path)
-            self.send_response(200 if headers else 404)
+            self.send_response(302 if "Location" in headers else 200 if headers else 404)
             for name, value in headers.items():
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(body)))
@@ -313,6 +313,33 @@ def test_a_crawl_that_cannot_begin_says_why_and_what_helps(tmp_path: Path) -> No
 
 
 @pytest.mark.breaking
+@pytest.mark.parametrize(
+    ("pages", "where", "why"),
+    [
+        (
+            {"": "http://other.example/b"},
+            "",
+            "it redirects to http://other.example/b, which does not belong to the crawl",
+        ),
+        ({"": "/a", "a": "//other.example/"}, "a", "it redirects to http://other.example/, which does not belong"),
+        ({"": "/"}, "", "it redirects to itself"),
+        ({"": "mailto:me@h.example"}, "", "it redirects to 'mailto:me@h.example', which is no page"),
+        ({"": "/a", "a": "/gone"}, "gone", "HTTP 404"),
+    ],
+)
+def test_a_crawl_whose_first_page_leads_nowhere_has_not_begun(pages: dict[str, str], where: str, why: str) -> None:
+    def answer(path: str) -> tuple[dict[str, str], bytes]:
+        return ({"Location": pages[path[1:]]}, b"") if path[1:] in pages else ({}, b"")
+
+    with serving(answer) as url:
+        process = demo("--url", url, "--workers", "1", *GUEST[:-1])
+        said, complaint = process.communicate(timeout=60)
+        assert process.returncode == 1, said + complaint
+        assert f"the crawl could not begin: {url}{where}: GiveUp: {why}" in said
+        assert "everything that was found" not in said
+
+
+@pytest.mark.breaking
 def test_addresses_outside_the_patterns_are_counted_once_each() -> None:
     pages = {
         "/": b"<a href=/list/1>1</a> <a href=/item/1>i</a> <a href=//other.example/item/3>o</a>",
@@ -356,6 +383,8 @@ def test_a_process_notes_a_bounded_number_of_addresses(tmp_path: Path, monkeypat
         ("GiveUp: packed 4 times over, where 2 are unpacked", "cannot be unpacked"),
         ("Retry: Broken: the body is not the gzip that it claims to be: x", "cannot be unpacked"),
         ("GiveUp: parsing took over 2 s", "cannot be parsed within limits"),
+        ("GiveUp: it redirects to http://other.example/, which does not belong to the crawl", "redirects elsewhere"),
+        ("GiveUp: it redirects to itself", "redirects elsewhere"),
         ("GiveUp: more than 20,000 links", "cannot be parsed within limits"),
         ("GiveUp: not an http or https address: put a URL", "no URL of a page"),
         ("Retry: ConnectError: All connection attempts failed", "no answer"),

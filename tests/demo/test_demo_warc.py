@@ -31,13 +31,14 @@ from demo.processes import Interrupts, Processes
 from demo.settings import Settings
 from demo.trail import Capture
 from demo.warc import OPEN, Archive, ArchiveError, end_of_whole_records, finished, mend, prepare
-from tests.rig.answering import Names, Site, lease
+from tests.rig.answering import Names, Site, lease, put
 from tests.rig.waiting import wait_until
 from timeoutq import Ack, GiveUp, Queue, Release, Retry, State
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.testing import fake_queue
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+brotli: Any = import_module("brotli")
 iterator: Any = import_module("warcio.archiveiterator")  # it says nothing of types
 
 
@@ -133,7 +134,22 @@ async def test_a_visit_is_a_response_with_its_request(tmp_path: Path, site: Site
     assert request[2].rec_headers.get_header("WARC-Concurrent-To") == head.get_header("WARC-Record-ID")
     assert request[2].http_headers.statusline == "/a?x=1 HTTP/1.1"
     assert request[2].http_headers.get_header("Host") == f"site.example:{site.port}"
-    assert request[2].http_headers.get_header("Accept-Encoding") == "gzip, deflate, br"
+    assert request[2].http_headers.get_header("Accept-Encoding") == "gzip"
+
+
+async def test_a_page_in_an_encoding_that_no_reader_knows_is_archived_unpacked(tmp_path: Path, site: Site) -> None:
+    page, packed = b"<a href=/b>b</a>", brotli.compress(b"<a href=/b>b</a>")
+    site.say("/a", body=packed, content_type="text/html", content_encoding="br")
+    site.say("/gone", 404, packed, content_type="text/html", content_encoding="br")
+    async with crawling(tmp_path) as crawler:
+        assert list(put(await crawler.fetch(lease(site.url("/a"))))) == [site.url("/b")]
+        with pytest.raises(GiveUp):
+            await crawler.fetch(lease(site.url("/gone")))
+    read = [one for one in records(tmp_path) if one[0] == "response"]
+    assert [(url, body) for _, url, _, body in read] == [(site.url("/a"), page), (site.url("/gone"), packed)]
+    for _, _, answer, _ in read:
+        assert answer.http_headers.get_header("content-encoding") is None
+        assert answer.http_headers.get_header("x-archive-orig-content-encoding") == "br"
 
 
 async def test_each_visit_that_has_an_answer_is_archived_however_it_ends(tmp_path: Path, site: Site) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
@@ -23,6 +24,7 @@ from tests.rig.terminal import on_a_terminal
 from tests.rig.waiting import wait_until
 from timeoutq import Queue, sending
 from timeoutq.calls import Kept
+from timeoutq.cli.printing import Sink
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.text import safe
 
@@ -694,3 +696,21 @@ def test_times_are_seconds_in_json_and_iso_elsewhere(say: Say, queue: Queue) -> 
     queue.schedule("a", at=1_900_000_000)
     assert say("list", queue.name, "scheduled", "--json").documents[0]["at"] == 1_900_000_000
     assert say("list", queue.name, "scheduled").lines[0][1] == "2030-03-17T17:46:40.000+00:00"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_many_lines_are_written_in_blocks(monkeypatch: pytest.MonkeyPatch, as_json: bool) -> None:
+    class Output(io.StringIO):
+        flushed = 0
+
+        def flush(self) -> None:
+            self.flushed += 1
+
+    output = Output()
+    monkeypatch.setattr(sys, "stdout", output)
+    Sink(as_json).rows(("task", "at"), ((f"task-{i}", None) for i in range(1234)))
+    assert output.flushed == 3
+    lines = output.getvalue().splitlines()
+    assert (len(lines), lines[0]) == (1234, '{"task": "task-0", "at": null}' if as_json else "task-0\t-")
+    Sink(as_json).rows(("task",), [])
+    assert len(output.getvalue().splitlines()) == 1234

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import os
 import re
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from pathlib import Path
@@ -265,6 +267,79 @@ def test_the_pages_of_an_index_are_put(say: Say, queue: Queue, site: Site) -> No
     assert set(site.accepted) == {"gzip, deflate, br"}
     pages = [page.url.rpartition("/")[2] for page in sitemap(f"{site.at}/index.xml")]
     assert pages == ["1", "2", "3", "4", "5", "6", "7", "8"], "the order of the sitemaps is lost"
+
+
+def test_a_sitemap_is_asked_for_as_it_is_written(say: Say, queue: Queue, site: Site) -> None:
+    def answer(handler: _Handler) -> None:
+        is_known = handler.headers.get("Authorization") == f"Basic {base64.b64encode(b'me:p w').decode()}"
+
+        body = (
+            index("/inner?t=c%20d&amp;s=2", f"{site.at}/inner?t=e&amp;s=3")
+            if handler.path.startswith("/s")
+            else urlset(f"http://h.example{escape(handler.path)}")
+        )
+        handler.send_response(200 if is_known else 401)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body.encode())
+
+    paths = ["/s?t=a%20b&s=1#top", "/inner?t=c%20d&s=2", "/inner?t=e&s=3"]
+    site.answers = dict.fromkeys((path.partition("#")[0] for path in paths), answer)
+    address = site.at.replace("//", "//me:p%20w@")
+    done = say("put", queue.name, "--sitemap", f"{address}{paths[0]}")
+    assert (done.code, done.facts, done.err) == (0, {"added": "2"}, "")
+    assert site.asked == [path.partition("#")[0] for path in paths]
+    site.put("/bad.xml", "oh", 503)
+    assert "me:" not in say("put", queue.name, "--sitemap", f"{address}/bad.xml").err, "a password is shown"
+
+
+def test_the_password_of_a_sitemap_is_for_its_own_site(site: Site) -> None:
+    with Site() as other:
+        threading.Thread(target=other.serve_forever, args=(0.05,)).start()
+        told: list[str | None] = []
+
+        def answer(handler: _Handler) -> None:
+            told.append(handler.headers.get("Authorization"))
+            handler.send_response(404)
+            handler.end_headers()
+
+        other.answers["/s.xml"] = answer
+        site.put("/index.xml", index(f"{other.at}/s.xml"))
+        list(sitemap(site.at.replace("//", "//me:pw@") + "/index.xml", refused=lambda *_: None))
+        other.shutdown()
+    assert told == [None]
+
+
+def test_an_entry_on_the_web_without_an_address_is_refused(say: Say, queue: Queue, site: Site) -> None:
+    inner = site.put("/inner.xml", f"<urlset>\n<url><loc/></url>\n<url/>\n<url><loc>{site.at}/a</loc></url></urlset>")
+    root = site.put("/index.xml", f"<sitemapindex>\n<sitemap/>\n<sitemap><loc>{inner}</loc></sitemap></sitemapindex>")
+    done = say("put", queue.name, "--sitemap", root)
+    assert (done.code, done.facts) == (2, {"added": "1", "refused": "3"})
+    assert done.err.splitlines()[:-1] == [
+        f"timeoutq: {root}, line 2: '' is refused: it is empty",
+        f"timeoutq: {inner}, line 2: '' is refused: it is empty",
+        f"timeoutq: {inner}, line 3: '' is refused: it is empty",
+    ]
+    assert members(queue) == {f"{site.at}/a"}
+
+
+def test_a_text_on_the_web_names_full_urls_only(say: Say, queue: Queue, site: Site) -> None:
+    lines = ("http://h.example/1", "Some words", "www.example.com/page", "/2", "http://h.example/3")
+    root = site.put("/sitemap.txt", "\n".join(lines))
+    page = site.put("/sitemap.xml", urlset("www.example.com/page", "/4"))
+    done = say("put", queue.name, "--sitemap", root, "--sitemap", page)
+    assert (done.code, done.facts) == (2, {"added": "3", "refused": "4"})
+    for place in (f"{root}, line 2: 'Some words'", f"{root}, line 3: 'www.example.com/page'", f"{root}, line 4: '/2'"):
+        assert f"timeoutq: {place} is refused: it has no scheme" in done.err
+    assert f"{page}, line 3: 'www.example.com/page' is refused: it has no scheme: write https://www" in done.err
+    assert members(queue) == {"http://h.example/1", "http://h.example/3", f"{site.at}/4"}
+
+
+def test_a_sitemap_within_a_sitemap_is_refused_with_its_line(say: Say, queue: Queue, site: Site) -> None:
+    root = site.put("/s.xml", "<urlset>\n<urlset><url><loc>http://h.example/1</loc></url></urlset></urlset>")
+    done = say("put", queue.name, "--sitemap", root)
+    assert done.code == 2
+    assert f"sitemap '{root}': line 2 has <urlset> inside <urlset>" in done.err
 
 
 def test_what_a_sitemap_says_of_a_page_can_be_its_payload(say: Say, queue: Queue, tmp_path: Path) -> None:

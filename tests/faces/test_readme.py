@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from timeoutq.cli import app
@@ -60,7 +61,15 @@ class Site(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def test_the_first_crawl_finds_every_page() -> None:
+def test_the_first_crawl_finds_every_page_with_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    clients: list[httpx.AsyncClient] = []
+
+    class Client(httpx.AsyncClient):
+        def __init__(self, **given: Any) -> None:
+            super().__init__(**given)
+            clients.append(self)
+
+    monkeypatch.setattr(httpx, "AsyncClient", Client)
     [code] = [example for example in EXAMPLES if "async def fetch" in example and "SITE" in example]
     with ThreadingHTTPServer(("127.0.0.1", 0), Site) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -69,9 +78,11 @@ def test_the_first_crawl_finds_every_page() -> None:
         exec(code.replace("https://example.com/", f"{base}/"), names)
         with fake_queue() as queue:
             queue.put(f"{base}/")
-            ran = run(names["fetch"], queue)
+            ran = run(names["fetch"], queue, lifespan=names.get("client"))
         server.shutdown()
     assert ran.states == {**{base + path: "done" for path in SITE}, f"{base}/gone": "failed"}
+    assert [client.is_closed for client in clients] == [True]
+    assert "timeoutq worker crawl mycrawl:fetch --lifespan mycrawl:client" in README
 
 
 def test_every_link_inside_it_leads_to_a_heading() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Annotated, Any
 
 import msgspec
@@ -66,6 +66,7 @@ class Raises(msgspec.Struct):
         (Odd(), Any, "it returned Odd, which cannot be kept: TypeError: Encoding objects of type Odd is unsupported"),
         (float("nan"), Any, "it returned nan, which cannot be kept: JSON has no NaN and no infinity"),
         ([float("inf")], list[float | None], "cannot be kept: JSON has no NaN"),
+        (datetime(1880, 1, 1, tzinfo=timezone(timedelta(seconds=5025))), Any, "is off by seconds, which JSON does not"),
         ("a" * 262_143, str, "262,145 bytes of JSON; the limit is 262,144"),
         ({}, Raises, "cannot be kept: KeyError: 'nobody'"),
     ],

@@ -9,7 +9,7 @@ import pickle
 import uuid
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NoReturn, TypedDict
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
 Function = Callable[..., Any]
+
+
+@dataclass
+class Visit:
+    at: datetime
 
 
 class Colour(enum.Enum):
@@ -230,6 +235,24 @@ def test_arguments_that_python_would_refuse_are_refused_with_the_same_reason() -
     def by_place(x: int, /) -> None: ...
 
     assert refused(by_place, x=1) == "by_place() takes 'x' as a positional argument only"
+
+
+def test_a_time_of_a_zone_that_counts_seconds_is_refused() -> None:
+    def takes(one: datetime | None = None, many: list[Visit] | None = None) -> None: ...
+
+    lmt = timezone(timedelta(hours=1, minutes=23, seconds=45))
+    odd, even = (
+        datetime(1880, 1, 1, tzinfo=lmt),
+        datetime(1880, 1, 1, tzinfo=timezone(timedelta(hours=-1, minutes=-23))),
+    )
+    for given in ({"one": odd}, {"many": [Visit(even), Visit(odd)]}):
+        (name,) = given
+        said = refused(takes, **given)
+        assert f"cannot take {name!r}: the zone of datetime.datetime(1880, 1, 1, 0, 0, tzinfo=" in said
+        assert "is off by seconds, which JSON does not hold: pass .astimezone(UTC)" in said
+    signature = Signature.of(takes, "takes")
+    sent = signature.encode((), {"one": even, "many": [Visit(odd.astimezone(UTC))]})
+    assert signature.decode(sent.arguments)[1] == {"one": even, "many": [Visit(odd)]}
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), [1, -float("inf")], {"a": (float("nan"),)}])

@@ -108,6 +108,16 @@ def test_lines_before_the_xml_count_in_each_way() -> None:
         entries("\r\r\n\n<urlset>\r<url></urlset>")
 
 
+def test_each_address_of_an_entry_is_given() -> None:
+    entry = "<loc>http://h.example/1</loc>\n<loc>http://h.example/2</loc><x:loc>http://h.example/x</x:loc>"
+    assert entries(f"<urlset><url>{entry}<lastmod>2026</lastmod></url></urlset>") == [
+        Entry("http://h.example/1", 1, data={"lastmod": "2026"}),
+        Entry("http://h.example/2", 2, data={"lastmod": "2026"}),
+    ]
+    assert urls("<urlset><url><x:loc>http://h.example/1</x:loc></url></urlset>") == ["http://h.example/1"]
+    assert [entry.line for entry in entries("<sitemapindex>\n<sitemap/></sitemapindex>")] == [2]
+
+
 def test_an_index_names_sitemaps() -> None:
     assert entries(index("http://h.example/1.xml", "2.xml")) == [
         Entry("http://h.example/1.xml", 1, is_sitemap=True),
@@ -135,7 +145,10 @@ OUTSIDE = '<!DOCTYPE urlset [<!ENTITY a SYSTEM "file:///etc/passwd">]>'
         ("", "it is empty"),
         (" \r\n\t", "it is empty"),
         ("\n" * 5000, "it begins with 512 blanks"),
-        ("<!DOCTYPE html><html><body>Not <b>found</html>", "it is a page of HTML, not a sitemap: its root element is"),
+        ("<!DOCTYPE html><html><body>Not <b>found</html>", "it is a page of HTML, not a sitemap"),
+        ("<!doctype html>\n<html><body>Not <b>found</html>", "it is a page of HTML, not a sitemap"),
+        ('<!-- 404 -->\n<!DOCTYPE HTML PUBLIC "-//W3C//DTD HTML">\n<html>', "it is a page of HTML, not a sitemap"),
+        ("<html><body>Not <b>found</html>", "it is a page of HTML, not a sitemap: its root element is"),
         ("<HTML>", "it is a page of HTML"),
         ('<rss version="2.0"></rss>', "it is a feed: its root element is <rss>, not <urlset> or <sitemapindex>"),
         ("<x><url></url></x>", "it is no sitemap: its root element is <x>"),
@@ -144,6 +157,12 @@ OUTSIDE = '<!DOCTYPE urlset [<!ENTITY a SYSTEM "file:///etc/passwd">]>'
         ('<!DOCTYPE urlset [<!ENTITY % a "x">]><urlset/>', "line 1 declares the entity a"),
         ("<urlset>\n<url></urlset>", "line 2 is not XML as it must be: mismatched tag"),
         ("\n\n<urlset>\n<url></urlset>", "line 4 is not XML as it must be: mismatched tag"),
+        ("<urlset>\n<urlset><url><loc>http://h/</loc></url></urlset></urlset>", "line 2 has <urlset> inside <urlset>"),
+        ("<sitemapindex>\n<urlset><url/></urlset></sitemapindex>", "line 2 has <urlset> inside <sitemapindex>"),
+        ("<urlset>\n<sitemap><loc>http://h/</loc></sitemap></urlset>", "line 2 has <sitemap> inside <urlset>"),
+        ("<urlset>\n<loc>http://h/</loc></urlset>", "line 2 has <loc> inside <urlset>"),
+        ("<s:urlset><s:url>\n<s:url/></s:url></s:urlset>", "line 2 has <url> inside <url>"),
+        (f"<urlset><url>{'<loc>http://h/</loc>' * 1001}", "line 1: an entry has more than 1,000 times <loc>"),
         ("<urlset><url>", "line 1 is not XML as it must be: no element found"),
         ("<urlset>&nbsp;</urlset>", "is not XML as it must be: undefined entity"),
         ("<urlset/><urlset/>", "is not XML as it must be: junk after document element"),
@@ -155,7 +174,7 @@ OUTSIDE = '<!DOCTYPE urlset [<!ENTITY a SYSTEM "file:///etc/passwd">]>'
         ('{"urls": []}', "it is neither XML nor a list of URLs: its first line is '{\"urls\": []}'"),
         ("h.example\nhttp://h.example/", "its first line is 'h.example'"),
         (b"http://h.example/\n" + b"x" * (LONGEST_PIECE + 100_001), f"line 2 has more than {LONGEST_PIECE:,} bytes"),
-        ("<urlset>" + "<url>" * 100, f"line 1: elements nested more than {DEEPEST} deep"),
+        ("<urlset><url>" + "<x>" * 100, f"line 1: elements nested more than {DEEPEST} deep"),
         ("<urlset>" + "".join(f"<a{i}/>" for i in range(1100)), f"line 1: more than {MOST_NAMES:,} different names"),
         ("<urlset>" + "".join(f"<a b{i}=''/>" for i in range(1100)), f"more than {MOST_NAMES:,} different names"),
         ("<urlset>" + "".join(f"<a xmlns:b{i}='x'/>" for i in range(1100)), f"more than {MOST_NAMES:,} different"),
@@ -202,7 +221,7 @@ def feed(reader: Reader, begin: bytes, again: bytes, pieces: int) -> int:
         (b"<urlset><![CDATA[", b"x"),
         (b"<urlset>", b"<url><loc>http://h.example/</loc></url>"),
         (b"<urlset>", b"<url a='b'/>"),
-        (b"<urlset><url>", b"<loc>x</loc><lastmod>y</lastmod>"),
+        (b"<urlset><url>", b"<a>x</a><lastmod>y</lastmod>"),
         (b"<urlset>", b"<!-- x --><?x y?>"),
         (b"http://h/", b"\nhttp://h/"),
     ],

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import fakeredis
@@ -13,7 +14,9 @@ import pytest
 
 from tests.core.test_clock_steps import step_back
 from timeoutq import InvalidInput, Politeness, Schedule, State, Task, flows, transfer
-from timeoutq.schedules.cron import BadTiming
+from timeoutq.functions import App, scheduling
+from timeoutq.schedules import ticks
+from timeoutq.schedules.cron import BadTiming, cron
 from timeoutq.testing import Clock, fake_queue, fake_sharded_queue, run
 from timeoutq.testing.fake import FakeShardedQueue
 from timeoutq.watch import divided, doctor
@@ -338,6 +341,60 @@ def test_new_code_changes_its_schedule_and_not_what_a_person_has_set(queue: Any)
     assert (queue.schedules.get("b").timing["every"], queue.schedules.get("b").source) == (30, "set")
 
 
+def test_a_schedule_whose_time_was_deleted_from_the_code_stops_soon(queue: Any) -> None:
+    app = App(queue.name)
+
+    @app.task
+    def report() -> None: ...
+
+    @app.task(every=60)
+    def other() -> None: ...
+
+    queue.schedules.declare(Schedule("report", every=60), Schedule("other", every=60), Schedule("foreign", every=60))
+    queue.schedules.set("mine", every=60)
+    declare = scheduling.declaring(app, queue.name, queue.flows)
+    assert declare is not None
+    for minute in range(6):
+        later(queue, 60)
+        if minute < 2:
+            queue.schedules.declare(Schedule("report", every=60))  # an old worker, which still knows the time
+        queue.run(declare())
+    assert {one.name: one.state for one in queue.schedules.each()} == {
+        "report": "undeclared", "other": "running", "foreign": "running", "mine": "running"
+    }  # fmt: skip
+    assert 2 <= queue.schedules.get("report").put + queue.schedules.get("report").skipped <= 5
+    queue.schedules.declare(Schedule("report", every=60))
+    assert queue.schedules.get("report").state == "running", "an old worker is back"
+
+
+@pytest.mark.parametrize("other", [90, *(pytest.param(n, marks=pytest.mark.breaking) for n in (80, 7 * 24 * HOUR))])
+def test_two_programs_that_declare_a_schedule_with_another_every_do_not_stop_it(queue: Any, other: int) -> None:
+    programs = [
+        Schedule("news", every=80, overlap=True, times=1000),
+        Schedule("news", every=other, overlap=True, times=1000),
+    ]
+    for second in range(0, HOUR, 5):
+        if second % 30 == 0:
+            queue.schedules.declare(programs[second // 30 % 2])
+        queue.clock.advance(5)
+        queue.schedules.tick()
+    found = sorted(int(task.partition("@")[2]) for task in todos(queue))
+    assert 36 <= len(found) <= 45
+    assert min(later - earlier for earlier, later in pairwise(found)) >= 79_999, "a timer ticks too early"
+    assert queue.schedules.get("news").put == len(found)
+
+
+def test_a_timer_that_code_makes_shorter_ticks_when_the_new_time_has_passed_since_its_last_tick(queue: Any) -> None:
+    queue.schedules.declare(Schedule("news", every=1800))
+    assert later(queue, 1800) == 1
+    queue.clock.advance(600)
+    queue.schedules.declare(Schedule("news", every=900))
+    assert queue.schedules.get("news").next == queue.clock.now + 300
+    queue.schedules.declare(Schedule("news", every=60, missed="none", overlap=True))
+    assert queue.schedules.tick() == 1
+    assert queue.schedules.get("news").next == queue.clock.now + 60
+
+
 def test_a_moved_schedule_of_code_is_cancelled_to_give_it_back_to_the_code(queue: Any) -> None:
     queue.schedules.declare(Schedule("a", cron="0 9 * * *"))
     queue.schedules.move("a", every=30)
@@ -519,6 +576,24 @@ def test_ticks_on_the_days_on_which_a_zone_changes_its_clock(day: str, line: str
                 met.append(datetime.fromtimestamp(moment, zone).strftime("%H:%M"))
                 queue.ack(lease)
         assert met == local
+
+
+@pytest.mark.parametrize("other", ["Etc/GMT+7", "Etc/GMT+9"])
+@pytest.mark.parametrize(("missed", "late", "put"), [("last", 5, 1), ("all", 5, 1), ("none", 5, 1), ("none", 600, 0)])
+def test_a_tick_that_other_data_of_time_zones_do_not_know_is_put_or_counted(
+    queue: Any, monkeypatch: pytest.MonkeyPatch, other: str, missed: str, late: int, put: int
+) -> None:
+    queue.schedules.set("daily", cron="0 9 * * *", tz="Etc/GMT+8", missed=missed, overlap=True)
+    tick = queue.schedules.get("daily").next
+    monkeypatch.setattr(ticks, "cron", lambda line, _: cron(line, other))  # the data of another machine
+    assert later(queue, tick - queue.clock.now + late) == put
+    assert todos(queue) == [f"daily@{round(tick * 1000)}"] * put
+    found = queue.schedules.get("daily")
+    assert (found.put, found.missed_ticks) == (put, 1 - put)
+    queue.schedules.pause("daily")
+    monkeypatch.undo()
+    queue.clock.advance(found.next - queue.clock.now)
+    assert queue.schedules.resume("daily").skipped == 1, "a tick of a pause is counted, too"
 
 
 def test_bad_timing_is_an_error_of_the_caller(queue: Any) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -21,6 +22,10 @@ from timeoutq.text import safe
 
 if TYPE_CHECKING:
     from timeoutq.model import Outcome, Progress, TaskInfo
+
+
+LINES_AT_ONCE = 500
+"""How many lines are written with one call."""
 
 
 class Sink:
@@ -36,8 +41,7 @@ class Sink:
     def rows(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
         """Print rows of text that may be hostile."""
         if self.as_json:
-            for row in rows:
-                self.document(dict(zip(columns, row, strict=True)))
+            _say(json.dumps(plain(dict(zip(columns, row, strict=True)))) for row in rows)
         elif sys.stdout.isatty():
             from rich.console import Console
             from rich.table import Table
@@ -48,8 +52,14 @@ class Sink:
                 table.add_row(*(Text(safe(_cell(value))) for value in row))
             Console(highlight=False).print(table)
         else:
-            for row in rows:
-                typer.echo("\t".join(safe(_cell(value)) for value in row))
+            _say("\t".join(safe(_cell(value)) for value in row) for row in rows)
+
+
+def _say(lines: Iterable[str]) -> None:
+    """Write lines in blocks: each write costs a call of the system, and a list can have millions of lines."""
+    lines = iter(lines)
+    while block := list(islice(lines, LINES_AT_ONCE)):
+        typer.echo("\n".join(block))
 
 
 def _cell(value: Any) -> str:

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import datetime, time, timedelta
 from typing import Any, cast
 
 import msgspec
@@ -15,6 +17,9 @@ from msgspec import inspect as spec
 from timeoutq.arguments import shown
 
 NO_NUMBER = "JSON has no NaN and no infinity"
+
+_OFFSET = re.compile(rb"[+-][0-9]{2}:[0-9]{2}\"")
+_MINUTE = timedelta(minutes=1)
 
 Check = Callable[[object], str | None]
 """Says what is wrong with a value, or None."""
@@ -148,6 +153,31 @@ def plain(value: object) -> str | None:
 
 def _wrong_key(key: object) -> str | None:
     return None if type(key) is str else f"the key {shown(key)} would arrive as a text"
+
+
+def inexact(value: object, data: bytes) -> str | None:
+    """Say which time in a value arrives as another one in `data`, its JSON: one of a zone that counts seconds.
+
+    Most zones did so a century ago; JSON has minutes, and msgspec rounds.
+    """
+    if not _OFFSET.search(data):
+        return None
+    built = msgspec.to_builtins(value, builtin_types=(datetime, time), str_keys=True, enc_hook=lambda _: None)
+    found = next((one for one in _times(built) if (one.utcoffset() or _MINUTE) % _MINUTE), None)
+    if found is None:
+        return None
+    return f"the zone of {shown(found, 200)} is off by seconds, which JSON does not hold: pass .astimezone(UTC)"
+
+
+def _times(value: object) -> Iterator[datetime | time]:
+    if isinstance(value, datetime | time):
+        yield value
+    elif isinstance(value, dict):
+        for one in cast("dict[str, object]", value).values():
+            yield from _times(one)
+    elif isinstance(value, list | tuple):
+        for one in cast("list[object]", value):
+            yield from _times(one)
 
 
 def is_endless(value: object) -> bool:

@@ -54,6 +54,8 @@ def encode(value: object, returns: Any) -> bytes:
         raise BadResult(f"it returned {shown(value)}, which cannot be kept: {_wrong(error)}") from error
     if b"null" in data and kinds.is_endless(value):
         raise BadResult(f"it returned {shown(value)}, which cannot be kept: {kinds.NO_NUMBER}")
+    if (wrong := kinds.inexact(value, data)) is not None:
+        raise BadResult(f"it returned {shown(value)}, which cannot be kept: {wrong}")
     if len(data) > MOST:
         raise BadResult(
             f"it returned {len(data):,} bytes of JSON; the limit is {MOST:,}: store the data elsewhere and return its "

@@ -103,7 +103,8 @@ def declared(app: Program, queue: str) -> list[Schedule]:
 async def declare(app: Program, queue: AnyAsyncQueue) -> None:
     """Declare the schedules of a queue's functions, and before that the limits of their calls.
 
-    Workers do so at their start, and again each minute. One that nobody declares for an hour is paused.
+    Workers do so at their start, and again each minute. One that nobody declares for an hour is paused; one whose
+    function is here, without a time, after three minutes.
     Raises what `AsyncQueue.schedules.declare` raises, and `InvalidInput` if the queue keeps no limits: then the
     schedules of functions without a limit have been declared.
     """
@@ -113,11 +114,18 @@ async def declare(app: Program, queue: AnyAsyncQueue) -> None:
 
 
 def declaring(app: Program, queue: str, flows: HasSchedules) -> Callable[[], Flow[None]] | None:
-    """Give what declares the schedules of a queue's functions, as often as it is called; None if there are none."""
+    """Give what declares the schedules of a queue's functions, as often as it is called; None if it has no functions.
+
+    A schedule that bears the name of a function whose code says no time any more is paused.
+    """
     found = declared(app, queue)
     wanted = {name: one.settings.limit for name, one in app.functions.items() if one.settings.limit is not None}
     free = [one for one in found if one.name not in wanted]
     kept = [one for one in found if one.name in wanted]
+
+    untimed = [
+        name for name, one in app.functions.items() if one.settings.queue == queue and one.settings.timed is None
+    ]
 
     def declare_all() -> Flow[None]:
         if free:
@@ -126,8 +134,10 @@ def declaring(app: Program, queue: str, flows: HasSchedules) -> Callable[[], Flo
             groups = {one.task.group: wanted[one.name] for one in kept if isinstance(one.task, Task)}
             yield from limits.declare(queue, flows, {group: one for group, one in groups.items() if group is not None})
             yield from flows.schedules.declare(kept)
+        if untimed:
+            yield from flows.schedules.leave(untimed)
 
-    return declare_all if found else None
+    return declare_all if found or untimed else None
 
 
 class AppSchedules:

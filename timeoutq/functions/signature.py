@@ -249,6 +249,10 @@ class Signature:
             if wrong is not None:
                 cure = "annotate the parameter, or pass None, bool, int, float, str, list or dict"
                 self._raise(name, f"{self.name}() cannot take {name!r}: {wrong}; {cure}")
+        for name in bound:
+            wrong = kinds.inexact(getattr(struct, self._fields[name]), data)
+            if wrong is not None:
+                self._raise(name, f"{self.name}() cannot take {name!r}: {wrong}")
         if b"null" in data:
             for name in bound:
                 if kinds.is_endless(getattr(struct, self._fields[name])):

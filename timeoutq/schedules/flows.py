@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from timeoutq.schedules.ticking import Ticked
     from timeoutq.schedules.timing import Timing
 
+DECLARED_MS = 180_000
+"""Code that runs declares its schedules each minute: after this time, it does not any more."""
 TRIES = 20
 """How often a change is tried again when somebody else has changed the schedule meanwhile."""
 
@@ -122,8 +124,8 @@ def defined(schedule: Schedule) -> tuple[bytes, Definition]:
 def write(talk: Talk, name: bytes, wanted: Definition, source: Source) -> Flow[Stored]:
     """Set a schedule, or declare one of code; give what is stored then.
 
-    The same timing as before moves no tick; before another one, what is due by the old one is put, or counted. What a
-    person has set, code does not change.
+    The same timing as before moves no tick; before another one, what is due by the old one is put, or counted. If code
+    declares another `every`, the timer goes on. What a person has set, code does not change.
     """
     for _ in range(TRIES):
         now_ms, before = yield from read(talk, name)
@@ -160,15 +162,21 @@ def _fitted(
             old = Timing.read(definition.timing)
         except InvalidInput:
             old = None  # a definition that cannot be read is replaced
-    timing = Timing.read(wanted.timing).anchored(now_ms, old)
+    asked, after_ms, goes_on = Timing.read(wanted.timing), now_ms, False
+    timing = asked.anchored(now_ms, old)
+    if source == "code" and before is not None and before.state == "running" and old is not None and old.every_ms:
+        timing = asked.continuing(now_ms, old, before.last_ms)
+        if asked.every_ms and asked.start_ms is None and timing.start_ms is not None:
+            after_ms, goes_on = max(timing.start_ms, now_ms - 1), asked.times == old.times
     definition = replace(wanted, timing=timing.text(), declared_ms=now_ms, over_code=over_code)
     if before is not None and old is not None and old.text() == timing.text() and not anew:
         state = "r" if before.state == "undeclared" else LETTERS[before.state]
         return definition, state, before.next_ms, False
-    found = next_after(timing, now_ms)
+    found = next_after(timing, after_ms)
     if found is None:
         raise InvalidInput(f"schedule {shown(str(timing))} would never tick: its until= is over")
-    return definition, "p" if before is not None and before.state == "paused" else "r", found, before is not None
+    state = "p" if before is not None and before.state == "paused" else "r"
+    return definition, state, found, before is not None and not goes_on
 
 
 def read(talk: Talk, name: bytes) -> Flow[tuple[int, Stored | None]]:
@@ -230,7 +238,7 @@ def _settled(talk: Talk, name: bytes, before: Stored | None, now_ms: int) -> Flo
 
 def _left_out(before: Stored | None, now_ms: int) -> int:
     # how many ticks came while a schedule was paused
-    from timeoutq.schedules.ticks import count
+    from timeoutq.schedules.ticks import count, is_tick
     from timeoutq.schedules.timing import Timing
 
     if before is None or before.state not in ("paused", "undeclared") or not before.next_ms:
@@ -239,7 +247,9 @@ def _left_out(before: Stored | None, now_ms: int) -> int:
         timing = Timing.read(Definition.read(before.text).timing)
     except InvalidInput:
         return 0
-    return count(timing, before.next_ms - 1, now_ms)
+    return count(timing, before.next_ms - 1, now_ms) + (
+        before.next_ms <= now_ms and not is_tick(timing, before.next_ms)
+    )
 
 
 def change(talk: Talk, name: bytes, to: str, when: Timing | None = None) -> Flow[ScheduleInfo]:
@@ -314,7 +324,7 @@ def cancel(talk: Talk, name: bytes) -> Flow[bool]:
         now_ms, before = yield from read(talk, name)
         if before is None:
             return False
-        if before.source == "code" and before.state != "undeclared" and now_ms - before.renewed_ms < 180_000:
+        if before.source == "code" and before.state != "undeclared" and now_ms - before.renewed_ms < DECLARED_MS:
             raise InvalidInput(
                 f"code declares schedule {shown(text(name))}, which would be there again within a minute: pause it, or "
                 "remove it from the code"
@@ -335,6 +345,23 @@ def declare(talk: Talk, wanted: Mapping[bytes, Definition]) -> Flow[None]:
         for name, letter in zip(part, letters, strict=True):
             if letter == "N":
                 yield from write(talk, name, wanted[name], "code")
+
+
+def leave(talk: Talk, names: Sequence[bytes]) -> Flow[None]:
+    """Pause those schedules of code that no code has declared for three minutes. What is due is put before."""
+    for at in range(0, len(names), BATCH):
+        rows = yield from answer(talk, operations.named(talk.operations, *names[at : at + BATCH]), UNCONFIRMED)
+        for one in rows.found:
+            if one.source == "code" and one.state == "running" and rows.now_ms - one.renewed_ms >= DECLARED_MS:
+                yield from _settled(talk, one.name, one, rows.now_ms)
+                now_ms, found = yield from read(talk, one.name)
+                if found is not None and found.rev == one.rev and found.state == "running":
+                    # if somebody else changes it meanwhile, it is looked at again a minute later
+                    unread = _is_due(found, now_ms)
+                    call = operations.write(
+                        talk.operations, talk.nonce(), one.name, found, "u", found.next_ms, unread=unread
+                    )
+                    yield from answer(talk, call)
 
 
 def page(talk: Talk, cursor: str | None, n: int) -> Flow[SchedulePage]:
@@ -437,6 +464,10 @@ class ScheduleFlows:
         """Declare schedules of code."""
         return self._declare(dict(map(defined, schedules)))
 
+    def leave(self, names: Sequence[str]) -> Flow[None]:
+        """Pause the schedules of code that have these names, if no code declares them any more."""
+        return self._leave([name.encode() for name in names])
+
     def move(self, name: str, when: When) -> Flow[ScheduleInfo]:
         """Give a schedule another timing."""
         timing = timing_of(when)
@@ -473,6 +504,9 @@ class ScheduleFlows:
 
     def _declare(self, wanted: Mapping[bytes, Definition]) -> Flow[None]:
         return declare(self.talk, wanted)
+
+    def _leave(self, names: Sequence[bytes]) -> Flow[None]:
+        return leave(self.talk, names)
 
     def _of(self, name: bytes, to: str, when: Timing | None = None) -> Flow[ScheduleInfo]:
         return change(self.talk, name, to, when)

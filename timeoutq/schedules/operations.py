@@ -31,9 +31,9 @@ def due(operations: Operations, n: int) -> Call[Rows]:
     return operations.call("schedules", ["due", n], _rows)
 
 
-def named(operations: Operations, name: bytes) -> Call[Rows]:
-    """Build the call that reads one schedule."""
-    return operations.call("schedules", ["names", 0, name], _rows)
+def named(operations: Operations, *names: bytes) -> Call[Rows]:
+    """Build the call that reads some schedules."""
+    return operations.call("schedules", ["names", 0, *names], _rows)
 
 
 def page(operations: Operations, cursor: str, n: int) -> Call[Rows]:

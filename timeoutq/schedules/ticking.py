@@ -83,7 +83,10 @@ def _due(stored: Stored, now_ms: int) -> tuple[Due, Definition, Timing]:
     definition = Definition.read(stored.text)
     timing = Timing.read(definition.timing)
     missed, _ = lateness(definition.missed)
-    found = due(timing, stored.next_ms - 1, now_ms, missed=missed, grace_ms=definition.grace_ms, put=stored.put)
+    found = due(
+        timing, stored.next_ms - 1, now_ms, missed=missed, grace_ms=definition.grace_ms, put=stored.put,
+        stored_ms=stored.next_ms,
+    )  # fmt: skip
     return found, definition, timing
 
 

@@ -91,13 +91,15 @@ def due(
     missed: Missed = "last",
     grace_ms: int | None = None,
     put: int = 0,
+    stored_ms: int | None = None,
 ) -> Due:
     """Say which ticks to put now.
 
     All ticks up to `last_ms` have been looked at, whether they were put or not; so it may be 1 ms before the stored
     next tick. Of a new schedule it is None, and nothing is due, because a declaration does not put the past. `missed`
     and `grace_ms` are those of `lateness`, and `put` is how many ticks have been put, for `times`. If the clock has
-    gone back to before `last_ms`, nothing is due until it has come past `last_ms` again.
+    gone back to before `last_ms`, nothing is due until it has come past `last_ms` again. `stored_ms` is the next tick
+    as it is stored: it is a tick, also where the data of time zones are other ones than where it was worked out.
     """
     left = MOST if timing.times is None else max(0, timing.times - put)
     if not left:
@@ -107,13 +109,15 @@ def due(
     if missed == "none" and grace_ms is None:
         grace_ms = ON_TIME_MS
     oldest = last_ms if grace_ms is None else max(last_ms, now_ms - grace_ms - 1)
+    foreign = () if stored_ms is None or last_ms >= stored_ms or is_tick(timing, stored_ms) else (stored_ms,)
     if missed == "all":
-        ticks = _all(timing, oldest, now_ms, min(MOST, left))
-        skipped = count(timing, last_ms, oldest)
+        ticks = (*(tick for tick in foreign if tick > oldest), *_all(timing, oldest, now_ms, min(MOST, left)))
+        ticks = ticks[: min(MOST, left)]
+        skipped = count(timing, last_ms, oldest) + sum(tick <= oldest for tick in foreign)
     else:
-        newest = _last(timing, now_ms)
-        ticks = () if newest is None or newest <= oldest else (newest,)
-        skipped = count(timing, last_ms, now_ms) - len(ticks)
+        newest = max((tick for tick in (_last(timing, now_ms), *foreign) if tick is not None), default=oldest)
+        ticks = () if newest <= oldest else (newest,)
+        skipped = count(timing, last_ms, now_ms) + len(foreign) - len(ticks)
     if timing.times is not None and len(ticks) >= left:
         return Due(ticks, None, skipped)
     return Due(ticks, next_after(timing, ticks[-1] if len(ticks) == MOST else now_ms), skipped)
@@ -175,6 +179,11 @@ def count(timing: Timing, after_ms: int, until_ms: int) -> int:
         start = _start(timing)
         return (until_ms - start) // timing.every_ms - (after_ms - start) // timing.every_ms
     return _cron(timing).count(after_ms // 1000, until_ms // 1000)
+
+
+def is_tick(timing: Timing, moment_ms: int) -> bool:
+    """Say whether a moment is a tick, by the data of time zones that are here."""
+    return next_after(timing, moment_ms - 1) == moment_ms
 
 
 def _cron(timing: Timing) -> Cron:

@@ -156,6 +156,18 @@ class Timing:
             return before
         return replace(self, start_ms=now_ms)
 
+    def continuing(self, now_ms: int, before: Timing, last_ms: int) -> Timing:
+        """Give the timing to be stored if code now declares another `every` than `before`.
+
+        The timer goes on: `every` counts from the last tick, or from where it counted before. Else a timer that two
+        programs declare in turn would never tick. What would be late already ticks now.
+        """
+        anchored = self.anchored(now_ms, before)
+        if anchored is before or self.every_ms is None or self.start_ms is not None or before.start_ms is None:
+            return anchored
+        since = min(now_ms, max(before.start_ms, last_ms))
+        return replace(self, start_ms=max(since, now_ms - self.every_ms))
+
     def __str__(self) -> str:
         """Give the timing in a few words: `0 9 * * 1-5 in Europe/Berlin`, `every 90 s, 3 times`."""
         words = f"{self.cron} in {self.tz}" if self.every_ms is None else f"every {self.every_ms / 1000:,g} s"

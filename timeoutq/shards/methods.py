@@ -91,6 +91,9 @@ class ShardedScheduleFlows(ScheduleFlows):
     def _declare(self, wanted: Mapping[bytes, Definition]) -> Flow[None]:
         return scheduling.declare(self._shards, wanted)
 
+    def _leave(self, names: Sequence[bytes]) -> Flow[None]:
+        return scheduling.leave(self._shards, names)
+
     def _of(self, name: bytes, to: str, when: Timing | None = None) -> Flow[ScheduleInfo]:
         return scheduling.home(self._shards, name, lambda talk: schedules.change(talk, name, to, when))
 

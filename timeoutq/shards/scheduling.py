@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from timeoutq import arguments
@@ -48,6 +48,12 @@ def declare(shards: Shards, wanted: Mapping[bytes, Definition]) -> Flow[None]:
     )
     gathering.whole(shards, dict(zip(places, ended, strict=True)))
     yield from shards.confirm(added=True)
+
+
+def leave(shards: Shards, names: Sequence[bytes]) -> Flow[None]:
+    """Pause those schedules of code that no code declares any more, shard by shard."""
+    for shard, chosen in gathering.places_of(map(shards.of_task, names)).items():
+        yield from flows.leave(shards.talks[shard], [names[at] for at in chosen])
 
 
 def restore(shards: Shards, stored: Stored) -> Flow[bool]:

@@ -30,6 +30,9 @@ LONGEST_NAME = 1000
 LONGEST_PIECE = 1024 * 1024
 """How long a tag, a comment or a line may be, bytes: it is held until its end is read."""
 
+MOST_ADDRESSES = 1000
+"""How many addresses an entry may have; by the protocol it has one."""
+
 LONGEST_TEXT = 8192
 """What is kept of the text of an element, characters."""
 
@@ -39,6 +42,9 @@ HEAD = 512
 _ROOTS = {"urlset": "url", "sitemapindex": "sitemap"}
 _BLANKS = b" \t\r\n"
 _LINE_END = re.compile(rb"\r\n?|\n")
+_PLACED = {*_ROOTS, *_ROOTS.values(), "loc"}
+"""Elements that have one place each; at the top of a sitemap, an extension has others."""
+_HTML = re.compile(rb"(?>(?:<!--.*?-->|<\?.*?\?>|\s)*)<!doctype\s+html\b", re.IGNORECASE | re.DOTALL)
 _WRONG_ROOTS = {"html": "it is a page of HTML, not a sitemap", "rss": "it is a feed", "feed": "it is a feed"}
 
 
@@ -52,6 +58,8 @@ class Entry:
     is_sitemap: bool = False
     data: Mapping[str, str | float] = field(default_factory=lambda: MappingProxyType({}))
     """What the sitemap says of the page: `lastmod` and `changefreq` as they are written, `priority` as a number."""
+    may_be_relative: bool = field(default=False, compare=False)
+    """Whether the URL is joined to that of the sitemap."""
 
 
 class Reader:
@@ -89,6 +97,8 @@ class Reader:
         if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, b"<\0", b"\0<")):
             return _Xml()
         bare = head.removeprefix(codecs.BOM_UTF8).lstrip(_BLANKS)
+        if _HTML.match(bare):
+            raise BadSitemap("it is a page of HTML, not a sitemap")
         if bare.startswith(b"<"):
             skipped = head[: len(head) - len(bare)]
             self._head = bare  # some sitemaps have an empty line before the declaration, which XML forbids
@@ -119,10 +129,17 @@ class _Xml:
         self._names: set[str] = set()
         self._found: list[Entry] = []
         self._depth = self._fed = self._line = 0
+        self._path: list[str] = []
+        """The names of the elements that are open, without prefixes."""
+        self._prefix = ""
+        """That of the root element."""
         self._entry = ""
         """The name of the elements that are entries."""
         self._fields: dict[str, str] | None = None
-        """What the entry says that is being read."""
+        """What the entry says that is being read, without its addresses."""
+        self._addresses: list[tuple[bool, int, str]] = []
+        """Of each `<loc>` of the entry, whether it has the prefix of the root, its line, and its text."""
+        self._loc = (False, 0)
         self._field = ""
         self._text: list[str] = []
         self._length = 0
@@ -160,18 +177,22 @@ class _Xml:
         self._depth += 1
         if self._depth > DEEPEST:
             raise BadSitemap(f"line {self._here()}: elements nested more than {DEEPEST} deep")
-        local = name.rpartition(":")[2]
+        prefix, _, local = name.rpartition(":")
         if self._depth == 1:
+            self._prefix = prefix
             if local not in _ROOTS:
                 what = _WRONG_ROOTS.get(local.lower(), "it is no sitemap")
                 raise BadSitemap(f"{what}: its root element is <{local:.40}>, not <urlset> or <sitemapindex>")
             self._entry = _ROOTS[local]
         elif self._depth == 2 and local == self._entry:
-            self._fields, self._line = {}, self._here()
-        elif self._depth == 3 and self._fields is not None and local not in self._fields:
-            self._field, self._text, self._length = local, [], 0
-            if local == "loc":
-                self._line = self._here()
+            self._fields, self._addresses, self._line = {}, [], self._here()
+        elif self._depth == 3 and self._fields is not None and (local == "loc" or local not in _PLACED):
+            if local not in self._fields:
+                self._field, self._text, self._length = local, [], 0
+                self._loc = (prefix == self._prefix, self._here())
+        elif self._depth <= 3 and prefix == self._prefix and local in _PLACED:
+            raise BadSitemap(f"line {self._here()} has <{local}> inside <{self._path[-1]:.40}>")
+        self._path.append(local)
 
     def _remember(self, name: str, attributes: Iterable[str]) -> None:
         """Count the names that the parser remembers."""
@@ -194,6 +215,7 @@ class _Xml:
 
     def _stop(self, name: str) -> None:
         self._depth -= 1
+        self._path.pop()
         if self._fields is None:
             return
         if self._depth == 2 and self._field:
@@ -201,12 +223,25 @@ class _Xml:
                 raise BadSitemap(
                     f"line {self._here()}: <{self._field:.40}> holds more than {LONGEST_TEXT:,} characters"
                 )
-            self._fields[self._field] = "".join(self._text).strip()
+            self._keep("".join(self._text).strip(), self._fields)
             self._field = ""
         elif self._depth == 1:
-            data = _data(self._fields)
-            self._found.append(Entry(self._fields.get("loc", ""), self._line, self._entry == "sitemap", data))
+            data, is_sitemap = _data(self._fields), self._entry == "sitemap"
+            own = [one for one in self._addresses if one[0]]
+            for _, line, url in own or self._addresses[:1] or [(True, self._line, "")]:
+                relative = is_sitemap or url.startswith("/")
+                self._found.append(Entry(url, line, is_sitemap, data, may_be_relative=bool(url) and relative))
             self._fields = None
+
+    def _keep(self, text: str, fields: dict[str, str]) -> None:
+        """Keep a field of an entry."""
+        if self._field != "loc":
+            fields[self._field] = text
+            return
+        if len(self._addresses) == MOST_ADDRESSES:
+            raise BadSitemap(f"line {self._here()}: an entry has more than {MOST_ADDRESSES:,} times <loc>")
+        is_own, line = self._loc
+        self._addresses.append((is_own, line, text))
 
     def _entity(self, name: str, *_: object) -> None:
         raise BadSitemap(f"line {self._here()} declares the entity {name:.40}, as XML bombs do; a sitemap needs none")
@@ -255,7 +290,8 @@ class _Text:
         if self._is_robots:
             name, _, value = text.partition(":")
             if name.strip().lower() == "sitemap":
-                yield Entry(value.partition("#")[0].strip(), self._line, True)
+                url = value.partition("#")[0].strip()
+                yield Entry(url, self._line, True, may_be_relative=bool(url))
             return
         if not self._found and not text.lower().startswith(("http:", "https:")):
             raise BadSitemap(f"it is neither XML nor a list of URLs: its first line is {shown(text, 60)}")

@@ -83,6 +83,24 @@ def normalise(url: str, base: str | None = None) -> str:
         raise BadUrl(f"{shown(url)} is no URL of a page: {refused}", url=url, reason=str(refused)) from None
 
 
+def as_written(url: str, base: str | None = None) -> str:
+    """Give the address under which a URL is asked for: its user and password, path and query as they are written.
+
+    `base` is an address that this function gave; a URL of its site has its user and password. Call this function with
+    what `normalise` takes.
+    """
+    beside = None if base is None else _read(base, None)
+    parts = _read(url, beside)
+    site = _site(parts)
+    user, at, _ = parts.authority.rpartition("@")
+    if not at and beside is not None and (beside.scheme, _site(beside)) == (parts.scheme, site):
+        user, at, _ = beside.authority.rpartition("@")
+    quoted = safe_url_string(f"{parts.scheme}://{site}{parts.path or '/'}?{parts.query}&")
+    path, _, query = quoted.removesuffix("&").partition("?")
+    address = f"{path}?{query}" if query else path
+    return address.replace("://", f"://{user}{at}", 1)
+
+
 class _Refused(Exception):
     """Why a URL has no form."""
 
@@ -146,8 +164,8 @@ def _without_scheme(text: str, target: str) -> str:
 def _formed(parts: _Parts) -> str:
     """Give the one form of a URL that was taken apart."""
     site = f"{parts.scheme}://{_site(parts)}"
-    # what may not stand in a URL becomes escapes of its UTF-8
-    quoted = safe_url_string(f"{site}{parts.path or '/'}?{parts.query}")
+    # what may not stand in a URL becomes escapes of its UTF-8; the & keeps a blank at the end, which stood before a #
+    quoted = safe_url_string(f"{site}{parts.path or '/'}?{parts.query}&")
     path, _, query = quoted[len(site) :].partition("?")
     form = site + _without_dots(_ESCAPE.sub(_escape, path))
     arguments = [_ESCAPE.sub(_escape, one).replace("%20", "+") for one in query.split("&") if one]

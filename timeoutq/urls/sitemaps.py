@@ -19,7 +19,7 @@ from timeoutq.arguments import shown
 from timeoutq.errors import BadSitemap, BadUrl, InvalidInput
 from timeoutq.urls import bodies
 from timeoutq.urls.entries import Entry, Reader
-from timeoutq.urls.normal import normalise
+from timeoutq.urls.normal import as_written, normalise
 
 if TYPE_CHECKING:
     from timeoutq.urls.fetching import Transport
@@ -106,7 +106,8 @@ class _Walk:
         self._refused = refused
         self._transport = transport
         self._until = time.monotonic() + limits.total_seconds
-        self._seen: set[str] = set()
+        self._seen: dict[str, str] = {}
+        """The address under which each sitemap is asked for, by its one form."""
         self._pages = 0
 
     def pages(self, source: str) -> Iterator[Page]:
@@ -119,7 +120,7 @@ class _Walk:
                 for entry in self._entries(chain[-1]):
                     where = f"{chain[-1]}, line {entry.line}"
                     if entry.is_sitemap:
-                        named += self._further(chain, entry.url, where)
+                        named += self._further(chain, entry, where)
                     else:
                         yield from self._page(chain[-1], entry, where)
             except BadSitemap as error:
@@ -132,11 +133,11 @@ class _Walk:
     def _first(self, source: str) -> str:
         if _WEB.match(source):
             found = normalise(source)
+            self._seen[found] = as_written(source)
         elif _SCHEME.match(source):
             raise BadSitemap(f"sitemap {shown(source)}: give a URL on http or https, or a file")
         else:
-            found = source
-        self._seen.add(found)
+            found = self._seen[source] = source
         return found
 
     def _page(self, sitemap: str, entry: Entry, where: str) -> Iterator[Page]:
@@ -144,16 +145,17 @@ class _Walk:
         if self._pages > self._limits.pages:
             raise _TooMuch(f"with it, there are more than {self._limits.pages:,} URLs")
         try:
-            yield Page(normalise(entry.url, _base(sitemap)), where, entry.data)
+            yield Page(normalise(entry.url, _base(sitemap, entry)), where, entry.data)
         except BadUrl as bad:
             if self._refused is None:
                 raise
             self._refused(where, bad)
 
-    def _further(self, chain: tuple[str, ...], url: str, where: str) -> list[tuple[str, ...]]:
+    def _further(self, chain: tuple[str, ...], entry: Entry, where: str) -> list[tuple[str, ...]]:
         """Judge a sitemap that another names: give the way there, or nothing if it need not or cannot be read."""
+        base = _base(chain[-1], entry)
         try:
-            found = normalise(url, _base(chain[-1]))
+            found = normalise(entry.url, base)
             if found in chain:
                 raise BadSitemap(f"sitemap {shown(found, 300)} names itself again: a loop")
             if len(chain) > self._limits.depth:
@@ -167,7 +169,7 @@ class _Walk:
             return []
         if len(self._seen) >= self._limits.sitemaps:
             raise _TooMuch(f"with it, there are more than {self._limits.sitemaps:,} sitemaps")
-        self._seen.add(found)
+        self._seen[found] = as_written(entry.url, self._seen[chain[-1]] if base else None)
         return [(*chain, found)]
 
     def _entries(self, name: str) -> Iterator[Entry]:
@@ -189,7 +191,7 @@ class _Walk:
             from timeoutq.urls.fetching import fetch
 
             _see_that_no_loop_runs(name)
-            return fetch(name, seconds, self._limits.sent, self._limits.unpacked, self._transport)
+            return fetch(self._seen[name], seconds, self._limits.sent, self._limits.unpacked, self._transport)
         try:
             return Path(name).open("rb")
         except OSError as error:
@@ -214,8 +216,8 @@ def _see_that_no_loop_runs(name: str) -> None:
         )
 
 
-def _base(sitemap: str) -> str | None:
-    return sitemap if _WEB.match(sitemap) else None
+def _base(sitemap: str, entry: Entry) -> str | None:
+    return sitemap if entry.may_be_relative and _WEB.match(sitemap) else None
 
 
 def _is_robots(name: str) -> bool:
