@@ -115,6 +115,14 @@ class AckAfter:
     ack: Ack
 
 
+class Hopeless(Exception):  # no name with Error: it only carries one
+    """Carries the error of what a handler gave after its work: no repeat mends it, so the task is given up at once."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class Place(Protocol):
     """One queue of a worker, for a handler that `Serves`."""
 

@@ -24,14 +24,14 @@ from timeoutq.functions import limits, outcomes
 from timeoutq.functions.batching import CallsBefore
 from timeoutq.functions.context import CallNext, Context, Middleware
 from timeoutq.functions.envelope import NO_OPTIONS, Secrets
-from timeoutq.functions.errors import MAY_FIT_LATER, BadArguments, Forged, UnknownFunction, UnknownSecret
+from timeoutq.functions.errors import MAY_FIT_LATER, BadArguments, BadResult, Forged, UnknownFunction, UnknownSecret
 from timeoutq.functions.noting import Noting
 from timeoutq.functions.options import Limit
 from timeoutq.functions.sender import Posted, Sender
 from timeoutq.functions.task import Opened, TaskFunction
 from timeoutq.functions.threads import Threads
 from timeoutq.functions.tracing import traced
-from timeoutq.handlers import LEAVES_NO_ID, RESULTS, AckAfter, Lifespan, Place, Result, Serves, Unrun, Verdict
+from timeoutq.handlers import LEAVES_NO_ID, RESULTS, AckAfter, Hopeless, Lifespan, Place, Result, Serves, Unrun, Verdict
 from timeoutq.model import Ack, Lease, Task, raw
 from timeoutq.retry import GiveUp, RetryPolicy
 from timeoutq.text import safe
@@ -239,7 +239,7 @@ class _Bench:
         if isinstance(value, RESULTS):
             return value
         keeps_id, seconds = opened.keep_id, opened.keep_result
-        data = outcomes.encode(value, opened.definition.returns) if seconds or opened.then else None
+        data = self._encoded(opened, value) if seconds or opened.then else None
         call = self._following(lease, opened, data) if opened.then and data is not None else None
         kept = data if seconds and (value is not None or opened.keep_none) else None
         ack = Ack(result=kept, keep_result=seconds if kept is not None else None, keep_id=keeps_id)
@@ -251,6 +251,12 @@ class _Bench:
             if not self._lacks(self._queue, call.group, call.limit):
                 return ack
         return AckAfter(partial(self._before_ack, call, task), ack)
+
+    def _encoded(self, opened: Opened, value: Any) -> bytes:
+        try:
+            return outcomes.encode(value, opened.definition.returns)
+        except BadResult as error:
+            raise Hopeless(error) from error
 
     def _following(self, lease: Lease, opened: Opened, data: bytes) -> Posted | None:
         """Give the call that follows. If this call runs again, what follows has the same id, so it is there once."""
