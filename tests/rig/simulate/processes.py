@@ -16,12 +16,12 @@ from tests.rig.simulate.clock import Owner, VirtualLoop, owner_of
 from tests.rig.simulate.machine import SimulatedMachine
 from tests.rig.simulate.network import Network
 from tests.rig.simulate.plan import Plan
-from timeoutq import AsyncQueue, Lease, exit_codes, flows, sending
+from timeoutq import AsyncQueue, exit_codes, flows, sending
 from timeoutq.division import Division
 from timeoutq.endings import Order, Told
 from timeoutq.errors import TimeoutqError
 from timeoutq.heartbeat import Heartbeat
-from timeoutq.ledger import SharedLedger
+from timeoutq.ledger import Left, SharedLedger
 from timeoutq.process import TOLD
 from timeoutq.roster import Roster
 from timeoutq.worker import Worker
@@ -289,20 +289,19 @@ class Supervisor:
     async def _report(self, child: Process, *, blame: bool) -> None:
         found = {name: child.ledger.read(lane) for lane, name in enumerate(child.queues)}
         child.ledger.close()
-        for name, (started, held) in found.items():
-            if started or held:
-                await self._report_on(name, child, started, held, blame=blame)
+        for name, left in found.items():
+            if any(left):
+                await self._report_on(name, child, left, blame=blame)
 
-    async def _report_on(
-        self, name: str, child: Process, started: list[Lease], held: list[Lease], *, blame: bool
-    ) -> None:
+    async def _report_on(self, name: str, child: Process, left: Left, *, blame: bool) -> None:
+        started, ended, held = left
         queue = self._world.open(f"sim:1:{child.pid:08x}", name)
         try:
             back = held if blame else started + held
             if back:
                 await queue.release(back)
-            if blame and started:
-                calls = queue.operations.crash(started, "its worker process died while it ran")
+            if gone := ended + started * blame:
+                calls = queue.operations.crash(gone, "its worker process died while it ran")
                 await queue.run(sending.answers(queue.talk, calls))
             await queue.run(sending.answer(queue.talk, queue.operations.beat(child.worker_name, None)))
         except TimeoutqError as error:
