@@ -395,9 +395,10 @@ class App(Hires):
 
         With `on="done"` all calls must return; if one fails, `then` fails too, and says how many have failed. `then`
         finds what the calls have returned in `ctx.batch.results()`. The calls and `then` go to one queue, which must
-        not lie in several shards. A process that is killed while it puts the calls may put them again with the same
-        `name`: calls that have a `key` or an id join once; the others are put twice. The batch is kept for `keep`
-        seconds after its end. Raises `InvalidInput`, `CallTooLarge`, and what `Queue.put` raises.
+        not lie in several shards. Whoever puts the same calls again with the same `name`, such as a process that was
+        killed meanwhile, has the same batch: what is in it already is not put again. Several calls with one `key` are
+        one task, whose result stands for each of them. The batch is kept for `keep` seconds after its end. Raises
+        `InvalidInput`, `CallTooLarge`, and what `Queue.put` raises.
         """
         sender, found = self._puts_batches(), self._batch(many, then, on, keep, name)
         return _batched(sender, found, sender.batch(found))
@@ -538,7 +539,7 @@ def _several(many: Iterable[Call[Any]]) -> list[Call[Any]]:
     return list(many)
 
 
-def _batched(sender: Sender, found: PostedBatch, answers: Sequence[Answer]) -> Batched[Any]:
+def _batched(sender: Sender, found: PostedBatch, answers: Sequence[Answer | None]) -> Batched[Any]:
     results = [sender.result(call.answers, answer) for call, answer in zip(found.calls, answers, strict=True)]
     then = None if found.then is None else sender.result(found.then.answers)
     return Batched(found.name, found.queue, results, then)

@@ -164,20 +164,24 @@ def id_of(call: Call[Any]) -> tuple[bytes, bool]:
 
 
 def posted(
-    call: Call[Any], secrets: Secrets, batch: str | None = None, *, ticks: bool = False, is_now: bool = True
+    call: Call[Any],
+    secrets: Secrets,
+    travels: Options | None = None,
+    *,
+    place: tuple[str, int] | None = None,
+    is_now: bool = True,
 ) -> Posted:
-    """Decide everything about a call that is put now: the callback of `batch`, or what a schedule puts at its `ticks`.
+    """Decide everything about a call that is put now. `travels` are the options that go along, None: those chosen.
 
+    `place` is the name of a batch and the place of the call there, which make its id if nobody has chosen one.
     What a schedule puts is not put now (`is_now=False`), and is no part of a trace. Raises `CallTooLarge`.
     """
     chosen, settings = call.chosen, call.settings
     id, is_named = id_of(call)
+    if place is not None and not is_named:
+        id = ids.in_batch(call.function, *place, call.arguments).encode()
     queue = chosen.queue or settings.queue
-    travels = travelling(chosen)
-    if batch is not None:
-        travels = msgspec.structs.replace(travels, batch=batch)
-    if ticks:
-        travels = msgspec.structs.replace(travels, ticks=True)
+    travels = travelling(chosen) if travels is None else travels
     then = [one.step for one in call.following] if call.following else ()
     trace = tracing.made(call.function, queue, id) if is_now else None
     letter = Letter(call.function, call.arguments, travels, then, trace=trace)

@@ -18,7 +18,7 @@ import msgspec
 
 from timeoutq.arguments import MAX_ID, shown
 from timeoutq.functions.errors import BadFunction
-from timeoutq.functions.signature import Signature, canonical
+from timeoutq.functions.signature import Arguments, Signature, canonical
 from timeoutq.model import text
 
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -58,6 +58,12 @@ def random_id(function: str) -> str:
         except IndexError:  # nothing is ready, or another thread was quicker
             signs = secrets.token_bytes(SIGNS * 64).translate(_SIGNS).decode()
             _READY.extend(signs[at : at + SIGNS] for at in range(0, len(signs), SIGNS))
+
+
+def in_batch(function: str, batch: str, place: int, arguments: Arguments) -> str:
+    """Give the id of a call of a batch that somebody has named: whoever puts the batch again puts the same calls."""
+    said = b"".join(b"%d:%s" % (len(one), one) for one in (batch.encode(), b"%d" % place, *arguments))
+    return f"{function}:{hashlib.sha256(said).hexdigest()[:20]}"
 
 
 def shortened(id: str) -> str:

@@ -153,7 +153,8 @@ class _Bench:
 
     def _context(self, lease: Lease, opened: Opened, line: Noting) -> Context[Any]:
         name = opened.definition.signature.name
-        batch = None if opened.options.batch is None else CallsBefore(opened.options.batch, self._place.queue)
+        options = opened.options
+        batch = None if options.batch is None else CallsBefore(options.batch, self._place.queue, options.order)
         return Context(name, lease.task, lease.attempt, lease.fence, self._place.state, opened.tick, batch, line)
 
     async def _within_runtime(self, lease: Lease, opened: Opened) -> Any:
