@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -151,6 +153,18 @@ def test_the_command_says_what_is_wrong_with_an_app(run: Processes, words: tuple
     worker = run.start("worker", *words, COLUMNS="300")
     assert worker.wait(30) in (2, 1, 64), run.log(worker)
     assert said in run.log(worker)
+
+
+def test_a_kill_of_the_process_that_asks_an_app_for_its_queues_is_no_wrong_usage(
+    run: Processes, tmp_path: Path
+) -> None:
+    """The code 1 has systemd start the worker again, and the code 2 does not."""
+    (tmp_path / "killed.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    worker = run.start(
+        "worker", "--app", "killed:app", PYTHONPATH=os.pathsep.join([str(tmp_path), *sys.path]), COLUMNS="300"
+    )
+    assert worker.wait(30) == 1
+    assert "the process that imported the app 'killed:app' was killed by signal 9" in run.log(worker)
 
 
 async def test_middleware_is_around_each_call_the_first_outermost(app: App, jobs: AsyncQueue) -> None:

@@ -526,7 +526,10 @@ class App(Hires):
         payload = seal(letter, target, own, self.secrets)
         answers = calls.answers(target, own, function.settings, step.options.keep_result, function.returns)
         limit = function.settings.limit
-        return Posted(target, own, payload, None, None, None, "active", group, answers, limit)
+        chosen = step.options.unique or function.settings.unique
+        # otherwise an id in done keeps the call away, for as long as it is there
+        blocks: Unique | None = "active" if chosen == "active" else None
+        return Posted(target, own, payload, None, None, None, blocks, group, answers, limit)
 
     def schemas(self) -> dict[str, dict[str, Any]]:
         """Give the JSON Schema of each function's payload, by name."""

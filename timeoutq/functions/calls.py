@@ -25,7 +25,7 @@ T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 T_contra = TypeVar("T_contra", contravariant=True)
 
-_NOT_THEN = ("id", "at", "after", "unique", "priority", "queue", "rerun")
+_NOT_THEN = ("id", "at", "after", "priority", "queue", "rerun")
 """What nobody can choose for a call that follows another one: it is put when that one ends."""
 
 
@@ -117,7 +117,8 @@ class Call(msgspec.Struct, Generic[R_co], frozen=True, gc=False):  # a call is i
         """Let a function run on the result once this call has returned; the chain's result is that of its last call.
 
         The result is the first argument, and `args` and `kwargs` are the others. The function is put in the step that
-        acks this call. If this call fails, what follows it is not called.
+        acks this call. If this call fails, what follows it is not called. Its id is made of that of this call, so
+        `function.options(unique=…)` says how long it is not called again if this call runs twice.
         Raises `BadArguments`, also for a function that can never take the result, such as a str for an int, and
         `InvalidInput` for options that a following call cannot have.
         """
