@@ -18,7 +18,7 @@ import msgspec
 
 from timeoutq.arguments import MAX_ID, shown
 from timeoutq.functions.errors import BadFunction
-from timeoutq.functions.signature import Arguments, Signature, canonical
+from timeoutq.functions.signature import Arguments, Signature, built, canonical
 from timeoutq.model import text
 
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -193,8 +193,8 @@ class Template:
 
 
 def _said(value: object) -> str:
-    built = msgspec.to_builtins(value, str_keys=True)
-    return built if isinstance(built, str) else canonical(built).decode()
+    found = built(value)
+    return found if isinstance(found, str) else msgspec.json.encode(found).decode()
 
 
 def _percent(sign: str) -> str:
