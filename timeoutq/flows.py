@@ -75,7 +75,8 @@ def opening(talk: Talk, settings: Mapping[str, bytes], allow_eviction: bool) -> 
             raise UnsafeServer(
                 f"{talk.server.url} may throw tasks away: maxmemory-policy is {policy}; run "
                 "'CONFIG SET maxmemory-policy noeviction' (and put it into its configuration), "
-                "or pass allow_eviction=True to accept the loss"
+                "or, in Python, pass allow_eviction=True to Queue or AsyncQueue to accept the loss; an App and the "
+                "commands have no such option"
             )
     # a queue that is durable already is opened also while its replicas are away
     new = {name: value for name, value in settings.items() if name != "durable" or int(value) != talk.durable.replicas}

@@ -120,7 +120,9 @@ class Hopeless(Exception):  # no name with Error: it only carries one
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
-        self.error = error
+        # the frames are those of this package, and say nothing of the handler
+        self.error = error.with_traceback(None)
+        error.__cause__ = error.__context__ = None
 
 
 class Place(Protocol):
@@ -167,8 +169,8 @@ class Place(Protocol):
         """Write the error of a task whose time is over."""
         ...
 
-    def hangs(self, words: str) -> None:
-        """Say that a thread hangs: a worker process that has a supervisor drains, and is replaced."""
+    def hangs(self, words: str, is_worn_out: bool) -> None:
+        """Say that a thread hangs. A worker process that is worn out, and has a supervisor, drains and is replaced."""
         ...
 
     def declare(self, schedules: Callable[[], Flow[None]] | None) -> None:

@@ -467,15 +467,16 @@ class App(Hires):
 
     # ---- tests
 
-    def test(self) -> AppTest:
+    def test(self, *, start: float | None = None) -> AppTest:
         """Put the app on queues in memory, for a test: `with app.test() as t`, then `t.run()` and `t.advance(3600)`.
 
-        The real scripts run on fakeredis, whose clock the test advances. Raises `MissingExtra` without fakeredis. An
-        app is in one test at a time: to enter a second one raises `InvalidInput`.
+        The real scripts run on fakeredis, whose clock the test advances. The clock starts at `start`, Unix seconds: in
+        November 2023 if the test says nothing; with `start=time.time()`, a call `at=` an hour from now waits. Raises
+        `MissingExtra` without fakeredis. An app is in one test at a time: to enter a second one raises `InvalidInput`.
         """
         from timeoutq.functions.testing import AppTest  # programs need no fakeredis
 
-        return AppTest(self)
+        return AppTest(self, start)
 
     def swap(self, sender: Sender | None) -> Sender | None:
         """Put another sender in the place of the app's, None for the usual one; give the one that was there."""

@@ -45,6 +45,8 @@ BACK_FOR = 3600.0
 WAITS, WAITS_FOR = (5, 15), 365 * 86_400.0
 """The same of a call whose limit cannot be declared, because the server is away: it does not fail before it has run."""
 
+MOST_UNKNOWN = 100
+"""Of so many functions it is said that this worker has none of their names."""
 NEVER = RetryPolicy.of([])
 """For calls that no further attempt can help."""
 UNCHECKED = Secrets()
@@ -92,6 +94,12 @@ class Calls(Serves):
         """Give what runs the calls of this queue."""
         from timeoutq.functions.scheduling import declaring  # a program that only defines functions needs no client
 
+        if not self.app.functions:
+            telling.say(
+                log, logging.WARNING, "queue %s: %r has no functions, so this worker gives every call back: name the "
+                "module that holds them, or import it where the app is", place.name, self.app,
+                fields={"queue": place.name},
+            )  # fmt: skip
         place.publish({name: one.version for name, one in self.app.functions.items()})
         place.declare(declaring(self.app, place.name, place.queue.flows))
         return traced(_Bench(self.app, place).run, place.name)
@@ -118,6 +126,8 @@ class _Bench:
         self._threads: Threads | None = None
         self._declared = limits.Declared()
         self._declaring: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._unknown: set[str] = set()
+        """The functions of which it was said that there is none here."""
 
     async def run(self, lease: Lease) -> Result | AckAfter:
         """Run one call: the whole way of a task, from its payload to its end."""
@@ -142,6 +152,12 @@ class _Bench:
         lacks = ""
         if isinstance(error, UnknownFunction | BadArguments):
             function = self._app.functions.get(error.function)
+            if function is None and error.function not in self._unknown and len(self._unknown) < MOST_UNKNOWN:
+                self._unknown.add(error.function)
+                telling.say(
+                    log, logging.WARNING, "queue %s: %s; its calls are offered to other workers, for an hour",
+                    self._queue, error, fields={"queue": self._queue, "function": error.function},
+                )  # fmt: skip
             lacks = f"{error.function} {'-' if function is None else function.version[0]}"
         return self._back(error, BACK_AFTER, BACK_FOR, lacks)
 
