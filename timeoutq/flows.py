@@ -534,6 +534,20 @@ def retry_all(talk: Talk) -> Flow[int]:
             return moved
 
 
+def retry_uncancelled(talk: Talk) -> Flow[int]:
+    """Make all failed tasks ready again but those that somebody has cancelled; give their number."""
+    moved, cursor, key = 0, b"0", talk.operations.key
+    while True:
+        ((cursor, ids),) = yield from ask(talk, [("SSCAN", key("failed"), cursor, "COUNT", BATCH)])
+        if ids:
+            (errors,) = yield from ask(talk, [("HMGET", key("errors"), *ids)])
+            wanted = [id for id, error in zip(ids, errors, strict=True) if not replies.is_cancelled(error)]
+            if wanted:
+                moved += (yield from answers(talk, talk.operations.retry_failed((wanted,), talk.nonce))).ok
+        if int(cursor) == 0:
+            return moved
+
+
 def purge(talk: Talk) -> Flow[None]:
     """Remove the queue with all its keys."""
     while not (yield from answer(talk, talk.operations.purge())):
