@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from timeoutq.functions import App, Limit
+from timeoutq import Queue
+from timeoutq.functions import App, Limit, ids
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EAST = timezone(timedelta(hours=1))
@@ -80,10 +81,10 @@ def test_two_spellings_of_one_value_make_one_id_and_one_group(kind: str) -> None
     whole: Any = app.task(name="whole", key=True)(of)
     assert one == other
     assert {keyed.call(one).key, keyed.call(other).key} == {f"k:{form}"}
-    assert {keyed.call(one).group, keyed.call(other).group} == {f"g:{form}"}
+    assert {keyed.call(one).group, keyed.call(other).group} == {ids.group(f"g:{form}")}
     assert whole.call(one).key == whole.call(other).key
     opened = keyed.definition.group_of_call((other,), {})
-    assert opened == f"g:{form}"
+    assert opened == ids.group(f"g:{form}")
 
 
 def test_values_that_differ_make_ids_that_differ() -> None:
@@ -95,3 +96,35 @@ def test_values_that_differ_make_ids_that_differ() -> None:
     values: list[Any] = [1, 1.5, True, None, [1], {"a": 1}, 2**60, float(2**60) * 3, "x"]
     call: Any = told.call
     assert len({call(one).key for one in values}) == len(values)
+
+
+def test_texts_that_a_host_name_would_not_tell_apart_have_limits_of_their_own(queue: Queue, url: str) -> None:
+    app = App(queue.name, url=url)
+
+    @app.task(limit=Limit(per="channel:{id}"))
+    def watch(id: str) -> None: ...
+
+    @app.task(limit=Limit(per="{page}"))
+    def visit(page: str) -> None: ...
+
+    watched = [
+        watch.call(id) for id in ("UCabc", "UCABC", "UCabc.", "ucabc", "ucabc..", "M\u00fcnchen", "m\u00fcnchen")
+    ]
+    visited = [visit.call(page) for page in ("http://a.example/1", "http://a.example/2", "a.example", ".", "..", "")]
+    app.put([*watched, *visited])
+    groups = {call.group for call in [*watched, *visited]}
+    assert len(groups) == 13
+    assert {"channel:ucabc", "a.example"} < groups
+    assert len(queue.claim(100)) == 13, "none waits for another"
+    app.close()
+
+
+def test_the_name_of_a_function_with_capitals_is_a_group_of_its_own() -> None:
+    app = App("q")
+    for name in ("Send", "send"):
+
+        @app.task(name=name, limit=Limit())
+        def send() -> None: ...
+
+    found: Any = app.functions
+    assert len({found[name].call().group for name in ("Send", "send")}) == 2

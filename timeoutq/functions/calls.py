@@ -195,7 +195,7 @@ def posted(
 
 def _later(following: tuple[Next, ...]) -> tuple[Later, ...]:
     return tuple(
-        Later(settings.queue, one.step.f, settings.limit if settings.limit.per is None else None)
+        Later(settings.queue, ids.group(one.step.f), settings.limit if settings.limit.per is None else None)
         for one in following
         if (settings := one.settings).limit is not None
     )

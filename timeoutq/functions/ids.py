@@ -16,7 +16,8 @@ from string import Formatter
 
 import msgspec
 
-from timeoutq.arguments import MAX_ID, shown
+from timeoutq.arguments import MAX_ID, host, shown
+from timeoutq.errors import InvalidInput
 from timeoutq.functions.errors import BadFunction
 from timeoutq.functions.signature import Arguments, Signature, built, canonical
 from timeoutq.model import text
@@ -72,6 +73,20 @@ def shortened(id: str) -> str:
     if len(data) <= LONGEST:
         return id
     return f"{data[:KEPT].decode('utf-8', 'ignore')}~{hashlib.sha256(data).hexdigest()[:32]}"
+
+
+def group(text: str) -> str:
+    """Give the name of the group that counts for this text.
+
+    A queue reads it as the name of a host, which has no capitals and no dot at its end. A text that is no such name
+    keeps what is left of it, and a digest tells it from other texts.
+    """
+    whole = shortened(text)
+    try:
+        name = host(whole).decode("utf-8", "surrogateescape")
+    except InvalidInput:  # nothing is left of it
+        name = "limit"
+    return whole if name == whole else f"{name}~{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def following(parent: bytes, function: str) -> bytes:

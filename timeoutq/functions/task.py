@@ -71,7 +71,7 @@ class Definition:
         if self.settings.limit is None:
             return None
         name = self.signature.name
-        return name if self.group is None else ids.shortened(self.group.fill(name, values))
+        return ids.group(name if self.group is None else self.group.fill(name, values))
 
     def counts_with(self, other: Definition) -> bool:
         """Say whether the limits of both functions count their calls in the same groups."""
