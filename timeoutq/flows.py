@@ -75,7 +75,8 @@ def opening(talk: Talk, settings: Mapping[str, bytes], allow_eviction: bool) -> 
             raise UnsafeServer(
                 f"{talk.server.url} may throw tasks away: maxmemory-policy is {policy}; run "
                 "'CONFIG SET maxmemory-policy noeviction' (and put it into its configuration), "
-                "or pass allow_eviction=True to accept the loss"
+                "or, in Python, pass allow_eviction=True to Queue or AsyncQueue to accept the loss; an App and the "
+                "commands have no such option"
             )
     # a queue that is durable already is opened also while its replicas are away
     new = {name: value for name, value in settings.items() if name != "durable" or int(value) != talk.durable.replicas}
@@ -530,6 +531,20 @@ def retry_all(talk: Talk) -> Flow[int]:
         found = yield from answer(talk, talk.operations.retry_any(talk.nonce))
         moved += found
         if found < BATCH:
+            return moved
+
+
+def retry_uncancelled(talk: Talk) -> Flow[int]:
+    """Make all failed tasks ready again but those that somebody has cancelled; give their number."""
+    moved, cursor, key = 0, b"0", talk.operations.key
+    while True:
+        ((cursor, ids),) = yield from ask(talk, [("SSCAN", key("failed"), cursor, "COUNT", BATCH)])
+        if ids:
+            (errors,) = yield from ask(talk, [("HMGET", key("errors"), *ids)])
+            wanted = [id for id, error in zip(ids, errors, strict=True) if not replies.is_cancelled(error)]
+            if wanted:
+                moved += (yield from answers(talk, talk.operations.retry_failed((wanted,), talk.nonce))).ok
+        if int(cursor) == 0:
             return moved
 
 

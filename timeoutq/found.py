@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 from timeoutq import arguments
 from timeoutq.arguments import TaskList
 from timeoutq.errors import InvalidInput
-from timeoutq.model import Ack
+from timeoutq.handlers import Hopeless
+from timeoutq.model import Ack, Task
 
 MOST = 1_000_000
 """The most tasks of one `Ack(put=…)`."""
@@ -27,10 +29,38 @@ TURN = 0.005
 """After this many seconds, pause and let other asyncio tasks run."""
 
 
+@dataclass(slots=True)
+class Found(TaskList):
+    """Tasks of an `Ack(put=…)` without those that no queue takes, such as a link that is too long for an id."""
+
+    left_out: int = 0
+    """How many were left out."""
+    why: InvalidInput | None = None
+    """What was wrong with the first of them."""
+
+    def add_good(self, task: object, payload: Any = None) -> None:
+        """Add a task, or leave it out. Raises `Hopeless` for what is no task: then the handler is wrong."""
+        at = len(self.ids)
+        try:
+            if payload is None:
+                self.add(task)
+            else:
+                self.add_mapping({cast("Any", task): payload})
+        except InvalidInput as error:
+            if not isinstance(task, str | bytes | Task):
+                raise Hopeless(error) from error
+            for row in (self.payloads, self.groups, self.priorities, self.uniques):
+                cast("dict[int, Any]", row).pop(at, None)
+            if self.reruns[-1:] == [at]:
+                self.reruns.pop()
+            self.left_out += 1
+            self.why = self.why or error
+
+
 async def listed(result: Any) -> Any:
     """Return the handler's result unchanged; but if it is an `Ack` with tasks, a copy whose `put` is a `TaskList`.
 
-    Raises what the iterable raises, and `InvalidInput` for what is no task, and when there are too many.
+    Raises what the iterable raises, and `Hopeless` for what is no task, and when there are too many.
     """
     if not issubclass(type(result), Ack):  # isinstance() would ask the object itself, which may say anything
         return result
@@ -78,38 +108,43 @@ def _steps(ack: Ack) -> Generator[None, None, Ack]:
     put = ack.put
     kind: type = type(put)
     if isinstance(put, Iterable) and kind not in PLAIN and not isinstance(put, str | bytes | bytearray | memoryview):
-        found = yield from _walk(cast("Iterable[Any]", put))
+        found: TaskList = yield from _walk(cast("Iterable[Any]", put))
     else:
         if kind in PLAIN and len(cast("list[Any]", put)) > MOST:
-            raise InvalidInput(_too_many())
-        found = arguments.tasks((ack.put,))
+            raise _too_many()
+        try:
+            found = arguments.tasks((ack.put,))
+        except InvalidInput:
+            found = yield from _walk(cast("Iterable[Any]", put if kind in PLAIN else [put]))
         if len(found.ids) > MOST or sum(map(len, found.ids)) + sum(map(len, found.payloads.values())) > MOST_BYTES:
-            raise InvalidInput(_too_many())
+            raise _too_many()
     return Ack(cast("Any", found), ack.again_in, ack.payload, ack.result, ack.keep_result, ack.keep_id)
 
 
-def _walk(put: Iterable[Any]) -> Generator[None, None, TaskList]:
-    found = TaskList()
+def _walk(put: Iterable[Any]) -> Generator[None, None, Found]:
+    found = Found()
     size, since = 0, time.monotonic()
     pairs = isinstance(put, Mapping)
-    for at, item in enumerate(cast("Mapping[Any, Any]", put).items() if pairs else put):
+    for nth, item in enumerate(cast("Mapping[Any, Any]", put).items() if pairs else put):
+        at = len(found.ids)
         if pairs:
             task, payload = item
-            found.add_mapping({task: payload})
+            found.add_good(task, payload)
         else:
-            found.add(item)
-        size += len(found.ids[at]) + len(found.payloads.get(at, b""))
-        if at >= MOST or size > MOST_BYTES:
-            raise InvalidInput(_too_many())
+            found.add_good(item)
+        size += sum(map(len, found.ids[at:])) + len(found.payloads.get(at, b""))
+        if nth >= MOST or size > MOST_BYTES:
+            raise _too_many()
         if time.monotonic() - since > TURN:
             yield
             since = time.monotonic()
     return found
 
 
-def _too_many() -> str:
-    return (
+def _too_many() -> Hopeless:
+    words = (
         f"Ack(put=…) holds more than {MOST:,} tasks, or more than {MOST_BYTES >> 20} MiB of ids and payloads. Put the "
         "tasks in parts with the queue's put() inside the handler, then return Ack(). If put= is a generator, check "
         "that it ends"
     )
+    return Hopeless(InvalidInput(words))

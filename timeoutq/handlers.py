@@ -115,6 +115,16 @@ class AckAfter:
     ack: Ack
 
 
+class Hopeless(Exception):  # no name with Error: it only carries one
+    """Carries the error of what a handler gave after its work: no repeat mends it, so the task is given up at once."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        # the frames are those of this package, and say nothing of the handler
+        self.error = error.with_traceback(None)
+        error.__cause__ = error.__context__ = None
+
+
 class Place(Protocol):
     """One queue of a worker, for a handler that `Serves`."""
 
@@ -159,8 +169,8 @@ class Place(Protocol):
         """Write the error of a task whose time is over."""
         ...
 
-    def hangs(self, words: str) -> None:
-        """Say that a thread hangs: a worker process that has a supervisor drains, and is replaced."""
+    def hangs(self, words: str, is_worn_out: bool) -> None:
+        """Say that a thread hangs. A worker process that is worn out, and has a supervisor, drains and is replaced."""
         ...
 
     def declare(self, schedules: Callable[[], Flow[None]] | None) -> None:

@@ -12,7 +12,7 @@ import mmap
 import struct
 from collections.abc import Callable, Iterable
 from copy import copy
-from typing import Self
+from typing import NamedTuple, Self
 
 from timeoutq import lifespan, telling, tracebacks
 from timeoutq.calls import BATCH
@@ -23,7 +23,7 @@ from timeoutq.model import Lease, raw, text
 
 log = logging.getLogger(__name__)
 
-FREE, HELD, STARTED = 0, 1, 2
+FREE, HELD, STARTED, ENDED = 0, 1, 2, 3
 TOKEN_BYTES, TASK_BYTES, WORDS_BYTES = 96, 1024, 4096
 _SLOT = struct.Struct(f"=BBHHH{TOKEN_BYTES}s{TASK_BYTES}s")
 _USED = struct.Struct("=I")
@@ -42,6 +42,17 @@ def slots_for(concurrency: int, prefetch: int | None) -> int:
     exchanges that may be under way: so four times as many. Memory that is never written takes no room.
     """
     return 4 * (concurrency + (2 * BATCH if prefetch is None else prefetch))
+
+
+class Left(NamedTuple):
+    """The leases that a process had when it ended."""
+
+    started: list[Lease]
+    """Their handlers were running."""
+    ended: list[Lease]
+    """Their handlers had ended, and the queue's answer was not there."""
+    held: list[Lease]
+    """Their handlers had not begun."""
 
 
 class SharedLedger:
@@ -108,7 +119,7 @@ class SharedLedger:
 
     def finish(self, lease: Lease) -> None:
         """Note that the handler of a lease has ended; the ack may still be on the way."""
-        self._mark(lease, HELD)
+        self._mark(lease, ENDED)
 
     def _mark(self, lease: Lease, state: int) -> None:
         slot = self._of.get(self._key_of(lease))
@@ -160,10 +171,10 @@ class SharedLedger:
         words = self._memory[_WORDS_AT:_TRACE_AT].rstrip(b"\0")
         return Told(self._memory[_TOLD_AT]), words.decode("utf-8", "replace")
 
-    def read(self, lane: int = 0) -> tuple[list[Lease], list[Lease]]:
-        """Give the leases of a queue that were started and those that were only held."""
-        started: list[Lease] = []
-        held: list[Lease] = []
+    def read(self, lane: int = 0) -> Left:
+        """Give the leases of a queue that the process has."""
+        left = Left([], [], [])
+        row = {STARTED: left.started, ENDED: left.ended, HELD: left.held}
         (used,) = _USED.unpack_from(self._memory, 0)
         for at in range(_SLOTS_AT, _SLOTS_AT + used * _SLOT.size, _SLOT.size):
             if self._memory[at] == FREE:
@@ -175,8 +186,8 @@ class SharedLedger:
                 text(task[:task_length]), token[:token_length].decode(), deadline=0.0,
                 crashes=crashes,
             )  # fmt: skip
-            (started if state == STARTED else held).append(lease)
-        return started, held
+            row[state].append(lease)
+        return left
 
     def close(self) -> None:
         """Give the memory back."""

@@ -212,12 +212,15 @@ class QueueFlows:
 
     # ---- the operator's
 
-    def retry_failed(self, tasks: tuple[Tasks, ...], all: bool) -> Flow[int]:
-        """Make failed tasks ready again: those named, or all."""
+    def retry_failed(self, tasks: tuple[Tasks, ...], all: bool, cancelled: bool) -> Flow[int]:
+        """Make failed tasks ready again: those named, or all, with those that were `cancelled` or without."""
+        with_cancelled = arguments.flag(cancelled, "cancelled")
         if arguments.flag(all, "all"):
             if tasks:
                 raise InvalidInput("retry_failed() takes tasks or all=True, not both")
-            return self._sum(flows.retry_all)
+            return self._sum(flows.retry_all if with_cancelled else flows.retry_uncancelled)
+        if with_cancelled:
+            raise InvalidInput("cancelled=True goes with all=True: tasks that are named are retried in any case")
         if not tasks:
             raise InvalidInput("retry_failed() was given no tasks: pass all=True to retry all failed tasks")
         return flows.retried(self.retrial(tasks))

@@ -441,6 +441,11 @@ def read_failure(line: bytes) -> Failure:
     return Failure(text(rest[:size]), at or 0.0, message or "")
 
 
+def is_cancelled(error: bytes | None) -> bool:
+    """Say whether the last error of a failed task, as it is kept, says that somebody has cancelled the task."""
+    return (error or b"").partition(b" ")[2].startswith(b"cancelled by ")
+
+
 def read_entry(
     task: bytes,
     *,

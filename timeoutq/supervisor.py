@@ -27,7 +27,7 @@ from timeoutq.confirming import UNCONFIRMED
 from timeoutq.endings import Order, Told
 from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.health import Crew, Verdict, judge_all, worked_at
-from timeoutq.ledger import SharedLedger
+from timeoutq.ledger import Left, SharedLedger
 from timeoutq.model import Answer, Lease
 from timeoutq.process import Orders, run_worker
 from timeoutq.responder import Responder
@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 ASK_AGAIN = 10.0
 """If the server did not answer, dead processes that held nothing are not reported to it for this many seconds."""
+UNHEARD = "its handler had ended, but its worker process ended before the queue heard of it"
 TRACES = 100
 """How many different tracebacks of dead processes are remembered, so that each traceback is logged only once."""
 
@@ -369,18 +370,17 @@ class _Supervisor:
     def _report(self, child: _Child, died: str, *, blame: bool) -> None:
         """End the leases of a process, and remove its worker from the list if it `died`.
 
-        `blame` counts a crash for each task that was running.
+        `blame` counts a crash for each task that was running. A task that has run, and of which the queue has not
+        heard, counts as crashed in any case: it runs again.
         """
         # first the queues whose servers have answered: another one may take some seconds not to answer
         for lane, of in sorted(enumerate(self._queues), key=lambda one: self._away_until[one[1]]):
             self._report_on(of, child, child.ledger.read(lane), died, blame=blame)
 
-    def _report_on(
-        self, of: AsyncDriver, child: _Child, found: tuple[list[Lease], list[Lease]], died: str, *, blame: bool
-    ) -> None:
-        started, held = found
+    def _report_on(self, of: AsyncDriver, child: _Child, left: Left, died: str, *, blame: bool) -> None:
+        started, ended, held = left
         worker = child.ledger.worker if died else ""
-        if not started and not held and (not worker or time.monotonic() < self._away_until[of]):
+        if not any(left) and (not worker or time.monotonic() < self._away_until[of]):
             return
         fields: dict[str, Any] = {"queue": of.name, "child": child.pid, "worker": child.ledger.worker or None}
         self._tell_started(of.name, fields, started, died, blame=blame)
@@ -391,13 +391,16 @@ class _Supervisor:
                 queue.run(sending.answers(talk, talk.operations.release(part), UNCONFIRMED))
             if blame and started:
                 self._crash(queue, started, f"its worker process died while it ran: {died}", fields)
+            if ended:
+                self._crash(queue, ended, UNHEARD, fields, has_run=True)
             if worker:
                 queue.run(sending.answer(queue.talk, queue.operations.beat(worker, None)))
-            if started or held:
+            if any(left):
                 telling.say(
-                    log, logging.WARNING, "queue %s: %s running in process %d, %d more %s held",
+                    log, logging.WARNING, "queue %s: %s running in process %d,%s %d more %s held",
                     queue.name, "1 task was" if len(started) == 1 else f"{len(started)} tasks were", child.pid,
-                    len(held), "was" if len(held) == 1 else "were", fields=fields,
+                    f" {len(ended)} had run," if ended else "", len(held), "was" if len(held) == 1 else "were",
+                    fields=fields,
                 )  # fmt: skip
         except TimeoutqError as error:
             self._away_until[of] = time.monotonic() + ASK_AGAIN
@@ -418,13 +421,14 @@ class _Supervisor:
         ]
         telling.name_tasks(log, queue, told, fields)
 
-    def _crash(self, queue: Driver, started: list[Lease], reason: str, fields: dict[str, Any]) -> None:
+    def _crash(
+        self, queue: Driver, leases: list[Lease], reason: str, fields: dict[str, Any], *, has_run: bool = False
+    ) -> None:
         told: list[telling.Told] = []
-        for talk, part in queue.division.parted(started):
+        for talk, part in queue.division.parted(leases):
             outcome = queue.run(sending.answers(talk, talk.operations.crash(part, reason)))
-            told += [
-                (lease.task, f"is given up: {reason}", {"crashes": lease.crashes + 1, "error": reason})
-                for lease, answer in zip(part, outcome, strict=True)
-                if answer is Answer.FAILED
-            ]
+            for lease, answer in zip(part, outcome, strict=True):
+                what = "is given up" if answer is Answer.FAILED else "runs again"
+                if answer is Answer.FAILED or (has_run and answer is Answer.OK):
+                    told.append((lease.task, f"{what}: {reason}", {"crashes": lease.crashes + 1, "error": reason}))
         telling.name_tasks(log, queue.name, told, fields)

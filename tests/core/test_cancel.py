@@ -318,3 +318,21 @@ def test_a_plain_queue_runs_no_command_more_for_cancels(queue: Queue, raw: redis
     more = ran(raw, lambda: queue.ack(third))
     assert more != plain
     assert meta(raw, queue.name) is None, "the queue uses it only while a task is marked"
+
+
+def test_a_retry_of_all_failed_tasks_leaves_those_that_somebody_has_cancelled(face: Any) -> None:
+    face.put(f"t{i}" for i in range(1_200))
+    face.put("sent by mistake", "unwanted")
+    face.cancel("sent by mistake", "unwanted", by="ann")
+    while leases := face.claim(500):
+        for lease in leases:
+            assert lease.task.startswith("t")
+        face.fail(leases, "no", give_up=True)
+    assert face.stats().failed == 1_202
+    assert face.retry_failed(all=True) == 1_200
+    assert sorted(entry.task for entry in face.list("failed").entries) == ["sent by mistake", "unwanted"]
+    assert face.retry_failed(all=True) == 0
+    assert face.retry_failed("unwanted") == 1
+    assert face.retry_failed(all=True, cancelled=True) == 1
+    with pytest.raises(InvalidInput, match="cancelled=True goes with all=True"):
+        face.retry_failed("unwanted", cancelled=True)

@@ -559,3 +559,20 @@ def test_a_put_under_the_id_of_an_earlier_put_adds_nothing(face: Any) -> None:
     face.run(face.flows.put(("a",), once, 0))
     assert (face.stats().known, face.stats().counters["put"]) == (0, 1)
     assert list(face.run(face.flows.put(("a",), How(call_id=b"a call#2"), 0))) == ["added"]
+
+
+def test_the_ids_of_calls_are_forgotten_on_an_idle_queue_but_those_of_the_last_minute(
+    queue: Queue, raw: redis.Redis
+) -> None:
+    server: Any = raw
+    calls, now = f"timeoutq:{{{queue.name}}}:calls", server.time()[0] * 1000
+    queue.put("a")
+    server.zadd(calls, {f"old{i}": now - 61_000 - i for i in range(9_000)})
+    young = server.zcard(calls) - 9_000
+    assert young > 0
+    while server.zcard(calls) > young:
+        before = server.zcard(calls)
+        queue.prune()
+        assert server.zcard(calls) < before
+    queue.prune()
+    assert server.zcard(calls) == young

@@ -194,3 +194,14 @@ def test_a_function_that_hangs_is_stopped_by_its_own_max_runtime_without_waiting
         assert [ran.runs[call.id] for call in calls] == [2, 1]
         assert ran.errors[calls[0].id] == "TimeoutError: max_runtime of 30 s is over"
         assert ran.errors[calls[1].id].startswith("TimeoutError: max_runtime of 40 s is over")
+
+
+def test_a_clock_that_starts_now_lets_a_call_of_an_hour_from_now_wait_and_its_result_stay() -> None:
+    begin = 1_800_000_000.0
+    with app.test(start=begin) as t:
+        result = pay.options(at=begin + 3600).delay(5)
+        assert t.queue().inspect(result.id).due == begin + 3600
+        assert t.run().seconds == 3600
+        assert result.wait() == 5
+    with pytest.raises(InvalidInput, match="start must be"):
+        app.test(start=-1)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from timeoutq import AsyncQueue, InvalidInput, Queue, Worker
-from timeoutq.functions import App, BatchIncomplete, CallFailed, Calls, Context
+from timeoutq.functions import App, BatchIncomplete, CallFailed, Calls, Context, posting
 from timeoutq.shards import open_queue
 
 
@@ -146,6 +147,93 @@ def test_calls_with_keys_that_are_put_again_under_one_name_join_once(app: App, q
     info = queue.batches.look("pages")["pages"]
     assert (info.tasks, info.outstanding, info.callback) == (10, 10, "last")
     assert queue.stats().todos == 10
+
+
+@pytest.mark.parametrize("when", ["at once", "after its end"])
+@pytest.mark.parametrize("keyed", [True, False])
+def test_a_batch_that_is_put_again_under_its_name_is_the_same_batch(
+    url: str, app: App, queue: Queue, when: str, keyed: bool
+) -> None:
+    runs: list[Any] = []
+
+    @app.task(key="page:{n}" if keyed else None)
+    async def page(n: int) -> int:
+        runs.append(n)
+        return n
+
+    @app.task(keep_result=60)
+    async def total(ctx: Context[None], start: int) -> int:
+        runs.append("total")
+        assert ctx.batch is not None
+        return start + sum(await ctx.batch.aresults(int))
+
+    def put() -> Any:
+        return app.batch([page.call(n) for n in range(600)], then=total.call(1), name="pages")
+
+    first = put()
+    if when == "after its end":
+        asyncio.run(burst(url, app))
+    second = put()
+    asyncio.run(burst(url, app))
+    assert [call.id for call in second.calls] == [call.id for call in first.calls]
+    assert first.then.wait(10) == second.then.wait(10) == 1 + sum(range(600))
+    assert (len(runs), runs.count("total")) == (601, 1)
+    assert {call.answer for call in first.calls} == {"added"}
+    assert {call.answer for call in second.calls} == {None}
+    with pytest.raises(InvalidInput, match="batch pages is sealed, and takes no more tasks"):
+        app.batch([page.call(n) for n in range(601)], then=total.call(1), name="pages")
+    with pytest.raises(InvalidInput, match="is sealed already, with another callback"):
+        app.batch([page.call(n) for n in range(600)], then=total.call(2), name="pages")
+
+
+def test_calls_that_were_put_before_the_process_was_killed_do_not_run_again(
+    url: str, app: App, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[int] = []
+
+    @app.task
+    async def page(n: int) -> int:
+        runs.append(n)
+        return n
+
+    @app.task(keep_result=60)
+    async def total(ctx: Context[None]) -> list[int]:
+        assert ctx.batch is not None
+        return await ctx.batch.aresults(int)
+
+    def put() -> Any:
+        return app.batch([page.call(n) for n in (1, 2, 3)], then=total.call(), name="pages")
+
+    with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
+        killed.setattr(posting, "_sealing", interrupted)
+        put()
+    asyncio.run(burst(url, app))
+    batch = put()
+    asyncio.run(burst(url, app))
+    assert (batch.then.wait(10), sorted(runs)) == ([1, 2, 3], [1, 2, 3])
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_calls_with_one_key_count_by_place_in_the_results_of_their_batch(url: str, app: App) -> None:
+    @app.task(key="price:{item}", retry=[])
+    async def price(item: str) -> str:
+        if item == "bad":
+            raise ValueError("no price")
+        return item.upper()
+
+    @app.task(keep_result=60)
+    async def told(ctx: Context[None]) -> list[Any]:
+        assert ctx.batch is not None
+        return [await ctx.batch.aresults(str, partial=True), [one.id for one in await ctx.batch.afailures()]]
+
+    late = price.options(unique=timedelta(hours=1))
+    calls = [price.call("a"), late.call("b"), price.call("a"), price.call("bad"), late.call("c"), price.call("bad")]
+    batch = app.batch(calls, then=told.call())
+    asyncio.run(burst(url, app))
+    assert batch.then.wait(10) == [["A", "B", "A", "C"], ["price:bad", "price:bad"]]
 
 
 def test_what_cannot_be_in_a_batch_is_refused_and_nothing_is_put(app: App, queue: Queue) -> None:

@@ -163,7 +163,6 @@ def test_a_time_is_in_seconds_or_says_its_zone() -> None:
         ({"priority": "high"}, "priority must be"),
         ({"unique": "always", "id": "x"}, "unique must be"),
         ({"unique": timedelta(0), "id": "x"}, "unique must be"),
-        ({"unique": "active"}, r"unique= is about an id: give the function a key=, or choose an id="),
         ({"retry": RetryPolicy.of([1])}, "policies of tenacity do not travel"),
         ({"retry": tenacity.wait_fixed(5)}, "policies of tenacity do not travel"),
         ({"retry": "often"}, "a list of up to 1,000 seconds"),
@@ -252,11 +251,20 @@ def test_a_chain_is_another_call_than_its_beginning() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("id", "x"), ("after", 1), ("at", 1), ("priority", 1), ("queue", "mail.high"), ("unique", "forever")],
+    [("id", "x"), ("after", 1), ("at", 1), ("priority", 1), ("queue", "mail.high")],
 )
 def test_what_follows_a_call_cannot_be_put_otherwise(name: str, value: Any) -> None:
     with pytest.raises(InvalidInput, match=f"leave out {name}="):
         send.call("a").then(thumb.options(**{name: value}))  # type: ignore[arg-type]  # types are tested elsewhere
+
+
+def test_how_long_an_id_keeps_others_away_needs_an_id_where_a_call_is_made_and_not_where_it_follows() -> None:
+    once = parse.options(unique="forever")
+    with pytest.raises(InvalidInput, match=r"unique= is about an id: give the function a key=, or choose an id="):
+        once.call(1)
+    found = put(send.call("a").then(once))
+    (step,) = app.open(found.payload, found.queue, found.id).then
+    assert step.options.unique == "forever"
 
 
 def test_other_arguments_of_what_follows_are_checked_at_once() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -226,6 +227,21 @@ def test_a_call_that_is_cancelled_while_its_follower_waits_for_room_ends_cancell
 
 
 # ---- the queue of what follows
+
+
+@pytest.mark.parametrize("unique", [timedelta(hours=1), "forever", "active"])
+@pytest.mark.parametrize("serves", ["both queues", "one queue after the other"])
+async def test_how_long_what_follows_keeps_a_second_one_out_is_said_where_it_follows(
+    shop: Shop, names: list[str], url: str, unique: Any, serves: str
+) -> None:
+    functions: Any = shop.app.functions
+    call = functions["charge"].options(id="c1").call(1).then(functions["bill"].options(unique=unique))
+    for _ in range(2):  # the second time is as if the worker had died between the put of what follows and its own ack
+        call.delay()
+        for some in [names] if serves == "both queues" else [names[:1], names[1:]]:
+            await serve(*(AsyncQueue(one, url) for one in some), app=shop.app)
+    again = ["bill 2"] if unique == "active" else []
+    assert shop.runs == ["charge 1", "bill 2", "charge 1", *again]
 
 
 @pytest.mark.parametrize("how", ["paused", "purged"])

@@ -42,32 +42,32 @@ def test_a_parent_reads_what_its_child_held_and_ran(ledger: SharedLedger) -> Non
         ledger.end([lease(1)])
         os._exit(0)
     os.waitpid(pid, 0)
-    started, held = ledger.read()
-    assert (tasks(started), tasks(held)) == ({"task-2"}, {"task-3"})
+    started, ended, held = ledger.read()
+    assert (tasks(started), tasks(ended), held) == ({"task-2"}, {"task-3"}, [])
     assert [one.token for one in started] == ["worker:1:ab#2"]
 
 
-def test_a_handler_that_has_finished_is_not_blamed_for_what_follows(ledger: SharedLedger) -> None:
+def test_a_handler_that_has_ended_is_told_from_one_that_runs_and_one_that_has_not_begun(ledger: SharedLedger) -> None:
     ledger.hold([lease(1)])
     ledger.start(lease(1))
     ledger.finish(lease(1))
-    started, held = ledger.read()
-    assert (started, tasks(held)) == ([], {"task-1"})
+    started, ended, held = ledger.read()
+    assert (started, tasks(ended), held) == ([], {"task-1"}, [])
 
 
 def test_a_slot_is_used_again_after_its_lease_has_ended(ledger: SharedLedger) -> None:
     for number in range(0, 400, 4):
         four = [lease(number + i) for i in range(4)]
         ledger.hold(four)
-        assert tasks(ledger.read()[1]) == tasks(four)
+        assert tasks(ledger.read().held) == tasks(four)
         ledger.end(four)
-    assert ledger.read() == ([], [])
+    assert not any(ledger.read())
 
 
 def test_ids_of_any_bytes_are_read_as_they_were_written(ledger: SharedLedger) -> None:
     longest, odd = "x" * 1024, b"\xff\x00\n".decode("utf-8", "surrogateescape")
     ledger.hold([lease(1, longest), lease(2, odd)])
-    assert tasks(ledger.read()[1]) == {longest, odd}
+    assert tasks(ledger.read().held) == {longest, odd}
 
 
 def test_a_full_ledger_says_so_once(ledger: SharedLedger, caplog: pytest.LogCaptureFixture) -> None:
@@ -76,7 +76,7 @@ def test_a_full_ledger_says_so_once(ledger: SharedLedger, caplog: pytest.LogCapt
         ledger.hold([lease(7)])
         ledger.start(lease(7))
         ledger.end([lease(7)])
-    assert tasks(ledger.read()[1]) == {"task-0", "task-1", "task-2", "task-3"}
+    assert tasks(ledger.read().held) == {"task-0", "task-1", "task-2", "task-3"}
     (said,) = caplog.messages
     assert "more than 4 leases are held" in said
 
@@ -89,7 +89,7 @@ def test_there_is_room_for_what_runs_waits_and_is_on_the_way(concurrency: int, p
     ledger = SharedLedger(slots)
     ledger.hold([lease(1)])  # memory of a million slots is not touched, and not walked
     began = time.monotonic()
-    assert tasks(ledger.read()[1]) == {"task-1"}
+    assert tasks(ledger.read().held) == {"task-1"}
     assert time.monotonic() - began < 0.1
     ledger.close()
 
@@ -161,5 +161,5 @@ def test_a_worker_writes_down_each_lease_from_its_claim_to_its_end(url: str, que
 
     asyncio.run(main())
     assert dict(ledger.said) == {task: ["hold", "start", "finish", "end"] for task in kinds}
-    assert ledger.read() == ([], [])
+    assert not any(ledger.read())
     ledger.close()

@@ -538,6 +538,35 @@ def test_what_an_ended_process_held_is_given_back_and_only_who_died_by_itself_is
     assert {vars(record)["task"]: vars(record)["crashes"] for record in told} == {task: crashes[task] for task in ran}
 
 
+@pytest.mark.parametrize(("died", "blame"), [("killed by SIGKILL", True), ("killed by SIGKILL", False), ("", False)])
+def test_handlers_whose_acks_never_left_count_as_crashed_and_the_log_says_that_they_run_again(
+    url: str, queue: Queue, caplog: pytest.LogCaptureFixture, died: str, blame: bool
+) -> None:
+    queue.put(f"t{i}" for i in range(20))
+    leases = queue.claim(20)
+    ledger = SharedLedger(40)
+    ledger.hold(leases)
+    for lease in leases[:15]:
+        ledger.start(lease)
+        ledger.finish(lease)
+    queue.ack(leases[0])  # the server was quick to take this ack, and its answer came too late
+    job = Job(lambda ledger: Worker(fake_async_queue(), work), lambda: [AsyncQueue(queue.name, url)], 1, 10)
+    reading, writing = os.pipe()
+    child = _Child(12345, ledger, writing)
+    _Supervisor(job, cast("_Signals", None))._report(child, died, blame=blame)
+    child.end()
+    os.close(reading)
+    found = queue.stats()
+    assert (found.todos, found.done, found.counters["crashed"], found.counters["released"]) == (19, 1, 14, 5)
+    told = [
+        line for line in caplog.messages if "runs again: its handler had ended, but its worker process ended" in line
+    ]
+    assert told[0].startswith(f"queue {queue.name}: task {leases[1].task!r} runs again")
+    assert len(told) == 10
+    assert any("4 more tasks like these" in line for line in caplog.messages)
+    assert any("15 had run, 5 more were held" in line for line in caplog.messages)
+
+
 def test_orders_that_a_process_reads_at_once_are_all_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[bool] = []
     worker = Worker(fake_async_queue(), work)

@@ -303,20 +303,6 @@ async def test_a_burst_ends_soon_after_somebody_else_has_done_the_last_task(jobs
     assert time.monotonic() - began < 3
 
 
-@pytest.mark.parametrize("threads", [False, True])
-async def test_a_handler_that_finds_what_cannot_be_put_fails(jobs: AsyncQueue, queue: Queue, threads: bool) -> None:
-    async def handler(lease: Lease) -> Ack:
-        return Ack(put=["", "good"])
-
-    def handler_thread(lease: Lease) -> Ack:
-        return Ack(put=["x" * 2000])
-
-    queue.put("a")
-    await burst(jobs, handler_thread if threads else handler)
-    assert "InvalidInput: " in (queue.inspect("a").error or "")
-    assert queue.stats().known == 1
-
-
 @pytest.mark.parametrize("count", [3, 1200])
 @pytest.mark.parametrize("threads", [False, True])
 async def test_links_that_can_be_gone_through_only_once_are_all_put(

@@ -47,7 +47,8 @@ LOOKED_AT = 100
 @app.command(rich_help_panel="Operating")
 def retry(
     queue: Name, tasks: Ids = None,
-    everything: Annotated[bool, typer.Option("--all", help="Retry all failed tasks.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Retry all failed tasks but cancelled ones.")] = False,
+    cancelled: Annotated[bool, typer.Option("--cancelled", help="With --all: those that were cancelled, too.")] = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Make failed tasks ready again, with a clean record; exit 1 when no task was failed.
@@ -58,9 +59,11 @@ def retry(
     """
     if bool(tasks) == everything:
         raise InvalidInput("name failed tasks, or give --all")
+    if cancelled and not everything:
+        raise InvalidInput("--cancelled goes with --all: tasks that are named are retried in any case")
     with known_queue(queue, url, url_file) as opened:
         if everything:
-            moved = opened.retry_failed(all=True)
+            moved = opened.retry_failed(all=True, cancelled=cancelled)
             Sink(as_json).document({"retried": moved}) if as_json else typer.echo(f"{moved} retried")
         else:
             outcome = opened.run(opened.retrial(given_ids(tasks)))

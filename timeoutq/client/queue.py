@@ -247,12 +247,13 @@ class Verbs(Driver):
 
     # ---- the operator's
 
-    def retry_failed(self, *tasks: Tasks, all: bool = False) -> int:
+    def retry_failed(self, *tasks: Tasks, all: bool = False, cancelled: bool = False) -> int:
         """Make failed tasks ready again with a clean record: these, or with `all` every failed task; give their number.
 
+        Of all, those that somebody has cancelled stay where they are, but for `cancelled=True`.
         Raises `InvalidInput` when no tasks are named and `all` is not given, and when both are.
         """
-        return self.run(self.flows.retry_failed(tasks, all))
+        return self.run(self.flows.retry_failed(tasks, all, cancelled))
 
     def forget(self, *tasks: Tasks) -> Outcome:
         """Remove tasks from every state. A running task loses its lease. Gives the state in which each task was."""

@@ -6,13 +6,14 @@ because each is put only when the one before it returns.
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import time
 from collections.abc import Generator
 from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from timeoutq import arguments
+from timeoutq import arguments, telling
 from timeoutq.arguments import shown
 from timeoutq.errors import InvalidInput
 from timeoutq.functions import outcomes
@@ -91,9 +92,11 @@ class Pending(Generic[T_co]):
         """Wait until the call has ended, at most `timeout` seconds, and give what it returned; blocks.
 
         Raises `CallFailed` if the call was given up, `CallCancelled` if somebody has cancelled it, `CallGone` if
-        nothing is known of it any more, and `TimeoutError`. Raises `InvalidInput` at once if its result is not kept.
+        nothing is known of it any more, and `TimeoutError`. Raises `InvalidInput` at once if its result is not kept,
+        and in an `async def` that a worker runs: await the result there.
         """
         _check_kept(self._answers)
+        _refuse_to_block_the_worker()
         until = None if timeout is None else time.monotonic() + arguments.seconds(timeout, "timeout")
         ended: Ended | None = None
         for queue, id in self._answers.places:
@@ -163,6 +166,16 @@ class Pending(Generic[T_co]):
 def _with_state(info: TaskInfo) -> TaskInfo:
     """Say done of what no state holds and whose result is kept: its id went from `done` at once."""
     return replace(info, state=State.DONE) if info.state is None and info.has_result else info
+
+
+def _refuse_to_block_the_worker() -> None:
+    if telling.running.get() is None:
+        return
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:  # a def, which runs in a thread
+        return
+    raise InvalidInput("wait() would block the worker, and the call with it: in an async def, write `await result`")
 
 
 def _check_kept(answers: Answers) -> None:

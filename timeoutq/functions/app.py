@@ -395,9 +395,10 @@ class App(Hires):
 
         With `on="done"` all calls must return; if one fails, `then` fails too, and says how many have failed. `then`
         finds what the calls have returned in `ctx.batch.results()`. The calls and `then` go to one queue, which must
-        not lie in several shards. A process that is killed while it puts the calls may put them again with the same
-        `name`: calls that have a `key` or an id join once; the others are put twice. The batch is kept for `keep`
-        seconds after its end. Raises `InvalidInput`, `CallTooLarge`, and what `Queue.put` raises.
+        not lie in several shards. Whoever puts the same calls again with the same `name`, such as a process that was
+        killed meanwhile, has the same batch: what is in it already is not put again. Several calls with one `key` are
+        one task, whose result stands for each of them. The batch is kept for `keep` seconds after its end. Raises
+        `InvalidInput`, `CallTooLarge`, and what `Queue.put` raises.
         """
         sender, found = self._puts_batches(), self._batch(many, then, on, keep, name)
         return _batched(sender, found, sender.batch(found))
@@ -466,15 +467,16 @@ class App(Hires):
 
     # ---- tests
 
-    def test(self) -> AppTest:
+    def test(self, *, start: float | None = None) -> AppTest:
         """Put the app on queues in memory, for a test: `with app.test() as t`, then `t.run()` and `t.advance(3600)`.
 
-        The real scripts run on fakeredis, whose clock the test advances. Raises `MissingExtra` without fakeredis. An
-        app is in one test at a time: to enter a second one raises `InvalidInput`.
+        The real scripts run on fakeredis, whose clock the test advances. The clock starts at `start`, Unix seconds: in
+        November 2023 if the test says nothing; with `start=time.time()`, a call `at=` an hour from now waits. Raises
+        `MissingExtra` without fakeredis. An app is in one test at a time: to enter a second one raises `InvalidInput`.
         """
         from timeoutq.functions.testing import AppTest  # programs need no fakeredis
 
-        return AppTest(self)
+        return AppTest(self, start)
 
     def swap(self, sender: Sender | None) -> Sender | None:
         """Put another sender in the place of the app's, None for the usual one; give the one that was there."""
@@ -525,7 +527,10 @@ class App(Hires):
         payload = seal(letter, target, own, self.secrets)
         answers = calls.answers(target, own, function.settings, step.options.keep_result, function.returns)
         limit = function.settings.limit
-        return Posted(target, own, payload, None, None, None, "active", group, answers, limit)
+        chosen = step.options.unique or function.settings.unique
+        # otherwise an id in done keeps the call away, for as long as it is there
+        blocks: Unique | None = "active" if chosen == "active" else None
+        return Posted(target, own, payload, None, None, None, blocks, group, answers, limit)
 
     def schemas(self) -> dict[str, dict[str, Any]]:
         """Give the JSON Schema of each function's payload, by name."""
@@ -538,7 +543,7 @@ def _several(many: Iterable[Call[Any]]) -> list[Call[Any]]:
     return list(many)
 
 
-def _batched(sender: Sender, found: PostedBatch, answers: Sequence[Answer]) -> Batched[Any]:
+def _batched(sender: Sender, found: PostedBatch, answers: Sequence[Answer | None]) -> Batched[Any]:
     results = [sender.result(call.answers, answer) for call, answer in zip(found.calls, answers, strict=True)]
     then = None if found.then is None else sender.result(found.then.answers)
     return Batched(found.name, found.queue, results, then)

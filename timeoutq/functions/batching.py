@@ -9,15 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+import msgspec
 
 from timeoutq.calls import BATCH
 from timeoutq.errors import InvalidInput
 from timeoutq.functions import ids, outcomes
-from timeoutq.functions.calls import Call, posted
+from timeoutq.functions.calls import Call, posted, travelling
 from timeoutq.functions.envelope import Secrets
 from timeoutq.functions.errors import BadResult, BatchIncomplete, CallFailed, CallGone
-from timeoutq.functions.sender import PostedBatch, Result
+from timeoutq.functions.sender import Posted, PostedBatch, Result, kinds
 from timeoutq.model import Ended
 from timeoutq.text import counted
 
@@ -73,25 +76,43 @@ def batch_of(
         raise InvalidInput("the callback of a batch is ready when the batch has ended: leave out at= and after=")
     if then is not None and then.chosen.rerun:
         raise InvalidInput("the callback of a batch is put once: leave rerun=True out")
-    ready = [posted(call, secrets) for call in many]
-    last = None if then is None else posted(then, secrets, batch=named)
+    ready = [posted(call, secrets, place=None if name is None else (named, at)) for at, call in enumerate(many)]
+    last = None
+    if then is not None:
+        travels = msgspec.structs.replace(travelling(then.chosen), batch=named, order=_order(ready))
+        # who puts the batch again seals it with the same callback: it has no trace of its own
+        place = None if name is None else (named, len(many))
+        last = posted(then, secrets, travels, place=place, is_now=name is None)
     queues = sorted({call.queue for call in [*ready, *([] if last is None else [last])]}) or [usual]
     if len(queues) > 1:
         raise InvalidInput(
             f"the calls of a batch go to one queue, its callback too, and these go to {', '.join(queues)}: choose one "
             "with .options(queue=…)"
         )
-    return PostedBatch(named, queues[0], ready, last, on, keep)
+    return PostedBatch(named, queues[0], ready, last, on, keep, may_be_there=name is not None)
+
+
+def _order(ready: Sequence[Posted]) -> list[int] | None:
+    """Give, for each call, its place among the tasks of the batch: several calls may be one task, by their key."""
+    places: dict[bytes, int] = {}
+    for at in chain.from_iterable(kinds(ready).values()):
+        places.setdefault(ready[at].id, len(places))
+    found = [places[call.id] for call in ready]
+    return None if found == list(range(len(found))) else found
 
 
 class CallsBefore:
     """The calls of the batch whose callback runs now. In an `async def`, use the methods that begin with `a`."""
 
-    def __init__(self, name: str, queue: Any) -> None:
-        """Prepare, in the event loop of the worker; `queue` is the worker's own client."""
+    def __init__(self, name: str, queue: Any, order: Sequence[int] | None = None) -> None:
+        """Prepare, in the event loop of the worker; `queue` is the worker's own client.
+
+        `order` says of each call which task it is, if the calls are not just the tasks in their order.
+        """
         self.name = name
         """The name of the batch."""
         self._queue = queue
+        self._order = order
         self._loop = asyncio.get_running_loop()
         self._read: list[tuple[Member, Ended]] | None = None
 
@@ -168,6 +189,8 @@ class CallsBefore:
                 part = members[at : at + BATCH]
                 ends: dict[str, Ended] = await self._queue.results.look(*(one.task for one in part))
                 found += [(one, ends.get(one.task, Ended(one.task, None))) for one in part]
+            if self._order is not None:
+                found = [found[at] for at in self._order if 0 <= at < len(found)]
             self._read = found
         return self._read
 

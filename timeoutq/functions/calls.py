@@ -25,7 +25,7 @@ T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 T_contra = TypeVar("T_contra", contravariant=True)
 
-_NOT_THEN = ("id", "at", "after", "unique", "priority", "queue", "rerun")
+_NOT_THEN = ("id", "at", "after", "priority", "queue", "rerun")
 """What nobody can choose for a call that follows another one: it is put when that one ends."""
 
 
@@ -117,7 +117,8 @@ class Call(msgspec.Struct, Generic[R_co], frozen=True, gc=False):  # a call is i
         """Let a function run on the result once this call has returned; the chain's result is that of its last call.
 
         The result is the first argument, and `args` and `kwargs` are the others. The function is put in the step that
-        acks this call. If this call fails, what follows it is not called.
+        acks this call. If this call fails, what follows it is not called. Its id is made of that of this call, so
+        `function.options(unique=…)` says how long it is not called again if this call runs twice.
         Raises `BadArguments`, also for a function that can never take the result, such as a str for an int, and
         `InvalidInput` for options that a following call cannot have.
         """
@@ -164,20 +165,24 @@ def id_of(call: Call[Any]) -> tuple[bytes, bool]:
 
 
 def posted(
-    call: Call[Any], secrets: Secrets, batch: str | None = None, *, ticks: bool = False, is_now: bool = True
+    call: Call[Any],
+    secrets: Secrets,
+    travels: Options | None = None,
+    *,
+    place: tuple[str, int] | None = None,
+    is_now: bool = True,
 ) -> Posted:
-    """Decide everything about a call that is put now: the callback of `batch`, or what a schedule puts at its `ticks`.
+    """Decide everything about a call that is put now. `travels` are the options that go along, None: those chosen.
 
+    `place` is the name of a batch and the place of the call there, which make its id if nobody has chosen one.
     What a schedule puts is not put now (`is_now=False`), and is no part of a trace. Raises `CallTooLarge`.
     """
     chosen, settings = call.chosen, call.settings
     id, is_named = id_of(call)
+    if place is not None and not is_named:
+        id = ids.in_batch(call.function, *place, call.arguments).encode()
     queue = chosen.queue or settings.queue
-    travels = travelling(chosen)
-    if batch is not None:
-        travels = msgspec.structs.replace(travels, batch=batch)
-    if ticks:
-        travels = msgspec.structs.replace(travels, ticks=True)
+    travels = travelling(chosen) if travels is None else travels
     then = [one.step for one in call.following] if call.following else ()
     trace = tracing.made(call.function, queue, id) if is_now else None
     letter = Letter(call.function, call.arguments, travels, then, trace=trace)
@@ -190,7 +195,7 @@ def posted(
 
 def _later(following: tuple[Next, ...]) -> tuple[Later, ...]:
     return tuple(
-        Later(settings.queue, one.step.f, settings.limit if settings.limit.per is None else None)
+        Later(settings.queue, ids.group(one.step.f), settings.limit if settings.limit.per is None else None)
         for one in following
         if (settings := one.settings).limit is not None
     )

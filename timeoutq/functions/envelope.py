@@ -57,6 +57,8 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     """How long the id of this call keeps other calls away; a number: also for so many seconds after its end."""
     batch: str | None = None
     """The batch of which this call is the callback."""
+    order: list[int] | None = None
+    """Of each call of that batch, its place among the batch's tasks, from 0; None: both stand in the same order."""
     ticks: bool = False
     """Whether a schedule puts this call under ids that end in `@` and the time of a tick."""
 

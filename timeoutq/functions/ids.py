@@ -16,9 +16,10 @@ from string import Formatter
 
 import msgspec
 
-from timeoutq.arguments import MAX_ID, shown
+from timeoutq.arguments import MAX_ID, host, shown
+from timeoutq.errors import InvalidInput
 from timeoutq.functions.errors import BadFunction
-from timeoutq.functions.signature import Signature, canonical
+from timeoutq.functions.signature import Arguments, Signature, built, canonical
 from timeoutq.model import text
 
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -60,12 +61,32 @@ def random_id(function: str) -> str:
             _READY.extend(signs[at : at + SIGNS] for at in range(0, len(signs), SIGNS))
 
 
+def in_batch(function: str, batch: str, place: int, arguments: Arguments) -> str:
+    """Give the id of a call of a batch that somebody has named: whoever puts the batch again puts the same calls."""
+    said = b"".join(b"%d:%s" % (len(one), one) for one in (batch.encode(), b"%d" % place, *arguments))
+    return f"{function}:{hashlib.sha256(said).hexdigest()[:20]}"
+
+
 def shortened(id: str) -> str:
     """Give an id of at most 120 bytes as it is; of a longer id its first 100 bytes and 32 hex digits of its SHA-256."""
     data = id.encode()
     if len(data) <= LONGEST:
         return id
     return f"{data[:KEPT].decode('utf-8', 'ignore')}~{hashlib.sha256(data).hexdigest()[:32]}"
+
+
+def group(text: str) -> str:
+    """Give the name of the group that counts for this text.
+
+    A queue reads it as the name of a host, which has no capitals and no dot at its end. A text that is no such name
+    keeps what is left of it, and a digest tells it from other texts.
+    """
+    whole = shortened(text)
+    try:
+        name = host(whole).decode("utf-8", "surrogateescape")
+    except InvalidInput:  # nothing is left of it
+        name = "limit"
+    return whole if name == whole else f"{name}~{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def following(parent: bytes, function: str) -> bytes:
@@ -187,8 +208,8 @@ class Template:
 
 
 def _said(value: object) -> str:
-    built = msgspec.to_builtins(value, str_keys=True)
-    return built if isinstance(built, str) else canonical(built).decode()
+    found = built(value)
+    return found if isinstance(found, str) else msgspec.json.encode(found).decode()
 
 
 def _percent(sign: str) -> str:

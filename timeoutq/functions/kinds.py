@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from datetime import datetime, time, timedelta
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from typing import Any, cast
 
 import msgspec
@@ -194,3 +195,32 @@ def _endless(value: object) -> bool:
     if isinstance(value, dict):
         return any(map(_endless, cast("dict[str, object]", value).values()))
     return isinstance(value, list | tuple) and any(map(_endless, cast("list[object]", value)))
+
+
+MANY_FORMS = (datetime, time, Decimal)
+"""Types that write equal values in several ways, as 1.0 and 1, or one moment in two time zones."""
+_DAY = date(2000, 1, 2)
+_EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
+_EXACT_INT = 2**53
+
+
+def one_form(value: object) -> object:
+    """Give the one of all equal values that stands for them, for what `msgspec.to_builtins` leaves of arguments."""
+    match value:
+        case datetime():
+            return value if value.utcoffset() is None else value.astimezone(UTC)
+        case time() if value.utcoffset() is not None:
+            return datetime.combine(_DAY, value).astimezone(UTC).timetz()
+        case Decimal() if value.is_finite():
+            short = value.normalize(_EXACT) if value else Decimal(0)
+            return f"{short:f}" if abs(short.adjusted()) < 40 else str(short)
+        case float() if value.is_integer() and abs(value) <= _EXACT_INT:
+            return int(value)
+        case dict():
+            rows = cast("dict[object, object]", value).items()
+            found = {msgspec.to_builtins(one_form(key)): one_form(one) for key, one in rows}
+            return {key: found[key] for key in sorted(found, key=str)}
+        case list() | tuple():
+            return [one_form(one) for one in cast("Sequence[object]", value)]
+        case _:
+            return value

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 from timeoutq import handlers
-from timeoutq.errors import HandlerNotFound, TimeoutqError
+from timeoutq.errors import HandlerNotFound, TimeoutqError, WorkerBroken
 from timeoutq.functions.app import App
 
 _ASK = "import sys; from timeoutq.functions.loading import tell; tell(sys.argv[1])"
@@ -28,12 +28,14 @@ def load_app(path: str) -> App:
 def ask_queues(path: str) -> tuple[list[str], list[int], str | None]:
     """Give the names of the queues of `module:app`, their weights, if they have no order, and the app's own URL.
 
-    A new process imports the app. Raises `HandlerNotFound`.
+    A new process imports the app. Raises `HandlerNotFound`, and `WorkerBroken` if something has killed that process.
     """
     handlers.parts_of(path, "app")
     command = [sys.executable, "-c", _ASK, path]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)  # noqa: S603  # whoever names the app runs it
     said = done.stdout.decode("utf-8", "replace").splitlines()  # the module may print lines of its own before
+    if done.returncode < 0:  # it ran out of memory, or somebody ended it: the next try may well succeed
+        raise WorkerBroken(f"the process that imported the app {path!r} was killed by signal {-done.returncode}")
     if done.returncode != 0 or not said:
         raise HandlerNotFound(f"app {path!r}: importing it ended the process, with exit code {done.returncode}")
     found = json.loads(said[-1])

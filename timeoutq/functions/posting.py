@@ -15,17 +15,14 @@ from typing import Any
 from timeoutq import address, arguments
 from timeoutq.arguments import How, TaskList
 from timeoutq.batches.operations import BatchInfo
+from timeoutq.calls import BATCH
 from timeoutq.functions import limits
 from timeoutq.functions.answering import Pending
-from timeoutq.functions.options import Limit, Unique
-from timeoutq.functions.sender import Answers, Posted, PostedBatch
+from timeoutq.functions.options import Limit
+from timeoutq.functions.sender import WHILE_ACTIVE, Answers, Kind, Posted, PostedBatch, kinds
 from timeoutq.model import Answer, Ended, Outcome, TaskInfo, text
 from timeoutq.sending import Flow
 from timeoutq.shards import AnyAsyncQueue, AnyQueue, open_async_queue, open_queue
-
-_Kind = tuple[str, float | None, float | None, bytes | None, int]
-"""What all calls of one put have in common: queue, `at`, `after`, `call_id`, how long their keys keep others away."""
-_FOR_A_TIME, _AS_THE_QUEUE_SAYS, _WHILE_ACTIVE = range(3)
 
 
 class Posting:
@@ -83,7 +80,7 @@ class Posting:
         """Put calls, 500 a script, and give an answer for each; blocks. Raises what `Queue.put` raises."""
         found: list[Answer] = [Answer.ADDED] * len(calls)
         self._declare(_limits(calls))
-        for kind, places in _kinds(calls).items():
+        for kind, places in kinds(calls).items():
             queue, some = self.queue(kind[0]), _some(calls, places)
             _tell(found, places, queue.run(_putting(queue, kind, some)))
         return found
@@ -92,7 +89,7 @@ class Posting:
         """Put calls, 500 a script, and give an answer for each. Raises what `AsyncQueue.put` raises."""
         found: list[Answer] = [Answer.ADDED] * len(calls)
         await self._adeclare(_limits(calls))
-        for kind, places in _kinds(calls).items():
+        for kind, places in kinds(calls).items():
             queue, some = await self.aqueue(kind[0]), _some(calls, places)
             _tell(found, places, await queue.run(_putting(queue, kind, some)))
         return found
@@ -117,23 +114,25 @@ class Posting:
             queue = await self.aqueue(name)
             await queue.run(self._declared.keep(name, queue.flows, some))
 
-    def batch(self, found: PostedBatch, /) -> Sequence[Answer]:
+    def batch(self, found: PostedBatch, /) -> Sequence[Answer | None]:
         """Put the calls of a batch, and seal it with its callback; blocks. Raises what `queue.batches` raises."""
-        queue, answers = self.queue(found.queue), [Answer.ADDED] * len(found.calls)
+        queue, calls = self.queue(found.queue), found.calls
+        left, answers = queue.run(_left(queue, found)), _untold(calls)
         self._declare(_limits([*found.calls, *([] if found.then is None else [found.then])]))
-        for kind, places in _kinds(found.calls).items():
-            putting = _putting(queue, kind, _some(found.calls, places), found.name)
-            _tell(answers, places, queue.run(putting))
+        for kind, places in kinds(_some(calls, left)).items():
+            some = [left[at] for at in places]
+            _tell(answers, some, queue.run(_putting(queue, kind, _some(calls, some), found.name)))
         queue.run(_sealing(queue, found))
         return answers
 
-    async def abatch(self, found: PostedBatch, /) -> Sequence[Answer]:
+    async def abatch(self, found: PostedBatch, /) -> Sequence[Answer | None]:
         """Put the calls of a batch, and seal it with its callback. Raises what `queue.batches` raises."""
-        queue, answers = await self.aqueue(found.queue), [Answer.ADDED] * len(found.calls)
+        queue, calls = await self.aqueue(found.queue), found.calls
+        left, answers = await queue.run(_left(queue, found)), _untold(calls)
         await self._adeclare(_limits([*found.calls, *([] if found.then is None else [found.then])]))
-        for kind, places in _kinds(found.calls).items():
-            putting = _putting(queue, kind, _some(found.calls, places), found.name)
-            _tell(answers, places, await queue.run(putting))
+        for kind, places in kinds(_some(calls, left)).items():
+            some = [left[at] for at in places]
+            _tell(answers, some, await queue.run(_putting(queue, kind, _some(calls, some), found.name)))
         await queue.run(_sealing(queue, found))
         return answers
 
@@ -178,25 +177,6 @@ class Posting:
             await queue.close()
 
 
-def _kinds(calls: Sequence[Posted]) -> dict[_Kind, list[int]]:
-    found: dict[_Kind, list[int]] = {}
-    before: _Kind | None = None
-    places: list[int] = []
-    for at, call in enumerate(calls):
-        kind = call.queue, call.at, call.after, call.call_id, _blocks(call.unique)
-        if kind != before:
-            before, places = kind, found.setdefault(kind, [])
-        places.append(at)
-    # what a queue with fingerprints refuses goes first: then nothing was put
-    return dict(sorted(found.items(), key=lambda one: one[0][-1])) if len(found) > 1 else found
-
-
-def _blocks(unique: Unique | None) -> int:
-    if isinstance(unique, timedelta):
-        return _FOR_A_TIME
-    return _WHILE_ACTIVE if unique == "active" else _AS_THE_QUEUE_SAYS
-
-
 def _limits(calls: Sequence[Posted]) -> dict[str, dict[str, Limit | None]]:
     """Give the limits of calls, and of those that follow them, by queue and group."""
     found: dict[str, dict[str, Limit | None]] = {}
@@ -214,17 +194,29 @@ def _some(calls: Sequence[Posted], places: Sequence[int]) -> Sequence[Posted]:
 
 
 def _putting(
-    queue: AnyQueue | AnyAsyncQueue, kind: _Kind, calls: Sequence[Posted], batch: str | None = None
+    queue: AnyQueue | AnyAsyncQueue, kind: Kind, calls: Sequence[Posted], batch: str | None = None
 ) -> Flow[Outcome]:
     _, at, after, call_id, blocks = kind
     checked: Any = (_tasks(calls),)
     # a key keeps others away only while its call is ready, scheduled or in progress, unless somebody says more
-    how = How(again=blocks == _WHILE_ACTIVE, call_id=call_id)
+    how = How(again=blocks == WHILE_ACTIVE, call_id=call_id)
     if batch is not None:
         return queue.flows.batches.put(batch, checked, how, at, after)
     if at is None and after is None:
         return queue.flows.put(checked, how, 0)
     return queue.flows.schedule(checked, at, after, how, 0)
+
+
+def _left(queue: AnyQueue | AnyAsyncQueue, found: PostedBatch) -> Flow[Sequence[int]]:
+    """Give the places of the calls that are not in the batch yet: one that has ended would run again if it was put."""
+    there, batches = set[str](), queue.flows.batches
+    if found.may_be_there and (yield from batches.look([found.name])):
+        after: int | None = 0
+        while after is not None:
+            size, members = yield from batches.members(found.name, after, BATCH)
+            there.update(one.task for one in members)
+            after = after + BATCH if after + BATCH < size else None
+    return [at for at, call in enumerate(found.calls) if text(call.id) not in there]
 
 
 def _sealing(queue: AnyQueue | AnyAsyncQueue, found: PostedBatch) -> Flow[BatchInfo]:
@@ -246,7 +238,11 @@ def _tasks(calls: Sequence[Posted]) -> TaskList:
     return tasks
 
 
-def _tell(found: list[Answer], places: Sequence[int], answers: Outcome) -> None:
+def _untold(calls: Sequence[Posted]) -> list[Answer | None]:
+    return [None] * len(calls)
+
+
+def _tell(found: list[Answer | None] | list[Answer], places: Sequence[int], answers: Outcome) -> None:
     if len(places) == len(found):
         found[:] = answers
         return

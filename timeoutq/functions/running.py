@@ -24,14 +24,14 @@ from timeoutq.functions import limits, outcomes
 from timeoutq.functions.batching import CallsBefore
 from timeoutq.functions.context import CallNext, Context, Middleware
 from timeoutq.functions.envelope import NO_OPTIONS, Secrets
-from timeoutq.functions.errors import MAY_FIT_LATER, BadArguments, Forged, UnknownFunction, UnknownSecret
+from timeoutq.functions.errors import MAY_FIT_LATER, BadArguments, BadResult, Forged, UnknownFunction, UnknownSecret
 from timeoutq.functions.noting import Noting
 from timeoutq.functions.options import Limit
 from timeoutq.functions.sender import Posted, Sender
 from timeoutq.functions.task import Opened, TaskFunction
 from timeoutq.functions.threads import Threads
 from timeoutq.functions.tracing import traced
-from timeoutq.handlers import LEAVES_NO_ID, RESULTS, AckAfter, Lifespan, Place, Result, Serves, Unrun, Verdict
+from timeoutq.handlers import LEAVES_NO_ID, RESULTS, AckAfter, Hopeless, Lifespan, Place, Result, Serves, Unrun, Verdict
 from timeoutq.model import Ack, Lease, Task, raw
 from timeoutq.retry import GiveUp, RetryPolicy
 from timeoutq.text import safe
@@ -45,6 +45,8 @@ BACK_FOR = 3600.0
 WAITS, WAITS_FOR = (5, 15), 365 * 86_400.0
 """The same of a call whose limit cannot be declared, because the server is away: it does not fail before it has run."""
 
+MOST_UNKNOWN = 100
+"""Of so many functions it is said that this worker has none of their names."""
 NEVER = RetryPolicy.of([])
 """For calls that no further attempt can help."""
 UNCHECKED = Secrets()
@@ -92,6 +94,12 @@ class Calls(Serves):
         """Give what runs the calls of this queue."""
         from timeoutq.functions.scheduling import declaring  # a program that only defines functions needs no client
 
+        if not self.app.functions:
+            telling.say(
+                log, logging.WARNING, "queue %s: %r has no functions, so this worker gives every call back: name the "
+                "module that holds them, or import it where the app is", place.name, self.app,
+                fields={"queue": place.name},
+            )  # fmt: skip
         place.publish({name: one.version for name, one in self.app.functions.items()})
         place.declare(declaring(self.app, place.name, place.queue.flows))
         return traced(_Bench(self.app, place).run, place.name)
@@ -118,6 +126,8 @@ class _Bench:
         self._threads: Threads | None = None
         self._declared = limits.Declared()
         self._declaring: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._unknown: set[str] = set()
+        """The functions of which it was said that there is none here."""
 
     async def run(self, lease: Lease) -> Result | AckAfter:
         """Run one call: the whole way of a task, from its payload to its end."""
@@ -142,6 +152,12 @@ class _Bench:
         lacks = ""
         if isinstance(error, UnknownFunction | BadArguments):
             function = self._app.functions.get(error.function)
+            if function is None and error.function not in self._unknown and len(self._unknown) < MOST_UNKNOWN:
+                self._unknown.add(error.function)
+                telling.say(
+                    log, logging.WARNING, "queue %s: %s; its calls are offered to other workers, for an hour",
+                    self._queue, error, fields={"queue": self._queue, "function": error.function},
+                )  # fmt: skip
             lacks = f"{error.function} {'-' if function is None else function.version[0]}"
         return self._back(error, BACK_AFTER, BACK_FOR, lacks)
 
@@ -153,7 +169,8 @@ class _Bench:
 
     def _context(self, lease: Lease, opened: Opened, line: Noting) -> Context[Any]:
         name = opened.definition.signature.name
-        batch = None if opened.options.batch is None else CallsBefore(opened.options.batch, self._place.queue)
+        options = opened.options
+        batch = None if options.batch is None else CallsBefore(options.batch, self._place.queue, options.order)
         return Context(name, lease.task, lease.attempt, lease.fence, self._place.state, opened.tick, batch, line)
 
     async def _within_runtime(self, lease: Lease, opened: Opened) -> Any:
@@ -239,7 +256,7 @@ class _Bench:
         if isinstance(value, RESULTS):
             return value
         keeps_id, seconds = opened.keep_id, opened.keep_result
-        data = outcomes.encode(value, opened.definition.returns) if seconds or opened.then else None
+        data = self._encoded(opened, value) if seconds or opened.then else None
         call = self._following(lease, opened, data) if opened.then and data is not None else None
         kept = data if seconds and (value is not None or opened.keep_none) else None
         ack = Ack(result=kept, keep_result=seconds if kept is not None else None, keep_id=keeps_id)
@@ -251,6 +268,12 @@ class _Bench:
             if not self._lacks(self._queue, call.group, call.limit):
                 return ack
         return AckAfter(partial(self._before_ack, call, task), ack)
+
+    def _encoded(self, opened: Opened, value: Any) -> bytes:
+        try:
+            return outcomes.encode(value, opened.definition.returns)
+        except BadResult as error:
+            raise Hopeless(error) from error
 
     def _following(self, lease: Lease, opened: Opened, data: bytes) -> Posted | None:
         """Give the call that follows. If this call runs again, what follows has the same id, so it is there once."""

@@ -79,7 +79,8 @@ def task_of(name: str, call: Call[Any], secrets: Secrets, *, overlap: bool) -> t
             "follow, or schedule a function that does"
         )
     own = msgspec.structs.replace(call, chosen=replace(call.chosen, id=id))
-    put = calls.posted(own, secrets, ticks=overlap and bool(secrets), is_now=False)
+    travels = msgspec.structs.replace(calls.travelling(own.chosen), ticks=overlap and bool(secrets))
+    put = calls.posted(own, secrets, travels, is_now=False)
     size = len(put.payload) + STAMP_ROOM
     if size > LIMIT:
         raise CallTooLarge(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
@@ -99,6 +100,33 @@ class PostedBatch:
     on: On
     keep: float
     """Seconds for which the batch is kept after its end."""
+    may_be_there: bool = True
+    """Whether the batch may have been put before, as one with a random name cannot."""
+
+
+Kind = tuple[str, float | None, float | None, bytes | None, int]
+"""What all calls of one put have in common: queue, `at`, `after`, `call_id`, how long their keys keep others away."""
+FOR_A_TIME, AS_THE_QUEUE_SAYS, WHILE_ACTIVE = range(3)
+
+
+def kinds(calls: Sequence[Posted]) -> dict[Kind, list[int]]:
+    """Give the places of the calls that go in one put, in the order of the puts."""
+    found: dict[Kind, list[int]] = {}
+    before: Kind | None = None
+    places: list[int] = []
+    for at, call in enumerate(calls):
+        kind = call.queue, call.at, call.after, call.call_id, _blocks(call.unique)
+        if kind != before:
+            before, places = kind, found.setdefault(kind, [])
+        places.append(at)
+    # what a queue with fingerprints refuses goes first: then nothing was put
+    return dict(sorted(found.items(), key=lambda one: one[0][-1])) if len(found) > 1 else found
+
+
+def _blocks(unique: Unique | None) -> int:
+    if isinstance(unique, timedelta):
+        return FOR_A_TIME
+    return WHILE_ACTIVE if unique == "active" else AS_THE_QUEUE_SAYS
 
 
 class Result(Protocol[T_co]):
@@ -191,10 +219,13 @@ class Sender(Protocol):
 class PutsBatches(Sender, Protocol):
     """A sender that puts batches, too."""
 
-    def batch(self, found: PostedBatch, /) -> Sequence[Answer]:
-        """Put the calls of a batch, seal it with its callback, and give an answer for each call; blocks."""
+    def batch(self, found: PostedBatch, /) -> Sequence[Answer | None]:
+        """Put the calls of a batch, seal it with its callback, and give an answer for each call; blocks.
+
+        The answer is None for a call that is in the batch already: it is not put again.
+        """
         ...
 
-    async def abatch(self, found: PostedBatch, /) -> Sequence[Answer]:
+    async def abatch(self, found: PostedBatch, /) -> Sequence[Answer | None]:
         """Do the same for asyncio."""
         ...

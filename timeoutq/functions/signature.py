@@ -521,8 +521,13 @@ def _struct(name: str, slots: Sequence[Slot]) -> type[msgspec.Struct]:
 
 def canonical(value: object) -> bytes:
     """Write equal values as equal bytes of JSON: dicts and sets in order."""
-    # in two steps, because an ordered dict must have texts as its keys before it is written
-    return _ENCODER.encode(msgspec.to_builtins(value, str_keys=True, order="deterministic"))
+    return _ENCODER.encode(built(value))
+
+
+def built(value: object) -> object:
+    """Give the one form in which JSON has all values that are equal to this one."""
+    found = msgspec.to_builtins(value, order="deterministic", builtin_types=kinds.MANY_FORMS)
+    return msgspec.to_builtins(kinds.one_form(found), str_keys=True)
 
 
 def _value(value: object) -> str:

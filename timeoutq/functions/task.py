@@ -71,7 +71,7 @@ class Definition:
         if self.settings.limit is None:
             return None
         name = self.signature.name
-        return name if self.group is None else ids.shortened(self.group.fill(name, values))
+        return ids.group(name if self.group is None else self.group.fill(name, values))
 
     def counts_with(self, other: Definition) -> bool:
         """Say whether the limits of both functions count their calls in the same groups."""
@@ -167,7 +167,10 @@ def define(
     limit = settings.limit
     per = None if limit is None or limit.per is None else ids.Template.of(limit.per, signature, "per")
     if template is None and key is not True and settings.unique != "active":
-        raise BadFunction(f"{named}(): unique= is about ids that a key makes: add key=")
+        raise BadFunction(
+            f"{named}(): unique= is about ids that a key makes: add key=, or, where it follows "
+            "another call, write then(f.options(unique=…))"
+        )
     return Definition(
         function=function,
         is_async=inspect.iscoroutinefunction(function),
@@ -252,6 +255,8 @@ class TaskFunction(OfApp, Generic[P, R]):
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """Make a call, which nobody has put yet. Raises `BadArguments` for arguments that do not fit."""
         definition = self.definition
+        if self.chosen.unique is not None and self.chosen.id is None and not definition.key:
+            raise InvalidInput(f"{self.name}(): unique= is about an id: give the function a key=, or choose an id=")
         encoded = definition.signature.encode(args, kwargs)
         return Call(
             function=definition.signature.name,
@@ -294,15 +299,13 @@ class TaskFunction(OfApp, Generic[P, R]):
         `keep_result` for how many seconds the result is kept: these travel with the call. `priority` is -1000 to 1000,
         on a polite queue. `queue` is another queue of the app. With `rerun=True`, the newest arguments of an id are run
         last: a call that is in progress runs once more, with these arguments.
-        Raises `InvalidInput`, which names the option.
+        Raises `InvalidInput`, which names the option; `unique` without an id or a key is refused when the call is made.
         """
         found = options.chosen(
             self.definition.queues, self.chosen, id=id, at=at, after=after, unique=unique, priority=priority,
             retry=retry, keep_result=keep_result, max_runtime=max_runtime, queue=queue,
             rerun=rerun,
         )  # fmt: skip
-        if found.unique is not None and found.id is None and not self.definition.key:
-            raise InvalidInput(f"{self.name}(): unique= is about an id: give the function a key=, or choose an id=")
         if found.rerun and found.id is None and not self.definition.key:
             raise InvalidInput(f"{self.name}(): rerun= is about an id: give the function a key=, or choose an id=")
         return TaskFunction(self.home, self.definition, found)

@@ -86,9 +86,9 @@ class AppTest:
     __test__ = False
     """For pytest, which would take this class for a test."""
 
-    def __init__(self, app: Any) -> None:
-        """Prepare; `App.test` makes these. Raises `MissingExtra` without fakeredis."""
-        self.clock = Clock()
+    def __init__(self, app: Any, start: float | None = None) -> None:
+        """Prepare; `App.test` makes these. Raises `MissingExtra` without fakeredis, `InvalidInput` for a bad start."""
+        self.clock = Clock() if start is None else Clock(start)
         """The clock of all queues: it stands still until it is advanced."""
         self._app = app
         self._posting = FakePosting(self.clock, app)

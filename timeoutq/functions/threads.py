@@ -20,6 +20,8 @@ from timeoutq import forks
 
 PATIENCE = 5.0
 """Seconds that a function may go on after it was to end; then its thread hangs."""
+MOST_HUNG = 10
+"""So many threads may hang in a process; then it is worn out."""
 
 
 @dataclass(slots=True, eq=False)
@@ -31,6 +33,7 @@ class Threaded:
     context: Context
     over: asyncio.Future[None]
     ended: bool = False
+    hangs: bool = False
     value: Any = None
     error: BaseException | None = None
 
@@ -38,10 +41,11 @@ class Threaded:
 class Threads:
     """As many threads as there are calls at once; they live as long as the worker."""
 
-    def __init__(self, name: str, hangs: Callable[[str], None]) -> None:
+    def __init__(self, name: str, hangs: Callable[[str, bool], None]) -> None:
         """Prepare, in the event loop of the worker; `name` is what the names of the threads begin with.
 
-        `hangs` is called with the words when a function still runs though nobody has waited for it for a while.
+        `hangs` is called when a function still runs though nobody has waited for it for a while: with the words, and
+        with whether too many threads of the process hang.
         """
         self._name = name
         self._hangs = hangs
@@ -53,6 +57,7 @@ class Threads:
         self._threads: int = 0
         self._busy: int = 0
         self._closed = False
+        self._hung = 0
 
     async def run(self, task: str, call: Callable[[], Any]) -> Any:
         """Call a function in a thread, with the caller's context; give what it returns, or raise what it raises.
@@ -83,7 +88,9 @@ class Threads:
     def _look(self, one: Threaded) -> None:
         if not one.ended and not self._closed:
             what = f"the function of task {one.task!a:.80} still runs in its thread, {PATIENCE:g} s after it was to end"
-            self._hangs(what)
+            one.hangs = True
+            self._hung += 1
+            self._hangs(what, self._hung >= MOST_HUNG)
 
     def _collect(self) -> None:
         self._told = False
@@ -91,6 +98,7 @@ class Threads:
             one = self._done.popleft()
             self._busy -= 1
             one.ended = True
+            self._hung -= one.hangs
             if not one.over.done():  # if it is done, the coroutine was cancelled meanwhile
                 one.over.set_result(None)
 

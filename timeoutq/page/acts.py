@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from timeoutq.errors import InvalidInput, LeaseLost
 from timeoutq.failures.operations import KINDS
-from timeoutq.model import Answer, Lease, Outcome, State, Task, raw
+from timeoutq.model import Answer, Entry, Lease, Outcome, State, Task, raw
 from timeoutq.page import spelling
 from timeoutq.page.visits import Form, Visit
 from timeoutq.sending import ask
@@ -381,7 +381,9 @@ async def retry_all(visit: Visit) -> Response:
     async def step(tasks: list[str]) -> int:
         return await queue.retry_failed(*tasks)
 
-    visit.walks.begin(visit.name, "retrying failed tasks", total, _through(queue, State.FAILED, step))
+    visit.walks.begin(
+        visit.name, "retrying failed tasks", total, _through(queue, State.FAILED, step, _was_not_cancelled)
+    )
     return visit.back(form.get("back"), f"retrying {counted(total, 'task')}: see below")
 
 
@@ -419,10 +421,17 @@ async def _move_kind(visit: Visit, verb: str) -> Response:
     return visit.back(form.get("back"), f"{doing} {counted(kind.count, 'task')}: see below")
 
 
-async def _through(queue: AnyAsyncQueue, state: State, step: Step) -> AsyncIterator[int]:
+def _was_not_cancelled(entry: Entry) -> bool:
+    return not (entry.error or "").startswith("cancelled by ")
+
+
+async def _through(
+    queue: AnyAsyncQueue, state: State, step: Step, wanted: Callable[[Entry], bool] = bool
+) -> AsyncIterator[int]:
     part: list[str] = []
     async for entry in queue.each(state):
-        part.append(entry.task)
+        if wanted(entry):
+            part.append(entry.task)
         if len(part) >= STEP:
             yield await step(part)
             part = []

@@ -20,8 +20,8 @@ from timeoutq.calls import Kept
 from timeoutq.client import AsyncDriver
 from timeoutq.durations import Spans
 from timeoutq.errors import InvalidInput, LeaseLost, TimeoutqError
-from timeoutq.found import is_nothing
-from timeoutq.handlers import AckAfter, Unrun
+from timeoutq.found import Found, is_nothing
+from timeoutq.handlers import AckAfter, Hopeless, Unrun
 from timeoutq.model import KEPT, Ack, Answer, Lease, Outcome, Release
 from timeoutq.refusals import Refusals
 from timeoutq.retry import GiveUp, Retry
@@ -54,6 +54,8 @@ class Tally:
     failed: int = 0
     released: int = 0
     lost: int = 0
+    left_out: int = 0
+    """Tasks that handlers found and that no queue takes."""
     end: str = ""
     """Why the worker ended: "stopped", "drained" (a burst), "max_tasks", or "worn_out" (a thread hangs); empty while it
     works and after an error."""
@@ -68,6 +70,7 @@ def added(tallies: Iterable[Tally]) -> Tally:
         total.failed += one.failed
         total.released += one.released
         total.lost += one.lost
+        total.left_out += one.left_out
         total.end = total.end or one.end
     return total
 
@@ -210,7 +213,7 @@ class Desk:
             else:
                 self._finish(lease, result if problem is None else problem, raised=problem is not None)
         except BaseException as error:  # the result cannot be used: that is a failure of the task
-            self.failed(lease, error)
+            self.failed(lease, error, hopeless=True)
         self.wake()
 
     def _finish(self, lease: Lease, came: Any, *, raised: bool) -> None:
@@ -227,7 +230,7 @@ class Desk:
         elif raised or isinstance(came, Retry | GiveUp):
             self.failed(lease, came)
         else:
-            self.failed(lease, handlers.wrong_result(self.rules.handler, came))
+            self.failed(lease, handlers.wrong_result(self.rules.handler, came), hopeless=True)
 
     def _ack(self, lease: Lease, result: Ack) -> None:
         again_ms, payload = arguments.again(result.again_in, result.payload, lease.task)
@@ -240,6 +243,8 @@ class Desk:
             what = "result=" if kept is not None else f"keep_id={result.keep_id!r}"
             raise InvalidInput(f"{what} and again_in= exclude each other: a task that runs again has not ended")
         home, away = self._sorted(lease, result.put)
+        if isinstance(result.put, Found) and result.put.left_out:
+            self._tell_left_out(lease, result.put)
         ack = AckOfFound(lease, home, again_ms, payload, away, kept, keep_ms=keep_ms)
         if ack.is_long:
             if not self.long_acks.add(ack):
@@ -264,8 +269,16 @@ class Desk:
             else:
                 self.failed(lease, error)
         except BaseException as problem:  # the result cannot be used: that is a failure of the task
-            self.failed(lease, problem)
+            self.failed(lease, problem, hopeless=True)
         self.wake()
+
+    def _tell_left_out(self, lease: Lease, found: Found) -> None:
+        self.tally.left_out += found.left_out
+        self.voice.say(
+            logging.WARNING, "queue %s: %d of the tasks that the handler of task %a found cannot be put and were left "
+            "out: %s", self.voice.queue, found.left_out, lease.task, found.why, lease=lease, error=found.why,
+            more={"left_out": found.left_out},
+        )  # fmt: skip
 
     def _sorted(self, lease: Lease, put: Any) -> tuple[TaskList, Mapping[int, TaskList]]:
         """Give what goes with the ack, and what goes to other parts of the queue."""
@@ -297,9 +310,11 @@ class Desk:
 
     # ---- leases end otherwise
 
-    def failed(self, lease: Lease, error: BaseException) -> None:
+    def failed(self, lease: Lease, error: BaseException, *, hopeless: bool = False) -> None:
         """End the lease as a failed attempt; never raises, whatever the error and the retry policy do."""
-        self.ends.fails.append(self.rules.failures.judge(lease, error))
+        if isinstance(error, Hopeless):
+            error, hopeless = error.error, True
+        self.ends.fails.append(self.rules.failures.judge(lease, error, hopeless=hopeless))
 
     def interrupted(self, run: Run) -> None:
         """End the lease of a handler that was stopped; `run.end` says why the handler was stopped."""
@@ -333,7 +348,7 @@ class Desk:
 
     def _end_long_ack(self, lease: Lease, end: Answer | Exception) -> None:
         if isinstance(end, Exception) and not isinstance(end, LeaseLost):
-            self.failed(lease, end)
+            self.failed(lease, end, hopeless=True)
         else:
             if isinstance(end, LeaseLost):
                 self.tally.lost += 1
@@ -420,7 +435,7 @@ class Desk:
     def refused(self, errand: Errand, error: Exception) -> None:
         """Fail the tasks whose ack the queue refuses, as it would each time: what their handlers gave cannot be put."""
         for lease in errand.void():
-            self.failed(lease, error)
+            self.failed(lease, error, hopeless=True)
         self.wake()
 
     def _give_up(self, lease: Lease) -> None:

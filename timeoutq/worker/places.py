@@ -89,9 +89,9 @@ class Place:
         """Write the error of a task whose time is over."""
         return self._desk.rules.runtime.error(more, seconds)
 
-    def hangs(self, words: str) -> None:
-        """Say that a thread hangs: a worker process that has a supervisor drains, and is replaced."""
-        voice, is_replaced = self._desk.voice, self._desk.ledger is not None
+    def hangs(self, words: str, is_worn_out: bool) -> None:
+        """Say that a thread hangs. A worker process that is worn out, and has a supervisor, drains and is replaced."""
+        voice, is_replaced = self._desk.voice, is_worn_out and self._desk.ledger is not None
         voice.say(
             logging.WARNING, "queue %s: %s; %s", self.name, words,
             "this process drains, and another takes its place" if is_replaced else "another thread takes its place",

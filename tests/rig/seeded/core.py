@@ -1681,7 +1681,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "functions: a key keeps others away for ever",
-        "functions/posting.py",
+        "functions/sender.py",
         'unique == "active"',
         "False",
         [in_test("test_posting", "only_until_its_call_has_ended")],

@@ -59,7 +59,7 @@ DEFECTS: Mapping[str, Defect] = {
             Change("worker.threads", "waits = result is not None and inspect.isawaitable(result)", "waits = False"),
             Change(
                 "worker.desk",
-                "            self.failed(lease, handlers.wrong_result(self.rules.handler, came))",
+                "            self.failed(lease, handlers.wrong_result(self.rules.handler, came), hopeless=True)",
                 "            self.ends.acks.append(lease)",
             ),
         ),

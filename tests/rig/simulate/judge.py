@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.rig import invariants
 from tests.rig.simulate.apps import RETURNS
-from tests.rig.simulate.plan import AFTER, ENDS_WELL, RUDE, PlannedTask
+from tests.rig.simulate.plan import AFTER, ENDS_WELL, HOPELESS, RUDE, PlannedTask
 from tests.rig.simulate.witness import COUNTED
 from timeoutq.endings import PATIENCE
 from timeoutq.shards.names import stem, tags
@@ -242,7 +242,7 @@ class Judge:
     def _judge_failed(self, name: str) -> None:
         runs = self._world.runs.get(name, [])
         bad = [run for run in runs if run.how not in ENDED_WELL]
-        if not any(run.how == "give_up" for run in runs) and len(bad) < 4:
+        if not any(run.how in HOPELESS for run in runs) and len(bad) < 4:
             self._world.broke(f"{name} is failed, but {[run.how for run in runs]} is no cause")
 
     def _judge_children(self, done: set[str], failed: set[str]) -> None:

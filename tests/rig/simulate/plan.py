@@ -22,6 +22,8 @@ FAILS = (
     "raise", "retry", "retry_raised", "give_up", "wrong", "wrong_generator", "wrong_class", "bad_put",
     "timeout_error", "retry_block",
 )  # fmt: skip
+HOPELESS = ("give_up", "wrong", "wrong_generator", "wrong_class", "bad_put")
+"""What no repeat can mend: one such run is enough."""
 ODD = (
     "odd_text", "generator_exit", "base", "base_group", "system_exit", "cancel_self", "cancel_self_late",
     "cancelled_error",

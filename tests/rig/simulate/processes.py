@@ -16,11 +16,11 @@ from tests.rig.simulate.clock import Owner, VirtualLoop, owner_of
 from tests.rig.simulate.machine import SimulatedMachine
 from tests.rig.simulate.network import Network
 from tests.rig.simulate.plan import TWO, Plan
-from timeoutq import Lease, exit_codes, flows, sending
+from timeoutq import exit_codes, flows, sending
 from timeoutq.endings import Order, Told
 from timeoutq.errors import TimeoutqError
 from timeoutq.heartbeat import Heartbeat
-from timeoutq.ledger import SharedLedger
+from timeoutq.ledger import Left, SharedLedger
 from timeoutq.process import TOLD
 from timeoutq.roster import Roster
 from timeoutq.shards import AnyAsyncQueue
@@ -301,19 +301,19 @@ class Supervisor:
         names = names_of(self._world.plan)
         found = {name: child.ledger.read(lane) for lane, name in enumerate(names)}
         child.ledger.close()
-        for name, (started, held) in found.items():
-            if started or held:
-                await self._report_on(name, child, started, held, blame=blame)
+        for name, left in found.items():
+            if any(left):
+                await self._report_on(name, child, left, blame=blame)
 
-    async def _report_on(
-        self, name: str, child: Process, started: list[Lease], held: list[Lease], *, blame: bool
-    ) -> None:
+    async def _report_on(self, name: str, child: Process, left: Left, *, blame: bool) -> None:
+        started, ended, held = left
         queue = self._world.open(f"sim:1:{child.pid:08x}", name)
         try:
             back = held if blame else started + held
             if back:
                 await queue.release(back)
-            for talk, part in queue.division.parted(started) if blame else ():
+            gone = ended + started * blame
+            for talk, part in queue.division.parted(gone) if gone else ():
                 calls = talk.operations.crash(part, "its worker process died while it ran")
                 await queue.run(sending.answers(talk, calls))
             await queue.run(sending.answer(queue.talk, queue.operations.beat(child.worker_name, None)))

@@ -1,0 +1,149 @@
+"""One call that is stuck, or that waits where it must not, and what the others meet: nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from tests.rig.waiting import wait_until
+from timeoutq import AsyncQueue, Queue, Worker
+from timeoutq.functions import App, CallCancelled, CallFailed, Calls, threads
+from timeoutq.functions.answering import Pending
+from timeoutq.ledger import SharedLedger
+
+
+@pytest.mark.parametrize("how", ["cancelled", "over its max_runtime"])
+async def test_a_def_that_goes_on_though_it_was_stopped_stops_no_other_call(
+    queue: Queue, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    monkeypatch.setattr(threads, "PATIENCE", 0.05)
+    app, goes_on, begun = App(queue.name, url=url), threading.Event(), list[str]()
+
+    @app.task(name="stuck", retry=[])
+    def stuck() -> bool:
+        begun.append("stuck")
+        return goes_on.wait(30)
+
+    @app.task(name="long")
+    def long() -> str:
+        begun.append("long")
+        goes_on.wait(30)
+        return "to its end"
+
+    @app.task(name="short")
+    def short() -> str:
+        return "at once"
+
+    hung = stuck.options(max_runtime=None if how == "cancelled" else 0.2).delay()
+    innocent = long.delay()
+    ledger = SharedLedger(400)
+    jobs = AsyncQueue(queue.name, url, timeout=5)
+    worker = Worker(jobs, Calls(app), concurrency=2, signals=False, ledger=ledger)
+    running = asyncio.create_task(worker.run())
+    try:
+        await asyncio.to_thread(wait_until, lambda: len(begun) == 2)
+        if how == "cancelled":
+            hung.cancel("ann")
+        with pytest.raises(CallCancelled if how == "cancelled" else CallFailed):
+            await asyncio.to_thread(hung.wait, 10)
+        await asyncio.to_thread(wait_until, lambda: "still runs in its thread" in caplog.text)
+        assert await asyncio.to_thread(short.delay().wait, 5) == "at once", "the worker claims on"
+        goes_on.set()
+        assert await asyncio.to_thread(innocent.wait, 10) == "to its end"
+    finally:
+        goes_on.set()
+        worker.stop()
+        tally = await running
+        await jobs.close()
+        app.close()
+        ledger.close()
+    assert (tally.end, begun.count("long")) == ("stopped", 1)
+    assert "another thread takes its place" in caplog.text
+
+
+def test_a_process_is_worn_out_when_too_many_threads_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "PATIENCE", 0.0)
+    monkeypatch.setattr(threads, "MOST_HUNG", 2)
+    told: list[bool] = []
+
+    async def main() -> None:
+        mine, goes_on = threads.Threads("t", lambda _, is_worn_out: told.append(is_worn_out)), threading.Event()
+        for hung in (1, 2):
+            call = asyncio.create_task(mine.run("a", goes_on.wait))
+            await asyncio.sleep(0)
+            call.cancel()
+            while len(told) < hung:
+                await asyncio.sleep(0)
+        goes_on.set()
+        mine.close()
+
+    asyncio.run(main())
+    assert told == [False, True]
+
+
+async def test_a_result_that_an_async_def_would_wait_for_with_its_worker_is_refused(queue: Queue, url: str) -> None:
+    app = App(queue.name, url=url)
+
+    @app.task(name="inner")
+    def inner() -> int:
+        return 2
+
+    @app.task(name="blocks", retry=[])
+    async def blocks() -> int:
+        return inner.delay().wait(5)
+
+    @app.task(name="in_a_thread", retry=[])
+    def in_a_thread() -> int:
+        return inner.delay().wait(10)
+
+    refused, taken = blocks.delay(), in_a_thread.delay()
+    async with asyncio.timeout(30), AsyncQueue(queue.name, url, timeout=5) as mine:
+        await Worker(mine, Calls(app), burst=True).run()
+    with pytest.raises(CallFailed, match=r"in an async def, write `await result`"):
+        await refused
+    assert isinstance(taken, Pending) and await taken == 2
+    app.close()
+    await app.aclose()
+
+
+async def test_a_worker_whose_app_has_no_functions_says_so_and_names_each_function_once(
+    queue: Queue, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caller, bare = App(queue.name, url=url), App(queue.name, url=url)
+
+    @caller.task(name="send")
+    def send(n: int) -> None: ...
+
+    calls: Any = [send.call(n) for n in range(3)]
+    caller.put(calls)
+    jobs = AsyncQueue(queue.name, url, timeout=5)
+    worker = Worker(jobs, Calls(bare), signals=False)
+    running = asyncio.create_task(worker.run())
+    await asyncio.to_thread(wait_until, lambda: queue.stats().scheduled == 3)
+    worker.stop()
+    await running
+    await jobs.close()
+    caller.close()
+    said = [line for line in caplog.messages if "has no function" in line]
+    assert len(said) == 2
+    assert "has no functions, so this worker gives every call back: name the module that holds them" in said[0]
+    assert "has no function 'send' here" in said[1]
+    assert "its calls are offered to other workers, for an hour" in said[1]
+
+
+def test_the_error_of_a_result_that_cannot_be_kept_has_no_frames_of_the_package(queue: Queue, url: str) -> None:
+    app = App(queue.name, url=url)
+
+    @app.task
+    async def wrong() -> int:
+        return "three"  # type: ignore[return-value]  # the point
+
+    with app.test() as t:
+        call = wrong.delay()
+        t.run()
+        with pytest.raises(CallFailed, match="Expected `int`, got `str`") as failed:
+            call.wait()
+    assert failed.value.traceback is None

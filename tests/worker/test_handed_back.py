@@ -1,0 +1,151 @@
+"""What handlers and functions hand back and no queue can take: their work is done once, whatever the retry policy."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from timeoutq import Ack, AsyncQueue, Lease, Queue, Release, State, Task, Worker
+from timeoutq.functions import App
+
+LONG = "https://example.com/" + "x" * 1_218
+"""A link of 1,238 bytes."""
+AGAIN = [0.0, 0.0, 0.0]
+
+
+class Site:
+    """A handler that counts how often it fetches each page."""
+
+    def __init__(self, gives: Callable[[], Any]) -> None:
+        self.fetched: list[str] = []
+        self._gives = gives
+
+    async def fetch(self, lease: Lease) -> Any:
+        self.fetched.append(lease.task)
+        return self._gives() if lease.task == "page" else None
+
+    async def fetch_and_raise(self, lease: Lease) -> Any:
+        came = await self.fetch(lease)
+        if came is not None:
+            raise came
+
+    def fetch_in_a_thread(self, lease: Lease) -> Any:
+        self.fetched.append(lease.task)
+        return self._gives() if lease.task == "page" else None
+
+
+async def work(queue: Queue, handler: Any, url: str) -> Any:
+    async with asyncio.timeout(20), AsyncQueue(queue.name, url, timeout=5) as mine:
+        return await Worker(mine, handler, burst=True, retry=AGAIN, signals=False).run()
+
+
+def lazily(*links: Any) -> Iterator[Any]:
+    yield from links
+
+
+LISTS: dict[str, Callable[[], Any]] = {
+    "a list": lambda: ["a", LONG, "b"],
+    "a set": lambda: {"a", LONG, "b"},
+    "a generator": lambda: lazily("a", LONG, "b"),
+    "a mapping": lambda: {"a": 1, LONG: {"depth": 2}, "b": {"depth": 3}},
+    "tasks": lambda: [Task("a"), Task(LONG, {"n": 1}, rerun=True), Task("b", {"n": 2})],
+    "a priority too high": lambda: ["a", Task(LONG[:900], priority=5_000, rerun=True), "b"],
+    "an empty link": lambda: ["a", "", "b"],
+}
+
+
+@pytest.mark.parametrize("how", ["fetch", "fetch_and_raise", "fetch_in_a_thread"])
+@pytest.mark.parametrize("links", LISTS)
+async def test_a_page_with_a_link_too_long_among_good_ones_is_fetched_once(
+    queue: Queue, url: str, caplog: pytest.LogCaptureFixture, links: str, how: str
+) -> None:
+    site = Site(lambda: Ack(put=LISTS[links]()))
+    queue.put("page")
+    with caplog.at_level(logging.WARNING):
+        tally = await work(queue, getattr(site, how), url)
+    assert sorted(site.fetched) == ["a", "b", "page"]
+    assert (tally.acked, tally.failed, tally.left_out) == (3, 0, 1)
+    (line,) = [one for one in caplog.messages if "left out" in one]
+    assert line.startswith(f"queue {queue.name}: 1 of the tasks that the handler of task 'page' found cannot be put")
+    words = {"a priority too high": "priority of task 'https://", "an empty link": "must not be empty"}
+    assert words.get(links, "'https://example.com/xxxxxxxxxxxxxxxxxxxx'… has 1,238 bytes; the limit is 1,024") in line
+
+
+async def test_a_page_whose_only_link_is_too_long_is_done(queue: Queue, url: str) -> None:
+    site = Site(lambda: Ack(put=LONG))
+    queue.put("page")
+    assert (await work(queue, site.fetch, url)).left_out == 1
+    assert (site.fetched, queue.inspect("page").state) == (["page"], State.DONE)
+
+
+NUMBER: Any = 5
+WRONG: dict[str, tuple[Any, str]] = {
+    "a dict": ({"n": 1}, "WrongResult: the handler Site.fetch returned a dict"),
+    "a result too large": (Ack(result=b"x" * 262_145), "InvalidInput: a result of 262,145 bytes cannot be kept"),
+    "no moment": (Ack(again_in=-1), "InvalidInput: again_in must be"),
+    "no delay": (Release(delay=-NUMBER), "InvalidInput: delay must be"),
+    "no tasks": (Ack(put=NUMBER), "InvalidInput: a task id is str or bytes, not int: 5"),
+    "a task of no kind": (Ack(put=["a", NUMBER]), "InvalidInput: a task id is str or bytes, not int: 5"),
+    "what this queue refuses": (Ack(put=[Task("a", priority=1, improve=True)]), "InvalidInput: "),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+async def test_what_no_repeat_can_mend_fails_once_with_the_reason(queue: Queue, url: str, what: str) -> None:
+    given, words = WRONG[what]
+    if what == "what this queue refuses":
+        queue.configure(keep_done="compact")
+    site = Site(lambda: given)
+    queue.put("page")
+    tally = await work(queue, site.fetch, url)
+    found = queue.inspect("page")
+    assert (site.fetched, tally.failed, found.state) == (["page"], 1, State.FAILED)
+    assert (found.error or "").startswith(words)
+
+
+async def test_a_generator_of_links_that_fails_by_itself_is_tried_again(queue: Queue, url: str) -> None:
+    def links() -> Iterator[str]:
+        if len(site.fetched) == 1:
+            raise ConnectionError("reset")
+        yield "a"
+
+    site = Site(lambda: Ack(put=links()))
+    queue.put("page")
+    await work(queue, site.fetch, url)
+    assert site.fetched == ["page", "page", "a"]
+
+
+async def test_a_function_whose_result_is_too_large_charges_the_card_once(queue: Queue, url: str) -> None:
+    app = App(queue.name, url=url, retry=AGAIN)
+    charged: list[str] = []
+
+    @app.task(name="charge")
+    def charge() -> str:
+        charged.append("charge")
+        return "x" * 320_000
+
+    @app.task(name="wrong")
+    async def wrong() -> int:
+        charged.append("wrong")
+        return "three"  # type: ignore[return-value]  # the point
+
+    @app.task(name="links")
+    async def links() -> Any:
+        charged.append("links")
+        return Ack(put=[LONG], keep_id=False)
+
+    for function in (charge, wrong, links):
+        function.delay()
+    async with asyncio.timeout(20):
+        tally = await app.worker(burst=True, signals=False).run()
+    await app.aclose()
+    app.close()
+    assert sorted(charged) == ["charge", "links", "wrong"]
+    assert (tally.failed, tally.acked, tally.left_out) == (2, 1, 1)
+    errors = sorted(entry.error or "" for entry in queue.list("failed").entries)
+    assert errors[0].startswith("BadResult: it returned 'three'")
+    assert "BadResult: it returned 320,002 bytes of JSON; the limit is 262,144" in errors[1]
