@@ -113,6 +113,7 @@ ROOMS = {
         "seeds",
         "strays",
         "missing",
+        "staying",
         "crawl",
         "registry",
         "command",

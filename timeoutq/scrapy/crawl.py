@@ -33,6 +33,7 @@ from timeoutq.scrapy.missing import Missing
 from timeoutq.scrapy.opening import opened
 from timeoutq.scrapy.plan import Plan
 from timeoutq.scrapy.seeds import Seeds
+from timeoutq.scrapy.staying import Staying
 from timeoutq.scrapy.strays import Strays
 from timeoutq.scrapy.visits import End, Errback, Visit, error_of, visit_of
 from timeoutq.worker import Worker
@@ -69,7 +70,8 @@ class Crawl:
         self._strays = Strays(self.put, self._refuse, self._tell_wait, self._go_on)
         self._worker: Worker | None = None
         self._working: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._watching: asyncio.Future[Any] | None = None
+        self._staying = Staying(always=plan.stay)
         self._told: dict[str, int] = {}
         self._enqueued = 0
         """How many requests have become tasks since the stats were told."""
@@ -110,9 +112,11 @@ class Crawl:
         connect(self._on_item, signals.item_scraped)
         connect(self._on_item, signals.item_dropped)
         connect(self._on_item_error, signals.item_error)
+        connect(self._staying.on_idle, signals.spider_idle)
         atexit.register(self._give_back)
         self._work()
-        self._watching = asyncio.create_task(self._watch(), name=f"scrapy-{self.queue.name}")
+        idle = self._staying.watch(self.queue.drained, self._is_busy, self.engine.poke)
+        self._watching = asyncio.gather(self._watch(), idle)
 
     def refuse_to_open(self, error: TimeoutqError) -> None:
         """Tell in one line why the queue cannot be opened, and let the engine close the spider when it has begun."""
@@ -167,7 +171,7 @@ class Crawl:
             concurrency=self.plan.batch,
             prefetch=0,
             retry=(self.queue.retry.wait, self._is_last_attempt),
-            burst=not self.plan.stay,
+            burst=not self._staying.goes_on,
             signals=False,
             drain_deadline=ANY_TIME,
             max_releases=None,
@@ -201,6 +205,7 @@ class Crawl:
 
     async def _handle(self, lease: Lease) -> End:
         """Take one lease through Scrapy."""
+        self._staying.begin()
         if lease.task == self.seeds.task:
             return await self.seeds.sow(lease)
         try:
@@ -275,7 +280,10 @@ class Crawl:
     @property
     def has_more(self) -> bool:
         """Whether the engine has to stay: the queue is not drained, or something is still to be put."""
-        return not self.is_drained or self._strays.are_left
+        return not (self.is_drained or self._staying.is_idle) or self._strays.are_left
+
+    def _is_busy(self) -> bool:
+        return self._worker is None or bool(self._worker.held) or self._strays.are_left
 
     # ---- requests go out
 
@@ -391,6 +399,7 @@ class Crawl:
 
     def _go_on(self) -> None:
         """Go on when all strays have been put: a worker that has ended for lack of tasks is followed by another."""
+        self._staying.begin()
         if self.is_drained and not self.engine.is_closing and not self._is_closed:
             self._work()
         self.engine.poke()
@@ -487,6 +496,8 @@ class Crawl:
                 self._stop_waiting()
             elif self._ready:
                 self.engine.poke()
+            elif self.is_drained and self._staying.is_kept():
+                self._work()
             self._find_dropped()
 
     def _stop_waiting(self) -> None:
