@@ -336,9 +336,13 @@ async def test_a_start_that_breaks_off_is_no_start_and_a_mended_one_puts_the_res
 
 
 async def test_a_spider_says_at_its_end_what_is_in_failed(url: str, name: str) -> None:
+    from scrapy.settings import Settings
+
+    from timeoutq.scrapy import plan
+
     telling = Telling()
     async with AsyncQueue(name, url) as queue:
-        telling.crawl.queue = queue
+        telling.crawl.queue, telling.crawl.plan = queue, plan.read(Settings())
         await telling.crawl._tell_failed()
         assert telling.said == []
         await queue.put(["a", "b"])

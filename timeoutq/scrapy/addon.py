@@ -30,7 +30,7 @@ class Addon:
 
     Settings: `TIMEOUTQ_URL` (where the server is), `TIMEOUTQ_QUEUE` (the name of the queue; by default that of the
     spider), `TIMEOUTQ_LEASE` (seconds; 30), `TIMEOUTQ_STAY` (do not end when the queue is drained), `TIMEOUTQ_BATCH`
-    (how many tasks a process holds at most).
+    (how many tasks a process holds at most), `TIMEOUTQ_FAIL_EXIT` (end with exit code 1 if tasks are in `failed`).
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -68,6 +68,7 @@ class Addon:
             found = replace(found, arguments=given, note_error=partial(setattr, running, "exitcode", 1))
         registry.register(self._crawler, found)
         _warn_of_unknown(settings)
+        _warn_of_limits(settings)
         if settings.getbool("AUTOTHROTTLE_ENABLED"):
             telling.say(
                 log,
@@ -104,6 +105,13 @@ def _checked(found: plan.Plan) -> plan.Plan:
     except InvalidInput as error:
         raise InvalidInput(f"the setting TIMEOUTQ_QUEUE: {error}") from None
     return found
+
+
+def _warn_of_limits(settings: BaseSettings) -> None:
+    limits = sorted(name for name in map(str, settings) if name.startswith("CLOSESPIDER_") and settings.getfloat(name))
+    if limits:
+        words = "%s: counted in each process by itself, and not for all together"
+        telling.say(log, logging.WARNING, words, ", ".join(limits))
 
 
 def _warn_of_unknown(settings: BaseSettings) -> None:

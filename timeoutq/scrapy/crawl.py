@@ -537,6 +537,8 @@ class Crawl:
                 tasks_are = "1 task is" if failed == 1 else f"{failed:,} tasks are"
                 words = "queue %s: %s in failed; to see them: timeoutq list %s failed"
                 self._say(logging.WARNING, words, name, tasks_are, name)
+                if self.plan.fail_exit:
+                    self.plan.note_error()
 
     def _tell_stats(self) -> None:
         if self._enqueued:

@@ -20,7 +20,9 @@ T = TypeVar("T")
 LINE = 'ADDONS = {"timeoutq.scrapy.Addon": 100}'
 """The setting that brings timeoutq into a project."""
 
-NAMES = ("TIMEOUTQ_BATCH", "TIMEOUTQ_LEASE", "TIMEOUTQ_QUEUE", "TIMEOUTQ_STAY", "TIMEOUTQ_URL")
+NAMES = (
+    "TIMEOUTQ_BATCH", "TIMEOUTQ_FAIL_EXIT", "TIMEOUTQ_LEASE", "TIMEOUTQ_QUEUE", "TIMEOUTQ_STAY", "TIMEOUTQ_URL",
+)  # fmt: skip
 """The settings of timeoutq."""
 
 SCHEDULER, SCRAPYS_OWN = "timeoutq.scrapy.scheduler.Scheduler", "scrapy.core.scheduler.Scheduler"
@@ -47,6 +49,10 @@ class Plan:
     politeness: Politeness
     hosts: Mapping[str, Mapping[str, float | int]]
     """The rules of single hosts, from `DOWNLOAD_SLOTS`."""
+    project: str | None = None
+    """The name of the project, `BOT_NAME`."""
+    fail_exit: bool = False
+    """Whether failed tasks let Scrapy's command end with an exit code that is not 0."""
     arguments: Mapping[str, str] | None = None
     """The arguments (-a) that Scrapy's command gave the spider; None: a program started the spider."""
     note_error: Callable[[], None] = lambda: None
@@ -72,6 +78,8 @@ def read(settings: BaseSettings) -> Plan:
         stay=_read(lambda name: settings.getbool(name, False), "TIMEOUTQ_STAY", "True or False"),
         batch=batch,
         politeness=Politeness(delay, per_host or max(1, at_once)),
+        project=_text(settings, "BOT_NAME"),
+        fail_exit=_read(lambda name: settings.getbool(name, False), "TIMEOUTQ_FAIL_EXIT", "True or False"),
         hosts=_slots(_read(settings.getdict, "DOWNLOAD_SLOTS", "a dict")),
     )
 
