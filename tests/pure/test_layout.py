@@ -114,6 +114,7 @@ ROOMS = {
         "strays",
         "missing",
         "staying",
+        "stored",
         "crawl",
         "registry",
         "command",

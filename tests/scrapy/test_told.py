@@ -61,6 +61,11 @@ def test_limits_of_closespider_are_told_to_count_for_each_process(caplog: pytest
         "CLOSESPIDER_PAGECOUNT, CLOSESPIDER_TIMEOUT: counted in each process by itself, and not for all together"
     ]
     caplog.clear()
+    settings = Settings({"FEEDS": {"items.jsonl": {"format": "jsonlines"}}})
+    Addon(Crawler(Spider, settings)).update_settings(settings)
+    (told,) = caplog.messages
+    assert "a process that is killed loses items of pages that are done. TIMEOUTQ_ITEMS names a folder" in told
+    caplog.clear()
     Addon(Crawler(Spider, Settings())).update_settings(Settings())
     assert caplog.messages == []
 

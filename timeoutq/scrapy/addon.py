@@ -30,7 +30,8 @@ class Addon:
 
     Settings: `TIMEOUTQ_URL` (where the server is), `TIMEOUTQ_QUEUE` (the name of the queue; by default that of the
     spider), `TIMEOUTQ_LEASE` (seconds; 30), `TIMEOUTQ_STAY` (do not end when the queue is drained), `TIMEOUTQ_BATCH`
-    (how many tasks a process holds at most), `TIMEOUTQ_FAIL_EXIT` (end with exit code 1 if tasks are in `failed`).
+    (how many tasks a process holds at most), `TIMEOUTQ_FAIL_EXIT` (end with exit code 1 if tasks are in
+    `failed`), `TIMEOUTQ_ITEMS` (the folder of the item store).
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -112,6 +113,12 @@ def _warn_of_limits(settings: BaseSettings) -> None:
     if limits:
         words = "%s: counted in each process by itself, and not for all together"
         telling.say(log, logging.WARNING, words, ", ".join(limits))
+    if settings.getdict("FEEDS") and not settings.get("TIMEOUTQ_ITEMS"):
+        words = (
+            "FEEDS (-O, -o) writes items when a buffer is full: a process that is killed loses items of pages that are "
+            "done. TIMEOUTQ_ITEMS names a folder where each item is written before its page is acked"
+        )
+        telling.say(log, logging.WARNING, words)
 
 
 def _warn_of_unknown(settings: BaseSettings) -> None:

@@ -34,6 +34,7 @@ from timeoutq.scrapy.opening import opened
 from timeoutq.scrapy.plan import Plan
 from timeoutq.scrapy.seeds import Seeds
 from timeoutq.scrapy.staying import Staying
+from timeoutq.scrapy.stored import Store
 from timeoutq.scrapy.strays import Strays
 from timeoutq.scrapy.visits import End, Errback, Visit, error_of, visit_of
 from timeoutq.worker import Worker
@@ -76,6 +77,7 @@ class Crawl:
         self._enqueued = 0
         """How many requests have become tasks since the stats were told."""
         self._lacking = Missing()
+        self._store: Store | None = None
         self._is_polite = True
         """Whether the queue takes priorities. Its operator may end its politeness; then it refuses them."""
         self.is_drained = False
@@ -106,10 +108,12 @@ class Crawl:
         )
         self.queue, seeded = await opened(self.plan, self.spider)
         self._twin = twin(self.queue)
+        if self.plan.items is not None:
+            self._store = Store(self.plan.items, f"{self.queue.name}-{self.queue.worker}")
         if not seeded:
             await self.seeds.put()
         connect = self._crawler.signals.connect
-        connect(self._on_item, signals.item_scraped)
+        connect(self._on_stored, signals.item_scraped)
         connect(self._on_item, signals.item_dropped)
         connect(self._on_item_error, signals.item_error)
         connect(self._staying.on_idle, signals.spider_idle)
@@ -151,6 +155,8 @@ class Crawl:
             if hasattr(self, "queue"):
                 await self.queue.close()
             atexit.unregister(self._give_back)
+            if self._store is not None:
+                self._store.close()
 
     def _give_back(self) -> None:
         # after a second Ctrl-C there is no event loop any more: only this function, by atexit, can give leases back
@@ -353,6 +359,7 @@ class Crawl:
             visit.found.append(self._task(base, request, visit))
         elif base == visit.base and visit.again is None:
             again, _ = self._payload(visit.lease.task, request, visit)
+            again["turn"] = visit.turn + 1
             visit.again = tasks.task_of(request, visit.lease.task, again).payload
         else:
             visit.fresh[base] += 1
@@ -474,6 +481,17 @@ class Crawl:
         visit = self._visit_of(response)
         if visit is not None:
             visit.item_in()
+
+    def _on_stored(self, item: Any, response: Any) -> None:
+        visit = self._visit_of(response)
+        if self._store is not None:
+            try:
+                self._store.write(item, None if visit is None else visit.lease)
+            except Exception as error:
+                if visit is None:
+                    raise
+                visit.broke(error)
+        self._on_item(response)
 
     def _on_item_error(self, response: Any, failure: Failure) -> None:
         visit = self._visit_of(response)

@@ -21,7 +21,8 @@ LINE = 'ADDONS = {"timeoutq.scrapy.Addon": 100}'
 """The setting that brings timeoutq into a project."""
 
 NAMES = (
-    "TIMEOUTQ_BATCH", "TIMEOUTQ_FAIL_EXIT", "TIMEOUTQ_LEASE", "TIMEOUTQ_QUEUE", "TIMEOUTQ_STAY", "TIMEOUTQ_URL",
+    "TIMEOUTQ_BATCH", "TIMEOUTQ_FAIL_EXIT", "TIMEOUTQ_ITEMS", "TIMEOUTQ_LEASE", "TIMEOUTQ_QUEUE", "TIMEOUTQ_STAY",
+    "TIMEOUTQ_URL",
 )  # fmt: skip
 """The settings of timeoutq."""
 
@@ -51,6 +52,8 @@ class Plan:
     """The rules of single hosts, from `DOWNLOAD_SLOTS`."""
     project: str | None = None
     """The name of the project, `BOT_NAME`."""
+    items: str | None = None
+    """The folder of the item store; None: there is none."""
     fail_exit: bool = False
     """Whether failed tasks let Scrapy's command end with an exit code that is not 0."""
     arguments: Mapping[str, str] | None = None
@@ -79,6 +82,7 @@ def read(settings: BaseSettings) -> Plan:
         batch=batch,
         politeness=Politeness(delay, per_host or max(1, at_once)),
         project=_text(settings, "BOT_NAME"),
+        items=_text(settings, "TIMEOUTQ_ITEMS"),
         fail_exit=_read(lambda name: settings.getbool(name, False), "TIMEOUTQ_FAIL_EXIT", "True or False"),
         hosts=_slots(_read(settings.getdict, "DOWNLOAD_SLOTS", "a dict")),
     )

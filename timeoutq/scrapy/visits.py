@@ -63,6 +63,12 @@ class Visit:
         return self.over.done()
 
     @property
+    def turn(self) -> int:
+        """How often the page has asked for itself before. So each time has a payload, and items, of its own."""
+        payload: dict[str, Any] = self.lease.payload or {}
+        return int(payload.get("turn", 0))
+
+    @property
     def slot(self) -> str | None:
         """The `download_slot` that requests of this visit inherit without wanting it."""
         return None if self.request is None or self.keeps_slot else self.request.meta.get("download_slot")

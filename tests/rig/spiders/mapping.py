@@ -589,6 +589,15 @@ class Kept(Mapped):
         yield {"path": path, "idles": self.idles}
 
 
+class Odd(Mapped):
+    """An item that JSON cannot hold."""
+
+    name = "odd"
+
+    def parse(self, response: Any) -> Any:
+        yield {"it": object()}
+
+
 class Chain(Mapped):
     """Each page leads to the next one, with a priority."""
 
