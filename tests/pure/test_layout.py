@@ -121,6 +121,7 @@ ROOMS = {
         "scheduler",
         "middlewares",
         "addon",
+        "trial",
         "__init__",
     ],
     "functions": [
@@ -220,6 +221,7 @@ ROOMS = {
         "protocol",
         "failures",
         "tokens",
+        "trying",
         "web",
         "__init__",
     ],
