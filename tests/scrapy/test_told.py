@@ -70,6 +70,32 @@ def test_limits_of_closespider_are_told_to_count_for_each_process(caplog: pytest
     assert caplog.messages == []
 
 
+@pytest.mark.parametrize(("enabled", "count"), [(True, 1), (False, 0)])
+def test_a_site_that_sets_cookies_is_told_once_because_other_processes_lack_them(
+    enabled: bool, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+    from scrapy.settings import Settings
+    from scrapy.spiders import Spider
+
+    from timeoutq.scrapy import Addon
+    from timeoutq.scrapy.middlewares import DownloaderSide
+
+    settings = Settings({"COOKIES_ENABLED": enabled})
+    crawler = Crawler(Spider, settings)
+    Addon(crawler).update_settings(settings)
+    side, request = DownloaderSide.from_crawler(crawler), Request("https://a.example/login?user=me")
+    for headers in ({}, {"Set-Cookie": "session=secret"}, {"Set-Cookie": "other=secret"}):
+        side.process_response(request, Response(request.url, headers=headers))
+    assert len(caplog.messages) == count
+    for told in caplog.messages:
+        assert "a.example sets cookies, and other processes of this crawl do not have them" in told
+        assert "pass cookies= with the requests, or run one process" in told
+        assert "secret" not in told
+
+
 ROOT = str(Path(timeoutq.__file__).parent.parent)
 SPIDER = """
 import scrapy
