@@ -291,10 +291,8 @@ def _scheduled(found: Why, due: float) -> tuple[str, str]:
         return "due", "it is the callback of a batch, and becomes ready when all tasks of the batch have ended"
     if due > now:
         return "due", f"it is due at {_moment(due)}, in {_span(due - now)}{after}"
-    return (
-        "overdue",
-        f"it was due {_span(now - due)} ago, and no cleaner has made it ready: is a worker or a cleaner alive?",
-    )
+    cure = "no cleaner has made it ready: is a worker or a cleaner alive?"
+    return "overdue", f"it was due {_span(now - due)} ago{after}, and {cure}"
 
 
 def _banned(found: Why, host: HostInfo) -> tuple[str, str]:

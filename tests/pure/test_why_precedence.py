@@ -94,3 +94,12 @@ def test_of_several_reasons_the_one_is_told_that_has_to_end_first(
 )
 def test_what_is_ready_is_told_in_numbers_that_agree(todos: int, workers: int, says: str) -> None:
     assert judge(replace(READY, todos=todos, workers=workers)) == ("queued", says)
+
+
+def test_an_overdue_task_that_waits_for_a_method_says_so_beside_the_missing_cleaner() -> None:
+    lacks = "Retry: spider 'shop' has no method 'parse_item' in this version"
+    facts: dict[str, Any] = {"state": State.SCHEDULED, "due": NOW - 60, "failures": 1, "releases": 2, "error": lacks}
+    code, message = judge(found(READY, facts))
+    assert code == "overdue"
+    assert lacks in message
+    assert "is a worker or a cleaner alive?" in message

@@ -98,6 +98,29 @@ def test_a_process_that_stays_works_on_what_is_put_later(fresh: Queue) -> None:
     assert {"path": "/links/late"} in result["items"]
 
 
+@pytest.mark.parametrize("stay", [False, True])
+def test_a_process_that_the_spider_keeps_open_works_on_what_is_put_later(fresh: Queue, stay: bool) -> None:
+    with Site(many) as site:
+        orders = [order("mapping:Kept", site.url, TIMEOUTQ_QUEUE=fresh.name, TIMEOUTQ_STAY=stay)]
+        with Spiders(fresh.given[0], orders) as process:
+            wait_until(lambda: fresh.states(f"{site.url}/kept/from-idle")[0] == "done" and fresh.drained(), START)
+            idles = process.log().count("] INFO: idle")
+            wait_until(lambda: process.log().count("] INFO: idle") > idles, 20)
+            fresh.put(f"{site.url}/kept/late")
+            wait_until(lambda: fresh.states(f"{site.url}/kept/late")[0] == "done", 20)
+            late = process.log().count("] INFO: idle")
+            wait_until(lambda: process.log().count("] INFO: idle") > late, 20)  # idle again
+            fresh.put(f"{site.url}/kept/last")
+            wait_until(lambda: fresh.states(f"{site.url}/kept/last")[0] == "done", 20)
+            if stay:
+                assert process.process.poll() is None
+                os.kill(process.pid, signal.SIGINT)
+            (result,) = process.results()
+    assert [item["path"] for item in result["items"]] == ["", "from-idle", "late", "last"]
+    assert result["reason"] == ("shutdown" if stay else "finished")
+    assert fresh.workers() == []
+
+
 def test_start_requests_are_put_once_and_a_second_process_ends_at_once(fresh: Queue) -> None:
     with Site(many) as site:
         orders = [order(SPIDER, site.url, TIMEOUTQ_QUEUE=fresh.name)]

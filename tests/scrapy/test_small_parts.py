@@ -42,6 +42,7 @@ async def test_all_requests_of_no_page_are_put_when_the_crawl_closes() -> None:
     crawl, queue = Crawl.__new__(Crawl), Closing()
     strays = [Task(f"https://a.example/{number}") for number in range(1_200)]
     crawl._is_closed, crawl._watching, crawl._worker, crawl._working, crawl._enqueued = False, None, None, None, 0
+    crawl._store = None
     crawl._strays, crawl.queue = Strays(queue.put, never, never, never), cast("Any", queue)
     for stray in strays:
         crawl._strays.add(stray)
@@ -336,9 +337,13 @@ async def test_a_start_that_breaks_off_is_no_start_and_a_mended_one_puts_the_res
 
 
 async def test_a_spider_says_at_its_end_what_is_in_failed(url: str, name: str) -> None:
+    from scrapy.settings import Settings
+
+    from timeoutq.scrapy import plan
+
     telling = Telling()
     async with AsyncQueue(name, url) as queue:
-        telling.crawl.queue = queue
+        telling.crawl.queue, telling.crawl.plan = queue, plan.read(Settings())
         await telling.crawl._tell_failed()
         assert telling.said == []
         await queue.put(["a", "b"])

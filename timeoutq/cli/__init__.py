@@ -25,6 +25,7 @@ try:
     from timeoutq.cli import protocol as protocol
     from timeoutq.cli import failures as failures
     from timeoutq.cli import tokens as tokens
+    from timeoutq.cli import trying as trying
     from timeoutq.cli import web as web
     # isort: on
 except KeyboardInterrupt:  # Ctrl-C while the command is still being loaded

@@ -30,7 +30,8 @@ class Addon:
 
     Settings: `TIMEOUTQ_URL` (where the server is), `TIMEOUTQ_QUEUE` (the name of the queue; by default that of the
     spider), `TIMEOUTQ_LEASE` (seconds; 30), `TIMEOUTQ_STAY` (do not end when the queue is drained), `TIMEOUTQ_BATCH`
-    (how many tasks a process holds at most).
+    (how many tasks a process holds at most), `TIMEOUTQ_FAIL_EXIT` (end with exit code 1 if tasks are in
+    `failed`), `TIMEOUTQ_ITEMS` (the folder of the item store).
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -69,6 +70,7 @@ class Addon:
             found = replace(found, arguments=given, note_error=partial(setattr, running, "exitcode", 1))
         registry.register(self._crawler, found)
         _warn_of_unknown(settings)
+        _warn_of_limits(settings)
 
         def override(name: str, value: Any) -> None:
             settings.set(name, value, priority=ABOVE_ALL)
@@ -101,6 +103,19 @@ def _checked(found: plan.Plan) -> plan.Plan:
     except InvalidInput as error:
         raise InvalidInput(f"the setting TIMEOUTQ_QUEUE: {error}") from None
     return found
+
+
+def _warn_of_limits(settings: BaseSettings) -> None:
+    limits = sorted(name for name in map(str, settings) if name.startswith("CLOSESPIDER_") and settings.getfloat(name))
+    if limits:
+        words = "%s: counted in each process by itself, and not for all together"
+        telling.say(log, logging.WARNING, words, ", ".join(limits))
+    if settings.getdict("FEEDS") and not settings.get("TIMEOUTQ_ITEMS"):
+        words = (
+            "FEEDS (-O, -o) writes items when a buffer is full: a process that is killed loses items of pages that are "
+            "done. TIMEOUTQ_ITEMS names a folder where each item is written before its page is acked"
+        )
+        telling.say(log, logging.WARNING, words)
 
 
 def _warn_of_unknown(settings: BaseSettings) -> None:

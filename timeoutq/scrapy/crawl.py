@@ -33,6 +33,8 @@ from timeoutq.scrapy.missing import Missing
 from timeoutq.scrapy.opening import opened
 from timeoutq.scrapy.plan import Plan
 from timeoutq.scrapy.seeds import Seeds, former_start
+from timeoutq.scrapy.staying import Staying
+from timeoutq.scrapy.stored import Store
 from timeoutq.scrapy.strays import Strays
 from timeoutq.scrapy.visits import End, Errback, Visit, error_of, visit_of
 from timeoutq.worker import Worker
@@ -69,11 +71,13 @@ class Crawl:
         self._strays = Strays(self.put, self._refuse, self._tell_wait, self._go_on)
         self._worker: Worker | None = None
         self._working: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._watching: asyncio.Future[Any] | None = None
+        self._staying = Staying(always=plan.stay)
         self._told: dict[str, int] = {}
         self._enqueued = 0
         """How many requests have become tasks since the stats were told."""
         self._lacking = Missing()
+        self._store: Store | None = None
         self._is_polite = True
         """Whether the queue takes priorities. Its operator may end its politeness; then it refuses them."""
         self.is_drained = False
@@ -106,15 +110,19 @@ class Crawl:
         self._twin = twin(self.queue)
         former = "" if seeded else former_start(self.spider)
         self._tell_unheld(former)
+        if self.plan.items is not None:
+            self._store = Store(self.plan.items, f"{self.queue.name}-{self.queue.worker}")
         if not seeded:
             await self.seeds.put()
         connect = self._crawler.signals.connect
-        connect(self._on_item, signals.item_scraped)
+        connect(self._on_stored, signals.item_scraped)
         connect(self._on_item, signals.item_dropped)
         connect(self._on_item_error, signals.item_error)
+        connect(self._staying.on_idle, signals.spider_idle)
         atexit.register(self._give_back)
         self._work()
-        self._watching = asyncio.create_task(self._watch(), name=f"scrapy-{self.queue.name}")
+        idle = self._staying.watch(self.queue.drained, self._is_busy, self.engine.poke)
+        self._watching = asyncio.gather(self._watch(), idle)
 
     def refuse_to_open(self, error: TimeoutqError) -> None:
         """Tell in one line why the queue cannot be opened, and let the engine close the spider when it has begun."""
@@ -149,6 +157,8 @@ class Crawl:
             if hasattr(self, "queue"):
                 await self.queue.close()
             atexit.unregister(self._give_back)
+            if self._store is not None:
+                self._store.close()
 
     def _give_back(self) -> None:
         # after a second Ctrl-C there is no event loop any more: only this function, by atexit, can give leases back
@@ -169,7 +179,7 @@ class Crawl:
             concurrency=self.plan.batch,
             prefetch=0,
             retry=(self.queue.retry.wait, self._is_last_attempt),
-            burst=not self.plan.stay,
+            burst=not self._staying.goes_on,
             signals=False,
             drain_deadline=ANY_TIME,
             max_releases=None,
@@ -203,6 +213,7 @@ class Crawl:
 
     async def _handle(self, lease: Lease) -> End:
         """Take one lease through Scrapy."""
+        self._staying.begin()
         if lease.task == self.seeds.task:
             return await self.seeds.sow(lease)
         try:
@@ -277,7 +288,10 @@ class Crawl:
     @property
     def has_more(self) -> bool:
         """Whether the engine has to stay: the queue is not drained, or something is still to be put."""
-        return not self.is_drained or self._strays.are_left
+        return not (self.is_drained or self._staying.is_idle) or self._strays.are_left
+
+    def _is_busy(self) -> bool:
+        return self._worker is None or bool(self._worker.held) or self._strays.are_left
 
     # ---- requests go out
 
@@ -347,6 +361,7 @@ class Crawl:
             visit.found.append(self._task(base, request, visit))
         elif base == visit.base and visit.again is None:
             again, _ = self._payload(visit.lease.task, request, visit)
+            again["turn"] = visit.turn + 1
             visit.again = tasks.task_of(request, visit.lease.task, again).payload
         else:
             visit.fresh[base] += 1
@@ -393,6 +408,7 @@ class Crawl:
 
     def _go_on(self) -> None:
         """Go on when all strays have been put: a worker that has ended for lack of tasks is followed by another."""
+        self._staying.begin()
         if self.is_drained and not self.engine.is_closing and not self._is_closed:
             self._work()
         self.engine.poke()
@@ -468,6 +484,17 @@ class Crawl:
         if visit is not None:
             visit.item_in()
 
+    def _on_stored(self, item: Any, response: Any) -> None:
+        visit = self._visit_of(response)
+        if self._store is not None:
+            try:
+                self._store.write(item, None if visit is None else visit.lease)
+            except Exception as error:
+                if visit is None:
+                    raise
+                visit.broke(error)
+        self._on_item(response)
+
     def _on_item_error(self, response: Any, failure: Failure) -> None:
         visit = self._visit_of(response)
         if visit is not None:
@@ -489,6 +516,8 @@ class Crawl:
                 self._stop_waiting()
             elif self._ready:
                 self.engine.poke()
+            elif self.is_drained and self._staying.is_kept():
+                self._work()
             self._find_dropped()
 
     def _stop_waiting(self) -> None:
@@ -534,6 +563,8 @@ class Crawl:
                 tasks_are = "1 task is" if failed == 1 else f"{failed:,} tasks are"
                 words = "queue %s: %s in failed; to see them: timeoutq list %s failed"
                 self._say(logging.WARNING, words, name, tasks_are, name)
+                if self.plan.fail_exit:
+                    self.plan.note_error()
 
     def _tell_stats(self) -> None:
         if self._enqueued:

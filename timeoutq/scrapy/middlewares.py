@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Iterator
 from time import time
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
 
 from scrapy import Request
 from scrapy.crawler import Crawler
 
+from timeoutq import telling
 from timeoutq.arguments import error_words
 from timeoutq.retry import retry_after
 from timeoutq.scrapy.registry import crawl_of
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from scrapy.http import Response
 
     from timeoutq.scrapy.crawl import Crawl
+
+log = logging.getLogger(__name__)
 
 ASKS_TO_WAIT = {429, 503}
 LONGEST_BLOCK = 3600.0
@@ -75,14 +80,26 @@ class SpiderSide:
 class DownloaderSide:
     """Notes what the downloader brings, as the reason of a retry. It stands next to the downloader."""
 
+    def __init__(self, *, tells_cookies: bool = False) -> None:
+        """Prepare; `tells_cookies`: warn, once, of a site that sets cookies."""
+        self._tells_cookies = tells_cookies
+
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Make the middleware of a crawler. Raises `InvalidInput` if the addon is not there."""
         crawl_of(crawler)
-        return cls()
+        return cls(tells_cookies=crawler.settings.getbool("COOKIES_ENABLED"))
 
     def process_response(self, request: Request, response: Response, spider: Any = None) -> Response:
         """Note the status, and for how long the host asks to be left alone."""
+        if self._tells_cookies and "Set-Cookie" in response.headers:
+            self._tells_cookies = False
+            words = (
+                "%s sets cookies, and other processes of this crawl do not have them, nor has one that is started "
+                "later. If pages need a session, pass cookies= with the requests, or run one process; else set "
+                "COOKIES_ENABLED to False"
+            )
+            telling.say(log, logging.WARNING, words, urlsplit(response.url).hostname)
         visit = visit_of(request)
         if visit is not None:
             visit.reason = f"HTTP {response.status}"

@@ -24,9 +24,10 @@ from timeoutq.scrapy.plan import Plan
 
 log = logging.getLogger(__name__)
 
-OWNER, STARTED, ARGUMENTS = "scrapy_spider", "scrapy_started", "scrapy_arguments"
-"""The marks in the settings of a queue: whose queue it is, when its start requests were put (seconds since 1970), and
-the arguments of the spider that made it: their names, and digests of their values, which may be secret."""
+OWNER, PROJECT, STARTED, ARGUMENTS = "scrapy_spider", "scrapy_project", "scrapy_started", "scrapy_arguments"
+"""The marks in the settings of a queue: whose queue it is, the spider's project and class, when its start requests were
+put (seconds since 1970), and the arguments of the spider that made it: their names, and digests of their values, which
+may be secret."""
 
 
 async def opened(plan: Plan, spider: Spider) -> tuple[AsyncQueue, bool]:
@@ -51,6 +52,7 @@ async def opened(plan: Plan, spider: Spider) -> tuple[AsyncQueue, bool]:
 async def _adopt(queue: AsyncQueue, plan: Plan, spider: Spider) -> bool:
     exists, stats = await queue.exists(), await queue.stats()
     owner = stats.settings.get(OWNER)
+    project = f"{plan.project} ({type(spider).__module__}.{type(spider).__qualname__})"
     _check_owner(queue, owner, spider)
     if exists and stats.politeness is None:
         polite = plan.politeness
@@ -62,11 +64,20 @@ async def _adopt(queue: AsyncQueue, plan: Plan, spider: Spider) -> bool:
     if owner is None:
         # two spiders may make the queue at the same moment: the first counts
         politeness = {} if exists else {"politeness?": arguments.politeness(plan.politeness)}
-        await queue.run(flows.configure(queue.talk, {f"{OWNER}?": raw(spider.name), **politeness}))
+        await queue.run(
+            flows.configure(queue.talk, {f"{OWNER}?": raw(spider.name), f"{PROJECT}?": raw(project), **politeness})
+        )
         stats = await queue.stats()
         _check_owner(queue, stats.settings.get(OWNER), spider)
         if plan.arguments is not None:
             await _write(queue, f"{ARGUMENTS}?", json.dumps(_digests(plan.arguments)))
+    made_by = stats.settings.get(PROJECT, project)
+    if made_by != project:
+        words = (
+            "queue %s was made by another project, %s; this one is %s. If these are two projects, their spiders take "
+            "each other's tasks: set TIMEOUTQ_QUEUE to another name"
+        )
+        telling.say(log, logging.WARNING, words, queue.name, made_by, project)
     if not exists:
         for host, rules in plan.hosts.items():
             await queue.hosts.set(host, **rules)  # type: ignore[arg-type]  # delay and per_host

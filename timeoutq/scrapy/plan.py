@@ -18,7 +18,10 @@ T = TypeVar("T")
 LINE = 'ADDONS = {"timeoutq.scrapy.Addon": 100}'
 """The setting that brings timeoutq into a project."""
 
-NAMES = ("TIMEOUTQ_BATCH", "TIMEOUTQ_LEASE", "TIMEOUTQ_QUEUE", "TIMEOUTQ_STAY", "TIMEOUTQ_URL")
+NAMES = (
+    "TIMEOUTQ_BATCH", "TIMEOUTQ_FAIL_EXIT", "TIMEOUTQ_ITEMS", "TIMEOUTQ_LEASE", "TIMEOUTQ_QUEUE", "TIMEOUTQ_STAY",
+    "TIMEOUTQ_URL",
+)  # fmt: skip
 """The settings of timeoutq."""
 
 SCHEDULER, SCRAPYS_OWN = "timeoutq.scrapy.scheduler.Scheduler", "scrapy.core.scheduler.Scheduler"
@@ -49,6 +52,12 @@ class Plan:
     """The rules of single hosts, from `DOWNLOAD_SLOTS`."""
     unheld: Sequence[str] = ()
     """What the settings say and the addon cannot hold, in words."""
+    project: str | None = None
+    """The name of the project, `BOT_NAME`."""
+    items: str | None = None
+    """The folder of the item store; None: there is none."""
+    fail_exit: bool = False
+    """Whether failed tasks let Scrapy's command end with an exit code that is not 0."""
     arguments: Mapping[str, str] | None = None
     """The arguments (-a) that Scrapy's command gave the spider; None: a program started the spider."""
     note_error: Callable[[], None] = lambda: None
@@ -76,6 +85,9 @@ def read(settings: BaseSettings, spider: object = None) -> Plan:
         politeness=Politeness(delay, _places(delay, per_host)),
         per_host=per_host,
         hosts=_slots(_read(settings.getdict, "DOWNLOAD_SLOTS", "a dict"), delay, per_host),
+        project=_text(settings, "BOT_NAME"),
+        items=_text(settings, "TIMEOUTQ_ITEMS"),
+        fail_exit=_read(lambda name: settings.getbool(name, False), "TIMEOUTQ_FAIL_EXIT", "True or False"),
     )
 
 

@@ -35,7 +35,7 @@ RUNTIME = {"download_latency"}
 """Keys of meta that Scrapy sets while it fetches, and that mean nothing for another request."""
 KEYS = {
     "url", "method", "headers", "body", "body64", "cookies", "meta", "cb_kwargs", "callback", "errback", "encoding",
-    "flags", "dont_filter", "priority",
+    "flags", "dont_filter", "priority", "closed", "turn",
 }  # fmt: skip
 """What a payload may hold."""
 

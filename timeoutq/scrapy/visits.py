@@ -14,12 +14,14 @@ from scrapy import Request
 from scrapy.exceptions import CloseSpider
 from twisted.python.failure import Failure
 
-from timeoutq.arguments import error_words
+from timeoutq.arguments import Packed, error_words, pack
 from timeoutq.model import Ack, Lease, Release, Task
 from timeoutq.retry import GiveUp, Retry
 
 End = Ack | Release | Retry | GiveUp
 """What a handler of the worker returns."""
+CLOSED = "closed"
+"""The mark in the payload of a page that runs once more because its callback has closed the spider."""
 
 
 class Visit:
@@ -61,6 +63,12 @@ class Visit:
         return self.over.done()
 
     @property
+    def turn(self) -> int:
+        """How often the page has asked for itself before. So each time has a payload, and items, of its own."""
+        payload: dict[str, Any] = self.lease.payload or {}
+        return int(payload.get("turn", 0))
+
+    @property
     def slot(self) -> str | None:
         """The `download_slot` that requests of this visit inherit without wanting it."""
         return None if self.request is None or self.keeps_slot else self.request.meta.get("download_slot")
@@ -81,10 +89,18 @@ class Visit:
 
     def broke(self, error: BaseException) -> None:
         """Note that a callback, an errback, a middleware or a pipeline has raised an error, or was ended by Scrapy."""
-        if isinstance(error, CloseSpider | GeneratorExit | asyncio.CancelledError):
+        if isinstance(error, CloseSpider):
+            self._run_again()
+        elif isinstance(error, GeneratorExit | asyncio.CancelledError):
             self.close(Release())
         else:
             self.close(error)
+
+    def _run_again(self) -> None:
+        """Let the page run once more: its callback has closed the spider. After the second time, the page is done."""
+        payload: dict[str, Any] = self.lease.payload or {}
+        if self.again is None and not payload.get(CLOSED):
+            self.again = Packed(pack({**payload, CLOSED: True}, self.lease.task) or b"")
 
     def unhandled(self, failure: Failure) -> None:
         """Note that a request has failed, and that the spider has no errback for it."""

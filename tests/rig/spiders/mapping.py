@@ -7,9 +7,9 @@ from datetime import date
 from typing import Any
 
 import scrapy
-from scrapy import Field, FormRequest, Item, Request
+from scrapy import Field, FormRequest, Item, Request, signals
 from scrapy.downloadermiddlewares.retry import get_retry_request
-from scrapy.exceptions import CloseSpider, DropItem
+from scrapy.exceptions import CloseSpider, DontCloseSpider, DropItem
 from scrapy.http import JsonRequest
 from scrapy.linkextractors import LinkExtractor
 from scrapy.spiders import CrawlSpider, Rule
@@ -559,6 +559,43 @@ class Ordered(Mapped):
         if response.url.endswith("p9"):
             yield Request(self.at("late"), priority=7, callback=self.parse_page, cb_kwargs={"again": True})
             yield Request(self.at("p3"), priority=2, callback=self.parse_page, cb_kwargs={"again": True})
+
+
+class Kept(Mapped):
+    """A spider that stays open until it has seen the last page; at its first idle moment it makes a request."""
+
+    name = "kept"
+    idles = 0
+    is_over = False
+
+    @classmethod
+    def from_crawler(cls, crawler: Any, *args: Any, **kwargs: Any) -> Any:
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(spider.idle, signals.spider_idle)
+        return spider
+
+    def idle(self) -> None:
+        self.idles += 1
+        self.logger.info("idle %d", self.idles)
+        if self.idles == 1:
+            engine: Any = self.crawler.engine
+            engine.crawl(Request(self.at("from-idle")))
+        if not self.is_over:
+            raise DontCloseSpider
+
+    def parse(self, response: Any) -> Any:
+        path = response.url.rpartition("/")[2]
+        self.is_over = path == "last"
+        yield {"path": path, "idles": self.idles}
+
+
+class Odd(Mapped):
+    """An item that JSON cannot hold."""
+
+    name = "odd"
+
+    def parse(self, response: Any) -> Any:
+        yield {"it": object()}
 
 
 class Chain(Mapped):

@@ -1,0 +1,87 @@
+"""`timeoutq check`: a spider of a project runs against one page, and all that would be refused is listed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import timeoutq
+from tests.rig.spiders.site import Site, html
+
+pytest.importorskip("scrapy")
+
+SPIDER = """
+from datetime import date
+from scrapy import Request, Spider
+
+class Shop(Spider):
+    name = "shop"
+
+    def parse(self, response):
+        yield Request(response.urljoin("good"), meta={"on": date(2026, 1, 2)})
+        yield Request(response.urljoin("object"), meta={"it": object()})
+        yield Request(response.urljoin("lambda"), callback=lambda response: None)
+        yield {"an": "item"}
+
+    def parse_good(self, response):
+        yield {"kind": self.kind}
+
+class Stores:
+    def process_item(self, item, spider):
+        raise AssertionError("nothing is stored")
+"""
+SETTINGS = """
+SPIDER_MODULES = ["shop"]
+ADDONS = {"timeoutq.scrapy.Addon": 100}
+ITEM_PIPELINES = {"shop.Stores": 1}
+TIMEOUTQ_URL = "redis://127.0.0.1:1/0"
+"""
+
+
+def check(project: Path, *words: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "timeoutq", "check", str(project), *words],
+        env={**os.environ, "PYTHONPATH": str(Path(timeoutq.__file__).parent.parent)},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project of Scrapy."""
+    (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = shop_settings\n")
+    (tmp_path / "shop_settings.py").write_text(SETTINGS)
+    (tmp_path / "shop.py").write_text(SPIDER)
+    return tmp_path
+
+
+def test_check_lists_all_that_would_be_refused_of_one_page_and_fetches_no_other(project: Path) -> None:
+    with Site(lambda seen: html()) as site:
+        code, out, err = check(project, "shop", f"{site.url}/")
+        assert (code, len(site.visits)) == (1, 1), (out, err)
+    first, second, last = out.splitlines()
+    assert f"refused: <GET {site.url}/object> cannot be put" in first
+    assert "meta['it'] holds an object of type object" in first
+    assert "a lambda will not do" in second
+    assert last == "3 requests, 1 items, 2 refused"
+
+
+def test_check_takes_a_callback_and_arguments_and_says_that_all_is_well(project: Path) -> None:
+    with Site(lambda seen: html()) as site:
+        page = f"{site.url}/good"
+        code, out, err = check(project, "shop", page, "--callback", "parse_good", "-a", "kind=x", "--json")
+    assert code == 0, err
+    assert json.loads(out) == {"responses": 1, "requests": 0, "items": 1, "refused": []}
+
+
+def test_check_names_the_spiders_that_are_there(project: Path) -> None:
+    code, _, err = check(project, "shpo", "http://127.0.0.1:1/")
+    assert (code, "no spider 'shpo'; it has shop" in err) == (2, True)
+    code, _, err = check(project / "none", "shop", "http://127.0.0.1:1/")
+    assert (code, "no project of Scrapy" in err) == (2, True)

@@ -1,0 +1,131 @@
+"""Runs a spider against one page, without a queue, and tells what of the page timeoutq would refuse. `timeoutq check`
+calls it, in a process of its own: Scrapy's reactor runs once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from scrapy import Request, signals
+from scrapy.crawler import Crawler, CrawlerProcess
+from scrapy.settings import BaseSettings
+from scrapy.utils.project import get_project_settings
+
+from timeoutq.errors import InvalidInput
+from timeoutq.scrapy import plan, tasks
+from timeoutq.scrapy.addon import ABOVE_ALL, NEXT_TO_ENGINE, Addon
+from timeoutq.scrapy.engine import REACTOR
+
+PAGE, FOUND = "TIMEOUTQ_TRIAL_PAGE", "TIMEOUTQ_TRIAL_FOUND"
+"""The settings by which the middleware below is told the page, and where to note what it finds."""
+
+
+@dataclass
+class Trial:
+    """What came of one page."""
+
+    responses: int = 0
+    requests: int = 0
+    items: int = 0
+    refused: list[str] = field(default_factory=list[str])
+    """What would be refused, and the cure."""
+
+
+class Look:
+    """The spider middleware that asks for the one page, and judges what its callback yields."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._found: Trial = crawler.settings[FOUND]
+        crawler.signals.connect(self._failed, signals.spider_error)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Make the middleware of a crawler."""
+        return cls(crawler)
+
+    def _request(self) -> Request:
+        url, callback = self._crawler.settings[PAGE]
+        return Request(url, callback=tasks.method_of(callback, self._spider, url, "callback"), dont_filter=True)
+
+    @property
+    def _spider(self) -> Any:
+        return self._crawler.spider
+
+    def process_start_requests(self, start_requests: Any, spider: Any = None) -> Iterator[Request]:
+        """Give the one page (Scrapy 2.11 and 2.12)."""
+        yield self._request()
+
+    async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Request]:
+        """Give the one page."""
+        yield self._request()
+
+    def process_spider_output(self, response: Any, result: Any, spider: Any = None) -> Iterator[Any]:
+        """Judge what the callback yields. Nothing of it is fetched or stored."""
+        self._found.responses += 1
+        for one in result:
+            self._judge(one)
+        return iter(())
+
+    async def process_spider_output_async(self, response: Any, result: Any, spider: Any = None) -> AsyncIterator[Any]:
+        """Judge what an asynchronous callback yields."""
+        self._found.responses += 1
+        async for one in result:
+            self._judge(one)
+        return
+        yield  # this makes it an asynchronous generator
+
+    def _judge(self, one: Any) -> None:
+        if not isinstance(one, Request):
+            self._found.items += one is not None
+            return
+        self._found.requests += 1
+        try:
+            id = tasks.base_id(one, self._crawler.request_fingerprinter, usual=True)
+            payload, group = tasks.payload_of(one, self._spider, id, one.errback)
+            tasks.task_of(one, id, payload, group)
+        except InvalidInput as refused:
+            self._found.refused.append(str(refused))
+
+    def _failed(self, failure: Any) -> None:
+        self._found.refused.append(f"the callback raised {type(failure.value).__name__}: {failure.value}")
+
+
+def judge(project: Path, spider: str, url: str, callback: str | None, arguments: Mapping[str, str]) -> Trial:
+    """Fetch one page with a spider of a project. Raises `InvalidInput` for a project or spider that is not there."""
+    if not (project / "scrapy.cfg").is_file():
+        raise InvalidInput(f"{project} is no project of Scrapy: it has no scrapy.cfg")
+    os.chdir(project)
+    settings, found = get_project_settings(), Trial()
+    _prepare(settings, (url, callback), found)
+    process = CrawlerProcess(settings)
+    try:
+        kind = process.spider_loader.load(spider)
+    except KeyError:
+        names = ", ".join(sorted(process.spider_loader.list()))
+        raise InvalidInput(f"the project has no spider {spider!r}; it has {names or 'none'}") from None
+    crawler = process.create_crawler(kind)
+    try:
+        plan.read(crawler.settings)
+    except InvalidInput as refused:
+        found.refused.append(str(refused))
+    process.crawl(crawler, **arguments)
+    process.start()
+    return found
+
+
+def _prepare(settings: BaseSettings, page: tuple[str, str | None], found: Trial) -> None:
+    addons = {one: place for one, place in settings.getdict("ADDONS").items() if _path(one) != _path(Addon)}
+    middlewares = {**settings.getdict("SPIDER_MIDDLEWARES"), "timeoutq.scrapy.trial.Look": NEXT_TO_ENGINE}
+    for name, value in {
+        "ADDONS": addons, "SPIDER_MIDDLEWARES": middlewares, "TWISTED_REACTOR": REACTOR, PAGE: page, FOUND: found,
+        "ITEM_PIPELINES": {}, "FEEDS": {}, "JOBDIR": None, "TELNETCONSOLE_ENABLED": False, "LOG_LEVEL": "WARNING",
+    }.items():  # fmt: skip
+        settings.set(name, value, priority=ABOVE_ALL)
+
+
+def _path(addon: Any) -> str:
+    return addon if isinstance(addon, str) else f"timeoutq.scrapy.{addon.__name__}"
