@@ -23,7 +23,7 @@ if #old > 0 then
 end
 if has('until') then end_lasting() end
 local early = far_turns(n)
-if stale > 0 then redis.call('ZREMRANGEBYRANK', calls, 0, stale - 1) end
+if stale > 0 then redis.call('ZPOPMIN', calls, stale) end
 if stale == 8 * n then early = true end
 if has('events') and rarely('trim_log')() then early = true end
 return {#old, cursor, (#old == n or undated or early) and 1 or 0, converting() and 1 or 0}
