@@ -72,6 +72,8 @@ class Verdict:
     """Decides when the task is tried again; None: the policy of the worker decides."""
     result: Callable[[], Kept] | Kept | None = None
     """What the queue keeps as the result if the task is given up. A function is called only then."""
+    repeats: bool = False
+    """Whether the task is tried again although no repeat could mend it: the handler will give something else."""
 
 
 class Judge(Protocol):

@@ -29,6 +29,8 @@ class Model:
     state: str = "running"
     source: str = "set"
     declared: int = 0
+    start: int = 0
+    last: int = 0
     ticks: Counter[int] = field(default_factory=Counter[int])
     left_out: int = 0
     skipped: int = 0
@@ -43,6 +45,7 @@ class Model:
             return
         put = {"all": due, "last": due[-1:], "none": [at for at in due[-1:] if now - at <= 60_000]}[self.missed]
         self.ticks.update(put)
+        self.last = max([self.last, *put])
         self.left_out += len(due) - len(put)
         self.next = due[-1] + self.every
 
@@ -51,6 +54,14 @@ class Model:
         self.tick(now)
         if self.state != "running":
             self.skipped += len(range(self.next, now + 1, self.every))
+
+    def go_on(self, every: int, now: int, missed: str) -> None:
+        """Count on with another `every`: from the last tick, but nothing is late because of it."""
+        self.leave(now)
+        since = min(now, max(self.start, self.last))
+        self.start, self.every, self.missed = max(since, now - every), every, missed
+        self.state, self.declared = "running", now
+        self.next = self.start + max(1, -(-(now - self.start) // every)) * every
 
 
 @pytest.mark.parametrize("make", [fake_queue, fake_sharded_queue])
@@ -108,7 +119,9 @@ def step(queue: Any, chance: random.Random, models: dict[str, Model]) -> None:
             anew(models, name, every, now, missed, "set")
     elif what == "declare":
         queue.schedules.declare(Schedule(name, every=every, missed=missed, overlap=True))
-        if model is None or (model.source == "code" and model.every != every * 1000):
+        if model is not None and (model.source, model.state) == ("code", "running") and model.every != every * 1000:
+            model.go_on(every * 1000, now, missed)
+        elif model is None or (model.source == "code" and model.every != every * 1000):
             anew(models, name, every, now, missed, "code")
         elif model.source == "code":
             model.missed = missed
@@ -152,7 +165,7 @@ def anew(models: dict[str, Model], name: str, every: int, now: int, missed: str,
     if before is not None:
         before.leave(now)
     paused = before is not None and before.state == "paused"
-    models[name] = Model(every * 1000, now + every * 1000, missed, "paused" if paused else "running", source, now)
+    models[name] = Model(every * 1000, now + every * 1000, missed, "paused" if paused else "running", source, now, now)
     if before is not None:
         models[name].ticks = before.ticks
 

@@ -163,7 +163,7 @@ def inexact(value: object, data: bytes) -> str | None:
     """
     if not _OFFSET.search(data):
         return None
-    built = msgspec.to_builtins(value, builtin_types=(datetime, time), str_keys=True, enc_hook=lambda _: None)
+    built = msgspec.to_builtins(value, builtin_types=(datetime, time), enc_hook=lambda _: None)
     found = next((one for one in _times(built) if (one.utcoffset() or _MINUTE) % _MINUTE), None)
     if found is None:
         return None
@@ -174,8 +174,8 @@ def _times(value: object) -> Iterator[datetime | time]:
     if isinstance(value, datetime | time):
         yield value
     elif isinstance(value, dict):
-        for one in cast("dict[str, object]", value).values():
-            yield from _times(one)
+        for key, one in cast("dict[object, object]", value).items():
+            yield from (*_times(key), *_times(one))
     elif isinstance(value, list | tuple):
         for one in cast("list[object]", value):
             yield from _times(one)

@@ -24,7 +24,8 @@ from twisted.python.failure import Failure
 
 from timeoutq import telling
 from timeoutq.client import AsyncQueue, twin
-from timeoutq.errors import InvalidInput, TimeoutqError
+from timeoutq.errors import NOT_POLITE, InvalidInput, TimeoutqError
+from timeoutq.handlers import Verdict
 from timeoutq.model import Lease, Release, Task
 from timeoutq.retry import GiveUp, Retry
 from timeoutq.scrapy import tasks, unheld
@@ -41,8 +42,6 @@ from timeoutq.worker import Worker
 
 log = logging.getLogger(__name__)
 
-NOT_POLITE = "this queue is not polite"
-"""What the message says when a queue refuses a priority because the queue is not polite."""
 ERROR = "timeoutq_error"
 """The reason with which a spider is closed when timeoutq cannot go on."""
 LAST_ACKS = 2.0
@@ -175,7 +174,7 @@ class Crawl:
         self.is_drained = False
         self._worker = Worker(
             self.queue,
-            self._count_end,
+            self,
             concurrency=self.plan.batch,
             prefetch=0,
             retry=(self.queue.retry.wait, self._is_last_attempt),
@@ -205,7 +204,8 @@ class Crawl:
 
     # ---- leases come
 
-    async def _count_end(self, lease: Lease) -> End:
+    async def __call__(self, lease: Lease) -> End:
+        """Handle a task: the worker calls this."""
         end = await self._handle(lease)
         if isinstance(end, GiveUp):
             self._count("timeoutq/given_up")
@@ -235,11 +235,15 @@ class Crawl:
             await self.put(visit.found)  # what a failed callback has found is kept
         return visit.result()
 
+    def judge(self, lease: Lease, error: BaseException) -> Verdict:
+        """Try a task again if the queue has refused a priority: the next attempt puts without priorities."""
+        return Verdict(repeats=self._notices_end_of_politeness(error))
+
     def _is_last_attempt(self, state: RetryCallState) -> bool:
         """Say whether the task goes to `failed` now.
 
         No after a `Retry`, because RetryMiddleware counts to RETRY_TIMES itself, and no if the queue has refused a
-        priority: the next attempt puts without priorities. Yes after every other error.
+        priority. Yes after every other error.
         """
         error = None if state.outcome is None else state.outcome.exception()
         if isinstance(error, Retry) or (error is not None and self._notices_end_of_politeness(error)):

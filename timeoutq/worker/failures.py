@@ -48,10 +48,13 @@ class Failures:
         self._judge = judge
 
     def judge(self, lease: Lease, error: BaseException, *, hopeless: bool = False) -> Failure:
-        """Decide what an error means for the task of this lease, and log it. What is `hopeless` is not tried again."""
+        """Decide what an error means for the task of this lease, and log it.
+
+        What is `hopeless` is not tried again, unless the handler says so.
+        """
         verdict = NO_VERDICT if self._judge is None else self._verdict(self._judge, lease, error)
         policy = self.policy if verdict.policy is None else verdict.policy
-        retry_ms = -1 if hopeless else self._retry_ms(policy, lease, error)
+        retry_ms = -1 if hopeless and not verdict.repeats else self._retry_ms(policy, lease, error)
         text, trace = arguments.error_text(error), tracebacks.trace(error)
         given_up, said = retry_ms < 0, text.decode("utf-8", "replace")
         self._voice.say(
