@@ -506,6 +506,16 @@ def test_a_process_that_does_not_end_when_it_is_asked_to_is_killed(queue: Queue,
     assert (info.state, info.crashes) == ("todos", 0)
 
 
+def report(queue: Queue, url: str, ledger: SharedLedger, died: str, *, blame: bool) -> None:
+    """Let a supervisor tell the queue of process 12345, which has ended and left this ledger."""
+    job = Job(lambda ledger: Worker(fake_async_queue(), work), lambda: [AsyncQueue(queue.name, url)], 1, 10)
+    reading, writing = os.pipe()
+    child = _Child(12345, ledger, writing)
+    _Supervisor(job, cast("_Signals", None))._report(child, died, blame=blame)
+    child.end()
+    os.close(reading)
+
+
 @pytest.mark.parametrize(
     ("died", "blame", "says"),
     [
@@ -524,12 +534,7 @@ def test_what_an_ended_process_held_is_given_back_and_only_who_died_by_itself_is
     ledger.hold(leases)
     for lease in leases[:2]:
         ledger.start(lease)
-    job = Job(lambda ledger: Worker(fake_async_queue(), work), lambda: [AsyncQueue(queue.name, url)], 1, 10)
-    reading, writing = os.pipe()
-    child = _Child(12345, ledger, writing)
-    _Supervisor(job, cast("_Signals", None))._report(child, died, blame=blame)
-    child.end()
-    os.close(reading)
+    report(queue, url, ledger, died, blame=blame)
     assert queue.stats().todos == 3
     crashes = {lease.task: int(blame and lease.task in ran) for lease in leases}
     assert {lease.task: queue.inspect(lease.task).crashes for lease in leases} == crashes
@@ -550,12 +555,7 @@ def test_handlers_whose_acks_never_left_count_as_crashed_and_the_log_says_that_t
         ledger.start(lease)
         ledger.finish(lease)
     queue.ack(leases[0])  # the server was quick to take this ack, and its answer came too late
-    job = Job(lambda ledger: Worker(fake_async_queue(), work), lambda: [AsyncQueue(queue.name, url)], 1, 10)
-    reading, writing = os.pipe()
-    child = _Child(12345, ledger, writing)
-    _Supervisor(job, cast("_Signals", None))._report(child, died, blame=blame)
-    child.end()
-    os.close(reading)
+    report(queue, url, ledger, died, blame=blame)
     found = queue.stats()
     assert (found.todos, found.done, found.counters["crashed"], found.counters["released"]) == (19, 1, 14, 5)
     told = [
