@@ -79,11 +79,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, o
     """Mark the slower tier; and let the files with the longest tests begin, and then those with the most tests."""
     items.sort(key=lambda item: str(item.path))
     for item in items:
-        callspec = getattr(item, "callspec", None)
+        params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
         if levels.is_alone(str(item.path)):
             item.add_marker(pytest.mark.alone)
-        is_on_redis = callspec is not None and callspec.params.get("server") == "redis"
-        if item.get_closest_marker("alone") or levels.is_breaking(str(item.path), on_redis=is_on_redis):
+        is_copy = params.get("server") == "redis" or params.get("face") == "async"
+        if item.get_closest_marker("alone") or levels.is_breaking(str(item.path), is_copy=is_copy):
             item.add_marker(pytest.mark.breaking)
     result = yield
     longest: defaultdict[str, float] = defaultdict(float)

@@ -474,6 +474,7 @@ def picture(raw: redis.Redis) -> dict[str, Any]:
     return {key: holds[client.type(key)](key) for key in kept}
 
 
+@pytest.mark.breaking
 @pytest.mark.parametrize("found", [None, {"new": {"n": 1}}])
 @pytest.mark.parametrize("number", range(3))
 def test_an_ack_that_meets_a_set_of_a_foreign_type_changes_nothing(

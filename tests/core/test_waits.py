@@ -82,6 +82,7 @@ def test_a_thousand_waits_of_an_event_loop_lose_nothing_when_connections_are_cut
     assert seen == [1] * CUTS, "one connection listens for all"
 
 
+@pytest.mark.breaking
 def test_a_thousand_waits_of_threads_lose_nothing_when_connections_are_cut(
     url: str, queue: Queue, raw: redis.Redis
 ) -> None:

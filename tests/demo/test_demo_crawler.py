@@ -54,6 +54,7 @@ def test_a_page_has_a_title_and_the_links_that_are_wanted() -> None:
     assert page.links == ("http://h.example/in/x",)
 
 
+@pytest.mark.breaking
 @pytest.mark.parametrize(
     ("content_type", "html", "link"),
     [

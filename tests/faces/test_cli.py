@@ -273,6 +273,7 @@ def test_a_password_is_in_no_output(say: Say, tmp_path: Path) -> None:
         assert "can be seen by all users" in say("pause", "q", "--url", wrong).err
 
 
+@pytest.mark.breaking
 def test_a_closed_pipe_is_quiet(url: str, queue: Queue) -> None:
     queue.put([f"t{i}" for i in range(5000)])
     done = subprocess.run(
@@ -460,6 +461,7 @@ def refused(say: Say, address: str, name: str = "q") -> str:
     return done.err
 
 
+@pytest.mark.breaking
 def test_servers_that_cannot_serve_end_with_three(say: Say) -> None:
     assert "is the server up" in refused(say, "redis://127.0.0.1:1/0")
     with stranger(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
@@ -578,6 +580,7 @@ def test_version_and_help_are_quick_words(say: Say) -> None:
 # ---- what only a real process can show
 
 
+@pytest.mark.breaking
 def test_the_module_is_the_command_and_ends_with_its_exit_codes(url: str, queue: Queue) -> None:
     done = started(url, "put", queue.name, b"\xff")
     assert (done.code, done.lines, done.err) == (0, [["\\xff", "added"]], "")
@@ -588,12 +591,14 @@ def test_the_module_is_the_command_and_ends_with_its_exit_codes(url: str, queue:
     assert "No such command" in done.err
 
 
+@pytest.mark.breaking
 def test_a_character_that_the_output_lacks_is_written_as_its_escape(url: str, queue: Queue) -> None:
     queue.put("to \u2192")
     done = started(url, "list", queue.name, "todos", PYTHONIOENCODING="latin-1")
     assert (done.code, done.lines[0][0], done.err) == (0, "to \\u2192", "")
 
 
+@pytest.mark.breaking
 def test_output_that_cannot_be_written_is_one_line(url: str, queue: Queue) -> None:
     queue.put([f"t{number}" for number in range(5000)])
     environment = {**os.environ, "TIMEOUTQ_URL": url, "PYTHONPATH": str(ROOT)}

@@ -196,6 +196,7 @@ def test_a_fakeredis_that_cannot_be_taught_is_refused_with_the_versions_that_wor
     assert "pip install 'fakeredis[lua]>=2.40.0,<=2.41.0'" in said
 
 
+@pytest.mark.breaking
 async def test_a_claim_that_is_given_up_at_any_turn_takes_no_task_and_no_stroke_of_the_bell() -> None:
     async with fake_async_queue() as queue:
         for turns in range(60):

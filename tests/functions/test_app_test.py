@@ -171,6 +171,7 @@ def test_the_clock_ends_in_the_year_9999(seconds: float) -> None:
         assert result.wait() == 5
 
 
+@pytest.mark.breaking
 @pytest.mark.parametrize("of_the_call", [True, False])
 def test_a_function_that_hangs_is_stopped_by_its_own_max_runtime_without_waiting_for_it(of_the_call: bool) -> None:
     app = App("hangs")

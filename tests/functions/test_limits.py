@@ -210,6 +210,7 @@ def test_calls_that_are_counted_together_have_one_limit() -> None:
         async def three(tenant: str) -> None: ...
 
 
+@pytest.mark.breaking
 def test_a_limit_holds_while_workers_are_killed(url: str, tmp_path: Path) -> None:
     killed: dict[int, float] = {}
     with Queue("limited", url, timeout=1, max_crashes=1000) as queue, processes(url, tmp_path) as run:

@@ -503,6 +503,7 @@ def test_the_result_of_a_chain_is_found_by_its_id(app: App, queue: Queue) -> Non
 # ---- one connection
 
 
+@pytest.mark.breaking
 def test_ten_thousand_waits_use_one_blocked_connection(url: str, app: App, queue: Queue, raw: redis.Redis) -> None:
     add = app.functions["add"]
     results = app.put(add.call(x) for x in range(10_000))

@@ -120,6 +120,7 @@ CASES = {
 }
 
 
+@pytest.mark.breaking
 def test_each_alert_rings_when_it_should_and_only_then(promtool: str, tmp_path: Path) -> None:
     (tmp_path / "rules.yml").write_text(RULES)
     names = [rule["alert"] for rule in yaml.safe_load(RULES)["groups"][0]["rules"]]

@@ -382,6 +382,7 @@ def test_the_history_by_minutes_and_hours(client: Client) -> None:
 # ---- lines
 
 
+@pytest.mark.breaking
 def test_lines_are_put_whatever_their_number(client: Client) -> None:
     lines = [f'"https://example.com/{n}"\n'.encode() for n in range(30_000)]
     cut = b"".join(lines)
@@ -433,6 +434,7 @@ def test_blank_lines_are_no_tasks_and_count_as_lines(client: Client) -> None:
     assert (told["line"], told["counts"]) == (6002, {"added": 1})
 
 
+@pytest.mark.breaking
 def test_a_full_server_says_how_many_lines_are_in(client: Client) -> None:
     client.put("first")
     used = int(client.queue.server()["used_memory"])

@@ -677,6 +677,7 @@ BAD: list[Callable[[Any], object]] = [
 ]
 
 
+@pytest.mark.breaking
 @pytest.mark.parametrize("bad", BAD, ids=range(len(BAD)))
 def test_what_is_wrong_is_refused_and_changes_nothing(fake: FakeQueue, bad: Callable[[Any], object]) -> None:
     fake.put(urls(A, 2))

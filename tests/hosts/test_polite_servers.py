@@ -73,6 +73,7 @@ def by_name(queue: Queue) -> dict[str, HostInfo]:
 # ---- workers that die
 
 
+@pytest.mark.breaking
 def test_the_host_of_a_worker_that_was_killed_is_visited_again_after_its_lease_and_the_delay(
     tmp_path: Path,
 ) -> None:
@@ -164,6 +165,7 @@ STILL: dict[str, tuple[Callable[[Queue, Lease], object], str | None]] = {
 }
 
 
+@pytest.mark.breaking
 @pytest.mark.parametrize("what", STILL)
 def test_a_full_server_goes_on_to_be_polite(url: str, name: str, what: str) -> None:
     act, state = STILL[what]

@@ -43,24 +43,24 @@ def test_no_two_files_have_the_same_name() -> None:
 
 
 def test_the_lists_of_the_tiers_name_files_that_are_there() -> None:
-    assert set(levels.BOTH_SERVERS) <= set(FILES)
+    assert set(levels.ALL_COPIES) <= set(FILES)
     names = {path.rpartition("/")[2] for path in FILES}
     assert {file for level in levels.LEVELS.values() for file in level.files} <= names
 
 
 @pytest.mark.parametrize(
-    ("path", "kind", "breaking", "alone"),
+    ("path", "is_copy", "breaking", "alone"),
     [
-        ("breaking/alone/test_storms.py", None, True, True),
-        ("breaking/test_bench.py", None, True, False),
-        ("core/test_core.py", None, False, False),
-        ("core/test_core.py", "redis", False, False),
-        ("core/test_wakes.py", "valkey", False, False),
-        ("core/test_wakes.py", "redis", True, False),
-        ("worker/test_worker.py", "redis", True, False),
+        ("breaking/alone/test_storms.py", False, True, True),
+        ("breaking/test_bench.py", False, True, False),
+        ("core/test_core.py", False, False, False),
+        ("core/test_core.py", True, False, False),
+        ("core/test_wakes.py", False, False, False),
+        ("core/test_wakes.py", True, True, False),
+        ("worker/test_worker.py", True, True, False),
     ],
 )
-def test_the_tier_of_a_test_follows_from_its_folder(path: str, kind: str | None, breaking: bool, alone: bool) -> None:
+def test_the_tier_of_a_test_follows_from_its_folder(path: str, is_copy: bool, breaking: bool, alone: bool) -> None:
     for file in (str(TESTS / path), f"tests/{path}"):
-        assert levels.is_breaking(file, on_redis=kind == "redis") is breaking
+        assert levels.is_breaking(file, is_copy=is_copy) is breaking
         assert levels.is_alone(file) is alone

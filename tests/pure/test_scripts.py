@@ -251,6 +251,7 @@ def test_what_repair_finds_has_its_words_and_stands_in_its_header() -> None:
     assert set(re.findall(r"\bwrong\('([a-z]+)'\)", repair + walk)) == set(repairs.WORDS)
 
 
+@pytest.mark.breaking
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_asked_for_rarely_is_made_together_once_one_is_needed(name: str) -> None:
     text = script(name).text

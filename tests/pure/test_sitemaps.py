@@ -212,6 +212,7 @@ def feed(reader: Reader, begin: bytes, again: bytes, pieces: int) -> int:
     return 0
 
 
+@pytest.mark.breaking
 @pytest.mark.parametrize(
     ("begin", "again"),
     [
@@ -273,6 +274,7 @@ print(after.ru_utime - before.ru_utime, (after.ru_maxrss - before.ru_maxrss) // 
 """The URI of a namespace is long, and 900 names have its prefix."""
 
 
+@pytest.mark.breaking
 @pytest.mark.skipif(sys.platform == "darwin", reason="there, ru_maxrss has another unit")
 @pytest.mark.parametrize("kind", ["elements", "element", "attributes", "tag"])
 def test_a_long_namespace_is_not_written_before_each_name(kind: str) -> None:

@@ -2,9 +2,10 @@
 
 `pytest` runs the everyday tier, `pytest -m breaking` the slower one. The folder of a test says its tier: all of
 `tests/breaking/` is slower, and all of `tests/breaking/alone/` is marked `alone` besides, because it loads the machine
-as far as it can. A test elsewhere is slower if it is marked so, if its file is in `SLOWER`, or if it runs on Redis and
-its file is not in `BOTH_SERVERS`. A test that belongs to a level says `levels.count("storms", kills=412)`; the figures
-of a level add up over its tests, also over those that ran in other processes of pytest-xdist.
+as far as it can. A test elsewhere is slower if it is marked so, if its file is in `SLOWER`, or if it repeats another
+test on Redis or through the async face and its file is not in `ALL_COPIES`. A test that belongs to a level says
+`levels.count("storms", kills=412)`; the figures of a level add up over its tests, also over those that ran in other
+processes of pytest-xdist.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ LEVELS: Mapping[str, Level] = {
     "languages": Level(["test_transcripts.py", "test_wire_bytes.py", "test_languages.py"], ["node", "npm"]),
 }
 
-BOTH_SERVERS = ("core/test_core.py", "hosts/test_polite_servers.py")
-"""Files whose tests run on Valkey and on Redis every day. The others meet Redis in the slower tier."""
+ALL_COPIES = ("core/test_core.py", "hosts/test_polite_servers.py")
+"""Files whose tests run on both servers and through both faces every day. Others do so in the slower tier."""
 
 
 SLOWER = (
@@ -93,11 +94,11 @@ def is_alone(path: str) -> bool:
 
 
 @cache
-def is_breaking(path: str, *, on_redis: bool = False) -> bool:
-    """Say whether a test of this file belongs to the slower tier, on Valkey or on Redis."""
+def is_breaking(path: str, *, is_copy: bool = False) -> bool:
+    """Say whether a test of this file belongs to the slower tier; a copy is one on Redis or through the async face."""
     file = Path(path).as_posix()
     slower = is_alone(path) or Path(path).match("tests/breaking/*.py") or file.endswith(SLOWER)
-    return slower or (on_redis and not file.endswith(BOTH_SERVERS))
+    return slower or (is_copy and not file.endswith(ALL_COPIES))
 
 
 _figures: dict[str, Counter[str]] = defaultdict(Counter)

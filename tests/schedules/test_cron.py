@@ -104,6 +104,7 @@ def never(spec: Spec) -> bool:
     return not any(spec.is_day(first + timedelta(days)) for days in range(28 * 366))
 
 
+@pytest.mark.breaking
 @settings(max_examples=40)
 @given(a_line(), st.floats(0, 13e9))
 def test_a_random_line_ticks_in_utc_in_exactly_the_minutes_of_the_manual(spec: Spec, since: float) -> None:
@@ -198,6 +199,7 @@ def daily(minute: int, hour: int) -> Spec:
 QUARTERS = Spec("*/15 * * * *", (frozenset({0, 15, 30, 45}), *ALWAYS[1:]), (True,) * 5)
 
 
+@pytest.mark.breaking
 @settings(max_examples=40)
 @given(a_line(), st.sampled_from(names()), st.integers(1973, 2037), st.integers(0, 3))
 @example(daily(9, 9), "Pacific/Apia", 2011, 2)  # a day is left out, so this is no matter of daylight saving

@@ -448,6 +448,7 @@ def test_what_cannot_be_a_schedule_is_refused(queue: Any, name: str, task: Any, 
     assert len(queue.schedules.list()) == 0
 
 
+@pytest.mark.breaking
 def test_ten_thousand_schedules_and_no_more() -> None:
     with fake_queue() as queue:
         queue.schedules.set("s0", every=60)

@@ -205,6 +205,7 @@ def test_however_a_clock_steps_no_tick_is_put_twice_or_early_and_none_is_forgott
     assert missed != "all" or put == ticks
 
 
+@pytest.mark.breaking
 @pytest.mark.parametrize("text", ["* * * * *", "0 9 * * 1-5", "0 0 29 2 *"])
 @pytest.mark.parametrize("missed", ["last", "all", "none"])
 def test_a_year_of_silence_and_a_clock_that_leaps_to_the_end_of_time_cost_no_walk(text: str, missed: Missed) -> None:

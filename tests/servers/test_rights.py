@@ -101,6 +101,7 @@ WAITING: dict[str, Callable[[Any], object]] = {
 }
 
 
+@pytest.mark.breaking
 @pytest.mark.parametrize("face", [Queue, Blocking])
 @pytest.mark.parametrize("call", WAITING)
 def test_a_user_who_may_not_wait_for_replicas_is_refused_before_a_durable_queue_is_written(

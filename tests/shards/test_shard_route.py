@@ -117,6 +117,7 @@ def test_the_host_is_the_one_that_politeness_knows_the_task_by(url: str, name: s
     assert sum(host is not None for host in found.values()) > 60
 
 
+@pytest.mark.breaking
 def test_each_shard_lies_in_its_part_of_all_slots() -> None:
     for shards in (2, 7, 12, 48, 101, 1000):
         found = tags("crawl", shards)

@@ -292,6 +292,7 @@ async def test_a_worker_tells_of_which_queue_a_lease_is(high: Queue, low: Queue)
 # ---- weights
 
 
+@pytest.mark.breaking
 @pytest.mark.parametrize("concurrency", [1, 10])
 async def test_three_of_four_tasks_come_from_the_queue_of_weight_three(
     high: Queue, low: Queue, concurrency: int

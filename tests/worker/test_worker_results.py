@@ -377,6 +377,7 @@ async def test_a_worker_that_is_stopped_sends_the_results_of_handlers_that_have_
     assert queue.results.look("t") == {"t": Ended("t", State.DONE, b"last")}
 
 
+@pytest.mark.breaking
 def test_workers_that_are_killed_leave_one_result_of_the_last_run_of_each_task(queue: Queue, run: Processes) -> None:
     tasks = [f"t{i}" for i in range(300)]
     queue.put(tasks)
