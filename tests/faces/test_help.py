@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, get_overloads
 
 import httpx
 import pytest
+from typer.main import get_command
 
 from tests.rig.command import Say, say, server
 from tests.rig.terminal import on_a_terminal
+from timeoutq import Queue
 from timeoutq.cli import app
 from timeoutq.cli.pages import pages
+from timeoutq.functions import App
 from timeoutq.testing import fake_queue, run
 
 __all__ = ["say", "server"]
@@ -54,6 +59,19 @@ def test_the_examples_run(code: str, url: str, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+EXTRAS = {
+    "timeoutq.urls": "crawl", "timeoutq.scrapy": "scrapy", "timeoutq.testing": "testing",
+    "timeoutq.functions": "functions", "timeoutq.gateway": "web", "timeoutq.page": "web", "standardwebhooks": "web", "timeoutq server": "server",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "text"), [pytest.param(*one, id=one[0].stem) for one in PAGES.items()])
+def test_a_page_whose_examples_need_an_extra_says_which(path: Path, text: str) -> None:
+    shown = "\n".join(blocks("(?:python|sh)", text))
+    for word, extra in EXTRAS.items():
+        assert word not in shown or re.search(rf"pip install '[^']*\[[\w,]*\b{extra}\b", text), f"{path.name}: {extra}"
 
 
 def test_the_commands_they_show_exist() -> None:
@@ -150,6 +168,25 @@ def test_every_link_leads_to_a_file_or_a_heading() -> None:
     assert links > 100
 
 
+def options(topic: str, head: str) -> list[str]:
+    """Give the options that the table with this head names in its first column."""
+    [table] = re.findall(rf"^\| {head} \|.*\n\|---.*\n((?:\|.*\n)+)", pages()[topic], re.MULTILINE)
+    return re.findall(r"`([-\w]+)", "\n".join(row.split(" | ")[0] for row in table.splitlines()))
+
+
+def parameters(function: Callable[..., object]) -> list[str]:
+    """Give the names of the parameters behind the first one."""
+    return [*inspect.signature(function).parameters][1:]
+
+
+def test_the_tables_name_every_option() -> None:
+    command: Any = get_command(app)
+    worker = {name for option in command.commands["worker"].params for name in (*option.opts, *option.secondary_opts)}
+    assert {*options("workers", "option"), "queues"} == worker
+    assert sorted(options("queue", "option of `Queue`")) == sorted(parameters(Queue))
+    assert sorted(options("functions", "option of `@app.task`")) == sorted(parameters(get_overloads(App.task)[-1]))
+
+
 def test_readme_leads_to_every_page() -> None:
     assert set(re.findall(r"\(timeoutq/help/([\w-]+)\.md", README)) == set(pages())
 
@@ -203,12 +240,14 @@ def test_a_mistyped_topic_is_guessed(say: Say) -> None:
 
 def test_on_a_narrow_terminal_a_page_fits_and_its_links_are_commands(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAGER", "cat")
-    code, shown = on_a_terminal(url, "help", "hosts", columns=60)
-    text = re.sub(r"\x1b\[[\d;]*m", "", shown.decode())
+    code, raw = on_a_terminal(url, "help", "workers", columns=60)
+    shown = raw.decode()
+    text = re.sub(r"\x1b\[[\d;]*m", "", shown)
     assert code == 0
-    assert "\x1b[" in shown.decode()
-    assert "(timeoutq help urls)" in " ".join(text.split())
-    assert ".md" not in text
+    assert "\x1b[" in shown
     assert max(map(len, text.splitlines())) <= 60
+    assert "program: handlers (timeoutq help handlers)" in " ".join(text.split())
+    assert ".md" not in text
+    assert text.count("…") == pages()["workers"].count("…"), "rich has cut off words"
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not re.search(rb"\x1b\[[\d;]*3\d", on_a_terminal(url, "help", "hosts", columns=60)[1])
+    assert not re.search(rb"\x1b\[[\d;]*3\d", on_a_terminal(url, "help", "workers", columns=60)[1])

@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterator
 from difflib import get_close_matches
 from importlib.resources import files
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 import typer
 
@@ -67,11 +68,23 @@ def _show(text: str) -> None:
     if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
         typer.echo(text, nl=False)
         return
-    from rich.console import Console
-    from rich.markdown import Markdown
+    from rich.console import Console, ConsoleOptions
+    from rich.markdown import Markdown, TableElement
+
+    class Folded(TableElement):
+        """A table that breaks long words: rich would cut them off where the terminal is narrow."""
+
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
+            for table in super().__rich_console__(console, options):
+                for column in getattr(table, "columns", ()):
+                    column.overflow = "fold"
+                yield table
+
+    class Shown(Markdown):
+        elements: ClassVar[dict[str, Any]] = {**Markdown.elements, "table_open": Folded}
 
     os.environ.setdefault("LESS", "FRX")  # as git sets it: short pages end at once, and colours are colours
     text = re.sub(r"\[([^]]*)\]\(([\w-]+)\.md[^)]*\)", r"\1 (timeoutq help \2)", text)
     console = Console()
     with console.pager(styles=True):
-        console.print(Markdown(text, hyperlinks=False))
+        console.print(Shown(text, hyperlinks=False))
