@@ -63,7 +63,8 @@ def test_the_examples_run(code: str, url: str, tmp_path: Path) -> None:
 
 EXTRAS = {
     "timeoutq.urls": "crawl", "timeoutq.scrapy": "scrapy", "timeoutq.testing": "testing",
-    "timeoutq.functions": "functions", "timeoutq.gateway": "web", "timeoutq.page": "web", "standardwebhooks": "web", "timeoutq server": "server",
+    "timeoutq.functions": "functions", "timeoutq.gateway": "web", "timeoutq.page": "web",
+    "standardwebhooks": "web", "timeoutq server": "server",
 }  # fmt: skip
 
 
@@ -74,12 +75,28 @@ def test_a_page_whose_examples_need_an_extra_says_which(path: Path, text: str) -
         assert word not in shown or re.search(rf"pip install '[^']*\[[\w,]*\b{extra}\b", text), f"{path.name}: {extra}"
 
 
-def test_the_commands_they_show_exist() -> None:
-    known = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
-    known |= {str(group.name) for group in app.registered_groups}
-    shown = set(re.findall(r"timeoutq ([a-z]+)", "\n".join(blocks("sh"))))
-    assert len(shown) > 30
-    assert shown <= known
+def test_the_commands_and_options_they_show_exist() -> None:
+    root: Any = get_command(app)
+    shown = 0
+    for line in "\n".join(blocks("sh")).splitlines():
+        for part in re.split(r"[|;&<>]", line.partition(" #")[0]):
+            *_, words = part.strip().partition("timeoutq ")
+            command = root
+            for word in words.split():
+                if hasattr(command, "commands") and not word.startswith("-"):
+                    assert word in command.commands, line
+                    command, shown = command.commands[word], shown + 1
+                elif word.startswith("-") and word != "-":
+                    assert any(word in (*option.opts, *option.secondary_opts) for option in command.params), line
+    assert shown > 80
+
+
+def test_the_modules_and_files_of_the_tests_that_they_name_are_there() -> None:
+    text = "\n".join(PAGES.values())
+    modules = {name.replace(".", "/") for name in re.findall(r"python -m ((?:tests|demo)[\w.]*\w)", text)}
+    assert len(modules) > 20
+    assert [name for name in modules if not [*ROOT.glob(f"{name}.py"), *ROOT.glob(f"{name}/__main__.py")]] == []
+    assert [name for name in re.findall(r"tests/[\w/]+\.py", text) if not (ROOT / name).exists()] == []
 
 
 def test_readme_begins_with_the_demo_and_the_tests() -> None:
