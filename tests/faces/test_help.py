@@ -22,6 +22,7 @@ from timeoutq import Queue
 from timeoutq.cli import app
 from timeoutq.cli.pages import pages
 from timeoutq.functions import App
+from timeoutq.functions.task import TaskFunction
 from timeoutq.testing import fake_queue, run
 
 __all__ = ["say", "server"]
@@ -202,6 +203,8 @@ def test_the_tables_name_every_option() -> None:
     assert {*options("workers", "option"), "queues"} == worker
     assert sorted(options("queue", "option of `Queue`")) == sorted(parameters(Queue))
     assert sorted(options("functions", "option of `@app.task`")) == sorted(parameters(get_overloads(App.task)[-1]))
+    assert sorted(options("functions", r"option of `f.options\(…\)`")) == sorted(parameters(TaskFunction.options))
+    assert {*options("functions", "option of `App`"), "sender"} == {*parameters(App)}
 
 
 def test_readme_leads_to_every_page() -> None:
