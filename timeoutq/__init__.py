@@ -17,7 +17,8 @@ Everything a program needs is imported from here; a name's module is loaded when
     timeoutq.testing    queues in memory, for your own tests, with a clock that the test advances
     timeoutq.scrapy     a Scrapy project on a queue: ADDONS = {"timeoutq.scrapy.Addon": 100}
 
-`help(timeoutq.Queue)` is the reference. The command `timeoutq` does the same from a shell: `timeoutq --help`.
+`help(timeoutq.Queue)` is the reference. The command `timeoutq` does the same from a shell: `timeoutq --help`. Its pages
+`timeoutq help` explain both, topic by topic.
 
 The map of the house: its modules in reading order, which is the order in which they import each other. Each module
 begins with what it is for.

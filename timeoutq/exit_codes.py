@@ -1,7 +1,7 @@
 """The exit codes of the command by name, and what each code means for `timeoutq worker`.
 
 The commands in `cli/` end with these codes, and so do the worker processes, whose supervisor reads them. The help of
-`timeoutq worker` and the README show `WORKER`.
+`timeoutq worker` and `timeoutq help workers` show `WORKER`.
 """
 
 from __future__ import annotations

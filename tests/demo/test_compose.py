@@ -26,6 +26,7 @@ from demo.site import expected
 from tests.rig.servers import redis_server
 from tests.rig.waiting import wait_until
 from timeoutq import Queue, State, Worker
+from timeoutq.cli.pages import pages
 from timeoutq.cli.reading import seconds
 from timeoutq.embedded import EmbeddedServer
 
@@ -35,8 +36,8 @@ SERVICES: dict[str, Any] = COMPOSE["services"]
 NODES = [f"node-{number}" for number in range(1, 7)]
 
 
-def test_the_readme_counts_the_services_that_there_are() -> None:
-    [line] = [line for line in (ROOT / "README.md").read_text("utf-8").splitlines() if "docker compose up" in line]
+def test_the_page_counts_the_services_that_there_are() -> None:
+    [line] = [line for line in pages()["demo"].splitlines() if "docker compose up" in line]
     told = {
         name.removesuffix("s") if count else name: int(count or 1)
         for count, name in re.findall(r"(?:(\d+) )?(\w+)[,.]", line.partition("services:")[2])

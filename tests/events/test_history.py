@@ -5,18 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from timeoutq import InvalidInput, Period, Queue, open_queue, sending
+from timeoutq.cli.pages import pages
 from timeoutq.counts import HAPPENED, IN_STATES, Noted, periods_of, summed
 from timeoutq.testing import FakeQueue, fake_queue, fake_sharded_queue
 from timeoutq.watch import report
 
 MOST = 480_000
-"""The most bytes that the whole history of a queue takes: what README says."""
+"""The most bytes that the whole history of a queue takes: what its help page says."""
 
 
 def plan(queue: Any) -> None:
@@ -275,13 +275,11 @@ def test_an_export_of_shards_goes_through_all(url: str, name: str) -> None:
         queue.purge()
 
 
-NOTEBOOKS = re.findall(
-    r"```py\n(.*?)```", Path(__file__).parents[2].joinpath("README.md").read_text("utf-8"), re.DOTALL
-)
+NOTEBOOKS = re.findall(r"```py\n(.*?)```", pages()["history"], re.DOTALL)
 
 
 @pytest.mark.parametrize("code", NOTEBOOKS)
-def test_the_notebooks_of_readme_run(code: str, url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_notebooks_of_the_page_run(code: str, url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pandas = pytest.importorskip("pandas", reason="pandas is not installed: pip install pandas")
     monkeypatch.setenv("TIMEOUTQ_URL", url)
     with Queue(name, url) as queue:
@@ -296,5 +294,5 @@ def test_the_notebooks_of_readme_run(code: str, url: str, name: str, monkeypatch
         queue.purge()
 
 
-def test_readme_shows_how() -> None:
+def test_the_page_shows_how() -> None:
     assert len(NOTEBOOKS) == 1

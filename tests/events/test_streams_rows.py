@@ -1,4 +1,4 @@
-"""Redis Streams as a queue, and timeoutq: a test for each row of the table in README, named after the row.
+"""Redis Streams as a queue, and timeoutq: a test for each row of the table of the help page, named after the row.
 
 The first half is a plain client of Redis with consumer groups on the event log; the second half does what a row says
 with a stream of messages, and then with a queue.
@@ -10,7 +10,6 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,14 +17,13 @@ import redis
 
 from tests.rig.waiting import wait_until
 from timeoutq import Queue
+from timeoutq.cli.pages import pages
 from timeoutq.events.entry import ids_of
-
-README = Path(__file__).parents[2] / "README.md"
 
 
 def rows() -> list[str]:
     """Give the names of the rows of the table."""
-    table = README.read_text("utf-8").partition("| Redis Streams as a queue |")[2].partition("\n\n")[0]
+    table = pages()["log"].partition("| Redis Streams as a queue |")[2].partition("\n\n")[0]
     return [line.split("|")[1].strip() for line in table.splitlines()[2:]]
 
 

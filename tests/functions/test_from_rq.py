@@ -1,4 +1,4 @@
-"""What people had in RQ, row by row of the README's table: each test is named after what it was called there."""
+"""What people had in RQ, row by row of the help page `from-functions`: each test is named after its row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard for Grafana and the alerts of the README: each name in them exists, and each alert rings in time."""
+"""The dashboard for Grafana and the alerts of its help page: each name in them exists, each alert rings in time."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from typing import Any
 import pytest
 import yaml
 
+from timeoutq.cli.pages import pages
 from timeoutq.counts import Stats
 from timeoutq.gateway.metrics import EVENTS, Facts, Look, families
 from timeoutq.model import State
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "demo" / "grafana" / "timeoutq.json").read_text("utf-8"))
-README = (ROOT / "README.md").read_text("utf-8")
-RULES = next(text for text in re.findall(r"```yaml\n(.*?)```", README, re.DOTALL) if "alert:" in text)
-SCRAPE = next(text for text in re.findall(r"```yaml\n(.*?)```", README, re.DOTALL) if "scrape_configs" in text)
+PAGE = pages()["metrics"]
+RULES = next(text for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL) if "alert:" in text)
+SCRAPE = next(text for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL) if "scrape_configs" in text)
 EMPTY = Stats(1000.0, 0, 0, 0, 0, 0, paused=False, counters={})
 TOLD = {sample.name for family in families(Look(True, [Facts("q", EMPTY)])) for sample in family.samples}
 
@@ -53,8 +54,8 @@ def test_every_name_in_an_expression_exists(expression: str) -> None:
         assert set(values.split("|")) <= known
 
 
-def test_the_table_of_the_readme_names_every_metric() -> None:
-    table = README.partition("| metric | |")[2].partition("\n\n")[0]
+def test_the_table_of_the_page_names_every_metric() -> None:
+    table = PAGE.partition("| metric | |")[2].partition("\n\n")[0]
     shown = set(re.findall(r"timeoutq_\w+", table))
     assert shown == {re.sub("_(bucket|count|sum)$", "", name) for name in TOLD} - {"timeoutq_scrape_seconds"}
 

@@ -50,7 +50,7 @@ def test_each_folder_of_tests_belongs_to_a_part() -> None:
 
 
 def test_a_command_of_the_documents_that_names_a_file_of_the_slower_tier_runs_it() -> None:
-    for page in (ROOT / "README.md", ROOT / ".github" / "CONTRIBUTING.md"):
+    for page in (ROOT / "README.md", ROOT / ".github" / "CONTRIBUTING.md", *ROOT.glob("timeoutq/help/*.md")):
         for command in re.findall(r"`([^`\n]*\bpytest [^`\n]*)`", page.read_text("utf-8")):
             if any(levels.is_breaking(file) for file in re.findall(r"tests/\S+\.py", command)):
                 assert re.search(r"pytest .*-m ", command), f"{page.name}: {command} runs nothing without -m"

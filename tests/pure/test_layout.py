@@ -225,6 +225,7 @@ ROOMS = {
         "tokens",
         "trying",
         "web",
+        "pages",
         "__init__",
     ],
 }

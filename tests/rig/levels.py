@@ -66,7 +66,7 @@ SLOWER = (
     "functions/test_from_rq.py", "functions/test_from_rq_scheduler.py", "functions/test_one_form.py",
     "functions/test_signature_walk.py", "functions/test_stuck.py",
     "gateway/test_access.py", "gateway/test_bash_worker.py", "gateway/test_canary_tokens.py",
-    "gateway/test_http_answers.py", "gateway/test_http_bad_input.py", "gateway/test_http_readme.py",
+    "gateway/test_http_answers.py", "gateway/test_http_bad_input.py", "gateway/test_http_page.py",
     "gateway/test_http_waits.py", "gateway/test_kills.py", "gateway/test_probes.py", "gateway/test_redisched_rows.py",
     "gateway/test_route_matrix.py", "hosts/test_depth.py", "hosts/test_polite_names.py", "hosts/test_polite_walk.py",
     "node/test_node_worker.py", "node/test_transcripts.py", "node/test_wire_bytes.py", "page/test_axe.py",

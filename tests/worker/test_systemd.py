@@ -1,4 +1,4 @@
-"""The unit file of the README, played: what systemd does to the processes of a service, done to those of a worker."""
+"""The unit file of the help page, played: what systemd does to processes of a service, done to those of a worker."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from pathlib import Path
 import pytest
 
 from tests.rig.handlers import history
-from tests.rig.processes import ROOT, Processes, run
+from tests.rig.processes import Processes, run
 from tests.rig.waiting import wait_until
 from timeoutq import Queue, endings, exit_codes
+from timeoutq.cli.pages import pages
 from timeoutq.cli.reading import seconds
 
 __all__ = ["run"]
 
-README = (ROOT / "README.md").read_text("utf-8")
+WORKERS = pages()["workers"]
 
 
 @pytest.fixture(scope="module")
 def unit() -> ConfigParser:
-    found = re.search(r"```ini\n(.*?)```", README, re.DOTALL)
+    found = re.search(r"```ini\n(.*?)```", pages()["systemd"], re.DOTALL)
     assert found
     parser = ConfigParser(interpolation=None)
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # systemd's names have capitals
@@ -136,9 +137,9 @@ def test_the_numbers_of_the_unit_fit_the_worker(unit: ConfigParser) -> None:
     assert rules["RestartPreventExitStatus"].split() == [str(code) for code in exit_codes.HOPELESS]
 
 
-def test_the_readme_has_the_table_of_exit_codes_and_the_numbers_of_signals() -> None:
+def test_the_page_has_the_table_of_exit_codes_and_the_numbers_of_signals() -> None:
     for code, what in exit_codes.WORKER.items():
-        assert f"| {code} | {what} |" in README
-    assert "killed; its tasks are given back" in README.replace("\n", " ")
-    assert f"ended {endings.PATIENCE:g} s after" in README
-    assert f"to {endings.LONGEST_PAUSE:g} s while processes die within {endings.YOUNG:g} s" in README
+        assert f"| {code} | {what} |" in WORKERS
+    assert "killed; its tasks are given back" in WORKERS.replace("\n", " ")
+    assert f"ended {endings.PATIENCE:g} s after" in WORKERS
+    assert f"to {endings.LONGEST_PAUSE:g} s while processes die within {endings.YOUNG:g} s" in WORKERS

@@ -27,6 +27,7 @@ try:
     from timeoutq.cli import tokens as tokens
     from timeoutq.cli import trying as trying
     from timeoutq.cli import web as web
+    from timeoutq.cli import pages as pages
     # isort: on
 except KeyboardInterrupt:  # Ctrl-C while the command is still being loaded
     raise SystemExit(130) from None

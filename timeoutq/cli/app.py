@@ -40,7 +40,8 @@ EPILOG = (
 )
 
 app = typer.Typer(
-    help="A work queue on Redis made of sets: put tasks, lease them to workers, look into everything.",
+    help="A work queue on Redis made of sets: put tasks, lease them to workers, look into everything. "
+    "`timeoutq help` lists pages that explain it.",
     epilog=EPILOG,
     no_args_is_help=True,
     pretty_exceptions_enable=False,

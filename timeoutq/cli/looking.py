@@ -354,7 +354,8 @@ def doctor(
         int | None, typer.Option(min=0, metavar="N", help="Red when more than N tasks have failed.", show_default=False)
     ] = None,
     max_age: Annotated[
-        float | None, duration("Red when ready tasks wait for longer than TIME; the README says how this is measured.")
+        float | None,
+        duration("Red when ready tasks wait for longer than TIME; `timeoutq help health`: how this is measured."),
     ] = None,
     repair: Annotated[
         bool, typer.Option("--repair", help="First put right what was deleted or added by hand.")

@@ -1,4 +1,4 @@
-"""Clocks that jump: the server's under held leases, the worker's own while it works. What README promises then holds.
+"""Clocks that jump: the server's under held leases, the worker's own while it works. What the promises say then holds.
 
 The servers run with a clock that the test steps (`rig/shims/clock.c`); timers and monotonic clocks run on.
 """

@@ -1,4 +1,4 @@
-"""What the README shows of HTTP is run here as it stands there, with curl and jq."""
+"""What the help page about HTTP shows is run here as it stands there, with curl and jq."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.rig.gateways import WebProcess
 from tests.rig.processes import ROOT
 from tests.rig.waiting import wait_until
 from timeoutq import Queue, State
+from timeoutq.cli.pages import pages
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.gateway.tokens import TokenBook
 
 __all__ = ["client", "server", "web"]
 
-README = (ROOT / "README.md").read_text("utf-8")
-SECTION = README[README.index("## From any language: HTTP") :].partition("\n## ")[0]
-EXAMPLES = re.findall(r"```bash\n(.*?)```", SECTION, re.DOTALL)
+PAGE = pages()["http"]
+EXAMPLES = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
 
 pytestmark = pytest.mark.skipif(not (shutil.which("jq") and shutil.which("curl")), reason="needs curl and jq")
 
@@ -108,6 +108,6 @@ def test_a_worker_that_may_not_see_whether_the_queue_is_drained_says_so_and_ends
 def test_the_verbs_and_looks_it_names_are_those_that_there_are(client: Client) -> None:
     paths = client.http.get(f"{client.web.base}/v1/openapi.json").json()["paths"]
     found = {path.rpartition("/")[2] for path in paths if path.startswith("/v1/{queue}/")}
-    [line] = re.findall(r"^- `POST /v1/QUEUE/VERB`: (.*?)\n- ", SECTION, re.DOTALL | re.MULTILINE)
+    [line] = re.findall(r"^- `POST /v1/QUEUE/VERB`: (.*?)\n- ", PAGE, re.DOTALL | re.MULTILINE)
     named = set(re.findall(r"[a-z]+", re.sub(r"`[^`]*`|\([^)]*\)", "", line).partition("lists the")[0]))
     assert found <= named, found - named
