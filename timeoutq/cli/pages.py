@@ -23,7 +23,9 @@ from timeoutq.exit_codes import NOTHING, USAGE
 def pages() -> dict[str, str]:
     """Give the text of each page by its topic, in the order of the topics."""
     folder = files("timeoutq") / "help"
-    found = {page.name.removesuffix(".md"): page.read_text("utf-8") for page in folder.iterdir()}
+    found = {
+        page.name.removesuffix(".md"): page.read_text("utf-8") for page in folder.iterdir() if page.name.endswith(".md")
+    }
     return dict(sorted(found.items()))
 
 
