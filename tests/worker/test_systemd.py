@@ -140,6 +140,7 @@ def test_the_numbers_of_the_unit_fit_the_worker(unit: ConfigParser) -> None:
 def test_the_page_has_the_table_of_exit_codes_and_the_numbers_of_signals() -> None:
     for code, what in exit_codes.WORKER.items():
         assert f"| {code} | {what} |" in WORKERS
-    assert "killed; its tasks are given back" in WORKERS.replace("\n", " ")
-    assert f"ended {endings.PATIENCE:g} s after" in WORKERS
-    assert f"to {endings.LONGEST_PAUSE:g} s while processes die within {endings.YOUNG:g} s" in WORKERS
+    text = " ".join(WORKERS.split())
+    assert f"a process that is still alive {endings.PATIENCE:g} s after the drain deadline is killed" in text
+    assert f"While processes die within {endings.YOUNG:g} s of their start" in text
+    assert f"grows from 0.1 s to {endings.LONGEST_PAUSE:g} s" in text
