@@ -269,6 +269,20 @@ def test_ticks_that_cannot_be_put_are_missed_when_the_schedule_changes() -> None
         assert todos(queue) == []
 
 
+def test_a_hundred_schedules_whose_ticks_cannot_be_put_keep_no_other_one_from_ticking() -> None:
+    with fake_queue() as queue:
+        queue.configure(politeness=Politeness(0, 1))
+        for n in range(100):
+            queue.schedules.set(f"tenant {n}", Task(f"tenant {n}", group="a", priority=5), every=60)
+        queue.configure(politeness="off")
+        queue.clock.advance(1)
+        queue.schedules.set("backup", every=60)
+        queue.clock.advance(60)
+        with pytest.raises(InvalidInput, match=r"the ticks of schedule 'tenant .*' cannot be put here"):
+            queue.schedules.tick()
+        assert todos(queue) == ["backup"]
+
+
 def test_a_late_schedule_that_cannot_be_read_is_set_again_and_can_be_paused() -> None:
     with fake_queue() as queue:
         raw: Any = fakeredis.FakeRedis(server=queue.clock.server)

@@ -26,9 +26,9 @@ class Rows:
     """The names of those that are there in part, or cannot be read."""
 
 
-def due(operations: Operations, n: int) -> Call[Rows]:
-    """Build the call that reads up to `n` schedules whose tick is due, the oldest tick first."""
-    return operations.call("schedules", ["due", n], _rows)
+def due(operations: Operations, n: int, passed: int) -> Call[Rows]:
+    """Build the call that reads up to `n` schedules whose tick is due, the oldest tick first, but for `passed` ones."""
+    return operations.call("schedules", ["due", n, passed], _rows)
 
 
 def named(operations: Operations, *names: bytes) -> Call[Rows]:
