@@ -397,8 +397,9 @@ class App(Hires):
         finds what the calls have returned in `ctx.batch.results()`. The calls and `then` go to one queue, which must
         not lie in several shards. Whoever puts the same calls again with the same `name`, such as a process that was
         killed meanwhile, has the same batch: what is in it already is not put again. Several calls with one `key` are
-        one task, whose result stands for each of them. The batch is kept for `keep` seconds after its end. Raises
-        `InvalidInput`, `CallTooLarge`, and what `Queue.put` raises.
+        one task, whose result stands for each of them. The batch is kept for `keep` seconds after its end, and the
+        result of a call for so long after the end of the call, at least: raise it for a batch that takes more than a
+        day. Raises `InvalidInput`, `CallTooLarge`, and what `Queue.put` raises.
         """
         sender, found = self._puts_batches(), self._batch(many, then, on, keep, name)
         return _batched(sender, found, sender.batch(found))

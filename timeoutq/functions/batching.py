@@ -129,9 +129,9 @@ class CallsBefore:
         Each result is read as `kind`; of a call that was retried since, the last end counts. Raises `BatchIncomplete`
         if calls have failed, or were forgotten, or if the server had no memory for a result; with `partial=True`, their
         results are left out instead. None stands for a call that returned None. A result that is not kept any more
-        cannot be told from None: if None is no `kind`, it counts as lost, so keep the results of long batches long
-        enough, with keep_result=. Raises `CallFailed` for a result that is no `kind`, and `CallGone` if nothing is
-        known of the batch any more.
+        cannot be told from None: if None is no `kind`, it counts as lost, so keep a batch that takes more than a day
+        long enough, with keep=. Raises `CallFailed` for a result that is no `kind`, and `CallGone` if nothing is known
+        of the batch any more.
         """
         return self._wait(self.aresults(kind, partial=partial))
 
@@ -152,7 +152,11 @@ class CallsBefore:
         failed = [_failure(ended) for member, ended in ends if not _is_done(member, ended)]
         lost = [ended for member, ended in ends if _is_done(member, ended) and not _is_there(ended, takes_none)]
         parts = [f"{len(failed):,} have failed"] if failed else []
-        parts += [f"{len(lost):,} are done, but their results are not kept (keep_result=)"] if lost else []
+        parts += (
+            [f"{len(lost):,} are done, but their results are not kept (keep_result=; of a long batch, keep=)"]
+            if lost
+            else []
+        )
         first = failed[0] if failed else CallFailed(f"call {lost[0].task!r}", id=lost[0].task)
         return BatchIncomplete(
             f"of the {counted(len(ends), 'call')} of batch {self.name!r}, {' and '.join(parts)}; the first: {first}; "
