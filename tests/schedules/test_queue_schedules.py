@@ -381,6 +381,21 @@ def test_a_schedule_whose_time_was_deleted_from_the_code_stops_soon(queue: Any) 
     assert queue.schedules.get("report").state == "running", "an old worker is back"
 
 
+def test_a_function_that_new_code_moves_to_another_queue_is_soon_called_from_there_only(queue: Any) -> None:
+    app = App("shop", queues=[queue.name, "high"])
+
+    @app.task(queue="high", every=60)
+    def report() -> None: ...
+
+    queue.schedules.declare(Schedule("report", every=60))  # a worker with the code of before
+    declare = scheduling.declaring(app, queue.name, queue.flows)
+    assert declare is not None
+    for _ in range(6):
+        later(queue, 60)
+        queue.run(declare())
+    assert queue.schedules.get("report").state == "undeclared"
+
+
 @pytest.mark.parametrize("other", [90, *(pytest.param(n, marks=pytest.mark.breaking) for n in (80, 7 * 24 * HOUR))])
 def test_two_programs_that_declare_a_schedule_with_another_every_do_not_stop_it(queue: Any, other: int) -> None:
     programs = [
