@@ -269,11 +269,12 @@ def test_ticks_that_cannot_be_put_are_missed_when_the_schedule_changes() -> None
         assert todos(queue) == []
 
 
-def test_a_hundred_schedules_whose_ticks_cannot_be_put_keep_no_other_one_from_ticking() -> None:
+@pytest.mark.parametrize(("count", "size"), [(100, 1), (30, 200_000)])
+def test_many_schedules_whose_ticks_cannot_be_put_keep_no_other_one_from_ticking(count: int, size: int) -> None:
     with fake_queue() as queue:
         queue.configure(politeness=Politeness(0, 1))
-        for n in range(100):
-            queue.schedules.set(f"tenant {n}", Task(f"tenant {n}", group="a", priority=5), every=60)
+        for n in range(count):
+            queue.schedules.set(f"tenant {n}", Task(f"tenant {n}", b"x" * size, group="a", priority=5), every=60)
         queue.configure(politeness="off")
         queue.clock.advance(1)
         queue.schedules.set("backup", every=60)

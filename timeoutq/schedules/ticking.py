@@ -71,8 +71,8 @@ def tick_due(talk: Talk, passed: int = 0) -> Flow[Ticked]:
             if codes != "C":
                 put += codes.count("A")
                 skipped += len(codes) - codes.count("A")
-    if len(stuck) == MOST:  # they keep no other schedule from ticking
-        further = yield from tick_due(talk, passed + MOST)
+    if rows.count and all(isinstance(codes, TimeoutqError) for codes in answers):  # they keep no other one from ticking
+        further = yield from tick_due(talk, passed + rows.count)
         return replace(further, stuck={**stuck, **further.stuck})
     told = {name: late[name] for name, codes in zip(names, answers, strict=True) if name in late and _is_ours(codes)}
     return Ticked(put, skipped, moved > 0, tuple(undeclared), told, stuck)
