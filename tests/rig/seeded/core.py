@@ -1089,7 +1089,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "results of a batch are gone before the batch has ended",
         "lua/parts/results.lua",
-        ", of[i] and kept_for(of[i]) or 0)",
+        ", names and least[names] or 0)",
         ")",
         [in_test("test_batching", "hours_later")],
     ),

@@ -30,10 +30,12 @@ end
 -- such a task ends with an empty one. Gives the tasks that have a new result
 local function keep_results(ids, which, bodies, times)
   local kept, full = {}, false
-  local of = has('batches') and redis.pcall('HMGET', key('batch_of'), unpack(ids)) or {}
+  local of, least = has('batches') and redis.pcall('HMGET', key('batch_of'), unpack(ids)) or {}, {}
   for i = 1, #ids do
     if which[i] and bodies[i] and not kept[ids[i]] then
-      local name, ms = result_of(ids[i]), math.max(1, number(times[i], 3600000), of[i] and kept_for(of[i]) or 0)
+      local names = of[i]
+      if names then least[names] = least[names] or kept_for(names) end
+      local name, ms = result_of(ids[i]), math.max(1, number(times[i], 3600000), names and least[names] or 0)
       local reply = full or redis.pcall('PSETEX', name, ms, bodies[i])
       if not full and type(reply) == 'table' and reply.err then
         full = string.find(tostring(reply.err), 'OOM', 1, true) and true
