@@ -46,7 +46,7 @@ class Task:
     """As `improve=` of `put`, for this task."""
     unique: float | timedelta | None = field(default=None, kw_only=True)
     """For how long after its last error a failed task blocks its id, in seconds or as a timedelta: after that, a put
-    adds the task anew. None: for ever. A queue with `keep_done="compact"` refuses it."""
+    adds the task anew. None: for ever. A queue with `keep_done="compact"` takes 0 only."""
     rerun: bool = field(default=False, kw_only=True)
     """As `rerun=` of `put`, for this task: in `Ack(put=…)`, too."""
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from timeoutq import AsyncQueue, InvalidInput, Queue, Worker
-from timeoutq.functions import App, BatchIncomplete, CallFailed, Calls, Context, posting
+from timeoutq.calls import BATCH_KEPT
+from timeoutq.functions import App, BatchIncomplete, CallFailed, CallGone, Calls, Context, posting
 from timeoutq.shards import open_queue
 
 
@@ -118,6 +119,83 @@ def test_with_on_done_one_failure_fails_the_callback_and_who_waits_hears_it(url:
     asyncio.run(burst(url, app))
     with pytest.raises(CallFailed, match="2 of the 4 tasks of batch halves are not done"):
         batch.then.wait(timeout=10)
+
+
+def test_when_failed_calls_were_retried_the_callback_reads_what_they_have_returned_since(
+    url: str, app: App, queue: Queue
+) -> None:
+    known = {"a": 1}
+
+    @app.task(retry=[])
+    async def price(item: str) -> int:
+        return known[item]
+
+    @app.task(keep_result=60, retry=[])
+    async def total(ctx: Context[None]) -> int:
+        assert ctx.batch is not None
+        assert await ctx.batch.afailures() == []
+        return sum(await ctx.batch.aresults(int))
+
+    batch = app.batch([price.call("a"), price.call("b")], then=total.call(), on="done", name="prices")
+    asyncio.run(burst(url, app))
+    with pytest.raises(CallFailed, match="1 of the 2 tasks of batch prices are not done"):
+        batch.then.wait(timeout=10)
+    known["b"] = 2
+    queue.retry_failed(batch.calls[1].id)
+    asyncio.run(burst(url, app))
+    queue.retry_failed(batch.then.id)
+    asyncio.run(burst(url, app))
+    assert batch.then.wait(timeout=10) == 3
+
+
+@pytest.mark.parametrize("keep", [BATCH_KEPT, 3 * BATCH_KEPT])
+def test_a_call_that_is_retried_hours_later_leaves_its_batch_the_results_of_the_others(keep: float) -> None:
+    app, runs = App("slow"), list[int]()
+
+    @app.task(retry=[keep - 60], keep_result=60)
+    def price(item: int) -> int:
+        runs.append(item)
+        if item == 3 and runs.count(3) == 1:
+            raise OSError("the shop is closed")
+        return item
+
+    @app.task
+    def total(ctx: Context[None]) -> int:
+        assert ctx.batch is not None
+        return sum(ctx.batch.results(int))
+
+    with app.test() as test:
+        batch = app.batch([price.call(item) for item in (1, 2, 3)], then=total.call(), keep=keep)
+        alone = price.delay(4)
+        test.run()
+        assert (batch.then.wait(), sorted(runs)) == (6, [1, 2, 3, 3, 4])
+        with pytest.raises(CallGone):
+            alone.wait()
+
+
+def test_a_call_that_fails_when_it_is_put_again_after_its_batch_is_no_result(url: str, app: App, queue: Queue) -> None:
+    known, seen = {"a": 1}, list[Any]()
+
+    @app.task(key="price:{item}", retry=[])
+    async def price(item: str) -> int:
+        return known[item]
+
+    @app.task(keep_result=60, retry=[])
+    async def total(ctx: Context[None]) -> list[str]:
+        assert ctx.batch is not None
+        seen.append(await ctx.batch.aresults(partial=True))
+        if len(seen) == 1:
+            raise OSError("the disk is full")
+        return [one.error for one in await ctx.batch.afailures()]
+
+    batch = app.batch([price.call("a")], then=total.call())
+    asyncio.run(burst(url, app))
+    known.clear()
+    price.delay("a")
+    asyncio.run(burst(url, app))
+    queue.retry_failed(batch.then.id)
+    asyncio.run(burst(url, app))
+    assert (batch.then.wait(timeout=10), seen) == (["KeyError"], [[1], []])
 
 
 def test_a_batch_without_calls_or_without_a_callback_ends(url: str, app: App, queue: Queue) -> None:

@@ -309,3 +309,87 @@ def test_max_runtime_is_over_when_the_function_has_returned(
         room()
         assert chain.wait(10) == "2 USD"
     shop.app.close()
+
+
+# ---- a chain that is put again under the same key
+
+
+class Pages:
+    """An app with a chain that is put again and again under one key; the last call goes to the second queue."""
+
+    def __init__(self, first: str, second: str, url: str) -> None:
+        self.app = app = App(first, queues=list(dict.fromkeys((first, second))), url=url)
+        self.runs: list[int] = []
+        self.broken = False
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+
+        @app.task(queue=first, key="page:{name}")
+        async def index(name: str, version: int) -> int:
+            return version
+
+        @app.task(queue=first)
+        async def check(version: int) -> int:
+            return version
+
+        @app.task(queue=second, keep_result=60, retry=[])
+        async def publish(version: int) -> int:
+            self.runs.append(version)
+            await self.go_on.wait()
+            if self.broken:
+                raise OSError("the disk is full")
+            return version
+
+        self._functions = index, check, publish
+
+    async def put(self, version: int) -> Any:
+        index, check, publish = self._functions
+        return await index.call("home", version).then(check).then(publish).adelay()
+
+
+@pytest.mark.parametrize("keep_done", [None, "compact"])
+@pytest.mark.parametrize("serves", ["one queue", "both queues", "one queue after the other"])
+async def test_what_follows_a_call_that_is_put_again_runs_though_it_failed_the_last_time(
+    names: list[str], url: str, serves: str, keep_done: Any
+) -> None:
+    queues = names[:1] if serves == "one queue" else names
+    if keep_done:
+        for name in queues:
+            async with AsyncQueue(name, url) as queue:
+                await queue.configure(keep_done=keep_done)
+    pages = Pages(queues[0], queues[-1], url)
+    for version in (1, 2):
+        pages.broken = version == 1
+        chain = await pages.put(version)
+        for some in [[name] for name in queues] if serves == "one queue after the other" else [queues]:
+            await serve(*(AsyncQueue(name, url) for name in some), app=pages.app)
+    assert (await chain, pages.runs) == (2, [1, 2])
+    await pages.app.aclose()
+
+
+async def test_what_follows_and_waits_still_has_the_newest_result(names: list[str], url: str) -> None:
+    pages = Pages(names[0], names[1], url)
+    for version in (1, 2):
+        chain = await pages.put(version)
+        await serve(AsyncQueue(names[0], url), app=pages.app)
+    await serve(AsyncQueue(names[1], url), app=pages.app)
+    assert (await chain, pages.runs) == (2, [2])
+    await pages.app.aclose()
+
+
+async def test_what_follows_and_runs_already_runs_again_with_the_newest_result(names: list[str], url: str) -> None:
+    pages = Pages(names[0], names[0], url)
+    pages.go_on.clear()
+    worker = pages.app.worker(timeout=5, signals=False)
+    running = asyncio.create_task(worker.run())
+    await pages.put(1)
+    await asyncio.to_thread(wait_until, lambda: pages.runs == [1])
+    chain = await pages.put(2)
+    with Queue(names[0], url) as queue:
+        await asyncio.to_thread(wait_until, lambda: queue.stats().counters["acked"] == 4)
+        pages.go_on.set()
+        assert await asyncio.wait_for(chain, 10) == 2
+    worker.stop()
+    await running
+    assert pages.runs == [1, 2]
+    await pages.app.aclose()

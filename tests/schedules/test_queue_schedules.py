@@ -269,6 +269,21 @@ def test_ticks_that_cannot_be_put_are_missed_when_the_schedule_changes() -> None
         assert todos(queue) == []
 
 
+@pytest.mark.parametrize(("count", "size"), [(100, 1), (30, 200_000)])
+def test_many_schedules_whose_ticks_cannot_be_put_keep_no_other_one_from_ticking(count: int, size: int) -> None:
+    with fake_queue() as queue:
+        queue.configure(politeness=Politeness(0, 1))
+        for n in range(count):
+            queue.schedules.set(f"tenant {n}", Task(f"tenant {n}", b"x" * size, group="a", priority=5), every=60)
+        queue.configure(politeness="off")
+        queue.clock.advance(1)
+        queue.schedules.set("backup", every=60)
+        queue.clock.advance(60)
+        with pytest.raises(InvalidInput, match=r"the ticks of schedule 'tenant .*' cannot be put here"):
+            queue.schedules.tick()
+        assert todos(queue) == ["backup"]
+
+
 def test_a_late_schedule_that_cannot_be_read_is_set_again_and_can_be_paused() -> None:
     with fake_queue() as queue:
         raw: Any = fakeredis.FakeRedis(server=queue.clock.server)
@@ -365,6 +380,21 @@ def test_a_schedule_whose_time_was_deleted_from_the_code_stops_soon(queue: Any) 
     assert 2 <= queue.schedules.get("report").put + queue.schedules.get("report").skipped <= 5
     queue.schedules.declare(Schedule("report", every=60))
     assert queue.schedules.get("report").state == "running", "an old worker is back"
+
+
+def test_a_function_that_new_code_moves_to_another_queue_is_soon_called_from_there_only(queue: Any) -> None:
+    app = App("shop", queues=[queue.name, "high"])
+
+    @app.task(queue="high", every=60)
+    def report() -> None: ...
+
+    queue.schedules.declare(Schedule("report", every=60))  # a worker with the code of before
+    declare = scheduling.declaring(app, queue.name, queue.flows)
+    assert declare is not None
+    for _ in range(6):
+        later(queue, 60)
+        queue.run(declare())
+    assert queue.schedules.get("report").state == "undeclared"
 
 
 @pytest.mark.parametrize("other", [90, *(pytest.param(n, marks=pytest.mark.breaking) for n in (80, 7 * 24 * HOUR))])

@@ -51,7 +51,8 @@ class Batches(Room[BatchFlows]):
         A task ends when it is done, goes to failed, or is forgotten; one that is retried has not ended. With
         `on="ended"` the callback becomes ready however the tasks end. With `on="done"` all of them must be done; else
         the callback goes to failed, and its error says how many are not. Until then the callback is in scheduled, and
-        no put changes it. A batch without tasks ends at once. The batch is kept for `keep` seconds after its end.
+        no put changes it. A batch without tasks ends at once. The batch is kept for `keep` seconds after its end, and
+        the result of each task for so long after the end of the task, at least.
         Sealing again in the same way changes nothing. Raises `InvalidInput` for a batch that was sealed in another way,
         for a callback that is in the queue already, and for a queue over shards.
         """
@@ -116,7 +117,8 @@ class AsyncBatches(AsyncRoom[BatchFlows]):
         A task ends when it is done, goes to failed, or is forgotten; one that is retried has not ended. With
         `on="ended"` the callback becomes ready however the tasks end. With `on="done"` all of them must be done; else
         the callback goes to failed, and its error says how many are not. Until then the callback is in scheduled, and
-        no put changes it. A batch without tasks ends at once. The batch is kept for `keep` seconds after its end.
+        no put changes it. A batch without tasks ends at once. The batch is kept for `keep` seconds after its end, and
+        the result of each task for so long after the end of the task, at least.
         Sealing again in the same way changes nothing. Raises `InvalidInput` for a batch that was sealed in another way,
         for a callback that is in the queue already, and for a queue over shards.
         """

@@ -14,6 +14,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
+import msgspec
+
 from timeoutq import address, arguments, lifespan
 from timeoutq.arguments import shown
 from timeoutq.calls import BATCH_KEPT
@@ -397,8 +399,9 @@ class App(Hires):
         finds what the calls have returned in `ctx.batch.results()`. The calls and `then` go to one queue, which must
         not lie in several shards. Whoever puts the same calls again with the same `name`, such as a process that was
         killed meanwhile, has the same batch: what is in it already is not put again. Several calls with one `key` are
-        one task, whose result stands for each of them. The batch is kept for `keep` seconds after its end. Raises
-        `InvalidInput`, `CallTooLarge`, and what `Queue.put` raises.
+        one task, whose result stands for each of them. The batch is kept for `keep` seconds after its end, and the
+        result of a call for so long after the end of the call, at least: raise it for a batch that takes more than a
+        day. Raises `InvalidInput`, `CallTooLarge`, and what `Queue.put` raises.
         """
         sender, found = self._puts_batches(), self._batch(many, then, on, keep, name)
         return _batched(sender, found, sender.batch(found))
@@ -523,14 +526,18 @@ class App(Hires):
         args, kwargs = function.signature.decode(found)
         group = function.definition.group_of_call(args, kwargs)
         own, target = ids.following(id, step.f), function.settings.queue
-        letter = Letter(step.f, found, step.options, rest, trace=tracing.made(step.f, target, own))
+        again = opened.options.again
+        travels = msgspec.structs.replace(step.options, again=True) if again and rest else step.options
+        letter = Letter(step.f, found, travels, rest, trace=tracing.made(step.f, target, own))
         payload = seal(letter, target, own, self.secrets)
         answers = calls.answers(target, own, function.settings, step.options.keep_result, function.returns)
         limit = function.settings.limit
         chosen = step.options.unique or function.settings.unique
         # otherwise an id in done keeps the call away, for as long as it is there
         blocks: Unique | None = "active" if chosen == "active" else None
-        return Posted(target, own, payload, None, None, None, blocks, group, answers, limit)
+        # if the call was put again, what follows has the newest result, whether it waits, runs or has failed
+        rerun = again and blocks is not None
+        return Posted(target, own, payload, None, None, None, blocks, group, answers, limit, rerun)
 
     def schemas(self) -> dict[str, dict[str, Any]]:
         """Give the JSON Schema of each function's payload, by name."""

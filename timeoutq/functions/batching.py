@@ -21,7 +21,7 @@ from timeoutq.functions.calls import Call, posted, travelling
 from timeoutq.functions.envelope import Secrets
 from timeoutq.functions.errors import BadResult, BatchIncomplete, CallFailed, CallGone
 from timeoutq.functions.sender import Posted, PostedBatch, Result, kinds
-from timeoutq.model import Ended
+from timeoutq.model import Ended, State
 from timeoutq.text import counted
 
 if TYPE_CHECKING:
@@ -126,11 +126,12 @@ class CallsBefore:
     def results(self, kind: Any = Any, *, partial: bool = False) -> list[Any]:
         """Give what the calls have returned, in the order in which they were put; blocks.
 
-        Each result is read as `kind`. Raises `BatchIncomplete` if calls have failed, or were forgotten, or if the
-        server had no memory for a result; with `partial=True`, their results are left out instead. None stands for a
-        call that returned None. A result that is not kept any more cannot be told from None: if None is no `kind`, it
-        counts as lost, so keep the results of long batches long enough, with keep_result=. Raises `CallFailed` for a
-        result that is no `kind`, and `CallGone` if nothing is known of the batch any more.
+        Each result is read as `kind`; of a call that was retried since, the last end counts. Raises `BatchIncomplete`
+        if calls have failed, or were forgotten, or if the server had no memory for a result; with `partial=True`, their
+        results are left out instead. None stands for a call that returned None. A result that is not kept any more
+        cannot be told from None: if None is no `kind`, it counts as lost, so keep a batch that takes more than a day
+        long enough, with keep=. Raises `CallFailed` for a result that is no `kind`, and `CallGone` if nothing is known
+        of the batch any more.
         """
         return self._wait(self.aresults(kind, partial=partial))
 
@@ -142,16 +143,20 @@ class CallsBefore:
         """Give what the calls have returned, in the order in which they were put; see `results`."""
         ends = await self._ends()
         takes_none = _takes_none(kind)
-        found = [ended for member, ended in ends if member.end == "done" and _is_there(ended, takes_none)]
+        found = [ended for member, ended in ends if _is_done(member, ended) and _is_there(ended, takes_none)]
         if len(found) < len(ends) and not partial:
             raise self._incomplete(ends, takes_none)
         return [_value(ended, kind) for ended in found]
 
     def _incomplete(self, ends: Sequence[tuple[Member, Ended]], takes_none: bool) -> BatchIncomplete:
-        failed = [_failure(ended) for member, ended in ends if member.end != "done"]
-        lost = [ended for member, ended in ends if member.end == "done" and not _is_there(ended, takes_none)]
+        failed = [_failure(ended) for member, ended in ends if not _is_done(member, ended)]
+        lost = [ended for member, ended in ends if _is_done(member, ended) and not _is_there(ended, takes_none)]
         parts = [f"{len(failed):,} have failed"] if failed else []
-        parts += [f"{len(lost):,} are done, but their results are not kept (keep_result=)"] if lost else []
+        parts += (
+            [f"{len(lost):,} are done, but their results are not kept (keep_result=; of a long batch, keep=)"]
+            if lost
+            else []
+        )
         first = failed[0] if failed else CallFailed(f"call {lost[0].task!r}", id=lost[0].task)
         return BatchIncomplete(
             f"of the {counted(len(ends), 'call')} of batch {self.name!r}, {' and '.join(parts)}; the first: {first}; "
@@ -165,7 +170,7 @@ class CallsBefore:
 
     async def afailures(self) -> list[CallFailed]:
         """Give why calls have failed, in the order in which they were put."""
-        return [_failure(ended) for member, ended in await self._ends() if member.end == "lost"]
+        return [_failure(ended) for member, ended in await self._ends() if not _is_done(member, ended)]
 
     async def ainfo(self) -> BatchInfo:
         """Tell about the batch. Raises `CallGone` if nothing is known of it any more."""
@@ -212,6 +217,13 @@ def _takes_none(kind: Any) -> bool:
         return False
 
 
+def _is_done(member: Member, ended: Ended) -> bool:
+    # the last end counts: a call may have been retried, or put again under its key, since its batch has ended
+    if ended.state is State.FAILED:
+        return False
+    return member.end == "done" or ended.state is State.DONE or ended.result is not None
+
+
 def _is_there(ended: Ended, takes_none: bool) -> bool:
     # the result is empty if the server had no memory for it
     return takes_none if ended.result is None else bool(ended.result)
@@ -228,7 +240,8 @@ def _value(ended: Ended, kind: Any) -> Any:
 
 def _failure(ended: Ended) -> CallFailed:
     if ended.state is None:
-        return CallFailed(f"call {ended.task!r} was forgotten", id=ended.task, message="it was forgotten")
+        gone = "was forgotten, or was retried and has not ended"
+        return CallFailed(f"call {ended.task!r} {gone}", id=ended.task, message=f"it {gone}")
     found = outcomes.read_failure(ended.result, ended.error)
     return CallFailed(
         f"call {ended.task!r} failed: {found}", id=ended.task, error=found.error, message=found.message,

@@ -118,7 +118,8 @@ class Call(msgspec.Struct, Generic[R_co], frozen=True, gc=False):  # a call is i
 
         The result is the first argument, and `args` and `kwargs` are the others. The function is put in the step that
         acks this call. If this call fails, what follows it is not called. Its id is made of that of this call, so
-        `function.options(unique=…)` says how long it is not called again if this call runs twice.
+        `function.options(unique=…)` says how long it is not called again if this call runs twice. If this call has a
+        key, or an id that was chosen, and is put again, its new result goes on, whatever became of the last one.
         Raises `BadArguments`, also for a function that can never take the result, such as a str for an int, and
         `InvalidInput` for options that a following call cannot have.
         """
@@ -184,6 +185,8 @@ def posted(
     queue = chosen.queue or settings.queue
     travels = travelling(chosen) if travels is None else travels
     then = [one.step for one in call.following] if call.following else ()
+    if then and is_named:
+        travels = msgspec.structs.replace(travels, again=True)
     trace = tracing.made(call.function, queue, id) if is_now else None
     letter = Letter(call.function, call.arguments, travels, then, trace=trace)
     unique = (chosen.unique or settings.unique) if is_named else None

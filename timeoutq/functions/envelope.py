@@ -59,6 +59,8 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     """The batch of which this call is the callback."""
     order: list[int] | None = None
     """Of each call of that batch, its place among the batch's tasks, from 0; None: both stand in the same order."""
+    again: bool = False
+    """Whether somebody has chosen the id of this call, or a key has: it may be put again, and what follows it, too."""
     ticks: bool = False
     """Whether a schedule puts this call under ids that end in `@` and the time of a tick."""
 

@@ -262,7 +262,8 @@ class _Bench:
         ack = Ack(result=kept, keep_result=seconds if kept is not None else None, keep_id=keeps_id)
         if call is None:
             return ack
-        task = Task(call.id, Packed(call.payload), call.group, priority=call.priority)
+        unique = 0 if call.rerun else None
+        task = Task(call.id, Packed(call.payload), call.group, priority=call.priority, unique=unique, rerun=call.rerun)
         if call.queue == self._queue:
             ack.put = task
             if not self._lacks(self._queue, call.group, call.limit):

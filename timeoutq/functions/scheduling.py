@@ -115,18 +115,16 @@ async def declare(app: Program, queue: AnyAsyncQueue) -> None:
 
 
 def declaring(app: Program, queue: str, flows: HasSchedules) -> Callable[[], Flow[None]] | None:
-    """Give what declares the schedules of a queue's functions, as often as it is called; None if it has no functions.
+    """Give what declares the schedules of a queue's functions, as often as it is called; None for an app without any.
 
-    A schedule that bears the name of a function whose code says no time any more is paused.
+    A schedule that bears the name of a function whose code says no time any more, or another queue, is paused.
     """
     found = declared(app, queue)
     wanted = {name: one.settings.limit for name, one in app.functions.items() if one.settings.limit is not None}
     free = [one for one in found if one.name not in wanted]
     kept = [one for one in found if one.name in wanted]
-
-    untimed = [
-        name for name, one in app.functions.items() if one.settings.queue == queue and one.settings.timed is None
-    ]
+    names = {one.name for one in found}
+    untimed = [name for name in app.functions if name not in names]
 
     def declare_all() -> Flow[None]:
         if free:

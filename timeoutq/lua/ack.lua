@@ -17,7 +17,7 @@ local given, refused = sections(at, ' again=ms payload=1 put=n payloads=pairs gr
 if refused then return refused end
 local priorities, unfit
 if given.put and given.priorities then priorities, unfit = rarely('priorities_of')(given.put, given) end
-if given.put and given.unique then unfit = unfit or rarely('cannot_last')() end
+if given.put and given.unique then unfit = unfit or rarely('cannot_last')(given.unique) end
 if unfit then return unfit end
 local again_ms = tonumber(given.again or -1)
 local yes, codes, ended, lost = mine(ids, tokens), {}, {}, 0

@@ -17,7 +17,7 @@ local given, refused = sections(at, ' again=0 group=1 payloads=pairs groups=pair
 if refused then return refused end
 local priorities, batched, unfit
 if given.priority or given.priorities then priorities, unfit = rarely('priorities_of')(ids, given) end
-if given.unique then unfit = unfit or rarely('cannot_last')() end
+if given.unique then unfit = unfit or rarely('cannot_last')(given.unique) end
 if unfit then return unfit end
 if given.batch then batched, unfit = rarely('may_join')(given.batch, ids) end
 if unfit then return unfit end

@@ -2,13 +2,13 @@
 -- KEYS  lock meta
 -- PARTS open
 -- ARGV  1 call id   2 age of the call, ms   3 what, due|names|page   4 from: due: how many, at most; page: the cursor; names: not looked at   5.. word *: names: the names;
---       page: about how many
+--       page: about how many; due: how many to pass over, the oldest tick first
 -- Reply {now ms, next cursor, (schedule, record?, definition?) *, left out number}: a page ends where it has 4 MiB, and the
 --       last place of the reply is how many of the names were left out then
 if not has('schedules') then return {now, '0', 0} end
 local kind, cursor, names = ARGV[3], '0', {}
 if kind == 'due' then
-  names = redis.call('ZRANGEBYSCORE', key('ticks'), '-inf', now, 'LIMIT', 0, ARGV[4])
+  names = redis.call('ZRANGEBYSCORE', key('ticks'), '-inf', now, 'LIMIT', ARGV[5] or 0, ARGV[4])
 elseif kind == 'names' then
   names = {unpack(ARGV, 5)}
 else

@@ -35,8 +35,8 @@ class Schedules(Room[ScheduleFlows]):
         (only with `overlap`: else all ticks have one id), `"none"` puts a tick within a minute or never. With `grace`,
         seconds, a tick that is later than this is not put.
         A new schedule does not put ticks of the past. A schedule that is there gets the new definition; if its timing
-        is the same, its next tick stays, and if it is paused, it stays paused. Before a schedule gets another timing,
-        what is due by the old one is put, or counted, as its `missed` says.
+        is the same, its next tick stays, and if it is paused or has ended, it stays so: `cancel` it first. Before a
+        schedule gets another timing, what is due by the old one is put, or counted, as its `missed` says.
         Needs the extra `functions`. Raises `InvalidInput`, `MissingExtra`, and what `put` raises.
         """
         return self._queue.run(self._flows.set(Schedule(name, task, **how)))
@@ -126,8 +126,8 @@ class AsyncSchedules(AsyncRoom[ScheduleFlows]):
         (only with `overlap`: else all ticks have one id), `"none"` puts a tick within a minute or never. With `grace`,
         seconds, a tick that is later than this is not put.
         A new schedule does not put ticks of the past. A schedule that is there gets the new definition; if its timing
-        is the same, its next tick stays, and if it is paused, it stays paused. Before a schedule gets another timing,
-        what is due by the old one is put, or counted, as its `missed` says.
+        is the same, its next tick stays, and if it is paused or has ended, it stays so: `cancel` it first. Before a
+        schedule gets another timing, what is due by the old one is put, or counted, as its `missed` says.
         Needs the extra `functions`. Raises `InvalidInput`, `MissingExtra`, and what `put` raises.
         """
         return await self._queue.run(self._flows.set(Schedule(name, task, **how)))

@@ -24,11 +24,13 @@ class Rows:
     found: Sequence[Stored]
     lost: Sequence[str]
     """The names of those that are there in part, or cannot be read."""
+    count: int
+    """How many names the reply has, with those of which nothing is there."""
 
 
-def due(operations: Operations, n: int) -> Call[Rows]:
-    """Build the call that reads up to `n` schedules whose tick is due, the oldest tick first."""
-    return operations.call("schedules", ["due", n], _rows)
+def due(operations: Operations, n: int, passed: int = 0) -> Call[Rows]:
+    """Build the call that reads up to `n` schedules whose tick is due, the oldest tick first, but for `passed` ones."""
+    return operations.call("schedules", ["due", n, passed], _rows)
 
 
 def named(operations: Operations, *names: bytes) -> Call[Rows]:
@@ -50,7 +52,7 @@ def _rows(reply: Any) -> Rows:
             found.append(one)
         elif record is not None or definition is not None:
             lost.append(text(name))
-    return Rows(now_ms, cursor.decode(), found, lost)
+    return Rows(now_ms, cursor.decode(), found, lost, len(rows) // 3)
 
 
 def write(

@@ -7,7 +7,7 @@ only if the schedule is still as it was read.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from timeoutq.calls import BATCH, BYTES, Call
 from timeoutq.confirming import UNCONFIRMED
@@ -39,9 +39,9 @@ class Ticked:
     """The schedules whose ticks this client cannot put, and why."""
 
 
-def tick_due(talk: Talk) -> Flow[Ticked]:
-    """Put the ticks that are due, of up to a hundred schedules. Raises `Unavailable`."""
-    rows = yield from answer(talk, operations.due(talk.operations, MOST), UNCONFIRMED)
+def tick_due(talk: Talk, passed: int = 0) -> Flow[Ticked]:
+    """Put the ticks that are due, of up to a hundred schedules behind the first `passed` ones. Raises `Unavailable`."""
+    rows = yield from answer(talk, operations.due(talk.operations, MOST, passed), UNCONFIRMED)
     lost = InvalidInput("what is stored of it cannot be read; set the schedule again")
     stuck: dict[str, TimeoutqError] = dict.fromkeys(rows.lost, lost)
     names, calls, late = list[str](), list[Call[str]](), dict[str, tuple[int, int]]()
@@ -71,6 +71,9 @@ def tick_due(talk: Talk) -> Flow[Ticked]:
             if codes != "C":
                 put += codes.count("A")
                 skipped += len(codes) - codes.count("A")
+    if rows.count and all(isinstance(codes, TimeoutqError) for codes in answers):  # they keep no other one from ticking
+        further = yield from tick_due(talk, passed + rows.count)
+        return replace(further, stuck={**stuck, **further.stuck})
     told = {name: late[name] for name, codes in zip(names, answers, strict=True) if name in late and _is_ours(codes)}
     return Ticked(put, skipped, moved > 0, tuple(undeclared), told, stuck)
 

@@ -165,7 +165,7 @@ class Parcel:
     @property
     def is_about_done(self) -> bool:
         """Whether the put asks more of done tasks than a queue with fingerprints can tell, which refuses it."""
-        return bool(self.found.uniques or self.found.improved)
+        return any(self.found.uniques.values()) or bool(self.found.improved)
 
 
 class Ends:

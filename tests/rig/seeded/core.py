@@ -1082,9 +1082,16 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a put may ask fingerprints to block for a time",
         "lua/parts/lasting.lua",
-        "  if has('compact') then\n    return {err",
+        "  if longest > 0 and has('compact') then\n    return {err",
         "  if false then\n    return {err",
         [in_test("test_unique", "refuses_to_let"), in_test("test_running", "harms_no_other")],
+    ),
+    Mutant(
+        "results of a batch are gone before the batch has ended",
+        "lua/parts/results.lua",
+        ", names and least[names] or 0)",
+        ")",
+        [in_test("test_batching", "hours_later")],
     ),
     Mutant(
         "progress outlives the lease",

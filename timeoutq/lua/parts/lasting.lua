@@ -17,9 +17,12 @@ local function let_last(rows)
   if not has('until') then use('until', true) end
 end
 
--- cannot_last: why a put cannot say for how long a task blocks its id, as an error; nil if it can
-local function cannot_last()
-  if has('compact') then
+-- cannot_last: why a put cannot say for how long tasks block their ids, as an error; nil if it can. Every queue takes 0 ms: a failed
+-- task comes back, and done tasks are not looked at
+local function cannot_last(unique)
+  local longest = 0
+  for _, ms in pairs(unique) do longest = math.max(longest, tonumber(ms)) end
+  if longest > 0 and has('compact') then
     return {err = 'COMPACT a task cannot block its id for a time (unique=) here: this queue has keep_done="compact", which keeps '
       .. 'fingerprints of done tasks, not ids with a time: use unique="active" or "forever" for calls, put other tasks without unique, or '
       .. 'use a queue with another keep_done'}

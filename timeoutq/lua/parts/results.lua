@@ -1,6 +1,7 @@
 -- results: what the last run of a task has given, kept for a time, and the clients that wait for tasks to end. A queue uses this as
 -- soon as a result is written or a client waits
--- result:ID       STRING with a TTL: the result, as its worker has written it; empty if the server had no memory for it
+-- result:ID       STRING with a TTL: the result, as its worker has written it; empty if the server had no memory for it. That of a task
+--                 of a batch is kept as long as the batch is kept after its end, at least
 -- awaited         of each task that is waited for: the names of the clients that wait, with blanks between them
 -- answers:CLIENT  LIST with a TTL: tasks that have ended and that this client waited for; 10000 at most
 -- PARTS switch batch
@@ -12,14 +13,29 @@ local function result_of(id)
   return key('result:' .. id)
 end
 
+-- kept_for: for how many ms the result of a task of these batches is kept, at least, so that their callbacks can read it: as long as they
+-- are kept after their end; a day before they are sealed
+local function kept_for(names)
+  local ms = 0
+  for name in string.gmatch(names, '%S+') do
+    local text = redis.pcall('HGET', key('batches'), name)
+    local one = type(text) == 'string' and read_batch(text)
+    ms = math.max(ms, one and one.state == 's' and one.keep or 86400000)
+  end
+  return ms
+end
+
 -- keep_results: write the results of runs that are about to end: bodies[i] is that of ids[i], times[i] for how many ms it is kept;
 -- which[i] says whether the run ends. It is called before the script has written anything: then a full server refuses a result, and
 -- such a task ends with an empty one. Gives the tasks that have a new result
 local function keep_results(ids, which, bodies, times)
   local kept, full = {}, false
+  local of, least = has('batches') and redis.pcall('HMGET', key('batch_of'), unpack(ids)) or {}, {}
   for i = 1, #ids do
     if which[i] and bodies[i] and not kept[ids[i]] then
-      local name, ms = result_of(ids[i]), math.max(1, number(times[i], 3600000))
+      local names = of[i]
+      if names then least[names] = least[names] or kept_for(names) end
+      local name, ms = result_of(ids[i]), math.max(1, number(times[i], 3600000), names and least[names] or 0)
       local reply = full or redis.pcall('PSETEX', name, ms, bodies[i])
       if not full and type(reply) == 'table' and reply.err then
         full = string.find(tostring(reply.err), 'OOM', 1, true) and true
