@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from timeoutq import telling
-from timeoutq.arguments import Packed, delay_ms, shown
+from timeoutq.arguments import Packed, delay_ms, error_words, shown
 from timeoutq.calls import Kept
 from timeoutq.errors import InvalidInput, TimeoutqError, Unavailable
 from timeoutq.functions import limits, outcomes
@@ -46,7 +46,9 @@ WAITS, WAITS_FOR = (5, 15), 365 * 86_400.0
 """The same of a call whose limit cannot be declared, because the server is away: it does not fail before it has run."""
 
 MOST_UNKNOWN = 100
-"""Of so many functions it is said that this worker has none of their names."""
+"""Of so many functions it is said that this worker cannot run their calls."""
+MOST_WORDS = 500
+"""So many characters of the reason are kept with each call."""
 NEVER = RetryPolicy.of([])
 """For calls that no further attempt can help."""
 UNCHECKED = Secrets()
@@ -126,8 +128,8 @@ class _Bench:
         self._threads: Threads | None = None
         self._declared = limits.Declared()
         self._declaring: dict[tuple[str, str], asyncio.Task[None]] = {}
-        self._unknown: set[str] = set()
-        """The functions of which it was said that there is none here."""
+        self._unrunnable: set[str] = set()
+        """The functions of which it was said that their calls cannot be run here."""
 
     async def run(self, lease: Lease) -> Result | AckAfter:
         """Run one call: the whole way of a task, from its payload to its end."""
@@ -149,21 +151,21 @@ class _Bench:
         return await self._end(lease, opened, value)
 
     def _unrun(self, error: TimeoutqError) -> Unrun:
-        lacks = ""
+        name, lacks = "", "- -"
         if isinstance(error, UnknownFunction | BadArguments):
-            function = self._app.functions.get(error.function)
-            if function is None and error.function not in self._unknown and len(self._unknown) < MOST_UNKNOWN:
-                self._unknown.add(error.function)
-                telling.say(
-                    log, logging.WARNING, "queue %s: %s; its calls are offered to other workers, for an hour",
-                    self._queue, error, fields={"queue": self._queue, "function": error.function},
-                )  # fmt: skip
-            lacks = f"{error.function} {'-' if function is None else function.version[0]}"
+            name, function = error.function, self._app.functions.get(error.function)
+            lacks = f"{name} {'-' if function is None else function.version[0]}"
+        if lacks not in self._unrunnable and len(self._unrunnable) < MOST_UNKNOWN:
+            self._unrunnable.add(lacks)
+            telling.say(
+                log, logging.WARNING, "queue %s: %s; such calls are offered to other workers, for an hour",
+                self._queue, error, fields={"queue": self._queue, "function": name},
+            )  # fmt: skip
         return self._back(error, BACK_AFTER, BACK_FOR, lacks)
 
-    def _back(self, error: TimeoutqError, after: tuple[int, int], within: float, lacks: str = "") -> Unrun:
+    def _back(self, error: TimeoutqError, after: tuple[int, int], within: float, lacks: str = "- -") -> Unrun:
         delay = random.randint(*after) / 10  # noqa: S311  # jitter, not a secret; few values, so that calls are few
-        return Unrun(delay, within=within, error=error, function=lacks)
+        return Unrun(delay, within=within, error=error, function=f"{lacks}\n{error_words(error)[:MOST_WORDS]}")
 
     # ---- around the function
 
