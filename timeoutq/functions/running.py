@@ -244,7 +244,7 @@ class _Bench:
 
     async def _declare(self, queue: Any, wanted: limits.Wanted) -> None:
         try:
-            await queue.run(limits.declare(queue.name, queue.flows, wanted))
+            await queue.run(limits.declare(queue.flows, wanted))
             self._declared.note(queue.name, wanted)
         except InvalidInput as error:
             self._declared.note(queue.name, wanted, limits.REFUSED)  # so this is said seldom, not for each task

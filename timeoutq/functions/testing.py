@@ -40,7 +40,7 @@ class FakePosting(Posting):
         if name not in self._fakes:
             queue = self._fakes[name] = fake_queue(name, clock=self.clock)
             if self._has_limits(name):
-                queue.run(limits.begin(queue.flows))
+                queue.run(queue.flows.be_polite(limits.FREE))
         return self._fakes[name]
 
     async def aqueue(self, name: str) -> FakeAsyncQueue:
@@ -48,7 +48,7 @@ class FakePosting(Posting):
         if name not in self._async_fakes:
             queue = self._async_fakes[name] = fake_async_queue(name, clock=self.clock)
             if self._has_limits(name):
-                await queue.run(limits.begin(queue.flows))
+                await queue.run(queue.flows.be_polite(limits.FREE))
         return self._async_fakes[name]
 
     def _has_limits(self, name: str) -> bool:
