@@ -29,7 +29,7 @@ from timeoutq.functions.noting import Noting
 from timeoutq.functions.options import Limit
 from timeoutq.functions.sender import Posted, Sender
 from timeoutq.functions.task import Opened, TaskFunction
-from timeoutq.functions.threads import Threads
+from timeoutq.functions.threads import NewThreads, RunsFunctions, Threads
 from timeoutq.functions.tracing import traced
 from timeoutq.handlers import LEAVES_NO_ID, RESULTS, AckAfter, Hopeless, Lifespan, Place, Result, Serves, Unrun, Verdict
 from timeoutq.model import Ack, Lease, Task, raw
@@ -84,6 +84,9 @@ class Program(Protocol):
 class Calls(Serves):
     """The handler of a worker that runs the calls of one app."""
 
+    threads: NewThreads = Threads
+    """What carries out functions that are a plain `def`, of one queue."""
+
     def __init__(self, app: Program) -> None:
         """Prepare; functions that the app gets later are run, too."""
         self.app = app
@@ -104,7 +107,7 @@ class Calls(Serves):
             )  # fmt: skip
         place.publish({name: one.version for name, one in self.app.functions.items()})
         place.declare(declaring(self.app, place.name, place.queue.flows))
-        return traced(_Bench(self.app, place).run, place.name)
+        return traced(_Bench(self.app, place, self.threads).run, place.name)
 
     def judge(self, lease: Lease, error: BaseException) -> Verdict | None:
         """Say by which policy a call is tried again, and what is kept of its failure if it is given up."""
@@ -119,13 +122,14 @@ class Calls(Serves):
 class _Bench:
     """Runs the calls of one queue."""
 
-    def __init__(self, app: Program, place: Place) -> None:
+    def __init__(self, app: Program, place: Place, threads: NewThreads = Threads) -> None:
         self._app = app
         self._open = app.open
         self._place = place
         self._queue = place.name
         self._middlewares = app.middlewares
-        self._threads: Threads | None = None
+        self._new_threads = threads
+        self._threads: RunsFunctions | None = None
         self._declared = limits.Declared()
         self._declaring: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._unrunnable: set[str] = set()
@@ -215,7 +219,7 @@ class _Bench:
         if definition.is_async:
             return await definition.function(*args, **opened.kwargs)
         if self._threads is None:
-            self._threads = Threads(f"{self._queue}-call", self._place.hangs)
+            self._threads = self._new_threads(f"{self._queue}-call", self._place.hangs)
             self._place.at_end(self._threads.close)
         found = await self._threads.run(context.task, partial(definition.function, *args, **opened.kwargs))
         return await found if inspect.isawaitable(found) else found
