@@ -306,7 +306,7 @@ def not_begun(queue: AnyQueue, first: str | None) -> dict[str, str] | None:
     failed = next(iter(queue.list(State.FAILED, n=1).entries), None)
     if failed is None:
         return None
-    hops = Trail.of(queue.inspect(failed.task).payload).redirects if stats.failed == 1 else 0
+    hops = len(Trail.of(queue.inspect(failed.task).payload).redirects) if stats.failed == 1 else 0
     if stats.failed + hops < stats.known:
         return None
     return {"url": failed.task, "error": failed.error or "unknown"}

@@ -3,9 +3,10 @@
 `timeoutq worker crawl demo.crawl:fetch --lifespan demo.crawl:crawler` runs it, with the settings of the environment
 (see `settings.py`). A page that answers 429 or 5xx, too late or not at all is tried again as the retry policy says. A
 page that answers another 4xx, or that robots.txt forbids, is given up. A redirect is a task of its own; a first page
-that redirects out of the crawl is given up. A host that says Retry-After is left alone for that long. When the archive
-cannot be written, nothing is acked any more: the page is given back, and the worker drains. When only the file of
-results cannot be written, the attempt fails: the page is tried again, and the crawl goes on.
+that redirects out of the crawl is given up, and so is each page that redirects to itself or back to what led to it. A
+host that says Retry-After is left alone for that long. When the archive cannot be written, nothing is acked any more:
+the page is given back, and the worker drains. When only the file of results cannot be written, the attempt fails: the
+page is tried again, and the crawl goes on.
 """
 
 from __future__ import annotations
@@ -132,27 +133,29 @@ class Crawler:
     def _following(self, url: str, trail: Trail, fetched: Fetched, page: Page) -> tuple[list[str], Trail]:
         """Give the addresses that the crawl goes on to, and their trail; raises `GiveUp` after too many redirects."""
         if fetched.location is not None:
-            if trail.redirects >= self.settings.redirects:
+            if len(trail.redirects) >= self.settings.redirects:
                 raise GiveUp(f"more than {self.settings.redirects} redirects led here")
-            is_had = trail.depth > 0 or trail.seen is not None
-            return self._redirected(fetched.location, url, is_had=is_had), trail.redirected()
+            return self._redirected(fetched.location, url, trail), trail.redirected(url)
         if self.settings.depth is not None and trail.depth >= self.settings.depth:
             return [], trail
         return self._belonging(page.links, url), trail.linked()
 
-    def _redirected(self, location: str, url: str, *, is_had: bool) -> list[str]:
+    def _redirected(self, location: str, url: str, trail: Trail) -> list[str]:
         """Give the address that a redirect names, if the crawl goes on there.
 
-        Raises `GiveUp` if it does not, unless the page `is_had`: it was found by a link, or visited before.
+        Raises `GiveUp` for a redirect in a ring; and if the crawl does not go on there, unless the page was found by a
+        link, or visited before.
         """
         target = canonical(location, url)
+        if target == url:
+            raise GiveUp("it redirects to itself")
+        if target in trail.redirects:
+            raise GiveUp(f"it redirects back to {target}, which led here")
         belonging = self._belonging([target] if target is not None else [], url)
-        if is_had or (belonging and target != url):
+        if belonging or trail.depth > 0 or trail.seen is not None:
             return belonging
         if target is None:
             raise GiveUp(f"it redirects to {shown(location, 300)}, which is no page")
-        if target == url:
-            raise GiveUp("it redirects to itself")
         cure = "begin there, or widen --same-site or --include"
         raise GiveUp(f"it redirects to {target}, which does not belong to the crawl: {cure}")
 

@@ -30,6 +30,7 @@ KINDS: tuple[tuple[str, str], ...] = (
     (r"robots\.txt: ", "robots.txt cannot be had"),
     (r".* has the private address ", "private address"),
     (r"more than \d+ redirects led here", "too many redirects"),
+    (r"it redirects (to itself|back to )", "redirects in a ring"),
     (r"it redirects to ", "redirects elsewhere"),
     (r"the page has .*raise --max-bytes", "longer than --max-bytes"),
     (r"the page took over ", "too slow"),

@@ -87,27 +87,27 @@ class Trail:
     depth: int = 0
     """How many links the page is away from the start: on a polite queue by the shortest path, else by the first path
     that reached the page."""
-    redirects: int = 0
-    """Redirects in a row that led here."""
+    redirects: tuple[str, ...] = ()
+    """The addresses that redirected in a row and so led here, the first one first."""
     seen: Seen | None = None
 
     @classmethod
     def of(cls, payload: object) -> Trail:
         """Read a payload; what is none of ours counts as a start."""
         given = _mapping(payload)
-        return cls(_count(given.get("depth")), _count(given.get("redirects")), Seen.of(given.get("seen")))
+        return cls(_count(given.get("depth")), _addresses(given.get("redirects")), Seen.of(given.get("seen")))
 
     def payload(self) -> dict[str, Any]:
         """Give the payload that `of` reads."""
-        found: dict[str, Any] = {"depth": self.depth, "redirects": self.redirects}
+        found: dict[str, Any] = {"depth": self.depth, "redirects": list(self.redirects)}
         if self.seen is not None:
             told = {**asdict(self.seen), "capture": asdict(self.seen.capture) if self.seen.capture.date else None}
             found["seen"] = {name: value for name, value in told.items() if value}
         return found
 
-    def redirected(self) -> Trail:
-        """Give the trail of the page that this one redirects to."""
-        return Trail(self.depth, self.redirects + 1)
+    def redirected(self, url: str) -> Trail:
+        """Give the trail of the page to which this one, at `url`, redirects."""
+        return Trail(self.depth, (*self.redirects, url))
 
     def linked(self) -> Trail:
         """Give the trail of the pages that this one links to."""
@@ -136,6 +136,11 @@ def header_text(value: object) -> str:
 
 def _mapping(value: object) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def _addresses(value: object) -> tuple[str, ...]:
+    given = cast("Iterable[object]", value) if isinstance(value, list) else ()
+    return tuple(one for one in given if isinstance(one, str))
 
 
 def _count(value: object) -> int:

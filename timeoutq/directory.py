@@ -28,7 +28,7 @@ from timeoutq.troubles import is_sharded
 KEYS_A_CALL = 1000
 """About how many keys the server looks at in one SCAN."""
 
-QUEUES_A_FLUSH = 16
+QUEUES_A_FLUSH = 100
 
 _ALIKE = 0.65
 """How much two names are alike, 0 to 1, when one may have been meant: `wbe` and `web` are, two letters of three."""
@@ -96,13 +96,7 @@ def look(queue: AnyQueue, found: Iterable[str]) -> Iterator[Listed]:
     """Count the tasks of these queues; a queue to which nothing was put, and which has no workers, is left out."""
     rest = iter(found)
     while part := list(islice(rest, QUEUES_A_FLUSH)):
-        for name, result in zip(part, _stats(queue, part), strict=True):
-            if is_sharded(result):
-                yield queue.run(_sharded(queue.talk, name))
-            elif isinstance(result, TimeoutqError):
-                yield Listed(name, None, str(result))
-            elif result.exists or result.workers:
-                yield Listed(name, result)
+        yield from queue.run(_look(queue.talk, part))
 
 
 async def every_name(queue: AnyAsyncQueue) -> AsyncIterator[str]:
@@ -120,31 +114,28 @@ async def every_name(queue: AnyAsyncQueue) -> AsyncIterator[str]:
 
 async def look_at(queue: AnyAsyncQueue, found: Sequence[str]) -> AsyncIterator[Listed]:
     """Count the tasks of these queues, as `look` does, for asyncio."""
-    talk = queue.talk
     for at in range(0, len(found), QUEUES_A_FLUSH):
-        part = found[at : at + QUEUES_A_FLUSH]
-        if talk.server.nodes:  # in a cluster, each queue has a slot of its own
-            results = [
-                (await queue.run(sending.settle(replace(talk, at=slot_of(name)), [Operations(name).stats()])))[0]
-                for name in part
-            ]
-        else:
-            results = await queue.run(sending.settle(talk, [Operations(name).stats() for name in part]))
-        for name, result in zip(part, results, strict=True):
-            if is_sharded(result):
-                yield await queue.run(_sharded(talk, name))
-            elif isinstance(result, TimeoutqError):
-                yield Listed(name, None, str(result))
-            elif result.exists or result.workers:
-                yield Listed(name, result)
+        for one in await queue.run(_look(queue.talk, found[at : at + QUEUES_A_FLUSH])):
+            yield one
 
 
-def _stats(queue: AnyQueue, found: Sequence[str]) -> list[Stats | TimeoutqError]:
-    talk = queue.talk
-    if not talk.server.nodes:
-        return queue.run(sending.settle(talk, [Operations(name).stats() for name in found]))
-    # in a cluster, each queue has a slot of its own
-    return [queue.run(sending.settle(replace(talk, at=slot_of(name)), [Operations(name).stats()]))[0] for name in found]
+def _look(talk: Talk, found: Sequence[str]) -> Flow[list[Listed]]:
+    calls = [Operations(name).stats() for name in found]
+    results: list[Stats | TimeoutqError] = []
+    if talk.server.nodes:  # in a cluster, each queue has a slot of its own
+        for name, call in zip(found, calls, strict=True):
+            results += yield from sending.settle(replace(talk, at=slot_of(name)), [call])
+    else:
+        results = yield from sending.settle(talk, calls)
+    listed: list[Listed] = []
+    for name, result in zip(found, results, strict=True):
+        if is_sharded(result):
+            listed.append((yield from _sharded(talk, name)))
+        elif isinstance(result, TimeoutqError):
+            listed.append(Listed(name, None, str(result)))
+        elif result.exists or result.workers:
+            listed.append(Listed(name, result))
+    return listed
 
 
 def _sharded(talk: Talk, name: str) -> Flow[Listed]:

@@ -84,8 +84,8 @@ def opening(talk: Talk, settings: Mapping[str, bytes], allow_eviction: bool) -> 
         yield from configure(talk, new)
 
 
-def configure(talk: Talk, settings: Mapping[str, bytes]) -> Flow[None]:
-    """Write settings; when the politeness has changed, adapt the tasks that are in the queue.
+def configure(talk: Talk, settings: Mapping[str, bytes], converts: int = 0) -> Flow[None]:
+    """Write settings; when the politeness has changed, adapt the tasks that are in the queue, `converts` parts at most.
 
     Raises `NotReplicated`, before anything is written, if `durable` asks for more replicas than there are.
     """
@@ -100,7 +100,7 @@ def configure(talk: Talk, settings: Mapping[str, bytes]) -> Flow[None]:
     if "durable" in settings:
         talk.durable.learn(wanted, time.monotonic())
     if changed == 2:
-        yield from convert(talk)
+        yield from convert(talk, converts)
 
 
 def find_replicas(talk: Talk, wanted: int) -> Flow[None]:

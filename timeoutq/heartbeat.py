@@ -115,7 +115,9 @@ class Pulse:
         """What the worker has last said of itself."""
         self._queue = queue
         self._fields = {"queue": queue, "worker": worker}
-        self._about = about
+        self._interval = max(BEAT_EVERY, min(self.period, BEAT_AT_MOST))
+        # whoever reads it later knows when its leases must have run out, though it never said that they have
+        self._about: Callable[[], Mapping[str, object]] = lambda: {**about(), "holds_for": timeout + self._interval}
         self._extend_at = self._beat_at = self._news_at = 0.0
         self.begin()
 
@@ -125,10 +127,10 @@ class Pulse:
 
     def is_to_beat(self) -> bool:
         """Say whether a sign of life is due; if so, `said` is what is to be said."""
-        now, period = time.monotonic(), self.period
+        now = time.monotonic()
         due = now >= self._beat_at or (now >= self._news_at and self._about() != self.said)
         if due:
-            self._beat_at, self.said = now + max(BEAT_EVERY, min(period, BEAT_AT_MOST)), self._about()
+            self._beat_at, self.said = now + self._interval, self._about()
         if now >= self._news_at:
             self._news_at = now + NEWS_EVERY
         return due

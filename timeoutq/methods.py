@@ -320,8 +320,11 @@ class QueueFlows:
         return self._configure(settings)
 
     def be_polite(self, rules: Politeness) -> Flow[None]:
-        """Make the queue polite, if nobody has said yet whether it is."""
-        return self._configure({"politeness?": arguments.politeness(rules)})
+        """Make the queue polite, if nobody has said yet whether it is.
+
+        Of many tasks, only some are adapted at once: cleaners adapt the others.
+        """
+        return self._configure({"politeness?": arguments.politeness(rules)}, flows.CONVERTS)
 
     def opening(self, settings: Mapping[str, bytes], allow_eviction: bool) -> Flow[None]:
         """Check the server, and write the settings that the caller gave."""
@@ -369,8 +372,8 @@ class QueueFlows:
     def _by_id(self, tasks: tuple[Tasks, ...], build: ById, *, everywhere: bool) -> Flow[Outcome]:
         return sending.answers(self.talk, build(self.talk, tasks))
 
-    def _configure(self, settings: Mapping[str, bytes]) -> Flow[None]:
-        return flows.configure(self.talk, settings)
+    def _configure(self, settings: Mapping[str, bytes], converts: int = 0) -> Flow[None]:
+        return flows.configure(self.talk, settings, converts)
 
     def _drained(self, before_ms: int | None) -> Flow[bool]:
         return flows.drained(self.talk, before_ms)

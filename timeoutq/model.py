@@ -534,6 +534,7 @@ class WorkerInfo:
     pid: int
     concurrency: int
     held: int
+    """0 once its leases must have run out, because it has given no sign of life for that long."""
     acked: int
     failed: int
     started: float

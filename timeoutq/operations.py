@@ -290,7 +290,7 @@ class Operations:
         much time has passed since the first such release; the answer is then `OVERDUE`, and the lease is still held.
         `functions` has, for each lease, the function of its call and the digest of the version that this worker has, or
         `-`, with a blank between: the task waits only for a moment if another worker has another version, and
-        the answer is `ELSEWHERE`.
+        the answer is `ELSEWHERE`. What stands there on a new line is kept as the task's error.
 
         With `deadline_ms`, only those are given back that run until then: a lease that was extended is `LOST`.
         """

@@ -193,12 +193,15 @@ def next_cursor(cursor: Any) -> str | None:
 def workers(talk: Talk) -> Flow[list[WorkerInfo]]:
     """Read which workers there are: the 500 whose signs of life are the newest."""
     key = talk.operations.key
-    (reply,) = yield from ask(talk, [("ZREVRANGE", key("workers"), 0, 499, "WITHSCORES")])
+    reply, now = yield from ask(talk, [("ZREVRANGE", key("workers"), 0, 499, "WITHSCORES"), ("TIME",)])
     pairs = pairs_of(reply)
     if not pairs:
         return []
     (about,) = yield from ask(talk, [("HMGET", key("worker_info"), *(name for name, _ in pairs))])
-    return [replies.read_worker(name, info or b"{}", beat) for (name, beat), info in zip(pairs, about, strict=True)]
+    return [
+        replies.read_worker(name, info or b"{}", beat, float(now[0]) + float(now[1]) / 1e6)
+        for (name, beat), info in zip(pairs, about, strict=True)
+    ]
 
 
 def history(talk: Talk) -> Flow[list[Sample]]:

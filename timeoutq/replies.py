@@ -391,8 +391,11 @@ def _numbers(value: Any) -> tuple[int, ...] | None:
     return tuple(one for one in found if type(one) is int)
 
 
-def read_worker(worker: bytes, about: bytes, beat: bytes | float) -> WorkerInfo:
-    """Read an entry of `workers` and `worker_info`; what is missing or odd in it becomes zero or empty."""
+def read_worker(worker: bytes, about: bytes, beat: bytes | float, now: float) -> WorkerInfo:
+    """Read an entry of `workers` and `worker_info`; what is missing or odd in it becomes zero or empty.
+
+    `now` is the server's time, Unix seconds: a worker whose leases must have run out by then holds none.
+    """
     try:
         found: Any = json.loads(about)
         get: Any = found.get
@@ -403,16 +406,17 @@ def read_worker(worker: bytes, about: bytes, beat: bytes | float) -> WorkerInfo:
         value: Any = get(name, 0)
         return value if isinstance(value, int | float) and abs(value) <= LARGEST else 0
 
+    heard, lasts = when(beat) or 0.0, told("holds_for")
     return WorkerInfo(
         worker=text(worker),
         host=str(get("host", "")),
         pid=int(told("pid")),
         concurrency=int(told("concurrency")),
-        held=int(told("held")),
+        held=0 if 0 < lasts < now - heard else int(told("held")),
         acked=int(told("acked")),
         failed=int(told("failed")),
         started=float(told("started")),
-        beat=when(beat) or 0.0,
+        beat=heard,
         trouble=str(get("trouble", "")),
         tends=_numbers(get("tends")),
     )

@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
+import redis
 
 from tests.rig.waiting import wait_until
 from timeoutq import Answer, AsyncQueue, InvalidInput, Lease, LeaseLost, Queue, Unavailable, heartbeat
@@ -321,6 +322,23 @@ def test_a_lease_is_lost_as_any_other_when_the_call_that_would_end_it_was_not_an
             raise Unavailable("the call was not answered")
         keeper._lost([(lease, Answer.LOST)])
         assert (lost, keeper.held) == (["a"], [])
+
+
+def test_a_worker_that_has_stopped_holds_nothing_once_its_leases_must_have_run_out(
+    queue: Queue, raw: redis.Redis
+) -> None:
+    queue.put("a", "b")
+    with short(queue, 6) as mine:
+        keeper = mine.keeper()
+        keeper.add(*mine.claim(2))
+        wait_until(lambda: [one.held for one in queue.workers()] == [2])
+        about: Any = raw.hget(queue.operations.key("worker_info"), mine.worker)
+        now = queue.stats().now
+        mine.release(keeper.held)
+    # a lease may have been extended just before the next sign of life was due, which is five seconds after the last
+    raw.hset(queue.operations.key("worker_info"), mapping={"w1": about, "w2": about})
+    raw.zadd(queue.operations.key("workers"), {"w1": round(now * 1000), "w2": round((now - 6 - 5.1) * 1000)})
+    assert {one.worker: one.held for one in queue.workers()} == {"w1": 2, "w2": 0}
 
 
 def test_the_program_shows_as_a_worker_with_what_it_holds_and_says_farewell(queue: Queue) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -273,8 +274,8 @@ async def test_a_page_is_fetched_and_its_links_become_tasks_one_deeper(site: Sit
     body = b"<a href='/b'>b</a><a href='http://other.example/'>o</a>"
     site.say("/a", body=body, content_type="text/html")
     async with crawling() as crawler:
-        found = await crawler.fetch(lease(site.url("/a"), {"depth": 2, "redirects": 1}))
-    assert put(found) == {site.url("/b"): {"depth": 3, "redirects": 0}}
+        found = await crawler.fetch(lease(site.url("/a"), {"depth": 2, "redirects": [site.url("/0")]}))
+    assert put(found) == {site.url("/b"): {"depth": 3, "redirects": []}}
     assert f"Host: site.example:{site.port}" in site.heads[0]
 
 
@@ -283,13 +284,13 @@ async def test_a_page_at_the_greatest_depth_is_fetched_and_its_links_are_not(sit
     async with crawling(depth=2) as crawler:
         assert put(await crawler.fetch(lease(site.url("/a"), {"depth": 2}))) == {}
         assert put(await crawler.fetch(lease(site.url("/a"), {"depth": 1}))) == {
-            site.url("/b"): {"depth": 2, "redirects": 0}
+            site.url("/b"): {"depth": 2, "redirects": []}
         }
 
 
 @pytest.mark.parametrize("payload", [None, 7, "x", {"depth": "x"}, {"depth": -1}, b"bytes", ["depth"]])
 def test_a_foreign_payload_counts_as_a_start(payload: object) -> None:
-    assert Trail.of(payload) == Trail(0, 0)
+    assert Trail.of(payload) == Trail()
 
 
 async def test_a_redirect_is_a_task_of_its_own_and_not_followed(site: Site) -> None:
@@ -299,8 +300,8 @@ async def test_a_redirect_is_a_task_of_its_own_and_not_followed(site: Site) -> N
     site.say("/same", 304)
     site.say("/nowhere", 302, location="http://[bad")
     async with crawling() as crawler:
-        found = await crawler.fetch(lease(site.url("/old"), {"depth": 4, "redirects": 1}))
-        assert put(found) == {site.url("/new"): {"depth": 4, "redirects": 2}}
+        found = await crawler.fetch(lease(site.url("/old"), {"depth": 4, "redirects": [site.url("/0")]}))
+        assert put(found) == {site.url("/new"): {"depth": 4, "redirects": [site.url("/0"), site.url("/old")]}}
         for path in ("/away", "/mail", "/same", "/nowhere"):
             assert put(await crawler.fetch(lease(site.url(path), {"depth": 1}))) == {}
     assert site.asked == ["/old", "/away", "/mail", "/same", "/nowhere"]
@@ -321,9 +322,27 @@ async def test_a_first_page_that_leads_out_of_the_crawl_is_given_up(site: Site) 
 async def test_a_chain_of_redirects_has_an_end(site: Site) -> None:
     site.say("/loop", 302, location="/loop?more")
     async with crawling(redirects=3) as crawler:
-        assert isinstance(await crawler.fetch(lease(site.url("/loop"), {"redirects": 2})), Ack)
+        before = [site.url(f"/{number}") for number in range(3)]
+        assert isinstance(await crawler.fetch(lease(site.url("/loop"), {"redirects": before[:2]})), Ack)
         with pytest.raises(GiveUp, match="more than 3 redirects"):
-            await crawler.fetch(lease(site.url("/loop"), {"redirects": 3}))
+            await crawler.fetch(lease(site.url("/loop"), {"redirects": before}))
+
+
+async def test_a_page_that_redirects_to_itself_or_back_to_what_led_to_it_is_given_up(site: Site) -> None:
+    site.say("/a", 302, location="/b")
+    site.say("/b", 301, location="/c?x#part")
+    site.say("/c?x", 307, location="/a")
+    site.say("/self", 302, location="/self")
+    async with crawling() as crawler:
+        with pytest.raises(GiveUp, match="it redirects to itself"):
+            await crawler.fetch(lease(site.url("/self"), {"depth": 3}))
+        payload: Any = {"depth": 3}
+        for path, following in (("/a", "/b"), ("/b", "/c?x")):
+            found = put(await crawler.fetch(lease(site.url(path), payload)))
+            assert list(found) == [site.url(following)]
+            payload = found[site.url(following)]
+        with pytest.raises(GiveUp, match=re.escape(f"it redirects back to {site.url('/a')}, which led here")):
+            await crawler.fetch(lease(site.url("/c?x"), payload))
 
 
 async def test_a_busy_host_is_left_alone_for_as_long_as_it_asks(site: Site) -> None:

@@ -28,11 +28,11 @@ SEEN = Seen('W/"x"', "Sun, 09 Sep 2001 01:46:40 GMT", "abc", 3.5, 7, 2, 4, Captu
 
 
 def test_what_was_seen_travels_in_the_payload() -> None:
-    trail = Trail(3, 1, SEEN)
+    trail = Trail(3, ("http://a.example/",), SEEN)
     assert Trail.of(json.loads(json.dumps(trail.payload()))) == trail
     assert Trail.of(Trail(2).payload()) == Trail(2)
-    assert Trail.of(Trail(2, 0, Seen()).payload()).seen == Seen()
-    assert Trail(2, 0, Seen(visits=1)).payload() == {"depth": 2, "redirects": 0, "seen": {"visits": 1}}
+    assert Trail.of(Trail(2, (), Seen()).payload()).seen == Seen()
+    assert Trail(2, (), Seen(visits=1)).payload() == {"depth": 2, "redirects": [], "seen": {"visits": 1}}
 
 
 @pytest.mark.parametrize("odd", [None, 7, -1, "x\ny", "\u20ac", "x" * (LONGEST_HEADER + 1), [], {}, True, 1e400, "nan"])
@@ -148,7 +148,7 @@ async def test_a_page_is_asked_for_as_it_was_seen(site: Site) -> None:
 async def test_a_crawl_that_ends_asks_for_no_page_as_it_was_seen(site: Site) -> None:
     site.say("/a", body=b"x", content_type="text/html")
     async with crawling(recrawl=False) as crawler:
-        found = await crawler.fetch(lease(site.url("/a"), Trail(1, 0, SEEN).payload()))
+        found = await crawler.fetch(lease(site.url("/a"), Trail(1, (), SEEN).payload()))
     assert isinstance(found, Ack)
     assert (found.again_in, found.payload) == (None, None)
     assert "if-none-match" not in site.heads[0].lower()
@@ -171,7 +171,7 @@ async def test_a_page_that_is_gone_is_given_up_and_one_that_is_busy_is_tried_aga
     async with crawling() as crawler:
         for path, end in (("/gone", GiveUp), ("/broken", Retry)):
             with pytest.raises(end):
-                await crawler.fetch(lease(site.url(path), Trail(0, 0, SEEN).payload()))
+                await crawler.fetch(lease(site.url(path), Trail(seen=SEEN).payload()))
 
 
 # ---- with real workers

@@ -82,7 +82,7 @@ def test_the_priority_is_minus_the_depth() -> None:
     assert tasks(["u"], Trail(3), ordered=True, improve=False) == [Task("u", priority=-3)]
     assert tasks(["u"], Trail(3), ordered=False, improve=True) == [Task("u")]
     assert tasks(["u"], Trail(5000), ordered=True, improve=False) == [Task("u", priority=-DEEPEST)]
-    assert tasks(["u"], Trail(3), ordered=True, improve=True)[0].payload == {"depth": 3, "redirects": 0}
+    assert tasks(["u"], Trail(3), ordered=True, improve=True)[0].payload == {"depth": 3, "redirects": []}
 
 
 # ---- sitemaps
@@ -110,7 +110,7 @@ def test_the_pages_of_a_sitemap_are_seeds(queue: Queue, tmp_path: Path) -> None:
     assert {entry.task for state in State for entry in queue.each(state)} == {HERE, f"{HERE}1", f"{HERE}~a"}
     assert (seeds.put, seeds.outside, seeds.refused) == (3, 2, 1)
     assert told == [f"{file}, line 6: 'mailto:x' is refused: its scheme is mailto, not http or https"]
-    assert queue.inspect(f"{HERE}1").payload == {"depth": 0, "redirects": 0}
+    assert queue.inspect(f"{HERE}1").payload == {"depth": 0, "redirects": []}
 
 
 def test_a_sitemap_may_name_all_hosts_if_no_page_is_given(queue: Queue, tmp_path: Path) -> None:
@@ -323,6 +323,7 @@ def test_a_crawl_that_cannot_begin_says_why_and_what_helps(tmp_path: Path) -> No
         ),
         ({"": "/a", "a": "//other.example/"}, "a", "it redirects to http://other.example/, which does not belong"),
         ({"": "/"}, "", "it redirects to itself"),
+        ({"": "/a", "a": "/b", "b": "/a"}, "b", "it redirects back to "),
         ({"": "mailto:me@h.example"}, "", "it redirects to 'mailto:me@h.example', which is no page"),
         ({"": "/a", "a": "/gone"}, "gone", "HTTP 404"),
     ],
@@ -384,7 +385,8 @@ def test_a_process_notes_a_bounded_number_of_addresses(tmp_path: Path, monkeypat
         ("Retry: Broken: the body is not the gzip that it claims to be: x", "cannot be unpacked"),
         ("GiveUp: parsing took over 2 s", "cannot be parsed within limits"),
         ("GiveUp: it redirects to http://other.example/, which does not belong to the crawl", "redirects elsewhere"),
-        ("GiveUp: it redirects to itself", "redirects elsewhere"),
+        ("GiveUp: it redirects to itself", "redirects in a ring"),
+        ("GiveUp: it redirects back to http://h.example/, which led here", "redirects in a ring"),
         ("GiveUp: more than 20,000 links", "cannot be parsed within limits"),
         ("GiveUp: not an http or https address: put a URL", "no URL of a page"),
         ("Retry: ConnectError: All connection attempts failed", "no answer"),

@@ -52,6 +52,36 @@ def test_the_queues_of_a_server_are_listed_with_what_is_in_them(say: Say, url: s
     assert found["web"]["in_progress"] == 1
 
 
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_many_queues_are_printed_in_blocks_while_others_are_still_to_be_counted(
+    say: Say, url: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    names = [f"q{number:04}" for number in range(1200)]
+    with raw.pipeline(transaction=False) as many:
+        for name in names:
+            many.hset(f"timeoutq:{{{name}}}:meta", "schema", "3")
+            many.sadd(f"timeoutq:{{{name}}}:todos", "a")
+        many.execute()
+    blocks: list[tuple[int, int]] = []
+    counted, look, echo = 0, directory.look, typer.echo
+
+    def counting(queue: Queue, found: list[str]) -> Iterator[directory.Listed]:
+        nonlocal counted
+        for one in look(queue, found):
+            counted += 1
+            yield one
+
+    def printing(text: str, **how: Any) -> None:
+        blocks.append((counted, text.count("\n") + 1))
+        echo(text, **how)
+
+    monkeypatch.setattr(directory, "look", counting)
+    monkeypatch.setattr(typer, "echo", printing)
+    done = say("queues", *words)
+    assert blocks == [(500, 500), (1000, 500), (1200, 200)], "how many were counted, and how many lines were printed"
+    assert [one["queue"] for one in done.documents] == names if words else [line[0] for line in done.lines] == names
+
+
 def test_a_server_without_queues_says_so(say: Say) -> None:
     done = say("queues")
     assert (done.code, done.out) == (1, "")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from contextlib import suppress
+from contextvars import ContextVar
 
 import pytest
 
@@ -71,6 +73,34 @@ def test_a_call_that_fails_for_good_tells_why() -> None:
         with pytest.raises(CallFailed, match="ValueError: no such amount"):
             result.wait()
         assert ran.errors == {result.id: "ValueError: no such amount"}
+
+
+def test_functions_run_in_the_thread_of_the_test_if_it_asks_for_that() -> None:
+    """So they see what the test has written, in a transaction that is never committed: as in Django's TestCase."""
+    own, said = App("threads"), ContextVar("said", default="nothing")
+    met: list[tuple[bool, str]] = []
+    here = threading.get_ident()
+
+    @own.task(retry=[10])
+    def write(n: int) -> int:
+        with suppress(RuntimeError):
+            pytest.fail(f"an event loop runs here: {asyncio.get_running_loop()}")
+        met.append((threading.get_ident() == here, said.get()))
+        if n < 0:
+            raise ValueError("below zero")
+        return n
+
+    said.set("by the test")
+    with own.test() as t:
+        calls = [write.delay(n) for n in (1, -1)]
+        t.run(same_thread=True)
+        assert calls[0].wait() == 1
+        with pytest.raises(CallFailed, match="ValueError: below zero"):
+            calls[1].wait()
+        assert met == [(True, "by the test")] * 3
+        write.delay(2)
+        t.run()
+        assert met[3] == (False, "by the test")
 
 
 def test_calls_of_calls_are_carried_out_in_all_queues() -> None:

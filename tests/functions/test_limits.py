@@ -22,6 +22,7 @@ from timeoutq import AsyncQueue, InvalidInput, Politeness, Queue, Task, Worker
 from timeoutq.functions import App, BadFunction, Calls, Limit, limits, running, scheduling
 from timeoutq.functions.posting import Posting
 from timeoutq.sending import Flow
+from timeoutq.testing import fake_async_sharded_queue
 
 ANY = Politeness(delay=0, per_host=10_000)
 """Keeps nobody waiting who has no limit."""
@@ -144,14 +145,14 @@ def test_tasks_that_are_put_while_a_queue_becomes_polite_are_adapted(queue: Queu
     class Meanwhile:
         """The flows of the queue; just before it becomes polite, another client puts tasks."""
 
-        hosts, stats = queue.flows.hosts, queue.flows.stats
+        hosts = queue.flows.hosts
 
         def be_polite(self, rules: Politeness) -> Flow[None]:
             with Queue(queue.name, url) as other:
                 other.put([f"{n}" for n in range(600)])
             return queue.flows.be_polite(rules)
 
-    queue.run(limits.declare(queue.name, Meanwhile(), {"send": Limit(concurrency=1)}))
+    queue.run(limits.declare(Meanwhile(), {"send": Limit(concurrency=1)}))
     assert queue.hosts.inspect("send").per_host == 1
     queue.put(Task(f"s{n}", group="send") for n in range(3))
     assert (queue.stats().todos, queue.stats().waiting) == (601, 2)
@@ -173,19 +174,26 @@ def test_a_limit_that_the_queue_has_for_every_group_is_not_written(queue: Queue,
     assert raw.hkeys(queue.operations.key("policies")) == ["fetch"]
 
 
-def test_a_queue_that_is_not_polite_refuses_the_call_with_the_cure(queue: Queue, app: App) -> None:
+def test_a_limit_that_a_function_gets_while_its_queue_holds_tasks_is_kept_from_the_next_call_on(
+    queue: Queue, app: App, url: str
+) -> None:
+    before = App(app.name, url=url)
+
+    @before.task(name="send")
+    async def sent(n: int) -> None: ...
+
+    before.put(sent.call(n) for n in range(6000))
+
     @app.task(limit=Limit(concurrency=5))
     async def send(n: int) -> None: ...
 
-    queue.put("a task")
-    with pytest.raises(
-        InvalidInput, match=f"only a polite queue keeps limits: .* 'timeoutq configure {queue.name} --delay 0"
-    ):
-        send.delay(1)
-    assert queue.stats().known == 1
-    queue.configure(politeness=ANY)
-    send.delay(1)
-    assert queue.hosts.inspect("send").per_host == 5
+    for n in range(9):
+        send.delay(n)
+    assert (queue.hosts.inspect("send").per_host, queue.stats().waiting) == (5, 4)
+    assert "converting" in queue.stats().settings, "no caller walks through all tasks"
+    queue.prune()
+    assert "converting" not in queue.stats().settings, "a cleaner has gone on"
+    before.close()
 
 
 def test_the_seconds_of_a_limit_may_be_a_timedelta() -> None:
@@ -279,14 +287,13 @@ async def test_the_calls_that_a_schedule_puts_keep_their_limit(
     assert (most.most, most.all) == (1, put)
 
 
-def test_a_schedule_is_refused_where_its_limit_cannot_be_kept(app: App, queue: Queue) -> None:
+def test_a_schedule_of_a_function_with_a_limit_is_set_where_tasks_are(app: App, queue: Queue) -> None:
     @app.task(limit=Limit(concurrency=1))
     async def one() -> None: ...
 
     queue.put("a task")
-    with pytest.raises(InvalidInput, match="only a polite queue keeps limits"):
-        app.schedules.set("m", one.call(), every=1)
-    assert list(queue.schedules.each()) == []
+    app.schedules.set("m", one.call(), every=1)
+    assert queue.hosts.inspect("one").per_host == 1
 
 
 async def declare_all(app: App, queue: Queue) -> None:
@@ -318,17 +325,17 @@ async def test_a_worker_declares_the_limits_of_decorators_schedules_also_when_th
     assert queue.hosts.inspect("of:all").per_host == 3
 
 
-async def test_a_plain_queue_gets_no_decorators_schedule_that_has_a_limit(app: App, queue: Queue) -> None:
+async def test_a_queue_that_can_keep_no_limit_gets_no_decorators_schedule_that_has_one(app: App, name: str) -> None:
     @app.task(limit=Limit(concurrency=1), every=3600)
     async def one() -> None: ...
 
     @app.task(every=3600)
     async def two() -> None: ...
 
-    queue.put("a task")
-    with pytest.raises(InvalidInput, match="only a polite queue keeps limits"):
-        await declare_all(app, queue)
-    assert [info.name for info in queue.schedules.each()] == ["two"]
+    async with fake_async_sharded_queue(name, by="id") as queue:
+        with pytest.raises(InvalidInput, match="routes its tasks by id"):
+            await scheduling.declare(app, queue)
+        assert [info.name async for info in queue.schedules.each()] == ["two"]
 
 
 @pytest.fixture
@@ -374,7 +381,7 @@ def test_the_calls_that_follow_into_another_queue_keep_their_limit(
 
 @pytest.mark.parametrize("follower", ["one", "each"])
 @pytest.mark.parametrize("how", ["delay", "adelay", "batch"])
-async def test_a_chain_is_refused_where_the_limit_of_a_follower_cannot_be_kept(
+async def test_the_limit_of_what_follows_is_kept_where_tasks_are(
     chained: tuple[App, Most], url: str, follower: str, how: str
 ) -> None:
     app, _ = chained
@@ -382,16 +389,15 @@ async def test_a_chain_is_refused_where_the_limit_of_a_follower_cannot_be_kept(
     chain = functions["first"].call(1).then(functions[follower])
     with Queue(app.queues.names[1], url) as second:
         second.put("a task")
-    with pytest.raises(InvalidInput, match=rf"'{follower}' have a limit, and only a polite queue keeps limits"):
-        if how == "delay":
-            chain.delay()
-        elif how == "adelay":
-            await chain.adelay()
-        else:
-            app.batch([functions["first"].call(0)], chain)
+    if how == "delay":
+        chain.delay()
+    elif how == "adelay":
+        await chain.adelay()
+    else:
+        app.batch([functions["first"].call(0)], chain)
     await app.aclose()
-    with Queue(app.queues.names[0], url) as queue:
-        assert queue.stats().known == 0
+    with Queue(app.queues.names[1], url) as second:
+        assert second.stats().politeness == ANY
 
 
 # ---- what becomes of limits that this process has declared before
@@ -409,15 +415,15 @@ def test_a_purged_queue_gets_its_limits_again_with_the_next_call(queue: Queue, a
     assert len(queue.claim(10)) == 2
 
 
-def test_a_queue_that_is_made_plain_refuses_the_next_call(queue: Queue, app: App) -> None:
+def test_a_queue_that_is_made_plain_is_polite_again_with_the_next_call_that_has_a_limit(queue: Queue, app: App) -> None:
     @app.task(limit=Limit(concurrency=1))
     async def one(n: int) -> None: ...
 
     one.delay(1)
     queue.configure(politeness="off")
-    with pytest.raises(InvalidInput, match="only a polite queue keeps limits"):
-        one.delay(2)
-    assert queue.stats().known == 1
+    one.delay(2)
+    one.delay(3)
+    assert (queue.hosts.inspect("one").per_host, queue.stats().waiting) == (1, 2)
 
 
 async def test_calls_that_follow_at_the_same_moment_all_wait_until_their_limit_is_declared(

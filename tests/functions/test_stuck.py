@@ -131,7 +131,7 @@ async def test_a_worker_whose_app_has_no_functions_says_so_and_names_each_functi
     assert len(said) == 2
     assert "has no functions, so this worker gives every call back: name the module that holds them" in said[0]
     assert "has no function 'send' here" in said[1]
-    assert "its calls are offered to other workers, for an hour" in said[1]
+    assert "such calls are offered to other workers, for an hour" in said[1]
 
 
 def test_the_error_of_a_result_that_cannot_be_kept_has_no_frames_of_the_package(queue: Queue, url: str) -> None:

@@ -118,6 +118,49 @@ async def test_a_call_that_nobody_can_run_is_offered_for_its_time_and_then_fails
     assert (found.state, found.failures, found.releases) == (State.FAILED, 1, 0)
 
 
+async def given_back(queue: Queue, jobs: AsyncQueue, app: App, call: Any) -> None:
+    worker = Worker(jobs, Calls(app), signals=False)
+    running = asyncio.create_task(worker.run())
+    await asyncio.to_thread(wait_until, lambda: queue.inspect(call.id).unrun_since is not None)
+    worker.stop()
+    await running
+
+
+async def test_why_and_the_log_of_the_worker_name_the_argument_that_does_not_fit(
+    queue: Queue, jobs: AsyncQueue, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    here, there = App(queue.name, url=url), App(queue.name, url=url)
+
+    @there.task(name="moved")
+    async def moved(x: int, y: int) -> None: ...
+
+    @here.task(name="moved")
+    async def moved_before(x: int) -> None: ...
+
+    call = moved.delay(1, 2)
+    await given_back(queue, jobs, here, call)
+    wrong = "moved() has no parameter 'y'; it takes x"
+    assert wrong in queue.why(call.id).message
+    assert queue.inspect(call.id).error == f"BadArguments: {wrong}"
+    assert len([line for line in caplog.messages if wrong in line and "offered to other workers" in line]) == 1
+    there.close()
+
+
+async def test_why_names_the_secret_that_the_workers_lack(queue: Queue, jobs: AsyncQueue, url: str) -> None:
+    here, there = (App(queue.name, url=url, secret=letter * 16) for letter in "ab")
+
+    @there.task(name="send")
+    async def send(n: int) -> None: ...
+
+    @here.task(name="send")
+    async def sends(n: int) -> None: ...
+
+    call = send.delay(1)
+    await given_back(queue, jobs, here, call)
+    assert "is not among those of this app" in queue.why(call.id).message
+    there.close()
+
+
 def test_why_names_the_function_and_who_has_it(queue: Queue, run: Processes, url: str, raw: redis.Redis) -> None:
     queue.put(Task("a", {"v": 1, "f": "bill", "a": [], "k": {"number": 1}}))
     assert queue.why("a").code == "no_worker"

@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,7 +37,7 @@ from timeoutq.cli.app import (
     with_ended,
 )
 from timeoutq.cli.completion import queue_names
-from timeoutq.cli.printing import Sink, far, iso, plain, progress, releases
+from timeoutq.cli.printing import LINES_AT_ONCE, Sink, far, iso, plain, progress, releases
 from timeoutq.cli.reading import duration, given_ids, ids_of, moment, seconds
 from timeoutq.errors import InvalidInput, TimeoutqError, Unavailable
 from timeoutq.model import State, TaskId
@@ -66,27 +67,21 @@ def queues(url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -
 
     sink, met, readable = Sink(as_json), 0, 0
     # a server that evicts keys is not refused here: this command only reads
-    with (
-        open_queue("queues", url, url_file, allow_eviction=True) as opened,
-        progress("looking at keys", directory.size(opened), beside_output=True, unit="queues") as tell,
-    ):
+    with open_queue("queues", url, url_file, allow_eviction=True) as opened:
         if directory.is_lone_node(opened):
             say(f"{directory.LONE_NODE}: {directory.CURE}")
-        found: list[directory.Listed] = []
-        for call, page in enumerate(directory.names(opened), 1):
-            for one in directory.look(opened, page):
-                met += 1
-                readable += one.stats is not None
-                if as_json:
-                    sink.document(_listed(one))
-                else:
-                    found.append(one)
-            tell(call * directory.KEYS_A_CALL, met)
-        if not met:
-            stop(NOTHING, f"there is no queue at {opened.url}")
-    if not as_json:
-        found.sort(key=lambda one: one.name)
-        sink.rows(QUEUE_COLUMNS, ([_listed(one)[column] for column in QUEUE_COLUMNS] for one in found))
+        names: list[str] = []
+        with progress("looking at keys", directory.size(opened), beside_output=True, unit="queues") as tell:
+            for call, page in enumerate(directory.names(opened), 1):
+                names += page
+                tell(call * directory.KEYS_A_CALL, len(names))
+        listed = directory.look(opened, sorted(names))
+        while block := list(islice(listed, LINES_AT_ONCE)):
+            sink.rows(QUEUE_COLUMNS, map(_listed, block))
+            met += len(block)
+            readable += sum(one.stats is not None for one in block)
+    if not met:
+        stop(NOTHING, f"there is no queue at {opened.url}")
     if not readable:
         stop(SERVER, f"none of the queues at {opened.url} can be read")
 
@@ -94,10 +89,10 @@ def queues(url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -
 QUEUE_COLUMNS = ("queue", "known", "todos", "waiting", "scheduled", "in_progress", "done", "failed", "workers", "note")
 
 
-def _listed(one: Listed) -> dict[str, Any]:
+def _listed(one: Listed) -> list[Any]:
     stats = one.stats
-    counts = {name: None if stats is None else getattr(stats, name) for name in QUEUE_COLUMNS[1:-1]}
-    return {"queue": one.name, **counts, "note": one.trouble or _note(stats)}
+    counts = [None if stats is None else getattr(stats, name) for name in QUEUE_COLUMNS[1:-1]]
+    return [one.name, *counts, one.trouble or _note(stats)]
 
 
 def _note(stats: Stats | None) -> str | None:

@@ -1,7 +1,8 @@
 """How the limits of functions are kept: each limit is a group of a polite queue, with rules of its own.
 
 Who puts a call declares its limit first, and those of the calls that follow it (`posting.py`); so does who writes a
-schedule (`scheduling.py`), and a worker when it meets a call or puts one that follows (`running.py`). The queue counts
+schedule (`scheduling.py`), and a worker when it meets a call or puts one that follows (`running.py`). A queue that is
+not polite becomes polite by that. The queue counts
 the calls of a group that are ready or in progress, so a slot is free when a lease ends, whatever process dies, and
 calls that wait for a slot cost nothing. No I/O.
 """
@@ -17,7 +18,6 @@ from timeoutq.functions.options import Limit
 from timeoutq.model import HostInfo, Politeness
 
 if TYPE_CHECKING:
-    from timeoutq.counts import Stats
     from timeoutq.hosts.flows import HostFlows
     from timeoutq.sending import Flow
 
@@ -41,10 +41,6 @@ class HasHosts(Protocol):
     """The flows of a queue."""
 
     hosts: HostFlows
-
-    def stats(self) -> Flow[Stats]:
-        """Count all states, and read counters and settings."""
-        ...
 
     def be_polite(self, rules: Politeness) -> Flow[None]:
         """Make the queue polite, if nobody has said yet whether it is."""
@@ -74,7 +70,7 @@ class Declared:
                 if not (yield from is_kept(flows, group, limit)):
                     lacking = limits
                 break
-        yield from declare(queue, flows, lacking)
+        yield from declare(flows, lacking)
         self.note(queue, lacking)
 
     def note(self, queue: str, limits: Wanted, seconds: float = AGAIN) -> None:
@@ -83,18 +79,6 @@ class Declared:
             self._until.clear()
         until = time.monotonic() + seconds
         self._until.update({(queue, group, limit): until for group, limit in limits.items()})
-
-
-def begin(flows: HasHosts) -> Flow[bool]:
-    """Make a queue polite that has no tasks, and of which nobody has said that it is to be plain; say whether it was.
-
-    If others put tasks at the same moment, these tasks are adapted, as by `configure`.
-    """
-    stats = yield from flows.stats()
-    if stats.known or "politeness" in stats.settings:
-        return False
-    yield from flows.be_polite(FREE)
-    return True
 
 
 def is_kept(flows: HasHosts, group: str, limit: Limit | None) -> Flow[bool]:
@@ -106,21 +90,16 @@ def is_kept(flows: HasHosts, group: str, limit: Limit | None) -> Flow[bool]:
     return _fits(found, limit)
 
 
-def declare(name: str, flows: HasHosts, limits: Wanted) -> Flow[None]:
-    """Give groups of a queue the rules of their limits, where they have others.
+def declare(flows: HasHosts, limits: Wanted) -> Flow[None]:
+    """Give groups of a queue the rules of their limits, where they have others; a plain queue is made polite.
 
-    A queue without tasks is made polite. Raises `InvalidInput` for a queue that has tasks, and is not polite.
+    Raises `InvalidInput` for a queue over several shards whose tasks are routed by id: it can keep no limits.
     """
     for group, limit in limits.items():
         try:
             found = yield from flows.hosts.inspect(group)
-        except InvalidInput as error:
-            if not (yield from begin(flows)):
-                raise InvalidInput(
-                    f"the calls of group {group!r} have a limit, and only a polite queue keeps limits: queue {name!r} "
-                    f"has tasks already, so make it polite once, for example with 'timeoutq configure {name} --delay 0 "
-                    "--per-host 10000', which lets all other calls run as before"
-                ) from error
+        except InvalidInput:
+            yield from flows.be_polite(FREE)
             found = yield from flows.hosts.inspect(group)
         if limit is not None and not _fits(found, limit):
             yield from flows.hosts.set_rules(group, limit.every, limit.concurrency, None)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from timeoutq import telling
-from timeoutq.arguments import Packed, delay_ms, shown
+from timeoutq.arguments import Packed, delay_ms, error_words, shown
 from timeoutq.calls import Kept
 from timeoutq.errors import InvalidInput, TimeoutqError, Unavailable
 from timeoutq.functions import limits, outcomes
@@ -29,7 +29,7 @@ from timeoutq.functions.noting import Noting
 from timeoutq.functions.options import Limit
 from timeoutq.functions.sender import Posted, Sender
 from timeoutq.functions.task import Opened, TaskFunction
-from timeoutq.functions.threads import Threads
+from timeoutq.functions.threads import NewThreads, RunsFunctions, Threads
 from timeoutq.functions.tracing import traced
 from timeoutq.handlers import LEAVES_NO_ID, RESULTS, AckAfter, Hopeless, Lifespan, Place, Result, Serves, Unrun, Verdict
 from timeoutq.model import Ack, Lease, Task, raw
@@ -46,7 +46,9 @@ WAITS, WAITS_FOR = (5, 15), 365 * 86_400.0
 """The same of a call whose limit cannot be declared, because the server is away: it does not fail before it has run."""
 
 MOST_UNKNOWN = 100
-"""Of so many functions it is said that this worker has none of their names."""
+"""Of so many functions it is said that this worker cannot run their calls."""
+MOST_WORDS = 500
+"""So many characters of the reason are kept with each call."""
 NEVER = RetryPolicy.of([])
 """For calls that no further attempt can help."""
 UNCHECKED = Secrets()
@@ -82,6 +84,9 @@ class Program(Protocol):
 class Calls(Serves):
     """The handler of a worker that runs the calls of one app."""
 
+    threads: NewThreads = Threads
+    """What carries out functions that are a plain `def`, of one queue."""
+
     def __init__(self, app: Program) -> None:
         """Prepare; functions that the app gets later are run, too."""
         self.app = app
@@ -102,7 +107,7 @@ class Calls(Serves):
             )  # fmt: skip
         place.publish({name: one.version for name, one in self.app.functions.items()})
         place.declare(declaring(self.app, place.name, place.queue.flows))
-        return traced(_Bench(self.app, place).run, place.name)
+        return traced(_Bench(self.app, place, self.threads).run, place.name)
 
     def judge(self, lease: Lease, error: BaseException) -> Verdict | None:
         """Say by which policy a call is tried again, and what is kept of its failure if it is given up."""
@@ -117,17 +122,18 @@ class Calls(Serves):
 class _Bench:
     """Runs the calls of one queue."""
 
-    def __init__(self, app: Program, place: Place) -> None:
+    def __init__(self, app: Program, place: Place, threads: NewThreads = Threads) -> None:
         self._app = app
         self._open = app.open
         self._place = place
         self._queue = place.name
         self._middlewares = app.middlewares
-        self._threads: Threads | None = None
+        self._new_threads = threads
+        self._threads: RunsFunctions | None = None
         self._declared = limits.Declared()
         self._declaring: dict[tuple[str, str], asyncio.Task[None]] = {}
-        self._unknown: set[str] = set()
-        """The functions of which it was said that there is none here."""
+        self._unrunnable: set[str] = set()
+        """The functions of which it was said that their calls cannot be run here."""
 
     async def run(self, lease: Lease) -> Result | AckAfter:
         """Run one call: the whole way of a task, from its payload to its end."""
@@ -149,21 +155,21 @@ class _Bench:
         return await self._end(lease, opened, value)
 
     def _unrun(self, error: TimeoutqError) -> Unrun:
-        lacks = ""
+        name, lacks = "", "- -"
         if isinstance(error, UnknownFunction | BadArguments):
-            function = self._app.functions.get(error.function)
-            if function is None and error.function not in self._unknown and len(self._unknown) < MOST_UNKNOWN:
-                self._unknown.add(error.function)
-                telling.say(
-                    log, logging.WARNING, "queue %s: %s; its calls are offered to other workers, for an hour",
-                    self._queue, error, fields={"queue": self._queue, "function": error.function},
-                )  # fmt: skip
-            lacks = f"{error.function} {'-' if function is None else function.version[0]}"
+            name, function = error.function, self._app.functions.get(error.function)
+            lacks = f"{name} {'-' if function is None else function.version[0]}"
+        if lacks not in self._unrunnable and len(self._unrunnable) < MOST_UNKNOWN:
+            self._unrunnable.add(lacks)
+            telling.say(
+                log, logging.WARNING, "queue %s: %s; such calls are offered to other workers, for an hour",
+                self._queue, error, fields={"queue": self._queue, "function": name},
+            )  # fmt: skip
         return self._back(error, BACK_AFTER, BACK_FOR, lacks)
 
-    def _back(self, error: TimeoutqError, after: tuple[int, int], within: float, lacks: str = "") -> Unrun:
+    def _back(self, error: TimeoutqError, after: tuple[int, int], within: float, lacks: str = "- -") -> Unrun:
         delay = random.randint(*after) / 10  # noqa: S311  # jitter, not a secret; few values, so that calls are few
-        return Unrun(delay, within=within, error=error, function=lacks)
+        return Unrun(delay, within=within, error=error, function=f"{lacks}\n{error_words(error)[:MOST_WORDS]}")
 
     # ---- around the function
 
@@ -213,7 +219,7 @@ class _Bench:
         if definition.is_async:
             return await definition.function(*args, **opened.kwargs)
         if self._threads is None:
-            self._threads = Threads(f"{self._queue}-call", self._place.hangs)
+            self._threads = self._new_threads(f"{self._queue}-call", self._place.hangs)
             self._place.at_end(self._threads.close)
         found = await self._threads.run(context.task, partial(definition.function, *args, **opened.kwargs))
         return await found if inspect.isawaitable(found) else found
@@ -242,7 +248,7 @@ class _Bench:
 
     async def _declare(self, queue: Any, wanted: limits.Wanted) -> None:
         try:
-            await queue.run(limits.declare(queue.name, queue.flows, wanted))
+            await queue.run(limits.declare(queue.flows, wanted))
             self._declared.note(queue.name, wanted)
         except InvalidInput as error:
             self._declared.note(queue.name, wanted, limits.REFUSED)  # so this is said seldom, not for each task

@@ -131,7 +131,7 @@ def declaring(app: Program, queue: str, flows: HasSchedules) -> Callable[[], Flo
             yield from flows.schedules.declare(free)
         if kept:
             groups = {one.task.group: wanted[one.name] for one in kept if isinstance(one.task, Task)}
-            yield from limits.declare(queue, flows, {group: one for group, one in groups.items() if group is not None})
+            yield from limits.declare(flows, {group: one for group, one in groups.items() if group is not None})
             yield from flows.schedules.declare(kept)
         if untimed:
             yield from flows.schedules.leave(untimed)

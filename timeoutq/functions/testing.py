@@ -7,7 +7,11 @@ only the server is fakeredis, and time passes when the test says so.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self
 
@@ -40,7 +44,7 @@ class FakePosting(Posting):
         if name not in self._fakes:
             queue = self._fakes[name] = fake_queue(name, clock=self.clock)
             if self._has_limits(name):
-                queue.run(limits.begin(queue.flows))
+                queue.run(queue.flows.be_polite(limits.FREE))
         return self._fakes[name]
 
     async def aqueue(self, name: str) -> FakeAsyncQueue:
@@ -48,7 +52,7 @@ class FakePosting(Posting):
         if name not in self._async_fakes:
             queue = self._async_fakes[name] = fake_async_queue(name, clock=self.clock)
             if self._has_limits(name):
-                await queue.run(limits.begin(queue.flows))
+                await queue.run(queue.flows.be_polite(limits.FREE))
         return self._async_fakes[name]
 
     def _has_limits(self, name: str) -> bool:
@@ -128,8 +132,11 @@ class AppTest:
         """
         self.clock.advance(seconds)
 
-    def run(self, **options: Any) -> Ran:
+    def run(self, *, same_thread: bool = False, **options: Any) -> Ran:
         """Carry out the calls of all queues until there are none; `options` are those of `timeoutq.testing.run`.
+
+        With `same_thread`, functions that are a plain `def` run one at a time in the thread that calls this, where no
+        event loop runs: so they have the connection to a database, and the transaction, of the test.
 
         The clock goes to each next attempt, and to calls that are put for later. Schedules that decorators say are
         declared first, as a worker does at its start. Ticks that are due are put; for later ones, advance the clock and
@@ -137,12 +144,19 @@ class AppTest:
         """
         if _is_in_a_loop():
             raise InvalidInput("t.run() is for code that blocks: in a coroutine, write `await t.arun()`")
-        return asyncio.run(self._closing(options))
+        handler = Calls(self._app)
+        if not same_thread:
+            return asyncio.run(self._closing(handler, options))
+        caller = _Caller()
+        handler.threads = lambda _name, _hangs: caller
+        return caller.serve(self._closing(handler, options))
 
     async def arun(self, **options: Any) -> Ran:
         """Do as `run`, in a coroutine."""
+        return await self._run(Calls(self._app), options)
+
+    async def _run(self, handler: Calls, options: Mapping[str, Any]) -> Ran:
         began, ran = self.clock.now, list[Ran]()
-        handler = Calls(self._app)
         for name in self._app.queues.names:
             await declare(self._app, await self._posting.aqueue(name))
         for _ in range(ROUNDS):
@@ -152,9 +166,9 @@ class AppTest:
             ran += [await run(handler, await self._posting.aqueue(name), **options) for name in ready]
         return _together(ran, self.clock.now - began)
 
-    async def _closing(self, options: Mapping[str, Any]) -> Ran:
+    async def _closing(self, handler: Calls, options: Mapping[str, Any]) -> Ran:
         try:
-            return await self.arun(**options)
+            return await self._run(handler, options)
         finally:
             await self._posting.aclose()  # connections belong to the event loop, which ends here
 
@@ -167,6 +181,36 @@ class AppTest:
     def _name(self, name: str | None) -> str:
         found: str = self._app.queues.names[0] if name is None else self._app.queues.one(name)
         return found
+
+
+class _Caller:
+    """Has functions carried out by the thread that serves it, while an event loop in another thread waits for them."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+
+    async def run(self, task: str, call: Callable[[], Any]) -> Any:
+        over: Future[Any] = Future()
+        self._calls.put((over, partial(copy_context().run, call)))
+        return await asyncio.wrap_future(over)
+
+    def close(self) -> None:
+        pass
+
+    def serve(self, coroutine: Coroutine[Any, Any, Ran]) -> Ran:
+        """Carry out functions until the coroutine has ended; give what it returns."""
+        with ThreadPoolExecutor(1) as other:
+            done = other.submit(copy_context().run, asyncio.run, coroutine)
+            done.add_done_callback(lambda _: self._calls.put(None))
+            while (one := self._calls.get()) is not None:
+                over, call = one
+                if not over.set_running_or_notify_cancel():
+                    continue
+                try:
+                    over.set_result(call())
+                except BaseException as error:  # whatever a function raises is the end of its call
+                    over.set_exception(error)
+            return done.result()
 
 
 def _is_in_a_loop() -> bool:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
 from timeoutq import forks
 
@@ -36,6 +36,22 @@ class Threaded:
     hangs: bool = False
     value: Any = None
     error: BaseException | None = None
+
+
+class RunsFunctions(Protocol):
+    """Carries out functions, while coroutines wait for them."""
+
+    async def run(self, task: str, call: Callable[[], Any]) -> Any:
+        """Call a function; give what it returns, or raise what it raises."""
+        ...
+
+    def close(self) -> None:
+        """Carry out no more."""
+        ...
+
+
+NewThreads = Callable[[str, Callable[[str, bool], None]], RunsFunctions]
+"""Makes what carries out functions; takes what `Threads` takes."""
 
 
 class Threads:

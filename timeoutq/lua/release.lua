@@ -10,8 +10,8 @@
 --       deadline=ms until which a lease runs that is to be released; one that runs until another time is answered with L
 --       most=1 the release at which a task goes to failed; without it releases are not counted, and one that blocks a host never is
 --       within=ms the time since the first such release after which a task is not released any more   functions=pairs (position,
---       function, a blank, the digest of the version that this worker has, or -): if another worker has another one, the task waits
---       only for a moment
+--       function, a blank, the digest of the version that this worker has, or -, and on a new line why it cannot run the task): if another
+--       worker has another version, the task waits only for a moment; the reason is kept as the task's error
 -- Reply letters, one per lease: O released; e released, and another worker has another version of the function; f that was the last release, and the task is in failed; c the task was cancelled, and is
 --       in failed; R this very call was carried out before; L the lease is not this token's; o the time is over, and the token has the
 --       lease still
@@ -32,7 +32,7 @@ local counts = (most > 0 or block_ms > 0 or within) and redis.call('HMGET', key(
 -- elsewhere: has a worker lately told of another version of a function? `of` has the function, and the version of this worker
 local told = {}
 local function elsewhere(of)
-  local name, own = string.match(of or '', '^(%S+) (%S+)$')
+  local name, own = string.match((of or '') .. '\n', '^(%S+) (%S+)\n')
   if name and told[of] == nil then
     told[of] = false
     for digest, at in string.gmatch('\n' .. (redis.call('HGET', key('functions'), name) or ''), '\n(%x+) (%d+) ') do
@@ -43,7 +43,7 @@ local function elsewhere(of)
 end
 local failures = within and redis.call('HMGET', key('attempts'), unpack(ids))
 local by, stopped, whose = cancels_of and cancels_of(ids) or {}, {}, {}
-local into, back, back_names, dues, soonest, counted, spent = {}, {}, {}, {}, math.huge, {}, {}
+local into, back, back_names, dues, soonest, counted, spent, reasons = {}, {}, {}, {}, math.huge, {}, {}, {}
 local marks, anew, is_held = marks_of and marks_of(ids) or {}, {}, {}
 for i = 1, #ids do
   codes[i] = 'L'
@@ -60,6 +60,7 @@ for i = 1, #ids do
     if within and not by[i] then
       others = given.functions and elsewhere(given.functions[i])
       if others then wait = math.min(wait, 100 + i % 200) end
+      reasons[id] = string.match(given.functions and given.functions[i] or '', '\n(.*)$')
       counted[#counted + 1] = id
       counted[#counted + 1] = string.format('%.0f %.0f %.0f %.0f', own, blocking, since, number(failures[i], 0))
     elseif (bound or most > 0) and not by[i] then
@@ -94,6 +95,7 @@ if #ended > 0 then
   even_when_full()
   -- a lease ends only after its outcome is written: so a script that is refused half-way loses nothing
   if #counted > 0 then redis.call('HSET', key('releases'), unpack(counted)) end
+  for id, reason in pairs(reasons) do keep_error(id, reason) end
   if #anew > 0 then
     local names_of_anew
     anew, names_of_anew = run_again(anew, is_held, {})

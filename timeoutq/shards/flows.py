@@ -262,8 +262,8 @@ def restore_hosts(shards: Shards, records: Sequence[HostRecord]) -> Flow[int | N
 # ---- settings
 
 
-def configure(shards: Shards, settings: Mapping[str, bytes]) -> Flow[None]:
-    """Change settings in every shard."""
+def configure(shards: Shards, settings: Mapping[str, bytes], converts: int = 0) -> Flow[None]:
+    """Change settings in every shard; `converts` as for `convert`."""
     if shards.record.by == "id" and settings.get("politeness", settings.get("politeness?", b"off")) != b"off":
         raise InvalidInput(
             f"queue {shards.name} routes its tasks by id, so many shards have tasks of one host, and no shard could be "
@@ -280,7 +280,7 @@ def configure(shards: Shards, settings: Mapping[str, bytes]) -> Flow[None]:
     if "events" in settings:
         settings = {**settings, "events": divided(settings["events"], len(shards.talks))}
     try:
-        yield from gathering.each(shards, lambda talk: flows.configure(talk, settings))
+        yield from gathering.each(shards, lambda talk: flows.configure(talk, settings, converts))
     except InvalidInput:
         # tasks have come meanwhile, so some shards have refused: the others do not keep done tasks in another way
         found = zip(shards.talks, before, strict=False)  # there are none if keep_done is not to change

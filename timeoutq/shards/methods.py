@@ -229,8 +229,8 @@ class ShardedFlows(QueueFlows):
     def _by_id(self, tasks: tuple[Tasks, ...], build: ById, *, everywhere: bool) -> Flow[Outcome]:
         return flows.by_id(self._shards, arguments.ids(tasks), build, everywhere=everywhere)
 
-    def _configure(self, settings: Mapping[str, bytes]) -> Flow[None]:
-        return flows.configure(self._shards, settings)
+    def _configure(self, settings: Mapping[str, bytes], converts: int = 0) -> Flow[None]:
+        return flows.configure(self._shards, settings, converts)
 
     def _drained(self, before_ms: int | None) -> Flow[bool]:
         return quiet.drained(self._shards, before_ms)
