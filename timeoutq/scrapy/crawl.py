@@ -13,6 +13,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from time import time
 from typing import Any, cast
 
 from scrapy import Request, Spider, signals
@@ -231,9 +232,20 @@ class Crawl:
         finally:
             visit.finish()  # no effect after a normal end; else the lease is lost, or the worker ends
             self._taken.discard(visit)
+        if visit.retry_after and visit.retry is None:
+            await self._spare(visit)
         if visit.found and not visit.puts_with_ack:
             await self.put(visit.found)  # what a failed callback has found is kept
         return visit.result()
+
+    async def _spare(self, visit: Visit) -> None:
+        """Let no process visit the host for as long as it asked, although the page itself is not tried again."""
+        slot = cast("Request", visit.request).meta.get("download_slot") if visit.keeps_slot else None
+        host, until = slot or visit.lease.task, time() + visit.retry_after
+        with suppress(TimeoutqError):  # the page has ended all the same
+            known = (await self.queue.hosts.inspect(host)).blocked_until
+            if known is None or known < until:
+                await self.queue.hosts.block(host, for_=visit.retry_after, reason=visit.reason)
 
     def judge(self, lease: Lease, error: BaseException) -> Verdict:
         """Try a task again if the queue has refused a priority: the next attempt puts without priorities."""
