@@ -38,7 +38,7 @@ from timeoutq.scrapy.seeds import Seeds, former_start
 from timeoutq.scrapy.staying import Staying
 from timeoutq.scrapy.stored import Store
 from timeoutq.scrapy.strays import Strays
-from timeoutq.scrapy.visits import End, Errback, Visit, error_of, visit_of
+from timeoutq.scrapy.visits import End, Errback, Visit, error_of, is_retry, visit_of
 from timeoutq.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class Crawl:
         self._strays = Strays(self.put, self._refuse, self._tell_wait, self._go_on)
         self._worker: Worker | None = None
         self._working: asyncio.Task[None] | None = None
-        self._watching: asyncio.Future[Any] | None = None
+        self._watching: list[asyncio.Task[None]] = []
         self._staying = Staying(always=plan.stay)
         self._told: dict[str, int] = {}
         self._enqueued = 0
@@ -122,7 +122,7 @@ class Crawl:
         atexit.register(self._give_back)
         self._work()
         idle = self._staying.watch(self.queue.drained, self._is_busy, self.engine.poke)
-        self._watching = asyncio.gather(self._watch(), idle)
+        self._watching = [asyncio.create_task(one) for one in (self._watch(), idle)]
 
     def refuse_to_open(self, error: TimeoutqError) -> None:
         """Tell in one line why the queue cannot be opened, and let the engine close the spider when it has begun."""
@@ -140,8 +140,8 @@ class Crawl:
         if self._is_closed:
             return
         self._is_closed = True
-        if self._watching is not None:
-            self._watching.cancel()
+        for one in self._watching:
+            one.cancel()
         if self._worker is not None and self._working is not None:
             if not self._working.done() and not self._worker.running:
                 self._stop_waiting()  # it only has to send its last acks, and gives nothing back
@@ -367,7 +367,7 @@ class Crawl:
 
     def _add_to(self, visit: Visit, request: Request) -> bool:
         base = self._base(request)
-        if visit.request is not None and base == visit.base and _is_retry(request, visit.request):
+        if visit.request is not None and base == visit.base and is_retry(request, visit.request):
             visit.retry = self._retry(visit)
             return True
         if not request.dont_filter:
@@ -594,7 +594,3 @@ class Crawl:
             if now != told:
                 self._count(f"timeoutq/{name}", now - told)
                 self._told[name] = now
-
-
-def _is_retry(request: Request, of: Request) -> bool:
-    return int(request.meta.get("retry_times", 0)) > int(of.meta.get("retry_times", 0))

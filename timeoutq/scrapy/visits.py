@@ -133,7 +133,7 @@ class Visit:
         if self.retry is not None:
             return self.retry
         if self.again is not None:
-            return Ack(put=self.found, again_in=0.0, payload=self.again)
+            return Ack(put=self.found, again_in=self.retry_after, payload=self.again)
         return Ack(put=self.found)
 
     def _look(self) -> None:
@@ -173,3 +173,19 @@ def visit_of(request: Request | None) -> Visit | None:
     """Give the visit that a request belongs to."""
     errback = getattr(request, "errback", None)
     return errback.visit if isinstance(errback, Errback) else None
+
+
+def is_retry(request: Request, of: Request) -> bool:
+    """Say whether a request is another one once more, with nothing changed but what Scrapy itself counts and notes."""
+
+    def rest(one: Request) -> list[Any]:
+        headers: Any = one.headers  # without types
+        noted = [{key: value for key, value in held.items() if key not in _NOTED} for held in (one.meta, headers)]
+        return [*noted, *(getattr(one, name) for name in Request.attributes if name not in _NOTED)]
+
+    is_later = int(request.meta.get("retry_times", 0)) > int(of.meta.get("retry_times", 0))
+    return is_later and rest(request) == rest(of)
+
+
+_NOTED = {"meta", "headers", "dont_filter", "priority", "retry_times", "depth", b"Referer"}
+"""What Scrapy changes in a retry: attributes, keys of `meta` and a header. `is_retry` compares the first two by key."""

@@ -69,6 +69,44 @@ class RetriedInCallback(Mapped):
         yield {"other": True}
 
 
+class Bans:
+    """A downloader middleware that tries a page again as another agent."""
+
+    def __init__(self, crawler: Any) -> None:
+        self._crawler = crawler
+
+    @classmethod
+    def from_crawler(cls, crawler: Any) -> Bans:
+        return cls(crawler)
+
+    def process_response(self, request: Any, response: Any, spider: Any = None) -> Any:
+        if response.status != 403:
+            return response
+        again = get_retry_request(request, spider=self._crawler.spider, reason="banned")
+        assert again is not None
+        again.headers["User-Agent"] = "another"
+        return again
+
+
+class RetriedOtherwise(Mapped):
+    """A callback and a downloader middleware ask for retries, and change something in the request."""
+
+    name = "retried_otherwise"
+    custom_settings = {"DOWNLOADER_MIDDLEWARES": {"tests.rig.spiders.mapping.Bans": 560}}
+
+    def parse(self, response: Any, token: str = "") -> Any:
+        yield {"token": token, "sent": response.meta.get("sent"), "times": response.meta.get("retry_times", 0)}
+        if not token:
+            again = get_retry_request(response.request, spider=self, reason="no token")
+            assert again is not None
+            again.headers["X-Token"] = again.meta["sent"] = again.cb_kwargs["token"] = "new"
+            yield again
+            yield Request(self.at("banned"), callback=self.parse_banned)
+
+    def parse_banned(self, response: Any) -> Any:
+        yield {"agent": response.request.headers["User-Agent"].decode()}
+
+
 class GivesUp(Mapped):
     """Some pages cannot be had."""
 
