@@ -157,11 +157,17 @@ def test_a_retry_is_made_with_what_was_changed_in_its_request(ran: Ran) -> None:
     items = ran.items("retried_otherwise")
     assert {"agent": "another"} in items
     assert [item for item in items if "token" in item] == [
-        {"token": "", "sent": None, "times": 0}, {"token": "new", "sent": "new", "times": 1},
+        {"token": "", "before": None, "sent": None, "retry_times": None},
+        {"token": "new", "before": "new", "sent": "new", "retry_times": 1},
     ]  # fmt: skip
     assert [seen.headers.get("X-Token") for seen in ran.site.of("/retried_otherwise/")] == [None, "new"]
+    assert {"mark": 1} in items
+
+
+def test_what_cannot_travel_keeps_no_page_from_a_retry(ran: Ran) -> None:
+    assert {"handled": False} in ran.items("retried_otherwise")
     with ran.queue("retried_otherwise") as queue:
-        assert queue.stats().counters.get("failed", 0) == 0
+        assert (queue.stats().counters["failed"], queue.stats().failed) == (1, 0)
 
 
 def test_what_cannot_be_had_goes_to_failed_with_the_status(ran: Ran) -> None:

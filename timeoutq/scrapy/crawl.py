@@ -38,7 +38,7 @@ from timeoutq.scrapy.seeds import Seeds, former_start
 from timeoutq.scrapy.staying import Staying
 from timeoutq.scrapy.stored import Store
 from timeoutq.scrapy.strays import Strays
-from timeoutq.scrapy.visits import End, Errback, Visit, error_of, is_retry, visit_of
+from timeoutq.scrapy.visits import End, Errback, Visit, error_of, visit_of
 from timeoutq.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -367,7 +367,8 @@ class Crawl:
 
     def _add_to(self, visit: Visit, request: Request) -> bool:
         base = self._base(request)
-        if visit.request is not None and base == visit.base and is_retry(request, visit.request):
+        is_retry = base == visit.base and visit.is_retried_by(request)
+        if is_retry and not visit.is_changed_in(request):
             visit.retry = self._retry(visit)
             return True
         if not request.dont_filter:
@@ -376,9 +377,13 @@ class Crawl:
             visit.ids.add(base)
             visit.found.append(self._task(base, request, visit))
         elif base == visit.base and visit.again is None:
-            again, _ = self._payload(visit.lease.task, request, visit)
-            again["turn"] = visit.turn + 1
-            visit.again = tasks.task_of(request, visit.lease.task, again).payload
+            try:
+                again = {**self._payload(visit.lease.task, request, visit)[0], "turn": visit.turn + 1}
+                visit.again = tasks.task_of(request, visit.lease.task, again).payload
+            except InvalidInput:
+                if not is_retry:
+                    raise
+                visit.retry = self._retry(visit)  # a download handler may have added what cannot travel
         else:
             visit.fresh[base] += 1
             id = tasks.fresh_id(base, visit.lease.task, visit.fresh[base])
@@ -399,9 +404,8 @@ class Crawl:
         return taken
 
     def _retry(self, visit: Visit) -> Retry:
-        after = visit.retry_after
         self._count("timeoutq/retried")
-        return Retry(after=after or None, reason=visit.reason or "retried by the spider", block_host=after)
+        return Retry(visit.retry_after or None, visit.reason or "retried by the spider", visit.retry_after)
 
     def _base(self, request: Request) -> str:
         return tasks.base_id(request, self._crawler.request_fingerprinter, usual=self._usual)

@@ -43,6 +43,8 @@ class Visit:
         self.retry: Retry | None = None
         self.end: Release | BaseException | None = None
         """How the visit ends if something went wrong; the first thing counts."""
+        self.sent: list[Any] | None = None
+        """The contents of the request, when it went to the downloader."""
         self.reason = ""
         """What came last from the downloader, in words."""
         self.retry_after = 0.0
@@ -72,6 +74,16 @@ class Visit:
     def slot(self) -> str | None:
         """The `download_slot` that requests of this visit inherit without wanting it."""
         return None if self.request is None or self.keeps_slot else self.request.meta.get("download_slot")
+
+    def is_retried_by(self, request: Request) -> bool:
+        """Say whether a request for the same page is a retry."""
+        before = 0 if self.request is None else int(self.request.meta.get("retry_times", 0))
+        return self.request is not None and int(request.meta.get("retry_times", 0)) > before
+
+    def is_changed_in(self, request: Request) -> bool:
+        """Say whether a retry asks for something else than the downloader was asked for."""
+        asked = self.sent or (self.request and contents(self.request))
+        return contents(request) != asked
 
     def item_out(self) -> None:
         """Note that an item goes into the pipelines."""
@@ -175,17 +187,15 @@ def visit_of(request: Request | None) -> Visit | None:
     return errback.visit if isinstance(errback, Errback) else None
 
 
-def is_retry(request: Request, of: Request) -> bool:
-    """Say whether a request is another one once more, with nothing changed but what Scrapy itself counts and notes."""
-
-    def rest(one: Request) -> list[Any]:
-        headers: Any = one.headers  # without types
-        noted = [{key: value for key, value in held.items() if key not in _NOTED} for held in (one.meta, headers)]
-        return [*noted, *(getattr(one, name) for name in Request.attributes if name not in _NOTED)]
-
-    is_later = int(request.meta.get("retry_times", 0)) > int(of.meta.get("retry_times", 0))
-    return is_later and rest(request) == rest(of)
+def contents(request: Request) -> list[Any]:
+    """Give all of a request but what Scrapy itself counts and notes in it. It is not changed with the request."""
+    headers: Any = request.headers  # without types
+    noted = [{key: value for key, value in held.items() if key not in _NOTED} for held in (request.meta, headers)]
+    return [*noted, *(getattr(request, name) for name in Request.attributes if name not in _NOTED)]
 
 
-_NOTED = {"meta", "headers", "dont_filter", "priority", "retry_times", "depth", b"Referer"}
-"""What Scrapy changes in a retry: attributes, keys of `meta` and a header. `is_retry` compares the first two by key."""
+_NOTED = {
+    "meta", "headers", "dont_filter", "priority", "retry_times", "depth", "download_slot", "download_latency",
+    b"Referer",
+}  # fmt: skip
+"""Attributes, keys of `meta` and a header; `meta` and `headers` themselves are held key by key."""
