@@ -366,6 +366,15 @@ async def test_a_busy_host_that_names_no_time_is_asked_ever_later(site: Site) ->
         assert failed.value.after is None  # as the retry policy says
 
 
+@pytest.mark.parametrize("asked", ["0", "Sun, 06 Nov 1994 08:49:37 GMT"])
+async def test_a_busy_host_that_asks_for_no_pause_is_asked_ever_later_all_the_same(site: Site, asked: str) -> None:
+    site.say("/a", 429, retry_after=asked)
+    async with crawling() as crawler:
+        with pytest.raises(Retry, match="HTTP 429") as failed:
+            await crawler.fetch(lease(site.url("/a"), attempt=3))
+    assert (failed.value.after, failed.value.block_host) == (4, 4)
+
+
 async def test_statuses_decide_between_another_try_and_giving_up(site: Site) -> None:
     site.say("/broken", 500)
     site.say("/gone", 410)
