@@ -192,7 +192,7 @@ class Crawler:
         reason = f"HTTP {fetched.status}"
         most = self.settings.most_pause
         seconds = retry_after(fetched.headers.get("retry-after", ""), time.time(), most)
-        if seconds:  # no pause at all, or one until a time that is over, says nothing
+        if seconds is not None:
             times = self._asked_to_wait.pop(url, 0) + 1
             if times <= self.settings.patience:
                 self._asked_to_wait[url] = times
