@@ -111,7 +111,7 @@ class Crawler:
         seen = trail.seen if self.settings.recrawl else None
         fetched = await self._fetcher.page(url, seen)
         if fetched.status in BUSY:
-            return await self._wait_for(url, fetched, lease.attempt)
+            return self._wait_for(url, fetched, lease.attempt)
         self._asked_to_wait.pop(url, None)
         if fetched.status >= 500:
             raise Retry(reason=f"HTTP {fetched.status}")
@@ -179,8 +179,7 @@ class Crawler:
         if not rules.reachable:
             left = self._robots.left(site)
             reason = f"robots.txt: {rules.trouble}"
-            await polite.leave_alone(self._queue, host, left, reason)
-            raise Retry(left, reason)
+            raise Retry(left, reason, block_host=left)
         if not rules.allows(url):
             raise GiveUp("robots.txt forbids it")
 
@@ -192,7 +191,7 @@ class Crawler:
         except ParserLost as error:
             raise Retry(reason=str(error)) from error
 
-    async def _wait_for(self, url: str, fetched: Fetched, attempt: int) -> Release:
+    def _wait_for(self, url: str, fetched: Fetched, attempt: int) -> Release:
         reason = f"HTTP {fetched.status}"
         most = self.settings.most_pause
         seconds = retry_after(fetched.headers.get("retry-after", ""), time.time(), most)
@@ -208,8 +207,7 @@ class Crawler:
             seconds = growing(attempt, most)
         else:
             raise Retry(reason=reason)  # this page may be broken; nobody said that the host is
-        await polite.leave_alone(self._queue, polite.host_of(url), seconds, reason)
-        raise Retry(seconds, reason)
+        raise Retry(seconds, reason, block_host=seconds)
 
 
 def _queue(settings: Settings) -> AnyAsyncQueue | None:

@@ -34,12 +34,6 @@ async def slow_down(queue: AnyAsyncQueue | None, host: str, delay: float) -> Non
         await queue.hosts.set(host, delay=delay)
 
 
-async def leave_alone(queue: AnyAsyncQueue | None, host: str, seconds: float, reason: str) -> None:
-    """Block a host for a while, beside what becomes of the task that found out."""
-    if queue is not None and seconds > 0:
-        await queue.hosts.block(host, for_=seconds, reason=reason)
-
-
 def give_back(seconds: float) -> Release:
     """Say that the task goes back without blame, and that its host is left alone for that time."""
     return Release(block_host=seconds)

@@ -303,17 +303,18 @@ class Recrawl:
 
 
 def retry_after(value: str, now: float, most: float) -> float | None:
-    """Give the seconds for which a Retry-After asks, at most `most`; None if it says nothing that can be read.
+    """Give the seconds for which a Retry-After asks, at most `most`; None if it cannot be read, or asks for no pause.
 
-    It is a number of seconds or an HTTP date (RFC 9110, 10.2.3); `now` is Unix time. A date that has passed is 0.
+    It is a number of seconds or an HTTP date (RFC 9110, 10.2.3); `now` is Unix time. With 0, or a date that has passed,
+    a busy host asks for no pause: how long to leave it alone is then for the caller to say.
     """
     value = value.strip()
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", value):
-        return min(float(value), most)
+        return min(float(value), most) or None
     try:
         date = parsedate_to_datetime(value)
         # a date without a zone is GMT, like every date in HTTP
         at = (date if date.tzinfo is not None else date.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         return None
-    return min(max(0.0, at - now), most)
+    return min(max(0.0, at - now), most) or None

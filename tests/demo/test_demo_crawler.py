@@ -360,7 +360,7 @@ async def test_a_page_that_asks_for_a_pause_for_ever_is_given_up_in_the_end(site
         assert isinstance(await crawler.fetch(lease(site.url("/a"))), Release)
         with pytest.raises(Retry, match="3 times in a row") as failed:
             await crawler.fetch(lease(site.url("/a")))
-        assert failed.value.after == 7
+        assert (failed.value.after, failed.value.block_host) == (7, 7)
         assert isinstance(await crawler.fetch(lease(site.url("/a"))), Release)
 
 
@@ -380,10 +380,19 @@ async def test_a_busy_host_that_names_no_time_is_asked_ever_later(site: Site) ->
     async with crawling() as crawler:
         with pytest.raises(Retry, match="HTTP 429") as failed:
             await crawler.fetch(lease(site.url("/a"), attempt=3))
-        assert failed.value.after == 4
+        assert (failed.value.after, failed.value.block_host) == (4, 4)
         with pytest.raises(Retry, match="HTTP 503") as failed:
             await crawler.fetch(lease(site.url("/b")))
         assert failed.value.after is None  # as the retry policy says
+
+
+@pytest.mark.parametrize("asked", ["0", "Sun, 06 Nov 1994 08:49:37 GMT"])
+async def test_a_busy_host_that_asks_for_no_pause_is_asked_ever_later_all_the_same(site: Site, asked: str) -> None:
+    site.say("/a", 429, retry_after=asked)
+    async with crawling() as crawler:
+        with pytest.raises(Retry, match="HTTP 429") as failed:
+            await crawler.fetch(lease(site.url("/a"), attempt=3))
+    assert (failed.value.after, failed.value.block_host) == (4, 4)
 
 
 async def test_statuses_decide_between_another_try_and_giving_up(site: Site) -> None:
@@ -462,7 +471,7 @@ async def test_a_host_whose_robots_txt_cannot_be_had_is_left_alone_for_a_while(s
             with pytest.raises(Retry, match=r"robots\.txt: HTTP 503") as failed:
                 await crawler.fetch(lease(site.url("/a")))
             assert failed.value.after is not None
-            assert 0 < failed.value.after <= 30
+            assert 0 < failed.value.after == failed.value.block_host <= 30
         with pytest.raises(Retry, match=r"robots\.txt: ConnectError"):
             await crawler.fetch(lease("http://site.example:1/"))
     assert site.asked == ["/robots.txt"]
@@ -493,13 +502,31 @@ async def test_redirects_of_a_robots_txt_are_followed_five_times(site: Site) -> 
     assert "/r6" not in site.asked
 
 
+async def test_a_host_that_was_told_to_rest_longer_is_not_visited_sooner_because_it_is_busy(
+    site: Site, url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIMEOUTQ_URL", url)
+    site.say("/a", 429)
+    host = f"site.example:{site.port}"
+    with Queue(name, url, politeness=Politeness(delay=0.0)) as queue:
+        queue.put(site.url("/a"))
+        (held,) = queue.claim()
+        until = queue.hosts.block(host, for_=600, reason="its owner has called").blocked_until
+        async with crawling(queue=name) as crawler:
+            with pytest.raises(Retry, match="HTTP 429") as failed:
+                await crawler.fetch(held)
+        queue.fail(held, failed.value)
+        assert queue.hosts.inspect(host).blocked_until == until
+        assert queue.hosts.inspect(host).blocked_by == "its owner has called"
+        queue.purge()
+
+
 async def test_the_queue_is_told_what_hosts_ask_for(
     site: Site, url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TIMEOUTQ_URL", url)
     site.say("/robots.txt", body=b"User-agent: *\nCrawl-delay: 2.5")
     site.say("/a", body=b"", content_type="text/html")
-    site.say("/b", 429)
     host = f"site.example:{site.port}"
     with Queue(name, url) as queue:
         queue.configure(politeness=Politeness(delay=1.0))
@@ -507,10 +534,6 @@ async def test_the_queue_is_told_what_hosts_ask_for(
             await crawler.fetch(lease(site.url("/a")))
             assert queue.hosts.inspect(host).delay == 2.5
             assert queue.hosts.inspect(host).blocked_until is None
-            with pytest.raises(Retry, match="HTTP 429"):
-                await crawler.fetch(lease(site.url("/b"), attempt=6))
-        assert queue.hosts.inspect(host).blocked_until is not None
-        assert queue.hosts.inspect(host).blocked_by == "HTTP 429"
         async with crawling(robots=True, delay=3.0, queue=name) as crawler:
             queue.hosts.set(host, delay="usual")
             await crawler.fetch(lease(site.url("/a")))

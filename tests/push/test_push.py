@@ -183,8 +183,8 @@ def test_each_status_means_one_thing(code: int, means: type | None) -> None:
 @pytest.mark.parametrize(
     ("header", "seconds"),
     [
-        ("30", 30.0), ("0", 0.0), ("99999999", 3600.0), (formatdate(1_000_060, usegmt=True), 60.0), ("soon", None),
-        (formatdate(5, usegmt=True), 0.0), ("", None), ("-5", None), ("1e9", None), ("٣", None),
+        ("30", 30.0), ("0", None), ("99999999", 3600.0), (formatdate(1_000_060, usegmt=True), 60.0), ("soon", None),
+        (formatdate(5, usegmt=True), None), ("", None), ("-5", None), ("1e9", None), ("٣", None),
     ],
 )  # fmt: skip
 def test_retry_after_is_seconds_or_a_date_and_is_bounded(header: str, seconds: float | None) -> None:
@@ -302,13 +302,24 @@ async def test_a_busy_receiver_is_left_alone_for_as_long_as_it_asks_and_then_tri
 async def test_a_task_that_a_busy_receiver_holds_up_for_too_long_is_a_failed_attempt(
     url: str, queue: Queue, receiver: Receiver
 ) -> None:
-    receiver.answer = says(status(429, "Retry-After: 0"))
+    receiver.answer = says(status(429, "Retry-After: 0.01"))
     queue.put("a")
     await pushed(url, queue.name, receiver, patience=0.3)
     info = queue.inspect("a")
     assert (info.state, info.failures) == ("failed", 1)
     assert "the receiver has taken nothing for 0.3 s: it answers HTTP 429" in (info.error or "")
     assert 2 <= len(receiver.messages) < 10, "each block lasts for a tenth of a second at least"
+
+
+@pytest.mark.parametrize("header", ["", "0"])
+def test_a_busy_receiver_that_asks_for_no_pause_is_left_alone_ever_longer(header: str) -> None:
+    endpoint, now, waits = Endpoint(), 100.0, list[float | None]()
+    for _ in range(8):
+        busy = meaning(Answer(503, header), now)
+        assert isinstance(busy, Busy)
+        waits.append(endpoint.busy(now, now, busy.seconds))
+        now = endpoint.until
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
 
 
 async def test_what_was_sent_before_a_block_does_not_end_it_and_exactly_one_task_tries_first(

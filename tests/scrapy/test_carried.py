@@ -20,7 +20,8 @@ from timeoutq.errors import InvalidInput
 pytest.importorskip("scrapy")
 
 import pydantic
-from scrapy import Field, Item, Request, Spider
+from scrapy import Field, FormRequest, Item, Request, Spider
+from scrapy.http import JsonRequest
 
 
 class Author(Item):
@@ -66,6 +67,21 @@ class Size(enum.Enum):
     """A choice."""
 
     SMALL = "s"
+
+
+class Rendered(Request):
+    """A request for a browser, whose middleware looks at the class and at what only this class has."""
+
+    def __init__(self, *args: Any, wait: object = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.wait = wait
+
+
+class Slotted(Rendered):
+    """A request that keeps what it has in slots."""
+
+    __slots__ = ("script",)
+    script: str
 
 
 class Shop(Spider):
@@ -120,6 +136,38 @@ def test_what_a_request_carries_arrives_as_it_was_sent(value: Any) -> None:
         assert type(found) is type(value)
     again = carried(arrived, Shop())
     assert again.meta == request.meta
+
+
+def test_a_request_of_a_class_of_its_own_arrives_as_that_class_with_all_that_it_has() -> None:
+    made = Slotted("https://a.example/", wait=2.5, method="PUT", body=b"a", meta={"it": 1})
+    made.script = "scroll()"
+    arrived = carried(carried(made, Shop()), Shop())
+    assert isinstance(arrived, Slotted)
+    assert (arrived.wait, arrived.script, arrived.method, arrived.body) == (2.5, "scroll()", "PUT", b"a")
+    assert arrived.meta == {"it": 1}
+
+
+def test_forms_and_json_arrive_as_scrapy_made_them() -> None:
+    form = carried(FormRequest("https://a.example/", formdata={"a": "1"}), Shop())
+    assert (type(form), form.method, form.body) == (FormRequest, "POST", b"a=1")
+    made = JsonRequest("https://a.example/", data={"b": 1, "a": 2}, dumps_kwargs={"sort_keys": False})
+    arrived = carried(made, Shop())
+    assert type(arrived) is JsonRequest
+    assert arrived.replace(data=[{"b": 1, "a": 2}]).body == b'[{"b": 1, "a": 2}]'
+
+
+def test_what_only_the_class_of_a_request_has_is_refused_if_it_cannot_travel() -> None:
+    with pytest.raises(InvalidInput, match=r"the request\['wait'\] holds an object of type object"):
+        carried(Rendered("https://a.example/", wait=object()), Shop())
+
+
+def test_a_request_of_a_class_that_is_not_in_this_version_waits() -> None:
+    from timeoutq.scrapy.tasks import MissingMethod, request_of
+
+    with pytest.raises(MissingMethod, match="has no class"):
+        request_of("https://a.example/", {"class": f"{__name__}:Gone"}, Shop())
+    with pytest.raises(InvalidInput, match="is no class of"):
+        request_of("https://a.example/", {"class": "subprocess:Popen"}, Shop())
 
 
 def test_a_zone_stays_and_no_number_stays_none() -> None:

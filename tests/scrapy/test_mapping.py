@@ -18,6 +18,7 @@ pytest.importorskip("scrapy")
 
 NAMES = {
     "links": "Links", "retries": "Retries", "retried_in_callback": "RetriedInCallback", "gives_up": "GivesUp",
+    "retried_otherwise": "RetriedOtherwise",
     "redirects": "Redirects", "errbacks": "Errbacks", "again": "Again", "carries": "Carries", "refused": "Refused",
     "misses": "Misses", "asynchronous": "Asynchronous", "raises": "Raises", "pipelines": "Pipelines",
     "depths": "Depths", "robots": "Robots", "rules": "Rules", "closes": "Closes", "busy": "Busy", "spread": "Spread",
@@ -39,6 +40,8 @@ def pages(seen: Seen) -> Answer:
             return html(status=200 if seen.number > 2 else 503)
         case "retried_in_callback", "":
             return html(title="ready" if seen.number > 1 else "busy")
+        case "retried_otherwise", "banned":
+            return html(status=200 if seen.headers["User-Agent"] == "another" else 403)
         case "gives_up", "always503":
             return html(status=503)
         case _, "gone404":
@@ -114,6 +117,7 @@ def ran(server: EmbeddedServer) -> Iterator[Ran]:
 def test_each_spider_ends_when_its_queue_is_drained(ran: Ran) -> None:
     reasons = {name: result["reason"] for name, result in ran.results.items()}
     assert [result["error"] for result in ran.results.values()] == [""] * len(NAMES)
+    assert "was never retrieved" not in ran.log
     assert reasons.pop("closes") == "enough"
     assert reasons.pop("misses") == "closespider_timeout"
     assert set(reasons.values()) == {"finished"}
@@ -147,6 +151,23 @@ def test_a_callback_may_ask_for_a_retry_and_what_else_it_has_found_is_kept(ran: 
     assert {"other": True} in items
     with ran.queue("retried_in_callback") as queue:
         assert queue.stats().counters["failed"] == 1
+
+
+def test_a_retry_is_made_with_what_was_changed_in_its_request(ran: Ran) -> None:
+    items = ran.items("retried_otherwise")
+    assert {"agent": "another"} in items
+    assert [item for item in items if "token" in item] == [
+        {"token": "", "before": None, "sent": None, "retry_times": None},
+        {"token": "new", "before": "new", "sent": "new", "retry_times": 1},
+    ]  # fmt: skip
+    assert [seen.headers.get("X-Token") for seen in ran.site.of("/retried_otherwise/")] == [None, "new"]
+    assert {"mark": 1} in items
+
+
+def test_what_cannot_travel_keeps_no_page_from_a_retry(ran: Ran) -> None:
+    assert {"handled": False} in ran.items("retried_otherwise")
+    with ran.queue("retried_otherwise") as queue:
+        assert (queue.stats().counters["failed"], queue.stats().failed) == (1, 0)
 
 
 def test_what_cannot_be_had_goes_to_failed_with_the_status(ran: Ran) -> None:

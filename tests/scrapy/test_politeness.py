@@ -92,3 +92,8 @@ def test_what_the_addon_cannot_hold_is_known_at_the_start() -> None:
     assert not settings.getbool("AUTOTHROTTLE_ENABLED")
     assert settings.getfloat("DOWNLOAD_DELAY") == 5
     assert settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN") == 4
+
+
+def test_a_project_whose_own_filter_tells_anchors_apart_is_told_that_the_filter_has_no_effect() -> None:
+    (told,) = asked({"DUPEFILTER_CLASS": "shop.filters.WithAnchors"})[0].unheld
+    assert told.startswith("DUPEFILTER_CLASS has no effect")

@@ -41,7 +41,7 @@ async def test_all_requests_of_no_page_are_put_when_the_crawl_closes() -> None:
 
     crawl, queue = Crawl.__new__(Crawl), Closing()
     strays = [Task(f"https://a.example/{number}") for number in range(1_200)]
-    crawl._is_closed, crawl._watching, crawl._worker, crawl._working, crawl._enqueued = False, None, None, None, 0
+    crawl._is_closed, crawl._watching, crawl._worker, crawl._working, crawl._enqueued = False, [], None, None, 0
     crawl._store = None
     crawl._strays, crawl.queue = Strays(queue.put, never, never, never), cast("Any", queue)
     for stray in strays:

@@ -3,7 +3,7 @@
 What JSON holds stands as it is. Every other value is an object with `$type`, as in `{"$type": "date", "value":
 "2026-01-02"}`; a dict whose keys are not all text, or that has a key `$type`, is one, too. An item travels as the name
 of its class and its fields. A payload builds nothing else: `unpack` takes only classes of items, named tuples and
-enums, out of modules that are loaded or that belong to the spider's project.
+enums (`tasks.py`: of requests), out of modules that are loaded or that belong to the spider's project.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def pack(value: Any, where: str, depth: int = 1) -> Any:
     if kind in _SIMPLE:
         return {TYPE: kind.__name__, VALUE: _SIMPLE[kind][0](value)}
     if isinstance(value, Enum):
-        return {TYPE: "enum", CLASS: _name(kind, where), VALUE: value.name}
+        return {TYPE: "enum", CLASS: class_name(kind, where), VALUE: value.name}
     if isinstance(value, str):
         return value
     if isinstance(value, int):
@@ -79,7 +79,7 @@ def pack(value: Any, where: str, depth: int = 1) -> Any:
         if isinstance(value, list):
             return packed
         if hasattr(kind, "_fields"):
-            return {TYPE: "tuple", CLASS: _name(kind, where), VALUE: packed}
+            return {TYPE: "tuple", CLASS: class_name(kind, where), VALUE: packed}
         return {TYPE: "tuple", VALUE: packed}
     if isinstance(value, set | frozenset):
         members = cast("set[Any]", value)
@@ -88,7 +88,7 @@ def pack(value: Any, where: str, depth: int = 1) -> Any:
     if ItemAdapter.is_item(value):
         held = cast("Mapping[str, Any]", ItemAdapter(value))
         fields = [[name, pack(one, f"{where}[{name!r}]", depth + 1)] for name, one in held.items()]
-        return {TYPE: "item", CLASS: _name(kind, where), VALUE: fields}
+        return {TYPE: "item", CLASS: class_name(kind, where), VALUE: fields}
     raise Refused(where, f"an object of type {kind.__name__}")
 
 
@@ -103,7 +103,8 @@ def _pack_dict(value: Mapping[Any, Any], where: str, depth: int) -> Any:
     return {TYPE: "dict", VALUE: [[pack(key, f"a key of {where}", depth + 1), item] for key, item in found.items()]}
 
 
-def _name(kind: type, where: str) -> str:
+def class_name(kind: type, where: str) -> str:
+    """Give the name by which other processes find a class. Raises `Refused` if they cannot."""
     module, name = kind.__module__, kind.__qualname__
     if _look_up(module, name) is not kind:
         raise Refused(where, f"an object of type {name}, which no other process can find by its name")
@@ -140,17 +141,17 @@ def _unpack_typed(given: Mapping[str, Any], project: str) -> Any:
     if simple is not None:
         return simple(held)
     if kind == "enum":
-        return _class(given[CLASS], project, lambda found: issubclass(found, Enum))[held]
+        return find_class(given[CLASS], project, lambda found: issubclass(found, Enum))[held]
     if kind == "float":
         return float(held)
     if kind == "dict":
         return {unpack(key, project): unpack(item, project) for key, item in held}
     if kind == "item":
         fields = {name: unpack(item, project) for name, item in held}
-        return _item(_class(given[CLASS], project, ItemAdapter.is_item_class), fields)
+        return _item(find_class(given[CLASS], project, ItemAdapter.is_item_class), fields)
     items = [unpack(item, project) for item in held]
     if kind == "tuple" and CLASS in given:
-        return _class(given[CLASS], project, lambda found: issubclass(found, tuple))._make(items)
+        return find_class(given[CLASS], project, lambda found: issubclass(found, tuple))._make(items)
     return _GROUPS[kind](items)
 
 
@@ -166,7 +167,8 @@ def _item(kind: Any, fields: dict[str, Any]) -> Any:
     return found
 
 
-def _class(name: str, project: str, fits: Callable[[type], bool]) -> Any:
+def find_class(name: str, project: str, fits: Callable[[type], bool]) -> Any:
+    """Give the class with this name. Raises `NoSuchClass`, and `InvalidInput` for a class that does not fit."""
     module, _, qualname = name.partition(":")
     if module not in sys.modules and module.partition(".")[0] == project:
         try:
@@ -177,7 +179,7 @@ def _class(name: str, project: str, fits: Callable[[type], bool]) -> Any:
     if found is None:
         raise NoSuchClass(name)
     if not inspect.isclass(found) or issubclass(found, dict) or not fits(found):
-        raise InvalidInput(f"{name} is no class of items, tuples or enums")
+        raise InvalidInput(f"{name} is no class of items, tuples, enums or requests")
     return found
 
 

@@ -13,6 +13,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from time import time
 from typing import Any, cast
 
 from scrapy import Request, Spider, signals
@@ -70,7 +71,7 @@ class Crawl:
         self._strays = Strays(self.put, self._refuse, self._tell_wait, self._go_on)
         self._worker: Worker | None = None
         self._working: asyncio.Task[None] | None = None
-        self._watching: asyncio.Future[Any] | None = None
+        self._watching: list[asyncio.Task[None]] = []
         self._staying = Staying(always=plan.stay)
         self._told: dict[str, int] = {}
         self._enqueued = 0
@@ -121,7 +122,7 @@ class Crawl:
         atexit.register(self._give_back)
         self._work()
         idle = self._staying.watch(self.queue.drained, self._is_busy, self.engine.poke)
-        self._watching = asyncio.gather(self._watch(), idle)
+        self._watching = [asyncio.create_task(one) for one in (self._watch(), idle)]
 
     def refuse_to_open(self, error: TimeoutqError) -> None:
         """Tell in one line why the queue cannot be opened, and let the engine close the spider when it has begun."""
@@ -139,8 +140,8 @@ class Crawl:
         if self._is_closed:
             return
         self._is_closed = True
-        if self._watching is not None:
-            self._watching.cancel()
+        for one in self._watching:
+            one.cancel()
         if self._worker is not None and self._working is not None:
             if not self._working.done() and not self._worker.running:
                 self._stop_waiting()  # it only has to send its last acks, and gives nothing back
@@ -231,9 +232,20 @@ class Crawl:
         finally:
             visit.finish()  # no effect after a normal end; else the lease is lost, or the worker ends
             self._taken.discard(visit)
+        if visit.retry_after and visit.retry is None:
+            await self._spare(visit)
         if visit.found and not visit.puts_with_ack:
             await self.put(visit.found)  # what a failed callback has found is kept
         return visit.result()
+
+    async def _spare(self, visit: Visit) -> None:
+        """Let no process visit the host for as long as it asked, although the page itself is not tried again."""
+        slot = cast("Request", visit.request).meta.get("download_slot") if visit.keeps_slot else None
+        host, until = slot or visit.lease.task, time() + visit.retry_after
+        with suppress(TimeoutqError):  # the page has ended all the same
+            known = (await self.queue.hosts.inspect(host)).blocked_until
+            if known is None or known < until:
+                await self.queue.hosts.block(host, for_=visit.retry_after, reason=visit.reason)
 
     def judge(self, lease: Lease, error: BaseException) -> Verdict:
         """Try a task again if the queue has refused a priority: the next attempt puts without priorities."""
@@ -355,7 +367,8 @@ class Crawl:
 
     def _add_to(self, visit: Visit, request: Request) -> bool:
         base = self._base(request)
-        if visit.request is not None and base == visit.base and _is_retry(request, visit.request):
+        is_retry = base == visit.base and visit.is_retried_by(request)
+        if is_retry and not visit.is_changed_in(request):
             visit.retry = self._retry(visit)
             return True
         if not request.dont_filter:
@@ -364,9 +377,13 @@ class Crawl:
             visit.ids.add(base)
             visit.found.append(self._task(base, request, visit))
         elif base == visit.base and visit.again is None:
-            again, _ = self._payload(visit.lease.task, request, visit)
-            again["turn"] = visit.turn + 1
-            visit.again = tasks.task_of(request, visit.lease.task, again).payload
+            try:
+                again = {**self._payload(visit.lease.task, request, visit)[0], "turn": visit.turn + 1}
+                visit.again = tasks.task_of(request, visit.lease.task, again).payload
+            except InvalidInput:
+                if not is_retry:
+                    raise
+                visit.retry = self._retry(visit)  # a download handler may have added what cannot travel
         else:
             visit.fresh[base] += 1
             id = tasks.fresh_id(base, visit.lease.task, visit.fresh[base])
@@ -387,9 +404,8 @@ class Crawl:
         return taken
 
     def _retry(self, visit: Visit) -> Retry:
-        after = visit.retry_after
         self._count("timeoutq/retried")
-        return Retry(after=after or None, reason=visit.reason or "retried by the spider", block_host=after)
+        return Retry(visit.retry_after or None, visit.reason or "retried by the spider", visit.retry_after)
 
     def _base(self, request: Request) -> str:
         return tasks.base_id(request, self._crawler.request_fingerprinter, usual=self._usual)
@@ -582,7 +598,3 @@ class Crawl:
             if now != told:
                 self._count(f"timeoutq/{name}", now - told)
                 self._told[name] = now
-
-
-def _is_retry(request: Request, of: Request) -> bool:
-    return int(request.meta.get("retry_times", 0)) > int(of.meta.get("retry_times", 0))

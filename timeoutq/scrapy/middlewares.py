@@ -15,7 +15,7 @@ from timeoutq import telling
 from timeoutq.arguments import error_words
 from timeoutq.retry import retry_after
 from timeoutq.scrapy.registry import crawl_of
-from timeoutq.scrapy.visits import visit_of
+from timeoutq.scrapy.visits import contents, visit_of
 
 if TYPE_CHECKING:
     from scrapy.http import Response
@@ -78,7 +78,7 @@ class SpiderSide:
 
 
 class DownloaderSide:
-    """Notes what the downloader brings, as the reason of a retry. It stands next to the downloader."""
+    """Notes what the downloader is asked for and what it brings, for retries. It stands next to the downloader."""
 
     def __init__(self, *, tells_cookies: bool = False) -> None:
         """Prepare; `tells_cookies`: warn, once, of a site that sets cookies."""
@@ -89,6 +89,12 @@ class DownloaderSide:
         """Make the middleware of a crawler. Raises `InvalidInput` if the addon is not there."""
         crawl_of(crawler)
         return cls(tells_cookies=crawler.settings.getbool("COOKIES_ENABLED"))
+
+    def process_request(self, request: Request, spider: Any = None) -> None:
+        """Note what the downloader is asked for."""
+        visit = visit_of(request)
+        if visit is not None:
+            visit.sent = contents(request)
 
     def process_response(self, request: Request, response: Response, spider: Any = None) -> Response:
         """Note the status, and for how long the host asks to be left alone."""

@@ -12,7 +12,7 @@ import base64
 import binascii
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Protocol, cast
@@ -35,7 +35,7 @@ RUNTIME = {"download_latency"}
 """Keys of meta that Scrapy sets while it fetches, and that mean nothing for another request."""
 KEYS = {
     "url", "method", "headers", "body", "body64", "cookies", "meta", "cb_kwargs", "callback", "errback", "encoding",
-    "flags", "dont_filter", "priority", "closed", "turn",
+    "flags", "dont_filter", "priority", "closed", "turn", "class", "more",
 }  # fmt: skip
 """What a payload may hold."""
 
@@ -126,6 +126,7 @@ def payload_of(
         found["dont_filter"] = True
     if request.priority:
         found["priority"] = int(request.priority)
+    found |= _kind(request)
     return found, slot
 
 
@@ -174,7 +175,7 @@ _NO_NAME = ".:\u3002"
 def request_of(id: str, payload: Any, spider: Spider) -> Request:
     """Make the request of a task.
 
-    Raises `MissingMethod` if the spider lacks its callback or errback, or the project the class of an item, and
+    Raises `MissingMethod` if the spider lacks its callback or errback, or the project a class, and
     `InvalidInput` for what is no task of a request.
     """
     if payload is None:
@@ -187,9 +188,10 @@ def request_of(id: str, payload: Any, spider: Spider) -> Request:
         raise InvalidInput(f"the payload of task {id!r} is no request of Scrapy: it has {', '.join(unknown)}")
     callback = method_of(given.get("callback"), spider, id, "callback")
     errback = method_of(given.get("errback"), spider, id, "errback")
+    project = type(spider).__module__.partition(".")[0]
 
     def value(key: str) -> Any:
-        return carried.unpack(given.get(key), type(spider).__module__.partition(".")[0])
+        return carried.unpack(given.get(key), project)
 
     try:
         headers = {
@@ -197,7 +199,13 @@ def request_of(id: str, payload: Any, spider: Spider) -> Request:
             for name, values in given.get("headers", {}).items()
         }
         body = base64.b64decode(given["body64"]) if "body64" in given else given.get("body", "").encode()
-        return Request(
+        kind: type[Request] = Request
+        if "class" in given:
+            kind = carried.find_class(given["class"], project, lambda found: issubclass(found, Request))
+        found = kind.__new__(kind)
+        # not by its own `__init__`, which has made the request once
+        Request.__init__(
+            found,
             given.get("url", id),
             callback=callback,
             errback=errback,
@@ -212,6 +220,9 @@ def request_of(id: str, payload: Any, spider: Spider) -> Request:
             flags=value("flags"),
             cb_kwargs=value("cb_kwargs"),
         )
+        for name, one in cast("dict[str, Any]", value("more") or {}).items():
+            object.__setattr__(found, name, one)
+        return found
     except carried.NoSuchClass as missing:
         raise MissingMethod(
             f"the project of spider {spider.name!r} has no class {str(missing)!r} in this version, which the task "
@@ -296,6 +307,25 @@ def _headers(request: Request) -> dict[str, list[str]]:
     return {name.decode("latin-1"): [value.decode("latin-1") for value in values] for name, values in headers}
 
 
+def _kind(request: Request) -> Payload:
+    """Give the class of a request that is no plain `Request`, and the attributes that only such a request has."""
+    kind = type(request)
+    if kind is Request:
+        return {}
+    more = {name: value for name, value in _state(request).items() if name not in _PLAIN and not hasattr(Request, name)}
+    found = {"class": _carried(kind, "the request", request, carried.class_name)}
+    return found | ({"more": _carried(more, "the request", request)} if more else {})
+
+
+def _state(request: Request) -> dict[str, Any]:
+    state: Any = object.__getstate__(request)
+    own, slots = cast("tuple[Any, Any]", state) if isinstance(state, tuple) else (state, None)
+    return {**(own or {}), **(slots or {})}
+
+
+_PLAIN = _state(Request("data:,")).keys()
+
+
 def _put_body(found: Payload, body: bytes) -> None:
     try:
         found["body"] = body.decode("utf-8")
@@ -320,9 +350,9 @@ def _authority(url: str) -> str:
     return re.split("[/?#]", url.partition("//")[2], maxsplit=1)[0]
 
 
-def _carried(value: Any, where: str, request: Request) -> Any:
+def _carried(value: Any, where: str, request: Request, pack: Callable[[Any, str], Any] = carried.pack) -> Any:
     try:
-        return carried.pack(value, where)
+        return pack(value, where)
     except carried.Refused as refused:
         raise InvalidInput(
             f"{request} cannot be put into the queue: {refused.where} holds {refused} which cannot travel; pass text, "

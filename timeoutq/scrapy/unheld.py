@@ -15,6 +15,11 @@ def of_settings(settings: BaseSettings, delay: float) -> Iterator[str]:
         yield f"AUTOTHROTTLE_ENABLED is turned off, and the delay of a new queue stays at {delay:g} s"
     if settings.getint("CONCURRENT_REQUESTS_PER_IP"):
         yield "CONCURRENT_REQUESTS_PER_IP counts for each host, not for each address"
+    if settings.get("DUPEFILTER_CLASS") != "scrapy.dupefilters.RFPDupeFilter":
+        yield (
+            "DUPEFILTER_CLASS has no effect: the queue knows which requests were made. For another sameness, set "
+            "REQUEST_FINGERPRINTER_CLASS; for none, make requests with dont_filter=True"
+        )
 
 
 def of_pipelines(settings: BaseSettings) -> Iterator[str]:

@@ -43,6 +43,8 @@ class Visit:
         self.retry: Retry | None = None
         self.end: Release | BaseException | None = None
         """How the visit ends if something went wrong; the first thing counts."""
+        self.sent: list[Any] | None = None
+        """The contents of the request, when it went to the downloader."""
         self.reason = ""
         """What came last from the downloader, in words."""
         self.retry_after = 0.0
@@ -72,6 +74,16 @@ class Visit:
     def slot(self) -> str | None:
         """The `download_slot` that requests of this visit inherit without wanting it."""
         return None if self.request is None or self.keeps_slot else self.request.meta.get("download_slot")
+
+    def is_retried_by(self, request: Request) -> bool:
+        """Say whether a request for the same page is a retry."""
+        before = 0 if self.request is None else int(self.request.meta.get("retry_times", 0))
+        return self.request is not None and int(request.meta.get("retry_times", 0)) > before
+
+    def is_changed_in(self, request: Request) -> bool:
+        """Say whether a retry asks for something else than the downloader was asked for."""
+        asked = self.sent or (self.request and contents(self.request))
+        return contents(request) != asked
 
     def item_out(self) -> None:
         """Note that an item goes into the pipelines."""
@@ -133,7 +145,7 @@ class Visit:
         if self.retry is not None:
             return self.retry
         if self.again is not None:
-            return Ack(put=self.found, again_in=0.0, payload=self.again)
+            return Ack(put=self.found, again_in=self.retry_after, payload=self.again)
         return Ack(put=self.found)
 
     def _look(self) -> None:
@@ -173,3 +185,17 @@ def visit_of(request: Request | None) -> Visit | None:
     """Give the visit that a request belongs to."""
     errback = getattr(request, "errback", None)
     return errback.visit if isinstance(errback, Errback) else None
+
+
+def contents(request: Request) -> list[Any]:
+    """Give all of a request but what Scrapy itself counts and notes in it. It is not changed with the request."""
+    headers: Any = request.headers  # without types
+    noted = [{key: value for key, value in held.items() if key not in _NOTED} for held in (request.meta, headers)]
+    return [*noted, *(getattr(request, name) for name in Request.attributes if name not in _NOTED)]
+
+
+_NOTED = {
+    "meta", "headers", "dont_filter", "priority", "retry_times", "depth", "download_slot", "download_latency",
+    b"Referer",
+}  # fmt: skip
+"""Attributes, keys of `meta` and a header; `meta` and `headers` themselves are held key by key."""

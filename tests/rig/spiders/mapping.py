@@ -69,6 +69,64 @@ class RetriedInCallback(Mapped):
         yield {"other": True}
 
 
+class Bans:
+    """A downloader middleware that tries a page again as another agent."""
+
+    def __init__(self, crawler: Any) -> None:
+        self._crawler = crawler
+
+    @classmethod
+    def from_crawler(cls, crawler: Any) -> Bans:
+        return cls(crawler)
+
+    def process_response(self, request: Any, response: Any, spider: Any = None) -> Any:
+        if response.status != 403:
+            return response
+        again = get_retry_request(request, spider=self._crawler.spider, reason="banned")
+        assert again is not None
+        again.headers["User-Agent"] = "another"
+        return again
+
+
+class RetriedOtherwise(Mapped):
+    """A callback and a downloader middleware ask for retries, and change something in the request."""
+
+    name = "retried_otherwise"
+    custom_settings = {"DOWNLOADER_MIDDLEWARES": {"tests.rig.spiders.mapping.Bans": 560}}
+
+    def parse(self, response: Any, token: str = "") -> Any:
+        noted = {key: response.meta.get(key) for key in ("before", "sent", "retry_times")}
+        yield {"token": token, **noted}
+        if not token:
+            response.meta["before"] = "new"
+            again = get_retry_request(response.request, spider=self, reason="no token")
+            assert again is not None
+            again.headers["X-Token"] = again.meta["sent"] = again.cb_kwargs["token"] = "new"
+            yield again
+            yield Request(self.at("noted"), callback=self.parse_noted)
+            yield Request(self.at("handled"), callback=self.parse_handled)
+            yield Request(self.at("banned"), callback=self.parse_banned)
+
+    def parse_noted(self, response: Any) -> Any:
+        """Note something in the page's own meta alone, and ask once more."""
+        if "mark" in response.meta:
+            yield {"mark": response.meta["mark"]}
+        else:
+            response.meta["mark"] = 1
+            yield get_retry_request(response.request, spider=self, reason="noted")
+
+    def parse_handled(self, response: Any) -> Any:
+        """Ask once more, with something in meta that cannot travel, as download handlers put it there."""
+        if response.meta.get("retry_times"):
+            yield {"handled": "tab" in response.meta}
+        else:
+            response.meta["tab"] = object()
+            yield get_retry_request(response.request, spider=self, reason="handled")
+
+    def parse_banned(self, response: Any) -> Any:
+        yield {"agent": response.request.headers["User-Agent"].decode()}
+
+
 class GivesUp(Mapped):
     """Some pages cannot be had."""
 

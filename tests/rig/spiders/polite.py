@@ -58,3 +58,9 @@ class Forbidden(Polite):
 
     paths = ("/open", *(f"/private/{number}" for number in range(6)))
     custom_settings = {"ROBOTSTXT_OBEY": True}
+
+
+class Takes429(Polite):
+    """A spider that takes pages with status 429 itself, and tries none of them again."""
+
+    custom_settings = {"CONCURRENT_REQUESTS_PER_DOMAIN": 1, "HTTPERROR_ALLOWED_CODES": [429], "RETRY_ENABLED": False}
