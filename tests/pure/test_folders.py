@@ -9,8 +9,9 @@ from collections import Counter
 import pytest
 
 from tests.rig import levels
-from tests.rig.house import PAGE, ROOT
+from tests.rig.house import ROOT
 
+PAGE = ROOT / ".github" / "CONTRIBUTING.md"
 TESTS = ROOT / "tests"
 FILES = sorted(path.relative_to(TESTS).as_posix() for path in TESTS.rglob("test_*.py"))
 
