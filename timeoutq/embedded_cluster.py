@@ -1,5 +1,4 @@
-"""A private cluster of Valkey: embedded servers that know each other, for the tests, `timeoutq server --cluster` and a
-laptop.
+"""A private cluster of Valkey: embedded servers that know each other, for tests and `timeoutq server --cluster`.
 
 Each primary has an equal part of the 16,384 slots, and the replicas follow the primaries in turn. The cluster ends when
 this process ends, as an embedded server does. `binary=` runs another server, such as Redis from version 7.0 on.

@@ -1,13 +1,17 @@
 """`Queue` and `AsyncQueue`, the two faces of one queue.
 
-Programs, workers, the command and everything else call them. The files of this room:
+Programs, workers, the command and everything else call them.
 
-    face          settings, the name of a client, tokens
-    driving       carries out the steps of flows: the only caller of the links
-    queue         the methods, for code that blocks; sharded queues have them, too
-    async_queue   the same methods, for asyncio
-    of_server     the same two for what belongs to the server: they open no queue
-    twin          from a client for asyncio to one for another thread
+The modules, in reading order: each imports only from those above it.
+
+    face         What both faces hold: the settings of a client, its name, and its tokens.
+    driving      Carries out the steps of flows: for code that blocks, and for asyncio. Only the drivers call the links.
+    queue        `Queue`: the face of a queue for code that blocks, one line per method. `AsyncQueue` is its twin.
+    async_queue  `AsyncQueue`: the face of a queue for asyncio, one line per method. `Queue` is its twin.
+    of_server    Clients of a server that open no queue: for tokens, for walks through the names of queues, and for
+                 metrics.
+    twin         From a client for asyncio to one for another thread: heartbeats, a worker process and the supervisor
+                 need one.
 """
 
 from timeoutq.client.async_queue import AsyncQueue

@@ -1,14 +1,17 @@
 """The event log of a queue: which tasks each call has moved, and to where. `queue.events` is the face of this room.
 
 `client/` gives `Events` to `Queue` and `AsyncEvents` to `AsyncQueue`. The scripts write the log
-(`lua/parts/events.lua`) into a stream, which any client of Redis can read, also with consumer groups. The files of
-this room:
+(`lua/parts/events.lua`) into a stream, which any client of Redis can read, also with consumer groups.
 
-    setting  what callers say of the log when they configure a queue
-    entry    one entry of the log, and the cursors with which readers go on
-    fold     from the entries of a log to the tasks in each state
-    flows    reads the log
-    face     what users call
+The modules, in reading order: each imports only from those above it.
+
+    setting  What callers say of the event log when they configure a queue, checked, and as the scripts take it. Pure.
+    entry    One entry of the event log as users see it, and the cursors with which readers go on. Pure; `flows.py`
+             reads.
+    fold     From the entries of an event log to the tasks in each state. Pure. Users call it; `tests/rig/log_walk.py`
+             judges it.
+    flows    What `queue.events` does: reads pages of the event log, and follows it. No I/O.
+    face     `queue.events`, the face of this room, in two classes: both have the same names, signatures and docstrings.
 """
 
 from timeoutq.events.entry import Event, EventPage

@@ -4,14 +4,22 @@
     queue.schedules.pause("digest")
 
 A schedule lives in Redis. Every worker and every cleaner puts the ticks that are due, and there is no leader: one
-script compares the tick that is due, puts its task, and stores the next tick (`lua/tick.lua`). The files of this room:
+script compares the tick that is due, puts its task, and stores the next tick (`lua/tick.lua`).
 
-    cron, timing, ticks   when a schedule ticks, and which ticks are due: no I/O; these need the extra `functions`
-    definition            a schedule as it is stored, and as users see it
-    operations            the calls: one script each
-    ticking               puts the ticks that are due: cleaners do so
-    flows                 one for each method: checks the arguments, sends the calls
-    face                  what users call
+The modules, in reading order: each imports only from those above it.
+
+    cron        When a line of cron ticks, by the clock of a time zone. No I/O but for the data of the zone.
+    timing      What says when a schedule ticks, checked, and as the text that is stored in Redis. No I/O.
+    ticks       Which ticks of a schedule are due, and when to look again: decisions from values, without I/O and
+                without a clock.
+    definition  A schedule as it is stored in Redis, and as users see it. No I/O, and no clock.
+    operations  The operations on schedules: which script, which arguments, how to read the reply.
+    ticking     Puts the ticks that are due. Every cleaner does so; the scripts see to it that each tick is put once. No
+                I/O.
+    flows       What `queue.schedules` does: `ScheduleFlows` checks what the caller passed, and gives the flow that does
+                the work.
+    face        `queue.schedules`, the face of this room, in two classes: both have the same names, signatures and
+                docstrings.
 """
 
 from timeoutq.schedules.definition import ScheduleInfo, SchedulePage

@@ -1,5 +1,7 @@
-"""Runs a spider against one page, without a queue, and tells what of the page timeoutq would refuse. `timeoutq check`
-calls it, in a process of its own: Scrapy's reactor runs once."""
+"""Runs a spider against one page, without a queue, and tells what of the page timeoutq would refuse.
+
+`timeoutq check` calls it, in a process of its own: Scrapy's reactor runs once.
+"""
 
 from __future__ import annotations
 

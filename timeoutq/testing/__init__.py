@@ -10,6 +10,13 @@
 `fake_sharded_queue(shards=4)` gives a queue over several shards, for which all this holds, too. `run` runs the handler
 in a real `Worker`; `lease` makes a `Lease` to call a handler with. For fixtures, write
 `pytest_plugins = ["timeoutq.testing.fixtures"]` into a conftest.py; without this line pytest loads none.
+
+The modules, in reading order: each imports only from those above it.
+
+    fake      Queues on fakeredis, in memory, with a clock that the test advances and nothing else does.
+    running   Runs a handler on a fake queue until it is drained, advancing the clock whenever nothing else can happen.
+    fixtures  Fixtures for pytest: `pytest_plugins = ["timeoutq.testing.fixtures"]` in a conftest.py, or import them by
+              name.
 """
 
 from timeoutq.testing.fake import START as START
