@@ -190,6 +190,19 @@ class Talk:
     """Whether the user may run all commands of the scripts; this is tried before the first call that writes."""
     durable: Durable = field(default_factory=Durable)
     """How many replicas must confirm what callers are told."""
+    away_since: float = 0.0
+    """Since when the server has not answered, by the monotonic clock; 0: it has answered the last attempt."""
+
+    def pause(self, tries: int, left: float) -> Sleep:
+        """Give the pause before the next attempt of a call: the longer, the longer the server has been away."""
+        away = time.monotonic() - self.away_since if self.away_since else 0.0
+        longest = max(min(0.02 * 2 ** min(tries, 5), 0.5), min(away / 4, LONGEST_PAUSE))
+        # not a part of what is left: many attempts would crowd at the end of the deadline
+        return Sleep(min(random.uniform(0, longest), max(0.0, left)))  # noqa: S311  # jitter, not a secret
+
+
+LONGEST_PAUSE = 3.0
+"""Seconds between two attempts of one call, at most."""
 
 
 def prove(talk: Talk) -> Flow[None]:
@@ -253,6 +266,7 @@ def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[li
         given = yield Send((calls[0].command(not_after=not_after),), talk.at)
         value: Any = given if isinstance(given, BaseException) else given[0]
         if not isinstance(value, BaseException):
+            talk.away_since = 0.0
             return [calls[0].read(value)]
     if waits and not durable.proved and (replicas > 0 or durable.replicas > 0):
         try:
@@ -329,11 +343,13 @@ class _Flush:
         sent, self.open = self.open, list[int]()
         if isinstance(reply, BaseException):
             self.error, self._may_have_run = reply, True
+            self._talk.away_since = self._talk.away_since or time.monotonic()
             for i in sent:
                 self.results[i] = reply
                 if self._calls[i].replayable and not is_hopeless(reply):
                     self.open.append(i)
             return
+        self._talk.away_since = 0.0
         confirmed: object = 0
         if self._waited:
             confirmed = reply.pop()
@@ -429,7 +445,7 @@ def _settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int, given: Any, b
                 continue
         if isinstance(flush.error, Exception) and str(flush.error).startswith("LATE"):
             yield from _ask_time(talk)
-        yield Sleep(random.uniform(0, min(0.02 * 2 ** min(tries, 5), 0.5, max(0.0, left))))  # noqa: S311  # jitter, not a secret
+        yield talk.pause(tries, left)
     connected = None
     if flush.unconfirmed and flush.error is None:
         connected = yield from count_replicas(talk)
@@ -503,6 +519,7 @@ def ask(talk: Talk, commands: Sequence[Command], at: Where = None) -> Flow[list[
         if not errors:
             return list(cast("Any", reply))
         hopeless = is_hopeless(errors[0]) or not (isinstance(reply, BaseException) or is_transient(errors[0]))
-        if hopeless or time.monotonic() - began > talk.deadline * LAST_START:
+        left = talk.deadline * LAST_START - (time.monotonic() - began)
+        if hopeless or left < 0:
             raise talk.server.explain(errors[0])
-        yield a_moment()
+        yield talk.pause(3, left)

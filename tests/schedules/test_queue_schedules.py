@@ -15,7 +15,7 @@ import pytest
 from tests.core.test_clock_steps import step_back
 from timeoutq import InvalidInput, Politeness, Schedule, State, Task, flows, transfer
 from timeoutq.functions import App, scheduling
-from timeoutq.schedules import ticks
+from timeoutq.schedules import operations, ticks
 from timeoutq.schedules.cron import BadTiming, cron
 from timeoutq.testing import Clock, fake_queue, fake_sharded_queue, run
 from timeoutq.testing.fake import FakeShardedQueue
@@ -33,6 +33,23 @@ def queue(request: pytest.FixtureRequest) -> Iterator[Any]:
         for talk in [opened.talk] if request.param == "plain" else opened.shards.talks:
             found, _ = opened.run(flows.repair(talk, mend=False))
             assert not found
+
+
+def test_a_schedule_that_code_has_left_is_read_once_before_it_is_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[tuple[bytes, ...]] = []
+    named = operations.named
+
+    def reading(of: Any, *names: bytes) -> Any:
+        read.append(names)
+        return named(of, *names)
+
+    with fake_queue() as queue:
+        queue.schedules.declare(Schedule("hourly", "a", every=HOUR), Schedule("daily", "b", every=24 * HOUR))
+        queue.clock.advance(240)
+        monkeypatch.setattr(operations, "named", reading)
+        queue.run(queue.flows.schedules.leave(["hourly", "daily"]))
+        assert read == [(b"hourly", b"daily")]
+        assert [one.state for one in queue.schedules.each()] == ["undeclared", "undeclared"]
 
 
 def todos(queue: Any) -> list[str]:

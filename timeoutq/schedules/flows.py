@@ -133,7 +133,7 @@ def write(talk: Talk, name: bytes, wanted: Definition, source: Source) -> Flow[S
             return before
         definition, state, next_ms, anew = _fitted(wanted, before, now_ms, source)
         moves = before is not None and next_ms != before.next_ms
-        if moves and (yield from _settled(talk, name, before, now_ms)):
+        if moves and (yield from _settled(talk, name, before, now_ms))[1] is not before:
             continue
         if source == "set" and state == "u":
             state = "r"
@@ -216,24 +216,22 @@ def _is_due(before: Stored | None, now_ms: int) -> bool:
     return before is not None and before.state == "running" and 0 < before.next_ms <= now_ms
 
 
-def _settled(talk: Talk, name: bytes, before: Stored | None, now_ms: int) -> Flow[bool]:
+def _settled(talk: Talk, name: bytes, before: Stored | None, now_ms: int) -> Flow[tuple[int, Stored | None]]:
     # what is due of a schedule that is to change is put by the definition that it still has, or counted as missed;
-    # says whether the schedule has gone on, and is to be read again. One that cannot be read stays as it is
+    # gives the time and the schedule, which is `before` itself if nothing was due. One that cannot be read stays
     from timeoutq.schedules import ticking
 
-    settled = False
     while before is not None and _is_due(before, now_ms):
         try:
             call = ticking.tick(talk, before, now_ms)
         except InvalidInput:
-            return settled
+            break
         try:
             yield from answer(talk, call)
         except InvalidInput:
             yield from answer(talk, ticking.tick(talk, before, now_ms, puts=False))
-        settled = True
         now_ms, before = yield from read(talk, name)
-    return settled
+    return now_ms, before
 
 
 def _left_out(before: Stored | None, now_ms: int) -> int:
@@ -262,7 +260,7 @@ def change(talk: Talk, name: bytes, to: str, when: Timing | None = None) -> Flow
             wanted, anew = _moved(before, when)
             definition, state, next_ms, _ = _fitted(wanted, before, now_ms, "set", anew=anew)
             moves = next_ms != before.next_ms
-            if moves and (yield from _settled(talk, name, before, now_ms)):
+            if moves and (yield from _settled(talk, name, before, now_ms))[1] is not before:
                 continue
             call = operations.write(
                 talk.operations, talk.nonce(), name, before, state, next_ms, definition, wanted.digest(),
@@ -271,7 +269,7 @@ def change(talk: Talk, name: bytes, to: str, when: Timing | None = None) -> Flow
         elif to == "pause":
             if before.state == "ended":
                 raise InvalidInput(f"schedule {shown(text(name))} has ended: there is nothing to pause")
-            if (yield from _settled(talk, name, before, now_ms)):
+            if (yield from _settled(talk, name, before, now_ms))[1] is not before:
                 continue
             call = operations.write(
                 talk.operations, talk.nonce(), name, before, "p", before.next_ms, unread=_is_due(before, now_ms)
@@ -353,8 +351,7 @@ def leave(talk: Talk, names: Sequence[bytes]) -> Flow[None]:
         rows = yield from answer(talk, operations.named(talk.operations, *names[at : at + BATCH]), UNCONFIRMED)
         for one in rows.found:
             if one.source == "code" and one.state == "running" and rows.now_ms - one.renewed_ms >= DECLARED_MS:
-                yield from _settled(talk, one.name, one, rows.now_ms)
-                now_ms, found = yield from read(talk, one.name)
+                now_ms, found = yield from _settled(talk, one.name, one, rows.now_ms)
                 if found is not None and found.rev == one.rev and found.state == "running":
                     # if somebody else changes it meanwhile, it is looked at again a minute later
                     unread = _is_due(found, now_ms)
