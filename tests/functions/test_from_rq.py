@@ -425,6 +425,24 @@ def test_on_success_and_on_failure(app: App) -> None:
     assert sorted(told) == ["half raised odd", "half returned 2"]
 
 
+def test_on_failure_once_after_the_last_attempt(app: App) -> None:
+    ran: list[int] = []
+
+    @app.task(retry=[0, 0])
+    def half(ctx: Context[None]) -> int:
+        ran.append(ctx.attempt)
+        raise ValueError("odd")
+
+    @app.task
+    def ended(ctx: Context[None]) -> list[str]:
+        assert ctx.batch is not None
+        return [failed.message for failed in ctx.batch.failures()]
+
+    batch = app.batch([half.call()], then=ended.call())
+    work(app)
+    assert (batch.then.wait(10), ran) == (["odd"], [1, 2, 3])
+
+
 def test_get_current_job(app: App) -> None:
     @app.task
     async def whoami(ctx: Context[None], word: str) -> list[str]:
