@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +23,7 @@ from tests.rig.command import Say, say, server
 from tests.rig.processes import Processes, processes
 from tests.rig.waiting import wait_until
 from timeoutq import Answer, Queue, State
-from timeoutq.functions import App, CallCancelled, CallFailed, CallGone, Context
+from timeoutq.functions import App, CallCancelled, CallFailed, CallGone, Context, Limit
 
 __all__ = ["say", "server"]
 
@@ -74,6 +75,17 @@ def test_job_id(app: App, queue: Queue) -> None:
     assert welcome.options(id="welcome:42").delay(42).answer == Answer.ADDED  # it has ended: so it may run again
 
 
+def test_unique_and_the_result_that_is_not_added(app: App) -> None:
+    @app.task
+    async def note(word: str) -> str:
+        return word
+
+    first, second = (note.options(id="same").delay(word) for word in ("one", "two"))
+    assert (first.added, second.added) == (True, False)
+    assert work(app).acked == 1
+    assert second.wait(10) == "one"
+
+
 def test_enqueue_at_and_enqueue_in(app: App, queue: Queue) -> None:
     began: list[float] = []
 
@@ -109,6 +121,22 @@ def test_retry_max_and_intervals(app: App, waits: list[float], runs: int) -> Non
     assert [attempt for attempt, _ in ran] == list(range(1, runs + 1))
     pauses = [later - before for (_, before), (_, later) in pairwise(ran)]
     assert all(pause >= wait - 0.01 for pause, wait in zip(pauses, waits, strict=True))
+
+
+def test_get_status(app: App, queue: Queue) -> None:
+    goes_on = threading.Event()
+
+    @app.task
+    def slow() -> bool:
+        return goes_on.wait(20)
+
+    result = slow.delay()
+    assert [result.info().state, app.result("never-put").info().state] == ["todos", None]
+    with at_work(app):
+        wait_until(lambda: result.info().state == "in_progress")
+        goes_on.set()
+        assert result.wait(20)
+    assert result.info().state == "done"
 
 
 def test_job_attributes(app: App, queue: Queue) -> None:
@@ -326,6 +354,52 @@ def test_depends_on(app: App, queue: Queue) -> None:
         assert (after_one.wait(20), after_all.then.wait(20)) == (100, 65)
 
 
+def test_group(app: App) -> None:
+    @app.task
+    async def square(n: int) -> int:
+        return n * n
+
+    group = app.batch([square.call(n) for n in range(3)])
+    work(app)
+    assert [result.wait(10) for result in group.calls] == [0, 1, 4]
+
+
+def test_rate_limit(app: App) -> None:
+    at_once, most = [0], [0]
+
+    @app.task(limit=Limit(concurrency=2))
+    async def fetch() -> None:
+        at_once[0] += 1
+        most[0] = max(most[0], at_once[0])
+        await asyncio.sleep(0.05)
+        at_once[0] -= 1
+
+    app.put(fetch.call() for _ in range(8))
+    assert work(app).acked == 8
+    assert most == [2]
+
+
+def test_the_context_of_an_app_that_the_program_of_the_worker_pushes(app: App) -> None:
+    current: ContextVar[str] = ContextVar("current")
+
+    @app.middleware
+    async def inside(ctx: Context[Any], call_next: Any) -> Any:
+        current.set("the app")
+        return await call_next()
+
+    @app.task
+    def plain() -> str:
+        return current.get()
+
+    @app.task
+    async def coroutine() -> str:
+        return current.get()
+
+    results = plain.delay(), coroutine.delay()
+    work(app)
+    assert [result.wait(10) for result in results] == ["the app", "the app"]
+
+
 def test_on_success_and_on_failure(app: App) -> None:
     told: list[str] = []
 
@@ -349,6 +423,24 @@ def test_on_success_and_on_failure(app: App) -> None:
     work(app)
     assert (good.wait(10), failure(bad).message) == (2, "odd")
     assert sorted(told) == ["half raised odd", "half returned 2"]
+
+
+def test_on_failure_once_after_the_last_attempt(app: App) -> None:
+    ran: list[int] = []
+
+    @app.task(retry=[0, 0])
+    def half(ctx: Context[None]) -> int:
+        ran.append(ctx.attempt)
+        raise ValueError("odd")
+
+    @app.task
+    def ended(ctx: Context[None]) -> list[str]:
+        assert ctx.batch is not None
+        return [failed.message for failed in ctx.batch.failures()]
+
+    batch = app.batch([half.call()], then=ended.call())
+    work(app)
+    assert (batch.then.wait(10), ran) == (["odd"], [1, 2, 3])
 
 
 def test_get_current_job(app: App) -> None:

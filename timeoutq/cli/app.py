@@ -290,7 +290,8 @@ def _run() -> int:
         _discard(sys.stdout)
         code = DONE
     except OSError as error:
-        _discard(sys.stdout)
+        if error.filename is None:  # it may be the output that cannot be written: then the flush would fail, too
+            _discard(sys.stdout)
         _complain(f"{error.filename}: {error.strerror}" if error.filename else f"{error.strerror or error}")
         code = USAGE
     except Exception as error:

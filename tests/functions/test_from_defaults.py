@@ -1,0 +1,102 @@
+"""The defaults that differ from those of other libraries, as the help page `from-functions` names them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.functions.running import at_work
+from tests.rig.calling import failure
+from tests.rig.command import Say, say, server
+from tests.rig.processes import Processes, processes
+from timeoutq import Queue
+from timeoutq.cli.pages import pages
+from timeoutq.functions import App
+from timeoutq.functions.options import KEEP_RESULT
+
+__all__ = ["say", "server"]
+
+
+@pytest.fixture
+def app(queue: Queue, url: str) -> Iterator[App]:
+    made = App(queue.name, url=url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def run(url: str, tmp_path: Path) -> Iterator[Processes]:
+    with processes(url, tmp_path) as started:
+        yield started
+
+
+def test_the_defaults_that_the_page_names(app: App, queue: Queue) -> None:
+    rows = [line.split(" | ")[:2] for line in pages()["from-functions"].splitlines() if line.count(" | ") == 5]
+    named = {what.removeprefix("| "): value for what, value in rows}
+    worker = app.worker()
+    assert named["calls at once in a worker"] == f"{worker.concurrency}, in one process"
+    assert named["SIGTERM"] == f"waits up to {worker.drain_deadline:.0f} s, then gives the call back"
+    assert (named["a result is kept"], KEEP_RESULT) == ("an hour; an error a week", 3600)
+
+    @app.task
+    async def broken() -> None:
+        raise OSError("no")
+
+    @app.task(cron="0 9 * * *")
+    async def nine() -> None: ...
+
+    with app.test() as t:
+        broken.delay()
+        ran = t.run()
+        tick = app.schedules.list()[queue.name][0].next
+    assert (named["attempts"], sum(ran.runs.values())) == ("5, after 1, 2, 4 and 8 s", 5)
+    assert 15 <= ran.seconds <= 20
+    assert (named["time zone of cron"], datetime.fromtimestamp(tick or 0, UTC).hour) == ("UTC", 9)
+
+
+def test_a_call_that_kills_its_process_runs_five_times_or_as_often_as_you_say(
+    queue: Queue, url: str, run: Processes, tmp_path: Path, say: Say
+) -> None:
+    (tmp_path / "deadly.py").write_text(
+        "import os, signal\nfrom timeoutq.functions import App\n"
+        f"app = App({queue.name!r})\n@app.task(retry=[])\n"
+        "def die() -> None:\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    shop = App(queue.name, url=url)
+
+    @shop.task(keep_result=60)
+    def die() -> None: ...
+
+    for most in ("5", "1"):
+        assert say("configure", queue.name, "--max-crashes", most).code == 0
+        result = die.delay()
+        worker = run.start(
+            "worker", "--app", "deadly:app", "--burst", PYTHONPATH=os.pathsep.join([str(tmp_path), *sys.path])
+        )
+        assert worker.wait(60) == 0, run.log(worker)
+        assert f"(crash {most} of {most};" in failure(result).message
+    shop.close()
+
+
+def test_a_result_is_awaited_in_an_async_def_and_wait_is_refused(app: App) -> None:
+    @app.task(name="inner")
+    async def inner() -> int:
+        return 1
+
+    @app.task(retry=[])
+    async def waits() -> int:
+        return inner.delay().wait(10)
+
+    @app.task(retry=[])
+    async def awaits() -> int:
+        return await inner.delay()
+
+    blocked, right = waits.delay(), awaits.delay()
+    with at_work(app):
+        assert "in an async def, write `await result`" in failure(blocked, 20).message
+        assert right.wait(20) == 1
