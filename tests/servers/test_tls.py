@@ -113,6 +113,17 @@ def test_a_client_certificate_is_named_in_the_url(kind: Any, strict: int, certif
 
 
 @pytest.mark.parametrize("kind", FACES)
+def test_a_client_certificate_and_its_key_may_be_in_one_file(
+    kind: Any, strict: int, certificates: Certificates, tmp_path: Path
+) -> None:
+    both = tmp_path / "client.pem"
+    both.write_bytes(b"".join(path.read_bytes() for path in certificates.issue("client", "client.example")))
+    with kind("q", f"rediss://127.0.0.1:{strict}/0?ssl_ca_certs={certificates.ca}&ssl_certfile={both}") as queue:
+        assert queue.put("a").added == 1
+        queue.purge()
+
+
+@pytest.mark.parametrize("kind", FACES)
 def test_a_client_certificate_is_named_in_the_environment(
     kind: Any, strict: int, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
