@@ -70,7 +70,7 @@ class Crawl:
         self._strays = Strays(self.put, self._refuse, self._tell_wait, self._go_on)
         self._worker: Worker | None = None
         self._working: asyncio.Task[None] | None = None
-        self._watching: asyncio.Future[Any] | None = None
+        self._watching: list[asyncio.Task[None]] = []
         self._staying = Staying(always=plan.stay)
         self._told: dict[str, int] = {}
         self._enqueued = 0
@@ -121,7 +121,7 @@ class Crawl:
         atexit.register(self._give_back)
         self._work()
         idle = self._staying.watch(self.queue.drained, self._is_busy, self.engine.poke)
-        self._watching = asyncio.gather(self._watch(), idle)
+        self._watching = [asyncio.create_task(self._watch()), asyncio.create_task(idle)]
 
     def refuse_to_open(self, error: TimeoutqError) -> None:
         """Tell in one line why the queue cannot be opened, and let the engine close the spider when it has begun."""
@@ -132,6 +132,7 @@ class Crawl:
         self._crawler.signals.connect(self._close_refused, signals.spider_idle)
 
     def _close_refused(self) -> None:
+        self.engine.close(ERROR)  # another handler of spider_idle may raise DontCloseSpider, which outdoes CloseSpider
         raise CloseSpider(ERROR)
 
     async def close(self) -> None:
@@ -139,8 +140,8 @@ class Crawl:
         if self._is_closed:
             return
         self._is_closed = True
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in self._watching:
+            task.cancel()
         if self._worker is not None and self._working is not None:
             if not self._working.done() and not self._worker.running:
                 self._stop_waiting()  # it only has to send its last acks, and gives nothing back
