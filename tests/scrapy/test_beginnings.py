@@ -8,7 +8,7 @@ import pytest
 
 from tests.rig.spiders.site import Answer, Seen, Site, html
 from tests.rig.spiders.starting import Spiders, order, run
-from timeoutq import Queue
+from timeoutq import Politeness, Queue, Task
 
 pytest.importorskip("scrapy")
 pytestmark = [pytest.mark.timeout(200), pytest.mark.parametrize("server", ["valkey"], indirect=True)]
@@ -75,3 +75,24 @@ def test_a_spider_that_scrapy_does_not_begin_any_more_is_an_error_and_its_start_
         assert "timeoutq cannot begin: spider 'former' begins by start_requests(), which Scrapy 2." in log
         assert "give it an `async def start(self)`" in log
         assert len(run(fresh.given[0], mended)[0]["items"]) == 1
+
+
+def test_a_spider_that_is_refused_ends_though_a_handler_of_spider_idle_keeps_it_open(fresh: Queue) -> None:
+    with (
+        Site(pages) as site,
+        Spiders(fresh.given[0], [order("beginning:Kept", site.url, TIMEOUTQ_QUEUE=fresh.name)]) as process,
+    ):
+        (result,) = process.results()
+    if result["scrapy"] >= [2, 16]:
+        assert (result["items"], result["reason"]) == ([], "timeoutq_error")
+
+
+def test_urls_put_before_the_first_spider_runs_are_crawled_once_each(fresh: Queue) -> None:
+    with Queue(fresh.name, fresh.given[0], politeness=Politeness(per_host=8)) as queue, Site(pages) as site:
+        queue.put(f"{site.url}/a", f"{site.url}/b")
+        queue.put(f"{site.url}/b", Task(f"{site.url}/c", {"callback": "parse_item", "meta": {"job": 7}}))
+        with Spiders(fresh.given[0], [order("beginning:Empty", site.url, TIMEOUTQ_QUEUE=fresh.name)]) as process:
+            (result,) = process.results()
+            log = process.log()
+    assert sorted(item["path"] for item in result["items"]) == ["/a", "/b", "/c of job 7"]
+    assert "never retrieved" not in log

@@ -13,7 +13,7 @@ import pytest
 import timeoutq
 from tests.rig.spiders.site import Site, html
 
-pytest.importorskip("scrapy")
+Spider = pytest.importorskip("scrapy").Spider
 
 SPIDER = """
 from datetime import date
@@ -85,3 +85,13 @@ def test_check_names_the_spiders_that_are_there(project: Path) -> None:
     assert (code, "no spider 'shpo'; it has shop" in err) == (2, True)
     code, _, err = check(project / "none", "shop", "http://127.0.0.1:1/")
     assert (code, "no project of Scrapy" in err) == (2, True)
+
+
+@pytest.mark.skipif(hasattr(Spider, "start_requests"), reason="this Scrapy calls start_requests")
+def test_check_names_a_spider_that_scrapy_does_not_begin_any_more(project: Path) -> None:
+    former = "\nclass Former(Shop):\n    name, kind = 'former', 'x'\n    def start_requests(self):\n        return []\n"
+    (project / "shop.py").write_text(SPIDER + former)
+    with Site(lambda seen: html()) as site:
+        code, out, err = check(project, "former", f"{site.url}/good", "--callback", "parse_good")
+    assert code == 1, (out, err)
+    assert "spider 'former' begins by start_requests(), which Scrapy 2." in out

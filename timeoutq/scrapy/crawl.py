@@ -108,8 +108,7 @@ class Crawl:
         )
         self.queue, seeded = await opened(self.plan, self.spider)
         self._twin = twin(self.queue)
-        former = "" if seeded else former_start(self.spider)
-        self._tell_unheld(former)
+        self._tell_unheld("" if seeded else former_start(self.spider))
         if self.plan.items is not None:
             self._store = Store(self.plan.items, f"{self.queue.name}-{self.queue.worker}")
         if not seeded:
@@ -133,6 +132,7 @@ class Crawl:
         self._crawler.signals.connect(self._close_refused, signals.spider_idle)
 
     def _close_refused(self) -> None:
+        self.engine.close(ERROR)  # another handler of spider_idle may raise DontCloseSpider, which outdoes CloseSpider
         raise CloseSpider(ERROR)
 
     async def close(self) -> None:

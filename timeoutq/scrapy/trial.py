@@ -20,6 +20,7 @@ from timeoutq.errors import InvalidInput
 from timeoutq.scrapy import plan, tasks
 from timeoutq.scrapy.addon import ABOVE_ALL, NEXT_TO_ENGINE, Addon
 from timeoutq.scrapy.engine import REACTOR
+from timeoutq.scrapy.seeds import former_start
 
 PAGE, FOUND = "TIMEOUTQ_TRIAL_PAGE", "TIMEOUTQ_TRIAL_FOUND"
 """The settings by which the middleware below is told the page, and where to note what it finds."""
@@ -50,6 +51,10 @@ class Look:
         return cls(crawler)
 
     def _request(self) -> Request:
+        try:
+            former_start(self._spider)
+        except InvalidInput as refused:
+            self._found.refused.append(str(refused))
         url, callback = self._crawler.settings[PAGE]
         return Request(url, callback=tasks.method_of(callback, self._spider, url, "callback"), dont_filter=True)
 

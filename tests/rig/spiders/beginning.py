@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import scrapy
-from scrapy import Request
+from scrapy import Request, signals
+from scrapy.exceptions import DontCloseSpider
 
 
 class Begins(scrapy.Spider):
@@ -79,9 +80,31 @@ class Former(Begins):
         yield Request(f"{self.site}/city")
 
 
+class Kept(Former):
+    """The same spider, which a handler of `spider_idle` keeps open for ever, as those of scrapy-redis are."""
+
+    @classmethod
+    def from_crawler(cls, crawler: Any, *args: Any, **kwargs: Any) -> Any:
+        made = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(made.stay, signals.spider_idle)
+        return made
+
+    def stay(self) -> None:
+        raise DontCloseSpider
+
+
 class Mended(Former):
     """The same spider with a `start`."""
 
     async def start(self) -> AsyncIterator[Any]:
         for request in self.start_requests():
             yield request
+
+
+class Empty(Begins):
+    """A spider without start requests, as those of scrapy-redis are: others put its URLs."""
+
+    name = "empty"
+
+    def parse_item(self, response: Any) -> Any:
+        yield {"path": f"{response.url.removeprefix(self.site)} of job {response.meta['job']}", "text": response.text}
