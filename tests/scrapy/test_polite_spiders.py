@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.rig.spiders import shop
 from tests.rig.spiders.site import Answer, Seen, Site, html
 from tests.rig.spiders.starting import Spiders, order, run
 from timeoutq import Politeness, Queue
@@ -66,6 +67,29 @@ def test_what_pipelines_and_callbacks_fetch_besides_the_pages_is_spaced_too(fres
     assert sorted(paths) == ["/", "/asked0", "/asked1", "/file0", "/file1", "/file2", "/last"]
     assert site.visits[-1].at - site.visits[0].at > DELAY * 5  # of 6 pauses; the first visit may have been written late
     assert log.count("each process spaces it by itself") == 1
+
+
+def test_what_is_fetched_besides_a_page_waits_from_the_moment_at_which_its_page_has_come(
+    fresh: Queue, tmp_path: Path
+) -> None:
+    settings = {"DOWNLOAD_DELAY": DELAY, "RANDOMIZE_DOWNLOAD_DELAY": False, "FILES_STORE": str(tmp_path)}
+    with Site(pages, delay=0.5) as site:
+        run(fresh.given[0], [order("polite:Media", site.url, TIMEOUTQ_QUEUE=fresh.name, **settings)])
+    page, beside = site.visits[:2]
+    assert page.path == "/"
+    assert beside.at - page.at >= 0.5 + DELAY
+
+
+def test_three_processes_that_are_killed_visit_a_shop_no_sooner_than_one_would(queue: Queue, tmp_path: Path) -> None:
+    settings = {"DOWNLOAD_DELAY": 0.5, "RANDOMIZE_DOWNLOAD_DELAY": False}
+    run = shop.on_timeoutq("killed", queue.given[0] or "", tmp_path, settings, processes=3, kills=8)
+    assert len(run.books) == shop.LISTS * shop.BOOKS
+    assert run.ran.kills
+    for gap, first, second in run.gaps():
+        is_picture = shop.kind(second) == "picture"
+        assert not is_picture or first.headers["User-Agent"] == second.headers["User-Agent"]
+        # a picture waits from the moment at which its process asked for the stock, and the site may note that late
+        assert gap > (0.25 if is_picture else 0.498), (gap, first.path, second.path)
 
 
 def test_a_delay_of_the_spider_itself_is_that_of_the_queue(fresh: Queue) -> None:

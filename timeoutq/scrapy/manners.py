@@ -1,11 +1,12 @@
 """Requests that are no tasks, and robots.txt: what Scrapy itself decides about visits, and what timeoutq adds to that.
 
 Media pipelines, callbacks that ask the engine (`download_async`), and robots.txt fetch pages that no queue knows of.
-Scrapy's own delay spaces these, in each process.
+Scrapy's own delay spaces these, in each process; after a page, the delay begins when the page has come.
 """
 
 from __future__ import annotations
 
+from time import monotonic, time
 from typing import Any, Self
 
 from scrapy import Request, signals, version_info
@@ -33,6 +34,7 @@ class Manners:
         """Make the middleware of a crawler. Raises `InvalidInput` if the addon is not there."""
         made = cls(crawler)
         crawler.signals.connect(made.reach, signals.request_reached_downloader)
+        crawler.signals.connect(made.come, signals.response_downloaded)
         return made
 
     def reach(self, request: Request) -> None:
@@ -51,6 +53,13 @@ class Manners:
         elif slot is not None and not slot.queue:
             slot.close()  # ends its pause; the slot stays open
             slot.lastseen = 0.0
+
+    def come(self, request: Request) -> None:
+        """Let the delay after a page begin when the page has come: the first one leaves long after Scrapy noted it."""
+        slot = self._engine.slots.get(request.meta.get("download_slot", ""))
+        if slot is not None and visit_of(request) is not None:
+            # by the clock of Scrapy, which is another one in each version
+            slot.lastseen = min(time(), monotonic(), key=lambda now: abs(now - slot.lastseen))
 
     async def process_request(self, request: Request, spider: Any = None) -> None:
         """Ask robots.txt once more. Raises `IgnoreRequest` if it forbids the request.

@@ -26,6 +26,13 @@ class Polite(scrapy.Spider):
         for link in response.css("a::attr(href)").getall():
             yield response.follow(link)
 
+    async def ask(self, url: str) -> Any:
+        """Fetch a page by the engine itself, within a callback."""
+        engine: Any = self.crawler.engine
+        if hasattr(engine, "download_async"):
+            return await engine.download_async(Request(url))
+        return await maybe_deferred_to_future(engine.download(Request(url)))
+
 
 class Delayed(Polite):
     """A spider with a delay of its own, as many of before the settings of spiders have."""
@@ -40,17 +47,26 @@ class Media(Polite):
 
     async def parse(self, response: Any) -> AsyncIterator[Any]:
         yield {"file_urls": [response.urljoin(f"/file{number}") for number in range(3)]}
-        engine: Any = self.crawler.engine
         for number in range(2):
-            request = Request(response.urljoin(f"/asked{number}"))
-            if hasattr(engine, "download_async"):
-                await engine.download_async(request)
-            else:
-                await maybe_deferred_to_future(engine.download(request))
+            await self.ask(response.urljoin(f"/asked{number}"))
         yield Request(response.urljoin("/last"), callback=self.parse_last)
 
     def parse_last(self, response: Any) -> None:
         """Find nothing."""
+
+
+class Shop(Polite):
+    """Lists lead to lists and to books; each book has a picture, and its stock is asked for within the callback."""
+
+    custom_settings = {"ITEM_PIPELINES": {"scrapy.pipelines.files.FilesPipeline": 1, "tests.rig.spiders.docs.Store": 2}}
+
+    def parse(self, response: Any) -> Any:
+        for link in response.css("a::attr(href)").getall():
+            yield response.follow(link, self.parse_book if "book" in link else self.parse)
+
+    async def parse_book(self, response: Any) -> AsyncIterator[Any]:
+        await self.ask(response.url.replace("/book", "/stock"))
+        yield {"page": response.url, "file_urls": [response.url.replace("/book", "/picture")]}
 
 
 class Forbidden(Polite):

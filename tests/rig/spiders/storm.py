@@ -27,6 +27,7 @@ from typing import Any
 import redis
 
 from tests.rig.spiders.site import Answer, Seen, Site
+from tests.rig.spiders.starting import order
 from timeoutq import Politeness, Queue
 from timeoutq.embedded import EmbeddedServer
 
@@ -58,6 +59,8 @@ class Ran:
     met: int = 0
     """How many kills met leases."""
     seconds: float = 0.0
+    killed: set[str] = field(default_factory=set[str])
+    """The user agents of the processes that were killed."""
     codes: list[int] = field(default_factory=list[int])
 
     @property
@@ -85,8 +88,12 @@ def served(folder: Path, seen: Seen) -> Answer:
 class Storm:
     """Processes of one spider on one site."""
 
-    def __init__(self, site: Site, folder: Path, delay: float, latest: float, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self, site: Site, folder: Path, delay: float, latest: float, settings: Mapping[str, Any],
+        spider: str = "docs:Docs", start: str = "/index.html",
+    ) -> None:  # fmt: skip
         """Prepare; each page takes `delay` seconds until enough kills have met leases, and then much less."""
+        self._order = partial(order, spider, f"{site.url}{start}")
         self._site = site
         self._delay = delay
         self._latest = latest
@@ -104,9 +111,6 @@ class Storm:
         """Start a process."""
         self._started += 1
         name = f"storm-{self._started}"
-        arguments = {"site": f"{self._site.url}/index.html"}
-        settings = {**self._settings, "USER_AGENT": name}
-        order = [{"spider": "tests.rig.spiders.docs:Docs", "arguments": arguments, "settings": settings}]
         log = (self._folder / f"log-{self._started}").open("wb")
         process = subprocess.Popen(
             [os.environ.get("TIMEOUTQ_SCRAPY_PYTHON", sys.executable), "-m", "tests.rig.spiders.run"],
@@ -114,7 +118,7 @@ class Storm:
         )  # fmt: skip
         log.close()
         assert process.stdin is not None
-        process.stdin.write(json.dumps(order).encode())
+        process.stdin.write(json.dumps([self._order(**self._settings, USER_AGENT=name)]).encode())
         process.stdin.close()
         self._processes[name] = process
 
@@ -163,6 +167,7 @@ class Storm:
         victim.send_signal(signal.SIGKILL)
         victim.wait()
         ran.kills += 1
+        ran.killed.add(name)
         ran.met += bool(holders is not None and holders().get(victim.pid))
         self.start()
         return True
