@@ -148,8 +148,7 @@ class Course:
             raise DemoError("no page to begin with: the sitemap names none that belongs to the crawl")
         for _ in range(work.workers):
             work.start_worker()
-        for _ in range(2):
-            work.start_cleaner()
+        work.start_cleaner()  # each worker has one, too; this one lives on when workers are killed
         outage = self._outage if self._options.kills_primary else None
         kill = killer(work, self._options.most_kills, self._options.kill, every, outage)
         seconds = watch(work, kill, self._console, self._options.as_json)

@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-PAGES = 320
+PAGES = 220
 
 
 @dataclass(frozen=True)
