@@ -7,7 +7,6 @@ and for how long.
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
@@ -30,12 +29,7 @@ from timeoutq.patience import AsyncPatientParser, PatientParser
 from timeoutq.troubles import explain
 
 
-def _unnamed() -> dict[str, Any]:
-    known = inspect.signature(redis.connection.AbstractConnection.__init__).parameters
-    return {"driver_info": None} if "driver_info" in known else {"lib_name": None, "lib_version": None}
-
-
-_UNNAMED = _unnamed()
+_UNNAMED: Mapping[str, Any] = {"driver_info": None}
 """A connection does not tell the server its library: this costs two round trips, and hides why access is refused."""
 
 
@@ -155,7 +149,7 @@ class Server:
             name: value
             for name, value in self._kwargs.items()
             if name in ("host", "port", "path", "db", "username", "password", "credential_provider", "client_name")
-            or (name.startswith("ssl_") and (value or "ocsp" not in name))
+            or (name.startswith("ssl_") and (value or ("ocsp" not in name and name != "ssl_password")))
         }
 
     def _fake(self, asynchronous: bool, retry: Any) -> Any:
