@@ -28,7 +28,6 @@ from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.patience import AsyncPatientParser, PatientParser
 from timeoutq.troubles import explain
 
-
 _UNNAMED: Mapping[str, Any] = {"driver_info": None}
 """A connection does not tell the server its library: this costs two round trips, and hides why access is refused."""
 
