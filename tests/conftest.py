@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import importlib.metadata
 import logging
@@ -46,6 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Begin to look for the canary, and keep temporary files together."""
     canary.watch()
+    asyncio.set_event_loop(None)  # otherwise pytest-asyncio asks for one, and leaves it open: a random test is blamed
     traces.hear_ctrl_c()
     traces.keep_compiled()
     if not hasattr(config, "workerinput"):  # those that run in parallel use the folder of the one that started them
