@@ -34,6 +34,14 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
+@pytest.fixture
+def url(url: str) -> str:
+    """Where the server is: it is empty, and no connection of an earlier test is left, because connections are counted."""
+    with redis.Redis.from_url(url) as raw:
+        raw.client_kill_filter(_type="normal", skipme=True)
+    return url
+
+
 @pytest.fixture(params=["sync", "async"])
 def send(request: pytest.FixtureRequest, url: str) -> Iterator[Send]:
     """Sends commands through either link, which waits 0.3 s for a reply."""
