@@ -36,7 +36,7 @@ async def turns() -> None:
 
 @pytest.fixture
 def url(url: str) -> str:
-    """Where the server is: it is empty, and no connection of an earlier test is left, because connections are counted."""
+    """Where the server is; it is empty, and no connection of an earlier test is left: connections are counted."""
     with redis.Redis.from_url(url) as raw:
         raw.client_kill_filter(_type="normal", skipme=True)
     return url
