@@ -13,6 +13,7 @@ from timeoutq import AsyncQueue, Queue, Worker
 from timeoutq.functions import App, CallCancelled, CallFailed, Calls, threads
 from timeoutq.functions.answering import Pending
 from timeoutq.ledger import SharedLedger
+from timeoutq.watch.doctor import examine
 
 
 @pytest.mark.parametrize("how", ["cancelled", "over its max_runtime"])
@@ -123,6 +124,8 @@ async def test_a_worker_whose_app_has_no_functions_says_so_and_names_each_functi
     worker = Worker(jobs, Calls(bare), signals=False)
     running = asyncio.create_task(worker.run())
     await asyncio.to_thread(wait_until, lambda: queue.stats().scheduled == 3)
+    (found,) = [finding for finding in await asyncio.to_thread(examine, queue) if finding.check == "functions"]
+    assert "no worker that is alive has their function: send (as of call send:" in found.found
     worker.stop()
     await running
     await jobs.close()
