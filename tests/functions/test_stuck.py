@@ -150,3 +150,30 @@ def test_the_error_of_a_result_that_cannot_be_kept_has_no_frames_of_the_package(
         with pytest.raises(CallFailed, match="Expected `int`, got `str`") as failed:
             call.wait()
     assert failed.value.traceback is None
+
+
+@pytest.mark.parametrize("middleware", [False, True])
+def test_the_traceback_of_a_function_that_raises_has_no_frames_of_the_package(middleware: bool) -> None:
+    app = App("shop")
+
+    @app.task(retry=[])
+    def plain() -> int:
+        raise ValueError("no")
+
+    @app.task(retry=[])
+    async def slow() -> int:
+        raise ValueError("no")
+
+    async def around(ctx: Any, call_next: Any) -> Any:
+        return await call_next()
+
+    if middleware:
+        app.middleware(around)
+    with app.test() as t:
+        calls = [plain.delay(), slow.delay()]
+        t.run()
+        for call, name in zip(calls, ("plain", "slow"), strict=True):
+            with pytest.raises(CallFailed) as failed:
+                call.wait()
+            frames = [line.rpartition(".")[2] for line in (failed.value.traceback or "").splitlines() if "File" in line]
+            assert frames == (["around", name] if middleware else [name])
