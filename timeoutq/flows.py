@@ -536,16 +536,21 @@ def retry_all(talk: Talk) -> Flow[int]:
 
 def retry_uncancelled(talk: Talk) -> Flow[int]:
     """Make all failed tasks ready again but those that somebody has cancelled; give their number."""
-    moved, cursor, key = 0, b"0", talk.operations.key
+    moved, cursor, key = 0, b"0", talk.operations.key("failed")
     while True:
-        ((cursor, ids),) = yield from ask(talk, [("SSCAN", key("failed"), cursor, "COUNT", BATCH)])
-        if ids:
-            (errors,) = yield from ask(talk, [("HMGET", key("errors"), *ids)])
-            wanted = [id for id, error in zip(ids, errors, strict=True) if not replies.is_cancelled(error)]
-            if wanted:
-                moved += (yield from answers(talk, talk.operations.retry_failed((wanted,), talk.nonce))).ok
+        ((cursor, ids),) = yield from ask(talk, [("SSCAN", key, cursor, "COUNT", BATCH)])
+        if wanted := (yield from uncancelled(talk, ids)):
+            moved += (yield from answers(talk, talk.operations.retry_failed((wanted,), talk.nonce))).ok
         if int(cursor) == 0:
             return moved
+
+
+def uncancelled(talk: Talk, ids: list[bytes]) -> Flow[list[bytes]]:
+    """Give the ids of these failed tasks but those that somebody has cancelled."""
+    if not ids:
+        return []
+    (errors,) = yield from ask(talk, [("HMGET", talk.operations.key("errors"), *ids)])
+    return [id for id, error in zip(ids, errors, strict=True) if not replies.is_cancelled(error)]
 
 
 def purge(talk: Talk) -> Flow[None]:

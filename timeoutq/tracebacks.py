@@ -33,6 +33,8 @@ CONTEXT = "\nDuring handling of the above exception, another exception occurred:
 GROUP = 3
 """How many exceptions of a group are shown, and how deep groups within groups are followed."""
 HERE = str(Path(__file__).parent)
+BETWEEN = tuple(str(Path(HERE, "functions", name)) for name in ("running.py", "threads.py"))
+"""What stands between a middleware and its function: it is left out, unless it has raised the exception itself."""
 
 Frame = tuple[str, int, str]
 
@@ -105,9 +107,11 @@ def _stack(found: TracebackType | None) -> str:
     found, count = first or found, 0
     while found is not None:
         code = found.tb_frame.f_code
-        linecache.lazycache(code.co_filename, found.tb_frame.f_globals)
-        frames.append((code.co_filename, found.tb_lineno or 0, code.co_qualname))
-        found, count = found.tb_next, count + 1
+        if found.tb_next is None or code.co_filename not in BETWEEN:
+            linecache.lazycache(code.co_filename, found.tb_frame.f_globals)
+            frames.append((code.co_filename, found.tb_lineno or 0, code.co_qualname))
+            count += 1
+        found = found.tb_next
     return _frames(tuple(frames), count - len(frames))
 
 

@@ -414,8 +414,10 @@ def test_a_full_server_refuses_puts_and_lets_workers_drain_it(kind: Any) -> None
 @pytest.mark.parametrize("kind", FACES)
 def test_an_eviction_policy_that_loses_tasks_is_refused(kind: Any, policy: str) -> None:
     with EmbeddedServer(config={"maxmemory-policy": policy}) as server:
-        with kind("q", server.url) as queue, pytest.raises(UnsafeServer, match=f"maxmemory-policy is {policy}"):
+        with kind("q", server.url) as queue, pytest.raises(UnsafeServer, match=f"maxmemory-policy is {policy}") as met:
             queue.put("a")
+        assert "in Python, pass allow_eviction=True to Queue or AsyncQueue" in str(met.value)
+        assert "an App and the commands have no such option" in str(met.value)
         with kind("q", server.url, allow_eviction=True) as queue:
             assert queue.put("a").added == 1
 

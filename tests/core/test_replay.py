@@ -570,6 +570,8 @@ def test_the_ids_of_calls_are_forgotten_on_an_idle_queue_but_those_of_the_last_m
     server.zadd(calls, {f"old{i}": now - 61_000 - i for i in range(9_000)})
     young = server.zcard(calls) - 9_000
     assert young > 0
+    prune = queue.operations.prune()
+    assert queue.run(sending.answer(queue.talk, prune)).more, "a cleaner goes on at once"
     while server.zcard(calls) > young:
         before = server.zcard(calls)
         queue.prune()

@@ -99,6 +99,20 @@ def test_fail_retry_inspect_and_list(say: Say, queue: Queue) -> None:
     assert unknown.documents[0]["state"] is None
 
 
+def test_retry_all_and_requeue_leave_what_somebody_has_cancelled(say: Say, queue: Queue) -> None:
+    name = queue.name
+    say("put", name, "a", "sent by mistake")
+    say("cancel", name, "sent by mistake", "--by", "ann")
+    say("fail", name, "a", "--token", say("claim", name).lines[0][1], "--give-up")
+    assert say("requeue", name, "--from", "failed", "--dry-run").out == "1 would be put back\n"
+    assert say("retry", name, "--all").out == "1 retried\n"
+    assert say("requeue", name, "--from", "failed").code == 1
+    assert say("states", name, "sent by mistake").lines == [["sent by mistake", "failed"]]
+    assert say("requeue", name, "--from", "failed", "--cancelled").out == "1 put back\n"
+    say("cancel", name, "sent by mistake")
+    assert say("retry", name, "--all", "--cancelled").out == "1 retried\n"
+
+
 def test_put_reads_files_and_pipes(say: Say, queue: Queue, tmp_path: Path) -> None:
     urls = tmp_path / "urls.txt"
     urls.write_text("".join(f"https://example.com/{i}\n\n" for i in range(12_000)))

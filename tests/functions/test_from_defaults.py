@@ -54,7 +54,7 @@ def test_the_defaults_that_the_page_names(app: App, queue: Queue) -> None:
         broken.delay()
         ran = t.run()
         tick = app.schedules.list()[queue.name][0].next
-    assert (named["attempts"], sum(ran.runs.values())) == ("5, after 1, 2, 4 and 8 s", 5)
+    assert (named["attempts"], sum(ran.runs.values())) == ("5, with 1, 2, 4 and 8 s between", 5)
     assert 15 <= ran.seconds <= 20
     assert (named["time zone of cron"], datetime.fromtimestamp(tick or 0, UTC).hour) == ("UTC", 9)
 

@@ -13,6 +13,7 @@ from timeoutq import AsyncQueue, Queue, Worker
 from timeoutq.functions import App, CallCancelled, CallFailed, Calls, threads
 from timeoutq.functions.answering import Pending
 from timeoutq.ledger import SharedLedger
+from timeoutq.watch.doctor import examine
 
 
 @pytest.mark.parametrize("how", ["cancelled", "over its max_runtime"])
@@ -123,6 +124,8 @@ async def test_a_worker_whose_app_has_no_functions_says_so_and_names_each_functi
     worker = Worker(jobs, Calls(bare), signals=False)
     running = asyncio.create_task(worker.run())
     await asyncio.to_thread(wait_until, lambda: queue.stats().scheduled == 3)
+    (found,) = [finding for finding in await asyncio.to_thread(examine, queue) if finding.check == "functions"]
+    assert "no worker that is alive has their function: send (as of call send:" in found.found
     worker.stop()
     await running
     await jobs.close()
@@ -147,3 +150,30 @@ def test_the_error_of_a_result_that_cannot_be_kept_has_no_frames_of_the_package(
         with pytest.raises(CallFailed, match="Expected `int`, got `str`") as failed:
             call.wait()
     assert failed.value.traceback is None
+
+
+@pytest.mark.parametrize("middleware", [False, True])
+def test_the_traceback_of_a_function_that_raises_has_no_frames_of_the_package(middleware: bool) -> None:
+    app = App("shop")
+
+    @app.task(retry=[])
+    def plain() -> int:
+        raise ValueError("no")
+
+    @app.task(retry=[])
+    async def slow() -> int:
+        raise ValueError("no")
+
+    async def around(ctx: Any, call_next: Any) -> Any:
+        return await call_next()
+
+    if middleware:
+        app.middleware(around)
+    with app.test() as t:
+        calls = [plain.delay(), slow.delay()]
+        t.run()
+        for call, name in zip(calls, ("plain", "slow"), strict=True):
+            with pytest.raises(CallFailed) as failed:
+                call.wait()
+            frames = [line.rpartition(".")[2] for line in (failed.value.traceback or "").splitlines() if "File" in line]
+            assert frames == (["around", name] if middleware else [name])

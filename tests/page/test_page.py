@@ -296,12 +296,15 @@ def test_of_many_kinds_of_failures_those_with_most_tasks_are_shown_and_any_is_mo
 def test_all_failed_tasks_are_retried_or_emptied_with_progress(queue: Queue, reader: Reader) -> None:
     for i in range(4):
         fail(queue, f"t{i}", f"ValueError{i}")
+    queue.put("sent by mistake")
+    queue.cancel("sent by mistake", by="ann")
     page = reader.go(f"/q/{queue.name}/tasks?state=failed")
     page = reader.press(reader.press(page, "Retry all failed…"), "Retry all")
     wait_until(lambda: queue.stats().todos == 4)
+    assert [entry.task for entry in queue.list("failed").entries] == ["sent by mistake"]
     page = reader.go(f"/q/{queue.name}/tasks?state=todos")
     page = reader.press(reader.press(page, "Empty todos…"), "Empty")
-    wait_until(lambda: queue.stats().known == 0)
+    wait_until(lambda: queue.stats().todos == 0)
     assert "finished: 4 tasks" in wait_until(lambda: reader.go(f"/q/{queue.name}/tasks?state=todos").text)
 
 

@@ -73,14 +73,17 @@ def requeue(
     match: Annotated[
         str | None, typer.Option(metavar="GLOB", help="Only ids that match; * ? [a-z] as in Redis.", show_default=False)
     ] = None,
+    cancelled: Annotated[
+        bool, typer.Option("--cancelled", help="With --from failed: those that were cancelled, too.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the tasks.")] = False,
     yes: Yes = False, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Put done or failed tasks back into todos, with a clean record. Asks if there are more than 1,000.
 
-    Exit 1 when no task matches.
+    Tasks that somebody has cancelled stay in failed. Exit 1 when no task matches.
     """
-    from timeoutq import transfer
+    from timeoutq import flows, transfer
     from timeoutq.shards import talks_of
 
     state, pattern = State(source.value), None if match is None else raw(match)
@@ -95,10 +98,12 @@ def requeue(
         ):
             for talk in talks_of(opened):
                 for batch in transfer.once(transfer.scan_shard(opened, talk, state, pattern)):
+                    looked += len(batch)
+                    if state is State.FAILED and not cancelled:
+                        batch = opened.run(flows.uncancelled(talk, batch))
                     matched += len(batch)
                     if batch and not dry_run:
                         moved += transfer.put_again(opened, talk, batch)
-                    looked += len(batch)
                     tell(looked, matched)
     if as_json:
         Sink(True).document({"matched": matched, "requeued": moved})

@@ -121,8 +121,9 @@ def cancel(
 ) -> None:  # fmt: skip
     """Cancel tasks that have not ended: they go to failed, running ones once their handlers stop.
 
-    For each, prints "cancelled", "cancelling" for one whose worker is told to
-    stop it, or where the task is. Exit 1 when nothing was cancelled.
+    A function that is a def is not waited for: its call goes to failed, and its
+    thread runs on. For each task, prints "cancelled", "cancelling" for one whose
+    worker is told to stop it, or where the task is. Exit 1 when nothing was cancelled.
     """
     from timeoutq.model import Answer
 

@@ -215,6 +215,7 @@ def _functions(talk: Talk, now: float) -> Flow[tuple[bool, dict[str, str]]]:
             name = called(one.payload)
             if name is not None and (one.due is None or one.due < now + SOON):
                 waiting.setdefault(name, text(one.task))
+                tells |= (one.error or "").startswith("UnknownFunction:")  # a worker without functions tells none
     if not waiting:
         return bool(tells), {}
     names = [name.encode("utf-8", "replace") for name in waiting]  # what a foreign hand has put may be no text
