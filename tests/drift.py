@@ -81,7 +81,7 @@ def run(python: Path, files: Sequence[str], workers: int) -> list[str]:
         *files,
     ]
     ran = subprocess.run(ask, cwd=pins.ROOT, capture_output=True, text=True, check=False)
-    if ran.returncode == 0:
+    if ran.returncode in (0, 5):  # 5: all tests of these files belong to the slower tier
         return []
     said = ran.stdout + ran.stderr
     print(said[-20000:], file=sys.stderr, flush=True)

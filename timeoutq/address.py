@@ -316,8 +316,6 @@ def _with_certificates(options: dict[str, object]) -> dict[str, object]:
     if found.get("ssl_cert_reqs") == "none":
         found["ssl_check_hostname"] = False
     _check_certificates(found)
-    if "ssl_certfile" in found:  # redis-py before 8.0 takes no notice of a certificate whose key it is not told
-        found.setdefault("ssl_keyfile", found["ssl_certfile"])
     return found
 
 

@@ -60,7 +60,7 @@ class Wire(asyncio.Protocol):
     def over(cls, connection: Any, patience: float) -> Self | None:
         """Give a new connection a wire; None without a transport or without hiredis.
 
-        `_writer`, `_parser` and its `_reader` are redis-py's own business, and have these names from 7.4 to 8.1. Where
+        `_writer`, `_parser` and its `_reader` are redis-py's own business, and have these names from 8.0 to 8.1. Where
         something has another name, or lacks what a wire calls, there is no wire, and redis-py reads by itself.
         """
         transport: Any = getattr(getattr(connection, "_writer", None), "transport", None)
