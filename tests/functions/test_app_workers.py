@@ -18,7 +18,7 @@ import pytest
 
 from tests.functions.running import at_work
 from tests.rig.calling import failure
-from tests.rig.processes import Processes, processes
+from tests.rig.processes import Processes
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Queue, Worker
 from timeoutq.errors import InvalidInput
@@ -37,12 +37,6 @@ def app(queue: Queue, url: str) -> Iterator[App]:
 async def jobs(url: str, queue: Queue) -> AsyncIterator[AsyncQueue]:
     async with AsyncQueue(queue.name, url, timeout=2) as opened:
         yield opened
-
-
-@pytest.fixture
-def run(url: str, tmp_path: Path) -> Iterator[Processes]:
-    with processes(url, tmp_path) as started:
-        yield started
 
 
 async def burst(worker: Worker) -> Any:

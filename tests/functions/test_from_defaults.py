@@ -4,35 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-
-import pytest
 
 from tests.functions.running import at_work
 from tests.rig.calling import failure
 from tests.rig.command import Say, say, server
-from tests.rig.processes import Processes, processes
+from tests.rig.processes import Processes
 from timeoutq import Queue
 from timeoutq.cli.pages import pages
 from timeoutq.functions import App
 from timeoutq.functions.options import KEEP_RESULT
 
 __all__ = ["say", "server"]
-
-
-@pytest.fixture
-def app(queue: Queue, url: str) -> Iterator[App]:
-    made = App(queue.name, url=url)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def run(url: str, tmp_path: Path) -> Iterator[Processes]:
-    with processes(url, tmp_path) as started:
-        yield started
 
 
 def test_the_defaults_that_the_page_names(app: App, queue: Queue) -> None:

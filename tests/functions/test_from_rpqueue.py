@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 import redis
@@ -14,26 +12,12 @@ import redis
 from tests.functions.running import at_work, work
 from tests.rig.calling import failure
 from tests.rig.command import Say, say, server
-from tests.rig.processes import Processes, processes
 from tests.rig.waiting import wait_until
 from timeoutq import Answer, InvalidInput, Politeness, Queue, State
 from timeoutq.functions import App, Context, Limit
 from timeoutq.functions.posting import Posting
 
 __all__ = ["say", "server"]
-
-
-@pytest.fixture
-def app(queue: Queue, url: str) -> Iterator[App]:
-    made = App(queue.name, url=url)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def run(url: str, tmp_path: Path) -> Iterator[Processes]:
-    with processes(url, tmp_path) as started:
-        yield started
 
 
 def test_task_and_execute(app: App, queue: Queue) -> None:

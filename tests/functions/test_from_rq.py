@@ -7,11 +7,9 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,25 +18,12 @@ import redis
 from tests.functions.running import at_work, work
 from tests.rig.calling import failure
 from tests.rig.command import Say, say, server
-from tests.rig.processes import Processes, processes
+from tests.rig.processes import Processes
 from tests.rig.waiting import wait_until
 from timeoutq import Answer, Queue, State
 from timeoutq.functions import App, CallCancelled, CallFailed, CallGone, Context, Limit
 
 __all__ = ["say", "server"]
-
-
-@pytest.fixture
-def app(queue: Queue, url: str) -> Iterator[App]:
-    made = App(queue.name, url=url)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def run(url: str, tmp_path: Path) -> Iterator[Processes]:
-    with processes(url, tmp_path) as started:
-        yield started
 
 
 def test_enqueue_a_function_with_its_arguments(app: App) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -16,13 +15,6 @@ from timeoutq import Answer, InvalidInput, Queue, State
 from timeoutq.functions import App, CallCancelled, Context
 
 __all__ = ["say", "server"]
-
-
-@pytest.fixture
-def app(queue: Queue, url: str) -> Iterator[App]:
-    made = App(queue.name, url=url)
-    yield made
-    made.close()
 
 
 def test_scheduler_cron_with_a_time_zone(app: App, queue: Queue) -> None:
