@@ -101,11 +101,11 @@ def listed_here(result: Any, given_up: Callable[[], object]) -> Any:
 
 def is_nothing(put: object) -> bool:
     """Say whether this is the `put` of an `Ack` that puts nothing: the usual case, made quick."""
-    return type(put) is tuple and not put
+    return put is None or (type(put) is tuple and not put)
 
 
 def _steps(ack: Ack) -> Generator[None, None, Ack]:
-    put = ack.put
+    put = () if ack.put is None else ack.put
     kind: type = type(put)
     if isinstance(put, Iterable) and kind not in PLAIN and not isinstance(put, str | bytes | bytearray | memoryview):
         found: TaskList = yield from _walk(cast("Iterable[Any]", put))
@@ -113,7 +113,7 @@ def _steps(ack: Ack) -> Generator[None, None, Ack]:
         if kind in PLAIN and len(cast("list[Any]", put)) > MOST:
             raise _too_many()
         try:
-            found = arguments.tasks((ack.put,))
+            found = arguments.tasks((put,))
         except InvalidInput:
             found = yield from _walk(cast("Iterable[Any]", put if kind in PLAIN else [put]))
         if len(found.ids) > MOST or sum(map(len, found.ids)) + sum(map(len, found.payloads.values())) > MOST_BYTES:

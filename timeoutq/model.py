@@ -169,10 +169,10 @@ class Lease:
 class Ack(Exception):  # a decision that a handler may take from any depth: raise Ack(put=…)
     """Return or raise this in a handler: the lease is acked and, in the same atomic step, the found tasks are put."""
 
-    put: Tasks = ()
-    """Ids and `Task`s as for `put`; at most a million, and 256 MiB of ids and payloads. Up to 499 tasks and 1 MiB are
-    one step with the ack; further tasks are put before the ack. An iterable is read where the handler runs, and the
-    time counts as the handler's."""
+    put: Tasks | None = ()
+    """Ids and `Task`s as for `put`, or None for none; at most a million, and 256 MiB of ids and payloads. Up to 499
+    tasks and 1 MiB are one step with the ack; further tasks are put before the ack. An iterable is read where the
+    handler runs, and the time counts as the handler's."""
     again_in: float | None = None
     """Seconds after which the task is done again: the task is scheduled, and not moved to done."""
     payload: Payload = None

@@ -75,6 +75,13 @@ async def test_a_page_with_a_link_too_long_among_good_ones_is_fetched_once(
     assert words.get(links, "'https://example.com/xxxxxxxxxxxxxxxxxxxx'… has 1,238 bytes; the limit is 1,024") in line
 
 
+async def test_a_page_that_hands_back_none_as_its_links_is_done(queue: Queue, url: str) -> None:
+    site = Site(lambda: Ack(put=None))
+    queue.put("page")
+    await work(queue, site.fetch, url)
+    assert (site.fetched, queue.inspect("page").state) == (["page"], State.DONE)
+
+
 async def test_a_page_whose_only_link_is_too_long_is_done(queue: Queue, url: str) -> None:
     site = Site(lambda: Ack(put=LONG))
     queue.put("page")
