@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,6 @@ from timeoutq import AsyncQueue, Queue, Worker
 from timeoutq.errors import InvalidInput
 from timeoutq.functions import App, BadFunction, CallCancelled, CallNext, Calls, Context
 from timeoutq.functions.threads import MOST_HUNG
-
-
-@pytest.fixture
-def app(queue: Queue, url: str) -> Iterator[App]:
-    app = App(queue.name, url=url)
-    yield app
-    app.close()
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -16,13 +16,6 @@ from tests.rig.calling import failure
 from timeoutq import AsyncQueue, GiveUp, InvalidInput, Queue, Retry, Worker, sending
 from timeoutq.functions import App, Calls, Context, noting
 from timeoutq.model import State
-
-
-@pytest.fixture
-def app(queue: Queue, url: str) -> Iterator[App]:
-    app = App(queue.name, url=url)
-    yield app
-    app.close()
 
 
 @pytest.fixture

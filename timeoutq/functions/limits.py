@@ -2,9 +2,8 @@
 
 Who puts a call declares its limit first, and those of the calls that follow it (`posting.py`); so does who writes a
 schedule (`scheduling.py`), and a worker when it meets a call or puts one that follows (`running.py`). A queue that is
-not polite becomes polite by that. The queue counts
-the calls of a group that are ready or in progress, so a slot is free when a lease ends, whatever process dies, and
-calls that wait for a slot cost nothing. No I/O.
+not polite becomes polite by that. The queue counts the calls of a group that are ready or in progress, so a slot is
+free when a lease ends, whatever process dies, and calls that wait for a slot cost nothing. No I/O.
 """
 
 from __future__ import annotations
