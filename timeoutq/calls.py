@@ -1,4 +1,4 @@
-"""One call of a script, and how tasks and leases are cut into calls that a server carries out in a moment.
+"""One call of a verb, and how tasks and leases are cut into calls that a server carries out in a moment.
 
 No I/O happens here. `operations.py` makes the calls, `flows.py` sends them.
 """
@@ -41,7 +41,7 @@ LETTERS = {State.SCHEDULED: b"s", State.DONE: b"d", State.FAILED: b"f"}
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """One call of a script: `command()` gives what is sent, `read` makes the answer from the reply."""
+    """One call of a verb: `command()` gives what is sent, `read` makes the answer from the reply."""
 
     name: str
     head: Command
@@ -58,6 +58,8 @@ class Call(Generic[T]):
     """How many bytes of payloads and errors it carries."""
     sent_ms: int = 0
     """How many ms ago it may have been sent before, behind a wait for the bell; 0: it was not."""
+    when_full: Call[T] | None = None
+    """What to send instead to a server that has no memory for the call."""
 
     def command(self, age_ms: int = 0, *, not_after: int = 0, expected: int = 0) -> Command:
         """Give the words of the command, for a call that was first sent `age_ms` ago."""

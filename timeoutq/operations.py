@@ -28,7 +28,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from timeoutq import arguments, replies, scripts
+from timeoutq import arguments, replies, rights, scripts
 from timeoutq.arguments import AS_IT_IS, Body, How, TaskList
 from timeoutq.calls import (
     BATCH,
@@ -89,13 +89,20 @@ class Operations:
         expects: int | None = None,
         weight: int = 0,
     ) -> Call[T]:
-        """Build the call of the script `name`."""
-        head = self._heads.get(name)
+        """Build the call of the verb `name`."""
+        return Call(name, self._head(name), id, args, read, replayable, dated, expects, weight)
+
+    def _head(self, function: str) -> Command:
+        head = self._heads.get(function)
         if head is None:
-            found = scripts.script(name)
-            keys = [self.key(key).encode() for key in found.keys]
-            head = self._heads[name] = (b"EVALSHA", found.sha.encode(), len(keys), *keys)
-        return Call(name, head, id, args, read, replayable, dated, expects, weight)
+            command = b"FCALL_RO" if function in rights.READING else b"FCALL"
+            head = self._heads[function] = (command, scripts.function(function).encode(), 1, self.key("meta").encode())
+        return head
+
+    def _if_room(self, call: Call[T], *, links: bool) -> Call[T]:
+        # without links, the results are all that a full server has no room for: it takes the call without them
+        full = None if links else replace(call, args=[*call.args, *section("full")])
+        return replace(call, head=self._head(f"{call.name}_if_room"), when_full=full)
 
     # ---- tasks in
 
@@ -216,7 +223,8 @@ class Operations:
                 options += section("bare", *unkept)
             options += until_words({i: until[at] for i, at in enumerate(places) if at in until})
             call_id = digest_of(b"a", words)
-            calls.append(self.call("ack", [*words, *options], replies.outcome(ids), id=call_id, weight=weight))
+            call = self.call("ack", [*words, *options], replies.outcome(ids), id=call_id, weight=weight)
+            calls.append(self._if_room(call, links=False) if results else call)
         return calls
 
     def ack_put(
@@ -249,7 +257,8 @@ class Operations:
             options += section("bare", 1)
         if until_ms is not None:
             options += until_words({0: until_ms})
-        return self.call("ack", [*words, *options], replies.outcome(mine), id=digest_of(b"a", words), weight=weight)
+        call = self.call("ack", [*words, *options], replies.outcome(mine), id=digest_of(b"a", words), weight=weight)
+        return self._if_room(call, links=bool(found.ids)) if found.ids or result is not None else call
 
     def ack_in_parts(
         self,
@@ -350,9 +359,8 @@ class Operations:
                 ends += result_words({i: kept[at] for i, at in enumerate(places) if at in kept})
             ends += by_position("traces", digests)
             ends += pairs("texts", {name: traces[part][at] for at, name in digests.items()})
-            calls.append(
-                self.call("fail", [*words, *ends], replies.outcome(ids), id=digest_of(b"f", words), weight=weight)
-            )
+            call = self.call("fail", [*words, *ends], replies.outcome(ids), id=digest_of(b"f", words), weight=weight)
+            calls.append(self._if_room(call, links=False) if kept else call)
         return calls
 
     def note(self, lease: Lease, done: str, total: str, words: bytes) -> Call[Outcome]:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
+
+from timeoutq import scripts
 
 HARMLESS: Mapping[str, Sequence[str | int]] = {
     "BLPOP": ("KEY", "0.001"),
     "DBSIZE": (),
     "DEL": ("KEY",),
-    "EVALSHA": ("0" * 40, 1, "KEY"),
     "EXISTS": ("KEY",),
+    "FCALL": (f"{scripts.NAME}_probe", 1, "KEY:meta", "", 0, 0, 0),
+    "FCALL_RO": (f"{scripts.NAME}_about", 0),
+    "FUNCTION": ("LIST", "LIBRARYNAME", scripts.NAME),
     "GET": ("KEY",),
     "HDEL": ("KEY", "x"),
     "HEXISTS": ("KEY", "x"),
@@ -36,7 +39,6 @@ HARMLESS: Mapping[str, Sequence[str | int]] = {
     "PTTL": ("KEY",),
     "SCAN": (0, "MATCH", "KEY"),
     "SCARD": ("KEY",),
-    "SCRIPT": ("LOAD", "return 1"),
     "SISMEMBER": ("KEY", "x"),
     "SMISMEMBER": ("KEY", "x"),
     "SMOVE": ("KEY", "KEY", "x"),
@@ -86,11 +88,12 @@ OWN = frozenset(
     {
         "BLPOP",
         "DBSIZE",
-        "EVALSHA",
+        "FCALL",
+        "FCALL_RO",
+        "FUNCTION",
         "LPOP",
         "LRANGE",
         "SCAN",
-        "SCRIPT",
         "TYPE",
         "WAIT",
         "XREAD",
@@ -103,7 +106,6 @@ OWN = frozenset(
 
 READING = frozenset(
     {
-        "probe",
         "stats",
         "inspect",
         "why",
@@ -121,16 +123,10 @@ READING = frozenset(
 
 @cache
 def of_scripts() -> frozenset[str]:
-    """Find the commands of all scripts in their text."""
-    found: set[str] = set()
-    folder = files("timeoutq") / "lua"
-    for place in (folder, folder / "parts"):
-        for file in place.iterdir():
-            if file.name.endswith(".lua"):
-                text = re.sub("--.*", "", file.read_text("utf-8"))
-                found |= set(re.findall(r"\b(?:redis\.p?call|call|try)\(\s*'([A-Z]+)'", text))
-                found |= set(re.findall(r"\{'([A-Z]+SCAN)'", text))
-    return frozenset(found)
+    """Find the commands of the library in its text."""
+    text = re.sub("--.*", "", scripts.library())
+    found = set(re.findall(r"\b(?:call|quiet|try)\(\s*'([A-Z]+)'", text))
+    return frozenset(found | set(re.findall(r"\{'([A-Z]+SCAN)'", text)))
 
 
 def every() -> list[str]:

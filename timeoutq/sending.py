@@ -22,9 +22,11 @@ from timeoutq.errors import AccessDenied, NotReplicated, ServerError, TimeoutqEr
 from timeoutq.model import Outcome
 from timeoutq.operations import Operations
 from timeoutq.retry import RetryPolicy
-from timeoutq.troubles import is_hopeless, is_script_missing, is_transient, refusal_of
+from timeoutq.troubles import is_full, is_hopeless, is_library_missing, is_transient, refusal_of
 
 if TYPE_CHECKING:
+    from redis.exceptions import ResponseError
+
     from timeoutq.cluster import Where
     from timeoutq.connection import Server
 
@@ -250,7 +252,7 @@ def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[li
     """
     if not calls:
         return []  # an event loop would wait for the reply to nothing
-    if not talk.proved and any(call.name not in rights.READING for call in calls):
+    if not talk.proved and any(call.name not in rights.READING and call.name != "probe" for call in calls):
         try:
             yield from prove(talk)
         except TimeoutqError as error:
@@ -290,7 +292,7 @@ class _Flush:
 
     def __init__(self, talk: Talk, calls: Sequence[Call[Any]], replicas: int) -> None:
         self._talk = talk
-        self._calls = calls
+        self._calls = list(calls)
         self._least = replicas
         self._heeds = replicas >= 0 and any(call.name in CONFIRMED for call in calls)
         self._looked = False
@@ -300,8 +302,10 @@ class _Flush:
         self.results: list[Any] = [None] * len(calls)
         self.open: list[int] = list(range(len(calls)))
         """The calls that are to be sent, or sent again."""
-        self.missing: set[str] = set()
-        """The scripts that the server did not know at the last attempt."""
+        self.missing = False
+        """Whether the server did not know a function at the last attempt."""
+        self.smaller = False
+        """Whether a full server gets a smaller call in the place of one that it has refused."""
         self.error: object = None
         """The last error of the last attempt; None if the attempt met no error."""
         self._may_have_run = False
@@ -339,7 +343,7 @@ class _Flush:
 
     def judge(self, reply: Any) -> None:
         """Take the reply to an attempt: the answers of the open calls, or the error of the network."""
-        self.missing, self.error = set(), None
+        self.missing, self.smaller, self.error = False, False, None
         sent, self.open = self.open, list[int]()
         if isinstance(reply, BaseException):
             self.error, self._may_have_run = reply, True
@@ -373,10 +377,13 @@ class _Flush:
 
     def _refused(self, i: int, error: BaseException) -> None:
         self.error = self.results[i] = error
-        if is_script_missing(error):
-            self.missing.add(self._calls[i].name)
+        if is_library_missing(error):
+            self.missing = True
             self.open.append(i)
         elif is_transient(error):
+            self.open.append(i)
+        elif is_full(error) and (smaller := self._calls[i].when_full) is not None:
+            self._calls[i], self.smaller = smaller, True
             self.open.append(i)
 
     def is_too_old(self, elapsed: float) -> bool:
@@ -384,14 +391,14 @@ class _Flush:
         if not self._may_have_run or elapsed <= RESEND:
             return False
         for i in self.open:
-            if is_script_missing(self.results[i]):
+            if is_library_missing(self.results[i]):
                 place = self._talk.server.place
                 self.results[i] = Unavailable(f"{place} took {elapsed:.0f} s; the call is not sent again")
         return True
 
     def cannot_load(self, refusal: Exception) -> None:
-        """End the calls whose script may not be loaded."""
-        self.results = [refusal if is_script_missing(result) else result for result in self.results]
+        """End the calls whose function is missing, and may not be loaded."""
+        self.results = [refusal if is_library_missing(result) else result for result in self.results]
 
     def end(self, connected: int | None) -> list[Any]:
         """Give for each call its answer, or the `TimeoutqError` in which it ended.
@@ -430,15 +437,15 @@ def _settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int, given: Any, b
         if not flush.open or flush.is_too_old(elapsed) or (flush.unconfirmed and elapsed >= flush.patience):
             break
         left = talk.deadline * LAST_START - elapsed
-        # a server that answers, but has lost the scripts, gets the scripts at once, even if no time is left for a new
+        # a server that answers, but has lost the library, gets the library at once, even if no time is left for a new
         # attempt. Nobody knows beforehand how long heavy calls travel
         in_time = elapsed < talk.deadline * (1 - ATTEMPT) + carried or (weight > SLICE and tries < 3)
         if left < 0.001 and not (flush.missing and in_time):
             break
+        if flush.smaller and tries < 3:
+            continue
         if flush.missing:
-            texts = [("SCRIPT", "LOAD", scripts.script(name).text) for name in sorted(flush.missing)]
-            loaded = yield Send(texts, talk.at)
-            if (refusal := refusal_of(loaded)) is not None:
+            if (refusal := (yield from _load(talk))) is not None:
                 flush.cannot_load(refusal)
                 break
             if tries < 3:
@@ -450,6 +457,19 @@ def _settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int, given: Any, b
     if flush.unconfirmed and flush.error is None:
         connected = yield from count_replicas(talk)
     return flush.end(connected)
+
+
+def _load(talk: Talk) -> Flow[ResponseError | None]:
+    # another client may load the library at the same time, and a newer revision must stay. Gives why nothing is loaded
+    load = ("FUNCTION", "LOAD", scripts.library())
+    loaded: Any = yield Send([load], talk.at)
+    if isinstance(loaded, list) and "already exists" in str(cast("Any", loaded)[0]):
+        about: Any = yield Send([("FCALL_RO", scripts.function("about"), 0)], talk.at)
+        if isinstance(about, list) and scripts.is_older(cast("Any", about)[0]):
+            loaded = yield Send([(*load[:2], "REPLACE", load[2])], talk.at)
+        else:
+            return None
+    return refusal_of(loaded)
 
 
 def _last_moment(talk: Talk, seconds: float) -> int:

@@ -20,7 +20,6 @@ from redis.exceptions import (
     InvalidResponse,
     MovedError,
     NoPermissionError,
-    NoScriptError,
     ReadOnlyError,
     RedisError,
     ResponseError,
@@ -68,9 +67,14 @@ _TRANSIENT = (
 )
 
 
-def is_script_missing(error: object) -> bool:
-    """Say whether the server does not know the script (because it restarted, or never got the script)."""
-    return isinstance(error, NoScriptError) or (isinstance(error, ResponseError) and str(error).startswith("NOSCRIPT"))
+def is_library_missing(error: object) -> bool:
+    """Say whether the server does not know the function: it never got the library, lost it, or has an older one."""
+    return isinstance(error, ResponseError) and "Function not found" in str(error)
+
+
+def is_full(error: object) -> bool:
+    """Say whether the server has no memory for what it was to write: it wrote nothing."""
+    return type(error).__name__ == "OutOfMemoryError" or "OOM" in str(error)[:80]
 
 
 def is_transient(error: object) -> bool:
@@ -153,7 +157,7 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
         return AccessDenied(f"{url} refuses access: {said[:300]}; {_right(said)}")
     if isinstance(error, ReadOnlyError) or said.startswith("READONLY"):
         return ReadOnly(f"{url} is a read-only replica: connect to the primary")
-    if type(error).__name__ == "OutOfMemoryError" or "OOM" in said[:80] or "maxmemory" in said:
+    if is_full(error) or "maxmemory" in said:
         return ServerFull(
             f"{url} is out of memory and takes no new tasks: raise maxmemory, or let workers drain it "
             f"(claims and acks still work); it said: {said[:200]}"
@@ -168,9 +172,9 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
         return SchemaMismatch(f"{said.removeprefix('SCHEMA ')}, and this timeoutq knows schema {SCHEMA}: {cure}")
     if is_transient(error):
         return Unavailable(f"{url} did not take the command for {deadline:g} s: {said[:200]}")
-    if is_script_missing(error):
+    if is_library_missing(error):
         return Unavailable(
-            f"{url} has lost the scripts, as after a restart or a failover, and {deadline:g} s were over before it had "
+            f"{url} has lost the library, as after FUNCTION FLUSH, and {deadline:g} s were over before it had "
             "them again: try again"
         )
     if said.startswith(("PRIORITY ", "COMPACT ", "BATCH ")):

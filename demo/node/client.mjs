@@ -159,13 +159,12 @@ export class Client {
 
   // ---- one call
 
-  /** Give the words of a call, EVALSHA first, and where its arguments stand. */
+  /** Give the words of a call, FCALL first, and where its arguments stand. */
   words(verb, values, sections) {
     const first = this.protocol.verb(verb).arguments[0];
     const named = first.name === "call id" && !first.type.startsWith("digest") ? { "call id": first.type === "nonce" ? this.token() : "" } : {};
     const { words, places } = this.protocol.build(verb, { ...named, "age of the call": 0, ...values }, sections);
-    const keys = this.protocol.keys(verb, this.name);
-    const head = ["EVALSHA", this.protocol.verb(verb).sha1, String(keys.length), ...keys];
+    const head = [...this.protocol.head(verb, sections), "1", this.key("meta")];
     for (const name of Object.keys(places)) places[name] += head.length;
     return { words: [...head, ...words], places };
   }
@@ -175,8 +174,8 @@ export class Client {
    * `Unavailable`, `ServerSaid`, or `BadReply` (write protocol.json again).
    */
   async call(verb, values, sections, { sentMs = 0 } = {}) {
-    const { replayable, text: script } = this.protocol.verb(verb);
-    const { words, places } = this.words(verb, values, sections);
+    const { replayable } = this.protocol.verb(verb);
+    let { words, places } = this.words(verb, values, sections);
     const began = performance.now();
     const left = () => this.deadlineMs - (performance.now() - began);
     let mayHaveRun = sentMs > 0;
@@ -193,9 +192,12 @@ export class Client {
       } catch (caught) {
         error = caught;
       }
-      if (error instanceof ServerSaid && error.code === "NOSCRIPT") {
-        await this.#link.send(["SCRIPT", "LOAD", script], attempt).catch(() => {});
+      if (error instanceof ServerSaid && error.message.includes("Function not found")) {
+        await this.#load(attempt);
         if (tries < 4) continue;
+      } else if (error.code === "OOM" && sections?.results && !sections.put && !sections.full) {
+        ({ words, places } = this.words(verb, values, (sections = { ...sections, full: true })));
+        continue;
       } else if (error instanceof ServerSaid && !NOT_RUN.has(error.code)) {
         throw error;
       } else if (error instanceof LinkBroken) {
@@ -208,6 +210,18 @@ export class Client {
       const tooOld = mayHaveRun && performance.now() - began > this.protocol.limits.sent_again_within_ms;
       if (this.#closed || tooOld || left() < this.deadlineMs * 0.1) throw new Unavailable(`${verb} on queue ${this.name}: ${error.message}`);
       await sleep(jitter(Math.min(20 * 2 ** Math.min(tries, 5), 500, Math.max(0, left()))));
+    }
+  }
+
+  /** Have the server load the library; an older revision is replaced, a newer one never. */
+  async #load(attempt) {
+    const { text, about, revision } = this.protocol.library;
+    try {
+      await this.#link.send(["FUNCTION", "LOAD", text], attempt);
+    } catch (error) {
+      if (!error.message.includes("already exists")) throw error;
+      const [known] = await this.#link.send(["FCALL_RO", about, "0"], attempt);
+      if (Number(known) < revision) await this.#link.send(["FUNCTION", "LOAD", "REPLACE", text], attempt);
     }
   }
 

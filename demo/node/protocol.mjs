@@ -49,11 +49,12 @@ function join(buffers) {
 export class Protocol {
   /** Take the parsed document; raises where its form is another one than this file knows. */
   constructor(document) {
-    if (document.protocol !== 1) throw new InvalidInput(`protocol.json has form ${document.protocol}, and this client reads form 1`);
+    if (document.protocol !== 2) throw new InvalidInput(`protocol.json has form ${document.protocol}, and this client reads form 2`);
     this.limits = document.limits;
     this.states = document.states;
     this.schema = document.schema;
     this.verbs = document.verbs;
+    this.library = document.library;
     this.rules = document.rules;
   }
 
@@ -72,9 +73,10 @@ export class Protocol {
     return verb;
   }
 
-  /** Give the names of the keys of a call, as EVALSHA takes them. */
-  keys(name, queue) {
-    return this.verb(name).keys.map((key) => `timeoutq:{${queue}}:${key === "lock" ? "lock:" : key}`);
+  /** Give the first words of a call: the command, and the function of the verb. A full server refuses links and results. */
+  head(name, { put, results, full } = {}) {
+    const { function: called, reads_only: readsOnly, if_room: mayGrow } = this.verb(name);
+    return [readsOnly ? "FCALL_RO" : "FCALL", mayGrow && (put || results) && !full ? `${called}_if_room` : called];
   }
 
   /**

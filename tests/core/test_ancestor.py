@@ -163,7 +163,7 @@ def test_an_idle_claimer_does_not_poll(face: Any, url: str, raw: redis.Redis) ->
         commands = client.info("commandstats")
         assert commands["cmdstat_blpop"]["calls"] == 1
         # two claims; of the other one a look, the proof of its rights, and a put
-        assert commands["cmdstat_evalsha"]["calls"] <= 6
+        assert commands["cmdstat_fcall"]["calls"] <= 6
 
 
 def test_a_task_that_is_forgotten_while_it_runs_is_not_resurrected(face: Any) -> None:

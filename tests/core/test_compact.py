@@ -58,7 +58,7 @@ def call(queue: Any, made: Call[Any]) -> Any:
 
 def sha(name: str) -> bytes:
     """The digest by which a script is called."""
-    return script(name).sha.encode()
+    return scripts.function(name).encode()
 
 
 # ---- what it keeps

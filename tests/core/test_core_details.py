@@ -305,7 +305,7 @@ def test_rights_are_proved_once_and_then_a_call_is_one_script(face: Any, raw: An
     raw.config_resetstat()
     face.ack(face.claim())
     face.ack(face.claim(wait=1))
-    assert raw.info("commandstats")["cmdstat_evalsha"]["calls"] == 4
+    assert raw.info("commandstats")["cmdstat_fcall"]["calls"] == 4
 
 
 @pytest.mark.parametrize(("met", "again"), [([ResponseError("LOADING the data")], True), (TimeoutError("cut"), False)])

@@ -60,7 +60,7 @@ def queue(clock: Clock) -> Iterator[FakeQueue]:
 @cache
 def names() -> dict[Any, str]:
     found = [path.stem for path in (Path(timeoutq.__file__).parent / "lua").glob("*.lua")]
-    return {scripts.script(name).sha.encode(): name for name in found}
+    return {scripts.function(name).encode(): name for name in found}
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def flushes(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     plain = MemoryLink.send
 
     def send(link: MemoryLink, commands: Any) -> list[Any]:
-        words = [names()[one[1]] if one[0] == b"EVALSHA" else str(one[0]) for one in commands]
+        words = [names()[one[1]] if one[0] == b"FCALL" else str(one[0]) for one in commands]
         sent.append([f"WAIT {one[1]}" if word == "WAIT" else word for word, one in zip(words, commands, strict=True)])
         return plain(link, commands)
 
@@ -246,7 +246,7 @@ def test_a_server_that_became_a_replica_refuses_wait_and_the_call_looks_for_the_
     assert next(flow).commands == [("WAIT", 0, 1)]
     refused = ResponseError("WAIT cannot be used with replica instances.")
     sent = flow.send([refused]).commands
-    assert [sent[0][0], sent[1][0]] == [b"EVALSHA", "WAIT"]
+    assert [sent[0][0], sent[1][0]] == [b"FCALL", "WAIT"]
     assert isinstance(flow.send([ReadOnlyError("READONLY"), refused]), Sleep)
 
 

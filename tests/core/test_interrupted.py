@@ -41,7 +41,7 @@ def test_a_claim_that_a_signal_interrupts_gives_its_leases_back(
     queue.put([f"t{i}" for i in range(10)])
     with Proxy(url) as proxy, Queue(queue.name, proxy.url, timeout=60, deadline=20) as mine:
         mine.stats()
-        proxy.arm(Fault.SWALLOW, scripts.script("claim").sha.encode())
+        proxy.arm(Fault.SWALLOW, scripts.function("claim").encode())
         main = threading.main_thread().ident
         assert main is not None
 

@@ -8,8 +8,7 @@ import pytest
 
 from tests.rig.invariants import a_minute_later
 from tests.rig.waiting import wait_until
-from timeoutq import Politeness, Queue, State, flows
-from timeoutq.scripts import script
+from timeoutq import Politeness, Queue, State, flows, scripts
 from timeoutq.watch import doctor
 
 A, B = "http://a.example/", "http://b.example/"
@@ -60,7 +59,7 @@ def test_the_lanes_and_locks_of_a_new_queue_are_no_strays(url: str, name: str, r
         queue.put(f"{A}1", f"{A}2")
         queue.claim()
         call = queue.operations.purge([b"host:a.example", f"lock:{A}1".encode(), f"lock:{A}2".encode()])
-        raw.script_load(script("purge").text)
+        raw.function_load(scripts.library(), replace=True)
         raw.execute_command(*call.command())
         assert queue.stats().known == 2
         assert raw.exists(queue.operations.key("host:a.example")) == 1

@@ -175,7 +175,7 @@ def test_a_claim_that_arrives_after_its_caller_gave_up_leases_nothing(face: Any,
     face.put("a")
     face.stats()
     call = face.operations.claim(b"late#1", 1, 5000)
-    client.script_load(__import__("timeoutq.scripts").scripts.script("claim").text)
+    client.function_load(scripts.library(), replace=True)
     past = int(time.time() * 1000) - 5000
     with pytest.raises(redis.ResponseError, match="LATE the claim arrived"):
         client.execute_command(*call.command(not_after=past))

@@ -119,7 +119,7 @@ def test_a_claim_that_a_signal_ends_gives_back_what_it_had_been_given(
     def interrupted(commands: Any) -> Any:
         replies = send(commands)
         if any(
-            words[0] == b"EVALSHA" and isinstance(reply, list) and len(reply) == 7
+            words[0] == b"FCALL" and isinstance(reply, list) and len(reply) == 7
             for words, reply in zip(commands, replies, strict=True)
         ):
             monkeypatch.setattr(link, "send", send)

@@ -606,7 +606,7 @@ class Scenario:
 
 def sha(word: str) -> bytes:
     """Give bytes that only requests of this script contain; a command stands for itself."""
-    return word.encode() if word.isupper() else scripts.script(word).sha.encode()
+    return word.encode() if word.isupper() else scripts.function(word).encode()
 
 
 class NoTime(Exception):
@@ -782,7 +782,7 @@ def knowing(url: str) -> str:
     with redis.Redis.from_url(url) as raw:
         client: Any = raw
         for name in verbs:
-            client.script_load(scripts.script(name).text)
+            client.function_load(scripts.library(), replace=True)
     return url
 
 

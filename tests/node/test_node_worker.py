@@ -204,7 +204,7 @@ def test_a_worker_outlives_connections_that_break_and_a_server_that_refuses(
             queue.put([f"slow:{turn}", *(f"plain:{turn}.{number}" for number in range(50))])
             wait_until(lambda: queue.stats().in_progress > 0, 20)
             if turn % 2:
-                proxy.arm(Fault.REFUSED, b"EVALSHA", seconds=0.5)
+                proxy.arm(Fault.REFUSED, b"FCALL", seconds=0.5)
             else:
                 proxy.cut()
         wait_until(lambda: queue.stats().done == 4 * 51, 30)

@@ -14,9 +14,8 @@ from tests.rig.invariants import check
 from tests.rig.node import node, play, write_protocol
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.transcripts import FILES, Player, fits, read
-from timeoutq import Queue
+from timeoutq import Queue, scripts
 from timeoutq.protocol import headers
-from timeoutq.scripts import script
 
 Play = Callable[[str, str], dict[str, str | None]]
 
@@ -93,22 +92,22 @@ def test_node_sends_a_call_again_whose_reply_was_lost_and_it_counts_once(
 ) -> None:
     node()
     for verb in verbs:
-        raw.script_load(script(verb).text)  # a call of a script that the server does not know would not be carried out
+        raw.function_load(scripts.library(), replace=True)  # a call of a script that the server does not know would not be carried out
     (tmp_path / "faults.jsonl").write_text("\n".join(map(json.dumps, UNDER_FAULTS)))
     for number, verb in enumerate(verbs):
         with Proxy(url) as proxy:
-            proxy.arm(fault, script(verb).sha.encode())
+            proxy.arm(fault, scripts.function(verb).encode())
             said = play(proxy.url, document, library, f"{name}-{verb}{number}-", [tmp_path / "faults.jsonl"])
         assert said == {"faults.jsonl": None}, verb
 
 
 def test_node_does_not_send_a_pull_again(url: str, raw: redis.Redis, document: Path, name: str, tmp_path: Path) -> None:
     node()
-    raw.script_load(script("pull").text)
+    raw.function_load(scripts.library(), replace=True)
     lines = [{"call": "put", "args": {"tasks": ["a"]}}, {"call": "pull", "args": {"n": 1}}]
     (tmp_path / "pull.jsonl").write_text("\n".join(map(json.dumps, lines)))
     with Proxy(url) as proxy:
-        proxy.arm(Fault.RESET_AFTER, script("pull").sha.encode())
+        proxy.arm(Fault.RESET_AFTER, scripts.function("pull").encode())
         said = play(proxy.url, document, "redis", name, [tmp_path / "pull.jsonl"])
     assert "Unavailable: pull may have run, and is not sent again" in str(said["pull.jsonl"])
 

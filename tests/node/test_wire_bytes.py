@@ -19,9 +19,8 @@ from tests.rig import levels
 from tests.rig.generated import Builder, Generator
 from tests.rig.node import node, play, write_protocol
 from tests.rig.transcripts import FILES, Player, read
-from timeoutq import Queue, sending
+from timeoutq import Queue, scripts, sending
 from timeoutq.protocol import check_call, headers
-from timeoutq.scripts import script
 
 SEEDS = range(4)
 CALLS = 300
@@ -69,7 +68,7 @@ def test_the_same_seed_makes_the_same_calls() -> None:
 
 def verb_of(words: list[bytes]) -> str:
     """Give the verb that a command calls."""
-    known = {script(name).sha.encode(): name for name in headers()}
+    known = {scripts.function(name).encode(): name for name in headers()}
     assert words[1] in known, f"no script of today: {words[:6]}"
     return known[words[1]]
 
@@ -142,7 +141,7 @@ def shown(commands: list[list[bytes]]) -> list[tuple[str, list[bytes]]]:
     """Give the calls of scripts: without what is the client's own (a token, a nonce, a time, a digest of tokens)."""
     found = []
     for words in commands:
-        if words[0] != b"EVALSHA":
+        if words[0] != b"FCALL":
             continue
         verb = verb_of(words)
         count = int(words[2])
@@ -164,7 +163,7 @@ def test_what_goes_through_a_socket_is_the_same_too(url: str, document: Path, na
     assert len(files) == 10
     with Queue(name, url) as queue:
         for verb in headers():  # a script that the server does not know is sent for, and called twice
-            queue.run(sending.ask(queue.talk, [("SCRIPT", "LOAD", script(verb).text)]))
+            queue.run(sending.ask(queue.talk, [("FUNCTION", "LOAD", "REPLACE", scripts.library())]))
     with tapped(url) as (tap, ours):
         for number, path in enumerate(files):
             with Queue(f"{name}-{number}", tap) as queue:

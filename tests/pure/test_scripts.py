@@ -1,7 +1,8 @@
-"""The Lua files: their headers are true, and they run wherever timeoutq promises to."""
+"""The library: its headers are true, and it runs wherever timeoutq promises to."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 import timeoutq
-from timeoutq import arguments, repairs
+from timeoutq import arguments, repairs, scripts
 from timeoutq.arguments import How
 from timeoutq.batches import operations as of_batches
 from timeoutq.batches.operations import Joined, Sealed
@@ -24,10 +25,12 @@ from timeoutq.operations import Operations, how_words
 from timeoutq.results import operations as of_results
 from timeoutq.schedules import operations as of_schedules
 from timeoutq.schedules.definition import Definition, Stored
-from timeoutq.scripts import SIZES, script
+from timeoutq.scripts import SIZES
 
 LUA = Path(timeoutq.__file__).parent / "lua"
-NAMES = sorted(path.stem for path in LUA.glob("*.lua"))
+NAMES = scripts.verbs()
+TEXTS = {path.relative_to(LUA).with_suffix("").as_posix(): path.read_text("utf-8") for path in LUA.glob("**/*.lua")}
+CODE = {name: re.sub(r"--.*", "", text) for name, text in TEXTS.items()}
 UNREPAIRED = {
     "bell": "any line rings",
     "alarm": "any entry sounds",
@@ -112,46 +115,57 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-def test_every_file_is_an_operation_and_none_is_left_out() -> None:
-    assert set(calls()) == set(NAMES), "calls() of this file and the scripts in lua/ differ"
+REVISIONS = {1: "fa757fc8e40d4913976bd63cc479aa59db1f3f481507f8bb9ef1bf484489d0e9"}
+"""The digest of the text of each revision."""
+
+
+def test_a_text_that_changes_has_a_revision_of_its_own() -> None:
+    # two texts of one revision would replace each other for ever, or never
+    body = scripts.library().split("\n", 2)[2]
+    assert {scripts.REVISION: hashlib.sha256(body.encode()).hexdigest()} == REVISIONS, "raise scripts.REVISION"
+
+
+def test_every_verb_is_an_operation_and_every_file_is_in_the_library() -> None:
+    assert set(calls()) == set(NAMES), "calls() of this file and the verbs in lua/verbs/ differ"
+    assert {*scripts.ROOMS, *(f"verbs/{name}" for name in NAMES)} == TEXTS.keys()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_header_says_purpose_keys_arguments_and_reply(name: str) -> None:
-    head = (LUA / f"{name}.lua").read_text("utf-8").split("\nlocal", 1)[0]
-    assert head.startswith(f"-- {name}: ")
-    for word in ("KEYS  ", "PARTS ", "ARGV  ", "Reply "):
-        assert f"\n-- {word}" in head, word
+def test_a_verb_is_registered_under_the_name_of_its_file_and_says_what_travels(name: str) -> None:
+    text = TEXTS[f"verbs/{name}"]
+    assert text.startswith(f"-- {name}: ")
+    assert "\n-- ARGS  " in text
+    assert "\n-- Reply " in text
+    assert re.findall(r"^ *verb\('(\w+)', ", text, re.MULTILINE) == [name]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_keys_are_what_the_header_names_and_arguments_what_it_counts(name: str) -> None:
-    call, found = calls()[name], script(name)
-    _, sha, count, *keys = call.head
-    assert sha == found.sha.encode()
-    assert count == len(keys) == len(found.keys)
-    assert keys == [Operations("q").key(key).encode() for key in found.keys]
-    assert all(str(key, "ascii").startswith("timeoutq:{q}:") for key in keys if isinstance(key, bytes))
-    header = re.search(r"-- ARGV +(.*?)\n-- Reply", found.text, re.DOTALL)
+def test_a_call_has_the_function_of_its_verb_and_the_arguments_that_the_header_counts(name: str) -> None:
+    call, text = calls()[name], TEXTS[f"verbs/{name}"]
+    reads = "flags = {'no-writes'}" in text
+    command, function, count, key = call.head
+    assert command == (b"FCALL_RO" if reads else b"FCALL")
+    assert str(function, "ascii").removesuffix("_if_room") == f"timeoutq5_{name}"  # type: ignore[arg-type]
+    assert (count, key) == (1, b"timeoutq:{q}:meta")
+    header = re.search(r"-- ARGS +(.*?)\n-- (?:Reply|ONCE)", text, re.DOTALL)
     assert header is not None
     numbers = [int(number) for number in re.findall(r"(?:^|   |\n-- +)(\d+)(?= |\.\.)", header.group(1))]
     assert numbers == list(range(1, len(numbers) + 1))
     # each argument that the body reads by a number is one that the header names
-    body = (LUA / f"{name}.lua").read_text("utf-8")
-    read = {int(number) for number in re.findall(r"ARGV\[(\d+)\]", body)}
+    read = {int(number) for number in re.findall(r"args\[(\d+)\]", CODE[f"verbs/{name}"])}
     assert read <= set(numbers), read
-    assert len(call.command()) - 3 - len(keys) >= max(numbers)
+    assert len(call.command()) - len(call.head) >= max(numbers)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_sections_are_those_that_the_header_names_and_that_the_table_of_operations_writes(name: str) -> None:
-    body = (LUA / f"{name}.lua").read_text("utf-8")
-    header = re.search(r"-- SECTIONS +(.*?)\n-- Reply", body, re.DOTALL)
+    text = TEXTS[f"verbs/{name}"]
+    header = re.search(r"-- SECTIONS +(.*?)\n-- Reply", text, re.DOTALL)
     named = re.findall(r"(?<![\w=])[a-z_]+=(?:\d+|numbers|n|pairs|ms)(?!\w)", header.group(1)) if header else []
-    taken = re.findall(r" sections\([^']*'( [a-z_ =\d]+)'\)\nif refused then return refused end\n", body)
-    assert [takes.split() for takes in taken] == ([named] if named else [])
-    # the sections of a call with all options, read from its end
-    words, forms = list(calls()[name].args), dict(section.split("=") for section in named)
+    taken = re.findall(r" sections\([^']*'( [a-z_ =\d]+)'\)\n  if refused then return refused end\n", text)
+    assert sorted(word for takes in taken for word in takes.split()) == sorted(named)
+    # the sections of a call with all options, read from its end; `full` is in the call that a full server gets
+    words, forms = list(calls()[name].args), dict(section.split("=") for section in named if section != "full=0")
     while forms:
         at = max(i for i, word in enumerate(words) if word in forms)
         form, count = forms.pop(str(words[at])), words[at + 1]
@@ -165,123 +179,75 @@ def test_sections_are_those_that_the_header_names_and_that_the_table_of_operatio
 
 
 @pytest.mark.parametrize("version", ["lua51", "lua54"])
-def test_they_compile_in_lua_5_1_and_5_4(version: str) -> None:
+def test_it_compiles_in_lua_5_1_and_5_4(version: str) -> None:
     # in a process of its own: the two versions of the interpreter do not live in one
     code = (
         f"import lupa.{version} as lua, timeoutq.scripts as o\n"
         "check = lua.LuaRuntime().eval('function(t) local f, e = (loadstring or load)(t) return e end')\n"
-        f"print([e for e in (check(o.script(n).text) for n in {NAMES}) if e])"
+        "print(check(o.library().split('\\n', 1)[1]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "[]", done.stdout + done.stderr
+    assert done.stdout.strip() == "None", done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_key_that_a_script_or_a_part_uses_is_declared(name: str) -> None:
-    found = script(name)
-    text = re.sub(r"--.*", "", found.text)
-    assert {"meta", "lock"} <= set(found.keys), "a slot that moves would tear a script that does not declare `lock`"
-    # a key is one that the header declares, or a local name for one that key() or locks_of() has made
-    used = set(re.findall(r"call\('[A-Z]+', ([a-z_]+)\b(?!\()", text)) - {"unpack"}
-    own = set(re.findall(r"(?:function \w+\(|local |for )([\w, ]+?)(?: =|\)|\n| in )", text))
-    locals_ = {word.strip() for group in own for word in group.split(",")}
-    assert used <= set(found.keys) | locals_, used - set(found.keys) - locals_
-    assert set(re.findall(r"call\('[A-Z]+', ([a-z_.]+)\(", text)) <= MAKERS
-    assert re.findall(r"call\('[A-Z]+', [^,()]* \.\. ", text) == []
-
-
-MAKERS = {"key", "locks_of", "unpack", "set_of", "set_for", "print_of", "batch_key"}
-"""What may stand in the place of a key: what makes its name, or the names of several."""
-
-
-def test_only_two_functions_make_the_names_of_keys() -> None:
-    compact = (LUA / "parts" / "compact.lua").read_text("utf-8")
-    assert "function set_of(at)\n    return key('seen:' .. at)\n" in compact
-    assert re.findall(r"function set_for\(high\)(?:\n.*)*?\n    return (set_of\(at\))\n  end", compact)
-    batch = (LUA / "parts" / "batch.lua").read_text("utf-8")
-    assert "function batch_key(name)\n  return key('batch:' .. name)\n" in batch
-    texts = {path.stem: re.sub(r"--.*", "", path.read_text("utf-8")) for path in LUA.glob("**/*.lua")}
-    assert {stem: text.count("prefix") for stem, text in texts.items() if "prefix" in text} == {"open": 2}
-    assert {stem for stem, text in texts.items() if re.search(r"\block\b(?!['=:])", text)} == {"locks"}
-    assert {stem for stem, text in texts.items() if "KEYS" in text} == {"purge"}  # it removes all that it declares
+def test_only_the_room_open_makes_the_names_of_keys() -> None:
+    assert {name for name, text in CODE.items() if "prefix" in text} == {"open", "events", "leases", "verbs/repair"}
+    assert re.findall(r"prefix.*", CODE["leases"]) == ["prefix .. 'lock:' .. ids[i]"]
+    assert re.findall(r"#prefix \+ 1", CODE["events"] + CODE["verbs/repair"]) == ["#prefix + 1"] * 2
+    assert {name for name, text in CODE.items() if re.search(r"\bKEYS\b|\bARGV\b", text)} == set()
 
 
 def test_tasks_become_ready_and_done_through_their_doors() -> None:
-    texts = {path: re.sub(r"--.*", "", path.read_text("utf-8")) for path in LUA.glob("**/*.lua")}
-    polite = {path.stem for path, text in texts.items() if "polite" in text and path.parent == LUA}
-    assert polite == {"convert", "host", "hosts", "describe_hosts", "restore_hosts"}, (
-        "these are verbs of the room itself"
-    )
-    assert {path.stem for path, text in texts.items() if re.search(r"call\('\w+', done(_at)?\b", text)} == {
-        "done",
-        "ages",
+    assert {name for name, text in CODE.items() if re.search(r"\bpolite\b", text)} == {
+        "open", "hosts", "priority", "tasks", *(f"verbs/{name}" for name in (
+            "convert", "host", "hosts", "describe_hosts", "restore_hosts", "repair"))
+    }  # fmt: skip
+    assert {name for name, text in CODE.items() if re.search(r"key\.done(_at)?\b", text)} == {
+        "by_id", "by_print", "verbs/repair",
+    }  # fmt: skip
+    assert {name for name, text in CODE.items() if "seen:" in text} == {
+        "by_print",
+        "settings",
+        "verbs/purge",
     }
-    assert {path.stem for path, text in texts.items() if "seen:" in text} == {"compact", "purge", "switch"}
-    moved = {path.stem for path, text in texts.items() if re.search(r"call\('SMOVE', \w+, done\b", text)}
-    assert moved == {"done"}
 
 
 def test_nothing_that_reads_a_whole_state_and_nothing_that_some_servers_lack() -> None:
-    for path in [*LUA.glob("**/*.lua")]:
-        text = re.sub(r"--.*", "", path.read_text("utf-8"))
-        for word in (
-            "SMEMBERS",
-            "'KEYS'",
-            "cmsgpack",
-            "struct.",
-            "bit.",
-            "#!lua",
-            "replicate_commands",
-            "HVALS",
-            "SUNION",
-        ):
-            assert word not in text, (path.name, word)
-        for command, key in re.findall(r"'(HGETALL|HKEYS|LRANGE)', (\w+(?:\('\w+'\))?)", text):
-            few = ("stats", "meta", "key('durations')", "key('durations0')", "key('durations1')")
-            assert key in few, (path.name, command, key)
+    for name, text in CODE.items():
+        for word in ("SMEMBERS", "'KEYS'", "cmsgpack", "struct.", "bit.", "replicate_commands", "HVALS", "SUNION"):
+            assert word not in text, (name, word)
+        for command, key in re.findall(r"'(HGETALL|HKEYS|LRANGE)', ([\w.]+)", text):
+            assert key in ("key.stats", "key.meta", "key.durations", "key.durations0", "key.durations1"), (
+                name,
+                command,
+            )
     package = Path(timeoutq.__file__).parent
     for path in package.glob("*.py"):
         assert "SMEMBERS" not in path.read_text("utf-8").replace("never SMEMBERS", ""), path.name
 
 
+def test_lua_names_are_taken_at_the_first_call() -> None:
+    # while a server loads a library, not even `string` is there
+    version = pytest.importorskip("lupa.lua51")
+    load = version.LuaRuntime().eval(
+        "function(text) local f = loadstring(text)\n"
+        "setfenv(f, {redis = {register_function = function() end}}) return pcall(f) end"
+    )
+    assert load(scripts.library().split("\n", 1)[1]) is True
+
+
 def test_what_repair_finds_has_its_words_and_stands_in_its_header() -> None:
-    repair, walk = (LUA / "repair.lua").read_text("utf-8"), (LUA / "parts" / "walk.lua").read_text("utf-8")
-    header = repair.partition("-- What was found:\n")[2].partition("\nlocal")[0]
+    repair = TEXTS["verbs/repair"]
+    header = repair.partition("-- What was found:\n")[2].partition("\ndo")[0]
     assert set(re.findall(r"^--       ([a-z]+)  ", header, re.MULTILINE)) == set(repairs.WORDS)
-    assert set(re.findall(r"\bwrong\('([a-z]+)'\)", repair + walk)) == set(repairs.WORDS)
-
-
-@pytest.mark.breaking
-@pytest.mark.parametrize("name", NAMES)
-def test_what_is_asked_for_rarely_is_made_together_once_one_is_needed(name: str) -> None:
-    text = script(name).text
-    asked = set(re.findall(r"\brarely\('(\w+)'\)", text))
-    found = re.search(r"^function make_late\(\)\n(.*)^return \{([^}]*)\}\nend\n", text, re.MULTILINE | re.DOTALL)
-    if not asked:
-        assert found is None
-        return
-    assert found is not None
-    assert {pair.split(" = ")[0] for pair in found[2].split(", ")} == asked
-    made = set(re.findall(r"^local function (\w+)", found[1], re.MULTILINE))
-    assert asked <= made
-    elsewhere = re.sub(r"\brarely\('\w+'\)", "", text.replace(found[0], ""))
-    assert not [one for one in made if re.search(rf"^[^-\n]*\b{one}\(", elsewhere, re.MULTILINE)]
-
-
-def test_a_script_has_no_function_that_nothing_calls() -> None:
-    assert "function host_row(" in script("host").text
-    for gone in ("host_row", "overrun", "crowded"):
-        assert f"function {gone}(" not in script("put").text
-    assert "function bring_back(" in script("ack").text
-    assert "function bring_back(" not in script("fail").text
+    assert set(re.findall(r"\bwrong\('([a-z]+)'\)", repair)) == set(repairs.WORDS)
 
 
 def test_every_key_of_a_queue_is_removed_by_purge_and_looked_at_by_repair() -> None:
     # a new key is easily forgotten there
     keys = {key for names in SIZES.values() for key in names.split()}
-    purge, repair = ((LUA / f"{name}.lua").read_text() for name in ("purge", "repair"))
-    assert keys - words(purge) == set()
-    assert keys - words(re.sub(r"(?m)^--.*$", "", repair)) == UNREPAIRED.keys()
+    assert keys - words(CODE["verbs/purge"]) == set()
+    assert keys - words(CODE["verbs/repair"]) == UNREPAIRED.keys()
 
 
 def words(text: str) -> set[str]:

@@ -27,7 +27,7 @@ from timeoutq.embedded import EmbeddedServer
 
 def costs(raw, begin, tasks):
     stats = raw.info("commandstats")
-    server = sum(one["usec"] for name, one in stats.items() if name.startswith("cmdstat_evalsha")) / 1e6
+    server = sum(one["usec"] for name, one in stats.items() if name.startswith("cmdstat_fcall")) / 1e6
     return (server + time.process_time() - begin) / tasks * 1e6
 
 found = {}

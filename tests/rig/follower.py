@@ -419,7 +419,7 @@ class Answers:
 @cache
 def _names() -> Mapping[str, str]:
     folder = Path(scripts.__file__).parent / "lua"
-    return {scripts.script(path.stem).sha: path.stem for path in folder.glob("*.lua")}
+    return {scripts.function(path.stem): path.stem for path in folder.glob("*.lua")}
 
 
 class FollowedLink(Link):
@@ -434,7 +434,7 @@ class FollowedLink(Link):
         return [self._one(command) for command in commands]
 
     def _one(self, command: Command) -> Any:
-        if command[0] != b"EVALSHA":
+        if command[0] != b"FCALL":
             return super().send([command])[0]
         wrapped: list[Command] = [(b"MULTI",), (b"TIME",), command, (b"TIME",), (b"EXEC",)]
         before, reply, after = super().send(wrapped)[-1]

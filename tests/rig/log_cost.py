@@ -41,7 +41,7 @@ def measure(name, count, work):
     began = time.process_time()
     work()
     cpu = time.process_time() - began
-    usec = raw.info("commandstats")["cmdstat_evalsha"]["usec"]
+    usec = raw.info("commandstats")["cmdstat_fcall"]["usec"]
     found[name] = [usec / count, cpu * 1e6 / count]
 
 def hundreds():

@@ -30,13 +30,12 @@ from tests.rig.polite_world import PoliteWorld, drawn
 from tests.rig.servers import redis_server, wrapped
 from tests.rig.shims import Clock
 from tests.rig.world import LEASE_MS, TASKS, Limits, Request, Step, Violation, World, told
-from timeoutq import Lease, Task, arguments
+from timeoutq import Lease, Task, arguments, scripts
 from timeoutq.arguments import How
 from timeoutq.batches import operations as of_batches
 from timeoutq.calls import BATCH_KEPT, Call
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.operations import Operations
-from timeoutq.scripts import script
 
 PART = 600
 """How many schedules one process plays before it tells how far it is."""
@@ -237,7 +236,7 @@ class Player:
 
     def _run(self, words: Any, name: str) -> Any:
         if name not in self._loaded:
-            self.client.script_load(script(name).text)
+            self.client.function_load(scripts.library(), replace=True)
             self._loaded.add(name)
         return self.client.execute_command(*words)
 

@@ -730,7 +730,7 @@ class Soak:
         self._count_struck()
         fault, verb = self.rng.choice(SMALL), self.rng.choice(VERBS)
         self._armed = fault
-        self.proxy.arm(fault, scripts.script(verb).sha.encode())
+        self.proxy.arm(fault, scripts.function(verb).encode())
         if fault is Fault.LATENCY:
             self._after(8.0, self._kill_clients)  # a connection that is slow stays so until it is closed
 

@@ -134,7 +134,7 @@ class Plan:
 @cache
 def _verbs() -> dict[bytes, str]:
     names = ("put", "schedule", "claim", "extend", "ack", "release", "fail")
-    return {scripts.script(name).sha.encode(): name for name in names}
+    return {scripts.function(name).encode(): name for name in names}
 
 
 def _leases(words: Sequence[Argument]) -> tuple[list[tuple[str, str]], Sequence[Argument]]:
@@ -258,7 +258,7 @@ class Tap:
         return "HMGET" not in said or not self.plan.durable
 
     def _parse(self, command: Command) -> tuple[str, str, Sequence[Argument]]:
-        if command[0] != b"EVALSHA":
+        if command[0] != b"FCALL":
             return "", "", ()
         verb = _verbs().get(command[1] if isinstance(command[1], bytes) else b"", "")
         at = 3 + int(command[2])

@@ -203,7 +203,7 @@ def test_a_call_sent_again_on_another_connection_waits_for_what_it_did_the_first
         ThreadPoolExecutor(len(calls)) as pool, ExitStack() as opened,
     ):  # fmt: skip
         for name in (*confirming.CONFIRMED, "configure"):
-            client.script_load(scripts.script(name).text)
+            client.function_load(scripts.library(), replace=True)
         leases = dict(zip(calls, [*queue_of(queue, len(calls))], strict=True))
         queue.put("failed", "unwanted")
         queue.fail([one for one in queue.claim(2) if one.task == "failed"], "no", give_up=True)
@@ -216,10 +216,10 @@ def test_a_call_sent_again_on_another_connection_waits_for_what_it_did_the_first
             if frozen:
                 pair.link.freeze()
             pair.front.hold_replies()
-            ran = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+            ran = client.info("commandstats")["cmdstat_fcall"]["calls"]
             told = {name: pool.submit(act, clients[name], leases[name]) for name, act in calls.items()}
             wait_until(
-                lambda ran=ran: client.info("commandstats")["cmdstat_evalsha"]["calls"] >= ran + len(calls)  # type: ignore[misc]  # a bound default
+                lambda ran=ran: client.info("commandstats")["cmdstat_fcall"]["calls"] >= ran + len(calls)  # type: ignore[misc]  # a bound default
             )
             pair.front.cut()
             pair.front.thaw()

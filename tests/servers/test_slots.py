@@ -16,12 +16,11 @@ from redis.exceptions import AskError, TryAgainError
 from tests.pure.test_scripts import calls
 from tests.rig.invariants import check
 from tests.rig.nodes import Cluster, Move, slot_of
-from timeoutq import Politeness, Queue, sending
+from timeoutq import Politeness, Queue, scripts, sending
 from timeoutq.calls import Call
 from timeoutq.durations import Delta
 from timeoutq.embedded_cluster import ClusterNode
 from timeoutq.errors import Unavailable
-from timeoutq.scripts import script
 
 SLOT = slot_of("timeoutq:{q}:meta")
 A, B = "http://a.example/", "http://b.example/"
@@ -96,8 +95,8 @@ def test_a_script_is_refused_whole_while_its_slot_moves(
         everything = calls()
         there = set(nodes.here.keys("*"))
         for name in everything:
-            nodes.here.script_load(script(name).text)
-            nodes.there.script_load(script(name).text)
+            nodes.here.function_load(scripts.library(), replace=True)
+            nodes.there.function_load(scripts.library(), replace=True)
             absent = {key for key in script(name).keys if queue.operations.key(key).encode() not in there}
             assert absent == ({"probe", "lock"} if name == "probe" else {"lock"}), name
         declared = {queue.operations.key(key).encode() for name in everything for key in script(name).keys}

@@ -27,13 +27,13 @@ from timeoutq import (
     Task,
     Unavailable,
     arguments,
+    scripts,
 )
 from timeoutq.arguments import How
 from timeoutq.confirming import UNCONFIRMED
 from timeoutq.errors import ServerError
 from timeoutq.link import Link
 from timeoutq.model import Answer, Outcome
-from timeoutq.scripts import script
 from timeoutq.shards import AsyncShardedQueue, ShardedQueue, claims, gathering
 from timeoutq.shards import flows as sharded_flows
 from timeoutq.shards.names import stem, tags
@@ -334,7 +334,7 @@ def test_a_claim_that_ctrl_c_interrupts_gives_back_what_it_took_in_all_shards(
 ) -> None:
     queue.put(one_of_each(), one_of_each("u{}"))
     send: Any = Link.send
-    claim = script("claim").sha.encode()
+    claim = scripts.function("claim").encode()
     with ShardedQueue(queue.name, url) as mine:
         mine.ack(mine.claim(1))
         assert mine.promote_due() == 0  # the client has met all shards: now its claims travel together
@@ -360,7 +360,7 @@ def test_a_claim_that_ctrl_c_interrupts_gives_back_what_both_calls_to_one_shard_
     deep = [task for task in (f"t{i}" for i in range(200)) if shard_of(task) == 0][:10]
     other = one_of_each()[1]
     send: Any = Link.send
-    claim = script("claim").sha.encode()
+    claim = scripts.function("claim").encode()
     asked: list[list[int]] = []
 
     def interrupted(self: Any, commands: Any) -> Any:

@@ -96,7 +96,7 @@ async def test_an_idle_worker_gets_a_task_without_sending_anything(url: str, que
             worker = Worker(mine, handler, signals=False)
             running = asyncio.create_task(worker.run())
             await until(partial(listens, raw))
-            proxy.arm(Fault.HALF_OPEN, scripts.script("claim").sha.encode(), times=None)
+            proxy.arm(Fault.HALF_OPEN, scripts.function("claim").encode(), times=None)
             queue.put("a")
             await until(lambda: ran == ["a"])
             proxy.disarm()

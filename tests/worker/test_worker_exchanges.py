@@ -27,7 +27,7 @@ from timeoutq.worker.stopping import DRAIN, Stopping
 
 def sha(name: str) -> bytes:
     """Give bytes that only requests of this script contain."""
-    return scripts.script(name).sha.encode()
+    return scripts.function(name).encode()
 
 
 def know_the_scripts(queue: Queue) -> None:

@@ -29,7 +29,7 @@ from timeoutq.client import Queue
 from timeoutq.connection import Server
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import TimeoutqError
-from timeoutq.scripts import script
+from timeoutq.scripts import SIZES
 from timeoutq.troubles import LINK_ERRORS
 
 T = TypeVar("T")
@@ -146,7 +146,7 @@ class Ground:
         with Queue(name, self.url, deadline=30) as opened:
             for _ in range(3):
                 opened.purge()
-                keys = [opened.operations.key(key) for key in script("purge").keys if key != "lock"]
+                keys = [opened.operations.key(key) for keys in SIZES.values() for key in keys.split()]
                 if self.bare.execute_command("EXISTS", *keys) == 0:
                     self._made.remove(name)
                     self._settle()
@@ -212,9 +212,10 @@ class Ground:
         return int(memory.get("total_system_memory", 0)) - used
 
     def script_time(self) -> tuple[int, int]:
-        """Give how many scripts the server has run, and for how many µs."""
-        found: Any = self.info("commandstats").get("cmdstat_evalsha", {"calls": 0, "usec": 0})
-        return int(found["calls"]), int(found["usec"])
+        """Give how many verbs the server has carried out, and for how many µs."""
+        stats = self.info("commandstats")
+        found = [stats[name] for name in ("cmdstat_fcall", "cmdstat_fcall_ro") if name in stats]
+        return sum(int(one["calls"]) for one in found), sum(int(one["usec"]) for one in found)
 
     def clock_offset_ms(self) -> float:
         """Give by how many ms the server's time is ahead of our monotonic clock."""

@@ -13,11 +13,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from importlib.resources import files
 from itertools import count
 from typing import Any
 
-from timeoutq import arguments, rights, sending
+from timeoutq import arguments, rights, scripts, sending
 from timeoutq.arguments import How
 from timeoutq.batches import operations as of_batches
 from timeoutq.bench.ground import Ground, Measure, cpu_ms
@@ -33,7 +32,6 @@ from timeoutq.model import HostRecord, Lease, Politeness, Record, State, Task
 from timeoutq.results import operations as of_results
 from timeoutq.schedules import operations as of_schedules
 from timeoutq.schedules.definition import Definition
-from timeoutq.scripts import script
 
 HOUR_MS = 3_600_000
 REPLAY = "claim-again"
@@ -42,7 +40,7 @@ TRIES = 3
 LONGEST = 50.0
 """The longest time that a script may take, ms."""
 
-VERBS = sorted(path.name[:-4] for path in (files("timeoutq") / "lua").iterdir() if path.name.endswith(".lua"))
+VERBS = scripts.verbs()
 
 
 class Scene:
@@ -420,8 +418,6 @@ def busy(ground: Ground, queue: Queue) -> Iterator[None]:
 def measured(ground: Ground, tell: Callable[[str], None]) -> dict[str, float]:
     """Build the queue on one server and try all acts; give the longest script of each verb, ms."""
     found: dict[str, float] = {}
-    for verb in VERBS:
-        ground.bare.script_load(script(verb).text)
     with ground.queue(timeout=HOUR_MS / 1000, politeness=Politeness(0, 1)) as queue:
         scene = Scene(ground, queue)
         scene.build(tell)

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from timeoutq import scripts
 from timeoutq.bench.ground import ID, Ground, Measure, cpu_ms, ids
 from timeoutq.bench.terms import Figure, Readings, Target
 from timeoutq.calls import BATCH, Argument, Command
 from timeoutq.client import Queue
 from timeoutq.embedded import EmbeddedServer
-from timeoutq.scripts import assemble, script
 
 FLUSH = 40
 """How many scripts are sent before the replies are read."""
@@ -31,15 +31,12 @@ LOOKED = 1000
 PLAIN_BYTES = 150
 """A task takes fewer bytes than this in a plain set, also while the set grows."""
 
-_DOOR = """-- KEYS  done done_at lock meta stats
--- PARTS open done ages
-local ids = {unpack(ARGV, 4)}
-if ARGV[3] == 'add' then
-  keep(ids, {})
-else
-  done_among(ids)
-end
-return done_count()
+_DOOR = """
+verb('door', {flags = {'allow-oom'}}, function()
+  local ids = {unpack(args, 4)}
+  if args[3] == 'add' then done.keep(ids, {}) else done.among(ids) end
+  return done.count()
+end)
 """
 
 
@@ -50,9 +47,8 @@ class _Scene:
         self.ground = ground
         self.queue = queue
         self.words = words
-        door = assemble("door", _DOOR)
-        ground.load(door.text)
-        self._head: Command = ("EVALSHA", door.sha, len(door.keys), *map(queue.operations.key, door.keys), "", 0)
+        ground.bare.execute_command("FUNCTION", "LOAD", "REPLACE", scripts.library("timeoutq_bench", _DOOR))
+        self._head: Command = ("FCALL", "timeoutq_bench_door", 1, queue.operations.key("meta"), "", 0)
 
     def send(self, act: str, batches: Iterator[list[str]], total: int) -> float:
         """Send batches of ids, to add them or to ask for them; give the µs of server CPU for each id."""
@@ -116,7 +112,6 @@ def _take(ground: Ground, kind: str) -> dict[str, float | None]:
             more = (ids(BATCH, 2 * count + at * BATCH) for at in range(TRIES))
             found["seen-longest"] = max(scene.add_one([*some]) for some in more)
             purge = queue.operations.purge()
-            ground.load(script("purge").text)
             found["seen-purge"] = max(scene.time_one(purge.command()) for _ in range(TRIES))
     return found
 

@@ -1,37 +1,169 @@
--- batches: what is known of batches: some by their names, a page of all, or the tasks of one.
--- KEYS  lock meta
--- PARTS open batch
--- ARGV  1 call id   2 age of the call, ms   3 what, names|page|tasks   4 from: page: the cursor; tasks: the batch; names: not looked at
---       5 which: names: a name; page: about how many; tasks: the first place   6.. more *: names: further names; tasks: the last place
--- Reply {now ms, next cursor, (name, record, tasks number, not ended number, ended but not as done number) *}: names and page
--- Reply {now ms, tasks number, (place number, end o|d|l, id) *}: tasks, of which o has not ended, d is done, l ended in another way
-local kind, cursor, names = ARGV[3], '0', {}
-if kind == 'tasks' then
-  local reply, set = {now, (batch_counts(ARGV[4]))}, batch_key(ARGV[4])
-  local first, last = tonumber(ARGV[5]), tonumber(ARGV[6])
-  for letter, from in pairs({o = 0, d = DONE, l = LOST}) do
-    local rows = redis.call('ZRANGEBYSCORE', set, string.format('%.0f', from + first), string.format('%.0f', from + last), 'WITHSCORES')
-    for i = 1, #rows, 2 do
-      reply[#reply + 1] = tonumber(rows[i + 1]) - from
-      reply[#reply + 1] = letter
-      reply[#reply + 1] = rows[i]
+-- batch: tasks whose ends are counted together; when all of them have ended, one more task becomes ready, the batch's callback. A queue
+-- uses this as soon as a put has named a batch
+-- batches     of each batch its record: words with blanks between them. 1 state: o open, s sealed, e ended, b broken: it has ended, and
+--             its callback went to failed, because a task was not done   2 the callback becomes ready when all tasks have e ended, or
+--             are d done; - while the batch is open   3 for how many ms the batch is kept after its end   4 when the state changed, or
+--             a task joined, ms   5 a digest of the call that has sealed it, or -   6 the callback's id, if there is a callback
+-- batch:NAME  all tasks of a batch, each with its place, from 1 on; 10^9 is added when the task is done, and 2 * 10^9 when it has ended
+--             in any other way
+-- batch_of    of each task that has not ended since it joined a batch: the names of its batches
+-- From the seal on, the callback is in `scheduled`, and due in the year 9999: so it is in one state, like any other task. Whoever ends the
+-- last task of the batch makes the callback due. Until then, no put changes the callback.
+do
+  batches.DONE, batches.LOST, batches.WAITS = 1000000000, 2000000000, 253370764800000
+
+  -- batch_key: the name of the key with the tasks of a batch. No other place makes such a name
+  function batches.key_of(name)
+    return named('batch:' .. name)
+  end
+
+  -- unnamed: what is wrong with the name of a batch, as an error; nil if nothing is
+  function batches.unnamed(name)
+    if #name <= 64 and string.find(name, '^[%w._:-]+$') then return nil end
+    return {err = 'BATCH the name of a batch is 1 to 64 of A-Z a-z 0-9 . _ : -'}
+  end
+
+  -- read_batch: the record that a text holds; nil if it cannot be read
+  function batches.read(text)
+    local state, on, keep, at, rev, callback = string.match(text or '', '^([oseb]) ([ed-]) (%d+) (%d+) (%S+) ?(.*)$')
+    if not state or #keep > 15 or #at > 15 then return nil end
+    return {state = state, on = on, keep = tonumber(keep), at = tonumber(at), rev = rev, callback = callback}
+  end
+
+  function batches.write(name, one)
+    local line = string.format('%s %s %.0f %.0f %s ', one.state, one.on, one.keep, now, one.rev)
+    call('HSET', key.batches, name, line .. one.callback)
+  end
+
+  -- batch_counts: how many tasks a batch has, how many of them have not ended, and how many have ended but not as done
+  function batches.counts(name)
+    local set = batches.key_of(name)
+    local all, open, lost = try('ZCARD', set), try('ZCOUNT', set, '-inf', '(1000000000'), try('ZCOUNT', set, '2000000000', '+inf')
+    if type(all) ~= 'number' then return 0, 0, 0 end -- a key of a foreign type
+    return all, open, lost
+  end
+
+  -- tell_callbacks: where[i] is the state of ids[i]; a task that is scheduled, and is the callback of a batch that has not ended, gets the
+  -- letter b instead of s
+  function batches.tell_callbacks(ids, where)
+    local dues
+    for i = 1, #ids do
+      if where[i] == 's' then
+        dues = dues or call('ZMSCORE', key.scheduled, unpack(ids))
+        if moment(dues[i]) == batches.WAITS then where[i] = 'b' end
+      end
     end
   end
-  return reply
-elseif kind == 'names' then
-  names = {unpack(ARGV, 5)}
-else
-  local page = redis.call('HSCAN', key('batches'), ARGV[4], 'COUNT', ARGV[5])
-  cursor = page[1]
-  for i = 1, #page[2], 2 do names[#names + 1] = page[2][i] end
-end
-local reply = {now, cursor}
-for i = 1, #names do
-  local text = redis.call('HGET', key('batches'), names[i])
-  if text then
-    local all, open, lost = batch_counts(names[i])
-    reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = names[i], text, all
-    reply[#reply + 1], reply[#reply + 2] = open, lost
+
+  -- fail_callback: the callback of a batch will not become ready; gives true if it was waiting for the batch
+  function batches.fail_callback(id, message)
+    if id == '' or moment(call('ZSCORE', key.scheduled, id)) ~= batches.WAITS then return false end
+    call('SADD', key.failed, id)
+    failures.log(id, 'gave up: ' .. message)
+    kinds.note({id})
+    call('ZREM', key.scheduled, id)
+    count_up(key.stats, 'gave_up', 1)
+    return true
+  end
+
+  -- close_batch: if a batch is sealed and all of its tasks have ended, end it. `broken` collects the callbacks that went to failed
+  function batches.close(name, broken)
+    local one = batches.read(call('HGET', key.batches, name))
+    if not one or one.state ~= 's' then return end
+    local all, open, lost = batches.counts(name)
+    if open > 0 then return end
+    local fails = one.on == 'd' and lost > 0
+    if fails and batches.fail_callback(one.callback, string.format('%.0f of the %.0f tasks of batch %s are not done', lost, all, name)) then
+      broken[#broken + 1] = one.callback
+    elseif not fails and one.callback ~= '' and moment(call('ZSCORE', key.scheduled, one.callback)) == batches.WAITS then
+      call('ZADD', key.scheduled, now, one.callback)
+      wake.rouse(now)
+    end
+    one.state = fails and 'b' or 'e'
+    batches.write(name, one)
+    call('PEXPIRE', batches.key_of(name), math.max(1, one.keep))
+  end
+
+  -- end_in_batches: these tasks have ended, `well` if they are done: they leave the batches in which they are. Gives the callbacks of
+  -- batches that went to failed, for these have ended, too
+  function batches.end_in(ids, well)
+    local of, tasks_of, names, gone, broken = call('HMGET', key.batch_of, unpack(ids)), {}, {}, {}, {}
+    for i = 1, #ids do
+      if of[i] then gone[#gone + 1] = ids[i] end
+      for name in string.gmatch(of[i] or '', '%S+') do
+        if not tasks_of[name] then tasks_of[name], names[#names + 1] = {}, name end
+        table.insert(tasks_of[name], ids[i])
+      end
+    end
+    if #gone == 0 then return gone end
+    call('HDEL', key.batch_of, unpack(gone))
+    for i = 1, #names do
+      local some, rows = tasks_of[names[i]], {}
+      local places = try('ZMSCORE', batches.key_of(names[i]), unpack(some))
+      for k = 1, #places do
+        local at = number(places[k])
+        if at and at < batches.DONE then rows[#rows + 1], rows[#rows + 2] = string.format('%.0f', at + (well and batches.DONE or batches.LOST)), some[k] end
+      end
+      if #rows > 0 then
+        call('ZADD', batches.key_of(names[i]), unpack(rows))
+        batches.close(names[i], broken)
+      end
+    end
+    return broken
+  end
+
+  -- drop_batch: nothing is left of a batch; its tasks stay where they are
+  function batches.drop(name)
+    call('UNLINK', batches.key_of(name))
+    call('HDEL', key.batches, name)
+    if call('EXISTS', key.batches, key.batch_of) == 0 then settings.use('batches', false) end
+  end
+
+  -- join: tasks that a put brings, or finds, become tasks of a batch
+  -- may_join: what is known of the batch, and of these tasks in it. If they cannot join, gives nil and an error: the verb replies with the
+  -- error and writes nothing. ends[i] is how a task has ended for the batch elsewhere: DONE or LOST; nil where that is not known
+  function batches.may_join(name, ids, ends)
+    local unfit = batches.unnamed(name)
+    if unfit then return nil, unfit end
+    local one = batches.read(call('HGET', key.batches, name))
+    local places, of = call('ZMSCORE', batches.key_of(name), unpack(ids)), call('HMGET', key.batch_of, unpack(ids))
+    local size, new = call('ZCARD', batches.key_of(name)), 0
+    for i = 1, #ids do
+      if not places[i] then
+        local _, many = string.gsub(of[i] or '', '%S+', '')
+        new = new + 1
+        if many >= 4 and not (ends and ends[i]) then
+          return nil, {err = 'BATCH task ' .. string.gsub(string.sub(ids[i], 1, 80), '%c', '?') .. ' is in four batches that have not '
+            .. 'ended, and no task can be in more'}
+        end
+      end
+    end
+    if new > 0 and one and one.state ~= 'o' then
+      return nil, {err = 'BATCH batch ' .. name .. ' is sealed, and takes no more tasks: put them into a batch of another name'}
+    elseif size + new > 1000000 then
+      return nil, {err = 'BATCH batch ' .. name .. ' would have more than 1000000 tasks: divide it into several batches'}
+    end
+    return {places = places, of = of, size = size}
+  end
+
+  -- join: the tasks are in the queue, and become tasks of the batch. One that is done or failed already has ended. Gives how many are new
+  function batches.join(name, ids, known, ends)
+    local where, rows, lines, size = find.all(ids), {}, {}, known.size
+    local joined = {}
+    for i = 1, #ids do
+      local id = ids[i]
+      if not known.places[i] and not joined[id] then
+        joined[id], size = true, size + 1
+        local ended = ends and ends[i] or where[i] == 'd' and batches.DONE or (where[i] == 'f' or not where[i]) and batches.LOST or 0
+        rows[#rows + 1], rows[#rows + 2] = string.format('%.0f', size + ended), id
+        if ended == 0 then lines[#lines + 1], lines[#lines + 2] = id, (known.of[i] and known.of[i] .. ' ' or '') .. name end
+      end
+    end
+    if #rows == 0 then return 0 end
+    batches.write(name, {state = 'o', on = '-', keep = 0, rev = '-', callback = ''})
+    call('ZADD', batches.key_of(name), unpack(rows))
+    if #lines > 0 then call('HSET', key.batch_of, unpack(lines)) end
+    if not has('batches') then settings.use('batches', true) end
+    return #rows / 2
   end
 end
-return reply

@@ -1,54 +1,42 @@
--- cancel: tasks that have not ended are not to run, or to run no longer. A task that is ready or scheduled goes to failed. One in
--- progress is marked: its worker hears of it, stops the handler, and then the task goes to failed.
--- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors lock meta stats bell alarm calls
--- PARTS open find calls cancel mark
--- SOUND stats alarm todos failed scheduled calls; errors traces trace_uses trace_texts trace_at cancels kinds kind_of
--- BY    3 who cancels
--- ARGV  1 call id, nonce   2 age of the call, ms   3 by: who cancels   4.. id *
--- Reply letters, one per id: c cancelled: it was ready or scheduled, and is in failed now; m it is in progress, and marked; d f the
---       state in which it has ended before; u it is in no state
-local call_id, by, ids = ARGV[1], ARGV[3], {unpack(ARGV, 4)}
-local where, codes, seen = find_all(ids), {}, {}
-local gone, was, whose, running = {}, {}, {}, {}
-sound()
-local again = ARGV[2] ~= '0' and was_called(call_id)
-for i = 1, #ids do
-  local id, state = ids[i], where[i]
-  codes[i] = state == 'p' and 'm' or state or 'u'
-  if state and string.find('tws', state, 1, true) then
-    codes[i] = 'c'
-    if not seen[id] then gone[#gone + 1], was[#was + 1], whose[#whose + 1] = id, state, by end
-  elseif state == 'p' and not seen[id] then
-    running[#running + 1] = id
-  elseif state == 'f' and again and string.match(redis.call('HGET', errors, id) or '', '^%d+ (.*)$') == 'cancelled by ' .. by then
-    codes[i] = 'c' -- by this very call, whose reply was lost
-  end
-  seen[id] = true
+-- cancel: a task in progress that somebody cancels is marked, and its worker stops the handler. What ends the run first counts: an
+-- ack, or a failure for good, ends the task as ever; if the task would be ready again, it goes to failed instead. A put that has the
+-- task run once more (`rerun`) takes the cancel back. A queue uses this while a task is marked
+-- cancels  of each marked task: who cancels it
+
+-- cancels_of: who cancels these tasks, each at the place of its task; nil or false for a task that nobody cancels
+function cancel.by(ids)
+  if not has('cancel') then return {} end
+  local by, marks = call('HMGET', key.cancels, unpack(ids)), rerun.marks_of(ids)
+  for i = 1, #ids do by[i] = not marks[i] and by[i] end
+  return by
 end
-if #gone + #running == 0 then
-  mark()
-  return table.concat(codes)
+
+-- uncancel: the leases on these tasks have ended: the tasks are marked no longer
+function cancel.forget(ids)
+  if not has('cancel') or call('HDEL', key.cancels, unpack(ids)) == 0 then return end
+  if call('EXISTS', key.cancels) == 0 then settings.use('cancel', false) end
 end
-even_when_full()
-note_call(call_id)
-if #gone > 0 then
-  cancelled(gone, whose)
-  for i = 1, #gone do
-    if was[i] == 's' then
-      redis.call('SADD', failed, gone[i])
-      redis.call('ZREM', scheduled, gone[i])
-    else
-      redis.call('SMOVE', was[i] == 't' and todos or waiting, failed, gone[i])
+
+-- cancelled: these tasks go to failed, because by[i] has cancelled ids[i]: note this as their error, and tell who waits for them
+function cancel.fail(ids, by)
+  for i = 1, #ids do failures.keep(ids[i], 'cancelled by ' .. by[i]) end
+  kinds.note(ids)
+  count_up(key.stats, 'cancelled', #ids)
+  results.tell_ended(ids)
+end
+
+-- stop: the runs of some tasks have ended, and the tasks would be ready again: which[i] says so of ids[i]. Those that are cancelled go
+-- to failed, and which[i] becomes false, over[i] true. Gives these tasks
+function cancel.stop(ids, which, over)
+  local by, gone, whose = cancel.by(ids), {}, {}
+  for i = 1, #ids do
+    if by[i] and which[i] and call('SISMEMBER', key.in_progress, ids[i]) == 1 then
+      gone[#gone + 1], whose[#whose + 1] = ids[i], by[i]
+      which[i], over[i], by[i] = false, true, false
     end
   end
-  withdraw(gone, was)
+  if #gone == 0 then return gone end
+  cancel.fail(gone, whose)
+  for i = 1, #gone do call('SMOVE', key.in_progress, key.failed, gone[i]) end
+  return gone
 end
-if #running > 0 then
-  local fresh = 0
-  for i = 1, #running do fresh = fresh + redis.call('HSETNX', key('cancels'), running[i], by) end
-  if not has('cancel') then use('cancel', true) end
-  if unmark then unmark(running) end -- what was put for a run after this one is cancelled, too
-  if fresh > 0 then count_up(stats, 'cancelling', fresh) end
-  rouse(now)
-end
-return table.concat(codes)

@@ -1,6 +1,6 @@
 """Writes the protocol: as JSON, which clients in other languages read at run time, and as Markdown, for people.
 
-`timeoutq protocol` calls it. All that it says comes from the scripts, their headers and the constants of the package.
+`timeoutq protocol` calls it. All that it says comes from the verbs' headers and the constants of the package.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from timeoutq import arguments, calls, confirming, rights, scripts, sending
@@ -30,7 +29,7 @@ from timeoutq.protocol.grammar import (
 )
 from timeoutq.replies import STATES
 
-VERSION = 1
+VERSION = 2
 """The version of the document's form. A client refuses a document whose version it does not know."""
 
 KINDS = {"SCARD": "SET", "ZCARD": "ZSET", "HLEN": "HASH", "LLEN": "LIST", "XLEN": "STREAM"}
@@ -67,7 +66,13 @@ tasks to a client that has gone.
 
 Sections stand behind all other arguments, in any order: name, how many words follow, words.
 
-EVALSHA with the SHA-1; after NOSCRIPT, SCRIPT LOAD with the text, then EVALSHA again; never within MULTI.
+FCALL with the function of the verb and one key, `meta`; FCALL_RO where the verb only reads. Where the server says
+`Function not found`, FUNCTION LOAD with the text of the library, then FCALL again. If the server says that the library
+already exists, its revision counts, which FCALL_RO `about` replies: an older one is replaced, a newer one never.
+
+A server whose memory is full takes every ack, failure and release. If these carry links or results, call the function
+whose name ends with `_if_room`: it is refused with OOM, and then the call goes without links, with the section `full`
+behind its results.
 
 An idle client waits with BLPOP on the key `bell` after a claim that found nothing, at most `bell_wait_ms`, and no
 longer than until the `next event` of the claim's reply; then it claims again.
@@ -78,10 +83,8 @@ A client that runs for long runs requeue_expired, promote_due and plan in turn, 
 
 @cache
 def headers() -> Mapping[str, Header]:
-    """Parse the headers of all scripts; raises `BadHeader`."""
-    found = [path for path in (files("timeoutq") / "lua").iterdir() if path.name.endswith(".lua")]
-    names = sorted(path.name.removesuffix(".lua") for path in found)
-    return {name: parse(name, (files("timeoutq") / "lua" / f"{name}.lua").read_text("utf-8")) for name in names}
+    """Parse the headers of all verbs; raises `BadHeader`."""
+    return {verb: parse(verb, scripts.source(f"verbs/{verb}")) for verb in scripts.verbs()}
 
 
 def document() -> dict[str, Any]:
@@ -92,13 +95,18 @@ def document() -> dict[str, Any]:
         "keys": {
             "template": "timeoutq:{QUEUE}:KEY",
             "lock": "timeoutq:{QUEUE}:lock:ID",
-            "lock_argument": "timeoutq:{QUEUE}:lock:",
             "types": _key_types(),
         },
         "states": {letter.decode(): str(state) for letter, state in STATES.items()},
         "types": TYPES | {"digest a": DIGEST},
         "limits": dict(LIMITS),
         "rules": _rules(),
+        "library": {
+            "name": scripts.NAME,
+            "revision": scripts.REVISION,
+            "about": scripts.function("about"),
+            "text": scripts.library(),
+        },
         "verbs": {name: _verb(header) for name, header in headers().items()},
     }
 
@@ -108,10 +116,9 @@ def _rules() -> list[str]:
 
 
 def schema() -> str:
-    """Give the schema that the scripts accept: the field `schema` of the key `meta`."""
-    open_part = (files("timeoutq") / "lua" / "parts" / "open.lua").read_text("utf-8")
-    found = re.search(r"schema ~= '(\w+)'", open_part)
-    assert found is not None, "parts/open.lua compares the schema"
+    """Give the schema that the library accepts: the field `schema` of the key `meta`."""
+    found = re.search(r"schema ~= '(\w+)'", scripts.source("open"))
+    assert found is not None, "open.lua compares the schema"
     return found[1]
 
 
@@ -122,21 +129,19 @@ def _key_types() -> dict[str, str]:
 
 
 def _verb(header: Header) -> dict[str, Any]:
-    script = scripts.script(header.name)
+    text = scripts.source(f"verbs/{header.name}")
     return {
         "purpose": header.purpose,
-        "keys": list(script.keys),
-        "sha1": script.sha,
+        "function": scripts.function(header.name),
+        "if_room": "if_room = true" in text,
         "arguments": [_part(part) for part in header.arguments],
         "sections": {section.name: _section(section) for section in header.sections},
         "replies": [_reply(reply) for reply in header.replies],
-        "errors": sorted(set(re.findall(r"\berr = '([A-Z]+)", script.text))),
         "replayable": header.replayable,
         "once": header.once,
         "confirmed": header.name in confirming.CONFIRMED,
         "reads_only": header.name in rights.READING,
         "notes": header.notes,
-        "text": script.text,
     }
 
 
@@ -172,19 +177,18 @@ def _reply(reply: Reply) -> dict[str, Any]:
 PREFACE = """\
 # The protocol
 
-Each verb is one Lua script on the server, called with EVALSHA. A client in any language sends these calls, and has the
-same promises as Python's. `timeoutq protocol -o protocol.json` writes the same as JSON, with the texts of the scripts
-and their SHA-1. This page is written by `timeoutq protocol --markdown`.
+Each verb is a function of the library `{library}`, which a server loads once. A client in any language sends these
+calls, and has the same promises as Python's: FCALL {library}_VERB 1 KEY ARGUMENTS. `timeoutq protocol -o protocol.json`
+writes the same as JSON, with the text of the library. This page is written by `timeoutq protocol --markdown`.
 
-The queue `crawl` has the keys `timeoutq:{{crawl}}:KEY`; the schema is {schema} (field `schema` of `meta`). The key
-`lock` of a call is `timeoutq:{{crawl}}:lock:`, with which the names of the locks begin.
+KEY is `meta`: the queue `crawl` has the keys `timeoutq:{{crawl}}:NAME`. The schema is {schema} (field `schema` of `meta`).
 """
 
 
 def markdown() -> str:
-    """Give the protocol for people: without the texts of the scripts."""
+    """Give the protocol for people: without the text of the library."""
     lines = [
-        *PREFACE.format(schema=schema()).splitlines(),
+        *PREFACE.format(schema=schema(), library=scripts.NAME).splitlines(),
         "",
         "## Rules",
         "",
@@ -211,8 +215,7 @@ def markdown() -> str:
 
 
 def _told(header: Header) -> list[str]:
-    lines = [f"### {header.name}", "", _sentence(header.purpose), ""]
-    lines.append("Keys: " + " ".join(f"`{key}`" for key in header.keys))
+    lines = [f"### {header.name}", "", _sentence(header.purpose)]
     lines += ["", "Arguments: " + ", ".join(shown(part) for part in header.arguments) + ".", ""]
     lines += [f"- {value.name}: {value.about}" for value in each_value(header.arguments) if value.about]
     for section in header.sections:

@@ -1,10 +1,10 @@
-"""The grammar of the scripts' headers: what a header says, parsed into frozen values. Pure.
+"""The grammar of the headers of verbs: what a header says, parsed into frozen values. Pure.
 
-The header of a script is the comment at its top. It says what the verb does, and what travels: KEYS, ARGV, SECTIONS,
+The header of a verb is the comment at its top. It says what the verb does, and what travels: ARGS, SECTIONS,
 ONCE (why a call must not be sent again) and Reply, so that a client in any language can be made from it. `document.py`
 writes it as JSON, `judge.py` reads calls and replies by it.
 
-    ARGV     = place, argument, { three blanks or a new line, place, argument }
+    ARGS     = place, argument, { three blanks or a new line, place, argument }
     place    = number                                 one argument
              | number ".."                            what follows to the end; only the last place
     argument = parts [":" remark]
@@ -18,7 +18,7 @@ writes it as JSON, `judge.py` reads calls and replies by it.
              | "{" parts "}"                          of a reply: a list
              | "[" parts "]"                          of a reply: all of these, or none
              | "sections"                             options; SECTIONS says which
-    SECTIONS = name "=" kind, what it is, {...}       kinds: 0, 1, ms, n, pairs, numbers; see lua/parts/sections.lua
+    SECTIONS = name "=" kind, what it is, {...}       kinds: 0, 1, ms, n, pairs, numbers; see lua/sections.lua
     Reply    = "nil" | part | "letters" | "letter"    each form that a reply may have is a line of its own
                [", one per " what] [":" letters what they mean {";" letters what they mean}]
 """
@@ -151,11 +151,10 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the header of a script says."""
+    """What the header of a verb says."""
 
     name: str
     purpose: str
-    keys: tuple[str, ...]
     arguments: tuple[Part, ...]
     sections: tuple[Section, ...]
     replies: tuple[Reply, ...]
@@ -170,7 +169,7 @@ class Header:
 
 
 def parse(name: str, text: str) -> Header:
-    """Parse the header at the top of a script's own file; raises `BadHeader`."""
+    """Parse the header at the top of a verb's file; raises `BadHeader`."""
     try:
         return _parse(name, text)
     except BadHeader as error:
@@ -191,16 +190,15 @@ def _parse(name: str, text: str) -> Header:
             notes.append(rest)
         else:
             found.setdefault(word, []).append(rest)
-    if missing := {"KEYS", "ARGV", "Reply"} - found.keys():
+    if missing := {"ARGS", "Reply"} - found.keys():
         raise BadHeader(f"there is no line {' and no line '.join(sorted(missing))}")
-    arguments = _arguments(found["ARGV"][0])
+    arguments = _arguments(found["ARGS"][0])
     sections = tuple(_sections(found.get("SECTIONS", [""])[0]))
     if bool(sections) != any(isinstance(part, Options) for part in arguments):
-        raise BadHeader("ARGV ends with `sections` where there is a line SECTIONS, and only there")
+        raise BadHeader("ARGS ends with `sections` where there is a line SECTIONS, and only there")
     return Header(
         name,
         _line(purpose.partition(": ")[2]),
-        tuple(found["KEYS"][0].split()),
         arguments,
         sections,
         tuple(_reply(form) for form in found["Reply"]),
@@ -209,7 +207,7 @@ def _parse(name: str, text: str) -> Header:
     )
 
 
-_WORD = re.compile(r"(KEYS|PARTS|SOUND|VERB|BY|ARGV|SECTIONS|ONCE|Reply) +(.*)", re.DOTALL)
+_WORD = re.compile(r"(ARGS|SECTIONS|ONCE|Reply) +(.*)", re.DOTALL)
 
 
 def _blocks(text: str) -> list[tuple[str, str]]:
@@ -235,7 +233,7 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
-# ---- ARGV
+# ---- ARGS
 
 
 def _arguments(text: str) -> tuple[Part, ...]:
@@ -243,23 +241,23 @@ def _arguments(text: str) -> tuple[Part, ...]:
     rest = False
     for place, (dots, words) in enumerate(_places(text), 1):
         if rest:
-            raise BadHeader(f"place {place} of ARGV stands behind one that goes to the end")
+            raise BadHeader(f"place {place} of ARGS stands behind one that goes to the end")
         rest = bool(dots)
         found = _with_remark(words)
         if not rest and (len(found) != 1 or not isinstance(found[0], Value | Options)):
             raise BadHeader(
-                f"place {place} of ARGV must be `name` or `name, type`, then `: ` and a remark, not {words!r}; the "
+                f"place {place} of ARGS must be `name` or `name, type`, then `: ` and a remark, not {words!r}; the "
                 "types stand in TYPES of protocol/grammar.py"
             )
         parts += found
     names = [part.name for part in each_value(parts)]
     if twice := {name for name in names if names.count(name) > 1}:
-        raise BadHeader(f"ARGV has two arguments of the name {', '.join(sorted(twice))}: give each a name of its own")
+        raise BadHeader(f"ARGS has two arguments of the name {', '.join(sorted(twice))}: give each a name of its own")
     for part in _each(parts):
         if isinstance(part, Many) and part.times and part.times not in names:
-            raise BadHeader(f"ARGV has no argument {part.times!r}, which says how often something stands")
+            raise BadHeader(f"ARGS has no argument {part.times!r}, which says how often something stands")
     if len(parts) < 2 or [part.name for part in parts[1:2] if isinstance(part, Value)] != ["age of the call"]:
-        raise BadHeader("ARGV begins with `1 call id   2 age of the call, ms`")
+        raise BadHeader("ARGS begins with `1 call id   2 age of the call, ms`")
     return tuple(parts)
 
 
@@ -274,7 +272,7 @@ def _places(text: str) -> list[tuple[str, str]]:
             found.append((match[2] or "", ""))
             start = match.end()
     if start is None:
-        raise BadHeader("ARGV begins with `1 call id   2 age of the call, ms`")
+        raise BadHeader("ARGS begins with `1 call id   2 age of the call, ms`")
     found[-1] = (found[-1][0], _line(text[start:]))
     return found
 

@@ -161,7 +161,7 @@ class SimulatedServer:
         reply: Any = INFO if name == b"INFO" else self.execute(command)
         session.note(f"{_told(command)} -> {_short(reply)}")
         session.reply(encoded(reply))
-        if name == b"EVALSHA" and command[3].startswith(SEEN):
+        if name == b"FCALL" and command[3].startswith(SEEN):
             self._heard(verb_of(command), command[3 + int(command[2]) :], reply, self._clock.now_us // 1000)
         if self._rang or name in RINGS:
             self._rang = False
@@ -170,7 +170,7 @@ class SimulatedServer:
 
     def execute(self, command: list[bytes]) -> Any:
         """Run a command at once; errors come as values."""
-        if command[0] == b"EVALSHA":
+        if command[0] == b"FCALL":
             self.calls += 1
         self._socket._process_command(command)
         return self._replies.pop()
@@ -255,18 +255,18 @@ def _code(error: Exception, said: str, kind: object) -> str:
 @cache
 def _verbs() -> dict[bytes, str]:
     names = [path.name.removesuffix(".lua") for path in (files("timeoutq") / "lua").iterdir() if path.is_file()]
-    return {scripts.script(name).sha.encode(): name for name in sorted(names)}
+    return {scripts.function(name).encode(): name for name in sorted(names)}
 
 
 def verb_of(command: list[bytes]) -> str:
     """Give the name of the command, or of its script."""
-    if command[0] == b"EVALSHA":
+    if command[0] == b"FCALL":
         return _verbs().get(command[1], "?")
     return command[0].decode()
 
 
 def _told(command: list[bytes]) -> str:
-    if command[0] == b"EVALSHA":
+    if command[0] == b"FCALL":
         words = command[3 + int(command[2]) :]
         return f"{verb_of(command)}({' '.join(_word(word) for word in words[:9])}{' …' * (len(words) > 9)})"
     if command[0] == b"SCRIPT":

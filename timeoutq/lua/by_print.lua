@@ -1,0 +1,238 @@
+-- compact: keeps done tasks as fingerprints: numbers of 63 bits in small sets, about 10 bytes a task. On a queue with keep_done
+-- "compact", from its first task on, the functions here take the place of those of the door `done`, and there is no set `done`
+-- seen    salt: what is hashed before each id, so that nobody can choose ids whose fingerprints are equal; count: how many fingerprints
+--         there are; level and split: there are 2^level + split sets
+-- seen:B  set number B, from 0 on. A server keeps a set of at most 512 numbers as a plain row, 8 bytes a number
+-- When there are more than 192 fingerprints per set, one set divides (linear hashing): of set number `split`, one half goes to the new
+-- set number 2^level + split. When all 2^level sets have divided, the level rises, and set 0 is next again. The fullest set has about 450
+do
+  local full, divisions = 192, 4 -- fingerprints per set, on average; and how many sets divide in one script, at most
+  local level, split, count, salt
+  local half -- 2^level
+  local prints, highs, there, odd_ones, look_at
+  function by_print.begin()
+    compact, done = true, by_print
+    level, prints, highs, there, odd_ones, look_at = nil, {}, {}, {}, {}, call
+  end
+
+  -- lenient: from now on in this call, a set of a foreign type counts as empty
+  function by_print.lenient()
+    look_at = try
+  end
+
+  -- set_of: the name of set number `at`, a whole number: in Lua 5.4, 2^n is none, and would give the name seen:4.0
+  local function set_of(at)
+    return named('seen:' .. at)
+  end
+
+  -- count_sets: how many sets there are, by their names. It is asked when a foreign hand has written over level or split
+  local function count_sets()
+    local low, high = 0, 1
+    while high < 2147483648 and call('EXISTS', set_of(high)) == 1 do low, high = high, 2 * high end
+    while high - low > 1 do
+      local at = math.floor((low + high) / 2)
+      if call('EXISTS', set_of(at)) == 1 then low = at else high = at end
+    end
+    return high
+  end
+
+  -- find_level: level and split are wrong: find them by the names of the sets
+  local function find_level()
+    odd_ones[#odd_ones + 1] = 'seen level'
+    local sets = count_sets()
+    level, half = 0, 1
+    while 2 * half <= sets do level, half = level + 1, 2 * half end
+    split = sets - half
+  end
+
+  -- read_seen: read `seen` once in a script
+  local function read_seen()
+    if level then return end
+    local row = call('HMGET', key.seen, 'level', 'split', 'count', 'salt')
+    level, split, count, salt = number(row[1], -1), number(row[2], -1), math.max(0, number(row[3], 0)), row[4] or ''
+    if not row[4] then odd_ones[1] = 'seen salt' end
+    half = level >= 0 and level <= 31 and math.floor(2 ^ level) or 0
+    if split >= 0 and split < half then return end
+    find_level()
+  end
+
+  -- find_more: level and split may be possible numbers, and yet too small: then there is a set behind the last one
+  local function find_more()
+    if call('EXISTS', set_of(half + split), set_of(2 * half)) > 0 then find_level() end
+  end
+
+  -- set_for: the set to which a fingerprint with these first ten digits belongs
+  local function set_for(high)
+    local at = high % half
+    if at < split then at = high % (2 * half) end
+    return set_of(at)
+  end
+
+  -- print_of: the set of a task, and its fingerprint, a number of 19 digits: ten, the first of which is not 0, and nine more
+  local function print_of(id)
+    local print = prints[id]
+    if print then return set_for(highs[id]), print end
+    local digest = sha1hex(salt .. id)
+    local high = tonumber(string.sub(digest, 1, 10), 16) % 8000000000 + 1000000000
+    print = string.format('%d%09d', high, tonumber(string.sub(digest, 11, 21), 16) % 1000000000)
+    prints[id], highs[id] = print, high
+    return set_for(high), print
+  end
+
+  -- look_up: read which of these tasks are done; each task is read once in a script
+  local function look_up(ids)
+    read_seen()
+    for i = 1, #ids do
+      local id = ids[i]
+      if there[id] == nil then there[id] = look_at('SISMEMBER', print_of(id)) == 1 end
+    end
+  end
+
+  -- divide: divide the next set. What goes to the new set is written there before it leaves the old one
+  local function divide()
+    local from, to, both = split, split + half, 2 * half
+    local moved, gone = {}, {}
+    local found = call('SRANDMEMBER', set_of(from), 4000)
+    for i = 1, #found do
+      local at = (tonumber(string.sub(found[i], 1, 10)) or 0) % both
+      if at ~= from then gone[#gone + 1] = found[i] end
+      if at == to then moved[#moved + 1] = found[i] end
+    end
+    if #moved > 0 then call('SADD', set_of(to), unpack(moved)) end
+    split = split + 1
+    if split == half then level, split, half = level + 1, 0, both end
+    call('HSET', key.seen, 'level', level, 'split', split)
+    if #gone > 0 then call('SREM', set_of(from), unpack(gone)) end
+  end
+
+  function by_print.count()
+    read_seen()
+    return count
+  end
+
+  function by_print.has(id)
+    look_up({id})
+    return there[id]
+  end
+
+  function by_print.among(ids)
+    look_up(ids)
+    local hits = {}
+    for i = 1, #ids do hits[i] = there[ids[i]] and 1 or 0 end
+    return hits
+  end
+
+  -- remember: these tasks, which are in no state, are done now. If a set is of a foreign type, the script takes out what it has added,
+  -- and fails
+  function by_print.remember(ids)
+    read_seen()
+    local fresh, left = {}, divisions
+    for i = 1, #ids do
+      local id = ids[i]
+      local added = there[id] and 0 or try('SADD', print_of(id))
+      if added == 1 then
+        fresh[#fresh + 1] = id
+      elseif added ~= 0 then
+        for k = 1, #fresh do call('SREM', print_of(fresh[k])) end
+        call('SADD', print_of(id)) -- fails again, and ends the script
+      end
+      there[id] = true
+      -- divide at once: a set that ever had more than 512 numbers is never kept as a plain row again
+      if left > 0 and count + #fresh > full * (half + split) then
+        left = left - 1
+        divide()
+      end
+    end
+    count = count + #fresh
+    if #fresh > 0 then call('HSET', key.seen, 'count', count) end
+  end
+
+  function by_print.finish(from, ids, which)
+    if #ids == 0 then return ids end
+    local held, taken, ended = call('SMISMEMBER', from, unpack(ids)), {}, {}
+    for i = 1, #ids do
+      which[i] = which[i] and held[i] == 1 and not taken[ids[i]]
+      if which[i] then taken[ids[i]], ended[#ended + 1] = true, ids[i] end
+    end
+    if #ended == 0 then return ended end
+    by_print.remember(ended)
+    call('SREM', from, unpack(ended))
+    priority.forget(ended)
+    return ended
+  end
+
+  function by_print.undo(ids)
+    look_up(ids)
+    local gone = 0
+    for i = 1, #ids do
+      local id = ids[i]
+      if there[id] then
+        gone, there[id] = gone + call('SREM', print_of(id)), false
+      end
+    end
+    if gone == 0 then return end
+    count = math.max(0, count - gone)
+    call('HSET', key.seen, 'count', count)
+  end
+
+  function by_print.revive(id, into)
+    if not done.has(id) then return 0 end
+    call('SADD', into, id)
+    done.undo({id})
+    return 1
+  end
+
+  -- look_through: count the fingerprints of the next n sets of a walk. `at` says where the walk is: the next set; how many fingerprints
+  -- the sets before it have; and two numbers from the beginning of the walk: how much had happened to tasks, and the count. Gives what is
+  -- odd; where the walk goes on, '0' at its end; how many sets were looked at; and the true count, if `count` is wrong though nothing has
+  -- happened since the walk began
+  function by_print.look_through(at, n)
+    read_seen()
+    find_more()
+    local counters, happened = call('HMGET', key.stats, 'put', 'acked', 'pulled', 'forgotten'), 0
+    for i = 1, 4 do happened = happened + number(counters[i], 0) end
+    local now_is = string.format('%.0f %.0f', happened, count)
+    local from, sum, was = string.match(at, '^(%d+) (%d+) (%d+ %d+)$')
+    from, sum, was = number(from, 0), number(sum, 0), was or now_is
+    local found = from == 0 and odd_ones or {}
+    local sets = half + split
+    local last = math.min(from + n, sets)
+    for set = from, last - 1 do
+      local card = try('SCARD', set_of(set))
+      if type(card) == 'number' then sum = sum + card else found[#found + 1] = 'seen:' .. set end
+    end
+    if last < sets then return found, string.format('%.0f %.0f %s', last, sum, was), last - from end
+    if was == now_is and sum ~= count then found[#found + 1] = 'seen count' else sum = nil end
+    return found, '0', math.max(0, last - from), sum
+  end
+
+  -- mend_seen: mend what look_through() has found odd. If the salt is gone, the queue no longer knows which tasks are done
+  function by_print.mend(what, sum)
+    if what == 'seen level' then
+      call('HSET', key.seen, 'level', level, 'split', split)
+    elseif what == 'seen salt' then
+      salt, prints, highs, there = sha1hex(key.seen .. time[1] .. time[2]), {}, {}, {}
+      call('HSET', key.seen, 'salt', salt)
+    elseif what == 'seen count' then
+      count = sum
+      call('HSET', key.seen, 'count', count)
+    else
+      call('UNLINK', named(what))
+    end
+  end
+
+  function by_print.keep(ids)
+    by_print.remember(ids)
+  end
+
+  -- pack: a foreign hand has added ids to the set `done`, or these were done while a foreign hand had damaged `uses`: those that are in no
+  -- state become fingerprints
+  function by_print.pack(ids, states)
+    local some = {}
+    for i = 1, #ids do
+      if states[i] == '' then some[#some + 1] = ids[i] end
+    end
+    by_print.remember(some)
+    call('SREM', key.done, unpack(ids))
+  end
+end

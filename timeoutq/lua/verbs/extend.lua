@@ -1,0 +1,41 @@
+-- extend: let leases run on from now; also those that ran out but were not taken back. Never past max_runtime.
+-- ARGS  1 call id   2 age of the call, ms   3 timeout, ms   4.. count, runs of (token, length, id * length)
+-- Reply {now ms, earliest deadline of those extended ms, letters}, one per lease: O extended; X has reached its max_runtime; c extended, but
+--       somebody has cancelled the task, so its handler is to stop; L the lease is not this token's
+verb('extend', {flags = {'allow-oom'}}, function()
+  local lease_ms = tonumber(args[3])
+  local ids, tokens = leases.read(4)
+  local yes, codes, scores = leases.mine(ids, tokens), {}, {}
+  local ends = call('EXISTS', key.runtime) == 1 and call('HMGET', key.runtime, unpack(ids)) or {}
+  local first, locks = now + lease_ms, leases.locks_of(ids)
+  local by = has('cancel') and call('HMGET', key.cancels, unpack(ids)) or {}
+  for i = 1, #ids do
+    local left = lease_ms
+    local ending = yes[i] and number(ends[i])
+    if ending then
+      left = math.min(left, ending - now)
+    end
+    if not yes[i] then
+      codes[i] = 'L'
+    elseif left <= 0 then
+      codes[i] = 'X'
+    else
+      codes[i] = by[i] and 'c' or 'O'
+      -- PEXPIRE goes first: a full server allows it, and all that follows it in this script
+      if call('PEXPIRE', locks[i], left) == 0 then
+        call('PSETEX', locks[i], left, tokens[i])
+      end
+      scores[#scores + 1] = now + left
+      scores[#scores + 1] = ids[i]
+      first = math.min(first, now + left)
+    end
+  end
+  if #scores > 0 then
+    call('ZADD', key.leases, unpack(scores))
+    wake.rouse(first)
+    if lease_ms > (longest_lease or 0) then
+      call('HSET', key.meta, 'lease_ms', lease_ms)
+    end
+  end
+  return {now, first, table.concat(codes)}
+end)
