@@ -48,8 +48,8 @@ Words:
 
 A verb:
 
-    scripts           From a file of `lua/` to the text that a server runs.
-    calls             One call of a script, and how tasks and leases are cut into calls that a server carries out in a
+    scripts           The library of functions that a server loads: the files of `lua/`, joined in reading order.
+    calls             One call of a verb, and how tasks and leases are cut into calls that a server carries out in a
                       moment.
     replies           From the reply of a script to a value.
     operations        The table of operations: which script, which keys, which arguments, how to read the reply, may it
@@ -173,7 +173,7 @@ On top of all this:
                       one setting.
     functions         Functions: a call is a task. `send.delay("a@example.com")` puts a call, and a worker runs the
                       function.
-    protocol          The protocol: what travels between any client and the scripts, in one source, for clients in every
+    protocol          The protocol: what travels between any client and the library, in one source, for clients in every
                       language.
     gateway           The gateway: a queue over HTTP, for programs in any language. `timeoutq web` serves it; any ASGI
                       server can mount it.

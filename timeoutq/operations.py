@@ -28,7 +28,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from timeoutq import arguments, replies, rights, scripts
+from timeoutq import arguments, replies, scripts
 from timeoutq.arguments import AS_IT_IS, Body, How, TaskList
 from timeoutq.calls import (
     BATCH,
@@ -95,7 +95,7 @@ class Operations:
     def _head(self, function: str) -> Command:
         head = self._heads.get(function)
         if head is None:
-            command = b"FCALL_RO" if function in rights.READING else b"FCALL"
+            command = b"FCALL_RO" if function in scripts.READING else b"FCALL"
             head = self._heads[function] = (command, scripts.function(function).encode(), 1, self.key("meta").encode())
         return head
 
@@ -424,9 +424,13 @@ class Operations:
             lambda r: Repaired(r[0], r[1], {r[i].decode("utf-8", "replace"): r[i + 1] for i in range(2, len(r), 2)}),
         )
 
+    def about(self) -> Call[scripts.About]:
+        """Build the call that asks which library the server has."""
+        return Call("about", (b"FCALL_RO", scripts.function("about").encode(), 0), b"", (), scripts.about)
+
     def probe(self, harmless: Sequence[Argument], making: Sequence[Argument]) -> Call[list[str]]:
         """Build the call that tries which commands this user may run; it gives the names of those that are refused."""
-        return self.call("probe", [*harmless, *making], lambda reply: sorted(name.decode() for name in reply))
+        return self.call("probe", [*harmless, *making], lambda reply: sorted({name.decode() for name in reply}))
 
     def plan(self, longest_ms: int) -> Call[Plan]:
         """Build a cleaner's question: how long may I sleep?"""

@@ -17,9 +17,9 @@ HARMLESS: Mapping[str, Sequence[str | int]] = {
     "DBSIZE": (),
     "DEL": ("KEY",),
     "EXISTS": ("KEY",),
-    "FCALL": (f"{scripts.NAME}_probe", 1, "KEY:meta", "", 0, 0, 0),
-    "FCALL_RO": (f"{scripts.NAME}_about", 0),
-    "FUNCTION": ("LIST", "LIBRARYNAME", scripts.NAME),
+    "FCALL": ("no_function", 1, "KEY"),
+    "FCALL_RO": ("no_function", 1, "KEY"),
+    "FUNCTION": ("LOAD", "no library"),
     "GET": ("KEY",),
     "HDEL": ("KEY", "x"),
     "HEXISTS": ("KEY", "x"),
@@ -104,29 +104,12 @@ OWN = frozenset(
 )
 """The commands that only the client sends; no script needs them (`repair` uses SCAN where it may)."""
 
-READING = frozenset(
-    {
-        "stats",
-        "inspect",
-        "why",
-        "drained",
-        "describe",
-        "describe_hosts",
-        "hosts",
-        "states",
-        "schedules",
-        "batches",
-    }
-)
-"""Scripts that only read, so a user who may only read can call them."""
-
-
 @cache
 def of_scripts() -> frozenset[str]:
     """Find the commands of the library in its text."""
     text = re.sub("--.*", "", scripts.library())
-    found = set(re.findall(r"\b(?:call|quiet|try)\(\s*'([A-Z]+)'", text))
-    return frozenset(found | set(re.findall(r"\{'([A-Z]+SCAN)'", text)))
+    found = set(re.findall(r"\b(?:call|quiet|try)\(\s*'([A-Z]+)'", text)) | set(re.findall(r"\{'([A-Z]+SCAN)'", text))
+    return frozenset(found - {"SCAN"})  # `repair` and `drained` use it where they may
 
 
 def every() -> list[str]:
@@ -135,16 +118,20 @@ def every() -> list[str]:
 
 
 def trials() -> tuple[list[str | int], list[str | int]]:
-    """Give the commands that the script `probe` tries: first those that change nothing, then those that make a key."""
-    return _trial(HARMLESS), _trial(MAKING)
+    """Give the commands that the verb `probe` tries: first those that change nothing, then those that make a key.
+
+    Among the first, each key of the queue is asked for its size, which is refused if the key is of a foreign type.
+    """
+    sizes = [(command, f"KEY:{name}") for command, names in scripts.SIZES.items() for name in names.split()]
+    return _trial([*_tried(HARMLESS), *sizes]), _trial(_tried(MAKING))
 
 
-def _trial(table: Mapping[str, Sequence[str | int]]) -> list[str | int]:
-    words: list[str | int] = []
-    tried = [name for name in table if name not in OWN]
-    for name in tried:
-        words += (1 + len(table[name]), name, *table[name])
-    return [len(tried), *words]
+def _tried(table: Mapping[str, Sequence[str | int]]) -> list[tuple[str | int, ...]]:
+    return [(name, *words) for name, words in table.items() if name not in OWN]
+
+
+def _trial(commands: Sequence[tuple[str | int, ...]]) -> list[str | int]:
+    return [len(commands), *(word for command in commands for word in (len(command), *command))]
 
 
 def cure(user: str, commands: Iterable[str], keys: str = "") -> str:
@@ -153,5 +140,6 @@ def cure(user: str, commands: Iterable[str], keys: str = "") -> str:
     Leave `keys` empty if the user may use these keys already: a server that has given a user `~*` refuses to add
     another pattern.
     """
-    words = [f"~{keys}"] * bool(keys) + [f"+{name.lower()}" for name in commands]
+    allowed = ["function|load" if name == "FUNCTION" else name.lower() for name in commands]
+    words = [f"~{keys}"] * bool(keys) + [f"+{name}" for name in allowed]
     return f"ACL SETUSER {user or 'USER'} {' '.join(words)}"

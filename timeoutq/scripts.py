@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from functools import cache
 from importlib.resources import files
+from typing import Any, NamedTuple
 
 PROTOCOL = 5
 """It grows when arguments, replies or their meanings change. Libraries of two numbers live side by side on a server."""
@@ -20,7 +21,7 @@ NAME = f"timeoutq{PROTOCOL}"
 
 _ROOMS = """
 open sections events wake server leases calls settings kinds failures priority lasting progress batches results
-by_id by_print ready hostname hosts rerun cancel find tasks schedules
+by_id by_print ready hostname hosts turns rerun cancel find tasks schedules walk
 """
 
 ROOMS = tuple(_ROOMS.split())
@@ -42,9 +43,23 @@ def source(name: str) -> str:
 @cache
 def library(name: str = NAME, more: str = "") -> str:
     """Give the library, as FUNCTION LOAD takes it; under another name, and with more verbs, for measurements."""
-    body = "\n".join([*(source(one) for one in [*ROOMS, *(f"verbs/{verb}" for verb in verbs())]), more])
-    digest = hashlib.sha256(body.encode()).hexdigest()
-    return f"#!lua name={name}\nlocal NAME, REVISION, DIGEST = '{name}', {REVISION}, '{digest}'\n{body}"
+    head = f"#!lua name={name}\nlocal NAME, REVISION, DIGEST = '{name}', {REVISION}, '{digest()}'"
+    return "\n".join((head, _body(), more))
+
+
+@cache
+def digest() -> str:
+    """Give the SHA-256 of the text."""
+    return hashlib.sha256(_body().encode()).hexdigest()
+
+
+@cache
+def _body() -> str:
+    return "\n".join(source(one) for one in [*ROOMS, *(f"verbs/{verb}" for verb in verbs())])
+
+
+READING = frozenset("stats inspect why drained describe describe_hosts hosts states schedules batches".split())
+"""The verbs that only read, so a user who may only read can call them."""
 
 
 def function(verb: str) -> str:
@@ -52,9 +67,27 @@ def function(verb: str) -> str:
     return f"{NAME}_{verb}"
 
 
-def is_older(about: object) -> bool:
-    """Say whether a server that replies this to `about` has an older revision than ours; an error is older than all."""
-    return not isinstance(about, list) or int(about[0]) < REVISION
+class About(NamedTuple):
+    """Which library a server has."""
+
+    revision: int
+    digest: str
+
+    @property
+    def is_older(self) -> bool:
+        """Whether it is older than ours, which then replaces it."""
+        return self.revision < REVISION
+
+    @property
+    def is_another(self) -> bool:
+        """Whether it is another text of the same revision: nobody knows which of them is right."""
+        return self.revision == REVISION and self.digest != digest()
+
+
+def about(reply: Any) -> About:
+    """Read what the function `about` replies."""
+    revision, sha256 = reply
+    return About(int(revision), sha256.decode())
 
 
 SIZES = {

@@ -25,8 +25,6 @@ from timeoutq.retry import RetryPolicy
 from timeoutq.troubles import is_full, is_hopeless, is_library_missing, is_transient, refusal_of
 
 if TYPE_CHECKING:
-    from redis.exceptions import ResponseError
-
     from timeoutq.cluster import Where
     from timeoutq.connection import Server
 
@@ -209,7 +207,18 @@ LONGEST_PAUSE = 3.0
 
 def prove(talk: Talk) -> Flow[None]:
     """Raise `AccessDenied` if the user may not run one of the scripts' commands: a script would stop half-way."""
-    refused = yield from answer(talk, talk.operations.probe(*rights.trials()))
+    found, refused = yield from settle(talk, [talk.operations.about(), talk.operations.probe(*rights.trials())])
+    for result in (found, refused):
+        if isinstance(result, TimeoutqError):
+            raise result
+    if found.is_another:
+        raise ServerError(
+            f"{talk.server.url} has another text of revision {found.revision} of the library {scripts.NAME} "
+            f"({found.digest[:12]}) than this timeoutq ({scripts.digest()[:12]}): use one timeoutq for all, then run "
+            "timeoutq library --load"
+        )
+    if found.is_older:
+        yield from _load(talk)
     if set(refused) - {"INFO"}:
         raise _denied(talk, refused, f" on the keys of queue {talk.operations.name}")
     talk.proved = True
@@ -252,7 +261,7 @@ def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[li
     """
     if not calls:
         return []  # an event loop would wait for the reply to nothing
-    if not talk.proved and any(call.name not in rights.READING and call.name != "probe" for call in calls):
+    if not talk.proved and any(call.name not in scripts.READING and call.name not in ("about", "probe") for call in calls):
         try:
             yield from prove(talk)
         except TimeoutqError as error:
@@ -459,13 +468,13 @@ def _settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int, given: Any, b
     return flush.end(connected)
 
 
-def _load(talk: Talk) -> Flow[ResponseError | None]:
+def _load(talk: Talk) -> Flow[Exception | None]:
     # another client may load the library at the same time, and a newer revision must stay. Gives why nothing is loaded
     load = ("FUNCTION", "LOAD", scripts.library())
     loaded: Any = yield Send([load], talk.at)
     if isinstance(loaded, list) and "already exists" in str(cast("Any", loaded)[0]):
-        about: Any = yield Send([("FCALL_RO", scripts.function("about"), 0)], talk.at)
-        if isinstance(about, list) and scripts.is_older(cast("Any", about)[0]):
+        about: Any = yield Send([talk.operations.about().command()], talk.at)
+        if isinstance(about, list) and scripts.about(cast("Any", about)[0]).is_older:
             loaded = yield Send([(*load[:2], "REPLACE", load[2])], talk.at)
         else:
             return None

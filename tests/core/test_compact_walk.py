@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 from collections.abc import Callable
@@ -16,9 +15,9 @@ import redis
 
 from tests.rig import fingerprints
 from tests.rig.fingerprints import FULL, Sets
-from timeoutq import Lease, Queue, scripts, sending
+from tests.rig.planted import planted
+from timeoutq import Lease, Queue, sending
 from timeoutq.model import Record, State
-from timeoutq.scripts import Script, script
 
 STEPS = int(os.environ.get("STEPS", "2000"))
 SEED = int(os.environ.get("SEED", "1"))
@@ -26,18 +25,6 @@ LOOK = max(100, STEPS // 40)
 """After so many steps, all sets are read."""
 MOST = 8
 """The most ids of a step on small sets; on sets of the usual size, ten times as many."""
-
-
-def smaller(monkeypatch: pytest.MonkeyPatch, full: int) -> None:
-    """Let sets divide when they have more than `full` fingerprints each."""
-
-    def small(name: str) -> Script:
-        found = script(name)
-        text = found.text.replace("local full, divisions = 192, 4 ", f"local full, divisions = {full}, 500 ")
-        assert (text == found.text) == ("if compact then\n" not in text)
-        return Script(name, found.keys, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
-
-    monkeypatch.setattr(scripts, "script", small)
 
 
 class Walk:
@@ -189,12 +176,14 @@ class Walk:
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("full", [1, 3, FULL])
-def test_a_walk_of_fingerprints_is_a_walk_of_a_plain_set(
-    url: str, name: str, monkeypatch: pytest.MonkeyPatch, full: int
-) -> None:
-    if full != FULL:
-        smaller(monkeypatch, full)
-    with Queue(name, url, timeout=3600, keep_done="compact") as queue, redis.Redis.from_url(url) as client:
+def test_a_walk_of_fingerprints_is_a_walk_of_a_plain_set(url: str, name: str, full: int) -> None:
+    # sets divide when they have more than `full` fingerprints each
+    sets = f"local full, divisions = {full}, {4 if full == FULL else 500} "
+    with (
+        planted(url, "local full, divisions = 192, 4 ", sets),
+        Queue(name, url, timeout=3600, keep_done="compact") as queue,
+        redis.Redis.from_url(url) as client,
+    ):
         walk = Walk(queue, client, full)
         walk.go(STEPS if full == 3 else STEPS // 2 if full == FULL else STEPS // 5)
         assert 2**walk.twin.level + walk.twin.split > (15 if full == FULL else 100) * min(1, STEPS / 2000)

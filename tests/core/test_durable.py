@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,8 +58,8 @@ def queue(clock: Clock) -> Iterator[FakeQueue]:
 
 @cache
 def names() -> dict[Any, str]:
-    found = [path.stem for path in (Path(timeoutq.__file__).parent / "lua").glob("*.lua")]
-    return {scripts.function(name).encode(): name for name in found}
+    ends = ("", "_if_room")
+    return {scripts.function(verb + end).encode(): verb for verb in (*scripts.verbs(), "about") for end in ends}
 
 
 @pytest.fixture
@@ -70,7 +69,7 @@ def flushes(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     plain = MemoryLink.send
 
     def send(link: MemoryLink, commands: Any) -> list[Any]:
-        words = [names()[one[1]] if one[0] == b"FCALL" else str(one[0]) for one in commands]
+        words = [names()[one[1]] if one[0] in (b"FCALL", b"FCALL_RO") else str(one[0]) for one in commands]
         sent.append([f"WAIT {one[1]}" if word == "WAIT" else word for word, one in zip(words, commands, strict=True)])
         return plain(link, commands)
 
@@ -80,7 +79,7 @@ def flushes(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 def once(flushes: list[list[str]]) -> list[list[str]]:
     """Leave out that the server had to be given a script."""
-    loaded = [at for at, flush in enumerate(flushes) if flush[0] == "SCRIPT"]
+    loaded = [at for at, flush in enumerate(flushes) if flush[0] == "FUNCTION"]
     return [flush for at, flush in enumerate(flushes) if at not in loaded and at + 1 not in loaded]
 
 
@@ -228,13 +227,13 @@ def test_a_client_tries_once_whether_it_may_wait_before_the_first_call_that_wait
         other.stats()
         other.put("a")
         other.put("b")
-    assert flushes[-5:] == [["stats"], ["probe"], ["WAIT 0"], ["put", "WAIT 1"], ["put", "WAIT 1"]]
+    assert flushes[-5:] == [["stats"], ["about", "probe"], ["WAIT 0"], ["put", "WAIT 1"], ["put", "WAIT 1"]]
     flushes.clear()
     queue.configure(durable=0)
     with fake_queue(clock=queue.clock) as other:
         other.put("c")
         other.put("d")
-        assert flushes[-3:] == [["probe"], ["put"], ["put"]]
+        assert flushes[-3:] == [["about", "probe"], ["put"], ["put"]]
         other.put("e", durable=1)
         other.put("f", durable=1)
         assert flushes[-3:] == [["WAIT 0"], ["put", "WAIT 1"], ["put", "WAIT 1"]]

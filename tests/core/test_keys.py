@@ -1,19 +1,16 @@
-"""A script touches only keys that it declares, or whose names one of two functions has made, for clusters and ACLs.
+"""A verb touches only keys of its queue, for clusters and ACLs: their names begin as that of the settings begins.
 
-Each script runs with a watch on all of its commands. `key()` makes the name of a key that begins as the declared key of
-the settings begins, `locks_of()` the names of locks, which begin with the declared key `lock`.
+Each verb runs with a watch on all of its commands.
 """
 
 from __future__ import annotations
 
-import hashlib
-from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
-import timeoutq
+from tests.rig.planted import planted
 from tests.rig.waiting import wait_until
 from timeoutq import Lease, Politeness, Queue, Schedule, Task, scripts, sending
 from timeoutq.batches import operations as batches
@@ -22,10 +19,8 @@ from timeoutq.calls import Call, Kept
 from timeoutq.durations import Delta
 from timeoutq.hosts import operations as hosts
 from timeoutq.model import HostRecord, Record, State
-from timeoutq.scripts import Script, script
+from timeoutq.operations import Operations
 from timeoutq.watch import doctor
-
-NAMES = {path.stem for path in (Path(timeoutq.__file__).parent / "lua").glob("*.lua")}
 
 FIRST = """
     GET HDEL HEXISTS HGET HGETALL HINCRBY HLEN HMGET HSCAN HSET HSETNX LINDEX LLEN LPUSH LTRIM PEXPIRE PSETEX PTTL RPUSH
@@ -40,30 +35,24 @@ PLACES = {
 }  # fmt: skip
 """How many of the first arguments of each command are keys."""
 
+FIRST_CALL = "    setmetatable(by_print, {__index = by_id})"
 WATCH = """
-local server, made, places = redis, {}, {PLACES}
-for i = 1, #KEYS do made[KEYS[i]] = true end
-local function watched(send)
-  return function(command, ...)
-    local words = {...}
-    if not places[command] then error('UNDECLARED ' .. command .. ' is not known to the test') end
-    for i = 1, math.min(places[command], #words) do
-      if not made[words[i]] then error('UNDECLARED ' .. command .. ' ' .. words[i]) end
+    local places = {PLACES}
+    local function watched(send)
+      return function(command, ...)
+        local words = {...}
+        if not places[command] then error('UNDECLARED ' .. command .. ' is not known to the test') end
+        for i = 1, math.min(places[command], #words) do
+          if string.sub(words[i], 1, #prefix) ~= prefix then error('UNDECLARED ' .. command .. ' ' .. words[i]) end
+        end
+        local pattern = command == 'SCAN' and words[3]
+        if pattern and string.sub(pattern, 1, #prefix) ~= prefix then error('UNDECLARED pattern ' .. pattern) end
+        return send(command, ...)
+      end
     end
-    if command == 'SCAN' and not made[words[3]] then error('UNDECLARED pattern ' .. words[3]) end
-    return send(command, ...)
-  end
-end
-local redis = {call = watched(server.call), pcall = watched(server.pcall), sha1hex = server.sha1hex}
+    quiet, try = watched(quiet), watched(try)
 """.replace("PLACES", ", ".join(f"{command} = {count}" for command, count in PLACES.items()))
-
-
-def watched(found: Script) -> Script:
-    """Give a script that ends with an error at the first key that is neither declared nor made by one of the two."""
-    text = found.text.replace("  return prefix .. name\n", "  made[prefix .. name] = true return prefix .. name\n")
-    text = text.replace("locks[i] = lock .. ids[i]\n", "locks[i] = lock .. ids[i]\nmade[locks[i]] = true\n")
-    text = WATCH + text
-    return Script(found.name, found.keys, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+"""What the library does at its first call: from then on, a key of another queue ends a verb with an error."""
 
 
 def trouble() -> BaseException:
@@ -172,18 +161,23 @@ def live(queue: Queue) -> None:
 @pytest.mark.parametrize("keep", [1000, "compact"])
 @pytest.mark.parametrize("logs", [False, True], ids=["", "log"])
 @pytest.mark.parametrize("rules", [None, Politeness(0.001, 2)], ids=["plain", "polite"])
-def test_no_script_touches_a_key_that_is_not_declared_or_made(
+def test_no_verb_touches_a_key_that_is_not_one_of_its_queue(
     url: str, name: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch, rules: Politeness | None, keep: Any,
     logs: bool,
 ) -> None:  # fmt: skip
     run: set[str] = set()
 
-    def given(name: str) -> Script:
-        run.add(name)
-        return watched(script(name))
+    make = Operations.call
 
-    monkeypatch.setattr(scripts, "script", given)
-    with Queue(name, url, timeout=60, keep_done=keep, politeness=rules) as queue:
+    def made(self: Operations, name: str, *args: Any, **options: Any) -> Call[Any]:
+        run.add(name)
+        return make(self, name, *args, **options)
+
+    monkeypatch.setattr(Operations, "call", made)
+    with (
+        planted(url, FIRST_CALL, WATCH + FIRST_CALL),
+        Queue(name, url, timeout=60, keep_done=keep, politeness=rules) as queue,
+    ):
         if logs:
             queue.configure(events="64MB")
         live(queue)
@@ -204,5 +198,5 @@ def test_no_script_touches_a_key_that_is_not_declared_or_made(
         queue.configure(politeness="off")
         assert not queue.drained()
         queue.purge()
-    unused = NAMES - {"probe"} - run
-    assert not unused, f"scripts that ran never: call them in live(): {unused}"
+    unused = {*scripts.verbs()} - {"probe"} - run
+    assert not unused, f"verbs that ran never: call them in live(): {unused}"

@@ -21,7 +21,7 @@ from tests.rig.faces import Blocking
 from tests.rig.invariants import check
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
-from timeoutq import Answer, AsyncQueue, Lease, NotReplicated, Queue, State, Unavailable, flows, sending
+from timeoutq import Answer, AsyncQueue, Lease, NotReplicated, Queue, State, Unavailable, flows, scripts, sending
 from timeoutq.arguments import How
 from timeoutq.calls import Call
 from timeoutq.confirming import Durable

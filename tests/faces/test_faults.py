@@ -114,7 +114,7 @@ class Operation:
 
     name: str
     sends: str
-    """The script that the fault waits for, or the command."""
+    """The verb that the fault waits for, or the command."""
     prepare: Callable[[Scene], object]
     act: Callable[[Scene], Any]
     right: Callable[[Any], bool]
@@ -604,8 +604,8 @@ class Scenario:
         return self.times is None and self.fault is Fault.LATENCY
 
 
-def sha(word: str) -> bytes:
-    """Give bytes that only requests of this script contain; a command stands for itself."""
+def sent_by(word: str) -> bytes:
+    """Give bytes that only requests of this verb contain; a command stands for itself."""
     return word.encode() if word.isupper() else scripts.function(word).encode()
 
 
@@ -636,7 +636,7 @@ def play_once(scenario: Scenario, url: str, raw: Any) -> int:
         assert before == 0
         proxy.arm(
             scenario.fault,
-            sha(operation.sends),
+            sent_by(operation.sends),
             times=scenario.times,
             seconds=LATE if scenario.is_late else None,
         )
@@ -777,12 +777,10 @@ def redis_url(valkey_url: str) -> Iterator[str]:
 
 
 def knowing(url: str) -> str:
-    """Load all scripts, so that the first request that a fault meets is the one that is carried out."""
-    verbs = {operation.sends for operation in OPERATIONS if not operation.sends.isupper()}
+    """Load the library, so that the first request that a fault meets is the one that is carried out."""
     with redis.Redis.from_url(url) as raw:
         client: Any = raw
-        for name in verbs:
-            client.function_load(scripts.library(), replace=True)
+        client.function_load(scripts.library(), replace=True)
     return url
 
 
@@ -900,7 +898,9 @@ def test_a_reply_that_trickles_in_without_an_end_is_not_waited_for(face: Any, va
     ):
         other.put("a-task-with-a-long-name-" + 100 * "x")
         queue.stats()
-        proxy.arm(Fault.DRIP, sha("claim"), times=None, seconds=0.2)  # no pause is longer than an attempt is patient
+        proxy.arm(
+            Fault.DRIP, sent_by("claim"), times=None, seconds=0.2
+        )  # no pause is longer than an attempt is patient
         began = time.monotonic()
         with pytest.raises(Unavailable):
             queue.claim(timeout=LEASE)
@@ -923,7 +923,7 @@ def test_a_claim_whose_every_reply_was_lost_leaves_leases_that_run_out_and_are_c
     ):
         other.put("a")
         wait_until(lambda: met(queue))
-        proxy.arm(Fault.RESET_AFTER, sha("claim"), times=None)
+        proxy.arm(Fault.RESET_AFTER, sent_by("claim"), times=None)
         with pytest.raises(Unavailable):
             queue.claim(timeout=2)
         assert proxy.lost > 1
@@ -956,7 +956,7 @@ def test_a_claim_that_was_cut_off_may_be_asked_for_by_its_caller_and_takes_other
     ):
         other.put("a", "b")
         wait_until(lambda: met(queue))
-        proxy.arm(Fault.HALF_OPEN, sha("claim"), times=None)
+        proxy.arm(Fault.HALF_OPEN, sent_by("claim"), times=None)
         with pytest.raises(Unavailable):
             queue.claim()
         assert other.stats().in_progress == 0

@@ -186,7 +186,7 @@ def test_no_odd_value_stops_the_queue_or_loses_a_task(
         wait_until(go_on, 20)
         look(queue)
         doctor.repair(queue)
-        assert not [found for found in doctor.examine(queue) if found.check in ("values", "keys", "scripts")]
+        assert not [found for found in doctor.examine(queue) if found.check in ("values", "keys", "library")]
         assert queue.stats().in_progress == 0
         queue.purge()
 

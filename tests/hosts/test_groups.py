@@ -9,7 +9,7 @@ import fakeredis
 import pytest
 
 from tests.rig.invariants import check
-from timeoutq import Politeness, Queue, sending
+from timeoutq import Politeness, Queue, ServerError, sending
 from timeoutq.testing import FakeQueue, fake_queue
 
 A = "http://a.example/"
@@ -83,22 +83,16 @@ def test_a_group_stays_with_a_task_that_comes_again() -> None:
         assert len(groups(queue)) == 4
 
 
-def test_a_groups_key_of_a_foreign_type_stops_a_put_before_it_writes(queue: Queue, raw: Any, url: str) -> None:
-    queue.put("done")
-    queue.ack(queue.claim(1))
-    raw.set(queue.operations.key("groups"), "mine")
-    puts: list[Callable[[], object]] = [
-        lambda: queue.put("a", group="g"),
-        lambda: queue.put({"a": 1}, group="g"),
-        lambda: queue.put("done", again=True, group="g"),
-        lambda: queue.schedule("a", after=5, group="g"),
-    ]
-    for put in puts:
-        with pytest.raises(Exception, match="WRONGTYPE"):
-            put()
-        assert (queue.stats().known, queue.stats().done) == (1, 1)
-    raw.delete(queue.operations.key("groups"))
-    check(url, queue.name)
+def test_a_client_does_not_begin_to_put_where_a_groups_key_is_of_a_foreign_type(name: str, raw: Any, url: str) -> None:
+    raw.set(f"timeoutq:{{{name}}}:groups", "mine")
+    with Queue(name, url) as queue:
+        for put in (lambda: queue.put("a"), lambda: queue.schedule("a", after=5, group="g")):
+            with pytest.raises(ServerError, match=r"a key of the queue .* is of a foreign type.*:groups"):
+                put()
+        assert queue.stats().known == 0
+        raw.delete(queue.operations.key("groups"))
+        assert queue.put("a", group="g").added == 1
+    check(url, name)
 
 
 def test_an_export_and_an_import_keep_groups(queue: Queue) -> None:

@@ -91,8 +91,7 @@ def test_node_sends_a_call_again_whose_reply_was_lost_and_it_counts_once(
     url: str, document: Path, name: str, raw: redis.Redis, tmp_path: Path, fault: Fault, library: str, verbs: list[str]
 ) -> None:
     node()
-    for verb in verbs:
-        raw.function_load(scripts.library(), replace=True)  # a call of a script that the server does not know would not be carried out
+    raw.function_load(scripts.library(), replace=True)  # a call that the server does not know would not be carried out
     (tmp_path / "faults.jsonl").write_text("\n".join(map(json.dumps, UNDER_FAULTS)))
     for number, verb in enumerate(verbs):
         with Proxy(url) as proxy:
@@ -112,7 +111,7 @@ def test_node_does_not_send_a_pull_again(url: str, raw: redis.Redis, document: P
     assert "Unavailable: pull may have run, and is not sent again" in str(said["pull.jsonl"])
 
 
-def test_node_loads_scripts_that_the_server_has_lost(url: str, document: Path, name: str, raw: redis.Redis) -> None:
+def test_node_loads_the_library_that_the_server_has_lost(url: str, document: Path, name: str, raw: redis.Redis) -> None:
     node()
-    raw.script_flush()
+    raw.function_flush()
     assert play(url, document, "redis", name, FILES[:2]) == {path.name: None for path in FILES[:2]}

@@ -19,7 +19,7 @@ CODE = [line.partition("#")[0] for part in re.findall(r"```sh\n.*?```|`[^`\n]+`"
         for line in re.split(r"\n|&&|;", part.strip("`"))]  # fmt: skip
 COMMANDS = sorted({line.strip() for line in CODE if re.match(r"\s*(\.ci/|(pytest|python|pip|ruff|timeoutq) \S)", line)})
 PATHS = sorted({*re.findall(r"[\w./*]+\.(?:py|lua|md|toml)\b|[\w.]+/(?:\w+/)*(?=`)", PAGE)})
-MADE_UP = {"timeoutq/lua/peek.lua"}
+MADE_UP = {"timeoutq/lua/verbs/peek.lua"}
 NAMES = [
     (name, path)
     for names, path in re.findall(r"((?:`\w+`(?:, | and )?)+) (?:of|in) `([\w/.]+\.(?:py|lua))`", PAGE)

@@ -11,9 +11,9 @@ import pytest
 
 from tests.core import test_sections
 from tests.faces import test_faults
-from tests.pure.test_scripts import LUA, NAMES
+from tests.pure.test_scripts import NAMES
 from tests.rig import rights as rig
-from timeoutq import confirming, operations, rights
+from timeoutq import confirming, operations, scripts
 from timeoutq.batches import operations as of_batches
 from timeoutq.bench import pauses
 from timeoutq.failures import operations as of_failures
@@ -74,17 +74,17 @@ def test_each_verb_meets_all_faults() -> None:
 
 
 def test_each_verb_that_writes_is_tried_with_each_right_taken_away() -> None:
-    known = {script for script, _ in rig.VERBS.values()} | rights.READING
-    assert lacking(known, WITHOUT_RIGHTS) == [], "add it to VERBS in tests/rig/rights.py, or to READING in rights.py"
+    known = {script for script, _ in rig.VERBS.values()} | scripts.READING
+    assert lacking(known, WITHOUT_RIGHTS) == [], "add it to VERBS in tests/rig/rights.py, or to READING in scripts.py"
 
 
 def test_each_verb_that_writes_waits_for_the_replicas_of_a_durable_queue() -> None:
-    writing = set(NAMES) - rights.READING - {"plan"}
+    writing = set(NAMES) - scripts.READING - {"plan"}
     assert lacking(confirming.CONFIRMED, UNCONFIRMED, writing) == [], "add it to CONFIRMED in confirming.py"
 
 
 def test_each_verb_that_takes_sections_is_asked_to_refuse_unknown_ones() -> None:
-    taking = [name for name in NAMES if "\n-- SECTIONS" in (LUA / f"{name}.lua").read_text("utf-8")]
+    taking = [name for name in NAMES if "\n-- SECTIONS" in scripts.source(f"verbs/{name}")]
     assert lacking(test_sections.VERBS, {}, taking) == [], "add it to VERBS in tests/core/test_sections.py"
 
 

@@ -1,6 +1,6 @@
 """The batches of a queue as a model: what of each batch has ended, and when its callback becomes ready.
 
-`model.py` puts it behind its own verbs, as `lua/parts/batch.lua` stands behind the doors of the scripts.
+`model.py` puts it behind its own verbs, as `lua/batches.lua` stands behind those of the server.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Holds a queue at work against its model: each script that a client calls, its reply, and all keys afterwards.
+"""Holds a queue at work against its model: each function that a client calls, its reply, and all keys afterwards.
 
 The links of a client that is followed tell the follower what they have sent and heard, and the server's time before and
-after the script; the model then does the same at that time. `polite.py` walks so, on Valkey and on Redis.
+after the call; the model then does the same at that time. `polite.py` walks so, on Valkey and on Redis.
 """
 
 from __future__ import annotations
@@ -11,20 +11,19 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import redis
-from redis.exceptions import NoScriptError
 
 from tests.rig.model import Given, Late, Model, Pair
 from tests.rig.polite_model import PoliteModel, Refused, Rules
 from timeoutq import Queue, scripts
 from timeoutq.calls import Argument, Command
 from timeoutq.link import Link
+from timeoutq.troubles import is_library_missing
 
 LOOKING = {"stats", "inspect", "why", "drained", "hosts", "states", "describe", "probe", "purge"}
-"""Scripts that change nothing that the model knows; a purge is the end."""
+"""Verbs that change nothing that the model knows; a purge is the end."""
 SETS = ("todos", "waiting", "in_progress", "done", "failed")
 TIMES = ("scheduled", "leases", "hosts")
 HASHES = (
@@ -51,7 +50,7 @@ def read_payload(data: bytes | None) -> Any:
 
 
 class Words:
-    """The arguments of a script, read one after the other."""
+    """The arguments of a call, read one after the other."""
 
     def __init__(self, words: Sequence[Argument]) -> None:
         self._words = words
@@ -110,7 +109,7 @@ def given_by(sections: Mapping[str, Sequence[str]]) -> Given:
 
 
 def host_row(heard: Any) -> tuple[Any, ...]:
-    """Give what the script `host` replies as the model does."""
+    """Give what the verb `host` replies as the model does."""
     turn = None if heard[3] is None else float(heard[3])
     held, flag = [text(task) for task in heard[2]], text(heard[11])
     following = [None if word is None else text(word) for word in heard[15:17]]
@@ -235,7 +234,7 @@ class Follower:
         queue._held = (os.getpid(), FollowedLink(queue, self))
 
     def called(self, command: Command, reply: Any, times: tuple[int, int]) -> None:
-        """A script was carried out between these times: the model does the same. Raises `Differs`."""
+        """A call was carried out between these times: the model does the same. Raises `Differs`."""
         name = _names()[text(command[1])]
         words = Words(command[3 + int(command[2]) :])
         if name in LOOKING:
@@ -418,19 +417,18 @@ class Answers:
 
 @cache
 def _names() -> Mapping[str, str]:
-    folder = Path(scripts.__file__).parent / "lua"
-    return {scripts.function(path.stem): path.stem for path in folder.glob("*.lua")}
+    return {scripts.function(f"{verb}{end}"): verb for verb in scripts.verbs() for end in ("", "_if_room")}
 
 
 class FollowedLink(Link):
-    """A link whose scripts go one by one, each between two looks at the server's clock."""
+    """A link whose calls go one by one, each between two looks at the server's clock."""
 
     def __init__(self, queue: Queue, follower: Follower) -> None:
         super().__init__(queue.server_at, 5.0)
         self._follower = follower
 
     def send(self, commands: Sequence[Command]) -> list[Any]:
-        """Send commands, and tell the follower of each script."""
+        """Send commands, and tell the follower of each call."""
         return [self._one(command) for command in commands]
 
     def _one(self, command: Command) -> Any:
@@ -438,7 +436,7 @@ class FollowedLink(Link):
             return super().send([command])[0]
         wrapped: list[Command] = [(b"MULTI",), (b"TIME",), command, (b"TIME",), (b"EXEC",)]
         before, reply, after = super().send(wrapped)[-1]
-        if not isinstance(reply, NoScriptError):
+        if not is_library_missing(reply):
             first, last = (int(seconds) * 1000 + int(micros) // 1000 for seconds, micros in (before, after))
             self._follower.called(command, reply, (first, last))
         return reply

@@ -44,7 +44,7 @@ class Builder(Player):
         return ""
 
     def build(self, step: Mapping[str, Any]) -> list[list[bytes]]:
-        """Give the words of the calls that a step makes, EVALSHA first."""
+        """Give the words of the calls that a step makes, FCALL first."""
         self.built = []
         self.kept = {"x": [Lease(text(raw_id(one)), token, 0.0) for one, token in step.get("leases", ())]}
         act: Callable[..., Any] = getattr(self, step["call"])

@@ -1,4 +1,4 @@
-"""Plays random schedules of a world on a real server, with the real scripts: each reply must be the model's.
+"""Plays random schedules of a world on a real server, with the real library: each reply must be the model's.
 
 The server's clock stands still and is set by the schedule, so that deadlines fall where the model says. The tests play
 some thousands; `python -m tests.rig.schedules 250000` plays any number, and tells the seed of one that differs. In
@@ -100,7 +100,7 @@ class Player:
         self.client: Any = redis.Redis.from_url(url)
         self.clock = clock
         self.operations = Operations("schedules")
-        self._loaded: set[str] = set()
+        self.client.function_load(scripts.library(), replace=True)
         clock.freeze()
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ class Player:
         self.clock.set_ms(world.model.now)
         self._compact = limits is not None and seed % 2 == 1
         if self._compact:
-            self._run(self.operations.configure({"keep_done": b"compact %d" % seed}).command(), "configure")
+            self._run(self.operations.configure({"keep_done": b"compact %d" % seed}).command())
         if isinstance(world, PoliteWorld):
             self._send(Request("configure", number=1), world)
             while self._send(Request("convert"), world) != "end":
@@ -225,7 +225,7 @@ class Player:
 
     def _sleep(self, world: World, *, hears: bool) -> None:
         """A cleaner says by when it looks again, and an idle worker may take the stroke of the bell."""
-        reply = self._run(self.operations.plan(10_000).command(), "plan")
+        reply = self._run(self.operations.plan(10_000).command())
         if tuple(reply[:2]) != world.model.plan(10_000):
             raise Differs(f"plan: the server answers {reply}")
         if hears:
@@ -234,10 +234,7 @@ class Player:
 
     # ---- requests
 
-    def _run(self, words: Any, name: str) -> Any:
-        if name not in self._loaded:
-            self.client.function_load(scripts.library(), replace=True)
-            self._loaded.add(name)
+    def _run(self, words: Any) -> Any:
         return self.client.execute_command(*words)
 
     def _send(self, request: Request, world: World) -> Any:
@@ -245,7 +242,7 @@ class Player:
         expected = request.number if request.verb == "requeue_expired" else 0
         words = call.command(request.age, not_after=request.not_after, expected=expected)
         try:
-            reply = self._run(words, call.name)
+            reply = self._run(words)
         except redis.ResponseError as error:
             return str(error).split()[0]
         return _plain(request.verb, reply)
@@ -354,7 +351,7 @@ class Player:
 
     def _purge(self) -> None:
         call = self.operations.purge()
-        while not self._run(call.command(), "purge"):
+        while not self._run(call.command()):
             pass
         left = self.client.keys("*")
         if left:

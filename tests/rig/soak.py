@@ -521,7 +521,7 @@ class Signals:
 
 
 SMALL = (Fault.RESET_BEFORE, Fault.RESET_AFTER, Fault.SWALLOW, Fault.CUT, Fault.LATENCY, Fault.HALF_OPEN)
-LARGE = ("kill", "term", "stop the cleaner", "flush the scripts", "kill clients", "restart the server")
+LARGE = ("kill", "term", "stop the cleaner", "forget the library", "kill clients", "restart the server")
 STRUCK = "worker struck"
 VERBS = ("put", "schedule", "claim", "extend", "ack", "release", "fail")
 DRAIN = 60.0
@@ -758,8 +758,8 @@ class Soak:
             self._replace(STRUCK)
         elif what == "stop the cleaner":
             self._stop(self.children["cleaner"])
-        elif what == "flush the scripts":
-            self.raw.script_flush()
+        elif what == "forget the library":
+            self.raw.function_flush()
         elif what == "kill clients":
             self._kill_clients()
         else:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import hashlib
 import heapq
 import json
 import logging
@@ -54,7 +53,6 @@ from timeoutq import (
 from timeoutq.calls import Argument, Command
 from timeoutq.client import driving
 from timeoutq.embedded import EmbeddedServer
-from timeoutq.scripts import Script
 from timeoutq.sending import Alarm, Bell, Flow
 
 T = TypeVar("T")
@@ -80,25 +78,26 @@ KINDS = ("worker", "worker", "threads", "worker", "plain", "worker", "plain-asyn
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """A mistake in a script, to see whether a storm finds it."""
+    """A mistake in the library of functions, to see whether a storm finds it."""
 
-    script: str
     right: str
     wrong: str
 
 
 BUGS = {
     "anybody-acks": Bug(
-        "ack",
-        "    ended = #bare == 0 and finish(in_progress, ids, yes)",
-        "    for i = 1, #ids do yes[i] = true end\n    ended = #bare == 0 and finish(in_progress, ids, yes)",
+        "  if again_ms < 0 then\n    if spans then\n",
+        "  for i = 1, #ids do yes[i] = true end\n  if again_ms < 0 then\n    if spans then\n",
     ),
-    "anybody-extends": Bug("extend", "if not yes[i] then\n", "if false then\n"),
-    "anybody-releases": Bug("release", "elseif yes[i] and held[i] == 1 and", "elseif held[i] == 1 and"),
-    "early-requeue": Bug("requeue_expired", "'-inf', now, 'LIMIT'", "'-inf', now + 600, 'LIMIT'"),
-    "no-pause": Bug("ack", "local delay = one.delay or usual_delay\n", "local delay = 0\n"),
-    "old-fence": Bug("claim", "number(known[1], 0) + 1, time[1] * 1000000 + time[2])", "1 + #ids, 1)"),
-    "twice-on-lost-reply": Bug("claim", "if age > 0 or from then", "if false then"),
+    "anybody-extends": Bug("if not yes[i] then\n", "if false then\n"),
+    "anybody-releases": Bug("elseif yes[i] and held[i] == 1 and", "elseif held[i] == 1 and"),
+    "early-requeue": Bug(
+        "local ids = call('ZRANGEBYSCORE', key.leases, '-inf', now, ",
+        "local ids = call('ZRANGEBYSCORE', key.leases, '-inf', now + 600, ",
+    ),
+    "no-pause": Bug("local delay = one.delay or usual_delay\n", "local delay = 0\n"),
+    "old-fence": Bug("number(known[1], 0) + 1, time[1] * 1000000 + time[2])", "1 + #ids, 1)"),
+    "twice-on-lost-reply": Bug("if age > 0 or from then", "if false then"),
 }
 
 
@@ -134,7 +133,10 @@ class Plan:
 @cache
 def _verbs() -> dict[bytes, str]:
     names = ("put", "schedule", "claim", "extend", "ack", "release", "fail")
-    return {scripts.function(name).encode(): name for name in names}
+    found = {scripts.function(name): name for name in names}
+    # an ack with links, or with results, is the same function, which a full server refuses
+    found |= {scripts.function(f"{name}_if_room"): name for name in ("ack", "fail")}
+    return {function.encode(): name for function, name in found.items()}
 
 
 def _leases(words: Sequence[Argument]) -> tuple[list[tuple[str, str]], Sequence[Argument]]:
@@ -357,20 +359,12 @@ def _with_timed(run: Any, tap: Tap) -> Any:
     return lambda queue, flow: run(queue, _timed(flow, tap))
 
 
-def break_script(bug: Bug) -> None:
-    """Have this process run a script with a mistake in it."""
-    right = scripts.script
-
-    @cache
-    def script(name: str) -> Script:
-        found = right(name)
-        if name != bug.script:
-            return found
-        assert found.text.count(bug.right) == 1, f"{bug.right!r} is not what {name} says"
-        text = found.text.replace(bug.right, bug.wrong)
-        return Script(name, found.keys, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
-
-    scripts.script = script
+def break_library(url: str, bug: Bug) -> None:
+    """Have a server carry out the functions with a mistake in them: nobody loads a library that is there."""
+    right = scripts.library()
+    assert right.count(bug.right) == 1, f"{bug.right!r} is not what the library says once"
+    with redis.Redis.from_url(url) as client:
+        client.function_load(right.replace(bug.right, bug.wrong), replace=True)
 
 
 # ---- the processes
@@ -387,8 +381,6 @@ class Life:
 
     def begin(self, kind: str) -> None:
         """Write down all that this process says to the server from now on."""
-        if self.plan.bug:
-            break_script(BUGS[self.plan.bug])
         if kind == "calm":
             self.tap.plan = self.plan = replace(self.plan, yields=0.0, losses=0.0)
         tapped(self.tap)
@@ -961,6 +953,8 @@ def storm(
         home = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="timeoutq-storm-")))
         if url is None:
             url = stack.enter_context(EmbeddedServer(binary=binary)).url
+        if bug:
+            break_library(url, BUGS[bug])
         until = None if seconds is None else time.monotonic() + seconds
         for number in count(1):
             place = home / f"round-{number}"

@@ -18,12 +18,15 @@ from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Cleaner, InvalidInput, Queue, Schedule, Task, flows
 
 PLANTED = """
+import os, redis
 from timeoutq import scripts
-plain = scripts.assemble
-def bugged(name, body):
-    body = body.replace(" or one.next ~= tonumber(ARGV[5])", "")
-    return plain(name, body.replace("if one.next > now then", "if false then"))
-scripts.assemble = bugged
+text = scripts.library()
+for right, wrong in (
+    (" or one.next ~= tonumber(args[5])", ""), ("if one.next > now then return 'E'", "if false then return 'E'"),
+):
+    assert text.count(right) == 1, right
+    text = text.replace(right, wrong)
+redis.Redis.from_url(os.environ["TIMEOUTQ_URL"]).function_load(text, replace=True)
 """
 
 
@@ -184,7 +187,7 @@ def test_a_call_that_is_sent_again_sets_the_schedule_once(queue: Queue) -> None:
 
     name, wanted = defined(Schedule("a", every=60, start=None))
     call = operations.write(queue.operations, b"w#1", name, None, "r", 5_000_000_000_000, wanted, "d")
-    queue.schedules.set("another", every=60)  # so that the server knows the script
+    queue.schedules.set("another", every=60)  # so that the server knows the library
     link: Any = queue._link()
     assert link.send([call.command()]) == [b"O"]
     assert link.send([call.command(age_ms=5)]) == [b"O"]

@@ -21,7 +21,7 @@ from tests.rig.invariants import check
 from tests.rig.replication import Pair, raw
 from tests.rig.servers import redis_server
 from tests.rig.waiting import wait_until
-from timeoutq import Lease, NotReplicated, Politeness, Queue, State, Unavailable, confirming, scripts, sending
+from timeoutq import Lease, NotReplicated, Politeness, Queue, State, Unavailable, scripts, sending
 from timeoutq.model import HostInfo, Record
 from timeoutq.transfer import restore
 from timeoutq.watch import doctor
@@ -202,8 +202,7 @@ def test_a_call_sent_again_on_another_connection_waits_for_what_it_did_the_first
         Queue(NAME, pair.url, durable=1, politeness=Politeness(0, 9)) as queue, raw(pair.primary) as client,
         ThreadPoolExecutor(len(calls)) as pool, ExitStack() as opened,
     ):  # fmt: skip
-        for name in (*confirming.CONFIRMED, "configure"):
-            client.function_load(scripts.library(), replace=True)
+        client.function_load(scripts.library(), replace=True)
         leases = dict(zip(calls, [*queue_of(queue, len(calls))], strict=True))
         queue.put("failed", "unwanted")
         queue.fail([one for one in queue.claim(2) if one.task == "failed"], "no", give_up=True)
@@ -291,11 +290,11 @@ def test_a_server_of_redis_confirms_too() -> None:
     ):  # fmt: skip
         queue.put("a", "b")
         (lease,) = queue.claim()
-        hasty.ack(hasty.claim())  # the server knows the script from now on
+        hasty.ack(hasty.claim())
         pair.link.freeze()
         with pytest.raises(NotReplicated, match="only 0 of 1 replica confirmed it"):
             hasty.ack(lease)
         pair.fail_over()
         pair.rejoin()
-        # the new primary has to be given the script, and a machine under load takes seconds for all of it
+        # a machine under load takes seconds for all of it
         assert queue.ack(lease) == "ok"

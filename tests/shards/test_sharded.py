@@ -318,7 +318,7 @@ def test_an_ack_puts_what_it_found_into_all_shards_and_its_own_shard_last(queue:
         assert queue.ack(lease, put=[*links, Task("g", group="g.example")], again_in=50) is Answer.OK
         raw.echo("end")
         sent = list(iter(lambda: next(seen.listen())["command"], "ECHO end"))
-    sent = [line for line in sent if line.startswith("EVALSHA")]
+    sent = [line for line in sent if line.startswith("FCALL")]
     own = stem(tags(queue.name, SHARDS)[home])
     acks = [i for i, line in enumerate(sent) if own in line]
     puts = [i for i, line in enumerate(sent) if own not in line]

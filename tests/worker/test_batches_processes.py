@@ -17,10 +17,13 @@ def test_workers_that_are_killed_lose_no_callback_and_put_none_twice(tmp_path: P
 
 
 PLANTED = """
-import timeoutq.scripts as scripts
-part = scripts._part
-head = "close_batch(name, broken)\\n"
-scripts._part = lambda name: part(name).replace(head, head + "  do return end\\n")
+import os, redis
+from timeoutq import scripts
+right = scripts.library()
+head = "function batches.close(name, broken)\\n"
+assert right.count(head) == 1
+wrong = right.replace(head, head + "    do return end\\n")
+redis.Redis.from_url(os.environ["TIMEOUTQ_URL"]).function_load(wrong, replace=True)
 """
 
 

@@ -25,13 +25,13 @@ from timeoutq.worker.sources import Source
 from timeoutq.worker.stopping import DRAIN, Stopping
 
 
-def sha(name: str) -> bytes:
-    """Give bytes that only requests of this script contain."""
+def called(name: str) -> bytes:
+    """Give bytes that only requests of this verb contain."""
     return scripts.function(name).encode()
 
 
-def know_the_scripts(queue: Queue) -> None:
-    """Have the server know the scripts: a request whose reply is that it does not know them does nothing."""
+def know_the_library(queue: Queue) -> None:
+    """Have the server know the library: a request whose reply is that it does not know it does nothing."""
     queue.put("first")
     queue.ack(queue.claim(1))
     queue.forget("first")
@@ -61,11 +61,11 @@ async def test_another_exchange_goes_on_beside_one_that_hangs(url: str, queue: Q
     async def handler(lease: Lease) -> None:
         pass
 
-    know_the_scripts(queue)
+    know_the_library(queue)
     with Proxy(url) as proxy:
         async with AsyncQueue(queue.name, proxy.url, timeout=20, deadline=15) as mine:
             worker = Worker(mine, handler, concurrency=4, signals=False)
-            proxy.arm(Fault.SWALLOW, sha("ack"))
+            proxy.arm(Fault.SWALLOW, called("ack"))
             queue.put("a")
             running = asyncio.create_task(worker.run())
             await until(lambda: proxy.struck == 1)
@@ -87,14 +87,14 @@ async def test_stop_gives_back_what_two_claims_under_way_bring(url: str, queue: 
     async def handler(lease: Lease) -> None:
         heard.append(lease.task)
 
-    know_the_scripts(queue)
+    know_the_library(queue)
     with Proxy(url) as proxy:
         async with AsyncQueue(queue.name, proxy.url, timeout=60, deadline=10) as mine:
             worker = Worker(mine, handler, concurrency=600, prefetch=0, signals=False)
             running = asyncio.create_task(worker.run())
             # from its first answer on, the worker knows that its server is there, however slow the machine is
             await until(partial(listens, raw))
-            proxy.arm(Fault.SWALLOW, sha("claim"), times=2)
+            proxy.arm(Fault.SWALLOW, called("claim"), times=2)
             queue.put([f"t{i}" for i in range(1000)])
             # the claim behind the bell, which brings one task, was sent before
             await until(lambda: queue.stats().in_progress >= 599 and len(heard) == 1)
@@ -129,12 +129,12 @@ async def test_a_worker_that_ends_early_gives_back_what_a_claim_under_way_brings
         await died.wait()
         raise ConnectionError("the pool has lost its server")
 
-    know_the_scripts(queue)
+    know_the_library(queue)
     queue.put([f"t{i}" for i in range(100)])
     with Proxy(url) as proxy:
         async with AsyncQueue(queue.name, proxy.url, timeout=20) as mine:
             worker = Worker(mine, handler, concurrency=50, prefetch=0, lifespan=pool, signals=False)
-            proxy.arm(Fault.LATENCY, sha("claim"), seconds=0.5)
+            proxy.arm(Fault.LATENCY, called("claim"), seconds=0.5)
             running = asyncio.create_task(worker.run())
             await until(lambda: queue.stats().in_progress == 50)
             assert worker.held == {}
@@ -155,13 +155,13 @@ async def test_a_worker_that_has_no_time_for_a_drain_gives_back_what_a_claim_und
     async def handler(lease: Lease) -> None:
         pass
 
-    know_the_scripts(queue)
+    know_the_library(queue)
     with Proxy(url) as proxy:
         async with AsyncQueue(queue.name, proxy.url, timeout=60) as mine:
             worker = Worker(mine, handler, concurrency=50, prefetch=0, signals=False, drain_deadline=drain_deadline)
             running = asyncio.create_task(worker.run())
             await until(partial(listens, raw))
-            proxy.arm(Fault.LATENCY, sha("claim"), seconds=0.5)
+            proxy.arm(Fault.LATENCY, called("claim"), seconds=0.5)
             queue.put([f"t{i}" for i in range(50)])
             # one came with the claim behind the bell, which was sent before
             await until(lambda: queue.stats().in_progress + queue.stats().done == 50)
@@ -177,13 +177,13 @@ async def test_a_worker_that_ends_early_waits_for_a_claim_no_longer_than_for_a_c
     async def handler(lease: Lease) -> None:
         assert lease.task == "a"  # comes with the claim behind the bell, which was sent before
 
-    know_the_scripts(queue)
+    know_the_library(queue)
     with Proxy(url) as proxy:
         async with AsyncQueue(queue.name, proxy.url, timeout=20, deadline=1) as mine:
             worker = Worker(mine, handler, concurrency=50, signals=False)
             running = asyncio.create_task(worker.run())
             await until(partial(listens, raw))
-            proxy.arm(Fault.HALF_OPEN, sha("claim"), times=None)
+            proxy.arm(Fault.HALF_OPEN, called("claim"), times=None)
             queue.put("a")
             await until(seen(worker, lambda pump: pump.source.claiming_now > 0))
             began = time.monotonic()
@@ -224,7 +224,7 @@ async def test_a_worker_that_is_stopped_while_its_server_is_away_lets_its_handle
     async def handler(lease: Lease) -> None:
         await go[lease.task].wait()
 
-    know_the_scripts(queue)
+    know_the_library(queue)
     queue.put(*go)
     with Proxy(url) as proxy:
         async with AsyncQueue(queue.name, proxy.url, timeout=20, deadline=1) as mine:
@@ -410,7 +410,7 @@ def hold_a_claim(proxy: Proxy, queue: Queue, raw: redis.Redis, n: int) -> None:
     """
     wait_until(partial(listens, raw))
     before = queue.stats()
-    proxy.arm(Fault.SWALLOW, sha("claim"))
+    proxy.arm(Fault.SWALLOW, called("claim"))
     queue.put([f"t{i}" for i in range(n + 1)])
     wait_until(partial(is_at, queue, done=before.done + 1, in_progress=before.in_progress + n))
 
@@ -441,7 +441,7 @@ async def test_what_a_claim_under_way_took_is_given_back_when_a_handler_cancels_
         await asyncio.to_thread(hold_a_claim, proxy, queue, raw, 30)
         cancel_all_but(spared)
 
-    know_the_scripts(queue)
+    know_the_library(queue)
     queue.put("cancels")
     with Proxy(url) as proxy:
         async with AsyncQueue(queue.name, proxy.url, timeout=60, deadline=30) as mine:
@@ -463,7 +463,7 @@ async def test_what_a_claim_took_alone_is_given_back_when_somebody_cancels_all_t
     async def handler(lease: Lease) -> None:
         heard.append(lease.task)
 
-    know_the_scripts(queue)
+    know_the_library(queue)
     with Proxy(url) as proxy:
         async with AsyncQueue(queue.name, proxy.url, timeout=60, deadline=30) as mine:
             worker = Worker(mine, handler, concurrency=50, prefetch=0, signals=False)
@@ -488,7 +488,7 @@ async def test_what_a_claim_under_way_took_comes_back_when_a_handler_cancels_onl
                 if task.get_name().startswith("exchange-"):
                     task.cancel()
 
-    know_the_scripts(queue)
+    know_the_library(queue)
     queue.put("cancels")
     with Proxy(url) as proxy:
         async with AsyncQueue(queue.name, proxy.url, timeout=60, deadline=30) as mine:
@@ -519,7 +519,7 @@ def test_what_a_claim_under_way_took_is_given_back_when_an_error_ends_the_loop(
         async with AsyncQueue(queue.name, proxy.url, timeout=60, deadline=30) as mine:
             await Worker(mine, handler, concurrency=50, prefetch=0, signals=False).run()
 
-    know_the_scripts(queue)
+    know_the_library(queue)
     queue.put("leaves")
     with Proxy(url) as proxy, pytest.raises(error):
         asyncio.run(work())
@@ -533,13 +533,13 @@ async def test_what_a_claim_took_all_of_whose_replies_were_lost_comes_back_when_
     async def handler(lease: Lease) -> None:
         pass
 
-    know_the_scripts(queue)
+    know_the_library(queue)
     with Proxy(url) as proxy:
         async with AsyncQueue(queue.name, proxy.url, timeout=60, deadline=1) as mine:
             worker = Worker(mine, handler, concurrency=50, prefetch=0, signals=False)
             running = asyncio.create_task(worker.run())
             await until(partial(listens, raw))
-            proxy.arm(Fault.SWALLOW, sha("claim"), times=None)
+            proxy.arm(Fault.SWALLOW, called("claim"), times=None)
             queue.put([f"t{i}" for i in range(30)])
             await until(seen(worker, lambda pump: pump.exchanges.failures))
             # the first one came with the claim behind the bell, which was sent before
@@ -558,7 +558,7 @@ async def test_a_server_that_does_not_answer_is_not_asked_for_long_what_a_claim_
         began.append(time.monotonic())
 
     began: list[float] = []
-    know_the_scripts(queue)
+    know_the_library(queue)
     queue.put("cancels")
     with Proxy(url) as proxy:
         async with AsyncQueue(queue.name, proxy.url, timeout=20, deadline=1) as mine:

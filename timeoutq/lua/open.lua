@@ -26,7 +26,7 @@ local using -- which capabilities the queue uses: the words of `uses`, as a tabl
 
 -- The rooms, each a table of the functions that it hands to others.
 local server, wake, events, leases, calls, settings, kinds, failures, priority, lasting, progress = {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}
-local batches, results, by_id, by_print, groups, plain, hosts, rerun, cancel, find, tasks, schedules = {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}
+local batches, results, by_id, by_print, groups, plain, hosts, rerun, cancel, find, tasks, schedules, walk = {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}
 local ready, done -- `plain` or `hosts`, and `by_id` or `by_print`: whichever this queue uses
 local waiting, polite, compact, rules, logging -- the set of tasks that wait for a turn, nil on a queue without turns; …
 

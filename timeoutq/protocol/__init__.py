@@ -1,11 +1,11 @@
-"""The protocol: what travels between any client and the scripts, in one source, for clients in every language.
+"""The protocol: what travels between any client and the library, in one source, for clients in every language.
 
-The headers of the scripts are the source. `timeoutq protocol` writes them as `protocol.json`; PROTOCOL.md is the same
+The headers of the verbs are the source. `timeoutq protocol` writes them as `protocol.json`; PROTOCOL.md is the same
 for people.
 
 The modules, in reading order: each imports only from those above it.
 
-    grammar   The grammar of the scripts' headers: what a header says, parsed into frozen values. Pure.
+    grammar   The grammar of the headers of verbs: what a header says, parsed into frozen values. Pure.
     judge     Says whether a call, or a reply, is what the grammar of its verb allows. Pure.
     document  Writes the protocol: as JSON, which clients in other languages read at run time, and as Markdown, for
               people.

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from timeoutq import arguments, calls, confirming, rights, scripts, sending
+from timeoutq import arguments, calls, confirming, scripts, sending
 from timeoutq.protocol.grammar import (
     DIGEST,
     TYPES,
@@ -140,7 +140,7 @@ def _verb(header: Header) -> dict[str, Any]:
         "replayable": header.replayable,
         "once": header.once,
         "confirmed": header.name in confirming.CONFIRMED,
-        "reads_only": header.name in rights.READING,
+        "reads_only": header.name in scripts.READING,
         "notes": header.notes,
     }
 

@@ -245,12 +245,14 @@ def access(facts: Facts) -> Finding:
 def acl(facts: Facts) -> Finding:
     """The user may run every command on the keys of the queue."""
     user = facts.user or "this user"
-    if not facts.refused and facts.keys == "allowed":
+    # who may not load the library works all the same, once somebody else has loaded it
+    refused = [name for name in facts.refused if name != "FUNCTION" or facts.script_error]
+    if not refused and facts.keys == "allowed":
         return Finding("acl", "green", f"{user} may run all {len(HARMLESS) + len(MAKING)} commands that are used")
-    verdict = "yellow" if facts.keys == "allowed" and set(facts.refused) <= {"INFO"} else "red"  # it lacks only checks
+    verdict = "yellow" if facts.keys == "allowed" and set(refused) <= {"INFO"} else "red"  # it lacks only checks
     # without UNLINK, commands that make a key cannot be tried; they may be missing, too
-    missing = sorted({*facts.refused, *(MAKING if "UNLINK" in facts.refused else ())})
-    lacks = [*facts.refused, *([f"the keys {facts.pattern}"] if facts.keys == "refused" else [])]
+    missing = sorted({*refused, *(MAKING if "UNLINK" in refused else ())})
+    lacks = [*refused, *([f"the keys {facts.pattern}"] if facts.keys == "refused" else [])]
     keys = "" if facts.keys == "allowed" else facts.pattern
     return Finding(
         "acl", verdict, f"{user} is refused {', '.join(lacks)}",
@@ -259,14 +261,14 @@ def acl(facts: Facts) -> Finding:
     )  # fmt: skip
 
 
-def scripts(facts: Facts) -> Finding:
-    """The queue's scripts run, and its schema is ours."""
+def library(facts: Facts) -> Finding:
+    """The library is there and runs, and the queue's schema is ours."""
     if facts.script_error.startswith("schema: "):
         return Finding("schema", "red", facts.script_error[8:], "use the timeoutq that made it, or upgrade")
     if facts.script_error:
-        return Finding("scripts", "red", facts.script_error, f"allow EVALSHA, SCRIPT LOAD and the keys {facts.pattern}")
+        return Finding("library", "red", facts.script_error, f"allow FCALL, FUNCTION LOAD and the keys {facts.pattern}")
     schema = facts.queue.get("settings", {}).get("schema", "none yet")
-    return Finding("schema", "green", f"{schema}; scripts run; {counted(facts.queue.get('known', 0), 'task')} known")
+    return Finding("schema", "green", f"{schema}; the library runs; {counted(facts.queue.get('known', 0), 'task')} known")
 
 
 def keys(facts: Facts) -> Finding | None:
@@ -276,7 +278,7 @@ def keys(facts: Facts) -> Finding | None:
     said = ", ".join(f"{name} is a {kind}" for name, kind in facts.foreign.items())
     key = f"{facts.stem}{next(iter(facts.foreign))}"
     return Finding(
-        "keys", "red", f"{said}: the scripts refuse to run, and nothing is written",
+        "keys", "red", f"{said}: calls that meet it stop half-way",
         f"find out who wrote it; then redis-cli RENAME '{key}' elsewhere",
     )  # fmt: skip
 
@@ -440,7 +442,7 @@ SERVER_CHECKS: tuple[Check, ...] = (
     version, role, lone_node, replicas, eviction, memory, durability, clock, access, acl,
 )  # fmt: skip
 QUEUE_CHECKS: tuple[Check, ...] = (
-    scripts, keys, tasks, values, compact, politeness, paused, leases, scheduled, schedules, batches,
+    library, keys, tasks, values, compact, politeness, paused, leases, scheduled, schedules, batches,
     claims, functions,
 )  # fmt: skip
 CHECKS = SERVER_CHECKS + QUEUE_CHECKS

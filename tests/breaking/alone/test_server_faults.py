@@ -238,8 +238,8 @@ def forbidden(*rights: str) -> Callable[[Site], AbstractContextManager[None]]:
 
 
 @contextmanager
-def scripts_are_forgotten(site: Site) -> Iterator[None]:
-    with over_and_over(lambda: site.admin.script_flush("SYNC"), 0.02):
+def the_library_is_forgotten(site: Site) -> Iterator[None]:
+    with over_and_over(lambda: site.admin.function_flush("SYNC"), 0.02):
         yield
 
 
@@ -288,7 +288,7 @@ FAULTS: Mapping[str, Fault] = {
     "a password comes": Fault(a_password_comes, AccessDenied),
     "writing is forbidden": Fault(forbidden("@write"), AccessDenied),
     "claims are cut in half": Fault(forbidden("psetex"), None, AccessDenied),
-    "scripts are forgotten": Fault(scripts_are_forgotten, None, deadline=4),
+    "the library is forgotten": Fault(the_library_is_forgotten, None, deadline=4),
     "connections are ended": Fault(connections_are_ended, None, deadline=4),
     "everybody pauses": Fault(everybody_pauses, Unavailable, deadline=0.4),
     "the process stands still": Fault(the_process_stands_still, Unavailable, deadline=0.4, lasts=1.3),

@@ -99,11 +99,11 @@ def test_a_storm_on_hosts_finds_a_host_that_has_no_pause(tmp_path: Path) -> None
     assert any("before the pause after the visit" in text for text in report["violations"]), report
 
 
-def test_each_mistake_that_a_storm_can_be_given_is_a_change_of_its_script() -> None:
+def test_each_mistake_that_a_storm_can_be_given_is_a_change_of_the_library() -> None:
     from timeoutq import scripts
 
     for bug in BUGS.values():
-        assert scripts.script(bug.script).text.count(bug.right) == 1, bug
+        assert scripts.library().count(bug.right) == 1, bug
 
 
 # ---- the judge, on histories written by hand

@@ -10,8 +10,8 @@ CREWS = [in_test("test_health_port", "a_supervisor_answers")]
 MUTANTS: list[Mutant] = [
     Mutant(
         "the runs of all time are those of the span",
-        "lua/beat.lua",
-        "    count_up(key('durations'), bucket, runs)\n",
+        "lua/verbs/beat.lua",
+        "      count_up(key.durations, bucket, runs)\n",
         "",
         [in_test("test_durations", "only_grow")],
     ),

@@ -14,25 +14,31 @@ WORKED = in_test("test_node_worker", "what_a_handler_returns and valkey")
 MUTANTS: list[Mutant] = [
     Mutant(
         "the header of a verb names its arguments in another order",
-        "lua/claim.lua",
+        "lua/verbs/claim.lua",
         "3 how many, number   4 timeout, ms",
         "3 timeout, ms   4 how many, number",
         [BYTES],
     ),
     Mutant(
-        "the header of a verb lacks a section", "lua/put.lua", "batch=1 the batch that the tasks join   ", "", [HEADERS]
+        "the header of a verb lacks a section",
+        "lua/verbs/put.lua",
+        "batch=1 the batch that the tasks join   ",
+        "",
+        [HEADERS],
     ),
     Mutant(
         "the header of a verb has another kind for a section",
-        "lua/release.lua",
+        "lua/verbs/release.lua",
         "functions=pairs (position,",
         "functions=numbers (position,",
         [in_test("test_scripts", "sections_are_those")],
     ),
-    Mutant("the header of a reply lacks a letter", "lua/extend.lua", "X has reached its max_runtime; ", "", [PLAYED]),
+    Mutant(
+        "the header of a reply lacks a letter", "lua/verbs/extend.lua", "X has reached its max_runtime; ", "", [PLAYED]
+    ),
     Mutant(
         "a pull may be sent again",
-        "lua/pull.lua",
+        "lua/verbs/pull.lua",
         "-- ONCE  a second run would take other tasks; those of the lost reply are gone\n",
         "",
         [HEADERS],
@@ -81,9 +87,9 @@ MUTANTS: list[Mutant] = [
         [in_test("test_transcripts", "does_not_send_a_pull_again and valkey")],
     ),
     Mutant(
-        "the client in Node does not load scripts",
+        "the client in Node does not load the library",
         "../demo/node/client.mjs",
-        'await this.#link.send(["SCRIPT", "LOAD", script], attempt)',
+        'await this.#link.send(["FUNCTION", "LOAD", text], attempt)',
         "await Promise.resolve()",
         [in_test("test_transcripts", "loads_scripts and valkey")],
     ),

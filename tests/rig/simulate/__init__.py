@@ -3,12 +3,12 @@
     python -m tests.rig.simulate --seeds 300
 
 The code of timeoutq is the real one: workers, crews, heartbeats, cleaners, clients with all their retries, redis-py,
-and the Lua scripts (on fakeredis). What is simulated stands below it, a file for each part:
+and the library of Lua functions (on fakeredis). What is simulated stands below it, a file for each part:
 
     clock       the time, and the event loop: when nothing can happen, time goes on to the next timer
     machine     threads of which one goes on at a time, in an order that the seed decides
     network     connections that delay, cut, lose replies, and deliver requests after their caller has given up
-    server      the server behind the connections: it runs the scripts, one after the other
+    server      the server behind the connections: it carries out the calls, one after the other
     plan        what a seed means: tasks and their handlers, worker processes, and faults
     handlers    handlers of every shape, and what they do
     apps        functions of an app, which do the same

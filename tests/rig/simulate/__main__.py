@@ -24,7 +24,7 @@ TAIL = 400
 """How many lines of a transcript are shown at most."""
 
 Result = tuple[int, str, int, str]
-"""A seed, its violation or nothing, how many scripts it ran, and the digest of its transcript."""
+"""A seed, its violation or nothing, how many calls it made, and the digest of its transcript."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -63,8 +63,8 @@ def _run(seeds: range, kind: str, jobs: int, digests: bool, until_found: bool) -
     began = told = time.monotonic()
     failed: list[tuple[int, str]] = []
     done = calls = 0
-    for seed, violation, scripts, digest in _results(seeds, kind, jobs, 1 if until_found else CHUNK):
-        done, calls = done + 1, calls + scripts
+    for seed, violation, made, digest in _results(seeds, kind, jobs, 1 if until_found else CHUNK):
+        done, calls = done + 1, calls + made
         if digests:
             print(seed, digest, flush=True)
         if violation:
@@ -78,7 +78,7 @@ def _run(seeds: range, kind: str, jobs: int, digests: bool, until_found: bool) -
             print(f"{done:,} of {len(seeds):,} seeds, {done / (told - began):.1f} a second", flush=True)
     took = time.monotonic() - began
     print(
-        f"{done:,} seeds in {took:.0f} s ({done / took:.1f} a second, {calls / max(1, done):.0f} scripts each): "
+        f"{done:,} seeds in {took:.0f} s ({done / took:.1f} a second, {calls / max(1, done):.0f} calls each): "
         f"{len(failed)} violations"
     )
     if failed:
@@ -115,7 +115,7 @@ def _show(seed: int, kind: str, *, whole: bool) -> int:
     _tell(plan)
     outcome = play(plan)
     print("\n".join(outcome.transcript if whole else outcome.transcript[-TAIL:]))
-    print(f"seed {seed}: {outcome.violation or 'no violation'}; {outcome.calls} scripts; {outcome.digest}")
+    print(f"seed {seed}: {outcome.violation or 'no violation'}; {outcome.calls} calls; {outcome.digest}")
     return 1 if outcome.violation else 0
 
 

@@ -1,16 +1,16 @@
 """Defects to be put into today's code: the simulation must find each of them.
 
-D2 to D5 are defects of earlier versions of timeoutq. The others were put into the scripts by hand, to see what the
+D2 to D5 are defects of earlier versions of timeoutq. The others were put into the Lua by hand, to see what the
 judges of the simulation notice.
 
-`put_back` changes the source of modules while they are imported, and that of scripts while they are read, so it must be
+`put_back` changes the source of modules while they are imported, and that of Lua while it is read, so it must be
 called before timeoutq is imported. This module itself imports nothing of timeoutq.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -20,10 +20,10 @@ from types import ModuleType
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One replacement in a module of the package, or in a script."""
+    """One replacement in a module of the package, or in a file of Lua."""
 
     module: str
-    """The name of the module; for a script, its path in the package."""
+    """The name of the module; for Lua, the path in the package."""
     old: str
     new: str
 
@@ -95,15 +95,15 @@ DEFECTS: Mapping[str, Defect] = {
     ),
     "owner": Defect(
         "a lease is ended or extended by whoever asks, and not by its owner alone",
-        (Change("lua/parts/items.lua", "yes[i] = held[i] == tokens[i]", "yes[i] = held[i] and true"),),
+        (Change("lua/leases.lua", "yes[i] = held[i] == tokens[i]", "yes[i] = held[i] and true"),),
     ),
     "ack": Defect(
         "an ack is taken with any token, while somebody has a lease",
         (
             Change(
-                "lua/ack.lua",
+                "lua/verbs/ack.lua",
                 "mine(ids, tokens), {}, {}, 0",
-                "mine(ids, redis.call('HMGET', owners, unpack(ids))), {}, {}, 0",
+                "mine(ids, call('HMGET', key.owners, unpack(ids))), {}, {}, 0",
             ),
         ),
     ),
@@ -111,7 +111,7 @@ DEFECTS: Mapping[str, Defect] = {
         "a host has no pause after a visit",
         (
             Change(
-                "lua/parts/polite.lua",
+                "lua/hosts.lua",
                 "    if delay == 0 then return end\n    if (one.next_ms",
                 "    if true then return end\n    if (one.next_ms",
             ),
@@ -121,7 +121,7 @@ DEFECTS: Mapping[str, Defect] = {
         "all leases have the same fence",
         (
             Change(
-                "lua/claim.lua",
+                "lua/verbs/claim.lua",
                 "local fence = math.max(number(known[1], 0) + 1, time[1] * 1000000 + time[2])",
                 "local fence = 1",
             ),
@@ -154,13 +154,17 @@ DEFECTS: Mapping[str, Defect] = {
     "links": Defect(
         "a host with several places does not rest before the links of an ack come: they are claimed at once",
         (
-            Change("lua/ack.lua", "  if #found > 0 then rest(ids, yes, held) end\n", ""),
-            Change("lua/parts/polite.lua", "    if (one.next_ms or 0) <= now then recall(one) end\n", ""),
+            Change("lua/verbs/ack.lua", "    if #found > 0 then ready.rest(ids, yes, held) end\n", ""),
+            Change("lua/hosts.lua", "    if (one.next_ms or 0) <= now then hosts.recall(one) end\n", ""),
         ),
     ),
     "release": Defect(
         "a task that is released for a while is ready at once",
-        (Change("lua/release.lua", "tonumber(given.delay or 0), tonumber(given.block", "0, tonumber(given.block"),),
+        (
+            Change(
+                "lua/verbs/release.lua", "tonumber(given.delay or 0), tonumber(given.block", "0, tonumber(given.block"
+            ),
+        ),
     ),
 }
 
@@ -206,7 +210,7 @@ class _Changing(SourceFileLoader):
 
 
 class _Reading(SourceFileLoader):
-    """Loads the module that reads the scripts, and has it read them with changes."""
+    """Loads the module that reads the Lua, and has it read them with changes."""
 
     def __init__(self, fullname: str, path: str, changes: Sequence[Change]) -> None:
         super().__init__(fullname, path)
@@ -226,6 +230,9 @@ class _Path:
 
     def __truediv__(self, name: str) -> _Path:
         return _Path(self._path / name, self._changes, f"{self._name}/{name}".removeprefix("/"))
+
+    def iterdir(self) -> Iterator[Traversable]:
+        return self._path.iterdir()
 
     def read_text(self, encoding: str) -> str:
         text = self._path.read_text(encoding)

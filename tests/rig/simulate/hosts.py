@@ -47,7 +47,7 @@ class Host:
         self.blocked_until = max(self.blocked_until, until)
 
     def rule(self, name: str, value: str, now: int) -> None:
-        """Note a rule, in the words of the script."""
+        """Note a rule, in the words of the call."""
         match name:
             case "delay":
                 self.delay = int(value)

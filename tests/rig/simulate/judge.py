@@ -56,7 +56,7 @@ class Judge:
         return self._world.server.execute([word if isinstance(word, bytes) else str(word).encode() for word in words])
 
     def _known(self, name: str, *words: Any) -> Any:
-        """Ask the server, unless no script has run since it was asked the last time."""
+        """Ask the server, unless nobody has called since it was asked the last time."""
         if self._asked_at != self._world.server.calls:
             self._asked_at = self._world.server.calls
             self._answers.clear()
@@ -196,7 +196,7 @@ class Judge:
             self._world.broke(f"the worker {worker.decode()} has ended, and these are leased to it: {left}")
 
     def check(self) -> None:
-        """Check the invariants of the design, which hold between any two scripts."""
+        """Check the invariants of the design, which hold between any two calls."""
         try:
             for queue in (*self._tags, "second"):
                 invariants.check_keys(self._world.server.raw, queue)

@@ -1,7 +1,7 @@
 """The server of a simulation: it runs each command when the command arrives, one after the other, in no time.
 
-The commands run on fakeredis, the scripts in its Lua. Only BLPOP and XREAD wait here: each waiter is answered after the
-command that gives it something to take, the longest waiter first, as a real server does.
+The commands run on fakeredis, the functions of the library in its Lua. Only BLPOP and XREAD wait here: each waiter is
+answered after the command that gives it something to take, the longest waiter first, as a real server does.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.resources import files
 from typing import Any
 
 import hiredis
@@ -20,9 +19,10 @@ from timeoutq import scripts
 
 Reply = Callable[[bytes], None]
 Heard = Callable[[str, list[bytes], Any, int], None]
-"""Takes the name of a script, its ARGV, its reply, and the time in ms."""
+"""Takes a verb, the words of the call, its reply, and the time in ms."""
 RINGS = (b"LPUSH", b"RPUSH", b"XADD")
 """The commands that give a waiter something to take."""
+CALLS = (b"FCALL", b"FCALL_RO")
 SEEN = (b"timeoutq:{sim}:", b"timeoutq:{sim:")
 """What the keys of the queue `sim` begin with, and those of its shards."""
 INFO = b"# Memory\r\nmaxmemory_policy:noeviction\r\n"
@@ -78,31 +78,13 @@ class Session:
             self._waiting = None
 
 
-class _Lua:
-    """The Lua of fakeredis, which compiles each script once, and collects its garbage when it likes: twice as fast."""
-
-    def __init__(self, lua: Any) -> None:
-        self._lua = lua
-        self._compiled: dict[Any, Any] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._lua, name)
-
-    def execute(self, script: Any) -> Any:
-        if script == "collectgarbage()":
-            return None
-        if script not in self._compiled:
-            self._compiled[script] = self._lua.compile(script)
-        return self._compiled[script]()
-
-
 class SimulatedServer:
     """A server with one database, whose clock is virtual."""
 
     def __init__(self, clock: VirtualClock, later: Callable[..., Any], heard: Heard) -> None:
         """Make an empty server.
 
-        `later(seconds, function)` calls a function later; `heard` hears of each script on `sim` or a shard of it.
+        `later(seconds, function)` calls a function later; `heard` hears of each call on `sim` or a shard of it.
         """
         self._clock = clock
         self._heard = heard
@@ -113,22 +95,21 @@ class SimulatedServer:
         self._plug = plug  # its end would close the socket
         self._replies: list[Any] = []
         self._rang = False
-        self._hurry(clock)
+        self._hurry()
         self._later = later
         self._waiters: list[_Waiter] = []
         self.calls = 0
-        """How many scripts were run."""
+        """How many functions were called."""
 
-    def _hurry(self, clock: VirtualClock) -> None:
-        """Leave out what fakeredis does for others: locks, notifications, a look for globals before each command."""
-        socket, lua = self._socket, self._socket._get_server_runtime(clock.server)
-        clock.server._lua_runtime = _Lua(lua)
+    def _hurry(self) -> None:
+        """Leave out what fakeredis does for others: locks, notifications, a look at the flags of a function."""
+        socket = self._socket
         socket.put_response = self._replies.append
         socket._keyspace_notifications = socket._subkey_notifications = lambda *_: None
         known: dict[bytes, Any] = {}
         written = import_module("fakeredis.commands_mixins.scripting_mixin")._convert_redis_arg
 
-        def call(name: bytes, *words: Any) -> Any:
+        def call(lua: Any, _: bool, name: bytes, *words: Any) -> Any:
             if name == b"PSETEX":  # fakeredis cuts the time of this command off to whole seconds
                 name, words = b"SET", (words[0], words[2], b"PX", words[1])
             if name not in known:
@@ -140,14 +121,7 @@ class SimulatedServer:
             kind = type(result)
             return result if kind is int or kind is bytes else socket._convert_redis_result(lua, result)
 
-        def careful(name: bytes, *words: Any) -> Any:
-            try:
-                return call(name, *words)
-            except Exception as error:
-                return lua.table_from({b"err": str(error)})
-
-        redis = lua.globals()[b"redis"]
-        redis[b"call"], redis[b"pcall"] = call, careful
+        socket._function_redis_call = call
 
     def run(self, session: Session, command: list[bytes]) -> _Waiter | None:
         """Run a command and answer it, or give who waits."""
@@ -170,7 +144,7 @@ class SimulatedServer:
 
     def execute(self, command: list[bytes]) -> Any:
         """Run a command at once; errors come as values."""
-        if command[0] == b"FCALL":
+        if command[0] in CALLS:
             self.calls += 1
         self._socket._process_command(command)
         return self._replies.pop()
@@ -239,7 +213,7 @@ def encoded(value: Any) -> bytes:
     return b"*%d\r\n" % len(value) + b"".join(encoded(one) for one in value)
 
 
-_CODES = {"NoScriptError": "NOSCRIPT", "BusyLoadingError": "LOADING", "ReadOnlyError": "READONLY"}
+_CODES = {"BusyLoadingError": "LOADING", "ReadOnlyError": "READONLY"}
 
 
 def _code(error: Exception, said: str, kind: object) -> str:
@@ -254,23 +228,22 @@ def _code(error: Exception, said: str, kind: object) -> str:
 
 @cache
 def _verbs() -> dict[bytes, str]:
-    names = [path.name.removesuffix(".lua") for path in (files("timeoutq") / "lua").iterdir() if path.is_file()]
-    return {scripts.function(name).encode(): name for name in sorted(names)}
+    return {scripts.function(f"{verb}{end}").encode(): verb for verb in scripts.verbs() for end in ("", "_if_room")}
 
 
 def verb_of(command: list[bytes]) -> str:
-    """Give the name of the command, or of its script."""
-    if command[0] == b"FCALL":
+    """Give the verb of a call, or the name of another command."""
+    if command[0] in CALLS:
         return _verbs().get(command[1], "?")
     return command[0].decode()
 
 
 def _told(command: list[bytes]) -> str:
-    if command[0] == b"FCALL":
+    if command[0] in CALLS:
         words = command[3 + int(command[2]) :]
         return f"{verb_of(command)}({' '.join(_word(word) for word in words[:9])}{' …' * (len(words) > 9)})"
-    if command[0] == b"SCRIPT":
-        return f"SCRIPT {command[1].decode()}"
+    if command[0] == b"FUNCTION":
+        return f"FUNCTION {command[1].decode()}"
     return " ".join(_word(word) for word in command[:5])
 
 

@@ -1,4 +1,4 @@
-"""Hears each script that the server has run, what it was asked and what it answered, and keeps books of its own.
+"""Hears each call that the server has carried out, what it was asked and what it answered, and keeps books of its own.
 
 - A task has one lease at a time. Only its owner ends or extends it, and the owner is never refused.
 - A lease ends as its handler ended: an ack needs a handler that had come to its end, a failure one that had begun.
@@ -102,7 +102,7 @@ class Witness:
         }  # fmt: skip
 
     def heard(self, verb: str, words: list[bytes], reply: Any, now: int) -> None:
-        """Hear of a script that was run at a time: its ARGV and its reply."""
+        """Hear of a call that was carried out at a time: its words and its reply."""
         hear = self._hears.get(verb)
         if hear is not None and not isinstance(reply, Exception):
             hear(words, reply, now)

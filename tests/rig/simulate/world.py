@@ -318,10 +318,10 @@ class Simulation:
             case "down":
                 network.down = True
                 network.cut("*", deaf=True)
-                self.server.execute([b"SCRIPT", b"FLUSH"])
+                self.server.execute([b"FUNCTION", b"FLUSH"])
                 self.loop.call_later(fault.seconds, self._come_back)
             case "flush":
-                self.server.execute([b"SCRIPT", b"FLUSH"])
+                self.server.execute([b"FUNCTION", b"FLUSH"])
             case "kill":
                 for child in self._children(fault.who):
                     child.die(-9)
