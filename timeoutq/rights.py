@@ -104,6 +104,7 @@ OWN = frozenset(
 )
 """The commands that only the client sends; no script needs them (`repair` uses SCAN where it may)."""
 
+
 @cache
 def of_scripts() -> frozenset[str]:
     """Find the commands of the library in its text."""

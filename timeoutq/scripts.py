@@ -58,7 +58,9 @@ def _body() -> str:
     return "\n".join(source(one) for one in [*ROOMS, *(f"verbs/{verb}" for verb in verbs())])
 
 
-READING = frozenset("stats inspect why drained describe describe_hosts hosts states schedules batches".split())
+_READING = "stats inspect why drained describe describe_hosts hosts states schedules batches"
+
+READING = frozenset(_READING.split())
 """The verbs that only read, so a user who may only read can call them."""
 
 

@@ -27,6 +27,7 @@ from timeoutq.troubles import is_full, is_hopeless, is_library_missing, is_trans
 if TYPE_CHECKING:
     from timeoutq.cluster import Where
     from timeoutq.connection import Server
+    from timeoutq.scripts import About
 
 T = TypeVar("T")
 
@@ -245,6 +246,10 @@ def _denied(talk: Talk, refused: Sequence[str], where: str) -> AccessDenied:
     )
 
 
+_OPENING = scripts.READING | {"about", "probe"}
+"""What a client may call before it has proved that its user may write."""
+
+
 def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[list[Any]]:
     """Send calls in one flush until each has an answer or the deadline is over; heavy calls go in several flushes.
 
@@ -261,7 +266,7 @@ def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[li
     """
     if not calls:
         return []  # an event loop would wait for the reply to nothing
-    if not talk.proved and any(call.name not in scripts.READING and call.name not in ("about", "probe") for call in calls):
+    if not talk.proved and any(call.name not in _OPENING for call in calls):
         try:
             yield from prove(talk)
         except TimeoutqError as error:
@@ -468,6 +473,12 @@ def _settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int, given: Any, b
     return flush.end(connected)
 
 
+def load(talk: Talk, at: Where) -> Flow[About]:
+    """Have a server, or a node, load the library, whatever it has; give which one it has now. For an administrator."""
+    yield from ask(talk, [("FUNCTION", "LOAD", "REPLACE", scripts.library())], at)
+    return scripts.about((yield from ask(talk, [talk.operations.about().command()], at))[0])
+
+
 def _load(talk: Talk) -> Flow[Exception | None]:
     # another client may load the library at the same time, and a newer revision must stay. Gives why nothing is loaded
     load = ("FUNCTION", "LOAD", scripts.library())
@@ -478,7 +489,10 @@ def _load(talk: Talk) -> Flow[Exception | None]:
             loaded = yield Send([(*load[:2], "REPLACE", load[2])], talk.at)
         else:
             return None
-    return refusal_of(loaded)
+    refusal = refusal_of(loaded)
+    if refusal is not None and is_full(refusal):
+        return type(refusal)(f"{refusal} (FUNCTION LOAD; when it has memory again: timeoutq library --load)")
+    return refusal
 
 
 def _last_moment(talk: Talk, seconds: float) -> int:

@@ -51,7 +51,7 @@ LINK_ERRORS = (*NETWORK_ERRORS, RedisError)
 """Errors of the network, and refusals of the server: for waits that are simply repeated later."""
 
 SCHEMA = 3
-"""The layout of the keys that this timeoutq knows, as the scripts note it in `meta` (`lua/parts/open.lua`)."""
+"""The layout of the keys that this timeoutq knows, as the library notes it in `meta` (`lua/open.lua`)."""
 
 _TRANSIENT = (
     "LOADING",
@@ -174,8 +174,7 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
         return Unavailable(f"{url} did not take the command for {deadline:g} s: {said[:200]}")
     if is_library_missing(error):
         return Unavailable(
-            f"{url} has lost the library, as after FUNCTION FLUSH, and {deadline:g} s were over before it had "
-            "them again: try again"
+            f"{url} does not have the library of timeoutq, and {deadline:g} s were over before it was loaded: try again"
         )
     if said.startswith(("PRIORITY ", "COMPACT ", "BATCH ")):
         return InvalidInput(said.partition(" ")[2])
@@ -186,8 +185,13 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
     if isinstance(error, NETWORK_ERRORS):
         return _distrust(error, url, said) or _silence(error, url, said)
     if isinstance(error, RedisError):
-        return ServerError(f"{url} answered with an error: {said[:300]}")
+        return ServerError(f"{url} answered with an error: {said[:300]}{_older(said)}")
     return ServerError(f"unexpected {type(error).__name__} while talking to {url}: {said[:300]}")
+
+
+def _older(said: str) -> str:
+    none = re.search(r"unknown command .?(?:FCALL|FUNCTION)", said, re.IGNORECASE)
+    return "; it has no functions: use Redis 7.0 or later, or Valkey 7.2 or later" if none else ""
 
 
 _LACKS = re.compile(r"(?:[Uu]ser (\S+)|[Tt]his user) has no permissions to run the '([^']+)' command")
@@ -196,11 +200,10 @@ _LACKS = re.compile(r"(?:[Uu]ser (\S+)|[Tt]his user) has no permissions to run t
 
 def _right(said: str) -> str:
     lacks = _LACKS.search(said)
-    return (
-        f"let an operator run: ACL SETUSER {lacks[1] or 'USER'} +{lacks[2]}"
-        if lacks
-        else "check user, password and ACL"
-    )
+    if lacks is None:
+        return "check user, password and ACL"
+    more = "; or timeoutq library --load, which is enough once" if lacks[2].lower() == "function|load" else ""
+    return f"let an operator run: ACL SETUSER {lacks[1] or 'USER'} +{lacks[2]}{more}"
 
 
 IS_SHARDED = (

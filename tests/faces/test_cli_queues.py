@@ -196,7 +196,7 @@ CREATES = {
 }  # fmt: skip
 """Commands that make a queue on purpose, or wait at one; `cleaner` waits too, without an end."""
 
-OTHERS = {"cleaner", "bench", "check", "help", "server", "queues", "call", "web", "push", "protocol"}
+OTHERS = {"cleaner", "bench", "check", "help", "server", "queues", "call", "web", "push", "protocol", "library"}
 """Commands that wait at queues, have nothing to do with one, or take an app, which says what its queues are called."""
 
 

@@ -63,7 +63,7 @@ def test_a_sound_queue_is_examined_once_and_not_once_for_each_shard(queue: Shard
     assert set(Counter(finding.check for finding in findings).values()) == {1}
     assert verdicts(queue) == {"green"}
     assert of(queue, "record").found == "4 shards by host, route v1; all 4 agree with it"
-    assert of(queue, "schema").found == "3; the library runs; 30 tasks known"
+    assert of(queue, "schema").found == "3; library revision 1; 30 tasks known"
     assert of(queue, "leases").found.startswith("2 held, 0 workers alive")
 
 
@@ -231,7 +231,7 @@ def test_on_a_cluster_each_node_is_examined_once(say: Say, cluster: Cluster, nam
         assert set(checks.values()) == {1}, checks
         said = {line[0]: line for line in lines}
         assert said["record"][1:3] == ["green", "6 shards by host, route v1; all 6 agree with it"]
-        assert said["schema"][2] == "3; the library runs; 30 tasks known"
+        assert said["schema"][2] == "3; library revision 1; 30 tasks known"
         # nodes that say the same, to the tenth of a millisecond, are told of in one text without their names
         assert {said["version"][2].count(node.place) for node in cluster.nodes} in ({1}, {0})
         here = cluster.nodes[0]

@@ -29,7 +29,7 @@ The modules, in reading order: each imports only from those above it.
     moving      The commands that move tasks by the million: requeue, within a queue; export and import, between queues
                 and servers.
     operating   The commands of an operator: retry, cancel, forget, pause, resume, configure, purge.
-    protocol    The command that writes the protocol, from which clients in other languages are made: protocol.
+    protocol    The commands that write the protocol and the library: protocol, library.
     failures    The command about failed tasks by kind: failures. It lists the kinds, or retries or forgets all tasks of
                 one.
     tokens      The commands about tokens for the gateway: token new, list, revoke.

@@ -267,8 +267,15 @@ def library(facts: Facts) -> Finding:
         return Finding("schema", "red", facts.script_error[8:], "use the timeoutq that made it, or upgrade")
     if facts.script_error:
         return Finding("library", "red", facts.script_error, f"allow FCALL, FUNCTION LOAD and the keys {facts.pattern}")
+    if facts.library is not None and facts.library.is_another:
+        return Finding(
+            "library", "red", f"another text of revision {facts.library.revision} ({facts.library.digest[:12]})",
+            "use one timeoutq for all; then timeoutq library --load",
+        )  # fmt: skip
     schema = facts.queue.get("settings", {}).get("schema", "none yet")
-    return Finding("schema", "green", f"{schema}; the library runs; {counted(facts.queue.get('known', 0), 'task')} known")
+    runs = "the library runs" if facts.library is None else f"library revision {facts.library.revision}"
+    runs += ", which this user may not load" if "FUNCTION" in facts.refused else ""
+    return Finding("schema", "green", f"{schema}; {runs}; {counted(facts.queue.get('known', 0), 'task')} known")
 
 
 def keys(facts: Facts) -> Finding | None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from timeoutq import flows
+from timeoutq import flows, scripts
 from timeoutq.batches.flows import health as batches_health
 from timeoutq.errors import AccessDenied, SchemaMismatch, TimeoutqError
 from timeoutq.model import text
@@ -52,6 +52,8 @@ class Facts:
     clock_ms: float | None = None
     """How far the server's clock is ahead of ours, ms; None where it does not tell."""
     trip_ms: float = 0.0
+    library: scripts.About | None = None
+    """Which library the server has; None: none, or the user may not ask."""
     script_error: str = ""
     queue: Mapping[str, Any] = field(default_factory=dict[str, Any])
     user: str = ""
@@ -95,11 +97,13 @@ def of_server(talk: Talk) -> Flow[Facts]:
     ahead = None
     if not isinstance(moment, BaseException):
         ahead = (int(moment[0]) + int(moment[1]) / 1e6 - (began + ended) / 2) * 1000
+    (about,) = yield from _try(talk, [talk.operations.about().command()])
     user, config = (yield from _user(talk)), (yield from _config(talk))
     refused, keys = yield from _refused(talk)
     stem = talk.operations.key("")
     return Facts(
         url=talk.server.url, info={} if isinstance(told, BaseException) else told, config=config, clock_ms=ahead,
+        library=None if isinstance(about, BaseException) else scripts.about(about),
         trip_ms=(ended - began) * 1000, user=user, refused=refused, keys=keys, pattern=f"{stem}*", stem=stem,
         name=talk.operations.name,
     )  # fmt: skip

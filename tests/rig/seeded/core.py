@@ -1330,7 +1330,7 @@ MUTANTS: list[Mutant] = [
         "lua/verbs/put.lua",
         "verb('put', {}",
         "verb('put', {flags = {'allow-oom'}}",
-        [in_test("test_bad_input", "full_server_refuses_puts")],
+        [in_test("test_compact", "full_server")],
     ),
     Mutant(
         "a full server takes no task back whose lease ran out",
