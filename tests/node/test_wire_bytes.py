@@ -141,8 +141,8 @@ def shown(commands: list[list[bytes]]) -> list[tuple[str, list[bytes]]]:
     """Give the calls of verbs: without what is the client's own (a token, a nonce, a time, a digest of tokens)."""
     found = []
     for words in commands:
-        if words[0] not in (b"FCALL", b"FCALL_RO"):
-            continue
+        if words[0] not in (b"FCALL", b"FCALL_RO") or words[1] == scripts.function("about").encode():
+            continue  # who asks which library is there does so in its own way
         verb = verb_of(words)
         count = int(words[2])
         check_call(headers()[verb], words[3 + count :])

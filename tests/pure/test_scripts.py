@@ -114,7 +114,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {1: "3067cf46b523be4b739cdea0f6ee6fdde3172b5e1845e1dd36aecbcdb83948c9"}
+REVISIONS = {1: "cb0790bdf20e21a43a9a8e95e76af104e53b01b37761a24a1da0b51e9ca143b7"}
 """The digest of the text of each revision."""
 
 

@@ -13,7 +13,7 @@ do
     return keep_done ~= 'forever' and keep_done ~= 'no' and keep_done ~= 'compact'
   end
 
-  -- undate: forget when these tasks were done. Also makes a full server allow what follows, as even_when_full() does
+  -- undate: forget when these tasks were done
   function by_id.undate(ids)
     call('ZREM', key.done_at, unpack(ids))
     lasting.forget(ids)

@@ -1,4 +1,4 @@
-"""Bugs seeded into the scripts, the client, the worker and the rooms that came with them."""
+"""Bugs seeded into the library, the client, the worker and the rooms that came with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bugs seeded into the event log: in what the scripts note and write, in its length, in its cursors and its fold."""
+"""Bugs seeded into the event log: in what the verbs note and write, in its length, in its cursors and its fold."""
 
 from __future__ import annotations
 

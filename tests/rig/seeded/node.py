@@ -91,7 +91,7 @@ MUTANTS: list[Mutant] = [
         "../demo/node/client.mjs",
         'await this.#link.send(["FUNCTION", "LOAD", text], attempt)',
         "await Promise.resolve()",
-        [in_test("test_transcripts", "loads_scripts and valkey")],
+        [in_test("test_transcripts", "loads_the_library and valkey")],
     ),
     Mutant(
         "the worker in Node acks what its handler gave up",

@@ -10,7 +10,6 @@ verb('beat', {flags = {'allow-oom'}}, function()
     call('ZREM', key.workers, args[3])
     call('HDEL', key.worker_info, args[3])
   else
-    call('HDEL', key.worker_info, args[3]) -- also makes a full server allow what follows, as even_when_full() does
     call('ZADD', key.workers, now, args[3])
     call('HSET', key.worker_info, args[3], args[4])
   end

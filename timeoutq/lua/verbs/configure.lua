@@ -16,7 +16,6 @@ verb('configure', {flags = {'allow-oom'}}, function()
     if not kept[i] then value, convert = settings.switch(name, args[i + 1]) end
     if convert then reply = 2 end
     if value then
-      call('HDEL', key.meta, name) -- also makes a full server allow what follows, as even_when_full() does
       call('HSET', key.meta, name, value)
     end
     if name == 'paused' and value == '0' then wake.ring() end

@@ -2,7 +2,7 @@
 -- ARGS  1 call id   2 age of the call, ms   3 act, retry|forget   4 text: of the kind; empty for the tasks of all kinds beyond the thousandth
 --       5 before, ms: only tasks that were given up by then, 0 for now   6 most, number: how many tasks
 -- Reply {moved number, left number, before ms}: how many have left failed, how many of those are left, and until when they were given up
-verb('kind', {as = function() return args[3] .. '_kind' end}, function()
+verb('kind', {flags = {'allow-oom'}, as = function() return args[3] .. '_kind' end}, function()
   local text, before = args[4], number(args[5], 0)
   if before < 1 then before = now end
   local at = text == '' and 0 or number(call('HGET', key.kinds, '=' .. text))

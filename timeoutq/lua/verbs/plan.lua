@@ -20,7 +20,6 @@ verb('plan', {flags = {'allow-oom'}}, function()
   at = math.min(at, moment(due[2]) or at)
   at = math.min(at, hosts.next_turn() or at)
   if wake_at < at or wake_at > now + 60000 then
-    call('HDEL', key.meta, 'wake_at') -- also makes a full server allow what follows, as even_when_full() does
     call('HSET', key.meta, 'wake_at', at)
   end
   -- the history: a line with the counters each ten seconds, for twenty minutes; and whenever a minute or an hour begins, a line that

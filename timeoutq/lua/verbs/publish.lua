@@ -3,7 +3,7 @@
 -- Reply how many functions were told, number
 -- functions  of each function a line for each version, four at most, the one that was told last first: digest, when it was told, ms,
 --            the worker, and the JSON, with blanks between them. Workers tell again each minute; a day later, a version is forgotten
-verb('publish', {}, function()
+verb('publish', {flags = {'allow-oom'}}, function()
   for i = 4, #args, 3 do
     local lines = {string.format('%s %.0f %s %s', args[i + 1], now, args[3], args[i + 2])}
     for line in string.gmatch(call('HGET', key.functions, args[i]) or '', '[^\n]+') do

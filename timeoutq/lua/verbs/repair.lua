@@ -568,12 +568,10 @@ verb('repair', {flags = {'allow-oom'}}, function()
     end
   end
   if scan ~= kept then
-    call('HDEL', key.meta, 'scan') -- also makes a full server allow what follows, as even_when_full() does
-    if scan then call('HSET', key.meta, 'scan', scan) end
+    if scan then call('HSET', key.meta, 'scan', scan) else call('HDEL', key.meta, 'scan') end
   end
   if shared and on ~= cursor then
-    call('HDEL', key.meta, 'walk') -- also makes a full server allow what follows, as even_when_full() does
-    if on ~= '' then call('HSET', key.meta, 'walk', on) end
+    if on ~= '' then call('HSET', key.meta, 'walk', on) else call('HDEL', key.meta, 'walk') end
   end
   local reply = {on, looked}
   for what, count in pairs(found) do

@@ -7,7 +7,6 @@ verb('requeue_expired', {flags = {'allow-oom'}}, function()
   if longest > 0 then
     local beyond = call('ZRANGEBYSCORE', key.leases, '(' .. (now + longest + 1000), '+inf', 'LIMIT', 0, n)
     for i = 1, #beyond do
-      call('ZREM', key.leases, beyond[i]) -- also makes a full server allow what follows, as even_when_full() does
       call('ZADD', key.leases, now + longest, beyond[i])
     end
   end

@@ -2,7 +2,7 @@
 -- ARGS  1 call id   2 age of the call, ms   3 at most, number: when no ids are named   4.. id *
 -- Reply letters, one per id: O it is ready again; t w p d s the state it is in; u it is in none
 -- Reply how many moved, number: when no ids are named
-verb('retry_failed', {}, function()
+verb('retry_failed', {flags = {'allow-oom'}}, function()
   local ids, moved, is_moved = {unpack(args, 4)}, {}, {}
   if #ids == 0 then
     ids = call('SRANDMEMBER', key.failed, args[3])

@@ -6,7 +6,7 @@
 -- Reply letters, one per id: A added; r raised, as by put; t w p d f s the state it already is in
 -- Reply letter: C the schedule is not as it was, for somebody else has put the
 --       tick or changed the schedule; E the tick is not due yet; U no code has declared the schedule for an hour, and it is paused
-verb('tick', {flags = {'allow-oom'}, by = 3}, function()
+verb('tick', {by = 3}, function()
   local name = args[3]
   local ids, at = tasks.read(10)
   local given, refused = sections(at, ' payload=1 group=1 priority=1')
