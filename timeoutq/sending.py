@@ -485,10 +485,16 @@ def _load(talk: Talk) -> Flow[Exception | None]:
     loaded: Any = yield Send([load], talk.at)
     if isinstance(loaded, list) and "already exists" in str(cast("Any", loaded)[0]):
         about: Any = yield Send([talk.operations.about().command()], talk.at)
-        if isinstance(about, list) and scripts.about(cast("Any", about)[0]).is_older:
-            loaded = yield Send([(*load[:2], "REPLACE", load[2])], talk.at)
-        else:
+        if not isinstance(about, list):
+            return None  # an error of the network: the calls are sent again
+        if is_library_missing(cast("Any", about)[0]):
+            return ServerError(
+                f"{talk.server.url} has a library {scripts.NAME} that is not of timeoutq: "
+                f"redis-cli FUNCTION DELETE {scripts.NAME}"
+            )
+        if isinstance(about[0], Exception) or not scripts.about(about[0]).is_older:
             return None
+        loaded = yield Send([(*load[:2], "REPLACE", load[2])], talk.at)
     refusal = refusal_of(loaded)
     if refusal is not None and is_full(refusal):
         return type(refusal)(f"{refusal} (FUNCTION LOAD; when it has memory again: timeoutq library --load)")

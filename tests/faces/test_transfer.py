@@ -673,6 +673,7 @@ def ends(url: str, *words: str, stdout: Any = subprocess.DEVNULL) -> int:
 
 
 @pytest.mark.breaking
+@pytest.mark.timeout(600)  # ten commands, half of them with 300,000 tasks
 def test_ten_times_as_many_tasks_take_no_more_memory(tmp_path: Path) -> None:
     with EmbeddedServer() as server, redis.Redis.from_url(server.url) as raw:
         used: dict[int, list[int]] = {}

@@ -225,11 +225,8 @@ LOSES = {
 }
 """What a verb is there to remove."""
 
-NEW = {
-    "put", "schedule", "restore", "restore_hosts", "restore_batch", "set_schedule", "tick", "seal_batch", "note",
-    "publish", "retry_failed", "kind",
-}  # fmt: skip
-"""The verbs that bring something new, or make what failed ready, which a full server refuses."""
+NEW = {"put", "schedule", "restore", "restore_hosts", "restore_batch", "set_schedule", "tick", "note"}
+"""The verbs that bring something new, which a full server refuses."""
 
 LINKS = {
     "ack and put": {"new", f"{A}new"},

@@ -67,9 +67,9 @@ def test_a_process_that_leaves_by_itself_is_replaced_whatever_its_exit_code(
     assert queue.stats().done == 31
     assert said(run.log(worker), "worker process") >= 4 + 1
     assert f"died: exit code {code}" in run.log(worker)
-    # each task that the process was running counts a crash: `leave`, and the task beside it, if there was one
+    # each lease of the process counts a crash: `leave`, and the task beside it, whether it ran, was about to or was done
     runs = {end: {fence for event, _, fence, *_ in history(run.history) if event == end} for end in ("start", "end")}
-    assert queue.stats().counters["crashed"] == len(runs["start"] - runs["end"]) <= 2
+    assert 1 <= len(runs["start"] - runs["end"]) <= queue.stats().counters["crashed"] <= 3
 
 
 def test_a_drained_queue_ends_all_processes_with_0(queue: Queue, run: Processes) -> None:
