@@ -99,8 +99,8 @@ class Operations:
             head = self._heads[function] = (command, scripts.function(function).encode(), 1, self.key("meta").encode())
         return head
 
-    def _if_room(self, call: Call[T], *, links: bool) -> Call[T]:
-        # without links, the results are all that a full server has no room for: it takes the call without them
+    def if_room(self, call: Call[T], *, links: bool) -> Call[T]:
+        """Have a full server refuse a call; without `links`, it then takes the call without its results."""
         full = None if links else replace(call, args=[*call.args, *section("full")])
         return replace(call, head=self._head(f"{call.name}_if_room"), when_full=full)
 
@@ -224,7 +224,7 @@ class Operations:
             options += until_words({i: until[at] for i, at in enumerate(places) if at in until})
             call_id = digest_of(b"a", words)
             call = self.call("ack", [*words, *options], replies.outcome(ids), id=call_id, weight=weight)
-            calls.append(self._if_room(call, links=False) if results else call)
+            calls.append(self.if_room(call, links=False) if results else call)
         return calls
 
     def ack_put(
@@ -258,7 +258,7 @@ class Operations:
         if until_ms is not None:
             options += until_words({0: until_ms})
         call = self.call("ack", [*words, *options], replies.outcome(mine), id=digest_of(b"a", words), weight=weight)
-        return self._if_room(call, links=bool(found.ids)) if found.ids or result is not None else call
+        return self.if_room(call, links=bool(found.ids)) if found.ids or result is not None else call
 
     def ack_in_parts(
         self,
@@ -360,7 +360,7 @@ class Operations:
             ends += by_position("traces", digests)
             ends += pairs("texts", {name: traces[part][at] for at, name in digests.items()})
             call = self.call("fail", [*words, *ends], replies.outcome(ids), id=digest_of(b"f", words), weight=weight)
-            calls.append(self._if_room(call, links=False) if kept else call)
+            calls.append(self.if_room(call, links=False) if kept else call)
         return calls
 
     def note(self, lease: Lease, done: str, total: str, words: bytes) -> Call[Outcome]:

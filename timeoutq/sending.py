@@ -22,7 +22,7 @@ from timeoutq.errors import AccessDenied, NotReplicated, ServerError, TimeoutqEr
 from timeoutq.model import Outcome
 from timeoutq.operations import Operations
 from timeoutq.retry import RetryPolicy
-from timeoutq.troubles import is_full, is_hopeless, is_library_missing, is_transient, refusal_of
+from timeoutq.troubles import is_full, is_hopeless, is_library_missing, is_transient
 
 if TYPE_CHECKING:
     from timeoutq.cluster import Where
@@ -318,6 +318,8 @@ class _Flush:
         """The calls that are to be sent, or sent again."""
         self.missing = False
         """Whether the server did not know a function at the last attempt."""
+        self.refusal: Exception | None = None
+        """Why the library was not loaded at the last try."""
         self.smaller = False
         """Whether a full server gets a smaller call in the place of one that it has refused."""
         self.error: object = None
@@ -410,10 +412,6 @@ class _Flush:
                 self.results[i] = Unavailable(f"{place} took {elapsed:.0f} s; the call is not sent again")
         return True
 
-    def cannot_load(self, refusal: Exception) -> None:
-        """End the calls whose function is missing, and may not be loaded."""
-        self.results = [refusal if is_library_missing(result) else result for result in self.results]
-
     def end(self, connected: int | None) -> list[Any]:
         """Give for each call its answer, or the `TimeoutqError` in which it ended.
 
@@ -426,6 +424,8 @@ class _Flush:
             why = confirming.told(explain(few) if isinstance(few, BaseException) else few, wanted)
             few = "" if connected is None or connected >= wanted else confirming.too_few(connected, name)
             self.results[i] = confirming.not_replicated(self._calls[i], name, talk.server.place, why, few)
+        if self.refusal is not None:
+            self.results = [self.refusal if is_library_missing(result) else result for result in self.results]
         return [explain(result) if isinstance(result, BaseException) else result for result in self.results]
 
 
@@ -459,8 +459,8 @@ def _settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int, given: Any, b
         if flush.smaller and tries < 3:
             continue
         if flush.missing:
-            if (refusal := (yield from _load(talk))) is not None:
-                flush.cannot_load(refusal)
+            flush.refusal = yield from _load(talk)
+            if flush.refusal is not None and not is_transient(flush.refusal):
                 break
             if tries < 3:
                 continue
@@ -480,7 +480,7 @@ def load(talk: Talk, at: Where) -> Flow[About]:
 
 
 def _load(talk: Talk) -> Flow[Exception | None]:
-    # another client may load the library at the same time, and a newer revision must stay. Gives why nothing is loaded
+    # another client may load the library at the same time, and a newer revision must stay. Gives why it is not loaded
     load = ("FUNCTION", "LOAD", scripts.library())
     loaded: Any = yield Send([load], talk.at)
     if isinstance(loaded, list) and "already exists" in str(cast("Any", loaded)[0]):
@@ -495,8 +495,10 @@ def _load(talk: Talk) -> Flow[Exception | None]:
         if isinstance(about[0], Exception) or not scripts.about(about[0]).is_older:
             return None
         loaded = yield Send([(*load[:2], "REPLACE", load[2])], talk.at)
-    refusal = refusal_of(loaded)
-    if refusal is not None and is_full(refusal):
+    refusal: Any = loaded[0] if isinstance(loaded, list) else None  # an error of the network comes again by itself
+    if not isinstance(refusal, Exception):
+        return None
+    if is_full(refusal):
         return type(refusal)(f"{refusal} (FUNCTION LOAD; when it has memory again: timeoutq library --load)")
     return refusal
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator, Sequence
-from typing import cast
 
 import redis
 from redis.exceptions import (
@@ -82,14 +81,6 @@ def is_transient(error: object) -> bool:
     return isinstance(error, BusyLoadingError | ReadOnlyError | ClusterDownError | TryAgainError) or (
         isinstance(error, ResponseError) and str(error).startswith(_TRANSIENT)
     )
-
-
-def refusal_of(replies: object) -> ResponseError | None:
-    """Find among the replies an error that will come again, as when a user may not load scripts."""
-    if not isinstance(replies, list):
-        return None  # an error of the network, not a list of replies
-    errors = [reply for reply in cast("list[object]", replies) if isinstance(reply, ResponseError)]
-    return next((error for error in errors if not is_transient(error)), None)
 
 
 def is_hopeless(error: BaseException) -> bool:

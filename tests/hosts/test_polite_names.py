@@ -5,15 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import timeoutq
-from timeoutq import InvalidInput, Politeness, Queue, arguments
+from timeoutq import InvalidInput, Politeness, Queue, arguments, scripts
 from timeoutq.testing import FakeQueue, fake_queue
 
 # what an id is, and its host; None: it has no limits
@@ -161,11 +159,15 @@ def test_a_host_is_found_again_by_the_name_that_the_queue_gives_it(rest: str, sc
         assert FOR_ANY.hosts.inspect(host).host == host
 
 
+FIRST = "local hosts = {}\n"
+"""What stands before the room that finds hosts."""
+
+
 def hosts_in_lua() -> Callable[[str], str | bool]:
-    """Make what the scripts find hosts with, without a server."""
-    part = (Path(timeoutq.__file__).parent / "lua" / "parts" / "hostname.lua").read_text("utf-8")
+    """Make what the library finds hosts with, without a server."""
+    room = scripts.source("hostname")
     runtime: Any = import_module("lupa.lua51").LuaRuntime(encoding="latin-1")
-    found: Callable[[str], str | bool] = runtime.execute(f"local polite = true\n{part}\nreturn host_of")
+    found: Callable[[str], str | bool] = runtime.execute(f"{FIRST}{room}\nhosts.begin_names() return hosts.name_of")
     return found
 
 
@@ -212,11 +214,10 @@ def test_the_host_of_a_long_id_costs_a_pass_over_its_bytes(what: str) -> None:
 
 def test_the_longest_name_is_put_into_punycode_once_a_script_and_with_bounded_work() -> None:
     runtime: Any = import_module("lupa.lua51").LuaRuntime(encoding="latin-1")
-    part = (Path(timeoutq.__file__).parent / "lua" / "parts" / "hostname.lua").read_text("utf-8")
     steps: Callable[[str], int] = runtime.execute(
-        f"local polite = true\n{part}\n"
-        "return function(id) local n = 0 debug.sethook(function() n = n + 1 end, '', 100) host_of(id) debug.sethook() "
-        "return n * 100 end"
+        f"{FIRST}{scripts.source('hostname')}\nhosts.begin_names() "
+        "return function(id) local n = 0 debug.sethook(function() n = n + 1 end, '', 100) "
+        "hosts.name_of(id) debug.sethook() return n * 100 end"
     )
     label = "".join(chr(0x4E00 + 7 * k) for k in range(32))
     task = f"http://{label}/".encode().decode("latin-1")

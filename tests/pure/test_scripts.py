@@ -114,7 +114,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {1: "cb0790bdf20e21a43a9a8e95e76af104e53b01b37761a24a1da0b51e9ca143b7"}
+REVISIONS = {1: "260fbef863efdb9e9484d01891d4209b5031f51285938380ba8ff2770faee588"}
 """The digest of the text of each revision."""
 
 

@@ -359,12 +359,14 @@ def _with_timed(run: Any, tap: Tap) -> Any:
     return lambda queue, flow: run(queue, _timed(flow, tap))
 
 
-def break_library(url: str, bug: Bug) -> None:
-    """Have a server carry out the functions with a mistake in them: nobody loads a library that is there."""
+def break_library(bug: Bug) -> None:
+    """Have this process load the library with a mistake in it, in the place of the one that others have loaded."""
+    made: Any = scripts  # clients ask this module by these names
+    made.REVISION += 1
+    made.library.cache_clear()
     right = scripts.library()
     assert right.count(bug.right) == 1, f"{bug.right!r} is not what the library says once"
-    with redis.Redis.from_url(url) as client:
-        client.function_load(right.replace(bug.right, bug.wrong), replace=True)
+    made.library = lambda: right.replace(bug.right, bug.wrong)
 
 
 # ---- the processes
@@ -381,6 +383,8 @@ class Life:
 
     def begin(self, kind: str) -> None:
         """Write down all that this process says to the server from now on."""
+        if self.plan.bug:
+            break_library(BUGS[self.plan.bug])
         if kind == "calm":
             self.tap.plan = self.plan = replace(self.plan, yields=0.0, losses=0.0)
         tapped(self.tap)
@@ -953,8 +957,6 @@ def storm(
         home = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="timeoutq-storm-")))
         if url is None:
             url = stack.enter_context(EmbeddedServer(binary=binary)).url
-        if bug:
-            break_library(url, BUGS[bug])
         until = None if seconds is None else time.monotonic() + seconds
         for number in count(1):
             place = home / f"round-{number}"

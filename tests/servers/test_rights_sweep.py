@@ -1,4 +1,4 @@
-"""Every command of each script is forbidden, every key clobbered, in turn, and servers are full: nothing is lost."""
+"""Every command of each verb is forbidden, every key clobbered, in turn, and servers are full: nothing is lost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BEHIND = [
     Case("ack", "logged", key="events"), Case("claim", "logged", key="events"), Case("put", "logged", key="events"),
     Case("forget", "logged", key="events"), Case("turns", "logged", key="events"),
 ]  # fmt: skip
-"""Keys that a script needs late, or rarely: each must be asked for its type before the first write all the same."""
+"""Keys that a call needs late, or rarely: it has written by then, and what it leaves must be healed."""
 
 
 def trial(url: str, raw: redis.Redis, some: list[Case]) -> None:
@@ -40,8 +40,8 @@ def trial(url: str, raw: redis.Redis, some: list[Case]) -> None:
     assert wrong == []
 
 
-def test_a_script_that_is_refused_half_way_loses_nothing(url: str, raw: redis.Redis) -> None:
-    trial(url, raw, ALL[::96])
+def test_a_call_that_is_refused_half_way_loses_nothing(url: str, raw: redis.Redis) -> None:
+    trial(url, raw, ALL[::288])
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -49,7 +49,7 @@ def test_a_full_server_refuses_what_is_new_and_nothing_else(url: str, raw: redis
     trial(url, raw, [case for case in ALL if case.rule == rule and not (case.command or case.key)])
 
 
-def test_no_script_begins_to_write_that_will_meet_a_key_of_a_foreign_type(url: str, raw: redis.Redis) -> None:
+def test_a_call_that_meets_a_key_of_a_foreign_type_late_loses_nothing(url: str, raw: redis.Redis) -> None:
     assert set(BEHIND) <= set(ALL)
     trial(url, raw, BEHIND)
 
@@ -57,7 +57,7 @@ def test_no_script_begins_to_write_that_will_meet_a_key_of_a_foreign_type(url: s
 @pytest.mark.breaking
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", range(6))
-def test_no_script_that_is_refused_half_way_loses_anything(
+def test_no_call_that_is_refused_half_way_loses_anything(
     request: pytest.FixtureRequest, url: str, raw: redis.Redis, part: int
 ) -> None:
     """A twelfth of all cases on one server, another twelfth on the other; `python -m tests.rig.rights` plays all."""

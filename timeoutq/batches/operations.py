@@ -124,7 +124,8 @@ def seal(operations: Operations, nonce: bytes, name: str, callback: TaskList, on
     said = b"\0".join(word if isinstance(word, bytes) else str(word).encode() for word in [*words, *options])
     digest = hashlib.sha256(said).hexdigest()[:24]
     weight = sum(len(word) for word in options if isinstance(word, bytes))
-    return operations.call("seal_batch", [name, *words, digest, *options], _known, id=nonce, weight=weight)
+    call = operations.call("seal_batch", [name, *words, digest, *options], _known, id=nonce, weight=weight)
+    return operations.if_room(call, links=True)
 
 
 def forget(operations: Operations, nonce: bytes, name: str) -> Call[bool]:

@@ -114,8 +114,8 @@ do
 
   -- drop_batch: nothing is left of a batch; its tasks stay where they are
   function batches.drop(name)
-    call('UNLINK', batches.key_of(name))
     call('HDEL', key.batches, name)
+    call('UNLINK', batches.key_of(name))
     if call('EXISTS', key.batches, key.batch_of) == 0 then settings.use('batches', false) end
   end
 

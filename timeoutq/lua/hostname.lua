@@ -2,13 +2,16 @@
 -- one id at about one pass over the bytes of the id. A name of over 255 bytes is only made lower case, from A to Z. A name with
 -- over 96 bytes or over 8 labels that are not ASCII gets no punycode. A label of over 63 characters gets no punycode either
 do
-  local any -- the function that reads any URL, once a script has met a URL that needs it
+  local met -- the ASCII form of each name that this call has looked up
+
+  function hosts.begin_names() met = {} end
+
+  local any -- the function that reads any URL, once a call has met a URL that needs it
 
   -- reader: makes the function that reads any URL. To make its tables and functions takes longer than to read a usual URL
   local function reader()
     -- capitals: one row per range of capital letters: the first, the last, the step from one to the next, and what to add to a
-    -- capital to get its small letter. small: the small letter of each character that this script has looked up. met: the ASCII
-    -- form of each name that this script has looked up
+    -- capital to get its small letter. small: the small letter of each character that was looked up
     local capitals = {
       {192, 214, 1, 32}, {216, 222, 1, 32}, {256, 302, 2, 1}, {306, 310, 2, 1}, {313, 327, 2, 1}, {330, 374, 2, 1},
       {376, 376, 1, -121}, {377, 381, 2, 1}, {416, 420, 2, 1}, {431, 431, 1, 1}, {902, 902, 1, 38}, {904, 906, 1, 37},
@@ -16,7 +19,7 @@ do
       {1040, 1071, 1, 32}, {1120, 1152, 2, 1}, {1162, 1214, 2, 1}, {1216, 1216, 1, 15}, {1217, 1229, 2, 1},
       {1232, 1326, 2, 1}, {7680, 7828, 2, 1}, {7838, 7838, 1, -7615}, {7840, 7934, 2, 1},
     }
-    local small, met = {}, {}
+    local small = {}
 
     local function lower(point)
       if point < 192 or point > 7934 then return point end

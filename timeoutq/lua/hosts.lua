@@ -33,6 +33,7 @@ do
   function hosts.begin()
     polite, ready, waiting = true, hosts, key.waiting
     known, order, left = {}, {}, 500
+    hosts.begin_names()
     rules = politeness or ''
     local delay, per_host, off = string.match(rules, '^(%d+) (%d+)(.*)$')
     usual_delay, usual_per_host = rule(delay, 0, last_ms), rule(per_host, 1)

@@ -99,9 +99,8 @@ do
     if ended and value ~= 'off' and (not was or string.sub(was, -3) == 'off') then
       call('HSET', key.resting, '', now)
     end
-    if not was then settings.use('politeness', true) end
-    call('HDEL', key.meta, 'converting')
     call('HSET', key.meta, 'converting', 'p0')
+    if not was then settings.use('politeness', true) end
     return value == 'off' and '0 1000000 off' or value, true
   end
 end

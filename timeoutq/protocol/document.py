@@ -181,7 +181,7 @@ Each verb is a function of the library `{library}`, which a server loads once. A
 calls, and has the same promises as Python's: FCALL {library}_VERB 1 KEY ARGUMENTS. `timeoutq protocol -o protocol.json`
 writes the same as JSON, with the text of the library. This page is written by `timeoutq protocol --markdown`.
 
-KEY is `meta`; the keys of the queue `crawl` are `timeoutq:{{crawl}}:NAME`. Schema {schema}: the field `schema` of `meta`.
+KEY is `meta`; the keys of the queue `crawl` are `timeoutq:{{crawl}}:NAME`. Schema {schema}, as the field `schema` says.
 """
 
 

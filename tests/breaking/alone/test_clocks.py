@@ -340,7 +340,7 @@ def test_a_call_that_is_sent_again_after_a_step_is_still_known(bent: Bent, secon
     with Queue("q", bent.server.url, timeout=30, keep_done=0) as queue, redis.Redis.from_url(bent.server.url) as client:
         raw: Any = client
         (put,) = queue.operations.put(("b",), queue.token)
-        queue.put("a")  # so that the server knows the scripts
+        queue.put("a")  # so that the server knows the library
         queue.ack(queue.claim())
         queue.put("a")
         (lease,) = queue.claim()

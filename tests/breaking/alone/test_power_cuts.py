@@ -142,7 +142,7 @@ def test_with_always_each_put_that_returned_was_synced(start: Start) -> None:
     assert known(machine) == 100
 
 
-def test_wherever_the_file_is_torn_no_script_is_half_there(start: Start) -> None:
+def test_wherever_the_file_is_torn_no_call_is_half_there(start: Start) -> None:
     machine = start("no")
     for number in range(4):
         with Queue("q", machine.server.url, timeout=30) as queue:
@@ -172,7 +172,7 @@ def _all(queue: Queue, state: str) -> list[Any]:
     return found
 
 
-def tear_a_script(machine: Machine) -> None:
+def tear_a_call(machine: Machine) -> None:
     """Leave in the file the first part of a put that did not return: a power cut in its midst does."""
     with Queue("q", machine.server.url) as queue:
         queue.put("first")
@@ -185,9 +185,9 @@ def tear_a_script(machine: Machine) -> None:
     assert machine.is_torn
 
 
-def test_a_torn_script_is_gone_for_good_once_the_file_was_written_anew(start: Start) -> None:
+def test_a_torn_call_is_gone_for_good_once_the_file_was_written_anew(start: Start) -> None:
     machine = start("always")
-    tear_a_script(machine)
+    tear_a_call(machine)
     machine.rewrite()
     put_a_hundred(machine)
     machine.server.kill()
@@ -195,10 +195,10 @@ def test_a_torn_script_is_gone_for_good_once_the_file_was_written_anew(start: St
     assert known(machine) == 101
 
 
-def test_the_newest_valkey_cuts_a_torn_script_off_by_itself(tmp_path: Path) -> None:
+def test_the_newest_valkey_cuts_a_torn_call_off_by_itself(tmp_path: Path) -> None:
     machine = Machine(tmp_path, valkey(), "always")
     machine.start()
-    tear_a_script(machine)
+    tear_a_call(machine)
     put_a_hundred(machine)
     machine.server.kill()
     machine.start()

@@ -3,7 +3,7 @@
 --       the batch   5 keep, ms: for how long the batch is kept after its end   6 digest: of all that the batch is sealed with   7.. sections
 -- SECTIONS  callback=1 its id   payload=1 of the callback   group=1 of the callback   priority=1 of the callback
 -- Reply letter: O done; U there is no such batch to forget
-verb('seal_batch', {flags = {'allow-oom'}}, function()
+verb('seal_batch', {flags = {'allow-oom'}, if_room = true}, function()
   local name, on, digest = args[3], args[4], args[6]
   local given, refused = sections(7, ' callback=1 payload=1 group=1 priority=1')
   if refused then return refused end
