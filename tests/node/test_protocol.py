@@ -216,7 +216,7 @@ def test_the_document_has_all_that_a_client_needs() -> None:
     assert set(found["verbs"]) == set(NAMES)
     for name, verb in found["verbs"].items():
         assert verb["function"] == f"{found['library']['name']}_{name}"
-    assert [name for name, verb in found["verbs"].items() if verb["if_room"]] == ["ack", "fail"]
+    assert [name for name, verb in found["verbs"].items() if verb["if_room"]] == ["ack", "fail", "seal_batch"]
     assert found["library"]["text"] == scripts.library()
     assert [name for name, verb in found["verbs"].items() if not verb["replayable"]] == ["pull"]
     assert found["limits"]["ids_in_a_call"] == timeoutq.calls.BATCH

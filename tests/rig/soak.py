@@ -704,7 +704,7 @@ class Soak:
     def _close(self) -> None:
         self._quiet(last=True)
         self.report.counters = dict(self.queue.stats().counters)
-        if not self.report.violations and self.report.counters["put"] != self.report.put:
+        if not self.report.violations and self.report.counters.get("put", 0) != self.report.put:
             self._accuse(f"I9: {self.report.put} tasks were put or found, but the counters say {self.report.counters}")
         ending = [child for role, child in self.children.items() if role.startswith(ENDED_BY_SIGTERM)]
         for child in ending:
