@@ -86,7 +86,8 @@ def test_a_group_stays_with_a_task_that_comes_again() -> None:
 def test_a_client_does_not_begin_to_put_where_a_groups_key_is_of_a_foreign_type(name: str, raw: Any, url: str) -> None:
     raw.set(f"timeoutq:{{{name}}}:groups", "mine")
     with Queue(name, url) as queue:
-        for put in (lambda: queue.put("a"), lambda: queue.schedule("a", after=5, group="g")):
+        puts: list[Callable[[], object]] = [lambda: queue.put("a"), lambda: queue.schedule("a", after=5, group="g")]
+        for put in puts:
             with pytest.raises(ServerError, match=r"a key of the queue .* is of a foreign type.*:groups"):
                 put()
         assert queue.stats().known == 0

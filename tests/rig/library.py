@@ -248,7 +248,7 @@ def compare(sides: Sequence[Side], calls: int, seed: int, per_queue: int) -> tup
 
 def main() -> int:
     """Compare on servers of the named kinds; exit code 1 if anything differs, or if a planted mistake is not found."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--calls", type=int, default=20_000, help="how many calls on each kind of server")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--per-queue", type=int, default=150, help="how many calls on each queue")

@@ -71,7 +71,7 @@ def test_a_library_of_the_same_name_that_is_not_ours_is_left_alone(server: Any) 
     server.function_load("#!lua name=timeoutq5\nredis.register_function('other', function() return 1 end)")
     with (
         Queue("q", server.url) as queue,
-        pytest.raises(ServerError, match="not of timeoutq: .*FUNCTION DELETE timeoutq5"),
+        pytest.raises(ServerError, match=r"not of timeoutq: .*FUNCTION DELETE timeoutq5"),
     ):
         queue.put("a")
     assert server.fcall("other", 0) == 1
