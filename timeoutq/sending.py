@@ -495,7 +495,9 @@ def _load(talk: Talk) -> Flow[Exception | None]:
         if isinstance(about[0], Exception) or not scripts.about(about[0]).is_older:
             return None
         loaded = yield Send([(*load[:2], "REPLACE", load[2])], talk.at)
-    refusal: Any = loaded[0] if isinstance(loaded, list) else None  # an error of the network comes again by itself
+    refusal: object = (
+        cast("Any", loaded)[0] if isinstance(loaded, list) else None
+    )  # the network's comes again by itself
     if not isinstance(refusal, Exception):
         return None
     if is_full(refusal):

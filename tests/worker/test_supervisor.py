@@ -67,7 +67,7 @@ def test_a_process_that_leaves_by_itself_is_replaced_whatever_its_exit_code(
     assert queue.stats().done == 31
     assert said(run.log(worker), "worker process") >= 4 + 1
     assert f"died: exit code {code}" in run.log(worker)
-    # each lease of the process counts a crash: `leave`, and the task beside it, whether it ran, was about to or was done
+    # each lease of the process counts a crash: `leave`, and the task beside it, running, about to run, or done
     runs = {end: {fence for event, _, fence, *_ in history(run.history) if event == end} for end in ("start", "end")}
     assert 1 <= len(runs["start"] - runs["end"]) <= queue.stats().counters["crashed"] <= 3
 
