@@ -96,7 +96,9 @@ class Operations:
         head = self._heads.get(function)
         if head is None:
             command = b"FCALL_RO" if function in scripts.READING else b"FCALL"
-            head = self._heads[function] = (command, scripts.function(function).encode(), 1, self.key("meta").encode())
+            # `lock` is never there: so a node of a cluster from which the slot moves refuses a call before it begins
+            keys = [self.key(name).encode() for name in ("meta", "lock")]
+            head = self._heads[function] = (command, scripts.function(function).encode(), len(keys), *keys)
         return head
 
     def if_room(self, call: Call[T], *, links: bool) -> Call[T]:

@@ -480,29 +480,37 @@ def load(talk: Talk, at: Where) -> Flow[About]:
 
 
 def _load(talk: Talk) -> Flow[Exception | None]:
-    # another client may load the library at the same time, and a newer revision must stay. Gives why it is not loaded
+    # another client may load the library at the same time, or have it forgotten, and a newer revision must stay. Gives
+    # why it is not loaded; an error of the network comes again by itself
     load = ("FUNCTION", "LOAD", scripts.library())
-    loaded: Any = yield Send([load], talk.at)
-    if isinstance(loaded, list) and "already exists" in str(cast("Any", loaded)[0]):
-        about: Any = yield Send([talk.operations.about().command()], talk.at)
-        if not isinstance(about, list):
-            return None  # an error of the network: the calls are sent again
-        if is_library_missing(cast("Any", about)[0]):
+    refusal: Any = None
+    for tries in range(3):
+        refusal = yield from _first(talk, load)
+        if not isinstance(refusal, Exception) or "already exists" not in str(refusal):
+            break
+        about = yield from _first(talk, talk.operations.about().command())
+        if is_library_missing(about) and tries == 2:
             return ServerError(
                 f"{talk.server.url} has a library {scripts.NAME} that is not of timeoutq: "
                 f"redis-cli FUNCTION DELETE {scripts.NAME}"
             )
-        if isinstance(about[0], Exception) or not scripts.about(about[0]).is_older:
+        if is_library_missing(about):
+            continue  # it may be gone since
+        if about is None or isinstance(about, Exception) or not scripts.about(about).is_older:
             return None
-        loaded = yield Send([(*load[:2], "REPLACE", load[2])], talk.at)
-    refusal: object = (
-        cast("Any", loaded)[0] if isinstance(loaded, list) else None
-    )  # the network's comes again by itself
+        refusal = yield from _first(talk, ("FUNCTION", "LOAD", "REPLACE", scripts.library()))
+        break
     if not isinstance(refusal, Exception):
         return None
     if is_full(refusal):
         return type(refusal)(f"{refusal} (FUNCTION LOAD; when it has memory again: timeoutq library --load)")
     return refusal
+
+
+def _first(talk: Talk, command: Command) -> Flow[Any]:
+    # the reply to one command, or the error of the server; None if the network failed
+    found: Any = yield Send([command], talk.at)
+    return cast("Any", found)[0] if isinstance(found, list) else None
 
 
 def _last_moment(talk: Talk, seconds: float) -> int:

@@ -164,7 +164,8 @@ export class Client {
     const first = this.protocol.verb(verb).arguments[0];
     const named = first.name === "call id" && !first.type.startsWith("digest") ? { "call id": first.type === "nonce" ? this.token() : "" } : {};
     const { words, places } = this.protocol.build(verb, { ...named, "age of the call": 0, ...values }, sections);
-    const head = [...this.protocol.head(verb, sections), "1", this.key("meta")];
+    // `lock:` is never there: so a node of a cluster from which the slot moves refuses a call before it begins
+    const head = [...this.protocol.head(verb, sections), "2", this.key("meta"), this.key("lock:")];
     for (const name of Object.keys(places)) places[name] += head.length;
     return { words: [...head, ...words], places };
   }

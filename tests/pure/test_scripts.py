@@ -114,7 +114,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {1: "260fbef863efdb9e9484d01891d4209b5031f51285938380ba8ff2770faee588"}
+REVISIONS = {1: "7d37b8cf47ed58ca90f7f1a61351c7851a4057b02e15c224a4d048ef19274483"}
 """The digest of the text of each revision."""
 
 
@@ -141,11 +141,11 @@ def test_a_verb_is_registered_under_the_name_of_its_file_and_says_what_travels(n
 def test_a_call_has_the_function_of_its_verb_and_the_arguments_that_the_header_counts(name: str) -> None:
     call, text = calls()[name], TEXTS[f"verbs/{name}"]
     reads = "flags = {'no-writes'}" in text
-    command, function, count, key = call.head
+    command, function, count, *keys = call.head
     assert command == (b"FCALL_RO" if reads else b"FCALL")
     assert isinstance(function, bytes)
     assert function.decode().removesuffix("_if_room") == f"timeoutq5_{name}"
-    assert (count, key) == (1, b"timeoutq:{q}:meta")
+    assert (count, keys) == (2, [b"timeoutq:{q}:meta", b"timeoutq:{q}:lock:"])
     header = re.search(r"-- ARGS +(.*?)\n-- (?:Reply|ONCE)", text, re.DOTALL)
     assert header is not None
     numbers = [int(number) for number in re.findall(r"(?:^|   |\n-- +)(\d+)(?= |\.\.)", header.group(1))]

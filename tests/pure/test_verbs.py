@@ -74,12 +74,12 @@ def test_each_verb_meets_all_faults() -> None:
 
 
 def test_each_verb_that_writes_is_tried_with_each_right_taken_away() -> None:
-    known = {script for script, _ in rig.VERBS.values()} | scripts.READING
+    known = {script for script, _ in rig.VERBS.values()} | scripts.READING | {"probe"}
     assert lacking(known, WITHOUT_RIGHTS) == [], "add it to VERBS in tests/rig/rights.py, or to READING in scripts.py"
 
 
 def test_each_verb_that_writes_waits_for_the_replicas_of_a_durable_queue() -> None:
-    writing = set(NAMES) - scripts.READING - {"plan"}
+    writing = set(NAMES) - scripts.READING - {"plan", "probe"}
     assert lacking(confirming.CONFIRMED, UNCONFIRMED, writing) == [], "add it to CONFIRMED in confirming.py"
 
 

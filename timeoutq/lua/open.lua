@@ -4,8 +4,9 @@
 -- of the library does one step of the queue: nothing else runs on the server meanwhile. The files of verbs (put, claim, ack, …) register the
 -- functions that clients call; the other files are rooms, and hand functions to them through a table that has the room's name.
 --
--- Called as FCALL timeoutq5_VERB 1 META ARGS..., and FCALL_RO if the verb only reads. META is the queue's settings, for example
--- timeoutq:{crawl}:meta; the names of all keys of a queue begin with all but its last word. The first two ARGS of every verb are the id of the
+-- Called as FCALL timeoutq5_VERB 2 META LOCK ARGS..., and FCALL_RO if the verb only reads. META is the queue's settings, for example
+-- timeoutq:{crawl}:meta; the names of all keys of a queue begin with all but its last word. LOCK is timeoutq:{crawl}:lock:, which is never
+-- there: so a node of a cluster from which the slot moves refuses a call before it begins, with TRYAGAIN or ASK. The first two ARGS of every verb are the id of the
 -- call, and how many ms ago it was sent for the first time, 0 for a call that was not sent before.
 
 -- While a server loads a library, Lua's own names are not there yet: `begin` takes them at the first call

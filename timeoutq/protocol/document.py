@@ -66,9 +66,10 @@ tasks to a client that has gone.
 
 Sections stand behind all other arguments, in any order: name, how many words follow, words.
 
-FCALL with the function of the verb and one key, `meta`; FCALL_RO where the verb only reads. Where the server says
-`Function not found`, FUNCTION LOAD with the text of the library, then FCALL again. If the server says that the library
-already exists, its revision counts, which FCALL_RO `about` replies: an older one is replaced, a newer one never.
+FCALL with the function of the verb and two keys, `meta` and `lock:`, which is never there: so a node of a cluster from
+which the slot of the queue moves refuses a call before it begins. FCALL_RO where the verb only reads. Where the server
+says `Function not found`, FUNCTION LOAD with the text of the library, then FCALL again. If the server says that the
+library already exists, its revision counts, which FCALL_RO `about` replies: an older one is replaced, a newer never.
 
 A server whose memory is full takes every ack, failure and release. If these carry links or results, call the function
 whose name ends with `_if_room`: it is refused with OOM, and then the call goes without links, with the section `full`
@@ -178,10 +179,11 @@ PREFACE = """\
 # The protocol
 
 Each verb is a function of the library `{library}`, which a server loads once. A client in any language sends these
-calls, and has the same promises as Python's: FCALL {library}_VERB 1 KEY ARGUMENTS. `timeoutq protocol -o protocol.json`
-writes the same as JSON, with the text of the library. This page is written by `timeoutq protocol --markdown`.
+calls, and has the same promises as Python's: FCALL {library}_VERB 2 META LOCK ARGUMENTS. `timeoutq protocol -o
+protocol.json` writes the same as JSON, with the text of the library. `timeoutq protocol --markdown` wrote this page.
 
-KEY is `meta`; the keys of the queue `crawl` are `timeoutq:{{crawl}}:NAME`. Schema {schema}, as the field `schema` says.
+The keys of the queue `crawl` are `timeoutq:{{crawl}}:NAME`: META is `timeoutq:{{crawl}}:meta`, and LOCK is
+`timeoutq:{{crawl}}:lock:`. The field `schema` of META says {schema}.
 """
 
 
