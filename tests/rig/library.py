@@ -42,7 +42,7 @@ PLANTS = {
         "one.next_ms, one.rested = now + delay, true",
         "one.next_ms, one.rested = now + delay - 1, true",
     ),
-    "a second put of a failed task adds it": ("(state == 'd' or state == 'f') or lapsed", "state or lapsed"),
+    "again adds what waits or runs": ("(state == 'd' or state == 'f') or lapsed", "state or lapsed"),
 }
 """Mistakes of the library, by what they do: a text that stands once in it, and what comes in its place."""
 
@@ -170,7 +170,7 @@ class Library(Side):
         self.client.function_load(f"{first}\n{IN_ORDER}{by_the_clock_of_the_rig(text)}", replace=True)
 
     def head(self, queue: str, verb: str) -> Args:
-        return ["FCALL", scripts.function(verb), 1, f"timeoutq:{{{queue}}}:meta"]
+        return ["FCALL", scripts.function(verb), 2, f"timeoutq:{{{queue}}}:meta", f"timeoutq:{{{queue}}}:lock:"]
 
 
 class Scripts(Side):
