@@ -226,7 +226,7 @@ LOSES = {
 """What a verb is there to remove."""
 
 NEW = {"put", "schedule", "restore", "restore_hosts", "restore_batch", "set_schedule", "tick", "note"}
-"""The verbs that bring something new, which a full server refuses."""
+"""The verbs that bring something new, which a full server refuses; it refuses a seal, too, but lets a batch be forgotten."""
 
 LINKS = {
     "ack and put": {"new", f"{A}new"},
@@ -472,7 +472,7 @@ def unasked(case: Case, error: TimeoutqError | None) -> str | None:
     name, _ = VERBS[case.verb]
     if case.command or case.key or isinstance(error, InvalidInput):
         return None
-    is_new = name in NEW or case.verb in LINKS
+    is_new = name in NEW or case.verb in LINKS or case.verb.startswith("seal")
     if isinstance(error, ServerFull) == is_new and (error is None or is_new):
         return None
     return f"a full server {'took it' if error is None else f'said {error!r}'}"
