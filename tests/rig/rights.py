@@ -226,7 +226,7 @@ LOSES = {
 """What a verb is there to remove."""
 
 NEW = {"put", "schedule", "restore", "restore_hosts", "restore_batch", "set_schedule", "tick", "note"}
-"""The verbs that bring something new, which a full server refuses; it refuses a seal, too, but lets a batch be forgotten."""
+"""The verbs that bring something new, which a full server refuses, as it does a seal."""
 
 LINKS = {
     "ack and put": {"new", f"{A}new"},

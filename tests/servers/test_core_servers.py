@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import redis
 from redis._parsers.base import BaseParser
-from redis.exceptions import ClusterDownError, NoPermissionError, NoScriptError
+from redis.exceptions import ClusterDownError, NoPermissionError
 
 from tests.rig.faces import Blocking
 from tests.rig.invariants import check
@@ -293,10 +293,10 @@ def test_no_look_starts_in_the_second_half_of_the_deadline(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("loads", ["at once", "after a break", "never"])
-def test_who_meets_a_server_late_and_without_its_scripts_still_gives_them_to_it(
+def test_who_meets_a_server_late_and_without_its_library_still_gives_it_to_it(
     monkeypatch: pytest.MonkeyPatch, loads: str
 ) -> None:
-    """As after a failover; or is told why the server does not take them."""
+    """As after a failover; or is told why the server does not take it."""
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(random, "uniform", lambda low, high: (low + high) / 4)  # long pauses leave time for one less
@@ -312,26 +312,28 @@ def test_who_meets_a_server_late_and_without_its_scripts_still_gives_them_to_it(
                 reply = None
                 if isinstance(step, sending.Sleep):
                     now[0] += step.seconds
-                elif step.commands[0][0] == "SCRIPT":  # type: ignore[union-attr]  # nothing waits for a bell here
+                elif step.commands[0][0] == "FUNCTION":  # type: ignore[union-attr]  # nothing waits for a bell here
                     given += 1
                     loaded = loads == "at once" or (loads == "after a break" and given == 2)
-                    refused = [NoPermissionError("no permission for 'script|load'")]
-                    reply = [b"sha"] if loaded else refused if loads == "never" else redis.ConnectionError("broken")
+                    refused = [NoPermissionError("no permission for 'function|load'")]
+                    reply = (
+                        [b"timeoutq5"] if loaded else refused if loads == "never" else redis.ConnectionError("broken")
+                    )
                 elif now[0] < 0.4:
                     now[0] += 0.1
                     reply = redis.ConnectionError("refused")
                 else:
                     now[0] += 0.11
-                    reply = [b"t"] if loaded else [NoScriptError("No matching script.")]
+                    reply = [b"t"] if loaded else [redis.ResponseError("Function not found")]
         (result,) = ended.value.value
     if loads != "never":
         assert list(result) == ["todos"]
     else:
         assert isinstance(result, AccessDenied)
-        assert "script|load" in str(result)
+        assert "function|load" in str(result)
 
 
-def test_who_meets_a_server_without_scripts_when_the_time_is_over_may_try_again(
+def test_who_meets_a_server_without_the_library_when_the_time_is_over_may_try_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As after a failover that took as long as a call may take."""
@@ -349,10 +351,10 @@ def test_who_meets_a_server_without_scripts_when_the_time_is_over_may_try_again(
                 reply = redis.ConnectionError("refused")
                 if now[0] > 0.3:
                     now[0] += 0.45
-                    reply = [NoScriptError("No matching script.")]
+                    reply = [redis.ResponseError("Function not found")]
         (result,) = ended.value.value
     assert isinstance(result, Unavailable)
-    assert "has lost the scripts" in str(result)
+    assert "does not have the library" in str(result)
 
 
 # ---- servers that refuse for a while, or for good
