@@ -114,7 +114,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {1: "7d37b8cf47ed58ca90f7f1a61351c7851a4057b02e15c224a4d048ef19274483"}
+REVISIONS = {1: "325ec43c7daf7b1558ddce3273a351ec35f268b8ff6a32e817578f91da6b5480"}
 """The digest of the text of each revision."""
 
 

@@ -32,13 +32,13 @@ do
     return locks
   end
 
-  -- drop: forget the leases on the ids: lock keys, deadlines, owners, limits, cancels, progress; `endless`: it is known that there are no limits
-  function leases.drop(ids, endless)
+  -- drop: forget the leases on the ids: lock keys, deadlines, owners, limits, cancels, progress
+  function leases.drop(ids)
     if #ids == 0 then return end
     call('DEL', unpack(leases.locks_of(ids)))
     call('ZREM', key.leases, unpack(ids))
     call('HDEL', key.owners, unpack(ids))
-    if not endless and call('EXISTS', key.runtime) == 1 then
+    if call('EXISTS', key.runtime) == 1 then
       call('HDEL', key.runtime, unpack(ids))
     end
     cancel.forget(ids)

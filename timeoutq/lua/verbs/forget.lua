@@ -23,11 +23,9 @@ verb('forget', {flags = {'allow-oom'}}, function()
   leases.drop(running)
   ready.withdraw(ids, where)
   groups.forget(ids)
-  if uses then
-    priority.forget(ids)
-    rerun.unmark(ids)
-    results.tell_ended(ids)
-  end
+  priority.forget(ids)
+  rerun.unmark(ids)
+  results.tell_ended(ids)
   if count > 0 then
     count_up(key.stats, 'forgotten', count)
   else

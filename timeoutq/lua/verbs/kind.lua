@@ -37,10 +37,8 @@ verb('kind', {flags = {'allow-oom'}, as = function() return args[3] .. '_kind' e
     else
       call('HDEL', key.payload, unpack(moved))
       groups.forget(moved)
-      if uses then
-        priority.forget(moved)
-        results.tell_ended(moved)
-      end
+      priority.forget(moved)
+      results.tell_ended(moved)
       count_up(key.stats, 'forgotten', #moved)
     end
   end
