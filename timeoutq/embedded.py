@@ -305,10 +305,10 @@ class EmbeddedServer:
         )
 
     def _unwatch(self) -> None:
-        if self._watcher is not None:
-            self._watcher.kill()  # before its pipe closes
-            self._watcher.communicate()
-            self._watcher = None
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.kill()  # before its pipe closes
+            watcher.communicate()
 
     def _end(self, how: signal.Signals) -> None:
         process = self._process

@@ -289,7 +289,7 @@ class EmbeddedCluster:
                 try:
                     list(together.map(ClusterNode.start, self.nodes))
                 except BaseException:
-                    self.stop()  # the pool waits for all nodes, and a node that reads much data would take long
+                    self._terminate()  # the pool waits for all nodes, and a node that reads much data would take long
                     raise
             self._join()
             replicas = sum(bool(me and me.follows) for me in map(ClusterNode.me, self.nodes))
@@ -308,11 +308,14 @@ class EmbeddedCluster:
 
     def stop(self) -> None:
         """End all nodes in order: their data is written to the directory that was given, and lost without one."""
-        for pid in [node.pid for node in self.nodes]:
-            if pid is not None:
-                os.kill(pid, signal.SIGTERM)  # to all first, so that no node takes another one for failed
+        self._terminate()  # all first, so that no node takes another one for failed
         for node in self.nodes:
             node.stop()
+
+    def _terminate(self) -> None:
+        for pid in [node.pid for node in self.nodes]:
+            if pid is not None:
+                os.kill(pid, signal.SIGTERM)
 
     # ---- how the nodes become a cluster
 

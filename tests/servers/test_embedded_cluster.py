@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -344,6 +345,34 @@ def test_a_node_that_does_not_start_ends_all_of_them() -> None:
     with pytest.raises(Unavailable, match=r"did not start; it said: \*\*\* FATAL CONFIG"):
         cluster.start()
     assert [(node.pid, node.directory) for node in cluster.nodes] == [(None, None)] * 2
+
+
+def test_a_node_that_is_starting_while_another_one_fails_leaves_no_watcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = EmbeddedCluster(2, 0)
+    failed, told = threading.Event(), threading.Event()
+
+    def ready(node: ClusterNode, process: object) -> bool:
+        if node is cluster.nodes[0]:
+            failed.wait(10)
+        return node is cluster.nodes[1]
+
+    def watch(node: ClusterNode, pid: int, home: Path) -> None:
+        if node is cluster.nodes[1]:
+            failed.set()
+            told.wait(10)
+        watches(node, pid, home)
+
+    def end(self: EmbeddedCluster) -> None:
+        ends(self)
+        told.set()
+
+    watches, ends = ClusterNode._watch, EmbeddedCluster._terminate  # pyright: ignore[reportPrivateUsage]  # where they meet
+    monkeypatch.setattr(ClusterNode, "_ready", ready)
+    monkeypatch.setattr(ClusterNode, "_watch", watch)
+    monkeypatch.setattr(EmbeddedCluster, "_terminate", end)
+    with pytest.raises(Unavailable, match="did not start"):
+        cluster.start()
+    assert [node._watcher for node in cluster.nodes] == [None, None]  # pyright: ignore[reportPrivateUsage]  # what this test is about
 
 
 def test_nodes_that_do_not_find_together_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
