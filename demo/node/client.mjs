@@ -347,8 +347,8 @@ export class Client {
     const first = BigInt(reply["first fence"].toString());
     return reply.id.map((id, at) => ({
       task: text(id), id, token, deadlineMs: reply.deadline,
-      attempt: Number(reply.failures[at] ?? 0) + 1, crashes: Number(reply.crashes[at] ?? 0),
-      fence: String(first + BigInt(at)), payload: unpack(reply.payload[at] ?? null),
+      attempt: Number(reply.failures?.[at] ?? 0) + 1, crashes: Number(reply.crashes?.[at] ?? 0),
+      fence: String(first + BigInt(at)), payload: unpack(reply.payload?.[at] ?? null),
     }));
   }
 

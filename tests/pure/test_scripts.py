@@ -114,7 +114,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {1: "325ec43c7daf7b1558ddce3273a351ec35f268b8ff6a32e817578f91da6b5480"}
+REVISIONS = {1: "38c9d47ec50c43ca48078efb5daf86e2cc0274d1d29a590ef62f8e13d3139b46"}
 """The digest of the text of each revision."""
 
 

@@ -10,6 +10,7 @@
 -- dates_done: does the queue keep when tasks were done?
 do
   local function dates_done()
+    local keep_done = setting.keep_done or 'forever'
     return keep_done ~= 'forever' and keep_done ~= 'no' and keep_done ~= 'compact'
   end
 
@@ -29,7 +30,7 @@ do
   end
 
   function by_id.finish(from, ids, which)
-    local keeps, ended = keep_done ~= 'no', {}
+    local keeps, ended = setting.keep_done ~= 'no', {}
     for i = 1, #ids do
       if which[i] then
         if (keeps and quiet('SMOVE', from, key.done, ids[i]) or not keeps and quiet('SREM', from, ids[i])) == 1 then
@@ -151,6 +152,7 @@ do
 
   -- outdated: n tasks at most that keep_done does not keep; a setting that cannot be read keeps all
   function by_id.outdated(n)
+    local keep_done = setting.keep_done or 'forever'
     local kind, most = string.sub(keep_done, 1, 1), number(string.sub(keep_done, 2))
     if keep_done == 'no' then return lasting.others(call('SRANDMEMBER', key.done, n)) end
     if most and kind == 't' then return call('ZRANGEBYSCORE', key.done_at, '-inf', now - most, 'LIMIT', 0, n) end

@@ -2,9 +2,13 @@
 -- find_one: the letter of the state that holds an id, or nil
 do
   function find.one(id)
-    return call('SISMEMBER', key.todos, id) == 1 and 't' or call('SISMEMBER', key.in_progress, id) == 1 and 'p'
-      or done.has(id) and 'd' or call('SISMEMBER', key.failed, id) == 1 and 'f'
-      or waiting and call('SISMEMBER', waiting, id) == 1 and 'w' or call('ZSCORE', key.scheduled, id) and 's' or nil
+    return call('SISMEMBER', key.todos, id) == 1 and 't' or waiting and call('SISMEMBER', waiting, id) == 1 and 'w' or find.elsewhere(id)
+  end
+
+  -- elsewhere: the same of a task that is neither in todos nor in waiting
+  function find.elsewhere(id)
+    return call('SISMEMBER', key.in_progress, id) == 1 and 'p' or done.has(id) and 'd' or call('EXISTS', key.failed, key.scheduled) > 0
+      and (call('SISMEMBER', key.failed, id) == 1 and 'f' or call('ZSCORE', key.scheduled, id) and 's') or nil
   end
 
   -- find_all: the same of many; and how many are anywhere

@@ -34,7 +34,7 @@ do
     polite, ready, waiting = true, hosts, key.waiting
     known, order, left = {}, {}, 500
     hosts.begin_names()
-    rules = politeness or ''
+    rules = setting.politeness or ''
     local delay, per_host, off = string.match(rules, '^(%d+) (%d+)(.*)$')
     usual_delay, usual_per_host = rule(delay, 0, last_ms), rule(per_host, 1)
     -- a politeness that cannot be read, or lets nobody visit, counts as the usual one: 1 s and one visit; no host is hurt, and

@@ -32,13 +32,13 @@ do
     return locks
   end
 
-  -- drop: forget the leases on the ids: lock keys, deadlines, owners, limits, cancels, progress
-  function leases.drop(ids)
+  -- drop: forget the leases on the ids: lock keys, deadlines, owners, cancels, progress; and limits, unless the queue has none
+  function leases.drop(ids, unlimited)
     if #ids == 0 then return end
     call('DEL', unpack(leases.locks_of(ids)))
     call('ZREM', key.leases, unpack(ids))
     call('HDEL', key.owners, unpack(ids))
-    if call('EXISTS', key.runtime) == 1 then
+    if not unlimited and call('EXISTS', key.runtime) == 1 then
       call('HDEL', key.runtime, unpack(ids))
     end
     cancel.forget(ids)
@@ -75,6 +75,7 @@ do
   -- were cancelled; but a task that is to run once more never crashed too often. Returns how many went back or were cancelled, how many
   -- went to failed because of it, and the ids of the latter.
   function leases.crash(ids, was, reason)
+    local max_crashes = number(setting.max_crashes, 5)
     local counts = call('HMGET', key.crashes, unpack(ids))
     local names = ready.hosts_of(ids)
     local again, again_names = {}, {}

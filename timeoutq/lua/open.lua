@@ -22,7 +22,8 @@ local call -- a command; on a queue with an event log, the log notes what it mov
 local args -- the words of the call
 local time, now -- the clock of the server: {seconds, µs}; and in ms
 local key, prefix -- key.todos is the name of the key `todos` of this queue, and `prefix` is what the names of all its keys begin with
-local schema, uses, paused, longest_lease, wake_at, keep_done, max_crashes, politeness -- settings; longest_lease is nil while nobody has claimed
+local schema, uses -- settings that each call reads; `uses` are the words of the capabilities
+local setting -- the other fields of meta: setting.paused. Those that the verb names are read when it begins, others when they are asked for
 local using -- which capabilities the queue uses: the words of `uses`, as a table
 
 -- The rooms, each a table of the functions that it hands to others.
@@ -79,13 +80,30 @@ local of_queue = {__index = function(names, name)
 end}
 local no_words = {}
 
+-- the words of `uses` of the last call that had any, for the next call
+local text_of_words, words_of_text
+
 -- named: the name of a key whose last word is worked out, such as host:NAME
 local function named(name)
   return prefix .. name
 end
 
--- begin: read what each call needs. Gives an error if the queue is of another schema: the call replies with it and writes nothing
-local function begin(meta, words)
+-- by_name: gives the fields of a reply to HMGET by their names; a field that is not among them is read when it is asked for. A field that
+-- meta does not have is false
+local function by_name(names)
+  local places = {}
+  for i = 1, #names do places[names[i]] = i end
+  return {__index = function(fields, name)
+    local at = places[name]
+    if at then return fields[at] end
+    fields[name] = quiet('HGET', key.meta, name)
+    return fields[name]
+  end}
+end
+
+-- begin: read what each call needs: of meta, the fields `reads`, which `named_fields` gives by their names. Gives an error if the queue is of another schema: the call replies with
+-- it and writes nothing
+local function begin(meta, words, reads, named_fields)
   if not string then
     string, table, math, unpack, tonumber, tostring, type, pairs, ipairs, next, select, pcall, setmetatable, quiet, try, sha1hex = lua_names()
     setmetatable(by_print, {__index = by_id}) -- what fingerprints need not do in a way of their own
@@ -96,29 +114,31 @@ local function begin(meta, words)
     prefix = string.sub(meta, 1, -5)
     key = setmetatable({meta = meta, prefix_ = prefix}, of_queue)
   end
-  schema, uses, paused, longest_lease, wake_at, keep_done, max_crashes, politeness = unpack(quiet('HMGET', meta,
-    'schema', 'uses', 'paused', 'lease_ms', 'wake_at', 'keep_done', 'max_crashes', 'politeness'))
+  setting = setmetatable(quiet('HMGET', meta, unpack(reads)), named_fields)
+  schema, uses = setting[1], setting[2]
   if schema and schema ~= '3' then return {err = 'SCHEMA the queue has schema ' .. schema} end
-  paused, keep_done, max_crashes = paused == '1', keep_done or 'forever', number(max_crashes, 5)
-  longest_lease = number(longest_lease)
-  wake_at = number(wake_at or 0, math.huge) -- one that cannot be read wakes the cleaners too often, not too rarely
   failures.begin()
   using, call, logging, waiting, polite, compact, ready, done = no_words, quiet, false, nil, false, false, plain, by_id
   if uses then
-    using = capabilities(uses)
+    if uses ~= text_of_words then text_of_words, words_of_text = uses, capabilities(uses) end
+    using = words_of_text
     if using.events then events.begin() end
     if using.politeness then hosts.begin() end
     if using.compact then by_print.begin() end
   end
 end
 
+local SETTINGS = {'schema', 'uses', 'paused', 'lease_ms', 'wake_at', 'keep_done', 'max_crashes', 'politeness'}
+
 -- verb: register a function that clients call. `by` says which of its words tells the event log who calls, 1 if it is missing: the id of a call
--- begins with the name of its client; `as` gives what the log calls it, if it does several things. A server without memory left refuses a
+-- begins with the name of its client; `reads` are the settings that it reads at once, all that there are if it is missing; `as` gives what the log calls it, if it does several things. A server without memory left refuses a
 -- function without the flag allow-oom, and limits none that has the flag. So a verb that must go through, but may also write much, is there
 -- twice: with the flag, and as NAME_if_room without it
 local function verb(name, how, carry_out)
+  local reads = how.reads or SETTINGS
+  local named_fields = by_name(reads)
   local function called(keys, words)
-    local refused = begin(keys[1], words)
+    local refused = begin(keys[1], words, reads, named_fields)
     if refused then return refused end
     if not logging then return carry_out() end
     local reply = carry_out()

@@ -87,7 +87,7 @@ do
     if name == 'keep_done' then return switch_done(value), false end
     if name == 'events' then return switch_log(value), false end
     if name ~= 'politeness' then return value, false end
-    local was = has('politeness') and (politeness or '')
+    local was = has('politeness') and (setting.politeness or '')
     -- rules that change keep everything where it is; who has just begun, or ended, waits for the conversion
     -- where a foreign hand has deleted the settings of a polite queue, `off` lets its waiting tasks go
     if value == 'off' and not was and call('EXISTS', key.waiting) == 0 then return nil, false end

@@ -13,7 +13,7 @@ do
     end
   end
 
-  -- put_new: count what was put
+  -- count_new: count what was put
   function tasks.count_new(count)
     count_up(key.stats, 'put', count)
     if not schema then call('HSET', key.meta, 'schema', '3') end
@@ -122,11 +122,20 @@ do
   -- `priorities` is what priorities_of() gives. An id that is named twice has the payload and the group of the first time, or of
   -- the time with the highest priority; with rerun, of the last time with rerun. Answers a letter per id.
   function tasks.add(ids, given, again, due, priorities)
-    local where, known = find.all(ids)
     local group = given.group or ''
-    if known == 0 and not due and not given.payloads and not given.groups and not priorities and not has('priority') then
-      return fresh_ones(ids, group)
+    local bare = not (due or given.payloads or given.groups or priorities or has('priority'))
+    local where, known
+    if bare and #ids == 1 and ready == plain and group == '' then
+      where, known = {find.elsewhere(ids[1])}, 1
+      if not where[1] then
+        if ready.enter(ids) == 0 then return 't' end
+        tasks.count_new(1)
+        return 'A'
+      end
+    else
+      where, known = find.all(ids)
     end
+    if known == 0 and bare then return fresh_ones(ids, group) end
     return add_some(ids, given, again, due, priorities, where, known)
   end
 

@@ -8,7 +8,7 @@
 --       whatever keep_done says)   unique=numbers (position in put, ms): as of put   rerun=n positions in put, none for all: as of put
 --       full=0 the server has no memory for the results: they are kept empty, and counted
 -- Reply letters, one per lease: O acked; k acked, and the id stays in done for ever, though `until` has a time for it; R this very call was carried out before; L the lease is not this token's
-verb('ack', {flags = {'allow-oom'}, by = 4, if_room = true}, function()
+verb('ack', {flags = {'allow-oom'}, by = 4, if_room = true, reads = {'schema', 'uses', 'keep_done'}}, function()
   local call_id = args[1]
   local ids, tokens, at = leases.read(3)
   local given, refused = sections(at, ' again=ms payload=1 put=n payloads=pairs groups=pairs priorities=pairs improve=n results=pairs times=numbers full=0 bare=n until=numbers unique=numbers rerun=n')
@@ -19,7 +19,7 @@ verb('ack', {flags = {'allow-oom'}, by = 4, if_room = true}, function()
   if unfit then return unfit end
   local again_ms = tonumber(given.again or -1)
   local yes, codes, ended, lost = leases.mine(ids, tokens), {}, {}, 0
-  local recorded = call('EXISTS', key.payload, key.attempts, key.crashes, key.errors, key.releases, key.groups) > 0
+  local recorded = call('EXISTS', key.payload, key.attempts, key.crashes, key.errors, key.releases, key.groups, key.runtime) > 0
   -- a fingerprint cannot be forgotten after a time, but neither this ack nor the others of the call are refused for that: it stays
   local spans, stays = again_ms < 0 and given['until'], nil
   if compact then spans, stays = nil, spans end
@@ -31,7 +31,7 @@ verb('ack', {flags = {'allow-oom'}, by = 4, if_room = true}, function()
     if yes[1] and held[1] == 1 then found = given.put or {} end
     -- a handler may put its own task again: if done tasks are not kept, this is possible only after the task has ended; until then
     -- the lease keeps the task alive
-    for i = 1, #found do itself = itself or (keep_done == 'no' or #bare > 0) and again_ms < 0 and found[i] == ids[1] end
+    for i = 1, #found do itself = itself or (setting.keep_done == 'no' or #bare > 0) and again_ms < 0 and found[i] == ids[1] end
     -- a task that has itself run once more is marked like any other, before its run ends
     local once_more = given.rerun and rerun.is_among(ids[1], found, given.rerun)
     if once_more then itself = false end
@@ -88,7 +88,7 @@ verb('ack', {flags = {'allow-oom'}, by = 4, if_room = true}, function()
     ready.pass_on(stopped, 1)
   end
   if #ended > 0 then
-    if not itself then leases.drop(ended) end
+    if not itself then leases.drop(ended, not recorded) end
     if recorded then
       if again_ms < 0 then call('HDEL', key.payload, unpack(ended)) end
       failures.clear(ended)

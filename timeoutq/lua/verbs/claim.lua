@@ -3,11 +3,11 @@
 --       5 not after, ms: server time past which the client has given up; 0 for never   6.. sections
 -- SECTIONS  max_runtime=ms for which the leases may be held in all   share=1 how many workers there are; no worker takes more than its part of a short queue
 --       from=1 where a call that was sent again goes on to look for its leases, as its part before replied
--- Reply {now ms, deadline ms, first fence, {id *}, {failures? *}, {crashes? *}, {payload? *}, [from]}: the last three are {} where no task has any
+-- Reply {now ms, deadline ms, first fence number, {id *}, {failures? *}?, {crashes? *}?, {payload? *}?, [from]}: the last three are nil where no task has any
 -- Reply {now ms, next event ms, paused 0 or 1, [from]}: there is nothing to lease
 -- from: where to go on, when the call was sent again and has looked through only a part of the leases
-verb('claim', {flags = {'allow-oom'}}, function()
-  local token, age, n = args[1], tonumber(args[2]), tonumber(args[3])
+verb('claim', {flags = {'allow-oom'}, reads = {'schema', 'uses', 'paused', 'lease_ms', 'wake_at', 'fence', 'run_id'}}, function()
+  local token, age, n, paused = args[1], tonumber(args[2]), tonumber(args[3]), setting.paused == '1'
   local lease_ms, not_after = tonumber(args[4]), tonumber(args[5])
   local given, refused = sections(6, ' max_runtime=ms share=1 from=1')
   if refused then return refused end
@@ -20,7 +20,8 @@ verb('claim', {flags = {'allow-oom'}}, function()
   end
   local deadline = now + lease_ms
   local ids, rest, recorded, bodies = {}, nil, true, nil
-  local took, from, last = string.match(given.from or '', '^(%d) (%S+) (.*)$')
+  local took, from, last
+  if given.from then took, from, last = string.match(given.from, '^(%d) (%S+) (.*)$') end
   if age > 0 or from then
     -- read a part of the leases that may be its own: those after the last lease of the part before; if that lease has moved, those
     -- from its former deadline on. This call may have been on its way for five seconds more than the one that took them
@@ -73,8 +74,11 @@ verb('claim', {flags = {'allow-oom'}}, function()
       picks = others
     end
     if recorded and #picks > 0 then picks, bodies = tasks.fit(picks) end
-    -- as text: a server writes out a number anew each time that it is passed on, and Redis is slow at this
-    local locks, span, ends = leases.locks_of(picks), string.format('%.0f', lease_ms), string.format('%.0f', deadline)
+    local locks, span, ends = leases.locks_of(picks), lease_ms, deadline
+    if #picks > 4 then
+      -- as text: a server writes out a number anew each time that it is passed on, and Redis is slow at this
+      span, ends = string.format('%.0f', lease_ms), string.format('%.0f', deadline)
+    end
     for i = 1, #picks do
       if quiet('SMOVE', key.todos, key.in_progress, picks[i]) == 1 then
         ids[#ids + 1] = picks[i]
@@ -111,23 +115,22 @@ verb('claim', {flags = {'allow-oom'}}, function()
     local at = (a > 0 and b > 0) and math.min(a, b) or math.max(a, b)
     -- a clock that stepped back made leases longer than anybody asked for: they are cut at once
     local last = a > 0 and call('ZRANGE', key.leases, -1, -1, 'WITHSCORES')
-    if last and (moment(last[2]) or math.huge) > now + (longest_lease or lease_ms) + 1000 then at = now end
+    if last and (moment(last[2]) or math.huge) > now + number(setting.lease_ms, lease_ms) + 1000 then at = now end
     return {now, at, paused and 1 or 0}
   end
   -- fences grow even when the clock steps back or a failover forgot the last ones
-  local known = call('HMGET', key.meta, 'fence', 'run_id')
-  local fence = math.max(number(known[1], 0) + 1, time[1] * 1000000 + time[2])
-  call('HSET', key.meta, 'fence', string.format('%.0f', fence + #ids - 1))
-  if lease_ms > (longest_lease or 0) then
+  local fence = math.max(number(setting.fence, 0) + 1, time[1] * 1000000 + time[2])
+  call('HSET', key.meta, 'fence', fence + #ids - 1)
+  if lease_ms > number(setting.lease_ms, 0) then
     call('HSET', key.meta, 'lease_ms', lease_ms)
   end
   -- the first lease notes which server gave it, so that already the first restart is noticed
-  if not known[2] then call('HSET', key.meta, 'run_id', server.run_id()) end
-  local failed, lost = {}, {}
+  if not setting.run_id then call('HSET', key.meta, 'run_id', server.run_id()) end
+  local failed, lost = false, false -- a server sends an empty list more slowly
   if recorded then
     failed = call('HMGET', key.attempts, unpack(ids))
     lost = call('HMGET', key.crashes, unpack(ids))
     bodies = bodies or call('HMGET', key.payload, unpack(ids))
   end
-  return {now, deadline, string.format('%.0f', fence), ids, failed, lost, bodies or {}, rest}
+  return {now, deadline, fence, ids, failed, lost, bodies or false, rest}
 end)

@@ -2,7 +2,7 @@
 -- ARGS  1 call id   2 age of the call, ms   3 timeout, ms   4.. count, runs of (token, length, id * length)
 -- Reply {now ms, earliest deadline of those extended ms, letters}, one per lease: O extended; X has reached its max_runtime; c extended, but
 --       somebody has cancelled the task, so its handler is to stop; L the lease is not this token's
-verb('extend', {flags = {'allow-oom'}}, function()
+verb('extend', {flags = {'allow-oom'}, reads = {'schema', 'uses', 'lease_ms', 'wake_at'}}, function()
   local lease_ms = tonumber(args[3])
   local ids, tokens = leases.read(4)
   local yes, codes, scores = leases.mine(ids, tokens), {}, {}
@@ -33,7 +33,7 @@ verb('extend', {flags = {'allow-oom'}}, function()
   if #scores > 0 then
     call('ZADD', key.leases, unpack(scores))
     wake.rouse(first)
-    if lease_ms > (longest_lease or 0) then
+    if lease_ms > number(setting.lease_ms, 0) then
       call('HSET', key.meta, 'lease_ms', lease_ms)
     end
   end

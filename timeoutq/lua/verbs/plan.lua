@@ -6,7 +6,7 @@ verb('plan', {flags = {'allow-oom'}}, function()
   local at = now + tonumber(args[3])
   local lease = call('ZRANGE', key.leases, 0, 0, 'WITHSCORES')
   local due = call('ZRANGE', key.scheduled, 0, 0, 'WITHSCORES')
-  local longest = longest_lease or 0
+  local longest = number(setting.lease_ms, 0)
   -- asked also while nothing runs out, so that a failover and the way back are two
   local grace_until = leases.grace(longest, false)
   local deadline = moment(lease[2])
@@ -19,6 +19,7 @@ verb('plan', {flags = {'allow-oom'}}, function()
   end
   at = math.min(at, moment(due[2]) or at)
   at = math.min(at, hosts.next_turn() or at)
+  local wake_at = wake.at()
   if wake_at < at or wake_at > now + 60000 then
     call('HSET', key.meta, 'wake_at', at)
   end

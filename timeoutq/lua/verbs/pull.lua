@@ -7,7 +7,7 @@ verb('pull', {flags = {'allow-oom'}}, function()
     return {err = 'PULL takes tasks without a lease, so a failover could hand them out again, and the queue is durable: claim '
       .. 'tasks and ack them, or configure the queue with durable=0'}
   end
-  if paused then
+  if setting.paused == '1' then
     return {{}, {}}
   end
   -- whoever pulls has the only copy: it is read before the tasks are taken

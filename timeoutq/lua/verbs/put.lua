@@ -8,7 +8,7 @@
 --       put, with its payload   visited=1 the task that found these: its visit is over, and its ack follows
 -- Reply letters, one per id: A added; r raised: the task was there and has this priority from now on; n it runs once more; t w p d f s the state it
 --       already is in
-verb('put', {}, function()
+verb('put', {reads = {'schema', 'uses'}}, function()
   local call_id = args[1]
   local ids, at = tasks.read(3)
   local given, refused = sections(at, ' again=0 group=1 payloads=pairs groups=pairs priority=1 priorities=pairs improve=n batch=1 unique=numbers rerun=n visited=1')

@@ -75,7 +75,7 @@ verb('repair', {flags = {'allow-oom'}}, function()
             -- the lease gets the time that the lock has left. Without a lock, the task gets a lease that nobody owns, of a minute
             -- at most (the longest lease that the queue ever gave may be days), and comes back when this lease runs out
             local left = call('PTTL', locks[i])
-            deadline = now + (left > 0 and left or math.min(longest_lease or 30000, 60000))
+            deadline = now + (left > 0 and left or math.min(number(setting.lease_ms, 30000), 60000))
             call('ZADD', key.leases, deadline, id)
             count_up(key.stats, 'adopted', 1)
             wake.rouse(deadline)
@@ -172,7 +172,7 @@ verb('repair', {flags = {'allow-oom'}}, function()
   -- what each stage of the walk does with a page
   local function of_states(ids) settle(ids, false) end
   local function of_leases(ids, _, scores)
-    dated('leases', ids, scores, now + math.min(longest_lease or 30000, 60000))
+    dated('leases', ids, scores, now + math.min(number(setting.lease_ms, 30000), 60000))
     settle(ids, key.in_progress)
   end
   local function of_scheduled(ids, _, scores)
@@ -563,7 +563,7 @@ verb('repair', {flags = {'allow-oom'}}, function()
   local on = stage <= #stages and stage .. ' ' .. at or ''
   if mends then
     if waiting and changed then ready.turn() end
-    if not paused and call('EXISTS', key.todos) == 1 then
+    if setting.paused ~= '1' and call('EXISTS', key.todos) == 1 then
       wake.ring()
     end
   end

@@ -2,7 +2,7 @@
 -- ARGS  1 call id   2 age of the call, ms   3 at most, number   4 expected, ms: the server time that the client expects, or 0
 -- Reply {now ms, taken back number, gone to failed number, more 0 or 1, given up *}: more: there may be more; given up: the ids of up to ten that went to failed
 verb('requeue_expired', {flags = {'allow-oom'}}, function()
-  local n, expected, longest = tonumber(args[3]), tonumber(args[4]), longest_lease or 0
+  local n, expected, longest = tonumber(args[3]), tonumber(args[4]), number(setting.lease_ms, 0)
   -- a clock that stepped back would make leases longer than anybody asked for
   if longest > 0 then
     local beyond = call('ZRANGEBYSCORE', key.leases, '(' .. (now + longest + 1000), '+inf', 'LIMIT', 0, n)

@@ -29,7 +29,7 @@ verb('why', {flags = {'no-writes'}}, function()
     if not before or hosts.late(host, turn_at) then stranded = 1 end
   end
   local reply = {
-    found, row, paused and 1 or 0, call('SCARD', key.todos),
+    found, row, setting.paused == '1' and 1 or 0, call('SCARD', key.todos),
     call('ZCOUNT', key.workers, now - 60000, '+inf'), letters, stranded, trace, before or false,
   }
   if has('durable') then
