@@ -9,7 +9,7 @@ WORDS = {
     "unleased": "in progress without a lease or an owner",
     "astray": "with a lease or an entry in a lane, but in no state",
     "stale": "with a lease, a place or an entry in a lane that they do not use",
-    "placeless": "without a place of their host, or waiting where no host would hand them over",
+    "placeless": "without a place at their host, or waiting where no host would hand them over",
     "leftover": "that no task uses",
     "noted": "of tasks in no state, which go if that is still so in a minute",
     "overrun": "ready though their host has as many visits as it may",

@@ -309,7 +309,9 @@ def test_what_a_foreign_hand_has_left_is_told_and_mended(queue: Queue, raw: redi
 
 def test_what_no_walk_mends_is_told_with_what_a_person_can_do(queue: Queue, raw: redis.Redis) -> None:
     client: Any = raw
-    client.sadd(queue.operations.key("waiting"), "a")
+    queue.put("a")
+    queue.schedule("b", after=60)
+    client.smove(queue.operations.key("todos"), queue.operations.key("waiting"), "a")
     client.zadd(queue.operations.key("scheduled"), {"b": "inf"})
     told = next(finding for finding in examine(queue) if finding.check == "tasks")
     assert "1 task waiting for hosts on a queue that is not polite" in told.found

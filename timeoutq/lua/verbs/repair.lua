@@ -73,8 +73,8 @@ verb('repair', {flags = {'allow-oom'}}, function()
       if state == 's' and scores and not moment(scores[i]) then wrong('undue') end
       if lane and waiting and (state ~= 'w' or name ~= lane) and wrong('stale') then call('ZREM', named('host:' .. lane), id) end
       if state == 'w' and not waiting then
-        wrong('unserved')
-      elseif state == 'w' then
+        if not lane then wrong('unserved') end
+      elseif state == 'w' and not lane then
         local turn_at = name and call('ZSCORE', key.hosts, name)
         if not (turn_at and call('ZSCORE', named('host:' .. name), id)) or hosts.late(name, turn_at) then
           if wrong('placeless') and not name then
