@@ -102,7 +102,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {1: "85d11a662607cd86404e5b3aa2ebc565cfdf90a5ff881e5b1ead2b36704f4dd9"}
+REVISIONS = {1: "6cafd96b0bc094c0ffd5946a96fb6c4fd95e3e8509be399544953b8dd9097d91"}
 """The digest of the text of each revision."""
 
 

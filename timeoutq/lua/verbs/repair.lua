@@ -89,6 +89,7 @@ verb('repair', {flags = {'allow-oom'}}, function()
           waits[#waits + 1], wait_names[#waits + 1] = id, name
         elseif mends then
           hosts.occupy(name, id)
+          if hosts.overrun(name) then hosts.recall(hosts.load({name})[name]) end -- its ready tasks wait again
         end
       elseif placed and name and state == 't' and hosts.overrun(name) then
         wrong('overrun')
