@@ -12,7 +12,6 @@ WORDS = {
     "placeless": "without a place at their host, or waiting where no host would hand them over",
     "leftover": "that no task uses",
     "noted": "of tasks in no state, which go if that is still so in a minute",
-    "overrun": "ready though their host has as many visits as it may",
     "unserved": "waiting for hosts on a queue that is not polite",
     "undue": "scheduled for a time that is none",
     "tickless": "whose definition, record and next tick do not agree",
@@ -24,7 +23,6 @@ NOUNS = {"tickless": "schedule", "unsettled": "batch", "leftover": "record", "no
 """What is wrong, where it is not a task."""
 
 CURES = {
-    "overrun": "give the host its rules again (timeoutq host {queue} HOST --per-host N)",
     "unserved": "timeoutq configure {queue} --delay TIME, or --impolite",
     "undue": "schedule the task again (timeoutq schedule {queue} TASK --after TIME)",
     "tickless": "set the schedule again (timeoutq schedules set), or let the code that declares it start again",

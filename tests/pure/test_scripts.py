@@ -102,7 +102,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {1: "6cafd96b0bc094c0ffd5946a96fb6c4fd95e3e8509be399544953b8dd9097d91"}
+REVISIONS = {1: "2fbe1ce2b251c2c1b9f38fc9a2fb37fce0794388f5018c0060bc07bc73153bc3"}
 """The digest of the text of each revision."""
 
 

@@ -8,12 +8,12 @@
 --       unleased   a task in progress without a lease or an owner
 --       astray     a lease, an owner, or an entry in a lane, of a task that is in no state
 --       stale      a lease of a task that is not in progress, an entry in a lane or a place of a host that its task does not use
---       placeless  a ready task, or one in progress, without a place of its host, or one that waits where no host would hand it over
+--       placeless  a ready task, or one in progress, without a place of its host, or with one more than its host has; or a task that waits
+--                  where no host would hand it over
 --       leftover   a record of a task that is in no state; it is removed when it has been seen so twice, a minute apart. One that the task's
 --                  state has no use for goes at once; a batch counts the end of its task
 --       noted      such a record that was seen for the first time, or less than a minute ago
 -- What was found, and is only told:
---       overrun    a ready task whose host has more tasks ready or in progress than it may, while nobody takes any back
 --       unserved   a task that waits for a host on a queue without turns
 --       undue      a scheduled task whose due time is no time
 --       tickless   a schedule whose definition, record and next tick do not agree
@@ -89,10 +89,9 @@ verb('repair', {flags = {'allow-oom'}}, function()
           waits[#waits + 1], wait_names[#waits + 1] = id, name
         elseif mends then
           hosts.occupy(name, id)
-          if hosts.overrun(name) then hosts.recall(hosts.load({name})[name]) end -- its ready tasks wait again
         end
-      elseif placed and name and state == 't' and hosts.overrun(name) then
-        wrong('overrun')
+      elseif placed and name and state == 't' and hosts.overrun(name) and wrong('placeless') then
+        hosts.recall(hosts.load({name})[name])
       end
     end
     if #waits > 0 then ready.arrive(waits, wait_names) end
