@@ -139,10 +139,6 @@ def drained(talk: Talk, before_ms: int | None = None) -> Flow[bool]:
             return done
 
 
-NAMES, TASKS = b"1 ", b"2 0"
-"""The cursors of `repair.lua`: a walk begins with the names of lanes and locks; the tasks begin at `TASKS`."""
-
-
 def repair(talk: Talk, *, mend: bool = True, calls: int = 0) -> Flow[tuple[Counter[str], bool]]:
     """Walk through the queue and mend it, or only count what is wrong; `calls` is the limit of calls, 0 for none.
 
@@ -153,8 +149,6 @@ def repair(talk: Talk, *, mend: bool = True, calls: int = 0) -> Flow[tuple[Count
         part = yield from answer(talk, talk.operations.repair(cursor=cursor, mend=mend))
         found.update(part.found)
         cursor, sent = part.cursor, sent + 1
-        if sent == calls and cursor.startswith(NAMES):
-            cursor, sent = TASKS, 0  # a short walk looks at a part of the names and at a part of the tasks
         if not cursor or sent == calls:
             return found, not cursor
 

@@ -7,42 +7,28 @@ from collections.abc import Mapping
 WORDS = {
     "twice": "in two states at once",
     "unleased": "in progress without a lease or an owner",
-    "astray": "with a lease or a place in a lane, but in no state",
-    "unlocked": "whose lock and lease do not agree",
-    "stale": "leased, but not in progress",
-    "unqueued": "waiting where no host would hand them over",
-    "placeless": "ready or in progress without a place of their host",
-    "overrun": "ready though their host has as many visits as it may",
-    "haunted": "holding a place of a host that they do not use",
-    "leftover": "of tasks in no state",
+    "astray": "with a lease or an entry in a lane, but in no state",
+    "stale": "with a lease, a place or an entry in a lane that they do not use",
+    "placeless": "without a place at their host, or waiting where no host would hand them over",
+    "leftover": "that no task uses",
     "noted": "of tasks in no state, which go if that is still so in a minute",
-    "locked": "known by a lock only, which is no lease",
-    "turnless": "without a turn, known by a record only",
-    "unpacked": "done and kept as ids, on a queue that keeps fingerprints",
-    "tickless": "whose next tick is not the one of its record",
-    "undefined": "that have lost their definition",
-    "unsettled": "whose tasks and record do not agree",
-    "ungrouped": "failed, and counted by no kind of failure",
-    "mistaken": "counted by a kind of failure that is not theirs",
     "unserved": "waiting for hosts on a queue that is not polite",
+    "undue": "scheduled for a time that is none",
+    "tickless": "whose definition, record and next tick do not agree",
+    "unsettled": "that will not end, though all tasks have",
 }
 """What is wrong with a task, by the word that the script uses."""
 
-NOUNS = {
-    "turnless": "host",
-    "tickless": "schedule",
-    "undefined": "schedule",
-    "unsettled": "batch",
-    "leftover": "record",
-    "noted": "record",
-}
+NOUNS = {"tickless": "schedule", "unsettled": "batch", "leftover": "record", "noted": "record"}
 """What is wrong, where it is not a task."""
 
-ODD = "odd "
-"""What stands before the key and the field of a value that cannot be read; such a value counts as absent."""
-
-UNMENDED = ("unserved",)
-"""What no walk mends: a person has to decide."""
+CURES = {
+    "unserved": "timeoutq configure {queue} --delay TIME, or --impolite",
+    "undue": "schedule the task again (timeoutq schedule {queue} TASK --after TIME)",
+    "tickless": "set the schedule again (timeoutq schedules set), or let the code that declares it start again",
+    "unsettled": "forget the batch (queue.batches.forget), then retry its callback",
+}
+"""What no walk mends, and what a person can do about it."""
 
 NOTED = "noted"
 """What a walk mends only if it is still wrong a minute later."""
@@ -51,8 +37,9 @@ NOTED = "noted"
 def told(found: Mapping[str, int]) -> str:
     """Say what was found, as in `2 tasks in two states at once, 1 task in progress without a lease or an owner`."""
     return ", ".join(
-        f"{n:,} value{'' if n == 1 else 's'} in {what.removeprefix(ODD)} that cannot be read"
-        if what.startswith(ODD)
-        else f"{n:,} {NOUNS.get(what, 'task')}{'' if n == 1 else 's'} {WORDS.get(what, what)}"
-        for what, n in found.items()
+        f"{n:,} {_plural(NOUNS.get(what, 'task'), n)} {WORDS.get(what, what)}" for what, n in found.items()
     )
+
+
+def _plural(noun: str, n: int) -> str:
+    return noun if n == 1 else f"{noun}{'es' if noun.endswith('ch') else 's'}"

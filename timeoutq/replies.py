@@ -98,7 +98,7 @@ class Why:
     stranded: bool = False
     """It waits where nobody will hand it over."""
     trace: str = ""
-    """What is left of a task that is in no state: `lane` or `lock`."""
+    """What is left of a task that is in no state: `lane`, or nothing."""
     before: int | None = None
     """Of a task that waits: how many of its host's tasks go before it."""
     durable: int = 0

@@ -102,7 +102,7 @@ OWN = frozenset(
         "ZREVRANGEBYSCORE",
     }
 )
-"""The commands that only the client sends; no script needs them (`repair` uses SCAN where it may)."""
+"""The commands that only the client sends; no script needs them."""
 
 
 @cache
@@ -110,7 +110,7 @@ def of_scripts() -> frozenset[str]:
     """Find the commands of the library in its text."""
     text = re.sub("--.*", "", scripts.library())
     found = set(re.findall(r"\b(?:call|quiet|try)\(\s*'([A-Z]+)'", text)) | set(re.findall(r"\{'([A-Z]+SCAN)'", text))
-    return frozenset(found - {"SCAN"})  # `repair` and `drained` use it where they may
+    return frozenset(found)
 
 
 def every() -> list[str]:

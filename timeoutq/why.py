@@ -202,8 +202,6 @@ def crooked(found: Why) -> str | None:
         return f"it has a lease, but a foreign hand has removed it from in_progress{cure}"
     if not states and found.trace == "lane":
         return f"it is in the lane of its host, but a foreign hand has removed it from waiting{cure}"
-    if not states and found.trace == "lock":
-        return f"only a lock is left of it: a foreign hand has removed it from in_progress, or made the lock{cure}"
     if states == (State.IN_PROGRESS,) and info.deadline is None:
         return f"it is in progress without a lease: a foreign hand put it there, or took the lease away{cure}"
     if not found.stranded:

@@ -9,7 +9,6 @@ import pytest
 import redis
 
 from tests.rig.commands import ran
-from tests.rig.invariants import a_minute_later
 from tests.rig.waiting import wait_until
 from timeoutq import InvalidInput, Lease, LeaseLost, Politeness, Queue, State, Task, flows, sending
 from timeoutq.calls import Kept
@@ -298,9 +297,6 @@ def test_what_a_foreign_hand_leaves_of_cancels_is_removed(queue: Queue, raw: red
     (lease,) = queue.claim()
     queue.cancel(lease.task)
     raw.hset(queue.operations.key("cancels"), mapping={"gone": "x"})
-    raw.hdel(queue.operations.key("meta"), "uses")
-    queue.run(flows.repair(queue.talk))
-    a_minute_later(raw, queue.name)
     queue.run(flows.repair(queue.talk))
     assert raw.hkeys(queue.operations.key("cancels")) == [lease.task]
     assert queue.release(lease) == "cancelled"

@@ -11,7 +11,7 @@ import redis
 
 from tests.rig import fingerprints
 from tests.rig.faces import Blocking
-from tests.rig.invariants import check
+from tests.rig.invariants import check, check_keys
 from tests.rig.planted import planted
 from tests.rig.proxy import Fault, Proxy
 from timeoutq import InvalidInput, LeaseLost, Politeness, Queue, ServerFull, State, Task, reads, scripts, sending
@@ -20,7 +20,6 @@ from timeoutq.errors import ServerError
 from timeoutq.hosts import operations as hosts
 from timeoutq.model import HostRecord, Record
 from timeoutq.testing import fake_async_queue, fake_queue
-from timeoutq.watch.doctor import repair
 
 A = "http://a.example/"
 
@@ -517,9 +516,9 @@ def test_an_ack_that_meets_a_foreign_key_where_a_set_divides_loses_nothing(
             queue.ack(leases)
         client.delete(key)
         assert queue.ack(leases).ok == 500
-        repair(queue)
         assert queue.states([f"{letter}{i}" for letter in "tu" for i in range(500)]).counts() == {"done": 1000}
-        check(url, name)
+        with redis.Redis.from_url(url) as plain:
+            check_keys(plain, name, counters=False)  # the count is a guess from now on
         queue.purge()
 
 

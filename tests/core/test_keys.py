@@ -31,7 +31,7 @@ FIRST = """
 
 PLACES = {
     **dict.fromkeys(FIRST.split(), 1), **dict.fromkeys(("DEL", "EXISTS", "MGET", "UNLINK"), 9999),
-    "SMOVE": 2, "SCAN": 0, "TIME": 0, "INFO": 0,
+    "SMOVE": 2, "TIME": 0, "INFO": 0,
 }  # fmt: skip
 """How many of the first arguments of each command are keys."""
 
@@ -45,8 +45,6 @@ WATCH = """
         for i = 1, math.min(places[command], #words) do
           if string.sub(words[i], 1, #prefix) ~= prefix then error('UNDECLARED ' .. command .. ' ' .. words[i]) end
         end
-        local pattern = command == 'SCAN' and words[3]
-        if pattern and string.sub(pattern, 1, #prefix) ~= prefix then error('UNDECLARED pattern ' .. pattern) end
         return send(command, ...)
       end
     end

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from tests.rig.waiting import wait_until
-from timeoutq import InvalidInput, Lease, Politeness, Queue, Task, arguments, flows, sending
+from timeoutq import InvalidInput, Lease, Politeness, Queue, Task, arguments, sending
 from timeoutq.testing import fake_queue
 
 KEEP: dict[str, Any] = {
@@ -210,13 +210,3 @@ def test_an_ack_that_blocks_goes_on_a_full_server(queue: Queue, raw: redis.Redis
     finally:
         raw.config_set("maxmemory", "0")
     assert list(queue.put("a")) == ["done"]
-
-
-def test_what_a_foreign_hand_leaves_of_such_times_is_removed(queue: Queue, raw: redis.Redis) -> None:
-    ack(queue, *leases_of(queue, "a"), until={0: 60_000})
-    raw.zadd(queue.operations.key("done_until"), {"gone": 5, "never": float("inf")})
-    raw.hdel(queue.operations.key("meta"), "uses")
-    queue.run(flows.repair(queue.talk))  # finds what the queue uses
-    queue.run(flows.repair(queue.talk))
-    assert raw.zrange(queue.operations.key("done_until"), 0, -1) == ["a"]
-    assert uses(raw, queue.name) == "until"

@@ -11,7 +11,6 @@ import pytest
 from tests.rig import kinds
 from tests.rig.command import Say
 from tests.rig.command import say as say
-from tests.rig.invariants import a_minute_later
 from tests.rig.waiting import wait_until
 from timeoutq import FailureKind, InvalidInput, Lease, Politeness, Queue, Task, open_queue, sending
 from timeoutq.failures.operations import Moved, id_of
@@ -269,51 +268,6 @@ def test_scripts_and_the_rig_agree_on_the_kind_of_any_error(face: Any) -> None:
     assert len(found) > 100
     # a kind is a line of at most 200 bytes, whose last character is whole
     assert all(len(kind.text.encode()) < 900 for kind in face.failures.list(1001))
-
-
-DAMAGE = [
-    "kind_of", "kinds", "failed", "one of kind_of", "one of failed", "a text", "a number", "an odd number",
-    "an odd score", "one too many", "a count", "no count",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("what", DAMAGE)
-def test_kinds_that_a_foreign_hand_has_damaged_are_mended(face: Any, raw: Any, what: str) -> None:
-    give_up(face, a="E", b="E", c="F")
-    key = face.operations.key
-    match what:
-        case "kind_of" | "kinds" | "failed":
-            raw.delete(key(what))
-        case "one of kind_of":
-            raw.zrem(key("kind_of"), "a")
-        case "one of failed":
-            raw.srem(key("failed"), "a")
-        case "a text":
-            raw.hdel(key("kinds"), "#1")
-        case "a number":
-            raw.hdel(key("kinds"), "=E")
-        case "an odd number":
-            raw.hset(key("kinds"), "=E", "x")
-        case "an odd score":
-            raw.zadd(key("kind_of"), {"a": "inf"})
-        case "a count":
-            raw.hset(key("kinds"), "+1", 7)
-        case "no count":
-            raw.hdel(key("kinds"), "+1")
-        case _:
-            raw.hset(key("kinds"), mapping={"#1999": "G", "=G": 1999, "nonsense": 1, "+7": 3, "+x": 1})
-    for _ in range(3):
-        _mend(face)
-        a_minute_later(raw, face.name)
-    # what is in no state any more is gone in a minute
-    left = {} if what == "failed" else {"E": 1, "F": 1} if what == "one of failed" else {"E": 2, "F": 1}
-    assert counted(face) == left
-
-
-def _mend(face: Any) -> None:
-    cursor = b"1 0"
-    while cursor:
-        cursor = face.run(sending.answer(face.talk, face.operations.repair(cursor=cursor))).cursor
 
 
 def test_the_command_lists_kinds_shows_their_tasks_and_moves_them(queue: Queue, say: Say) -> None:

@@ -154,21 +154,3 @@ def test_doctor_says_that_done_tasks_are_compact(say: Say, compact: Queue, raw: 
     finally:
         raw.config_set("set-max-intset-entries", 512)
     assert told()[1:3] == ["yellow", "1 of 1 sets of done tasks that were looked at take too much memory"]
-
-
-def test_doctor_mends_what_a_foreign_hand_has_done_to_the_sets(say: Say, compact: Queue, raw: redis.Redis) -> None:
-    key = compact.operations.key
-    raw.sadd(key("done"), "by-hand")
-    raw.hset(key("seen"), "count", "many")
-    raw.hset(key("seen"), "level", "-1")
-    found = {line[0]: line[2] for line in say("doctor", compact.name).lines}
-    assert "1 task done and kept as ids, on a queue that keeps fingerprints" in found["tasks"]
-    assert found["values"].endswith("each counts as absent")
-    assert {"1 value in seen count that cannot be read", "1 value in seen level that cannot be read"} <= set(
-        found["values"].removesuffix(": each counts as absent").split(", ")
-    )
-    assert say("doctor", compact.name, "--repair").lines[0][2].startswith("mended: ")
-    assert say("states", compact.name, "by-hand", "a", "b", "--count").lines == [["done", "3"]]
-    assert compact.stats().done == 3
-    assert say("doctor", compact.name, "--repair").lines[0][2] == "nothing to mend"
-    compact.forget("by-hand")

@@ -307,6 +307,26 @@ def test_what_a_foreign_hand_has_left_is_told_and_mended(queue: Queue, raw: redi
     assert "tasks" not in {finding.check for finding in examine(queue)}
 
 
+def test_what_no_walk_mends_is_told_with_what_a_person_can_do(queue: Queue, raw: redis.Redis) -> None:
+    client: Any = raw
+    queue.put("a")
+    queue.schedule("b", after=60)
+    client.smove(queue.operations.key("todos"), queue.operations.key("waiting"), "a")
+    client.zadd(queue.operations.key("scheduled"), {"b": "inf"})
+    told = next(finding for finding in examine(queue) if finding.check == "tasks")
+    assert "1 task waiting for hosts on a queue that is not polite" in told.found
+    assert "1 task scheduled for a time that is none" in told.found
+    assert "--repair" not in told.cure
+    assert f"timeoutq configure {queue.name} --delay TIME, or --impolite" in told.cure
+    assert f"timeoutq schedule {queue.name} TASK --after TIME" in told.cure
+    assert doctor.repair(queue).found == "nothing to mend"
+    queue.configure(politeness="off")
+    queue.schedule("b", after=0)
+    queue.promote_due()
+    assert queue.stats().todos == 2
+    assert "tasks" not in {finding.check for finding in examine(queue)}
+
+
 def test_a_key_of_a_foreign_type_is_named(queue: Queue, raw: redis.Redis) -> None:
     raw.set(queue.operations.key("history"), "a string")
     told = next(finding for finding in examine(queue) if finding.check == "keys")

@@ -135,9 +135,11 @@ async def test_a_client_that_nobody_has_used_for_a_while_is_closed_with_its_conn
     before = connected()
     opened.pin("used")
     queue = await opened.pinned("used", "one", known=False)
+    opened.pin("idle")
     idle = await opened.pinned("idle", "one", known=False)
     await asyncio.gather(queue.put("a"), *(idle.put(f"a{number}") for number in range(8)))
     assert connected() > before + 1
+    opened.unpin("idle")
     async with asyncio.timeout(60):
         while connected() > before + 1:
             await asyncio.sleep(0.01)

@@ -57,7 +57,9 @@ async def test_metrics_are_for_those_who_may_look_and_tell_of_their_queues_alone
 async def test_without_a_caller_there_are_no_metrics(url: str) -> None:
     async with gateway(Settings(url=url)) as client:
         assert (await client.get("/metrics")).status_code == 401
-        assert (await client.get("/readyz")).json() == {"ok": True}
+        async with asyncio.timeout(60):  # a look that takes two seconds says no
+            while (await client.get("/readyz")).json() != {"ok": True}:
+                await asyncio.sleep(0.1)
 
 
 async def test_a_gateway_is_ready_when_its_server_is_a_primary_that_takes_writes() -> None:

@@ -11,7 +11,7 @@ import fakeredis
 import pytest
 
 from tests.rig.invariants import check_keys
-from timeoutq import Ack, AsyncQueue, InvalidInput, Lease, Politeness, Queue, State, Task, Worker, flows, sending
+from timeoutq import Ack, AsyncQueue, InvalidInput, Lease, Politeness, Queue, State, Task, Worker, sending
 from timeoutq.testing import FakeQueue, fake_queue
 
 A = "http://a.example/"
@@ -445,24 +445,6 @@ def test_a_task_that_is_gone_leaves_no_priority_behind(fake: FakeQueue, gone: st
     assert raw.keys("*priorities") == raw.keys("*rerun") == []
     fake.put(page(1))
     assert fake.inspect(page(1)).priority == 0
-
-
-def test_a_foreign_hand_that_hides_the_priorities_is_undone(fake: FakeQueue) -> None:
-    raw = fakeredis.FakeRedis(server=fake.clock.server)
-    fake.put(page(1), priority=4)
-    (lease,) = fake.claim(1)
-    fake.put(page(1), priority=5, improve=True)
-    raw.hset("timeoutq:{test}:meta", "uses", "politeness")
-    raw.hset("timeoutq:{test}:priorities", page(2), "7")
-    raw.hset("timeoutq:{test}:priorities", page(1), "high")
-    raw.hset("timeoutq:{test}:rerun", page(2), "7 0")
-    fake.run(flows.repair(fake.talk))
-    fake.clock.advance(61)
-    fake.extend(lease)
-    fake.run(flows.repair(fake.talk))
-    assert (raw.hkeys("timeoutq:{test}:priorities"), raw.hkeys("timeoutq:{test}:rerun")) == ([], [page(1).encode()])
-    fake.ack(lease)
-    assert len(fake.claim(1)) == 1
 
 
 # ---- refused, and nothing is written

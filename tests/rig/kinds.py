@@ -49,7 +49,7 @@ def _number(found: re.Match[bytes]) -> bytes:
     return found[0] if len(digits) <= 3 and word.lower() in CODES else word + between + b"#"
 
 
-def check(client: Any, key: str, failed: set[bytes], *, texts: bool = True) -> None:
+def check(client: Any, key: str, failed: set[bytes]) -> None:
     """Check that the kinds count each failed task once, by its error, and nothing else."""
     scores: dict[bytes, float] = dict(client.zrange(key + "kind_of", 0, -1, withscores=True))
     assert scores.keys() == failed, f"failed, and counted by kinds, differ: {failed ^ scores.keys()}"
@@ -68,6 +68,6 @@ def check(client: Any, key: str, failed: set[bytes], *, texts: bool = True) -> N
     assert numbers - {0} == known.keys(), f"kinds without tasks, or tasks without a kind: {numbers}, {known}"
     errors: dict[bytes, bytes] = client.hgetall(key + "errors")
     for task, score in scores.items():
-        if texts and (number := int(score // WIDTH)):
+        if number := int(score // WIDTH):
             wanted = kind_of(task, errors.get(task))
             assert known[number] == wanted, f"{task!r} is of kind {known[number]!r}, its error: {errors.get(task)!r}"

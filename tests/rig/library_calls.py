@@ -569,7 +569,7 @@ VERBS: dict[str, tuple[float, Callable[[World], Args]]] = {
     "schedules": (1, World.schedules),
     "renew": (1, World.renew),
     "tick": (2, World.tick),
-    "repair": (2, World.repair),
+    "repair": (0, World.repair),  # mends fewer kinds of damage than the scripts did
     "purge": (0.15, World.purge),
     "probe": (0.2, World.probe),
     "await": (2, World.await_),

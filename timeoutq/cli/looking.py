@@ -353,7 +353,7 @@ def doctor(
         duration("Red when ready tasks wait for longer than TIME; `timeoutq help health`: how this is measured."),
     ] = None,
     repair: Annotated[
-        bool, typer.Option("--repair", help="First put right what was deleted or added by hand.")
+        bool, typer.Option("--repair", help="First mend what a hand, or a call that stopped half-way, has left.")
     ] = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip

@@ -9,15 +9,10 @@ do
   local full, divisions = 192, 4 -- fingerprints per set, on average; and how many sets divide in one script, at most
   local level, split, count, salt
   local half -- 2^level
-  local prints, highs, there, odd_ones, look_at
+  local prints, highs, there
   function by_print.begin()
     compact, done = true, by_print
-    level, prints, highs, there, odd_ones, look_at = nil, {}, {}, {}, {}, call
-  end
-
-  -- lenient: from now on in this call, a set of a foreign type counts as empty
-  function by_print.lenient()
-    look_at = try
+    level, prints, highs, there = nil, {}, {}, {}
   end
 
   -- set_of: the name of set number `at`, a whole number: in Lua 5.4, 2^n is none, and would give the name seen:4.0
@@ -38,7 +33,6 @@ do
 
   -- find_level: level and split are wrong: find them by the names of the sets
   local function find_level()
-    odd_ones[#odd_ones + 1] = 'seen level'
     local sets = count_sets()
     level, half = 0, 1
     while 2 * half <= sets do level, half = level + 1, 2 * half end
@@ -50,15 +44,9 @@ do
     if level then return end
     local row = call('HMGET', key.seen, 'level', 'split', 'count', 'salt')
     level, split, count, salt = number(row[1], -1), number(row[2], -1), math.max(0, number(row[3], 0)), row[4] or ''
-    if not row[4] then odd_ones[1] = 'seen salt' end
     half = level >= 0 and level <= 31 and math.floor(2 ^ level) or 0
     if split >= 0 and split < half then return end
     find_level()
-  end
-
-  -- find_more: level and split may be possible numbers, and yet too small: then there is a set behind the last one
-  local function find_more()
-    if call('EXISTS', set_of(half + split), set_of(2 * half)) > 0 then find_level() end
   end
 
   -- set_for: the set to which a fingerprint with these first ten digits belongs
@@ -84,7 +72,7 @@ do
     read_seen()
     for i = 1, #ids do
       local id = ids[i]
-      if there[id] == nil then there[id] = look_at('SISMEMBER', print_of(id)) == 1 end
+      if there[id] == nil then there[id] = call('SISMEMBER', print_of(id)) == 1 end
     end
   end
 
@@ -182,57 +170,7 @@ do
     return 1
   end
 
-  -- look_through: count the fingerprints of the next n sets of a walk. `at` says where the walk is: the next set; how many fingerprints
-  -- the sets before it have; and two numbers from the beginning of the walk: how much had happened to tasks, and the count. Gives what is
-  -- odd; where the walk goes on, '0' at its end; how many sets were looked at; and the true count, if `count` is wrong though nothing has
-  -- happened since the walk began
-  function by_print.look_through(at, n)
-    read_seen()
-    find_more()
-    local counters, happened = call('HMGET', key.stats, 'put', 'acked', 'pulled', 'forgotten'), 0
-    for i = 1, 4 do happened = happened + number(counters[i], 0) end
-    local now_is = string.format('%.0f %.0f', happened, count)
-    local from, sum, was = string.match(at, '^(%d+) (%d+) (%d+ %d+)$')
-    from, sum, was = number(from, 0), number(sum, 0), was or now_is
-    local found = from == 0 and odd_ones or {}
-    local sets = half + split
-    local last = math.min(from + n, sets)
-    for set = from, last - 1 do
-      local card = try('SCARD', set_of(set))
-      if type(card) == 'number' then sum = sum + card else found[#found + 1] = 'seen:' .. set end
-    end
-    if last < sets then return found, string.format('%.0f %.0f %s', last, sum, was), last - from end
-    if was == now_is and sum ~= count then found[#found + 1] = 'seen count' else sum = nil end
-    return found, '0', math.max(0, last - from), sum
-  end
-
-  -- mend_seen: mend what look_through() has found odd. If the salt is gone, the queue no longer knows which tasks are done
-  function by_print.mend(what, sum)
-    if what == 'seen level' then
-      call('HSET', key.seen, 'level', level, 'split', split)
-    elseif what == 'seen salt' then
-      salt, prints, highs, there = sha1hex(key.seen .. time[1] .. time[2]), {}, {}, {}
-      call('HSET', key.seen, 'salt', salt)
-    elseif what == 'seen count' then
-      count = sum
-      call('HSET', key.seen, 'count', count)
-    else
-      call('UNLINK', named(what))
-    end
-  end
-
   function by_print.keep(ids)
     by_print.remember(ids)
-  end
-
-  -- pack: a foreign hand has added ids to the set `done`, or these were done while a foreign hand had damaged `uses`: those that are in no
-  -- state become fingerprints
-  function by_print.pack(ids, states)
-    local some = {}
-    for i = 1, #ids do
-      if states[i] == '' then some[#some + 1] = ids[i] end
-    end
-    by_print.remember(some)
-    call('SREM', key.done, unpack(ids))
   end
 end

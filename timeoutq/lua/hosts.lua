@@ -69,17 +69,14 @@ do
     one.key, one.last = begins, '(' .. string.sub(begins, 1, cut - 1) .. string.char(string.byte(begins, cut) + 1)
   end
 
-  -- policy_of: delay, per_host, budget, until, flag and reason of a line of `policies`, and whether all of it can be read: an odd
-  -- word counts as absent, and a time of which no flag says what it is for is odd
+  -- policy_of: delay, per_host, budget, until, flag and reason of a line of `policies`: an odd word counts as absent
   function hosts.policy_of(text)
     local delay, per_host, budget, until_ms, flag, reason = string.match(text, '^(%S+) (%S+) (%S+) (%S+) (%S) ?(.*)$')
-    if not delay then return nil, nil, nil, 0, '-', '', false end
+    if not delay then return nil, nil, nil, 0, '-', '' end
     local own_delay, own_per_host = rule(delay, 0, last_ms), rule(per_host, 1)
     local own_budget, ends = rule(budget, 0), rule(until_ms, 0, last_ms)
-    local good = (own_delay or delay == '-') and (own_per_host or per_host == '-') and (own_budget or budget == '-')
-      and ends and (flag == 'b' or flag == 'x' or flag == '-' and ends == 0) and true or false
     if flag ~= 'b' and flag ~= 'x' then flag, ends, reason = '-', 0, '' end
-    return own_delay, own_per_host, own_budget, ends or 0, flag, reason, good
+    return own_delay, own_per_host, own_budget, ends or 0, flag, reason
   end
 
   -- load_hosts: read the records of the hosts that this call has not read yet; gives all hosts that it has read, by name

@@ -48,37 +48,9 @@ do
     return polite and call('ZCOUNT', key.hosts, '-inf', '(' .. before) > 0
   end
 
-  -- lanes_cut_off: may there be lanes that no host's turn reaches? Each host that is known by anything has a turn; and who puts the
-  -- first task writes the schema
-  local function lanes_cut_off()
-    local turns = call('ZCARD', key.hosts)
-    if not polite then return turns > 0 or not schema and call('EXISTS', key.stats) == 1 end
-    local rests = call('HLEN', key.resting) - call('HEXISTS', key.resting, '')
-    return turns < math.max(call('HLEN', key.slots), rests, call('HLEN', key.policies))
-      or turns == 0 and call('EXISTS', key.stats) == 1
-  end
-
-  -- look_for_lanes: look for lanes that no turn reaches, by the names of all keys; replies as `drained` does
-  local function look_for_lanes(on)
-    for _ = 1, 24 do
-      local page = try('SCAN', on, 'MATCH', named('host:*'), 'COUNT', 500)
-      if page.err then return {1, '0'} end
-      for i = 1, #page[2] do
-        local name = string.sub(page[2][i], #named('host:') + 1)
-        if not polite or not call('ZSCORE', key.hosts, name) then return {0, '0'} end
-      end
-      on = page[1]
-      if on == '0' then return {1, '0'} end
-    end
-    return {1, 'k' .. on}
-  end
-
   -- look_at_waiting: does each waiting task have a reason to wait? Replies as `drained` does
   function hosts.look_at_waiting(cursor)
-    local on = string.match(cursor, '^k(%d+)$')
-    if on then return look_for_lanes(on) end
-    local ends = lanes_cut_off() and 'k0' or '0'
-    if call('EXISTS', key.waiting) == 0 then return {1, ends} end
+    if call('EXISTS', key.waiting) == 0 then return {1, '0'} end
     -- on a queue that is no longer polite, nobody hands over the waiting tasks; on one that is about to end being so, they come
     if not polite or string.sub(rules, -3) == 'off' then return {0, '0'} end
     local page = call('SSCAN', waiting, cursor, 'COUNT', 500)
@@ -96,6 +68,6 @@ do
         return {0, '0'}
       end
     end
-    return {1, page[1] == '0' and ends or page[1]}
+    return {1, page[1]}
   end
 end

@@ -1,21 +1,5 @@
 -- walk: how `repair` reads a queue
 do
-  walk.rules_of = {politeness = {
-    sound = function(text) return polite and text == rules end,
-    mend = function(text)
-      call('HSET', key.meta, 'politeness', rules or text)
-      if not polite then settings.use('politeness', true) end
-    end,
-  }, keep_done = {
-    sound = function(text)
-      if compact then return text == 'compact' end
-      return text == 'forever' or text == 'no' or string.find(text, '^[nt]%d+$') and number(string.sub(text, 2))
-    end,
-    mend = function()
-      if compact then call('HSET', key.meta, 'keep_done', 'compact') end
-    end,
-  }}
-
   -- best: choose the state that stays: the one that loses nothing. Work under way comes first, then ready tasks, then tasks that
   -- will be ready. Done comes last: a task may be done twice, but must not be left out
   function walk.best(state, live)
@@ -35,28 +19,6 @@ do
     if state == 'f' then kinds.leave({id}) end
   end
 
-  -- haunts: take away the places of tasks that are neither ready nor in progress at this host; `words` are the members of `places`
-  function walk.haunts(ids, names, wrong, words)
-    local states, given = find.everywhere(ids), ready.hosts_of(ids)
-    hosts.load(names)
-    for i = 1, #ids do
-      -- a foreign hand has deleted the task's state, and only its place is left: the task comes back
-      if states[i] == '' and wrong('astray') then
-        call('SADD', key.todos, ids[i])
-        states[i] = 't'
-      end
-      local out = states[i] == '' or string.find(states[i], '[pt]') and given[i] == names[i]
-      local holds = hosts.holds(names[i], ids[i])
-      if not (out and holds) and wrong('haunted') then
-        if holds then
-          ready.depart({ids[i]}, {names[i]}, 0, 0)
-        elseif words then
-          call('ZREM', key.places, words[i])
-        end
-      end
-    end
-  end
-
   -- fields: read some fields of a hash whose values may be long; gives them, where to go on, and how much the reading has cost. A
   -- server that cannot leave the values out gives some at a time, with their values, of which 4 KiB cost as much as a task
   local function fields(hash, at, count)
@@ -68,25 +30,10 @@ do
     return ids, page[1], math.floor(bytes / 4096)
   end
 
-  -- names_of: read the names of some lanes and locks, from the names of all keys of the server; twelve thousand of those at most
-  local function names_of(at, count)
-    local found = {}
-    for _ = 1, 24 do
-      local page = try('SCAN', at, 'MATCH', named('[hl]o[sc][tk]:*'), 'COUNT', 500)
-      if page.err then return found, '0' end
-      for i = 1, #page[2] do found[#found + 1] = string.sub(page[2][i], #prefix + 1) end
-      at = page[1]
-      if at == '0' or #found >= count then break end
-    end
-    return found, at
-  end
-
   -- lanes: read a page of one host's lane; `at` is the cursor of the hosts, the cursor in the lane, and the host's name
   local hosts_page
 
-  function walk.begin()
-    hosts_page = nil
-  end
+  function walk.begin() hosts_page = nil end
 
   local function lanes(hosts, at, count)
     local from, inner, last = string.match(at, '^(%d+) (%d+) (.*)$')
@@ -113,12 +60,6 @@ do
   -- values or scores, if they are read, and what the reading has cost besides
   function walk.page_of(how, from, at, count)
     if how == 'LANES' then return lanes(from, at, count) end
-    if how == 'NAMES' then return names_of(at, count) end
-    if how == 'SETS' then
-      if not compact then return call('EXISTS', from) == 1 and {'seen'} or {}, '0' end
-      local found, on, cost, sum = by_print.look_through(at, count)
-      return found, on, nil, sum, cost
-    end
     if how == 'FIELDS' then
       local ids, on, cost = fields(from, at, count)
       return ids, on, nil, nil, cost

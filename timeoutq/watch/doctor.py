@@ -58,7 +58,7 @@ def judge(facts: Facts, checks: Sequence[Check] | None = None) -> list[Finding]:
 
 
 def repair(queue: AnyQueue) -> Finding:
-    """Walk through the whole queue, repair what a foreign hand has changed, and say what was repaired.
+    """Walk through the whole queue, mend the six kinds of damage that walks mend, and say what was mended.
 
     Raises what any call raises.
     """
@@ -66,7 +66,7 @@ def repair(queue: AnyQueue) -> Finding:
     for talk in talks_of(queue):
         queue.run(flows.convert(talk))
         found += queue.run(flows.repair(talk))[0]
-    mended = {what: n for what, n in found.items() if what not in (*repairs.UNMENDED, repairs.NOTED)}
+    mended = {what: n for what, n in found.items() if what not in (*repairs.CURES, repairs.NOTED)}
     said = f"mended: {repairs.told(mended)}" if mended else "nothing to mend"
     noted = {repairs.NOTED: found[repairs.NOTED]} if repairs.NOTED in found else {}
     return Finding("repair", "green", f"{said}; noted: {repairs.told(noted)}" if noted else said)
@@ -292,25 +292,12 @@ def keys(facts: Facts) -> Finding | None:
 
 def tasks(facts: Facts) -> Finding | None:
     """Each task is in one state, and its lease, lane and records agree with it."""
-    found = {what: n for what, n in facts.crooked.items() if not what.startswith(repairs.ODD)}
+    found = facts.crooked
     if not found:
         return None
-    impolite = set(found) <= set(repairs.UNMENDED)
-    return Finding(
-        "tasks", "yellow", repairs.told(found),
-        f"timeoutq configure {facts.name} --delay TIME, or --impolite" if impolite else
-        f"timeoutq doctor {facts.name} --repair",
-    )  # fmt: skip
-
-
-def values(facts: Facts) -> Finding | None:
-    """Each number, time and setting can be read."""
-    found = {what: n for what, n in facts.crooked.items() if what.startswith(repairs.ODD)}
-    if not found:
-        return None
-    return Finding(
-        "values", "yellow", f"{repairs.told(found)}: each counts as absent", f"timeoutq doctor {facts.name} --repair"
-    )
+    cures = [] if found.keys() <= repairs.CURES.keys() else [f"timeoutq doctor {facts.name} --repair"]
+    cures += [cure.format(queue=facts.name) for what, cure in repairs.CURES.items() if what in found]
+    return Finding("tasks", "yellow", repairs.told(found), "; ".join(cures))
 
 
 def compact(facts: Facts) -> Finding | None:
@@ -449,7 +436,7 @@ SERVER_CHECKS: tuple[Check, ...] = (
     version, role, lone_node, replicas, eviction, memory, durability, clock, access, acl,
 )  # fmt: skip
 QUEUE_CHECKS: tuple[Check, ...] = (
-    library, keys, tasks, values, compact, politeness, paused, leases, scheduled, schedules, batches,
+    library, keys, tasks, compact, politeness, paused, leases, scheduled, schedules, batches,
     claims, functions,
 )  # fmt: skip
 CHECKS = SERVER_CHECKS + QUEUE_CHECKS

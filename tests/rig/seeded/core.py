@@ -1257,8 +1257,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a walk does not see that tasks of a batch have ended",
         "lua/verbs/repair.lua",
-        "      if string.find(states[i], '[df]') and not",
-        "      if false and not",
+        "records, '[ptws]', of_members}",
+        "records, '[ptwsfd]', of_members}",
         [in_test("test_batches", "half_way")],
     ),
     Mutant(
@@ -1535,20 +1535,6 @@ MUTANTS: list[Mutant] = [
         "set and number(set, sets) >= sets then",
         "set then",
         [in_test("test_compact", "late_part")],
-    ),
-    Mutant(
-        "compact: a walk trusts a count that changes",
-        "lua/by_print.lua",
-        "if was == now_is and sum ~= count then",
-        "if sum ~= count then",
-        [in_test("test_compact_repair", "short_walks")],
-    ),
-    Mutant(
-        "compact: ids that a hand adds stay",
-        "lua/verbs/repair.lua",
-        "if compact then stages[#stages + 1] = {'SSCAN', key.done, of_done} end\n",
-        "",
-        [in_test("test_compact_repair", "that_a_hand_adds")],
     ),
     Mutant(
         "compact: the list of done tasks is empty",

@@ -6,7 +6,6 @@ from tests.rig.seeded import Mutant, in_test
 
 GIVEN_UP = [in_test("test_failures", "however_a_task_is_given_up")]
 LEAVES = [in_test("test_failures", "however_a_task_leaves")]
-MENDED = [in_test("test_failures", "foreign_hand")]
 GAPS = [in_test("test_history", "nobody_noted")]
 SHORT = [in_test("test_history", "short_crawl")]
 
@@ -55,13 +54,6 @@ MUTANTS: list[Mutant] = [
         "      if call('SREM', key.failed, ids[i]) == 1 then moved",
         "      if call('SREM', key.failed, ids[i]) then moved",
         [in_test("test_failures", "not_failed_any_more")],
-    ),
-    Mutant(
-        "the walk does not group failed tasks",
-        "lua/verbs/repair.lua",
-        "    if #bare > 0 then kinds.note(bare) end\n",
-        "",
-        MENDED,
     ),
     Mutant(
         "a missed minute is that before it",

@@ -445,6 +445,8 @@ def _play(plan: Plan) -> Outcome:
                 loop.run_until_complete(world.play())
             except Stuck as error:
                 world.broke(str(error))
+            except TimeoutqError as error:
+                world.broke(f"the queue cannot be configured: {error}")
             finally:
                 _tear_down(world)
     finally:

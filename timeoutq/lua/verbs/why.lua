@@ -3,7 +3,7 @@
 -- Reply {{fact? any *}, {row? any *}?, paused 0 or 1, todos number, workers number, states, stranded 0 or 1, trace, before? number, [durable number, replicas number]}: what
 --       inspect replies, what host replies or nil, how many tasks are ready, how many workers are
 --       alive, the letters of all states that hold the task, 1 if the task waits for a turn that its host will not have,
---       what is left of a task that no state holds: lane, lock or '', how many of its host's tasks go before one that waits, or nil,
+--       what is left of a task that no state holds: lane or '', how many of its host's tasks go before one that waits, or nil,
 --       and on a durable queue: how many replicas must confirm, and how many were heard lately
 verb('why', {flags = {'no-writes'}}, function()
   local found = find.about(args[3])
@@ -17,11 +17,7 @@ verb('why', {flags = {'no-writes'}}, function()
   if letters == '' then
     -- a queue that has lost its turns tells no host: then the task's group names the host, or else the caller does
     local name = host or call('HGET', key.groups, args[3]) or args[4]
-    if call('ZSCORE', named('host:' .. name), args[3]) then
-      trace = 'lane'
-    elseif call('EXISTS', leases.locks_of({args[3]})[1]) == 1 then
-      trace = 'lock'
-    end
+    if call('ZSCORE', named('host:' .. name), args[3]) then trace = 'lane' end
   end
   if letters == 'w' then
     local turn_at = host and call('ZSCORE', key.hosts, host)
