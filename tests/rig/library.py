@@ -199,6 +199,9 @@ def canonical(verb: str, reply: Any) -> Any:
     if verb == "stats":
         settings = [pair for pair in pairs(reply[10]) if pair[0] != b"run_id"]
         return [*reply[:9], pairs(reply[9]), settings, *reply[11:14], [pairs(one) for one in reply[14]]]
+    if verb == "claim" and len(reply) > 4:
+        # the library gives the fence as a number, and nil for what no task has
+        return [*reply[:2], int(reply[2]), reply[3], *(some or None for some in reply[4:7]), *reply[7:]]
     if verb == "drained" and len(reply) > 2:
         return [*reply[:2], pairs(reply[2])]
     if verb == "batches" and len(reply) > 2 and isinstance(reply[1], int):

@@ -31,6 +31,7 @@ do
   function plain.enter(ids, group)
     groups.keep(ids, group)
     local count = quiet('SADD', key.todos, unpack(ids))
+    if count == 0 then return 0 end
     if logging then events.moved(ids, nil, key.todos, count < #ids) end
     if call('SCARD', key.todos) == count then
       call('HSET', key.stats, 'todos_since', now)
