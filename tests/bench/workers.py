@@ -87,7 +87,7 @@ def _drain_measure(
 # ---- how soon they pick up
 
 
-def _ticks(count: int, gap: float, blocks: int, do: Sequence[Callable[[int], None]]) -> None:
+def _ticks(count: int, gap: float, blocks: int, do: Sequence[Callable[[int], object]]) -> None:
     """Do the first thing `blocks` times, then the second, and so on until each was done `count` times, `gap` apart."""
     at = time.perf_counter()
     for start in range(0, count, blocks):

@@ -29,6 +29,7 @@ from tests.rig.invariants import check_keys
 from tests.rig.waiting import wait_until
 from timeoutq import Queue
 from timeoutq.bench import handlers, measures
+from timeoutq.bench.ground import Ground
 from timeoutq.bench.measures import percentile
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import InvalidInput, MissingExtra, TimeoutqError
@@ -151,7 +152,7 @@ def test_without_the_package_for_calls_the_rest_is_measured(
 
 def test_a_worker_that_cannot_work_is_quoted(server: EmbeddedServer) -> None:
     with pytest.raises(TimeoutqError, match=r"`timeoutq worker` of the benchmark ended with status 2; it said: .*nix"):
-        with ground.ground.Ground(server.url) as place, place.queue() as queue, place.worker(queue, "nix:nix"):
+        with Ground(server.url) as place, place.queue() as queue, place.worker(queue, "nix:nix"):
             pass
     assert keys(server) == set()
 

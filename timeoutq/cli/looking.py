@@ -461,4 +461,4 @@ def bench(
     else:
         rows = [{**row, "value": measures.number(row["value"])} for row in found["figures"]]
         title = f"timeoutq bench: {found['server']}, {found['machine']}"
-        Sink(False).rows([*rows[0]], (row.values() for row in rows), title)
+        Sink(False).rows([*rows[0]], ([*row.values()] for row in rows), title)
