@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -439,31 +439,26 @@ def _show_findings(findings: Sequence[Finding], as_json: bool) -> None:
 def bench(
     url: Url = None, url_file: UrlFile = None,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only these figures, with their limits: worker,claim.")
+        list[str] | None, typer.Option(metavar="NAME", help="Only these: put, claim, worker, pickup, calls.")
     ] = None,
-    latency: Annotated[
-        bool, typer.Option("--latency", help="Measure a worker that is 0 to 200 ms away from its server.")
-    ] = False,
-    ids: Annotated[
-        int | None, typer.Option(min=1, help="With --only seen: how many done tasks; 10 million by default.")
-    ] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds: 3 by default, 2 with --quick.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Do less of everything, and leave out what is heavy.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Exit 1 when a target is missed.")] = False,
+    each: Annotated[
+        float, typer.Option("--for", parser=seconds, metavar="TIME", help="How long to take each figure, like 500ms.")
+    ] = "3s",  # type: ignore[assignment]  # typer parses the default
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Measure timeoutq beside the raw limits of a server: an embedded server, or the one at --url, which will be busy.
+    """Measure how many tasks a second a server gives, and how soon an idle worker picks up a task.
 
-    The benchmark works on queues of its own, named bench-…, and removes them.
-    `--only pauses` measures the longest script of each verb on a queue of a
-    million tasks; this takes some minutes. `--only seen` measures how much memory
-    and time done tasks take with --keep-done compact, and without. `--only memory`
-    tells what a task takes in each state, and what a host takes.
+    The server is an embedded one, or the one at --url, which will be busy for half a minute.
+    The work is in queues named bench-…, which are removed in the end, also by Ctrl-C.
     """
-    from timeoutq.bench import report
+    from timeoutq.bench import measures
 
     address = None if url is None and url_file is None else server_address(url, url_file)
-    found = report.measure(address, only or [], rounds=rounds, quick=quick, far=latency, ids=ids)
-    Sink(True).document(report.to_json(found)) if as_json else report.show(found)
-    if check and found.missed:
-        raise typer.Exit(NOTHING)
+    tell: Callable[[str], object] = say if sys.stderr is not None and sys.stderr.isatty() else bool
+    found = measures.measure(address, only or [], seconds=each, tell=tell)
+    if as_json:
+        Sink(True).document(found)
+    else:
+        rows = [{**row, "value": measures.number(row["value"])} for row in found["figures"]]
+        title = f"timeoutq bench: {found['server']}, {found['machine']}"
+        Sink(False).rows([*rows[0]], ([*row.values()] for row in rows), title)
