@@ -1,7 +1,4 @@
-"""The commands that move tasks by the million: requeue, within a queue; export and import, between queues and servers.
-
-`app.py` runs them.
-"""
+"""The commands that move tasks by the million: requeue, within a queue; export and import, between queues."""
 
 from __future__ import annotations
 
@@ -15,27 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from timeoutq.cli.app import (
-    NOTHING,
-    AsJson,
-    Name,
-    Shards,
-    Url,
-    UrlFile,
-    Yes,
-    app,
-    known_queue,
-    open_queue,
-    patiently,
-    say,
-    saying_how_far,
-    stop,
-    sure,
-)
+from timeoutq.cli.app import exit_unless, patiently, say, saying_how_far, stop, sure
+from timeoutq.cli.command import FIVE_MINUTES, Known, Name, Server, Shards, Wait, Yes, command, option
 from timeoutq.cli.printing import Sink, length, progress
-from timeoutq.cli.reading import LONGEST_LINE, Wait, lines_of, piped_in
-from timeoutq.cli.sets import PANEL
+from timeoutq.cli.reading import LONGEST_LINE, lines_of, piped_in
 from timeoutq.errors import InvalidInput
+from timeoutq.exit_codes import NOTHING
 from timeoutq.model import HostRecord, Politeness, Record, State, raw, text
 from timeoutq.text import safe
 
@@ -66,18 +48,13 @@ class Ended(StrEnum):
     failed = "failed"
 
 
-@app.command(rich_help_panel=PANEL)
+@command()
 def requeue(
-    queue: Name,
+    queue: Known,
     source: Annotated[Ended, typer.Option("--from", help="The state in which the tasks are now.", show_default=False)],
-    match: Annotated[
-        str | None, typer.Option(metavar="GLOB", help="Only ids that match; * ? [a-z] as in Redis.", show_default=False)
-    ] = None,
-    cancelled: Annotated[
-        bool, typer.Option("--cancelled", help="With --from failed: those that were cancelled, too.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the tasks.")] = False,
-    yes: Yes = False, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    match: Annotated[str | None, option("Only ids that match; * ? [a-z] as in Redis.", metavar="GLOB")] = None,
+    cancelled: Annotated[bool, "With --from failed: those that were cancelled, too."] = False,
+    dry_run: Annotated[bool, "Only count the tasks."] = False, yes: Yes = False, *, out: Sink,
 ) -> None:  # fmt: skip
     """Put done or failed tasks back into todos, with a clean record. Asks if there are more than 1,000.
 
@@ -88,29 +65,25 @@ def requeue(
 
     state, pattern = State(source.value), None if match is None else raw(match)
     matched = looked = moved = 0
-    with known_queue(queue, url, url_file) as opened:
-        if not (dry_run or yes) and _more_than(opened, state, pattern):
-            what = f"more than {MANY:,} tasks of {queue}:{state}" + (f" that match {match}" if match else "")
-            sure(f"Put {what} back into todos?", yes)
-        with (
-            saying_how_far(lambda: (matched, f"{matched:,} tasks matched, {moved:,} are back in todos")),
-            progress("counting" if dry_run else "putting back", transfer.size(opened, state)) as tell,
-        ):
-            for talk in talks_of(opened):
-                for batch in transfer.once(transfer.scan_shard(opened, talk, state, pattern)):
-                    looked += len(batch)
-                    if state is State.FAILED and not cancelled:
-                        batch = opened.run(flows.uncancelled(talk, batch))
-                    matched += len(batch)
-                    if batch and not dry_run:
-                        moved += transfer.put_again(opened, talk, batch)
-                    tell(looked, matched)
-    if as_json:
-        Sink(True).document({"matched": matched, "requeued": moved})
-    else:
-        typer.echo(f"{matched} would be put back" if dry_run else f"{moved} put back")
-    if not matched:
-        raise typer.Exit(NOTHING)
+    if not (dry_run or yes) and _more_than(queue, state, pattern):
+        what = f"more than {MANY:,} tasks of {queue.name}:{state}" + (f" that match {match}" if match else "")
+        sure(f"Put {what} back into todos?", yes)
+    with (
+        saying_how_far(lambda: (matched, f"{matched:,} tasks matched, {moved:,} are back in todos")),
+        progress("counting" if dry_run else "putting back", transfer.size(queue, state)) as tell,
+    ):
+        for talk in talks_of(queue):
+            for batch in transfer.once(transfer.scan_shard(queue, talk, state, pattern)):
+                looked += len(batch)
+                if state is State.FAILED and not cancelled:
+                    batch = queue.run(flows.uncancelled(talk, batch))
+                matched += len(batch)
+                if batch and not dry_run:
+                    moved += transfer.put_again(queue, talk, batch)
+                tell(looked, matched)
+    words = f"{matched} would be put back" if dry_run else f"{moved} put back"
+    out.answer({"matched": matched, "requeued": moved}, words)
+    exit_unless(matched)
 
 
 def _more_than(queue: AnyQueue, state: State, pattern: bytes | None) -> bool:
@@ -126,14 +99,13 @@ def _more_than(queue: AnyQueue, state: State, pattern: bytes | None) -> bool:
     return False
 
 
-@app.command(rich_help_panel=PANEL)
+@command()
 def export(
-    queue: Name,
+    queue: Known,
     states: Annotated[
-        list[State] | None, typer.Option("--state", help="Only tasks in this state; may be given again.")
+        list[State] | None, option("Only tasks in this state; may be given again.", "--state")
     ] = None,
-    without_done: Annotated[bool, typer.Option("--without-done", help="Leave done tasks out.")] = False,
-    url: Url = None, url_file: UrlFile = None,
+    without_done: Annotated[bool, "Leave done tasks out."] = False,
 ) -> None:  # fmt: skip
     """Print the queue as JSON lines: its politeness, hosts, schedules, tasks and batches.
 
@@ -156,35 +128,34 @@ def export(
     from timeoutq.batches import lines as batch_lines
 
     written = met = 0
-    with known_queue(queue, url, url_file) as opened:
-        wanted = transfer.exported(opened, states or (), without_done=without_done)
-        left = carrying.open_batches(opened)
-        sys.stdout.write(transfer.header(opened, whole=not states, batches=len(left)) + "\n")
-        for hosts in () if states else transfer.hosts(opened):
-            sys.stdout.write("".join(transfer.write_host(host) + "\n" for host in hosts))
-            met += len(hosts)
-        for schedules in () if states else transfer.schedules(opened):
-            sys.stdout.write("".join(one.line() + "\n" for one in schedules))
-            met += len(schedules)
-        total = sum(transfer.size(opened, state) for state in wanted)
-        with (
-            saying_how_far(lambda: (written, f"{written:,} of about {total:,} tasks were written, not all")),
-            progress("exporting", total, beside_output=True) as tell,
-        ):
-            for records in transfer.export(opened, wanted):
-                sys.stdout.write("".join(transfer.write(record) + "\n" for record in records))
-                sys.stdout.flush()  # so that every line that is counted is really written
-                written += len(records)
-                tell(written, written)
-            # last, so that an import finds the tasks before their batches
-            for batches in () if states else carrying.batches(opened):
-                sys.stdout.write("".join(batch_lines.write(one) + "\n" for one in batches))
-        sys.stdout.write(transfer.footer() + "\n")
-        left = carrying.open_batches(opened) if states else {}
+    wanted = transfer.exported(queue, states or (), without_done=without_done)
+    left = carrying.open_batches(queue)
+    sys.stdout.write(transfer.header(queue, whole=not states, batches=len(left)) + "\n")
+    for hosts in () if states else transfer.hosts(queue):
+        sys.stdout.write("".join(transfer.write_host(host) + "\n" for host in hosts))
+        met += len(hosts)
+    for schedules in () if states else transfer.schedules(queue):
+        sys.stdout.write("".join(one.line() + "\n" for one in schedules))
+        met += len(schedules)
+    total = sum(transfer.size(queue, state) for state in wanted)
+    with (
+        saying_how_far(lambda: (written, f"{written:,} of about {total:,} tasks were written, not all")),
+        progress("exporting", total, beside_output=True) as tell,
+    ):
+        for records in transfer.export(queue, wanted):
+            sys.stdout.write("".join(transfer.write(record) + "\n" for record in records))
+            sys.stdout.flush()  # so that every line that is counted is really written
+            written += len(records)
+            tell(written, written)
+        # last, so that an import finds the tasks before their batches
+        for batches in () if states else carrying.batches(queue):
+            sys.stdout.write("".join(batch_lines.write(one) + "\n" for one in batches))
+    sys.stdout.write(transfer.footer() + "\n")
+    left = carrying.open_batches(queue) if states else {}
     if left:
-        _say_left_out(queue, left)
+        _say_left_out(queue.name, left)
     if not written and not met:
-        stop(NOTHING, f"queue {queue} has no tasks" + (f" in {', '.join(states)}" if states else ""))
+        stop(NOTHING, f"queue {queue.name} has no tasks" + (f" in {', '.join(states)}" if states else ""))
 
 
 def _say_left_out(queue: str, batches: Mapping[str, str | None]) -> None:
@@ -436,21 +407,18 @@ def _words(politeness: Politeness) -> str:
     return f"delay {length(politeness.delay)}, per host {politeness.per_host}"
 
 
-@app.command("import", rich_help_panel=PANEL)
+@command(name="import")
 def import_tasks(
     queue: Name,
     file: Annotated[
         Path | None, typer.Argument(metavar="[FILE]", help="What export printed; stdin by default.")
     ] = None,
     skip_lines: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Leave out the first N lines, which an earlier import has taken.")
+        int, option("Leave out the first N lines, which an earlier import has taken.", min=0, metavar="N")
     ] = 0,
-    lenient: Annotated[bool, typer.Option("--lenient", help="Leave broken lines out, and count them.")] = False,
-    tasks_only: Annotated[
-        bool, typer.Option("--tasks-only", help="Leave all but the tasks of the file out.")
-    ] = False,
-    wait: Wait = "5m",  # type: ignore[assignment]  # typer parses the default
-    shards: Shards = None, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    lenient: Annotated[bool, "Leave broken lines out, and count them."] = False,
+    tasks_only: Annotated[bool, "Leave all but the tasks of the file out."] = False,
+    wait: Wait = FIVE_MINUTES, shards: Shards = None, *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """Bring in what export printed: the politeness, the hosts, each task as it was, the batches.
 
@@ -475,7 +443,7 @@ def import_tasks(
     if file is None and piped_in() is None:
         raise InvalidInput("name a file, or pipe in what export printed")
     total = file.stat().st_size if file is not None and file.is_file() else None
-    with open_queue(queue, url, url_file, shards) as opened:
+    with server.open(queue, shards) as opened:
         work = Import(opened, lenient, tasks_only, wait)
         chunks = work.chunks(lines_of(file), skip_lines)
 
@@ -496,7 +464,7 @@ def import_tasks(
                 work.step(number, items)
                 tell(read, work.restored + work.known)
         work.look_for_rules()
-        _tell(work, as_json)
+        _tell(work, out)
     if broken is not None:
         say(str(broken))
         stop(NOTHING, "no later line was brought in; --lenient leaves broken lines out")
@@ -508,12 +476,8 @@ def import_tasks(
         )
 
 
-def _tell(work: Import, as_json: bool) -> None:
-    sink = Sink(as_json)
-    if as_json:
-        sink.document(work.counts())
-    else:
-        sink.rows(("what", "count"), work.counts().items())
+def _tell(work: Import, out: Sink) -> None:
+    out.facts(work.counts(), work.counts().items(), ("what", "count"))
     if work.refused:
         _say_refused(work.queue.name, work.refused)
     if work.groups:
