@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from timeoutq.cli.app import LATE, stop
-from timeoutq.cli.command import AppPath, Known, Moment, Seconds, Server, TaskName, Where, argument, command, option
+from timeoutq.cli.command import AppPath, Known, Moment, Seconds, Server, TaskName, Where, argument, command
 from timeoutq.cli.printing import Sink, iso
 from timeoutq.cli.reading import read_json
 from timeoutq.errors import InvalidInput
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from timeoutq.functions import App, Call
     from timeoutq.shards import AnyQueue
 
-Args = Annotated[str | None, option("A list: arguments by their places.", metavar="JSON")]
-Kwargs = Annotated[str | None, option("An object: arguments by name.", metavar="JSON")]
+Args = Annotated[str | None, "JSON: A list: arguments by their places."]
+Kwargs = Annotated[str | None, "JSON: An object: arguments by name."]
 
 
 def app_at(path: str) -> App:
@@ -95,8 +95,8 @@ def call(
         argument("[ARGUMENTS]", "JSON: a list of arguments by their places, or an object of arguments by their names."),
     ] = None,
     args: Args = None, kwargs: Kwargs = None,
-    id: Annotated[str | None, option("Id of the call.", metavar="ID")] = None,
-    queue: Annotated[str | None, option("Another queue of the app.", metavar="QUEUE")] = None,
+    id: Annotated[str | None, "ID: Id of the call."] = None,
+    queue: Annotated[str | None, "QUEUE: Another queue of the app."] = None,
     at: Annotated[Moment | None, "Unix seconds, or ISO 8601 with a zone."] = None,
     after: Annotated[Seconds | None, "How long from now."] = None,
     rerun: Annotated[bool, "If the call is in progress, it runs once more, with these arguments."] = False,

@@ -7,6 +7,7 @@ A command is a function. `command` makes options of its parameters, and of the f
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from copy import copy
@@ -54,7 +55,9 @@ def argument(metavar: str, help: str, **how: Any) -> Any:
 
 
 def option(help: str, *names: str, **how: Any) -> Any:
-    """Give an option, whose name is that of its parameter if it has no other."""
+    """Give an option, named as its parameter if it has no other name; in `N: The number.`, N stands for its value."""
+    if found := re.fullmatch(r"([A-Z][A-Z:=|,…]*): (.+)", help):
+        how["metavar"], help = found.groups()
     return typer.Option(*names, help=help, **how)
 
 
@@ -141,10 +144,7 @@ AllPages = Annotated[bool, option("Print all pages.", "--all")]
 Null = Annotated[bool, option("Ids in the file end with a NUL, not a newline.", "--null", "-0")]
 Shards = Annotated[
     int | None,
-    option(
-        "Divide a new queue into N shards, for ever; a queue that is there must have as many.",
-        min=1, max=1000, metavar="N",
-    ),
+    option("N: Divide a new queue into N shards, for ever; a queue that is there must have as many.", min=1, max=1000),
 ]  # fmt: skip
 Wait = Annotated[Seconds, "How long to wait for the server if it goes away in the middle of many tasks; 0: not at all."]
 FIVE_MINUTES = Seconds(300)

@@ -31,9 +31,9 @@ def doctor(
         str | None,
         argument("[QUEUE]", "Name of the queue; without it, only the server is examined.", autocompletion=queue_names),
     ] = None,
-    workers: Annotated[int | None, option("Red when fewer than N workers are alive.", min=0, metavar="N")] = None,
+    workers: Annotated[int | None, option("N: Red when fewer than N workers are alive.", min=0)] = None,
     here: Annotated[bool, "Let --workers count only workers on this machine, or in this container."] = False,
-    max_failed: Annotated[int | None, option("Red when more than N tasks have failed.", min=0, metavar="N")] = None,
+    max_failed: Annotated[int | None, option("N: Red when more than N tasks have failed.", min=0)] = None,
     max_age: Annotated[
         Seconds | None, "Red when ready tasks wait for longer than TIME; `timeoutq help health`: how this is measured."
     ] = None,
@@ -127,13 +127,9 @@ def _show_findings(findings: Sequence[Finding], out: Sink) -> None:
 @command()
 def bench(
     *, server: Server,
-    only: Annotated[
-        list[str] | None, option("Only these figures, with their limits: worker,claim.", metavar="NAME")
-    ] = None,
+    only: Annotated[list[str] | None, "NAME: Only these figures, with their limits: worker,claim."] = None,
     latency: Annotated[bool, "Measure a worker that is 0 to 200 ms away from its server."] = False,
-    ids: Annotated[
-        int | None, option("With --only seen: how many done tasks; 10 million by default.", min=1)
-    ] = None,
+    ids: Annotated[int | None, option("With --only seen: how many done tasks; 10 million by default.", min=1)] = None,
     rounds: Annotated[int | None, option("Rounds: 3 by default, 2 with --quick.", min=1)] = None,
     quick: Annotated[bool, "Do less of everything, and leave out what is heavy."] = False,
     check: Annotated[bool, "Exit 1 when a target is missed."] = False, out: Sink,
@@ -155,7 +151,7 @@ def bench(
 
 @command()
 def report(
-    queue: Name, html: Annotated[Path | None, option("Write the report there; - is stdout.", metavar="FILE")] = None,
+    queue: Name, html: Annotated[Path | None, "FILE: Write the report there; - is stdout."] = None,
     *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """Draw pictures of a crawl: states over time, rates, durations, errors by kind, hosts.
@@ -202,8 +198,8 @@ def check(
     project: Annotated[Path, argument("PROJECT", "Folder with scrapy.cfg.")],
     spider: Annotated[str, argument("SPIDER", "Name of the spider.")],
     page: Annotated[str, argument("URL", "The page to fetch.")],
-    callback: Annotated[str | None, option("The method that parses it.", metavar="NAME")] = None,
-    given: Annotated[list[str] | None, option("An argument of the spider.", "-a", metavar="NAME=VALUE")] = None,
+    callback: Annotated[str | None, "NAME: The method that parses it."] = None,
+    given: Annotated[list[str] | None, option("NAME=VALUE: An argument of the spider.", "-a")] = None,
     *, out: Sink,
 ) -> None:  # fmt: skip
     """Fetch one page with a spider of Scrapy, and list what timeoutq would refuse. Exit 1: something.

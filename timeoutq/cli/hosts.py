@@ -127,8 +127,8 @@ def host(
     delay: Annotated[
         Any, typer.Option(parser=_delay, metavar="TIME", help="Pause from the end of a visit to the next; or: usual.")
     ] = None,
-    per_host: Annotated[str | None, option("Visits that run at once; or: usual.", metavar="N")] = None,
-    budget: Annotated[str | None, option("The most visits in all; or: none.", metavar="N")] = None,
+    per_host: Annotated[str | None, "N: Visits that run at once; or: usual."] = None,
+    budget: Annotated[str | None, "N: The most visits in all; or: none."] = None,
     usual: Annotated[bool, "Go back to the queue's own delay and per-host."] = False, *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """Show everything about one host; with options, first give the host rules of its own.

@@ -175,16 +175,12 @@ class Sitemaps:
 
     sources: Annotated[
         list[str] | None,
-        option(
-            "Put the pages of a sitemap, an index or a robots.txt; may be given again.", "--sitemap", metavar="URL|FILE"
-        ),
+        option("URL|FILE: Put the pages of a sitemap, an index or a robots.txt; may be given again.", "--sitemap"),
     ] = None
     keep_data: Annotated[
         bool, option("Payload: what the sitemap says in lastmod, changefreq and priority.", "--sitemap-data")
     ] = False
-    max_urls: Annotated[
-        int | None, option("The most URLs from each --sitemap (default: 10,000,000).", min=1, metavar="N")
-    ] = None
+    max_urls: Annotated[int | None, option("N: The most URLs from each --sitemap (default: 10,000,000).", min=1)] = None
     max_time: Annotated[Seconds | None, "The longest time for each --sitemap (default: 1h)."] = None
 
     @property
@@ -192,7 +188,7 @@ class Sitemaps:
         """Give the limits of reading, which hold for each of the sitemaps that are named."""
         from timeoutq.urls import Limits
 
-        given = {"pages": self.max_urls, "total_seconds": self.max_time}
+        given: dict[str, Any] = {"pages": self.max_urls, "total_seconds": self.max_time}
         return replace(Limits(), **{name: value for name, value in given.items() if value is not None})
 
     def tasks(self, intake: Intake, payload: Any) -> Iterator[bytes | Task]:

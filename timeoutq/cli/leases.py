@@ -98,7 +98,7 @@ def ack(
         list[str] | None, option("Put this task too, in the same step; may be given again.", "--put")
     ] = None,
     group: Annotated[str | None, "The host to which the --put tasks belong."] = None,
-    priority: Annotated[int | None, option("The priority of the --put tasks.", metavar="N")] = None,
+    priority: Annotated[int | None, "N: The priority of the --put tasks."] = None,
     improve: Annotated[bool, "As --improve of put, for the --put tasks."] = False,
     rerun: Annotated[bool, "As --rerun of put, for the --put tasks."] = False,
     again_in: Annotated[Seconds | None, "Schedule the task again after this."] = None, *, server: Server, out: Sink,

@@ -335,10 +335,8 @@ def drained(
 def log(
     queue: Known,
     follow: Annotated[bool, option("Go on, and show what comes. Ctrl-C ends it.", "--follow", "-f")] = False,
-    task: Annotated[str | None, option("Only what happened to this task.", metavar="ID")] = None,
-    since: Annotated[
-        str | None, option("From then on: a time, or how long ago (10m, 2h, 0).", metavar="TIME")
-    ] = None,
+    task: Annotated[str | None, "ID: Only what happened to this task."] = None,
+    since: Annotated[str | None, "TIME: From then on: a time, or how long ago (10m, 2h, 0)."] = None,
     n: Annotated[
         int | None, option("The last N calls; with --since, the first N.", "-n", min=0, show_default="20")
     ] = None, *, out: Sink,

@@ -53,7 +53,7 @@ class Ended(StrEnum):
 def requeue(
     queue: Known,
     source: Annotated[Ended, typer.Option("--from", help="The state in which the tasks are now.", show_default=False)],
-    match: Annotated[str | None, option("Only ids that match; * ? [a-z] as in Redis.", metavar="GLOB")] = None,
+    match: Annotated[str | None, "GLOB: Only ids that match; * ? [a-z] as in Redis."] = None,
     cancelled: Annotated[bool, "With --from failed: those that were cancelled, too."] = False,
     dry_run: Annotated[bool, "Only count the tasks."] = False, yes: Yes = False, *, out: Sink,
 ) -> None:  # fmt: skip
@@ -103,9 +103,7 @@ def _more_than(queue: AnyQueue, state: State, pattern: bytes | None) -> bool:
 @command()
 def export(
     queue: Known,
-    states: Annotated[
-        list[State] | None, option("Only tasks in this state; may be given again.", "--state")
-    ] = None,
+    states: Annotated[list[State] | None, option("Only tasks in this state; may be given again.", "--state")] = None,
     without_done: Annotated[bool, "Leave done tasks out."] = False,
 ) -> None:  # fmt: skip
     """Print the queue as JSON lines: its politeness, hosts, schedules, tasks and batches.
@@ -357,9 +355,7 @@ def import_tasks(
     file: Annotated[
         Path | None, typer.Argument(metavar="[FILE]", help="What export printed; stdin by default.")
     ] = None,
-    skip_lines: Annotated[
-        int, option("Leave out the first N lines, which an earlier import has taken.", min=0, metavar="N")
-    ] = 0,
+    skip_lines: Annotated[int, option("N: Leave out the first N lines, which an earlier import has taken.", min=0)] = 0,
     lenient: Annotated[bool, "Leave broken lines out, and count them."] = False,
     tasks_only: Annotated[bool, "Leave all but the tasks of the file out."] = False,
     wait: Wait = FIVE_MINUTES, shards: Shards = None, *, server: Server, out: Sink,

@@ -158,19 +158,15 @@ def configure(
     ] = None,
     max_crashes: Annotated[int | None, option("Lost leases after which a task goes to failed.", min=1)] = None,
     delay: Annotated[Seconds | None, "Polite: pause between two visits of a host."] = None,
-    per_host: Annotated[
-        int | None, option("Polite: visits of a host that run at once; 1 by default.", min=1)
-    ] = None,
+    per_host: Annotated[int | None, option("Polite: visits of a host that run at once; 1 by default.", min=1)] = None,
     impolite: Annotated[bool, "End the politeness: hosts and their rules are forgotten."] = False,
     durable: Annotated[
         int | None,
-        option("Replicas that must confirm puts, claims and acks before they count; 0 for none.", metavar="N"),
+        "N: Replicas that must confirm puts, claims and acks before they count; 0 for none.",
     ] = None,
-    events: Annotated[
-        str | None, option("Begin the event log, or say how long it is: 64MB, 1GB.", metavar="SIZE")
-    ] = None,
+    events: Annotated[str | None, "SIZE: Begin the event log, or say how long it is: 64MB, 1GB."] = None,
     level: Annotated[
-        str | None, option("What the event log tells: all, ends (done and failed tasks only), or off.", metavar="LEVEL")
+        str | None, "LEVEL: What the event log tells: all, ends (done and failed tasks only), or off."
     ] = None,
     shards: Shards = None, *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
@@ -211,9 +207,9 @@ def purge(queue: Known, yes: Yes = False, *, out: Sink) -> None:
 @command()
 def failures(
     queue: Name,
-    tasks: Annotated[str | None, option("Show tasks of this kind, the last 100.", metavar="KIND")] = None,
-    retry: Annotated[str | None, option("Retry all tasks of this kind.", metavar="KIND")] = None,
-    forget: Annotated[str | None, option("Forget all tasks of this kind; asks first.", metavar="KIND")] = None,
+    tasks: Annotated[str | None, "KIND: Show tasks of this kind, the last 100."] = None,
+    retry: Annotated[str | None, "KIND: Retry all tasks of this kind."] = None,
+    forget: Annotated[str | None, "KIND: Forget all tasks of this kind; asks first."] = None,
     limit: Annotated[int, option("The most kinds to list.", "-n", "--limit", min=1, max=1001)] = 100,
     yes: Yes = False, *, server: Server, out: Sink,
 ) -> None:  # fmt: skip

@@ -40,7 +40,7 @@ def help(
     topic: Annotated[
         str | None, typer.Argument(show_default=False, autocompletion=topics, help="Name of a page.")
     ] = None,
-    search: Annotated[str | None, option("List the lines of the pages with WORD.", metavar="WORD")] = None,
+    search: Annotated[str | None, "WORD: List the lines of the pages with WORD."] = None,
 ) -> None:
     """Show the help page of a topic, or list the topics. Exit 1: no line of a page has the word of --search.
 
@@ -93,7 +93,7 @@ def _show(text: str) -> None:
 
 @command()
 def protocol(
-    out: Annotated[Path | None, option("Write to this file.", "--out", "-o", metavar="FILE")] = None,
+    out: Annotated[Path | None, option("FILE: Write to this file.", "--out", "-o")] = None,
     as_json: Annotated[bool, option("Write JSON, for programs: the default.", "--json")] = False,
     as_markdown: Annotated[bool, option("Write Markdown, for people.", "--markdown")] = False,
 ) -> None:

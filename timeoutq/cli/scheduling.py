@@ -35,10 +35,10 @@ Schedule = Annotated[str, argument("NAME", "Name of the schedule.")]
 class When:
     """When a schedule puts its task."""
 
-    cron: Annotated[str | None, option("Minute, hour, day, month, weekday: '0 9 * * 1-5'.", metavar="LINE")] = None
-    tz: Annotated[str | None, option("The zone of --cron: Europe/Berlin.", metavar="ZONE")] = None
+    cron: Annotated[str | None, "LINE: Minute, hour, day, month, weekday: '0 9 * * 1-5'."] = None
+    tz: Annotated[str | None, "ZONE: The zone of --cron: Europe/Berlin."] = None
     every: Annotated[Seconds | None, "Again and again after this time."] = None
-    times: Annotated[int | None, option("End after so many ticks.", min=1, metavar="N")] = None
+    times: Annotated[int | None, option("N: End after so many ticks.", min=1)] = None
     start: Annotated[Moment | None, "No tick is earlier."] = None
     until: Annotated[Moment | None, "No tick is later."] = None
 
@@ -114,13 +114,11 @@ def set_(
     when: When,
     missed: Annotated[
         str,
-        option(
-            "Which ticks that nobody put in time are put late; all needs --overlap.", metavar="last|all|none"
-        ),
+        option("Which ticks that nobody put in time are put late; all needs --overlap.", metavar="last|all|none"),
     ] = "last",
     grace: Annotated[Seconds | None, "A tick that is later than this is not put."] = None,
     overlap: Annotated[bool, "Each tick has an id of its own."] = False,
-    payload: Annotated[str | None, option("The payload of the task.", metavar="JSON")] = None,
+    payload: Annotated[str | None, "JSON: The payload of the task."] = None,
     args: Args = None, kwargs: Kwargs = None, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """Put a task, or a call of a function, again and again."""

@@ -122,15 +122,13 @@ class Work:
             autocompletion=queue_names,
         ),
     ] = None
-    handler: Annotated[
-        str | None, option("The handler, if it does not stand behind the queues.", metavar="MODULE:FUNCTION")
-    ] = None
+    handler: Annotated[str | None, "MODULE:FUNCTION: The handler, if it does not stand behind the queues."] = None
     of_app: Annotated[
         str | None,
         option(
-            "Run the functions of this App of timeoutq.functions, on its queues, or on those that are named.",
+            "MODULE:APP: Run the functions of this App of timeoutq.functions, on its queues, or on those that are "
+            "named.",
             "--app",
-            metavar="MODULE:APP",
         ),
     ] = None
 
@@ -189,11 +187,8 @@ class Attempts:
 
     retry: Annotated[
         str | None,
-        option(
-            "Delays before new attempts, like 10,30,60 or 500ms,10s,5m,2h,1d (three delays: four attempts, then the "
-            "task fails). Not with --max-attempts.",
-            metavar="TIME,TIME,…",
-        ),
+        "TIME,TIME,…: Delays before new attempts, like 10,30,60 or 500ms,10s,5m,2h,1d (three delays: four attempts, "
+        "then the task fails). Not with --max-attempts.",
     ] = None
     max_attempts: Annotated[
         int | None,
@@ -227,7 +222,7 @@ class Runs:
     """How a worker runs handlers, in which processes, and for how long."""
 
     max_releases: Annotated[
-        int, option("A task fails when its handler has released it N times; 0: no limit.", min=0, metavar="N")
+        int, option("N: A task fails when its handler has released it N times; 0: no limit.", min=0)
     ] = 100
     processes: Annotated[int, option("Number of worker processes.", "-p", "--processes", min=1, max=256)] = 1
     supervise: Annotated[
@@ -239,11 +234,8 @@ class Runs:
     ] = True
     lifespan: Annotated[
         str | None,
-        option(
-            "An @asynccontextmanager that each process enters once; what it yields is given to handlers that take "
-            "(lease, state).",
-            metavar="MODULE:FUNCTION",
-        ),
+        "MODULE:FUNCTION: An @asynccontextmanager that each process enters once; what it yields is given to handlers "
+        "that take (lease, state).",
     ] = None
     max_tasks: Annotated[
         int | None,
@@ -509,11 +501,11 @@ PUSH_CODES = (
 @command(help=PUSH, epilog=PUSH_CODES)
 def push(
     queue: Name,
-    to: Annotated[str, option("The webhook: https://hook.example/path.", metavar="URL", show_default=False)],
+    to: Annotated[str, option("URL: The webhook: https://hook.example/path.", show_default=False)],
     secret_file: Annotated[
         Path,
         option(
-            "File with the secret, whsec_ and base64; with several, one a line, each signs.", metavar="FILE",
+            "FILE: File with the secret, whsec_ and base64; with several, one a line, each signs.",
             show_default=False,
         ),
     ],

@@ -239,16 +239,14 @@ class How:
     group: Annotated[str | None, "The host to which the tasks belong, once the queue is polite."] = None
     priority: Annotated[
         int | None,
-        option(
-            "On a polite queue, -1000 to 1000: of the tasks that wait for a host, the highest goes first.", metavar="N"
-        ),
+        "N: On a polite queue, -1000 to 1000: of the tasks that wait for a host, the highest goes first.",
     ] = None
     improve: Annotated[
         bool, "With --priority: tasks in progress or done at a lower priority run once more at this one."
     ] = False
 
 
-Durable = Annotated[int, option("Number of replicas that must confirm the tasks.", metavar="N")]
+Durable = Annotated[int, "N: Number of replicas that must confirm the tasks."]
 
 
 @command()

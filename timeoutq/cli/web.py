@@ -30,15 +30,13 @@ TokenName = Annotated[str, argument("NAME", "Name of the token.")]
 def web(
     host: Annotated[str, "Address to listen at."] = "127.0.0.1",
     port: Annotated[int, option("Port; 0 takes a free one.", min=0, max=65535)] = 8080,
-    queues: Annotated[str, option("Serve only these queues.", metavar="GLOB")] = "*",
-    host_name: Annotated[
-        list[str] | None, option("A name by which others reach it, such as that of a proxy.", metavar="NAME")
-    ] = None,
+    queues: Annotated[str, "GLOB: Serve only these queues."] = "*",
+    host_name: Annotated[list[str] | None, "NAME: A name by which others reach it, such as that of a proxy."] = None,
     first_token: Annotated[
-        str | None, option("If there are no tokens yet, make one for everything, and print it.", metavar="NAME")
+        str | None, "NAME: If there are no tokens yet, make one for everything, and print it."
     ] = None,
     read_only: Annotated[bool, "Refuse every write."] = False,
-    prefix: Annotated[str, option("Path before all others, behind a proxy that does not cut it.", metavar="PATH")] = "",
+    prefix: Annotated[str, "PATH: Path before all others, behind a proxy that does not cut it."] = "",
     *, server: Server, logs: Log,
 ) -> None:  # fmt: skip
     """Serve queues over HTTP: an API for programs in any language, and a page for browsers."""
@@ -122,8 +120,8 @@ def _told(token: Token, state: str) -> dict[str, Any]:
 @command(group)
 def new(
     name: TokenName,
-    queues: Annotated[str, option("Queues, with commas between; 'crawl*': all that begin so.", metavar="NAMES")],
-    allow: Annotated[str, option("Of look, put, work, manage, with commas between.", metavar="SCOPES")] = "look",
+    queues: Annotated[str, "NAMES: Queues, with commas between; 'crawl*': all that begin so."],
+    allow: Annotated[str, "SCOPES: Of look, put, work, manage, with commas between."] = "look",
     expires: Annotated[Seconds | None, "When the token ends: 12h, 30d; else never."] = None,
     *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
