@@ -155,8 +155,10 @@ def command(group: typer.Typer = app, name: str = "", **how: Any) -> Callable[[B
 
     def add(body: Body) -> Body:
         hints = get_type_hints(body, include_extras=True)
+        # what the function wants, and what typer is asked for in its place
         wanted = [(one.name, hints[one.name], one.default) for one in inspect.signature(body).parameters.values()]
         opens = {each: kind.__metadata__[1] for each, kind, _ in wanted if len(getattr(kind, "__metadata__", ())) > 1}
+        # a command that only wants a queue has the options of its server, too
         is_given = any(kind is Server for _, kind, _ in wanted)
         if opens and not is_given:
             place = next((place for place, one in enumerate(wanted) if one[1] is Sink), len(wanted))
