@@ -36,7 +36,8 @@ def read(fields: Mapping[str, Any]) -> Joined | Sealed:
         if end not in ENDS.values():
             raise InvalidInput(f'"end" is one of {", ".join(ENDS.values())}, not {shown(end)}')
         return Joined(name, _id(fields, "member"), end)
-    on, digest = fields.get("on"), fields.get("digest")
+    on: Any = fields.get("on")
+    digest = fields.get("digest")
     if on not in ONS.values():
         raise InvalidInput(f'"on" is one of {", ".join(ONS.values())}, not {shown(on)}')
     if not isinstance(digest, str) or not _DIGEST.match(digest):
