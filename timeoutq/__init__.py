@@ -165,8 +165,8 @@ On top of all this:
                       they are drained.
     transfer          Tasks by the million, in bounded memory: reads states, compares two sets of ids, and writes whole
                       queues as lines.
-    carrying          Carries batches from one queue to another: gives them for an export, and brings them in, in
-                      bounded memory.
+    carrying          Carries batches that are over from one queue to another: for an export, and back in, in bounded
+                      memory.
     urls              URLs for crawlers: one form for each page, hosts and domains, and sitemaps (extra `crawl`).
     scrapy            Scrapy on timeoutq: a project becomes distributed, and loses no request with a killed process, by
                       one setting.
