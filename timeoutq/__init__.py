@@ -124,8 +124,7 @@ The worker:
     found             Turns the `put=` of an `Ack` into a list of ids and payloads.
     lifespan          What lives as long as a worker, such as connections: opened before its first claim, closed after
                       its last handler.
-    files             How many files and connections this process may have open: the gateway and the benchmark have many
-                      clients.
+    files             How many files and connections this process may have open: the gateway has many clients.
     signals           SIGTERM and SIGINT for all workers of an event loop: a loop has one handler per signal, not one
                       per worker.
     unending          Leaves behind asyncio tasks that were cancelled and do not end, so that the event loop can end
@@ -166,8 +165,8 @@ On top of all this:
                       they are drained.
     transfer          Tasks by the million, in bounded memory: reads states, compares two sets of ids, and writes whole
                       queues as lines.
-    carrying          Carries batches from one queue to another: gives them for an export, and brings them in, in
-                      bounded memory.
+    carrying          Carries batches that are over from one queue to another: for an export, and back in, in bounded
+                      memory.
     urls              URLs for crawlers: one form for each page, hosts and domains, and sitemaps (extra `crawl`).
     scrapy            Scrapy on timeoutq: a project becomes distributed, and loses no request with a killed process, by
                       one setting.
@@ -180,8 +179,8 @@ On top of all this:
     page              The page for browsers: look at queues and act on them, by links and forms, with a script that
                       keeps the page fresh.
     push              Push: a worker that posts each task to a webhook, signed as Standard Webhooks says (extra `web`).
-    bench             The benchmark behind `timeoutq bench`: each figure beside the raw limit of the same server in the
-                      same run.
+    bench             `timeoutq bench`: how many tasks a second a server gives here, and how soon an idle worker picks
+                      up a task.
     logs              How the command's log lines look: one event, one line of text that is safe to read.
     cli               The command `timeoutq`: every command opens a queue, calls one thing, and prints it.
     __main__          `python -m timeoutq` is the command `timeoutq`.

@@ -1,4 +1,4 @@
-"""Carries batches from one queue to another: gives them for an export, and brings them in, in bounded memory.
+"""Carries batches that are over from one queue to another: for an export, and back in, in bounded memory.
 
 The commands export and import call this module, after all tasks: `transfer.py` carries these.
 """
@@ -19,7 +19,7 @@ from timeoutq.transfer import Met
 
 
 def batches(queue: AnyQueue) -> Iterator[list[Joined | Sealed]]:
-    """Give all batches of a queue, each once: first its tasks, in their order, then what the batch is sealed with."""
+    """Give the batches of a queue that are over, each once: its tasks, in their order, then what it was sealed with."""
     met = Met()
     try:
         for talk in talks_of(queue):
@@ -46,14 +46,13 @@ def _members(queue: AnyQueue, talk: Talk, name: str) -> Iterator[list[Joined | S
         first += BATCH
 
 
-def restore_batches(queue: Queue, items: Sequence[Joined | Sealed]) -> tuple[int, list[Sealed]]:
+def restore_batches(queue: Queue, items: Sequence[Joined | Sealed]) -> tuple[int, list[str]]:
     """Bring up to 500 lines of batches in, in their order, after the tasks of these batches.
 
-    A task that has ended in this queue has ended for its batch, too. What is there stays, so this may be repeated. Give
-    how many tasks have joined, and the batches that the queue does not take, because it has sealed others of the same
-    names.
+    What is there stays, so this may be repeated. Give how many tasks have joined, and the batches that the queue does
+    not take, because it has sealed others of the same names.
     """
-    new, refused, joined = 0, list[Sealed](), list[Joined]()
+    new, refused, joined = 0, list[str](), list[Joined]()
     for item, following in zip(items, [*items[1:], None], strict=True):
         if isinstance(item, Joined):
             joined.append(item)
@@ -65,11 +64,10 @@ def restore_batches(queue: Queue, items: Sequence[Joined | Sealed]) -> tuple[int
         new += max(0, count)
         joined = []
         if count < 0 and seal is not None:
-            refused.append(seal)
+            refused.append(seal.batch)
     return new, refused
 
 
-def open_batches(queue: AnyQueue) -> dict[str, str | None]:
-    """Name batches of a queue that are not over, ten thousand at most, each with the id of its callback."""
-    found = [one for talk in talks_of(queue) for one in queue.run(flows.some(talk)) if not one.is_over]
-    return {one.name: one.callback for one in sorted(found, key=lambda one: one.name)}
+def open_batches(queue: AnyQueue) -> list[str]:
+    """Name batches of a queue that are not over, ten thousand at most."""
+    return sorted({one.name for talk in talks_of(queue) for one in queue.run(flows.some(talk)) if not one.is_over})

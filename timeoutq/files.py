@@ -1,4 +1,4 @@
-"""How many files and connections this process may have open: the gateway and the benchmark have many clients."""
+"""How many files and connections this process may have open: the gateway has many clients."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from timeoutq.batches.operations import Joined, Sealed
 from timeoutq.calls import BATCH
 from timeoutq.errors import InvalidInput
 from timeoutq.hosts import operations
-from timeoutq.model import Answer, HostRecord, Outcome, Payload, Politeness, Record, State, text
+from timeoutq.model import BATCH_DUE, Answer, HostRecord, Outcome, Payload, Politeness, Record, State, text
 from timeoutq.schedules import flows as schedule_flows
 from timeoutq.schedules import operations as of_schedules
 from timeoutq.schedules.definition import Stored
@@ -231,7 +231,8 @@ def export(
 ) -> Iterator[list[Record]]:
     """Give all tasks of a queue, or of some states, each once; `exported` says which states can be had.
 
-    Done tasks come last. If a sharded queue has a task twice, with two groups, the one that is not done counts.
+    Done tasks come last. Callbacks of batches that are not over are left out. If a sharded queue has a task twice, with
+    two groups, the one that is not done counts.
     A second look finds tasks that changed their state during the first; it is left out if nothing has moved.
     """
     wanted = tuple(states) or tuple(State)
@@ -248,7 +249,7 @@ def export(
                     if looked is not None:
                         looked(seen)
                     for records in describe(queue, page, talk):
-                        there = [record for record in records if record.state in wanted]
+                        there = [one for one in records if one.state in wanted and one.due != BATCH_DUE]
                         new = set(met.new(record.task for record in there))
                         if new:
                             yield [record for record in there if record.task in new]
@@ -365,8 +366,6 @@ class Header:
     """What the first line of an export tells, or the last one."""
 
     politeness: Politeness | None = None
-    batches: int = 0
-    """How many batches are not over."""
     rules: int = 0
     """How many hosts and groups have rules that the export leaves out."""
     ends: bool = False
@@ -379,22 +378,24 @@ Item = Record | HostRecord | Header | Stored | Joined | Sealed
 """What a line of an export tells."""
 
 
-def header(queue: AnyQueue, *, whole: bool = True, batches: int = 0) -> str:
-    """Give the first line of an export; of a whole queue, it tells the politeness, and the number of open batches."""
+def header(queue: AnyQueue, *, whole: bool = True) -> str:
+    """Give the first line of an export; of a whole queue, it tells the politeness."""
     stats = queue.stats()
     line: dict[str, Any] = {"timeoutq": VERSION, "queue": queue.name, "at": stats.now, "ends": True}
     if whole and stats.politeness is not None:
         line["politeness"] = {"delay": stats.politeness.delay, "per_host": stats.politeness.per_host}
-    if whole and batches:
-        line["batches"] = batches
     if not whole and (rules := _rules(queue)):
         line["rules"] = rules
     return json.dumps(line)
 
 
-def footer() -> str:
-    """Give the last line of an export. A timeoutq that does not know it reads the header of an export of nothing."""
-    return json.dumps({"timeoutq": VERSION, "end": True})
+def footer(left_out: Sequence[str] = ()) -> str:
+    """Give the last line of an export, with the names of batches that are left out because they are not over.
+
+    A timeoutq that does not know this line reads the header of an export of nothing.
+    """
+    named = {"batches_left_out": list(left_out)} if left_out else {}
+    return json.dumps({"timeoutq": VERSION, "end": True, **named})
 
 
 def _rules(queue: AnyQueue) -> int:
@@ -430,7 +431,6 @@ def read_header(line: bytes) -> Header:
     of = (_header(line) or {}).get
     return Header(
         _politeness(of("politeness")),
-        arguments.count(of("batches", 0), "batches", 0),
         arguments.count(of("rules", 0), "rules", 0),
         of("ends") is True,
         of("end") is not None,

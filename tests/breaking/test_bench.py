@@ -1,4 +1,4 @@
-"""The benchmark, small: it reads all its figures on a real server, compares them rightly, and leaves nothing behind."""
+"""`timeoutq bench` and `python -m tests.bench`: they read all figures on a real server, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ from typing import Any
 import pytest
 import redis
 
+from tests.bench import called, calls, ground, report
+from tests.bench.latency import DelayingProxy
+from tests.bench.terms import Figure, Sizes, Target
 from tests.rig import canary
 from tests.rig.invariants import check_keys
 from tests.rig.waiting import wait_until
 from timeoutq import Queue
-from timeoutq.bench import called, calls, ground, report
-from timeoutq.bench.latency import DelayingProxy
-from timeoutq.bench.terms import Figure, Sizes, Target, percentile
+from timeoutq.bench import handlers, measures
+from timeoutq.bench.ground import Ground
+from timeoutq.bench.measures import percentile
 from timeoutq.embedded import EmbeddedServer
-from timeoutq.errors import InvalidInput, TimeoutqError
+from timeoutq.errors import InvalidInput, MissingExtra, TimeoutqError
 from timeoutq.functions.calls import posted
 from timeoutq.functions.envelope import Secrets
 
@@ -88,12 +91,70 @@ def found(server: EmbeddedServer) -> report.Report:
         return report.measure(server.url, names, rounds=1, sizes=TINY)
 
 
-def bench(*words: str, **how: Any) -> subprocess.CompletedProcess[str]:
+def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "timeoutq", "bench", *words],
+        [sys.executable, "-m", *words],
         cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL, capture_output=True,
-        text=True, timeout=60, check=False, **how,
+        text=True, timeout=60, check=False,
     )  # fmt: skip
+
+
+# ---- what a user reads
+
+
+def test_timeoutq_bench_tells_tasks_a_second_and_how_soon_a_worker_picks_up(
+    server: EmbeddedServer, address: str
+) -> None:
+    with foreign(server):
+        done = run("timeoutq", "bench", "--url-file", address, "--for", "100ms")
+        assert (done.returncode, done.stderr) == (0, "")
+        names, values, units, _ = zip(*(line.split("\t") for line in done.stdout.splitlines()), strict=True)
+        assert names == ("put-1", "put-1000", "claim-1", "claim-100", "worker", "pickup-p50", "pickup-p99", "calls")
+        assert set(units) == {"tasks/s", "ms", "calls/s"}
+        assert all(float(value.replace(",", "")) > 0 for value in values)
+
+
+def test_its_json_says_where_the_figures_come_from(server: EmbeddedServer, address: str) -> None:
+    done = run("timeoutq", "bench", "--url-file", address, "--only", "pickup,put", "--for", "100ms", "--json")
+    told = json.loads(done.stdout)
+    assert [figure["figure"] for figure in told["figures"]] == ["put-1", "put-1000", "pickup-p50", "pickup-p99"]
+    assert all(isinstance(figure["value"], float) for figure in told["figures"])
+    assert (told["seconds"], told["server"].split()[0]) == (0.1, "valkey")
+    assert canary.PASSWORD not in told["url"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--only", "put,speed"], "no measurement has the name 'speed'; there are: put, claim, worker, pickup, calls"),
+        (["--for", "0"], "--for 0: a figure needs some time, such as 500ms"),
+    ],
+)
+def test_wrong_words_end_it_with_two_and_what_is_right(words: list[str], said: str) -> None:
+    done = run("timeoutq", "bench", *words)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"timeoutq: {said}\n")
+
+
+def test_without_the_package_for_calls_the_rest_is_measured(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def app(*_: object) -> None:
+        raise MissingExtra("functions need msgspec")
+
+    monkeypatch.setattr(handlers, "app", app)
+    told = measures.measure(server.url, seconds=0.05)
+    assert told["figures"][-1] == {"figure": "calls", "value": None, "unit": "-", "about": "functions need msgspec"}
+    assert told["figures"][-2]["value"] > 0
+    with pytest.raises(MissingExtra):
+        measures.measure(server.url, ["calls"], seconds=0.05)
+    assert keys(server) == set()
+
+
+def test_a_worker_that_cannot_work_is_quoted(server: EmbeddedServer) -> None:
+    with pytest.raises(TimeoutqError, match=r"`timeoutq worker` of the benchmark ended with status 2; it said: .*nix"):
+        with Ground(server.url) as place, place.queue() as queue, place.worker(queue, "nix:nix"):
+            pass
+    assert keys(server) == set()
 
 
 # ---- what it reads
@@ -245,7 +306,7 @@ def test_what_is_measured_one_after_the_other_has_each_place_in_turn() -> None:
 
 
 def test_a_name_that_there_is_not_ends_with_two_and_tells_those_that_there_are() -> None:
-    done = bench("--only", "worker", "--only", "speed")
+    done = run("tests.bench", "--only", "worker", "--only", "speed")
     assert (done.returncode, done.stdout) == (2, "")
     assert "no figure has the name 'speed'" in done.stderr
     assert all(figure.name in done.stderr for one in report.MEASURES for figure in one.figures)
@@ -264,7 +325,7 @@ def test_names_stand_with_commas_and_a_name_may_be_the_beginning_of_several() ->
 def test_a_server_that_is_away_ends_with_three() -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
-        done = bench("--url", f"redis://127.0.0.1:{nobody.getsockname()[1]}", "--only", "ping")
+        done = run("tests.bench", "--url", f"redis://127.0.0.1:{nobody.getsockname()[1]}", "--only", "ping")
     assert (done.returncode, done.stdout) == (3, "")
     assert "no answer from" in done.stderr
 
@@ -284,7 +345,7 @@ def test_a_server_that_goes_away_in_the_middle_is_told_as_such() -> None:
 
 
 def test_on_a_server_of_its_own_it_prints_lines_or_json_and_judges_when_asked() -> None:
-    done = bench("--only", "help", "--quick", "--rounds", "1", "--json", "--check")
+    done = run("tests.bench", "--only", "help", "--quick", "--rounds", "1", "--json", "--check")
     told = json.loads(done.stdout)
     assert done.returncode == (1 if told["missed"] else 0)
     assert [figure["name"] for figure in told["figures"]] == ["import-redis", "import", "help"]
@@ -310,7 +371,7 @@ def alive(pid: int) -> bool:
 def test_an_interrupted_run_cleans_up(server: EmbeddedServer, address: str, number: signal.Signals) -> None:
     with foreign(server):
         process = subprocess.Popen(
-            [sys.executable, "-m", "timeoutq", "bench", "--url-file", address, "--only", "worker-def"],
+            [sys.executable, "-m", "timeoutq", "bench", "--url-file", address, "--only", "pickup", "--for", "1m"],
             cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
@@ -331,7 +392,7 @@ def test_an_interrupted_run_cleans_up(server: EmbeddedServer, address: str, numb
 
 def test_a_worker_does_not_outlive_a_run_that_was_killed(server: EmbeddedServer, address: str, tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "timeoutq", "bench", "--url-file", address, "--only", "idle"],
+        [sys.executable, "-m", "timeoutq", "bench", "--url-file", address, "--only", "pickup", "--for", "1m"],
         cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}, stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip

@@ -26,7 +26,7 @@ from tests.rig.invariants import check
 from tests.rig.processes import ROOT
 from tests.rig.terminal import on_a_terminal
 from tests.rig.waiting import wait_until
-from timeoutq import InvalidInput, Politeness, Queue, Task, transfer
+from timeoutq import InvalidInput, Politeness, Queue, transfer
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.model import Record, State, text
 
@@ -315,27 +315,6 @@ def test_what_an_import_brought_in_is_worked_on(say: Say, queue: Queue, other: Q
     (lease,) = other.claim(wait=5)
     assert (lease.task, lease.attempt, lease.payload) == ("a", 2, {"depth": 1})
     other.ack(lease)
-
-
-def test_an_export_of_some_states_names_the_batches_that_it_leaves_out(say: Say, queue: Queue, other: Queue) -> None:
-    queue.batches.put("over", "a")
-    queue.batches.seal("over")
-    queue.ack(queue.claim())
-    assert "batch" not in say("export", queue.name, "--state", "done").err
-    queue.batches.put("open", "b", "c")
-    queue.batches.put("sealed", "b")
-    queue.batches.seal("sealed", Task("after", 1))
-    done = say("export", queue.name, "--state", "todos", "--state", "scheduled")
-    assert f"the export leaves out batches of queue {queue.name} that are not over (2): open, sealed: let" in done.err
-    assert "forget the callbacks there, which would wait for ever: after" in done.err
-    # the cure, as it is told
-    assert say("import", other.name, stdin=done.out.encode()).code == 0
-    other.forget("after")
-    other.batches.put("sealed", "b")
-    other.batches.seal("sealed", Task("after", 1))
-    other.ack(lease for lease in other.claim(9) if lease.task == "b")
-    other.promote_due()
-    assert other.states("after").counts() == {"todos": 1}
 
 
 def test_only_some_states_are_exported_when_named(say: Say, queue: Queue) -> None:

@@ -9,13 +9,13 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
+from tests.bench import pauses
 from tests.core import test_sections
 from tests.faces import test_faults
 from tests.pure.test_scripts import NAMES
 from tests.rig import rights as rig
 from timeoutq import confirming, operations, scripts
 from timeoutq.batches import operations as of_batches
-from timeoutq.bench import pauses
 from timeoutq.failures import operations as of_failures
 from timeoutq.hosts import operations as of_hosts
 from timeoutq.results import operations as of_results
@@ -100,7 +100,7 @@ def test_the_longest_run_of_each_verb_is_measured() -> None:
     # a method may let another one make the calls, as `put` does
     used += [name for method in used for name in re.findall(r"\bself\.(\w+)\(", table.get(method, ""))]
     known = {script for method in used for script in re.findall(r"\.call\('(\w+)'", table.get(method, ""))}
-    assert lacking(known, {}) == [], "add it to an act of Scene in timeoutq/bench/pauses.py"
+    assert lacking(known, {}) == [], "add it to an act of Scene in tests/bench/pauses.py"
 
 
 @pytest.mark.parametrize("verb", NAMES)

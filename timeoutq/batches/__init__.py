@@ -12,7 +12,7 @@ The modules, in reading order: each imports only from those above it.
                 a batch.
     flows       What `queue.batches` does: `BatchFlows` checks what the caller passed, and gives the flow that does the
                 work. No I/O.
-    lines       Batches as lines of an export: one line for each task of a batch, and a last line with what the batch is
+    lines       Batches as lines of an export: one line for each task of a batch, and a last line with what it was
                 sealed with.
     face        `queue.batches`, the face of this room, in two classes: both have the same names, signatures and
                 docstrings.

@@ -1,4 +1,4 @@
-"""Batches as lines of an export: one line for each task of a batch, and a last line with what the batch is sealed with.
+"""Batches as lines of an export: one line for each task of a batch, and a last line with what it was sealed with.
 
 `timeoutq/transfer.py` reads these lines, and the command export writes them. No I/O.
 """
@@ -24,11 +24,8 @@ def write(one: Joined | Sealed) -> str:
     """Give the line: JSON in ASCII; an id that is not text goes into a field of its own, in base64."""
     if isinstance(one, Joined):
         return json.dumps({**_named("member", one.task), "batch": one.batch, "end": one.end})
-    line: dict[str, Any] = {"batch": one.batch}
-    if one.on is not None:
-        line |= {"on": one.on, "keep": one.keep_ms / 1000, "digest": one.digest}
-        line |= _named("callback", one.callback) if one.callback else {}
-    return json.dumps(line)
+    callback = _named("callback", one.callback) if one.callback else {}
+    return json.dumps({"batch": one.batch, "on": one.on, "keep": one.keep_ms / 1000, "digest": one.digest, **callback})
 
 
 def read(fields: Mapping[str, Any]) -> Joined | Sealed:
@@ -39,9 +36,8 @@ def read(fields: Mapping[str, Any]) -> Joined | Sealed:
         if end not in ENDS.values():
             raise InvalidInput(f'"end" is one of {", ".join(ENDS.values())}, not {shown(end)}')
         return Joined(name, _id(fields, "member"), end)
-    on, digest = fields.get("on"), fields.get("digest")
-    if on is None:
-        return Sealed(name, None, 0, "-", b"")
+    on: Any = fields.get("on")
+    digest = fields.get("digest")
     if on not in ONS.values():
         raise InvalidInput(f'"on" is one of {", ".join(ONS.values())}, not {shown(on)}')
     if not isinstance(digest, str) or not _DIGEST.match(digest):

@@ -96,11 +96,10 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """What a batch is sealed with, as an export tells it; of an open batch, only the name counts."""
+    """What a batch that is over was sealed with, as an export tells it."""
 
     batch: str
-    on: On | None
-    """None: the batch is open."""
+    on: On
     keep_ms: int
     digest: str
     """Names the call that has sealed the batch: the same call again is not refused."""
@@ -145,7 +144,7 @@ def restore_batch(
     The answer is how many tasks have joined; -1: the queue has sealed another batch of this name.
     """
     on, keep_ms, digest, callback = "-", 0, "-", b""
-    if seal is not None and seal.on is not None:
+    if seal is not None:
         on, keep_ms, digest, callback = seal.on[:1], seal.keep_ms, seal.digest, seal.callback
     letters = "".join(one.end[:1] for one in joined)
     words: Words = [name, on, keep_ms, digest, callback, len(joined), *(one.task for one in joined), letters]
@@ -155,7 +154,7 @@ def restore_batch(
 def seals(operations: Operations, cursor: str, n: int) -> Call[tuple[str, list[Sealed]]]:
     """Build the call that reads about `n` batches for an export; it gives the next cursor, too.
 
-    A batch that is over, and whose tasks are forgotten, is left out.
+    A batch is left out if it is not over, or if its tasks are forgotten.
     """
 
     def read(reply: Any) -> tuple[str, list[Sealed]]:
@@ -163,8 +162,8 @@ def seals(operations: Operations, cursor: str, n: int) -> Call[tuple[str, list[S
         found = list[Sealed]()
         for name, record, tasks, _, _ in zip(*[iter(rows)] * 5, strict=True):
             state, on, keep_ms, _, digest, callback = [*record.split(b" ", 5), *[b""] * 6][:6]
-            if state in STATES and keep_ms.isdigit() and (tasks or state in b"os"):
-                found.append(Sealed(text(name), ONS.get(on), int(keep_ms), text(digest), callback))
+            if state in (b"e", b"b") and on in ONS and keep_ms.isdigit() and tasks:
+                found.append(Sealed(text(name), ONS[on], int(keep_ms), text(digest), callback))
         return following.decode() if isinstance(following, bytes) else str(following), found
 
     return operations.call("batches", ["page", cursor, n], read)

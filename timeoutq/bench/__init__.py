@@ -1,33 +1,11 @@
-"""The benchmark behind `timeoutq bench`: each figure beside the raw limit of the same server in the same run.
+"""`timeoutq bench`: how many tasks a second a server gives here, and how soon an idle worker picks up a task.
 
-`cli/looking.py` calls `report.measure` and `report.show`.
+`cli/looking.py` calls `measures.measure`.
 
 The modules, in reading order: each imports only from those above it.
 
-    terms     What the benchmark speaks of: figures, their targets, and how much of everything is done in a round.
-    called    The app of the benchmark: the functions whose calls it puts and runs.
-    handlers  The handlers of the workers that the benchmark starts: they do nothing, note when they began, or take
-              their time.
-    ground    The ground of a measurement: the server, a bare client, and the queues and processes that the benchmark
-              makes.
-    limits    The raw limits of the server: how fast a bare client is in the same run, without timeoutq.
-    clients   How fast a program puts, claims and acks through `Queue` and `AsyncQueue`, and how much memory tasks take.
-    workers   What worker processes do: how much they drain, how soon they pick up, how late they are, and what they
-              cost idle.
-    calls     What calls of functions cost: to run them, to put them, to keep them, and to wait for their results.
-    hosts     What politeness and priorities cost, and whether politeness is fair: many hosts, and one huge host beside
-              them.
-    latency   A worker far away from its server: many handlers at once behind a proxy on loopback that delays every
-              round trip.
-    pauses    Measures the longest script of each verb on a queue of a million tasks. During a script, all other clients
-              wait.
-    seen      Measures what the memory of done tasks costs: in bytes and in the server's time, as fingerprints and as a
-              plain set.
-    crawled   The site and the spider of the benchmark of Scrapy: `spiders.py` runs each in a process of its own.
-    spiders   How fast Scrapy crawls on timeoutq, compared with Scrapy's own scheduler and, if it is installed,
-              scrapy-redis.
-    gateway   What the gateway costs: work over HTTP beside bare requests and beside a `Queue`, and a thousand clients
-              that wait.
-    report    A whole run of the benchmark: rounds in which every limit and every figure is taken, medians, spread, and
-              the table.
+    handlers  The handlers of the workers that a measurement starts: they do nothing, note when they began, or run
+              calls.
+    ground    The ground of a measurement: the server, and the queues and processes that the measurement makes.
+    measures  The five measurements: put, claim + ack, a worker, the pick-up by an idle worker, calls of functions.
 """

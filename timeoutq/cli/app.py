@@ -1,4 +1,4 @@
-"""The command itself: the typer app, the options that commands share, its exit codes, and `main`.
+"""The command itself: the typer app, what commands say and ask, their exit codes, and `main`.
 
 The other modules of this folder add their commands to `app`; `timeoutq` and `python -m timeoutq` call `main`.
 """
@@ -11,14 +11,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO, TypeVar
+from typing import TYPE_CHECKING, Annotated, NoReturn, TextIO, TypeVar
 
 import typer
 
 from timeoutq import exit_codes
-from timeoutq.cli.completion import queue_names
-from timeoutq.errors import InvalidInput, ServerError, TimeoutqError, Unavailable
+from timeoutq.errors import ServerError, TimeoutqError
 from timeoutq.exit_codes import DONE, INTERRUPTED, USAGE
 from timeoutq.exit_codes import LATE as LATE
 from timeoutq.exit_codes import LOST as LOST
@@ -49,36 +47,6 @@ app = typer.Typer(
 )
 
 
-Name = Annotated[
-    str,
-    typer.Argument(metavar="QUEUE", help="Name of the queue.", show_default=False, autocompletion=queue_names),
-]
-TaskName = Annotated[str, typer.Argument(metavar="TASK", help="Id of the task.", show_default=False)]
-Ids = Annotated[list[str] | None, typer.Argument(metavar="[TASK]...", help="Task ids.", show_default=False)]
-Url = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        help="Server: redis://, rediss://, redis+sentinel://, redis+cluster://, unix://, valkey://.",
-        show_default=False,
-    ),
-]
-UrlFile = Annotated[
-    Path | None,
-    typer.Option("--url-file", help="File with the server's URL: keeps a password out of `ps`.", show_default=False),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Shards = Annotated[
-    int | None,
-    typer.Option(
-        min=1, max=1000, metavar="N", show_default=False,
-        help="Divide a new queue into N shards, for ever; a queue that is there must have as many.",
-    ),
-]  # fmt: skip
-Count = Annotated[int, typer.Option("-n", "--count", min=1, max=500, help="The most tasks to take.")]
-
-
 def _version(asked: bool) -> None:
     if asked:
         import timeoutq
@@ -104,6 +72,12 @@ def stop(code: int, message: str = "") -> NoReturn:
     if message:
         say(message)
     raise typer.Exit(code)
+
+
+def exit_unless(found: object) -> None:
+    """End the command with exit code 1 if nothing was found, or the answer is no."""
+    if not found:
+        raise typer.Exit(NOTHING)
 
 
 @contextmanager
@@ -147,67 +121,6 @@ def patiently(queue: AnyQueue, step: Callable[[], T], wait: float) -> T:
         if failures:
             say(f"goes on after {age(time.monotonic() - began)}; tasks that were sent twice count as known")
         return found
-
-
-def server_address(url: str | None, url_file: Path | None) -> str | None:
-    """Give the URL from --url or --url-file; None if neither is given: then the environment names the server."""
-    from timeoutq.address import redact
-
-    if url is not None and url_file is not None:
-        raise InvalidInput("give --url or --url-file, not both")
-    # an empty --url comes from a variable that was not set: the command must not go to the default server instead
-    if url is not None and not url.strip():
-        raise InvalidInput("--url is empty: write an address, or leave it out")
-    if url_file is not None:
-        try:
-            words = url_file.read_text("utf-8").split()
-        except OSError as error:
-            raise InvalidInput(f"cannot read --url-file {url_file}: {error.strerror}") from error
-        except UnicodeDecodeError:
-            words = []
-        if len(words) != 1:
-            raise InvalidInput(f"--url-file {url_file} must hold one line, the URL, and nothing else")
-        return words[0]
-    if url is not None and redact(url) != url:
-        say("the password in --url can be seen by all users of this machine (ps); use TIMEOUTQ_URL or --url-file")
-    return url
-
-
-def open_queue(
-    name: str,
-    url: str | None,
-    url_file: Path | None,
-    shards: int | None = None,
-    *,
-    waits: bool = False,
-    **settings: Any,
-) -> AnyQueue:
-    """Open the queue that the arguments of a command name, as what it is: plain, or over several shards.
-
-    Raises `Unavailable` if the server does not say what the queue is. With `waits`, the queue is then opened as a plain
-    one, for a caller that waits for the server, and opens the queue again if it has shards.
-    """
-    from timeoutq.client import Queue
-    from timeoutq.shards import open_queue
-
-    address = server_address(url, url_file)
-    try:
-        return open_queue(name, address, shards=shards, **settings)
-    except TimeoutqError as error:
-        if isinstance(error, InvalidInput) or (isinstance(error, Unavailable) and not waits):
-            raise
-        return Queue(name, address, **settings)  # the first call says what is wrong
-
-
-@contextmanager
-def known_queue(name: str, url: str | None, url_file: Path | None) -> Iterator[AnyQueue]:
-    """Open a queue that must exist; end the command with exit code 1 when nothing was ever put to the queue."""
-    if ":" in name:
-        raise InvalidInput(f"{name!r:.80} is not a queue name: calls of an App are in queues of their own names")
-    with open_queue(name, url, url_file) as opened:
-        if not opened.exists():
-            unknown(opened)
-        yield opened
 
 
 def unknown(queue: AnyQueue) -> NoReturn:

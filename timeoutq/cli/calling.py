@@ -1,48 +1,32 @@
-"""The commands about calls of functions: call, result, functions.
-
-`app.py` runs them.
-"""
+"""The commands about calls of functions: call, result, functions."""
 
 from __future__ import annotations
 
 import json
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timeoutq.cli.app import LATE, NOTHING, AsJson, Name, TaskName, Url, UrlFile, app, known_queue, server_address, stop
+from timeoutq.cli.app import LATE, stop
+from timeoutq.cli.command import AppPath, Known, Moment, Seconds, Server, TaskName, Where, argument, command
 from timeoutq.cli.printing import Sink, iso
-from timeoutq.cli.reading import duration, moment, read_json
+from timeoutq.cli.reading import read_json
 from timeoutq.errors import InvalidInput
+from timeoutq.exit_codes import NOTHING
 from timeoutq.model import State, text
+from timeoutq.text import safe
 
 if TYPE_CHECKING:
     from timeoutq.functions import App, Call
-    from timeoutq.model import Ended
     from timeoutq.shards import AnyQueue
 
-PANEL = "Functions"
-
-AppPath = Annotated[str, typer.Argument(metavar="MODULE:APP", help="The App of a module.", show_default=False)]
-Function = Annotated[str, typer.Argument(metavar="FUNCTION", help="Name of the function.", show_default=False)]
-Given = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[ARGUMENTS]", show_default=False,
-        help="JSON: a list of arguments by their places, or an object of arguments by their names.",
-    ),
-]  # fmt: skip
-Args = Annotated[
-    str | None, typer.Option("--args", metavar="JSON", show_default=False, help="A list: arguments by their places.")
-]
-Kwargs = Annotated[
-    str | None, typer.Option("--kwargs", metavar="JSON", show_default=False, help="An object: arguments by name.")
-]
+Args = Annotated[str | None, "JSON: A list: arguments by their places."]
+Kwargs = Annotated[str | None, "JSON: An object: arguments by name."]
 
 
 def app_at(path: str) -> App:
@@ -103,23 +87,22 @@ def _read(what: str, words: str, kinds: Any, said: str) -> Any:
     return found
 
 
-@app.command(rich_help_panel=PANEL)
+@command()
 def call(
-    path: AppPath, function: Function, given: Given = None, args: Args = None, kwargs: Kwargs = None,
-    id: Annotated[str | None, typer.Option("--id", metavar="ID", show_default=False, help="Id of the call.")] = None,
-    queue: Annotated[
-        str | None, typer.Option("--queue", metavar="QUEUE", show_default=False, help="Another queue of the app.")
+    path: AppPath, function: Annotated[str, argument("FUNCTION", "Name of the function.")],
+    given: Annotated[
+        str | None,
+        argument("[ARGUMENTS]", "JSON: a list of arguments by their places, or an object of arguments by their names."),
     ] = None,
-    at: Annotated[
-        float | None, typer.Option(parser=moment, metavar="TIME", help="Unix seconds, or ISO 8601 with a zone.")
-    ] = None,
-    after: Annotated[float | None, duration("How long from now.")] = None,
-    rerun: Annotated[
-        bool, typer.Option("--rerun", help="If the call is in progress, it runs once more, with these arguments.")
-    ] = False,
-    keep_result: Annotated[float | None, duration("For how long the result is kept.")] = None,
-    wait: Annotated[float | None, duration("How long to wait for the result, which is printed then.", "--wait")] = None,
-    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    args: Args = None, kwargs: Kwargs = None,
+    id: Annotated[str | None, "ID: Id of the call."] = None,
+    queue: Annotated[str | None, "QUEUE: Another queue of the app."] = None,
+    at: Annotated[Moment | None, "Unix seconds, or ISO 8601 with a zone."] = None,
+    after: Annotated[Seconds | None, "How long from now."] = None,
+    rerun: Annotated[bool, "If the call is in progress, it runs once more, with these arguments."] = False,
+    keep_result: Annotated[Seconds | None, "For how long the result is kept."] = None,
+    wait: Annotated[Seconds | None, "How long to wait for the result, which is printed then."] = None,
+    *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """Put a call of a function; with --wait, print what it returned, as JSON.
 
@@ -127,16 +110,15 @@ def call(
     the call already. Exit 1 if the call fails, 5 if it has not ended in time.
     """
     if wait is not None and keep_result is None:
-        keep_result = 3600.0  # whoever waits wants None, too
-    options = {"id": id, "queue": queue, "at": at, "after": after, "keep_result": keep_result}
-    options["rerun"] = rerun or None
-    with opened_app(path, server_address(url, url_file)) as found:
+        keep_result = Seconds(3600)  # whoever waits wants None, too
+    options = {"id": id, "queue": queue, "at": at, "after": after, "keep_result": keep_result, "rerun": rerun or None}
+    with opened_app(path, server.address()) as found:
         put = found.post(call_of(found, function, given, args, kwargs, **options))
         if wait is None:
-            Sink(as_json).rows(("id", "answer"), [(put.id, str(put.answer))])
+            out.rows(("id", "answer"), [(put.id, str(put.answer))])
             return
         value = _waited(put, wait)
-        Sink(as_json).document({"id": put.id, "answer": str(put.answer), "result": value} if as_json else value)
+        out.document({"id": put.id, "answer": str(put.answer), "result": value} if out.as_json else value)
 
 
 def _waited(put: Any, wait: float) -> Any:
@@ -148,51 +130,38 @@ def _waited(put: Any, wait: float) -> Any:
     except TimeoutError as error:
         stop(LATE, str(error))
     except CallFailed as error:
-        more = (
-            f": `timeoutq result {put.queue} {shlex.quote(error.id)}` prints the traceback" if error.traceback else ""
-        )
-        stop(NOTHING, f"{error}{more}")
+        more = f": `timeoutq result {put.queue} {shlex.quote(error.id)}` prints the traceback"
+        stop(NOTHING, f"{error}{more if error.traceback else ''}")
     except CallGone as error:
         stop(NOTHING, str(error))
 
 
-@app.command(rich_help_panel=PANEL)
+@command()
 def result(
-    queue: Name, task: TaskName,
-    wait: Annotated[float | None, duration("How long to wait for the end of the call.", "--wait")] = None,
-    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    queue: Known, task: TaskName,
+    wait: Annotated[Seconds | None, "How long to wait for the end of the call."] = None, *, out: Sink,
 ) -> None:  # fmt: skip
     """Print what a call has returned, as JSON; of a failed call, the error.
 
     Exit 1 if the call has failed, has not ended, or left nothing that is known;
     5 if it has not ended within --wait.
     """
-    with known_queue(queue, url, url_file) as opened:
-        ended = _ended(opened, task, wait)
-        if ended is None:
-            within = "" if wait is None else f" within {wait:g} s"
-            code = NOTHING if wait is None else LATE
-            stop(code, f"call {task!r} has not ended{within}: `timeoutq inspect {queue} {task}` tells where it is")
-        _show(ended, as_json)
-
-
-def _ended(opened: AnyQueue, task: str, wait: float | None) -> Ended | None:
-    found = opened.results.look(task) if wait is None else opened.results.wait(task, timeout=wait)
-    return next(iter(found.values()), None)
-
-
-def _show(ended: Ended, as_json: bool) -> None:
     from timeoutq.functions import outcomes
 
-    sink = Sink(as_json)
+    found = queue.results.look(task) if wait is None else queue.results.wait(task, timeout=wait)
+    ended = next(iter(found.values()), None)
+    if ended is None:
+        within = "" if wait is None else f" within {wait:g} s"
+        code = NOTHING if wait is None else LATE
+        stop(code, f"call {task!r} has not ended{within}: `timeoutq inspect {queue.name} {task}` tells where it is")
     state = None if ended.state is None else str(ended.state)
     if ended.state is State.FAILED:
         failed = outcomes.read_failure(ended.result, ended.error)
-        if as_json:
+        if out.as_json:
             fields = {"error": failed.error, "message": failed.message, "traceback": failed.traceback}
-            sink.document({"id": ended.task, "state": state, **fields})
-        elif failed.traceback:
-            _lines(failed.traceback.splitlines())
+            out.document({"id": ended.task, "state": state, **fields})
+        for line in () if out.as_json else (failed.traceback or "").splitlines():
+            typer.echo(safe(line))
         stop(NOTHING, f"call {ended.task!r} failed: {failed}")
     if not ended.result:
         stop(
@@ -204,23 +173,11 @@ def _show(ended: Ended, as_json: bool) -> None:
         value = read_json(ended.result)
     except ValueError:
         raise InvalidInput(f"the result of task {ended.task!r} is no JSON: no function returned it") from None
-    sink.document({"id": ended.task, "state": state, "result": value} if as_json else value)
+    out.document({"id": ended.task, "state": state, "result": value} if out.as_json else value)
 
 
-def _lines(lines: Iterable[str]) -> None:
-    from timeoutq.text import safe
-
-    for line in lines:
-        typer.echo(safe(line))
-
-
-@app.command(rich_help_panel=PANEL)
-def functions(
-    where: Annotated[
-        str, typer.Argument(metavar="QUEUE|MODULE:APP", help="A queue, or the App of a module.", show_default=False)
-    ],
-    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
-) -> None:  # fmt: skip
+@command()
+def functions(where: Where, *, server: Server, out: Sink) -> None:
     """List functions: those of an app, or those that the workers of a queue have published.
 
     With --json, each comes with the JSON Schema of its calls.
@@ -228,40 +185,26 @@ def functions(
     if ":" in where:
         rows = _of_app(app_at(where))
     else:
-        with known_queue(where, url, url_file) as opened:
+        with server.known(where) as opened:
             rows = _of_queue(opened)
     if not rows:
         stop(NOTHING, f"there are no functions in {where}")
-    if as_json:
-        sink = Sink(as_json)
-        for row in rows:
-            sink.document(row)
-        return
-    Sink(as_json).rows(
-        ("function", "queue", "takes", "when", "published", "worker"),
-        [
-            (one["function"], one["queue"], _takes(one["schema"]), one["when"], one["published"], one["worker"])
-            for one in rows
-        ],
-    )
+    columns = ("function", "queue", "takes", "when", "published", "worker")
+    shown = [{**row, "takes": _takes(row["schema"])} for row in rows]
+    out.each(columns, rows if out.as_json else shown, lambda row: [row[column] for column in columns])
 
 
 def _of_app(found: App) -> list[dict[str, Any]]:
+    from timeoutq.schedules.flows import timing_of
+
     return [
         {
-            "function": name, "queue": one.settings.queue, "when": _when(one.settings.timed), "published": None,
-            "worker": None, "schema": one.schema(),
+            "function": name, "queue": one.settings.queue,
+            "when": None if one.settings.timed is None else str(timing_of(one.settings.timed.when())),
+            "published": None, "worker": None, "schema": one.schema(),
         }
         for name, one in sorted(found.functions.items())
     ]  # fmt: skip
-
-
-def _when(timed: Any) -> str | None:
-    if timed is None:
-        return None
-    from timeoutq.schedules.flows import timing_of
-
-    return str(timing_of(timed.when()))
 
 
 def _of_queue(opened: AnyQueue) -> list[dict[str, Any]]:

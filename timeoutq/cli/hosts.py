@@ -1,7 +1,4 @@
-"""The commands about the hosts of a polite queue: hosts, host, block, unblock, ban; and why, which names hosts too.
-
-`app.py` runs them.
-"""
+"""The commands about the hosts of a polite queue: hosts, host, block, unblock, ban; and why, which names hosts too."""
 
 from __future__ import annotations
 
@@ -11,21 +8,31 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from timeoutq.cli.app import NOTHING, AsJson, Name, TaskName, Url, UrlFile, Yes, app, known_queue, say, stop, sure
+from timeoutq.cli.app import exit_unless, say, stop, sure
+from timeoutq.cli.command import (
+    AllPages,
+    Cursor,
+    Known,
+    Moment,
+    Name,
+    Seconds,
+    Server,
+    TaskName,
+    Yes,
+    argument,
+    command,
+    option,
+)
 from timeoutq.cli.intake import OWNER
 from timeoutq.cli.printing import Sink, iso, releases
-from timeoutq.cli.reading import moment, seconds
+from timeoutq.cli.reading import seconds
 from timeoutq.errors import InvalidInput
+from timeoutq.exit_codes import NOTHING
 from timeoutq.model import HostInfo, Politeness
 from timeoutq.standing import Standing, standing
 from timeoutq.text import age
 
-Host = Annotated[
-    str,
-    typer.Argument(
-        metavar="HOST", help="example.com, example.com:8080, a URL of the host, or a group.", show_default=False
-    ),
-]
+Host = Annotated[str, argument("HOST", "example.com, example.com:8080, a URL of the host, or a group.")]
 COLUMNS = ("host", "waiting", "in_flight", "turn", "delay", "per_host", "budget", "visits", "failures", "blocked_until",
            "banned")  # fmt: skip
 BRIEFLY = ("host", "waiting", "at once", "turn", "delay", "visits", "failures")
@@ -65,51 +72,39 @@ TURNS: Mapping[Standing, Callable[[HostInfo, float], str | None]] = {
 """The words in the column `turn`."""
 
 
-def _tell(info: HostInfo, as_json: bool) -> None:
-    sink = Sink(as_json)
-    if as_json:
-        sink.document(info)
-        return
+def _tell(info: HostInfo, out: Sink) -> None:
     more = info.busy - len(info.in_flight)
-    lines = [
+    out.facts(info, [
         ("host", info.host), ("waiting", info.waiting), *(("in flight", task) for task in info.in_flight),
         ("in flight", f"and {more:,} more" if more > 0 else None),
         ("next", info.next_task), ("its priority", info.next_priority or None),
         ("turn", iso(info.turn)), ("delay", _length(info.delay)), ("per host", info.per_host), ("budget", info.budget),
         ("visits", info.visits), ("failures", info.failures), ("next allowed", iso(info.next_allowed)),
         ("blocked until", iso(info.blocked_until)), ("blocked by", info.blocked_by or None), ("banned", info.banned),
-    ]  # fmt: skip
-    sink.rows(("what", "value"), [line for line in lines if line[1] is not None])
+    ])  # fmt: skip
 
 
-@app.command(rich_help_panel="Hosts of a polite queue")
+@command()
 def hosts(
-    queue: Name,
-    cursor: Annotated[str | None, typer.Option(help="Where to go on: the cursor that the last page printed.")] = None,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=500, help="The most hosts per page.")] = 100,
-    everything: Annotated[bool, typer.Option("--all", help="Print all pages.")] = False,
-    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    queue: Known, cursor: Cursor = None,
+    limit: Annotated[int, option("The most hosts per page.", "-n", "--limit", min=1, max=500)] = 100,
+    everything: AllPages = False, *, out: Sink,
 ) -> None:  # fmt: skip
     """List the hosts that the queue has met; the host with the next turn comes first.
 
     The columns on a pipe: host, waiting, in_flight, turn, delay, per_host,
     budget, visits, failures, blocked_until, banned.
     """
-    sink = Sink(as_json)
-    with known_queue(queue, url, url_file) as opened:
-        while True:
-            page = opened.hosts.list(cursor, limit)
-            if as_json:
-                for info in page.hosts:
-                    sink.document(info)
-            elif not sys.stdout.isatty():
-                sink.rows(COLUMNS, map(_row, page.hosts))
-            elif page.hosts or cursor is None:
-                now = opened.stats().now
-                sink.rows(BRIEFLY, [_brief(info, now) for info in page.hosts])
-            cursor = page.cursor
-            if cursor is None or not everything:
-                break
+    while True:
+        page = queue.hosts.list(cursor, limit)
+        if out.as_json or not sys.stdout.isatty():
+            out.each(COLUMNS, page.hosts, _row)
+        elif page.hosts or cursor is None:
+            now = queue.stats().now
+            out.rows(BRIEFLY, [_brief(info, now) for info in page.hosts])
+        cursor = page.cursor
+        if cursor is None or not everything:
+            break
     if cursor is not None:
         say(f"more with --cursor {cursor}, or --all")
 
@@ -126,16 +121,15 @@ def _number_or(text: str | None, name: str, word: str) -> Any:
     return int(text[:20])  # more digits are too many for anything, and take long
 
 
-@app.command(rich_help_panel="Hosts of a polite queue")
+@command()
 def host(
     queue: Name, name: Host,
     delay: Annotated[
         Any, typer.Option(parser=_delay, metavar="TIME", help="Pause from the end of a visit to the next; or: usual.")
     ] = None,
-    per_host: Annotated[str | None, typer.Option(metavar="N", help="Visits that run at once; or: usual.")] = None,
-    budget: Annotated[str | None, typer.Option(metavar="N", help="The most visits in all; or: none.")] = None,
-    usual: Annotated[bool, typer.Option("--usual", help="Go back to the queue's own delay and per-host.")] = False,
-    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    per_host: Annotated[str | None, "N: Visits that run at once; or: usual."] = None,
+    budget: Annotated[str | None, "N: The most visits in all; or: none."] = None,
+    usual: Annotated[bool, "Go back to the queue's own delay and per-host."] = False, *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """Show everything about one host; with options, first give the host rules of its own.
 
@@ -144,7 +138,7 @@ def host(
     """
     if usual and (delay is not None or per_host is not None):
         raise InvalidInput("give --usual, or --delay and --per-host")
-    with known_queue(queue, url, url_file) as opened:
+    with server.known(queue) as opened:
         found = opened.hosts.set(
             name,
             delay="usual" if usual else delay,
@@ -152,7 +146,7 @@ def host(
             budget=_number_or(budget, "--budget", "none"),
         )
         rules = opened.stats().politeness
-    _tell(found, as_json)
+    _tell(found, out)
     if delay is None and per_host is None and budget is None and not usual and _is_unmet(found, rules):
         stop(NOTHING, f"queue {queue} has never visited host {found.host}, and has no task and no rule for it")
 
@@ -164,47 +158,37 @@ def _is_unmet(info: HostInfo, usual: Politeness | None) -> bool:
     return not any(met) and info.next_allowed is None and info.budget is None
 
 
-@app.command(rich_help_panel="Hosts of a polite queue")
+@command()
 def block(
     queue: Name, name: Host,
-    for_: Annotated[
-        float | None, typer.Option("--for", parser=seconds, metavar="TIME", help="For this time, like 60s, 5m, 2h.")
-    ] = None,
-    until: Annotated[
-        float | None, typer.Option(parser=moment, metavar="TIME", help="Unix seconds, or ISO 8601 with a zone.")
-    ] = None,
-    reason: Annotated[str | None, typer.Option(help="Reason for `why` to show; by default, your name.")] = None,
-    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    for_: Annotated[Seconds | None, option("For this time, like 60s, 5m, 2h.", "--for")] = None,
+    until: Annotated[Moment | None, "Unix seconds, or ISO 8601 with a zone."] = None,
+    reason: Annotated[str | None, "Reason for `why` to show; by default, your name."] = None,
+    *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """Let no worker visit a host for a while; visits that are under way are finished."""
     if (for_ is None) == (until is None):
         raise InvalidInput("say for how long: --for 5m, or --until a time")
-    with known_queue(queue, url, url_file) as opened:
-        found = opened.hosts.block(name, for_=for_, until=until, reason=reason)
-    _tell(found, as_json)
+    with server.known(queue) as opened:
+        _tell(opened.hosts.block(name, for_=for_, until=until, reason=reason), out)
 
 
-@app.command(rich_help_panel="Hosts of a polite queue")
-def unblock(queue: Name, name: Host, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
+@command()
+def unblock(queue: Known, name: Host, *, out: Sink) -> None:
     """End a block or a ban."""
-    with known_queue(queue, url, url_file) as opened:
-        found = opened.hosts.unblock(name)
-    _tell(found, as_json)
+    _tell(queue.hosts.unblock(name), out)
 
 
-@app.command(rich_help_panel="Hosts of a polite queue")
+@command()
 def ban(
-    queue: Name, name: Host,
-    reason: Annotated[str, typer.Option(help="Reason, which is kept with each task.")] = "banned by hand",
-    yes: Yes = False, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    queue: Known, name: Host,
+    reason: Annotated[str, "Reason, which is kept with each task."] = "banned by hand", yes: Yes = False, *, out: Sink,
 ) -> None:  # fmt: skip
     """Never visit a host again: its ready tasks go to failed, and so do all later ones. Asks first."""
-    with known_queue(queue, url, url_file) as opened:
-        known = opened.hosts.inspect(name)
-        ready = f"{known.waiting:,} waiting, {known.busy:,} ready or in progress"
-        sure(f"Ban host {known.host} of queue {queue}, and move its ready tasks to failed ({ready})?", yes)
-        found = opened.hosts.ban(name, reason)
-    _tell(found, as_json)
+    known = queue.hosts.inspect(name)
+    ready = f"{known.waiting:,} waiting, {known.busy:,} ready or in progress"
+    sure(f"Ban host {known.host} of queue {queue.name}, and move its ready tasks to failed ({ready})?", yes)
+    _tell(queue.hosts.ban(name, reason), out)
 
 
 COMMANDS = {
@@ -220,27 +204,19 @@ COMMANDS = {
 BY_HAND = "; a spider owns the queue, and the response then goes to its `parse`: callback and meta went with the ack"
 
 
-@app.command(rich_help_panel="Looking")
-def why(queue: Name, task: TaskName, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
+@command()
+def why(queue: Known, task: TaskName, *, out: Sink) -> None:
     """Say why a task is not being worked on now, or who works on it; exit 1 when the task is in no state."""
     from timeoutq.why import advised
 
-    with known_queue(queue, url, url_file) as opened:
-        found = opened.why(task)
-        is_spiders = found.code == "done" and OWNER in opened.stats().settings
-    sink = Sink(as_json)
-    if as_json:
-        sink.document(found)
-    else:
-        state = None if found.info.state is None else found.info.state.value
-        trace = (found.info.traceback or "").splitlines()
-        message = advised(found, COMMANDS, queue) + is_spiders * BY_HAND
-        lines = [("state", state), ("reason", found.code), ("why", message),
-                 ("host", found.info.host),
-                 ("priority", found.info.priority or None), ("before it", found.before),
-                 ("failures", found.info.failures or None), ("crashes", found.info.crashes or None),
-                 ("releases", releases(found.info)), ("last error", found.info.error), ("near", found.near),
-                 *(("traceback", line) for line in trace[-LAST_LINES:])]  # fmt: skip
-        sink.rows(("what", "value"), [line for line in lines if line[1] is not None])
-    if found.info.state is None and found.code != "done":
-        raise typer.Exit(NOTHING)
+    found = queue.why(task)
+    is_spiders = found.code == "done" and OWNER in queue.stats().settings
+    info = found.info
+    out.facts(found, [
+        ("state", None if info.state is None else info.state.value), ("reason", found.code),
+        ("why", advised(found, COMMANDS, queue.name) + is_spiders * BY_HAND), ("host", info.host),
+        ("priority", info.priority or None), ("before it", found.before), ("failures", info.failures or None),
+        ("crashes", info.crashes or None), ("releases", releases(info)), ("last error", info.error),
+        ("near", found.near), *(("traceback", line) for line in (info.traceback or "").splitlines()[-LAST_LINES:]),
+    ])  # fmt: skip
+    exit_unless(info.state is not None or found.code == "done")

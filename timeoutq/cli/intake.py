@@ -1,6 +1,6 @@
 """What `timeoutq put` makes of URLs on their way in: one form for each, pages of sitemaps, groups; and what it refuses.
 
-`tasks.py` calls it. What is refused is told on stderr, each with its place and its reason, and the rest goes on.
+What is refused is told on stderr, each with its place and its reason, and the rest goes on.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from timeoutq.arguments import shown
 from timeoutq.cli.app import say, stop
+from timeoutq.cli.command import Seconds, option
 from timeoutq.cli.reading import LONGEST_LINE, bare_line
 from timeoutq.errors import BadUrl, InvalidInput
 from timeoutq.exit_codes import USAGE
 from timeoutq.model import Task, raw, text
-from timeoutq.text import counted
+from timeoutq.text import counted, safe
 
 if TYPE_CHECKING:
     from timeoutq.urls import Limits
@@ -173,29 +173,29 @@ class Intake:
 class Sitemaps:
     """The sitemaps that a command names."""
 
-    sources: list[str]
-    keep_data: bool = False
-    """Whether lastmod, changefreq and priority become the payload."""
-    max_urls: int | None = None
-    max_time: float | None = None
+    sources: Annotated[
+        list[str] | None,
+        option("URL|FILE: Put the pages of a sitemap, an index or a robots.txt; may be given again.", "--sitemap"),
+    ] = None
+    keep_data: Annotated[
+        bool, option("Payload: what the sitemap says in lastmod, changefreq and priority.", "--sitemap-data")
+    ] = False
+    max_urls: Annotated[int | None, option("N: The most URLs from each --sitemap (default: 10,000,000).", min=1)] = None
+    max_time: Annotated[Seconds | None, "The longest time for each --sitemap (default: 1h)."] = None
 
     @property
     def limits(self) -> Limits:
         """Give the limits of reading, which hold for each of the sitemaps that are named."""
         from timeoutq.urls import Limits
 
-        limits = Limits()
-        if self.max_urls is not None:
-            limits = replace(limits, pages=self.max_urls)
-        if self.max_time is not None:
-            limits = replace(limits, total_seconds=self.max_time)
-        return limits
+        given: dict[str, Any] = {"pages": self.max_urls, "total_seconds": self.max_time}
+        return replace(Limits(), **{name: value for name, value in given.items() if value is not None})
 
     def tasks(self, intake: Intake, payload: Any) -> Iterator[bytes | Task]:
         """Give the pages of all sitemaps as tasks."""
         from timeoutq.urls import sitemap
 
-        for source in self.sources:
+        for source in self.sources or ():
             for page in sitemap(source, limits=self.limits, refused=intake.refuse):
                 body = dict(page.data) or None if self.keep_data else payload
                 task = page.url.encode() if body is None else Task(page.url, body)
@@ -206,11 +206,9 @@ class Sitemaps:
     def check(self, payload: Any, given: bool) -> None:
         """Raise `InvalidInput` for options that do not go together; `given` says whether tasks come from elsewhere."""
         if not self.sources:
-            for name, value in (
-                ("--sitemap-data", self.keep_data), ("--max-urls", self.max_urls), ("--max-time", self.max_time)
-            ):  # fmt: skip
-                if value:
-                    raise InvalidInput(f"{name} goes with --sitemap")
+            options = {"--sitemap-data": self.keep_data, "--max-urls": self.max_urls, "--max-time": self.max_time}
+            if wrong := [name for name, value in options.items() if value]:
+                raise InvalidInput(f"{wrong[0]} goes with --sitemap")
         elif given:
             raise InvalidInput("give --sitemap, or tasks, or --file, not several of them")
         elif self.keep_data and payload is not None:
@@ -221,16 +219,10 @@ def voice(progress: Any) -> Callable[[str], None]:
     """Give a function that prints a line on stderr, above the progress bar."""
     from rich.text import Text
 
-    from timeoutq.text import safe
-
     console = progress.console
     return lambda message: console.print(Text(f"timeoutq: {safe(message)}"), soft_wrap=True)
 
 
-def place(path: Path | None) -> Callable[[int], str]:
-    """Give a function from a line number to words like `seeds.txt, line 7`; None is standard input."""
-    return partial(_line, "standard input" if path is None or str(path) == "-" else str(path))
-
-
-def _line(name: str, number: int) -> str:
-    return f"{name}, line {number}"
+def place(path: Path | None) -> str:
+    """Name a file; None is standard input."""
+    return "standard input" if path is None or str(path) == "-" else str(path)

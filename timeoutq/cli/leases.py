@@ -1,7 +1,4 @@
-"""The commands about leases: claim, ack, extend, release, fail, and pull, which takes no lease.
-
-`app.py` runs them.
-"""
+"""The commands about leases: claim, ack, extend, release, fail, and pull, which takes no lease."""
 
 from __future__ import annotations
 
@@ -13,60 +10,36 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timeoutq.cli.app import (
-    LOST,
-    NOTHING,
-    AsJson,
-    Count,
-    Ids,
-    Name,
-    Url,
-    UrlFile,
-    app,
-    open_queue,
-    say,
-    stop,
-    unknown,
-    unknown_words,
-)
-from timeoutq.cli.printing import Sink, iso, report
-from timeoutq.cli.reading import LONGEST_LINE, duration, given_ids, piped_in, read_json, seconds
+from timeoutq.cli.app import LOST, exit_unless, say, stop, unknown, unknown_words
+from timeoutq.cli.command import Count, Ids, Name, Opened, Seconds, Server, command, option
+from timeoutq.cli.printing import Sink, iso
+from timeoutq.cli.reading import LONGEST_LINE, piped_in, read_json
 from timeoutq.errors import InvalidInput, TimeoutqError
 
 if TYPE_CHECKING:
     from timeoutq.model import Lease, Outcome
     from timeoutq.shards import AnyQueue
 
+EXPLAINED = 3
+"""For at most this many lost leases the command says why they are lost: each reason costs a question to the server."""
 
-@app.command(rich_help_panel="Leases")
+Token = Annotated[str | None, "The token that claim printed."]
+
+
+@command()
 def claim(
-    queue: Name, n: Count = 1,
-    timeout: Annotated[
-        float, typer.Option(parser=seconds, metavar="TIME", help="Length of the lease.")
-    ] = "30s",  # type: ignore[assignment]  # typer parses the default
-    max_runtime: Annotated[float | None, duration("The longest that a task may be held, with all extensions.")] = None,
-    wait: Annotated[
-        float, typer.Option(parser=seconds, metavar="TIME", help="Time to wait for the first task.")
-    ] = "0",  # type: ignore[assignment]  # typer parses the default
-    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    queue: Opened, n: Count = 1,
+    timeout: Annotated[Seconds, "Length of the lease."] = Seconds(30),
+    max_runtime: Annotated[Seconds | None, "The longest that a task may be held, with all extensions."] = None,
+    wait: Annotated[Seconds, "Time to wait for the first task."] = Seconds(0), *, out: Sink,
 ) -> None:  # fmt: skip
     """Lease ready tasks and print them with their tokens; exit 1 when no task is ready."""
-    with open_queue(queue, url, url_file) as opened:
-        leases = opened.claim(n, timeout=timeout, max_runtime=max_runtime, wait=wait)
-        if not leases and not opened.exists():
-            unknown(opened)  # asked only now: with --wait, the first task may have come meanwhile
-    sink = Sink(as_json)
-    if as_json:
-        for lease in leases:
-            sink.document(lease)
-    else:
-        rows = ((lease.task, lease.token, iso(lease.deadline), lease.attempt) for lease in leases)
-        sink.rows(("task", "token", "deadline", "attempt"), rows)
-    if not leases:
-        raise typer.Exit(NOTHING)
-
-
-Token = Annotated[str | None, typer.Option("--token", help="The token that claim printed.", show_default=False)]
+    leases = queue.claim(n, timeout=timeout, max_runtime=max_runtime, wait=wait)
+    if not leases and not queue.exists():
+        unknown(queue)  # asked only now: with --wait, the first task may have come meanwhile
+    columns = ("task", "token", "deadline", "attempt")
+    out.each(columns, leases, lambda lease: (lease.task, lease.token, iso(lease.deadline), lease.attempt))
+    exit_unless(leases)
 
 
 def _lease(task: Any, token: Any, deadline: Any = math.inf, attempt: Any = 1) -> Lease:
@@ -78,7 +51,7 @@ def _lease(task: Any, token: Any, deadline: Any = math.inf, attempt: Any = 1) ->
     return Lease(text(arguments.task_id(task)), token, float(deadline), int(attempt))
 
 
-def _leases(tasks: list[str], token: str | None) -> list[Lease]:
+def _leases(tasks: list[str] | None, token: str | None) -> list[Lease]:
     if tasks:
         if not token:
             raise InvalidInput("tasks need the --token that claim printed; or pipe in what claim --json printed")
@@ -98,14 +71,10 @@ def _leases(tasks: list[str], token: str | None) -> list[Lease]:
     return found
 
 
-EXPLAINED = 3
-"""For at most this many lost leases the command says why they are lost: each reason costs a question to the server."""
-
-
-def _ended(queue: AnyQueue, leases: Sequence[Lease], outcome: Outcome, as_json: bool) -> None:
+def _ended(queue: AnyQueue, leases: Sequence[Lease], outcome: Outcome, out: Sink) -> None:
     from timeoutq.model import Answer
 
-    report(outcome, as_json)
+    out.outcome(outcome)
     if outcome.ok == len(outcome):
         return
     lost = [lease for lease, answer in zip(leases, outcome, strict=True) if answer is Answer.LOST]
@@ -122,101 +91,83 @@ def _ended(queue: AnyQueue, leases: Sequence[Lease], outcome: Outcome, as_json: 
     raise typer.Exit(LOST)
 
 
-@app.command(rich_help_panel="Leases")
+@command()
 def ack(
     queue: Name, tasks: Ids = None, token: Token = None,
     found: Annotated[
-        list[str] | None, typer.Option("--put", help="Put this task too, in the same step; may be given again.")
+        list[str] | None, option("Put this task too, in the same step; may be given again.", "--put")
     ] = None,
-    group: Annotated[str | None, typer.Option("--group", help="The host to which the --put tasks belong.")] = None,
-    priority: Annotated[
-        int | None, typer.Option(metavar="N", help="The priority of the --put tasks.", show_default=False)
-    ] = None,
-    improve: Annotated[bool, typer.Option("--improve", help="As --improve of put, for the --put tasks.")] = False,
-    rerun: Annotated[bool, typer.Option("--rerun", help="As --rerun of put, for the --put tasks.")] = False,
-    again_in: Annotated[
-        float | None, typer.Option(parser=seconds, metavar="TIME", help="Schedule the task again after this.")
-    ] = None,
-    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    group: Annotated[str | None, "The host to which the --put tasks belong."] = None,
+    priority: Annotated[int | None, "N: The priority of the --put tasks."] = None,
+    improve: Annotated[bool, "As --improve of put, for the --put tasks."] = False,
+    rerun: Annotated[bool, "As --rerun of put, for the --put tasks."] = False,
+    again_in: Annotated[Seconds | None, "Schedule the task again after this."] = None, *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """End leases as done; exit 4 when a lease is lost."""
     from timeoutq.model import Outcome, Task, raw
 
     if not found and (group is not None or priority is not None or improve or rerun):
         raise InvalidInput("--group, --priority, --improve and --rerun are about the tasks of --put: add --put")
-    leases = _leases(given_ids(tasks), token)
-    with open_queue(queue, url, url_file) as opened:
+    leases = _leases(tasks, token)
+    with server.open(queue) as opened:
         if found:
             if len(leases) != 1:
                 raise InvalidInput("--put works with one lease only")
             links = [Task(link, group=group, priority=priority, improve=improve, rerun=rerun) for link in found]
             opened.ack(leases[0], put=links, again_in=again_in)
-            report(Outcome([raw(leases[0].task)], b"O"), as_json)
+            out.outcome(Outcome([raw(leases[0].task)], b"O"))
         else:
-            _ended(opened, leases, opened.ack(leases, again_in=again_in), as_json)
+            _ended(opened, leases, opened.ack(leases, again_in=again_in), out)
 
 
-@app.command(rich_help_panel="Leases")
+@command()
 def extend(
     queue: Name, tasks: Ids = None, token: Token = None,
-    timeout: Annotated[
-        float, typer.Option(parser=seconds, metavar="TIME", help="New length of the lease, from now.")
-    ] = "30s",  # type: ignore[assignment]  # typer parses the default
-    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    timeout: Annotated[Seconds, "New length of the lease, from now."] = Seconds(30), *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """Extend leases; exit 4 when a lease is lost."""
-    leases = _leases(given_ids(tasks), token)
-    with open_queue(queue, url, url_file) as opened:
-        _ended(opened, leases, opened.extend(leases, timeout), as_json)
+    leases = _leases(tasks, token)
+    with server.open(queue) as opened:
+        _ended(opened, leases, opened.extend(leases, timeout), out)
 
 
-@app.command(rich_help_panel="Leases")
+@command()
 def release(
     queue: Name, tasks: Ids = None, token: Token = None,
-    delay: Annotated[float | None, duration("Ready again only after this time.")] = None,
-    block_host: Annotated[
-        float | None, typer.Option(parser=seconds, metavar="TIME", help="Also block the tasks' hosts for this time.")
-    ] = None,
-    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    delay: Annotated[Seconds | None, "Ready again only after this time."] = None,
+    block_host: Annotated[Seconds | None, "Also block the tasks' hosts for this time."] = None,
+    *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """Give leases back; no attempt is counted, and the tasks are ready again at once or after a delay."""
-    leases = _leases(given_ids(tasks), token)
-    with open_queue(queue, url, url_file) as opened:
-        _ended(opened, leases, opened.release(leases, delay or 0.0, block_host=block_host or 0.0), as_json)
+    leases = _leases(tasks, token)
+    with server.open(queue) as opened:
+        _ended(opened, leases, opened.release(leases, delay or 0.0, block_host=block_host or 0.0), out)
 
 
-@app.command(rich_help_panel="Leases")
+@command()
 def fail(
     queue: Name, tasks: Ids = None, token: Token = None,
-    error: Annotated[str, typer.Option("--error", help="What went wrong; kept with the task.")] = "failed by hand",
-    retry_in: Annotated[float | None, duration("Time until the next attempt.")] = None,
-    give_up: Annotated[bool, typer.Option("--give-up", help="Move to failed, without another attempt.")] = False,
-    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    error: Annotated[str, "What went wrong; kept with the task."] = "failed by hand",
+    retry_in: Annotated[Seconds | None, "Time until the next attempt."] = None,
+    give_up: Annotated[bool, "Move to failed, without another attempt."] = False, *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """End leases as failed; tasks are tried again as the policy says, after --retry-in, or never (--give-up)."""
-    leases = _leases(given_ids(tasks), token)
-    with open_queue(queue, url, url_file) as opened:
+    leases = _leases(tasks, token)
+    with server.open(queue) as opened:
         if retry_in is None and not give_up:
             # the policy counts attempts, which a token alone does not tell
             leases = [
                 lease if lease.deadline < math.inf else replace(lease, attempt=opened.inspect(lease.task).failures + 1)
                 for lease in leases
             ]
-        _ended(opened, leases, opened.fail(leases, error, retry_in=retry_in, give_up=give_up), as_json)
+        _ended(opened, leases, opened.fail(leases, error, retry_in=retry_in, give_up=give_up), out)
 
 
-@app.command(rich_help_panel="Leases")
-def pull(queue: Name, n: Count = 1, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
+@command()
+def pull(queue: Opened, n: Count = 1, *, out: Sink) -> None:
     """Take tasks without a lease: they are done at once, and lost if you crash. Exit 1 when no task is ready."""
-    with open_queue(queue, url, url_file) as opened:
-        tasks = opened.pull(n)
-        if not tasks and not opened.exists():
-            unknown(opened)
-    sink = Sink(as_json)
-    if as_json:
-        for task in tasks:
-            sink.document({"task": task.task, "payload": task.payload})
-    else:
-        sink.rows(("task",), ((task.task,) for task in tasks))
-    if not tasks:
-        raise typer.Exit(NOTHING)
+    tasks = queue.pull(n)
+    if not tasks and not queue.exists():
+        unknown(queue)
+    out.each(("task",), [{"task": task.task, "payload": task.payload} for task in tasks], lambda one: (one["task"],))
+    exit_unless(tasks)

@@ -1,7 +1,4 @@
-"""The commands that look and change nothing: status, dashboard, list, inspect, drained, doctor, bench.
-
-`app.py` runs them.
-"""
+"""The commands that look and change nothing: queues, status, dashboard, list, inspect, states, drained, log."""
 
 from __future__ import annotations
 
@@ -16,45 +13,42 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timeoutq.cli import lines
-from timeoutq.cli.app import (
-    NOTHING,
-    SERVER,
-    AsJson,
+from timeoutq.cli.app import SERVER, exit_unless, say, stop, unknown, unknown_words, with_ended
+from timeoutq.cli.command import (
+    AllPages,
+    Cursor,
     Ids,
+    Known,
+    Moment,
     Name,
+    Null,
+    Opened,
+    Seconds,
+    Server,
     TaskName,
-    Url,
-    UrlFile,
-    app,
-    known_queue,
-    open_queue,
-    say,
-    server_address,
-    stop,
-    unknown,
-    unknown_words,
-    with_ended,
+    command,
+    option,
 )
-from timeoutq.cli.completion import queue_names
 from timeoutq.cli.printing import LINES_AT_ONCE, Sink, far, iso, plain, progress, releases
-from timeoutq.cli.reading import duration, given_ids, ids_of, moment, seconds
-from timeoutq.errors import InvalidInput, TimeoutqError, Unavailable
-from timeoutq.model import State, TaskId
+from timeoutq.cli.reading import ids_of, moment, seconds
+from timeoutq.errors import InvalidInput
+from timeoutq.exit_codes import NOTHING
+from timeoutq.model import State
 from timeoutq.text import age, safe
 
 if TYPE_CHECKING:
-    from timeoutq.counts import Stats
     from timeoutq.directory import Listed
-    from timeoutq.model import Page
+    from timeoutq.events import Event
+    from timeoutq.model import Page, TaskId, TaskInfo
     from timeoutq.shards import AnyQueue
-    from timeoutq.watch.doctor import Finding
-    from timeoutq.watch.limits import Limits
     from timeoutq.watch.snapshot import Snapshot
 
+QUEUE_COLUMNS = ("queue", "known", "todos", "waiting", "scheduled", "in_progress", "done", "failed", "workers", "note")
+EVENTS_AT_ONCE = 1000
 
-@app.command(rich_help_panel="Looking")
-def queues(url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
+
+@command()
+def queues(*, server: Server, out: Sink) -> None:
     """List the queues on the server, and count their tasks by state. Exit 1: no queue; 3: no queue can be read.
 
     The command looks at all keys of the server's database, a thousand at a time:
@@ -65,9 +59,9 @@ def queues(url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -
     """
     from timeoutq import directory
 
-    sink, met, readable = Sink(as_json), 0, 0
+    met = readable = 0
     # a server that evicts keys is not refused here: this command only reads
-    with open_queue("queues", url, url_file, allow_eviction=True) as opened:
+    with server.open("queues", allow_eviction=True) as opened:
         if directory.is_lone_node(opened):
             say(f"{directory.LONE_NODE}: {directory.CURE}")
         names: list[str] = []
@@ -77,7 +71,7 @@ def queues(url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -
                 tell(call * directory.KEYS_A_CALL, len(names))
         listed = directory.look(opened, sorted(names))
         while block := list(islice(listed, LINES_AT_ONCE)):
-            sink.rows(QUEUE_COLUMNS, map(_listed, block))
+            out.rows(QUEUE_COLUMNS, map(_listed, block))
             met += len(block)
             readable += sum(one.stats is not None for one in block)
     if not met:
@@ -86,20 +80,13 @@ def queues(url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -
         stop(SERVER, f"none of the queues at {opened.url} can be read")
 
 
-QUEUE_COLUMNS = ("queue", "known", "todos", "waiting", "scheduled", "in_progress", "done", "failed", "workers", "note")
-
-
 def _listed(one: Listed) -> list[Any]:
     stats = one.stats
-    counts = [None if stats is None else getattr(stats, name) for name in QUEUE_COLUMNS[1:-1]]
-    return [one.name, *counts, one.trouble or _note(stats)]
-
-
-def _note(stats: Stats | None) -> str | None:
     if stats is None:
-        return None
+        return [one.name, *[None] * len(QUEUE_COLUMNS[1:-1]), one.trouble or None]
     words = [f"{len(stats.shards)} shards"] if stats.shards else []
-    return ", ".join([*words, "paused"] if stats.paused else words) or None
+    note = ", ".join([*words, "paused"] if stats.paused else words) or None
+    return [one.name, *(getattr(stats, name) for name in QUEUE_COLUMNS[1:-1]), one.trouble or note]
 
 
 def _show(seen: Snapshot) -> None:
@@ -108,11 +95,61 @@ def _show(seen: Snapshot) -> None:
 
         show(seen)
     else:
-        Sink(False).rows((), lines.of(seen))
+        Sink().rows((), _lines(seen))
 
 
-@app.command(rich_help_panel="Looking")
-def status(queue: Name, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
+def _lines(seen: Snapshot) -> Iterator[Sequence[Any]]:
+    """Give a snapshot as lines: counts and rates, then a line for each worker, host, lease, due task and error."""
+    from timeoutq.watch.metrics import rates
+
+    stats = seen.stats
+    yield "queue", seen.queue
+    yield "at", seen.url
+    yield "paused", "yes" if stats.paused else "no"
+    if stats.durable:
+        yield "durable", stats.durable
+    for state in State:
+        if state is not State.WAITING or stats.politeness or stats.waiting:
+            yield state.value, getattr(stats, state.value)
+    yield "known", stats.known
+    if stats.compact:
+        yield "keep-done", "compact"
+    for name, per_second in rates(seen.history).items():
+        yield f"{name}/s", f"{per_second:.2f}"
+    if reruns := stats.counters.get("reruns"):
+        yield "reruns", reruns
+    yield "ready tasks since", iso(stats.todos_since)
+    if stats.durations is not None:
+        ran = stats.durations  # seconds
+        yield "handlers ran", ran.count, f"{ran.p50:.4g}", f"{ran.p95:.4g}", f"{ran.max:.4g}"
+    for number, ready in seen.depths.items():
+        shard = stats.shards[number]
+        yield "shard", number, ready, shard.scheduled, shard.in_progress, shard.done, shard.failed
+    for what, why in seen.silent.items():
+        yield "silent", what, why
+    yield "workers", len(seen.living)
+    yield "gone", len(seen.gone)
+    for worker in seen.workers:
+        alive = "gone" if worker in seen.gone else "alive"
+        yield (
+            "worker", worker.worker, alive, worker.concurrency, worker.held, worker.acked, worker.failed,
+            iso(worker.beat), *([worker.trouble] if worker.trouble else []),
+        )  # fmt: skip
+    for worker in seen.workers:
+        if worker.tends is not None:
+            yield "tends", worker.worker, *worker.tends
+    for host in seen.hosts:
+        yield "host", host.host, host.waiting, host.busy, iso(host.turn), host.visits, host.failures
+    for entry in seen.leases:
+        yield "lease", entry.task, entry.holder, iso(entry.at)
+    for entry in seen.due:
+        yield "due", entry.task, iso(entry.at)
+    for failure in seen.errors:
+        yield "error", failure.task, iso(failure.at), failure.error
+
+
+@command()
+def status(queue: Opened, *, out: Sink) -> None:
     """Show the queue once, as the dashboard does.
 
     On a pipe, tabs stand between the columns, and the first column says what the
@@ -134,58 +171,49 @@ def status(queue: Name, url: Url = None, url_file: UrlFile = None, as_json: AsJs
     """
     from timeoutq.watch import snapshot
 
-    with open_queue(queue, url, url_file) as opened:
-        seen = snapshot.snapshot(opened)
-        if not seen.exists:
-            unknown(opened)
-    if as_json:
-        Sink(True).document(snapshot.to_json(seen))
+    seen = snapshot.snapshot(queue)
+    if not seen.exists:
+        unknown(queue)
+    if out.as_json:
+        out.document(snapshot.to_json(seen))
     else:
         _show(seen)
 
 
-@app.command(rich_help_panel="Looking")
+@command()
 def dashboard(
     queue: Name,
-    interval: Annotated[
-        float, typer.Option(parser=seconds, metavar="TIME", help="Time between refreshes.")
-    ] = "1s",  # type: ignore[assignment]  # typer parses the default
-    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse the keys that change something.")] = False,
-    url: Url = None, url_file: UrlFile = None,
+    interval: Annotated[Seconds, "Time between refreshes."] = Seconds(1),
+    read_only: Annotated[bool, "Refuse the keys that change something."] = False, *, server: Server,
 ) -> None:  # fmt: skip
     """Watch the queue live, and act: lower-case keys look, upper-case keys act and ask; ? shows all; q ends it."""
     from timeoutq.watch import live, snapshot
 
-    def another(name: str) -> AnyQueue:
-        return open_queue(name, url, url_file)
-
-    with open_queue(queue, url, url_file, waits=sys.stdout.isatty()) as opened:
-        seen = snapshot.snapshot(opened) if not sys.stdout.isatty() else None
-        if seen is None:
-            try:
-                live.run(opened, interval, unknown=lambda: unknown_words(opened), read_only=read_only, another=another)
-            except InvalidInput:
-                # the server was away when it was to say what the queue is
-                with open_queue(queue, url, url_file) as again:
-                    if type(again) is type(opened):
-                        raise
-                    live.run(again, interval, read_only=read_only, another=another)
-        elif seen.exists:
+    with server.open(queue, waits=sys.stdout.isatty()) as opened:
+        if not sys.stdout.isatty():
+            seen = snapshot.snapshot(opened)
+            if not seen.exists:
+                unknown(opened)
             _show(seen)
-        else:
-            unknown(opened)
+            return
+        try:
+            live.run(
+                opened, interval, unknown=lambda: unknown_words(opened), read_only=read_only, another=server.open
+            )  # fmt: skip
+        except InvalidInput:
+            # the server was away when it was to say what the queue is
+            with server.open(queue) as again:
+                if type(again) is type(opened):
+                    raise
+                live.run(again, interval, read_only=read_only, another=server.open)
 
 
-@app.command("list", rich_help_panel="Looking")
+@command(name="list")
 def list_state(
-    queue: Name, state: Annotated[State, typer.Argument(help="The state to page through.")],
-    cursor: Annotated[str | None, typer.Option(help="Where to go on: the cursor that the last page printed.")] = None,
-    limit: Annotated[
-        int, typer.Option("-n", "--limit", min=1, max=1000, help="The most entries per page.")
-    ] = 100,
-    everything: Annotated[bool, typer.Option("--all", help="Print all pages.")] = False,
-    traceback: Annotated[bool, typer.Option("--traceback", help="Also print the tracebacks of failed tasks.")] = False,
-    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    queue: Known, state: Annotated[State, typer.Argument(help="The state to page through.")], cursor: Cursor = None,
+    limit: Annotated[int, option("The most entries per page.", "-n", "--limit", min=1, max=1000)] = 100,
+    everything: AllPages = False,
+    traceback: Annotated[bool, "Also print the tracebacks of failed tasks."] = False, *, out: Sink,
 ) -> None:  # fmt: skip
     """List the tasks in a state: leases by deadline, scheduled tasks by due time, other tasks in no order.
 
@@ -193,27 +221,26 @@ def list_state(
     the end of the lease, or the time of the last error. With --json also:
     releases, traceback.
     """
-    sink, begun = Sink(as_json), cursor
-    with known_queue(queue, url, url_file) as opened:
-        while True:
-            page = opened.list(state.value, cursor, limit) if everything else _page(opened, state, cursor, limit)
-            entries = page.entries if everything else page.entries[:limit]
-            columns = ("task", "at", "holder", "error", "priority", "releases", "traceback")
-            rows = [
-                (
-                    e.task, e.at if as_json else iso(e.at), e.holder, e.error, e.priority or None, e.releases or None,
-                    e.traceback,
-                )
-                for e in entries
-            ]  # fmt: skip
-            shown = len(columns) if as_json else 5
-            sink.rows(columns[:shown], [row[:shown] for row in rows])
-            for entry in entries if traceback and not as_json else ():
-                for line in (entry.task, *(f"    {line}" for line in (entry.traceback or "").splitlines())):
-                    typer.echo(safe(line))
-            cursor = page.cursor
-            if cursor is None or not everything:
-                break
+    begun = cursor
+    while True:
+        page = queue.list(state.value, cursor, limit) if everything else _page(queue, state, cursor, limit)
+        entries = page.entries if everything else page.entries[:limit]
+        columns = ("task", "at", "holder", "error", "priority", "releases", "traceback")
+        shown = len(columns) if out.as_json else 5
+        rows = (
+            (
+                e.task, e.at if out.as_json else iso(e.at), e.holder, e.error, e.priority or None, e.releases or None,
+                e.traceback,
+            )
+            for e in entries
+        )  # fmt: skip
+        out.rows(columns[:shown], [row[:shown] for row in rows])
+        for entry in entries if traceback and not out.as_json else ():
+            for line in (entry.task, *(f"    {line}" for line in (entry.traceback or "").splitlines())):
+                typer.echo(safe(line))
+        cursor = page.cursor
+        if cursor is None or not everything:
+            break
     if len(entries) < len(page.entries):
         # a cursor would skip the tasks that are not shown
         whole = begun is None and cursor is None
@@ -232,48 +259,44 @@ def _page(opened: AnyQueue, state: State, cursor: str | None, n: int) -> Page:
     return page
 
 
-@app.command(rich_help_panel="Looking")
-def inspect(queue: Name, task: TaskName, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
+@command()
+def inspect(queue: Known, task: TaskName, *, out: Sink) -> None:
     """Show everything about one task; exit 1 when the task is in no state, and no result of it is kept."""
-    with known_queue(queue, url, url_file) as opened:
-        info = opened.inspect(task)
-    sink = Sink(as_json)
-    if as_json:
-        sink.document(info)
-    else:
-        facts: dict[str, Any] = {
-            "task": info.task,
-            "state": info.state or ("done, its id is not kept" if info.has_result else "unknown: no state holds it"),
-            "result": "kept for a time" if info.has_result else None,
-            "due": iso(info.due),
-            "lease left": None if info.lease_left is None else age(info.lease_left),
-            "deadline": iso(info.deadline),
-            "host": info.host,
-            "priority": info.priority or None,
-            "runs again": "once this run has ended: it was put meanwhile" if info.again else None,
-            "holder": info.holder,
-            "cancelled by": info.cancelled_by,
-            "progress": None if info.progress is None else far(info.progress),
-            "failures": info.failures or None,
-            "crashes": info.crashes or None,
-            "releases": releases(info),
-            "last error": info.error,
-            "last error at": iso(info.error_at),
-            "payload": None if info.payload is None else json.dumps(plain(info.payload)),
-        }
-        rows = [(name, value) for name, value in facts.items() if value is not None]
-        sink.rows(("fact", "value"), [*rows, *(("traceback", line) for line in (info.traceback or "").splitlines())])
-    if info.state is None and not info.has_result:
-        raise typer.Exit(NOTHING)
+    info = queue.inspect(task)
+    out.facts(info, _facts(info), ("fact", "value"))
+    exit_unless(info.state is not None or info.has_result)
 
 
-@app.command(rich_help_panel="Looking")
+def _facts(info: TaskInfo) -> list[tuple[str, Any]]:
+    return [
+        ("task", info.task),
+        ("state", info.state or ("done, its id is not kept" if info.has_result else "unknown: no state holds it")),
+        ("result", "kept for a time" if info.has_result else None),
+        ("due", iso(info.due)),
+        ("lease left", None if info.lease_left is None else age(info.lease_left)),
+        ("deadline", iso(info.deadline)),
+        ("host", info.host),
+        ("priority", info.priority or None),
+        ("runs again", "once this run has ended: it was put meanwhile" if info.again else None),
+        ("holder", info.holder),
+        ("cancelled by", info.cancelled_by),
+        ("progress", None if info.progress is None else far(info.progress)),
+        ("failures", info.failures or None),
+        ("crashes", info.crashes or None),
+        ("releases", releases(info)),
+        ("last error", info.error),
+        ("last error at", iso(info.error_at)),
+        ("payload", None if info.payload is None else json.dumps(plain(info.payload))),
+        *(("traceback", line) for line in (info.traceback or "").splitlines()),
+    ]
+
+
+@command()
 def states(
     queue: Name, tasks: Ids = None,
-    file: Annotated[Path | None, typer.Option("--file", "-f", help="File of ids, one per line; - is stdin.")] = None,
-    null: Annotated[bool, typer.Option("--null", "-0", help="Ids in the file end with a NUL, not a newline.")] = False,
-    count: Annotated[bool, typer.Option("--count", help="Only count the tasks in each state.")] = False,
-    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    file: Annotated[Path | None, option("File of ids, one per line; - is stdin.", "--file", "-f")] = None,
+    null: Null = False, count: Annotated[bool, "Only count the tasks in each state."] = False,
+    *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """Say for each task in which state it is; exit 1 when none of the tasks is in a state.
 
@@ -283,187 +306,103 @@ def states(
 
     if bool(tasks) == (file is not None):
         raise InvalidInput("name tasks, or give --file with one id per line")
-    sink, totals = Sink(as_json), Counter[str]()
-    with known_queue(queue, url, url_file) as opened:
-        given: Iterator[TaskId] = iter(given_ids(tasks)) if file is None else ids_of(file, null)
+    totals = Counter[str]()
+    with server.known(queue) as opened:
+        given: Iterator[TaskId] = iter(tasks or ()) if file is None else ids_of(file, null)
         for batch in transfer.parts(given):
             outcome = with_ended(opened, opened.states(batch))
             totals.update(outcome.counts())
             if not count:
-                sink.rows(("task", "state"), ((task, answer.value) for task, answer in outcome.items()))
-    if count and as_json:
-        sink.document(totals)
-    elif count:
-        sink.rows(("state", "tasks"), totals.items())
-    if not totals.keys() - {"unknown"}:
-        raise typer.Exit(NOTHING)
+                out.rows(("task", "state"), ((task, answer.value) for task, answer in outcome.items()))
+    if count:
+        out.facts(totals, totals.items(), ("state", "tasks"))
+    exit_unless(totals.keys() - {"unknown"})
 
 
-@app.command(rich_help_panel="Looking")
+@command()
 def drained(
-    queue: Name,
-    before: Annotated[
-        float | None,
-        typer.Option(parser=moment, metavar="TIME", help="Leave out tasks that are scheduled for this time or later."),
-    ] = None,
-    wait: Annotated[
-        float | None,
-        typer.Option(parser=seconds, metavar="TIME", help="Wait until the queue is drained, at most this long."),
-    ] = None,
-    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    queue: Known,
+    before: Annotated[Moment | None, "Leave out tasks that are scheduled for this time or later."] = None,
+    wait: Annotated[Seconds | None, "Wait until the queue is drained, at most this long."] = None, *, out: Sink,
 ) -> None:  # fmt: skip
     """Say whether no task is ready, in progress, scheduled, or waiting for its host's turn. Exit 0: yes; 1: no."""
-    with known_queue(queue, url, url_file) as opened:
-        found = opened.drained(before) if wait is None else opened.wait_drained(wait, before)
-    Sink(as_json).document({"drained": found}) if as_json else typer.echo("yes" if found else "no")
-    if not found:
-        raise typer.Exit(NOTHING)
+    found = queue.drained(before) if wait is None else queue.wait_drained(wait, before)
+    out.answer({"drained": found}, "yes" if found else "no")
+    exit_unless(found)
 
 
-def _met(queue: AnyQueue) -> bool:
-    # if a worker waits for the first task of a queue, the queue's name is not mistyped
-    with suppress(TimeoutqError):
-        stats = queue.stats()
-        return stats.exists or stats.workers > 0
-    return True  # another check reports this error
-
-
-@app.command(rich_help_panel="Looking")
-def doctor(
-    queue: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[QUEUE]",
-            help="Name of the queue; without it, only the server is examined.",
-            autocompletion=queue_names,
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="N", help="Red when fewer than N workers are alive.", show_default=False),
-    ] = None,
-    here: Annotated[
-        bool, typer.Option("--here", help="Let --workers count only workers on this machine, or in this container.")
-    ] = False,
-    max_failed: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Red when more than N tasks have failed.", show_default=False)
-    ] = None,
-    max_age: Annotated[
-        float | None,
-        duration("Red when ready tasks wait for longer than TIME; `timeoutq help health`: how this is measured."),
-    ] = None,
-    repair: Annotated[
-        bool, typer.Option("--repair", help="First mend what a hand, or a call that stopped half-way, has left.")
-    ] = False,
-    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+@command()
+def log(
+    queue: Known,
+    follow: Annotated[bool, option("Go on, and show what comes. Ctrl-C ends it.", "--follow", "-f")] = False,
+    task: Annotated[str | None, "ID: Only what happened to this task."] = None,
+    since: Annotated[str | None, "TIME: From then on: a time, or how long ago (10m, 2h, 0)."] = None,
+    n: Annotated[
+        int | None, option("The last N calls; with --since, the first N.", "-n", min=0, show_default="20")
+    ] = None, *, out: Sink,
 ) -> None:  # fmt: skip
-    """Examine the server and the queue: what is right, what is not, and the cure. Exit 1 when something is red.
+    """Show the event log: which tasks each call has moved. Exit 1: no log, or nothing of the task of --task in it.
 
-    With --workers, --max-failed or --max-age the command is a health check of a
-    queue, for containers and monitors.
+    `timeoutq configure QUEUE --events 64MB` begins a log. A line is a move: the
+    time, what was called, by whom, from which state to which, and the task.
+    `--since 0` shows the log from its beginning. With --json, a line is a call.
     """
-    from timeoutq.troubles import is_sharded
-    from timeoutq.watch import limits
+    page = queue.events.list(n=1)
+    if not page.events and "events" not in queue.stats().settings:
+        stop(NOTHING, f"queue {queue.name} has no event log: timeoutq configure {queue.name} --events 64MB begins one")
+    begin = None if since is None else _begin(queue, since)
+    cursor, shown = page.cursor, False
+    for event in _logged(queue, begin, n, task):
+        _show_event(event, task, out)
+        cursor, shown = event.cursor, True
+    if follow:
+        for event in queue.events.follow(cursor, task):
+            _show_event(event, task, out)
+    elif task is not None and not shown and n != 0:
+        then = "" if begin is None else " since then"
+        stop(NOTHING, f"the log of queue {queue.name} tells nothing of task {task!r:.200}{then}")
 
-    wanted = limits.Limits(workers, max_failed, max_age, here)
-    if here and workers is None:
-        raise InvalidInput("--here is about --workers: give --workers 1 as well")
-    if wanted and queue is None:
-        raise InvalidInput("--workers, --max-failed and --max-age are about a queue: name one")
-    if repair and queue is None:
-        raise InvalidInput("--repair is about a queue: name one")
 
-    def look(*, waits: bool) -> list[Finding]:
-        with open_queue(queue or "doctor", url, url_file, allow_eviction=True, waits=waits) as opened:
-            return _examined(opened, wanted, named=queue is not None, repair=repair)
-
+def _begin(queue: AnyQueue, since: str) -> float:
+    """Read --since: a time, or how long ago."""
+    if since.strip()[-1:] in ("s", "m", "h", "d"):
+        with suppress(typer.BadParameter):
+            return max(0.0, queue.stats().now - seconds(since))
     try:
-        findings = look(waits=True)
-    except InvalidInput as error:
-        if not is_sharded(error):
-            raise
-        findings = look(waits=False)  # the server was slow to say what the queue is
-    _show_findings(findings, as_json)
-    if any(finding.verdict == "red" for finding in findings):
-        raise typer.Exit(NOTHING)
+        return moment(since)
+    except typer.BadParameter as error:
+        raise typer.BadParameter(f"{error.message}; or how long ago: 30s, 10m, 2h, 1d; 0 is the beginning") from None
 
 
-def _examined(opened: AnyQueue, wanted: Limits, *, named: bool, repair: bool) -> list[Finding]:
-    from timeoutq.shards import ShardedQueue
-    from timeoutq.troubles import is_sharded
-    from timeoutq.watch import divided, limits, nodes
-    from timeoutq.watch import doctor as examine
-
-    mended = [examine.repair(opened)] if repair else []
-    findings = mended + nodes.examine(opened)
-    try:
-        if isinstance(opened, ShardedQueue):
-            findings += divided.examine(opened)
-        else:
-            findings += examine.examine(opened, named=named)
-        if named and not _met(opened):
-            findings.append(examine.Finding("queue", "red", unknown_words(opened)))
-    except Unavailable as error:
-        if not findings:
-            raise
-        findings.append(examine.Finding("queue", "red", str(error)))  # the node of the queue is away
-    try:
-        findings += limits.check_limits(opened, wanted) if wanted else []
-    except TimeoutqError as error:
-        if is_sharded(error):
-            raise
-        findings.append(examine.Finding("health", "red", str(error)))
-    return findings
+def _logged(queue: AnyQueue, begin: float | None, n: int | None, task: str | None) -> Iterator[Event]:
+    """Give what is in the log already."""
+    if begin is None:
+        last = queue.events.list(n=min(20 if n is None else max(1, n), EVENTS_AT_ONCE), task=task)
+        yield from last.events if n != 0 else ()
+        return
+    after: Any = begin
+    left = n
+    while left is None or left > 0:
+        page = queue.events.list(after, min(EVENTS_AT_ONCE, left or EVENTS_AT_ONCE), task)
+        if page.cursor == after:
+            return
+        yield from page.events
+        after, left = page.cursor, None if left is None else left - len(page.events)
 
 
-def _show_findings(findings: Sequence[Finding], as_json: bool) -> None:
-    from timeoutq.watch.doctor import MARKS
-
-    sink = Sink(as_json)
-    if as_json or not sys.stdout.isatty():
-        sink.rows(("check", "verdict", "found", "cure"), ((f.check, f.verdict, f.found, f.cure) for f in findings))
-    else:
-        from rich.console import Console
-        from rich.text import Text
-
-        console = Console(highlight=False)
-        for finding in findings:
-            colour, mark = MARKS[finding.verdict]
-            line = Text.assemble((f"{mark} ", colour), (f"{finding.check:<12} ", "bold"), safe(finding.found))
-            if finding.cure:
-                line.append(f"\n  → {safe(finding.cure)}", style=colour)
-            console.print(line)
-
-
-@app.command(rich_help_panel="Looking")
-def bench(
-    url: Url = None, url_file: UrlFile = None,
-    only: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only these figures, with their limits: worker,claim.")
-    ] = None,
-    latency: Annotated[
-        bool, typer.Option("--latency", help="Measure a worker that is 0 to 200 ms away from its server.")
-    ] = False,
-    ids: Annotated[
-        int | None, typer.Option(min=1, help="With --only seen: how many done tasks; 10 million by default.")
-    ] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds: 3 by default, 2 with --quick.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Do less of everything, and leave out what is heavy.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Exit 1 when a target is missed.")] = False,
-    as_json: AsJson = False,
-) -> None:  # fmt: skip
-    """Measure timeoutq beside the raw limits of a server: an embedded server, or the one at --url, which will be busy.
-
-    The benchmark works on queues of its own, named bench-…, and removes them.
-    `--only pauses` measures the longest script of each verb on a queue of a
-    million tasks; this takes some minutes. `--only seen` measures how much memory
-    and time done tasks take with --keep-done compact, and without. `--only memory`
-    tells what a task takes in each state, and what a host takes.
-    """
-    from timeoutq.bench import report
-
-    address = None if url is None and url_file is None else server_address(url, url_file)
-    found = report.measure(address, only or [], rounds=rounds, quick=quick, far=latency, ids=ids)
-    Sink(True).document(report.to_json(found)) if as_json else report.show(found)
-    if check and found.missed:
-        raise typer.Exit(NOTHING)
+def _show_event(event: Event, task: str | None, out: Sink) -> None:
+    """Print an entry: a line for each move, or one JSON document."""
+    if out.as_json:
+        shown = {
+            "id": event.id, "at": event.at, "verb": event.verb, "by": event.by, "moves": dict(event.moves),
+            "shard": event.shard, "level": event.level,
+        }  # fmt: skip
+        out.document({name: value for name, value in shown.items() if value is not None})
+        return
+    moves = [(f"{left}>{entered}", id) for id, left, entered in event.each() if task is None or id == task]
+    if event.level is not None:
+        moves = [(f"level {event.level}", "")]
+    lines = ["\t".join(map(safe, (iso(event.at), event.verb, event.by or "-", way, id))) for way, id in moves]
+    if lines:
+        typer.echo("\n".join(lines))
+        sys.stdout.flush()

@@ -1,54 +1,37 @@
-"""The commands that move tasks by the million: requeue, within a queue; export and import, between queues and servers.
-
-`app.py` runs them.
-"""
+"""The commands that move tasks by the million: requeue, within a queue; export and import, between queues."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from timeoutq.cli.app import (
-    NOTHING,
-    AsJson,
-    Name,
-    Shards,
-    Url,
-    UrlFile,
-    Yes,
-    app,
-    known_queue,
-    open_queue,
-    patiently,
-    say,
-    saying_how_far,
-    stop,
-    sure,
-)
+from timeoutq.cli.app import exit_unless, patiently, say, saying_how_far, stop, sure
+from timeoutq.cli.command import FIVE_MINUTES, Known, Name, Server, Shards, Wait, Yes, command, option
 from timeoutq.cli.printing import Sink, length, progress
-from timeoutq.cli.reading import LONGEST_LINE, Wait, lines_of, piped_in
-from timeoutq.cli.sets import PANEL
+from timeoutq.cli.reading import LONGEST_LINE, lines_of, piped_in
 from timeoutq.errors import InvalidInput
+from timeoutq.exit_codes import NOTHING
 from timeoutq.model import HostRecord, Politeness, Record, State, raw, text
-from timeoutq.text import safe
 
 if TYPE_CHECKING:
-    from timeoutq.batches.operations import Joined, Sealed
     from timeoutq.shards import AnyQueue
     from timeoutq.transfer import Header, Item
 
+S = TypeVar("S")
+T = TypeVar("T")
 MANY = 1000
 """To put back more tasks than this, the command asks first."""
 
 NAMED = 5
-"""At most this many batches that are left out are named."""
+"""At most this many batches or groups are named on stderr."""
 
 LOOKED = 100
 """Of at most this many groups, an import looks whether their rules are there."""
@@ -66,18 +49,13 @@ class Ended(StrEnum):
     failed = "failed"
 
 
-@app.command(rich_help_panel=PANEL)
+@command()
 def requeue(
-    queue: Name,
+    queue: Known,
     source: Annotated[Ended, typer.Option("--from", help="The state in which the tasks are now.", show_default=False)],
-    match: Annotated[
-        str | None, typer.Option(metavar="GLOB", help="Only ids that match; * ? [a-z] as in Redis.", show_default=False)
-    ] = None,
-    cancelled: Annotated[
-        bool, typer.Option("--cancelled", help="With --from failed: those that were cancelled, too.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the tasks.")] = False,
-    yes: Yes = False, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    match: Annotated[str | None, "GLOB: Only ids that match; * ? [a-z] as in Redis."] = None,
+    cancelled: Annotated[bool, "With --from failed: those that were cancelled, too."] = False,
+    dry_run: Annotated[bool, "Only count the tasks."] = False, yes: Yes = False, *, out: Sink,
 ) -> None:  # fmt: skip
     """Put done or failed tasks back into todos, with a clean record. Asks if there are more than 1,000.
 
@@ -88,29 +66,25 @@ def requeue(
 
     state, pattern = State(source.value), None if match is None else raw(match)
     matched = looked = moved = 0
-    with known_queue(queue, url, url_file) as opened:
-        if not (dry_run or yes) and _more_than(opened, state, pattern):
-            what = f"more than {MANY:,} tasks of {queue}:{state}" + (f" that match {match}" if match else "")
-            sure(f"Put {what} back into todos?", yes)
-        with (
-            saying_how_far(lambda: (matched, f"{matched:,} tasks matched, {moved:,} are back in todos")),
-            progress("counting" if dry_run else "putting back", transfer.size(opened, state)) as tell,
-        ):
-            for talk in talks_of(opened):
-                for batch in transfer.once(transfer.scan_shard(opened, talk, state, pattern)):
-                    looked += len(batch)
-                    if state is State.FAILED and not cancelled:
-                        batch = opened.run(flows.uncancelled(talk, batch))
-                    matched += len(batch)
-                    if batch and not dry_run:
-                        moved += transfer.put_again(opened, talk, batch)
-                    tell(looked, matched)
-    if as_json:
-        Sink(True).document({"matched": matched, "requeued": moved})
-    else:
-        typer.echo(f"{matched} would be put back" if dry_run else f"{moved} put back")
-    if not matched:
-        raise typer.Exit(NOTHING)
+    if not (dry_run or yes) and _more_than(queue, state, pattern):
+        what = f"more than {MANY:,} tasks of {queue.name}:{state}" + (f" that match {match}" if match else "")
+        sure(f"Put {what} back into todos?", yes)
+    with (
+        saying_how_far(lambda: (matched, f"{matched:,} tasks matched, {moved:,} are back in todos")),
+        progress("counting" if dry_run else "putting back", transfer.size(queue, state)) as tell,
+    ):
+        for talk in talks_of(queue):
+            for batch in transfer.once(transfer.scan_shard(queue, talk, state, pattern)):
+                looked += len(batch)
+                if state is State.FAILED and not cancelled:
+                    batch = queue.run(flows.uncancelled(talk, batch))
+                matched += len(batch)
+                if batch and not dry_run:
+                    moved += transfer.put_again(queue, talk, batch)
+                tell(looked, matched)
+    words = f"{matched} would be put back" if dry_run else f"{moved} put back"
+    out.answer({"matched": matched, "requeued": moved}, words)
+    exit_unless(matched)
 
 
 def _more_than(queue: AnyQueue, state: State, pattern: bytes | None) -> bool:
@@ -126,23 +100,21 @@ def _more_than(queue: AnyQueue, state: State, pattern: bytes | None) -> bool:
     return False
 
 
-@app.command(rich_help_panel=PANEL)
+@command()
 def export(
-    queue: Name,
-    states: Annotated[
-        list[State] | None, typer.Option("--state", help="Only tasks in this state; may be given again.")
-    ] = None,
-    without_done: Annotated[bool, typer.Option("--without-done", help="Leave done tasks out.")] = False,
-    url: Url = None, url_file: UrlFile = None,
+    queue: Known,
+    states: Annotated[list[State] | None, option("Only tasks in this state; may be given again.", "--state")] = None,
+    without_done: Annotated[bool, "Leave done tasks out."] = False,
 ) -> None:  # fmt: skip
     """Print the queue as JSON lines: its politeness, hosts, schedules, tasks and batches.
 
     The line of a task has its state, due time, failures, crashes, last error,
     group, priority and payload; the line of a host has its rules, block or ban,
     and how often it was visited. Results of tasks are left out: who waits for
-    them waits on this queue. A batch has one line for each of its tasks, and then a
-    line with what it is sealed with. With --state, only tasks are printed, and
-    stderr names the batches that are not over.
+    them waits on this queue. A batch that is over has one line for each of its
+    tasks, and then a line with what it was sealed with. Batches that are not over
+    are left out, with their callbacks: stderr names them, and so does the last
+    line; their tasks are tasks like others. With --state, only tasks are printed.
 
     `timeoutq import` reads these lines. For a picture of one moment, pause the
     queue first; without a pause, each task is printed once, as it was when export
@@ -155,46 +127,47 @@ def export(
     from timeoutq import carrying, transfer
     from timeoutq.batches import lines as batch_lines
 
+    def wrote(lines: Iterable[str]) -> None:
+        sys.stdout.write("".join(line + "\n" for line in lines))
+
     written = met = 0
-    with known_queue(queue, url, url_file) as opened:
-        wanted = transfer.exported(opened, states or (), without_done=without_done)
-        left = carrying.open_batches(opened)
-        sys.stdout.write(transfer.header(opened, whole=not states, batches=len(left)) + "\n")
-        for hosts in () if states else transfer.hosts(opened):
-            sys.stdout.write("".join(transfer.write_host(host) + "\n" for host in hosts))
-            met += len(hosts)
-        for schedules in () if states else transfer.schedules(opened):
-            sys.stdout.write("".join(one.line() + "\n" for one in schedules))
-            met += len(schedules)
-        total = sum(transfer.size(opened, state) for state in wanted)
-        with (
-            saying_how_far(lambda: (written, f"{written:,} of about {total:,} tasks were written, not all")),
-            progress("exporting", total, beside_output=True) as tell,
-        ):
-            for records in transfer.export(opened, wanted):
-                sys.stdout.write("".join(transfer.write(record) + "\n" for record in records))
-                sys.stdout.flush()  # so that every line that is counted is really written
-                written += len(records)
-                tell(written, written)
-            # last, so that an import finds the tasks before their batches
-            for batches in () if states else carrying.batches(opened):
-                sys.stdout.write("".join(batch_lines.write(one) + "\n" for one in batches))
-        sys.stdout.write(transfer.footer() + "\n")
-        left = carrying.open_batches(opened) if states else {}
-    if left:
-        _say_left_out(queue, left)
+    wanted = transfer.exported(queue, states or (), without_done=without_done)
+    wrote([transfer.header(queue, whole=not states)])
+    for hosts in () if states else transfer.hosts(queue):
+        wrote(map(transfer.write_host, hosts))
+        met += len(hosts)
+    for schedules in () if states else transfer.schedules(queue):
+        wrote(one.line() for one in schedules)
+        met += len(schedules)
+    total = sum(transfer.size(queue, state) for state in wanted)
+    with (
+        saying_how_far(lambda: (written, f"{written:,} of about {total:,} tasks were written, not all")),
+        progress("exporting", total, beside_output=True) as tell,
+    ):
+        for records in transfer.export(queue, wanted):
+            wrote(map(transfer.write, records))
+            sys.stdout.flush()  # so that every line that is counted is really written
+            written += len(records)
+            tell(written, written)
+        left_out = dict.fromkeys(carrying.open_batches(queue))
+        # last, so that an import finds the tasks before their batches
+        for batches in () if states else carrying.batches(queue):
+            wrote(map(batch_lines.write, batches))
+            for one in batches:
+                left_out.pop(one.batch, None)  # it has ended meanwhile
+    wrote([transfer.footer(list(left_out))])
+    if left_out:
+        say(
+            f"the export leaves out batches of queue {queue.name} that are not over ({len(left_out):,}), and their "
+            f"callbacks: {_named(list(left_out))}: let them end first, or put their tasks into batches again after the "
+            "import, and seal these"
+        )
     if not written and not met:
-        stop(NOTHING, f"queue {queue} has no tasks" + (f" in {', '.join(states)}" if states else ""))
+        stop(NOTHING, f"queue {queue.name} has no tasks" + (f" in {', '.join(states)}" if states else ""))
 
 
-def _say_left_out(queue: str, batches: Mapping[str, str | None]) -> None:
-    names = f"{', '.join(list(batches)[:NAMED])}{', …' if len(batches) > NAMED else ''}"
-    callbacks = [callback for callback in batches.values() if callback is not None]
-    cure = "let them end first, or put their tasks into batches again after the import, and seal these"
-    if callbacks:
-        shown = f"{', '.join(callbacks[:NAMED])}{', …' if len(callbacks) > NAMED else ''}"
-        cure += f"; before that, forget the callbacks there, which would wait for ever: {shown}"
-    say(f"the export leaves out batches of queue {queue} that are not over ({len(batches):,}): {names}: {cure}")
+def _named(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:NAMED])}{', …' if len(names) > NAMED else ''}"
 
 
 class BrokenLine(InvalidInput):
@@ -204,7 +177,7 @@ class BrokenLine(InvalidInput):
 class Import:
     """The lines of an export on their way into a queue, and what became of them."""
 
-    def __init__(self, queue: AnyQueue, lenient: bool, tasks_only: bool, wait: float = 0.0) -> None:
+    def __init__(self, queue: AnyQueue, lenient: bool, tasks_only: bool, wait: float) -> None:
         self.queue = queue
         self.lenient = lenient
         self.tasks_only = tasks_only
@@ -212,40 +185,27 @@ class Import:
         """How long the server may be away once it has taken something, seconds."""
         self.taken = 0
         """The number of lines, from the first on, that need not be read again."""
-        self.restored = self.known = self.broken = self.hosts = self.hosts_known = 0
-        self.schedules = self.schedules_known = self.batches = self.members = 0
-        self.refused: list[Sealed] = []
-        """Batches that the queue does not take; their callbacks wait for ever."""
+        self.seen = Counter[str]()
+        """What became of the lines, by its name in the answer."""
+        self.refused: list[str] = []
+        """Batches that the queue does not take."""
         self.is_cut = False
         """Whether an export among the lines has promised a last line, and has none."""
-        self.open_batches = 0
-        """How many batches are not over, as the first line tells."""
         self.groups: dict[str, None] = {}
         """Groups, `LOOKED` at most, whose rules the lines do not bring in."""
         self._lacks_rules = self._awaits_end = False
 
     def counts(self) -> dict[str, int]:
-        """Give what became of the lines."""
-        timed = {"schedules": self.schedules, "schedules_known": self.schedules_known}
-        return {
-            "lines": self.taken,
-            "restored": self.restored,
-            "known": self.known,
-            "broken": self.broken,
-            "hosts": self.hosts,
-            "hosts_known": self.hosts_known,
-            **(timed if any(timed.values()) else {}),
-            **({"batches": self.batches, "members": self.members} if self.batches else {}),
-            **({"without_rules": len(self.groups)} if self.groups else {}),
-            **({"cut": 1} if self.is_cut else {}),
-        }
+        """Give what became of the lines; of batches and schedules, only if there were some."""
+        always = dict.fromkeys(("restored", "known", "broken", "hosts", "hosts_known"), 0)
+        rare = {"without_rules": len(self.groups), "cut": int(self.is_cut)}
+        return {"lines": self.taken, **always, **self.seen, **{name: count for name, count in rare.items() if count}}
 
     def chunks(self, lines: Iterator[bytes], skip: int) -> Iterator[tuple[int, int, list[Item]]]:
         """Read lines; give, for each step, the number of its last line, the bytes read so far, and what they tell.
 
         Raises `BrokenLine`, after the tasks before it were given.
         """
-        from timeoutq.batches.operations import Sealed
         from timeoutq.calls import BATCH
         from timeoutq.transfer import Header
 
@@ -268,10 +228,8 @@ class Import:
                 raise BrokenLine(f"line {number} is broken: {error}") from error
             if isinstance(found, Header):
                 self._note(found)
-            elif isinstance(found, Sealed) and self.tasks_only:
-                self.refused.append(found)
             self._note_group(found)
-            tells = not isinstance(found, Header) or found.politeness is not None or found.batches
+            tells = not isinstance(found, Header) or found.politeness is not None
             if isinstance(found, Record) or (tells and not self.tasks_only):
                 chunk.append(found)
                 size += len(line)
@@ -317,73 +275,43 @@ class Import:
                 del self.groups[name]
 
     def _leave_out(self, number: int, error: InvalidInput) -> None:
-        self.broken += 1
-        if self.broken <= SHOWN:
+        self.seen["broken"] += 1
+        if self.seen["broken"] <= SHOWN:
             say(f"line {number} is left out: {error}")
 
     def step(self, number: int, items: list[Item]) -> None:
         """Bring in what some lines tell: their tasks in one atomic step, and before that their hosts in one."""
-        from timeoutq import transfer
+        from timeoutq import carrying, transfer
         from timeoutq.batches.operations import Joined, Sealed
         from timeoutq.schedules.definition import Stored
+        from timeoutq.shards import ShardedQueue
         from timeoutq.transfer import Header
 
         for item in items:
-            if isinstance(item, Header):
-                self._begin(item)
+            if isinstance(item, Header) and item.politeness is not None:
+                self._adopt(item.politeness)
         # before their tasks, so that bans, blocks and delays count for them at once
         if hosts := [item for item in items if isinstance(item, HostRecord)]:
-            taken = patiently(self.queue, partial(transfer.restore_hosts, self.queue, hosts), self.wait)
-            self.hosts += taken
-            self.hosts_known += len(hosts) - taken
+            self._count("hosts", self._step(transfer.restore_hosts, hosts), len(hosts))
         if schedules := [item for item in items if isinstance(item, Stored)]:
-            new = patiently(self.queue, partial(transfer.restore_schedules, self.queue, schedules), self.wait)
-            self.schedules += new
-            self.schedules_known += len(schedules) - new
+            self._count("schedules", self._step(transfer.restore_schedules, schedules), len(schedules))
         if records := [item for item in items if isinstance(item, Record)]:
-            outcome = patiently(self.queue, partial(transfer.restore, self.queue, records), self.wait)
-            self.restored += outcome.added
-            self.known += len(outcome) - outcome.added
+            outcome = self._step(transfer.restore, records)
+            self.seen.update(restored=outcome.added, known=len(outcome) - outcome.added)
         if batches := [item for item in items if isinstance(item, Joined | Sealed)]:
-            self._batches(batches)
+            seals = [item.batch for item in batches if isinstance(item, Sealed)]
+            refused, new = seals, 0
+            if not isinstance(self.queue, ShardedQueue):  # which has no batches
+                new, refused = self._step(carrying.restore_batches, batches)
+            self.seen.update(batches=len(seals) - len(refused), members=new)
+            self.refused += refused
         self.taken = number
 
-    def _batches(self, batches: list[Joined | Sealed]) -> None:
-        from timeoutq import carrying
-        from timeoutq.batches.operations import Sealed
-        from timeoutq.shards import ShardedQueue
+    def _step(self, restore: Callable[[Any, list[S]], T], items: list[S]) -> T:
+        return patiently(self.queue, partial(restore, self.queue, items), self.wait)
 
-        seals = [one for one in batches if isinstance(one, Sealed)]
-        if isinstance(self.queue, ShardedQueue):  # it has no batches
-            self.refused += seals
-            return
-        new, refused = patiently(self.queue, partial(carrying.restore_batches, self.queue, batches), self.wait)
-        self.batches += len(seals) - len(refused)
-        self.members += new
-        self.refused += refused
-
-    def _begin(self, header: Header) -> None:
-        """Prepare the queue for an export. Raises `InvalidInput` if it cannot be brought in."""
-        from timeoutq.shards import ShardedQueue
-
-        if header.batches and not isinstance(self.queue, ShardedQueue):
-            self.open_batches = header.batches
-            self._refuse_workers()
-        if header.politeness is not None:
-            self._adopt(header.politeness)
-
-    def _refuse_workers(self) -> None:
-        from timeoutq.watch.snapshot import is_gone
-
-        name, stats = self.queue.name, self.queue.stats()
-        if stats.paused or all(is_gone(worker, stats.now) for worker in self.queue.workers()):
-            return
-        pause = f"timeoutq pause {name}, and after the import timeoutq resume {name}" if self.queue.exists() else ""
-        raise InvalidInput(
-            f"the file has batches that are not over ({self.open_batches:,}), and workers run on queue {name}: a task "
-            "that they end before its batch is in may count as not done; stop the workers and import then"
-            + (f", or: {pause}" if pause else "")
-        )
+    def _count(self, what: str, new: int, total: int) -> None:
+        self.seen.update({what: new, f"{what}_known": total - new})
 
     def _adopt(self, given: Politeness) -> None:
         from timeoutq import transfer
@@ -393,28 +321,13 @@ class Import:
             say(f"queue {self.queue.name} keeps its own politeness, {_words(kept)}; the file has {_words(given)}")
 
 
-def _say_refused(queue: str, refused: Sequence[Sealed]) -> None:
-    names = f"{', '.join(one.batch for one in refused[:NAMED])}{', …' if len(refused) > NAMED else ''}"
-    callbacks = [safe(one.callback) for one in refused if one.callback]
-    cure = ""
-    if callbacks:
-        shown = f"{', '.join(callbacks[:NAMED])}{', …' if len(callbacks) > NAMED else ''}"
-        cure = f"; forget the callbacks that wait for them, which would wait for ever: {shown}"
-    say(
-        f"batches of the file that are not in queue {queue} now ({len(refused):,}), because of --tasks-only, or "
-        f"because the queue lies in shards, or has sealed others of these names: {names}{cure}"
-    )
-
-
 def _say_unruled(queue: AnyQueue, groups: Sequence[str]) -> None:
-    names = f"{', '.join(groups[:NAMED])}{', …' if len(groups) > NAMED else ''}"
-    polite = (
-        ""
-        if queue.stats().politeness
-        else f"make the queue polite (timeoutq configure {queue.name} --delay 0 --per-host 10000), "
-    )
+    polite = f"make the queue polite (timeoutq configure {queue.name} --delay 0 --per-host 10000), "
+    if queue.stats().politeness:
+        polite = ""
     say(
-        f"tasks are in queue {queue.name} now, and the rules of their groups are not ({len(groups):,}): {names}. The "
+        f"tasks are in queue {queue.name} now, and the rules of their groups are not ({len(groups):,}): "
+        f"{_named(groups)}. The "
         "limits of functions are such rules: until a caller or a worker declares them, these calls run without a "
         f"limit. Before workers run, {polite}import an export of the whole queue, without --state and --tasks-only "
         f"(what is there stays), or set the rules: timeoutq host {queue.name} GROUP --per-host N --delay TIME"
@@ -436,21 +349,16 @@ def _words(politeness: Politeness) -> str:
     return f"delay {length(politeness.delay)}, per host {politeness.per_host}"
 
 
-@app.command("import", rich_help_panel=PANEL)
+@command(name="import")
 def import_tasks(
     queue: Name,
     file: Annotated[
         Path | None, typer.Argument(metavar="[FILE]", help="What export printed; stdin by default.")
     ] = None,
-    skip_lines: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Leave out the first N lines, which an earlier import has taken.")
-    ] = 0,
-    lenient: Annotated[bool, typer.Option("--lenient", help="Leave broken lines out, and count them.")] = False,
-    tasks_only: Annotated[
-        bool, typer.Option("--tasks-only", help="Leave all but the tasks of the file out.")
-    ] = False,
-    wait: Wait = "5m",  # type: ignore[assignment]  # typer parses the default
-    shards: Shards = None, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    skip_lines: Annotated[int, option("N: Leave out the first N lines, which an earlier import has taken.", min=0)] = 0,
+    lenient: Annotated[bool, "Leave broken lines out, and count them."] = False,
+    tasks_only: Annotated[bool, "Leave all but the tasks of the file out."] = False,
+    wait: Wait = FIVE_MINUTES, shards: Shards = None, *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """Bring in what export printed: the politeness, the hosts, each task as it was, the batches.
 
@@ -459,10 +367,6 @@ def import_tasks(
     after Ctrl-C, run the command again, and it goes on. A queue with tasks that
     is not polite does not become polite: the command ends with exit code 2, and
     brings nothing in; make the queue polite, or give --tasks-only.
-
-    Let no worker run before an import of batches is through: a task that ends
-    before its batch is in may count as not done. If workers run on a queue that
-    is not paused, the command ends with exit code 2, and brings nothing in.
 
     "known" counts tasks that the queue had already. If the network lost the
     answer to a step with such tasks in it, the tasks that this step itself has
@@ -475,13 +379,12 @@ def import_tasks(
     if file is None and piped_in() is None:
         raise InvalidInput("name a file, or pipe in what export printed")
     total = file.stat().st_size if file is not None and file.is_file() else None
-    with open_queue(queue, url, url_file, shards) as opened:
+    with server.open(queue, shards) as opened:
         work = Import(opened, lenient, tasks_only, wait)
         chunks = work.chunks(lines_of(file), skip_lines)
 
         def far() -> tuple[int, str]:
-            first = ", before workers run" if work.open_batches else ""
-            return work.taken, f"{work.taken:,} lines were taken; go on with --skip-lines {work.taken}{first}"
+            return work.taken, f"{work.taken:,} lines were taken; go on with --skip-lines {work.taken}"
 
         broken: BrokenLine | None = None
         with saying_how_far(far), progress("importing", total) as tell:
@@ -494,9 +397,9 @@ def import_tasks(
                     break
                 number, read, items = found
                 work.step(number, items)
-                tell(read, work.restored + work.known)
+                tell(read, work.seen["restored"] + work.seen["known"])
         work.look_for_rules()
-        _tell(work, as_json)
+        _tell(work, out)
     if broken is not None:
         say(str(broken))
         stop(NOTHING, "no later line was brought in; --lenient leaves broken lines out")
@@ -508,18 +411,12 @@ def import_tasks(
         )
 
 
-def _tell(work: Import, as_json: bool) -> None:
-    sink = Sink(as_json)
-    if as_json:
-        sink.document(work.counts())
-    else:
-        sink.rows(("what", "count"), work.counts().items())
+def _tell(work: Import, out: Sink) -> None:
+    out.facts(work.counts(), work.counts().items(), ("what", "count"))
     if work.refused:
-        _say_refused(work.queue.name, work.refused)
+        say(
+            f"batches of the file that are not in queue {work.queue.name} now ({len(work.refused):,}), because the "
+            f"queue lies in shards, or has other batches of these names: {_named(work.refused)}"
+        )
     if work.groups:
         _say_unruled(work.queue, list(work.groups))
-    if work.broken and (work.open_batches or work.batches):
-        say(
-            "a line that is left out may be a task of a batch, what the batch is sealed with, or its callback: see to "
-            "these batches, or mend the lines and import them into an empty queue"
-        )

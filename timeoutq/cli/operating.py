@@ -1,55 +1,40 @@
-"""The commands of an operator: retry, cancel, forget, pause, resume, configure, purge.
-
-`app.py` runs them.
-"""
+"""The commands of an operator: retry, cancel, forget, pause, resume, configure, purge; and failures, by kind."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from timeoutq.cli.app import (
-    NOTHING,
-    AsJson,
-    Ids,
-    Name,
-    Shards,
-    Url,
-    UrlFile,
-    Yes,
-    app,
-    known_queue,
-    open_queue,
-    say,
-    sure,
-    with_ended,
-)
-from timeoutq.cli.printing import Sink, length, report
-from timeoutq.cli.reading import given_ids, seconds
-from timeoutq.counts import Stats
+from timeoutq.cli.app import exit_unless, say, saying_how_far, stop, sure, with_ended
+from timeoutq.cli.command import Ids, Known, ManyIds, Name, Seconds, Server, Shards, Yes, command, option
+from timeoutq.cli.printing import Sink, iso, length, progress
+from timeoutq.cli.reading import seconds
 from timeoutq.errors import InvalidInput
-from timeoutq.model import Politeness, State
+from timeoutq.exit_codes import NOTHING
+from timeoutq.model import Answer, Politeness, State
 
 if TYPE_CHECKING:
+    from timeoutq.counts import Stats
     from timeoutq.model import Outcome
     from timeoutq.shards import AnyQueue
 
 LOOKED_AT = 100
 """Of at most this many retried tasks, `retry` looks whether their hosts are banned."""
 
+PART = 500
+"""How many failed tasks of a kind are moved between two looks at how far the command is."""
 
-@app.command(rich_help_panel="Operating")
+
+@command()
 def retry(
     queue: Name, tasks: Ids = None,
-    everything: Annotated[bool, typer.Option("--all", help="Retry all failed tasks but cancelled ones.")] = False,
-    cancelled: Annotated[bool, typer.Option("--cancelled", help="With --all: those that were cancelled, too.")] = False,
-    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    everything: Annotated[bool, option("Retry all failed tasks but cancelled ones.", "--all")] = False,
+    cancelled: Annotated[bool, "With --all: those that were cancelled, too."] = False, *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """Make failed tasks ready again, with a clean record; exit 1 when no task was failed.
 
@@ -61,23 +46,21 @@ def retry(
         raise InvalidInput("name failed tasks, or give --all")
     if cancelled and not everything:
         raise InvalidInput("--cancelled goes with --all: tasks that are named are retried in any case")
-    with known_queue(queue, url, url_file) as opened:
+    with server.known(queue) as opened:
         if everything:
             moved = opened.retry_failed(all=True, cancelled=cancelled)
-            Sink(as_json).document({"retried": moved}) if as_json else typer.echo(f"{moved} retried")
+            out.answer({"retried": moved}, f"{moved} retried")
         else:
-            outcome = opened.run(opened.retrial(given_ids(tasks)))
+            outcome = opened.run(opened.retrial(tasks or []))
             moved = outcome.ok
-            Sink(as_json).rows(("task", "answer"), _retried(outcome))
+            answers = ((task, "retried" if answer is Answer.OK else answer.value) for task, answer in outcome.items())
+            out.rows(("task", "answer"), answers)
             _tell_banned(opened, outcome)
-    if not moved:
-        raise typer.Exit(NOTHING)
+    exit_unless(moved)
 
 
 def _tell_banned(queue: AnyQueue, outcome: Outcome) -> None:
     """Say of which hosts the retried tasks fail again at once, because the hosts are banned."""
-    from timeoutq.model import Answer
-
     hosts: dict[str, str] = {}
     for task, answer in list(outcome.items())[:LOOKED_AT]:
         if answer is Answer.OK:
@@ -91,33 +74,19 @@ def _tell_banned(queue: AnyQueue, outcome: Outcome) -> None:
         )
 
 
-def _retried(outcome: Outcome) -> Iterator[tuple[str, str]]:
-    from timeoutq.model import Answer
-
-    return ((task, "retried" if answer is Answer.OK else answer.value) for task, answer in outcome.items())
-
-
-@app.command(rich_help_panel="Operating")
-def forget(
-    queue: Name, tasks: Annotated[list[str], typer.Argument(metavar="TASK...", help="Task ids.")], yes: Yes = False,
-    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
-) -> None:  # fmt: skip
+@command()
+def forget(queue: Known, tasks: ManyIds, yes: Yes = False, *, out: Sink) -> None:
     """Remove tasks from every state; a running task loses its lease. Asks first; exit 1 when no task was known."""
-    from timeoutq.model import Answer
-
-    with known_queue(queue, url, url_file) as opened:
-        sure(f"Forget {len(tasks)} task{'' if len(tasks) == 1 else 's'} of queue {queue}?", yes)
-        outcome = opened.forget(tasks)
-    report(outcome, as_json)
-    if all(answer is Answer.UNKNOWN for answer in outcome):
-        raise typer.Exit(NOTHING)
+    sure(f"Forget {len(tasks)} task{'' if len(tasks) == 1 else 's'} of queue {queue.name}?", yes)
+    outcome = queue.forget(tasks)
+    out.outcome(outcome)
+    exit_unless(any(answer is not Answer.UNKNOWN for answer in outcome))
 
 
-@app.command(rich_help_panel="Operating")
+@command()
 def cancel(
-    queue: Name, tasks: Annotated[list[str], typer.Argument(metavar="TASK...", help="Task ids.")],
-    by: Annotated[str | None, typer.Option(help="Who cancels; by default the name of this client.")] = None,
-    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    queue: Known, tasks: ManyIds,
+    by: Annotated[str | None, "Who cancels; by default the name of this client."] = None, *, out: Sink,
 ) -> None:  # fmt: skip
     """Cancel tasks that have not ended: they go to failed, running ones once their handlers stop.
 
@@ -125,27 +94,21 @@ def cancel(
     thread runs on. For each task, prints "cancelled", "cancelling" for one whose
     worker is told to stop it, or where the task is. Exit 1 when nothing was cancelled.
     """
-    from timeoutq.model import Answer
-
-    with known_queue(queue, url, url_file) as opened:
-        outcome = with_ended(opened, opened.cancel(tasks, by=by))
-    report(outcome, as_json)
-    if not any(answer in (Answer.CANCELLED, Answer.CANCELLING) for answer in outcome):
-        raise typer.Exit(NOTHING)
+    outcome = with_ended(queue, queue.cancel(tasks, by=by))
+    out.outcome(outcome)
+    exit_unless({Answer.CANCELLED, Answer.CANCELLING} & set(outcome))
 
 
-@app.command(rich_help_panel="Operating")
-def pause(queue: Name, url: Url = None, url_file: UrlFile = None) -> None:
+@command()
+def pause(queue: Known) -> None:
     """Give out no more tasks; tasks that have a lease are finished."""
-    with known_queue(queue, url, url_file) as opened:
-        opened.pause()
+    queue.pause()
 
 
-@app.command(rich_help_panel="Operating")
-def resume(queue: Name, url: Url = None, url_file: UrlFile = None) -> None:
+@command()
+def resume(queue: Known) -> None:
     """Give out tasks again."""
-    with known_queue(queue, url, url_file) as opened:
-        opened.resume()
+    queue.resume()
 
 
 def _keep(text: str) -> int | str | timedelta:
@@ -169,7 +132,7 @@ def _kept(value: str) -> str:
     return "0" if value == "no" else value.removeprefix("n")
 
 
-def _show_settings(stats: Stats, as_json: bool) -> None:
+def _show_settings(stats: Stats, out: Sink) -> None:
     polite, of = stats.politeness, stats.settings.get
     found = {
         "keep-done": "compact" if stats.compact else _kept(of("keep_done", "forever")),
@@ -183,68 +146,43 @@ def _show_settings(stats: Stats, as_json: bool) -> None:
     }
     if "shards" in stats.settings:
         found["shards"] = of("shards")
-    sink = Sink(as_json)
-    if as_json:
-        plain = {"durable": stats.durable, "paused": stats.paused}
-        sink.document({**{name.replace("-", "_"): value for name, value in found.items()}, **plain})
-    else:
-        sink.rows(("setting", "value"), [line for line in found.items() if line[1] is not None])
+    plain = {name.replace("-", "_"): value for name, value in found.items()}
+    out.facts({**plain, "durable": stats.durable, "paused": stats.paused}, found.items(), ("setting", "value"))
 
 
-@app.command(rich_help_panel="Operating")
+@command()
 def configure(
     queue: Name,
     keep_done: Annotated[
-        str | None,
-        typer.Option(help="Done tasks to keep: forever, compact (10 bytes each), 0, a number (1000), or a time (7d)."),
+        str | None, "Done tasks to keep: forever, compact (10 bytes each), 0, a number (1000), or a time (7d)."
     ] = None,
-    max_crashes: Annotated[
-        int | None, typer.Option(min=1, help="Lost leases after which a task goes to failed.")
-    ] = None,
-    delay: Annotated[
-        float | None,
-        typer.Option(parser=seconds, metavar="TIME", help="Polite: pause between two visits of a host."),
-    ] = None,
-    per_host: Annotated[
-        int | None, typer.Option(min=1, help="Polite: visits of a host that run at once; 1 by default.")
-    ] = None,
-    impolite: Annotated[
-        bool, typer.Option("--impolite", help="End the politeness: hosts and their rules are forgotten.")
-    ] = False,
+    max_crashes: Annotated[int | None, option("Lost leases after which a task goes to failed.", min=1)] = None,
+    delay: Annotated[Seconds | None, "Polite: pause between two visits of a host."] = None,
+    per_host: Annotated[int | None, option("Polite: visits of a host that run at once; 1 by default.", min=1)] = None,
+    impolite: Annotated[bool, "End the politeness: hosts and their rules are forgotten."] = False,
     durable: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", show_default=False,
-            help="Replicas that must confirm puts, claims and acks before they count; 0 for none.",
-        ),
+        "N: Replicas that must confirm puts, claims and acks before they count; 0 for none.",
     ] = None,
-    events: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", show_default=False, help="Begin the event log, or say how long it is: 64MB, 1GB."),
-    ] = None,
+    events: Annotated[str | None, "SIZE: Begin the event log, or say how long it is: 64MB, 1GB."] = None,
     level: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LEVEL", show_default=False,
-            help="What the event log tells: all, ends (done and failed tasks only), or off.",
-        ),
+        str | None, "LEVEL: What the event log tells: all, ends (done and failed tasks only), or off."
     ] = None,
-    shards: Shards = None, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    shards: Shards = None, *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """Change settings that all clients of the queue share; without an option, show them."""
     polite = delay is not None or per_host is not None
     given = (keep_done, max_crashes, durable, events, level, shards)
     if not any(value is not None for value in given) and not polite and not impolite:
-        with known_queue(queue, url, url_file) as opened:
-            _show_settings(opened.stats(), as_json)
+        with server.known(queue) as opened:
+            _show_settings(opened.stats(), out)
         return
     if polite and impolite:
         raise InvalidInput("give --impolite, or --delay and --per-host")
-    with open_queue(queue, url, url_file, shards) as opened:
+    with server.open(queue, shards) as opened:
         rules: Politeness | Literal["off"] | None = "off" if impolite else None
         if polite:
-            usual = Politeness()
-            now = opened.stats().politeness or usual
+            now = opened.stats().politeness or Politeness()
             rules = Politeness(now.delay if delay is None else delay, per_host or now.per_host)
         opened.configure(
             keep_done=None if keep_done is None else _keep(keep_done), max_crashes=max_crashes, politeness=rules,
@@ -252,16 +190,77 @@ def configure(
         )  # fmt: skip
 
 
-@app.command(rich_help_panel="Operating")
-def purge(queue: Name, yes: Yes = False, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
+@command()
+def purge(queue: Known, yes: Yes = False, *, out: Sink) -> None:
     """Remove the queue with all its tasks. Asks first."""
-    with known_queue(queue, url, url_file) as opened:
-        stats = opened.stats()
-        known = stats.known
-        counts = ", ".join(f"{getattr(stats, state):,} {state}" for state in State if getattr(stats, state))
-        sure(f"Remove queue {queue} with its {known:,} tasks{f' ({counts})' if counts else ''}?", yes)
-        opened.purge()
-    if as_json:
-        Sink(True).document({"removed": known})
+    stats = queue.stats()
+    known = stats.known
+    counts = ", ".join(f"{getattr(stats, state):,} {state}" for state in State if getattr(stats, state))
+    sure(f"Remove queue {queue.name} with its {known:,} tasks{f' ({counts})' if counts else ''}?", yes)
+    queue.purge()
+    if out.as_json:
+        out.document({"removed": known})
     else:
         say(f"removed {known:,} tasks")
+
+
+@command()
+def failures(
+    queue: Name,
+    tasks: Annotated[str | None, "KIND: Show tasks of this kind, the last 100."] = None,
+    retry: Annotated[str | None, "KIND: Retry all tasks of this kind."] = None,
+    forget: Annotated[str | None, "KIND: Forget all tasks of this kind; asks first."] = None,
+    limit: Annotated[int, option("The most kinds to list.", "-n", "--limit", min=1, max=1001)] = 100,
+    yes: Yes = False, *, server: Server, out: Sink,
+) -> None:  # fmt: skip
+    """Count the failed tasks by kind, or retry or forget all tasks of one kind. Exit 1: there is none.
+
+    A kind is the type and the first line of the error, without what differs
+    from task to task: URLs, the task's id, and numbers, but not codes such as
+    HTTP 404. KIND is its name in the first column, or its text.
+
+    The columns on a pipe: kind, count, last, task, error.
+    """
+    given = [kind for kind in (tasks, retry, forget) if kind is not None]
+    if len(given) > 1:
+        raise InvalidInput("give one of --tasks, --retry and --forget")
+    with server.known(queue) as opened:
+        if tasks is not None:
+            page = opened.failures.tasks(tasks)
+            out.rows(("task", "at", "error"), ((one.task, iso(one.at), one.error) for one in page))
+            met = len(page)
+        elif retry is not None:
+            met = _move(opened, "retry", retry, out)
+        elif forget is not None:
+            known = next((one for one in opened.failures.list(1001) if forget in (one.id, one.text)), None)
+            if known is None:
+                stop(NOTHING, _none(queue))
+            sure(f"Forget {known.count:,} failed tasks of queue {queue}: {known.text}?", yes)
+            met = _move(opened, "forget", forget, out)
+        else:
+            found = opened.failures.list(limit)
+            columns = ("kind", "count", "last", "task", "error")
+            out.each(columns, found, lambda one: (one.id, one.count, iso(one.last), one.task, one.text))
+            met = len(found)
+    if not met and given:
+        say(_none(queue))
+    exit_unless(met)
+
+
+def _none(queue: str) -> str:
+    return f"queue {queue} has no failed task of this kind; `timeoutq failures {queue}` lists the kinds that there are"
+
+
+def _move(queue: AnyQueue, verb: str, kind: str, out: Sink) -> int:
+    move = queue.failures.retry if verb == "retry" else queue.failures.forget
+    word = "retried" if verb == "retry" else "forgotten"
+    met, before = 0, None
+    with saying_how_far(lambda: (met, f"{met:,} {word}; the same command goes on")), progress(word) as tell:
+        while True:
+            found = move(kind, at_most=PART, before=before)
+            met, before = met + found.moved, found.before
+            tell(met, met)
+            if not found.left:
+                break
+    out.answer({word: met}, f"{met} {word}")
+    return met

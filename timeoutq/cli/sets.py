@@ -1,7 +1,4 @@
-"""The commands that compare: diff and intersect, of states of queues and files of ids.
-
-`app.py` runs them.
-"""
+"""The commands that compare: diff and intersect, of states of queues and files of ids."""
 
 from __future__ import annotations
 
@@ -12,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from timeoutq.cli.app import NOTHING, AsJson, Url, UrlFile, app, known_queue, saying_how_far
+from timeoutq.cli.app import exit_unless, saying_how_far
+from timeoutq.cli.command import Server, argument, command, option
 from timeoutq.cli.completion import sides
 from timeoutq.cli.printing import Sink, ids, progress
 from timeoutq.cli.reading import ids_of
@@ -24,22 +20,16 @@ from timeoutq.model import State
 if TYPE_CHECKING:
     from timeoutq.shards import AnyQueue
 
-PANEL = "Sets and files"
 SIDES = (
-    "A side is QUEUE:STATE, as in crawl:done, or a file of ids, one per line, or - for stdin. A name with a / is "
-    "always a file: write ./crawl:done for a file of that name."
+    " A side is QUEUE:STATE, as in crawl:done, or a file of ids, one per line, or - for stdin. A name with a / is "
+    "always a file: write ./crawl:done for a file of that name. Exit 1 when "
+    "there is no such id."
 )
 
-First = Annotated[
-    str, typer.Argument(metavar="FIRST", help="QUEUE:STATE, a file, or -.", show_default=False, autocompletion=sides)
-]
-Second = Annotated[
-    str, typer.Argument(metavar="SECOND", help="QUEUE:STATE, a file, or -.", show_default=False, autocompletion=sides)
-]
-Count = Annotated[bool, typer.Option("--count", help="Only print the number of ids.")]
-Null = Annotated[
-    bool, typer.Option("--null", "-0", help="Ids end with a NUL, not a newline, in files and in the output.")
-]
+First = Annotated[str, argument("FIRST", "QUEUE:STATE, a file, or -.", autocompletion=sides)]
+Second = Annotated[str, argument("SECOND", "QUEUE:STATE, a file, or -.", autocompletion=sides)]
+Count = Annotated[bool, "Only print the number of ids."]
+Null = Annotated[bool, option("Ids end with a NUL, not a newline, in files and in the output.", "--null", "-0")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +57,18 @@ def side(name: str) -> Side:
     raise InvalidInput(f"there is no file {name!r}; a side is a file, - for stdin, or QUEUE:STATE, as in crawl:done")
 
 
-def _compare(
-    first: str, second: str, both: bool, count: bool, null: bool, url: str | None, url_file: Path | None, as_json: bool
-) -> None:
+def _compare(first: str, second: str, both: bool, count: bool, null: bool, server: Server, out: Sink) -> None:
     from timeoutq import transfer
 
     one, other = side(first), side(second)
     if first == second == "-":
         raise InvalidInput("only one side can be stdin")
-    if null and as_json:
+    if null and out.as_json:
         raise InvalidInput("give --null or --json, not both")
     with ExitStack() as stack:
 
         def opened(which: Side) -> AnyQueue:
-            return stack.enter_context(known_queue(str(which.queue), url, url_file))
+            return stack.enter_context(server.known(str(which.queue)))
 
         looked = taken = found = 0
         word = "are on both sides" if both else f"are not in {second}"
@@ -105,14 +93,13 @@ def _compare(
         tell = stack.enter_context(progress(f"comparing {first}", total, beside_output=not count))
         for batch in transfer.compare(counted(batches), there, both=both):
             if batch and not count:
-                ids(batch, as_json, null)
+                ids(batch, out.as_json, null)
             found += len(batch)
             looked += taken
             tell(looked, found)
     if count:
-        Sink(as_json).document({"count": found}) if as_json else typer.echo(f"{found}")
-    if not found:
-        raise typer.Exit(NOTHING)
+        out.answer({"count": found}, f"{found}")
+    exit_unless(found)
 
 
 def _membership(
@@ -139,24 +126,15 @@ def _membership(
     return met.known
 
 
-@app.command(
-    rich_help_panel=PANEL,
-    help=f"Print the ids that are in the first side and not in the second. {SIDES} Exit 1 when there is no such id.",
-)
-def diff(
-    first: First, second: Second, count: Count = False, null: Null = False,
-    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
-) -> None:  # fmt: skip
+@command(help="Print the ids that are in the first side and not in the second." + SIDES)
+def diff(first: First, second: Second, count: Count = False, null: Null = False, *, server: Server, out: Sink) -> None:
     """Print the ids that are in the first side and not in the second; see `SIDES`."""
-    _compare(first, second, False, count, null, url, url_file, as_json)
+    _compare(first, second, False, count, null, server, out)
 
 
-@app.command(
-    rich_help_panel=PANEL, help=f"Print the ids that are in both sides. {SIDES} Exit 1 when there is no such id."
-)
+@command(help="Print the ids that are in both sides." + SIDES)
 def intersect(
-    first: First, second: Second, count: Count = False, null: Null = False,
-    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
-) -> None:  # fmt: skip
+    first: First, second: Second, count: Count = False, null: Null = False, *, server: Server, out: Sink
+) -> None:
     """Print the ids that are in both sides; see `SIDES`."""
-    _compare(first, second, True, count, null, url, url_file, as_json)
+    _compare(first, second, True, count, null, server, out)

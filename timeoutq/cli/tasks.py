@@ -1,7 +1,4 @@
-"""The commands that bring tasks in: put and schedule, from arguments, files, stdin and sitemaps.
-
-`app.py` runs them.
-"""
+"""The commands that bring tasks in: put and schedule, from arguments, files, stdin and sitemaps."""
 
 from __future__ import annotations
 
@@ -10,28 +7,16 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import typer
-
-from timeoutq.cli.app import AsJson, Ids, Name, Shards, Url, UrlFile, app, new_words, open_queue, patiently, say
+from timeoutq.cli.app import new_words, patiently, say
+from timeoutq.cli.command import FIVE_MINUTES, Ids, Moment, Name, Seconds, Server, Shards, Wait, command, option
 from timeoutq.cli.intake import OWNER, By, Intake, Sitemaps, place, voice
-from timeoutq.cli.printing import Sink, bar, report
-from timeoutq.cli.reading import (
-    LONGEST_LINE,
-    Wait,
-    bare_line,
-    duration,
-    given_ids,
-    lines_of,
-    moment,
-    piped_in,
-    read_json,
-    seconds,
-)
+from timeoutq.cli.printing import Sink, bar
+from timeoutq.cli.reading import LONGEST_LINE, bare_line, lines_of, piped_in, read_json
 from timeoutq.errors import AccessDenied, InvalidInput
 from timeoutq.model import State
 
@@ -100,14 +85,33 @@ def _id_of(given: Any) -> Any:
 class Source:
     """Where many tasks come from."""
 
-    path: Path | None = None
-    """A file; None is stdin."""
-    as_jsonl: bool = False
-    payload: Any = None
-    sitemaps: Sitemaps = field(default_factory=lambda: Sitemaps([]))
+    path: Annotated[
+        Path | None, option("File of ids, one per line; blanks around an id are cut; - is stdin.", "--file", "-f")
+    ] = None
+    as_jsonl: Annotated[
+        bool,
+        option(
+            'Lines are JSON: {"task": …}, or with "payload", "group", "priority", "improve", "rerun", too.', "--jsonl"
+        ),
+    ] = False
+    payload: Annotated[str | None, "JSON that goes with each task."] = None
+    body: Any = None
+    """The payload, as it was read from JSON."""
+    sitemaps: Sitemaps = field(default_factory=Sitemaps)
     intake: Intake = field(default_factory=Intake)
     wait: float = 0.0
     """How long the server may be away between two tasks, seconds."""
+
+    def read(self, **more: Any) -> Source:
+        """Read --payload; raises `InvalidInput` for what is not JSON, and beside --jsonl."""
+        if self.payload is None:
+            return replace(self, **more)
+        if self.as_jsonl:
+            raise InvalidInput("give --payload or --jsonl, whose lines have their own, not both")
+        try:
+            return replace(self, body=read_json(self.payload), **more)
+        except ValueError as error:
+            raise InvalidInput(f"--payload is not JSON: {error}") from error
 
     def chunks(self) -> Iterator[tuple[int, list[bytes | Task]]]:
         """Give tasks in lists of bounded size, each with the number of bytes read so far."""
@@ -134,16 +138,16 @@ class Source:
             read += len(line)
             if intake.urls and not self.as_jsonl:
                 bare = intake.line(line, number)
-                found = bare if bare is None or self.payload is None else Task(bare, self.payload)
+                found = bare if bare is None or self.body is None else Task(bare, self.body)
             else:
-                found = _read_line(line, number, self.as_jsonl, self.payload)
+                found = _read_line(line, number, self.as_jsonl, self.body)
             if found is not None and intake.is_needed:
-                found = intake.take(found, where(number))
+                found = intake.take(found, f"{where}, line {number}")
             if found is not None:
                 yield read, len(line), found
 
     def _sitemaps(self) -> Iterator[tuple[int, int, bytes | Task]]:
-        for task in self.sitemaps.tasks(self.intake, self.payload):
+        for task in self.sitemaps.tasks(self.intake, self.body):
             yield 0, 0, task
 
 
@@ -180,47 +184,32 @@ def _put_or_schedule(queue: AnyQueue, tasks: Iterable[Any], how: dict[str, Any])
     return queue.put(*tasks, **how)
 
 
-def _put(queue: AnyQueue, tasks: list[str], source: Source, how: dict[str, Any], as_json: bool) -> None:
+def _put(queue: AnyQueue, tasks: list[str], source: Source, how: dict[str, Any], out: Sink) -> None:
     """Put the tasks that are named, or else those of the source."""
     intake = source.intake
     if tasks and source.path is not None:
         raise InvalidInput("name tasks or give --file, not both")
-    source.sitemaps.check(source.payload, bool(tasks or source.as_jsonl or source.path is not None))
+    source.sitemaps.check(source.body, bool(tasks or source.as_jsonl or source.path is not None))
     intake.check()
     if tasks and tasks != ["-"]:
         if source.as_jsonl:
             raise InvalidInput("--jsonl goes with --file or stdin, not with named tasks")
-        _put_named(queue, tasks, source, how, as_json)
+        _put_named(queue, tasks, source, how, out)
     else:
         if source.path is None and not tasks and not source.sitemaps.sources and piped_in() is None:
             raise InvalidInput("name tasks, give --file, or pipe them in")
         _meet(queue, intake)
         counts = _put_stream(queue, source, how)
-        sink = Sink(as_json)
-        if as_json:
-            sink.document(counts)
-        else:
-            known = {state.value: f"known already, in {state.value}" for state in State} if sys.stdout.isatty() else {}
-            sink.rows(("answer", "tasks"), ((known.get(answer, answer), count) for answer, count in counts.items()))
+        known = {state.value: f"known already, in {state.value}" for state in State} if sys.stdout.isatty() else {}
+        shown = ((known.get(answer, answer), count) for answer, count in counts.items())
+        out.facts(counts, shown, ("answer", "tasks"))
     intake.end()
 
 
-def _payload(given: str | None, jsonl: bool) -> Any:
-    """Read --payload; raises `InvalidInput` for what is not JSON, and beside --jsonl."""
-    if given is None:
-        return None
-    if jsonl:
-        raise InvalidInput("give --payload or --jsonl, whose lines have their own, not both")
-    try:
-        return read_json(given)
-    except ValueError as error:
-        raise InvalidInput(f"--payload is not JSON: {error}") from error
-
-
-def _put_named(queue: AnyQueue, tasks: list[str], source: Source, how: dict[str, Any], as_json: bool) -> None:
+def _put_named(queue: AnyQueue, tasks: list[str], source: Source, how: dict[str, Any], out: Sink) -> None:
     from timeoutq.model import Task, raw
 
-    body, intake = source.payload, source.intake
+    body, intake = source.body, source.intake
     given: Any = tasks if body is None else [Task(task, body) for task in tasks]
     if intake.is_needed:
         taken = [
@@ -230,7 +219,7 @@ def _put_named(queue: AnyQueue, tasks: list[str], source: Source, how: dict[str,
         given = [task for task in taken if task is not None]
     _meet(queue, intake)
     intake.compare(given)
-    report(_put_or_schedule(queue, given, how), as_json)
+    out.outcome(_put_or_schedule(queue, given, how))
 
 
 def _meet(queue: AnyQueue, intake: Intake) -> None:
@@ -242,83 +231,41 @@ def _meet(queue: AnyQueue, intake: Intake) -> None:
         intake.spider = queue.stats().settings.get(OWNER)
 
 
-File = Annotated[
-    Path | None,
-    typer.Option("--file", "-f", help="File of ids, one per line; blanks around an id are cut; - is stdin."),
-]
-Jsonl = Annotated[
-    bool,
-    typer.Option(
-        "--jsonl", help='Lines are JSON: {"task": …}, or with "payload", "group", "priority", "improve", "rerun", too.'
-    ),
-]
-PayloadOption = Annotated[str | None, typer.Option("--payload", help="JSON that goes with each task.")]
-Again = Annotated[bool, typer.Option("--again", help="Also put done and failed tasks back.")]
-Urls = Annotated[
-    bool,
-    typer.Option(
-        "--urls", help="Tasks are URLs: put each in its one form; leave out comments; name what is no URL of a page."
-    ),
-]
-SitemapOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--sitemap", metavar="URL|FILE", show_default=False,
-        help="Put the pages of a sitemap, an index or a robots.txt; may be given again.",
-    ),
-]  # fmt: skip
-SitemapData = Annotated[
-    bool,
-    typer.Option("--sitemap-data", help="Payload: what the sitemap says in lastmod, changefreq and priority."),
-]
-MaxUrls = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="The most URLs from each --sitemap (default: 10,000,000).")
-]
-GroupBy = Annotated[
-    By | None,
-    typer.Option(
-        "--group-by", show_default=False,
-        help="What the URLs on a polite queue are grouped by: host, or registrable domain (default: host).",
-    ),
-]  # fmt: skip
-Lenient = Annotated[bool, typer.Option("--lenient", help="Exit with 0 although URLs or sitemaps were refused.")]
-Group = Annotated[
-    str | None, typer.Option("--group", help="The host to which the tasks belong, once the queue is polite.")
-]
-Priority = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N", show_default=False,
-        help="On a polite queue, -1000 to 1000: of the tasks that wait for a host, the highest goes first.",
-    ),
-]  # fmt: skip
-Improve = Annotated[
-    bool,
-    typer.Option(
-        "--improve", help="With --priority: tasks in progress or done at a lower priority run once more at this one."
-    ),
-]
-Rerun = Annotated[
-    bool,
-    typer.Option(
-        "--rerun", help="A run of each task begins after this put, with its payload: also of tasks in progress or done."
-    ),
-]
-Durable = Annotated[int, typer.Option("--durable", metavar="N", help="Number of replicas that must confirm the tasks.")]
+@dataclass(frozen=True)
+class How:
+    """How tasks are put or scheduled."""
+
+    again: Annotated[bool, "Also put done and failed tasks back."] = False
+    group: Annotated[str | None, "The host to which the tasks belong, once the queue is polite."] = None
+    priority: Annotated[
+        int | None,
+        "N: On a polite queue, -1000 to 1000: of the tasks that wait for a host, the highest goes first.",
+    ] = None
+    improve: Annotated[
+        bool, "With --priority: tasks in progress or done at a lower priority run once more at this one."
+    ] = False
 
 
-@app.command(rich_help_panel="Tasks in")
+Durable = Annotated[int, "N: Number of replicas that must confirm the tasks."]
+
+
+@command()
 def put(
-    queue: Name, tasks: Ids = None, file: File = None, jsonl: Jsonl = False, payload: PayloadOption = None,
-    again: Again = False, group: Group = None, priority: Priority = None, improve: Improve = False,
-    rerun: Rerun = False, durable: Durable = 0, urls: Urls = False,
-    sitemap: SitemapOption = None, sitemap_data: SitemapData = False, max_urls: MaxUrls = None,
-    max_time: Annotated[
-        float | None, duration("The longest time for each --sitemap (default: 1h).")
+    queue: Name, tasks: Ids = None, *, source: Source, how: How,
+    rerun: Annotated[
+        bool, "A run of each task begins after this put, with its payload: also of tasks in progress or done."
+    ] = False,
+    durable: Durable = 0,
+    urls: Annotated[
+        bool, "Tasks are URLs: put each in its one form; leave out comments; name what is no URL of a page."
+    ] = False,
+    sitemaps: Sitemaps,
+    group_by: Annotated[
+        By | None,
+        "What the URLs on a polite queue are grouped by: host, or registrable domain (default: host).",
     ] = None,
-    group_by: GroupBy = None, lenient: Lenient = False, shards: Shards = None,
-    wait: Wait = "5m",  # type: ignore[assignment]  # typer parses the default
-    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    lenient: Annotated[bool, "Exit with 0 although URLs or sitemaps were refused."] = False,
+    shards: Shards = None, wait: Wait = FIVE_MINUTES, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """Put tasks, from arguments, a file, stdin or a sitemap.
 
@@ -336,43 +283,32 @@ def put(
     If the queue belongs to a Scrapy spider, stderr names the URLs that the spider
     writes in another form. They are put as they stand.
     """
-    if group is not None and group_by is not None:
+    if how.group is not None and group_by is not None:
         raise InvalidInput("give --group or --group-by, not both")
-    sitemaps = Sitemaps(sitemap or [], sitemap_data, max_urls, max_time)
-    intake = Intake(urls or bool(sitemap), group_by, lenient)
-    source = Source(file, jsonl, _payload(payload, jsonl), sitemaps, intake, wait)
-    how = {"again": again, "group": group, "priority": priority, "improve": improve, "rerun": rerun}
-    how["durable"] = durable
-    with open_queue(queue, url, url_file, shards) as opened:
+    intake = Intake(urls or bool(sitemaps.sources), group_by, lenient)
+    source = source.read(sitemaps=sitemaps, intake=intake, wait=wait)
+    with server.open(queue, shards) as opened:
         if group_by is By.domain:
             from timeoutq.urls import domains_of
 
             intake.check()
             intake.domain = domains_of(opened)
-        _put(opened, given_ids(tasks), source, how, as_json)
+        _put(opened, tasks or [], source, {**vars(how), "rerun": rerun, "durable": durable}, out)
 
 
-@app.command(rich_help_panel="Tasks in")
+@command()
 def schedule(
     queue: Name, tasks: Ids = None,
-    at: Annotated[
-        float | None, typer.Option(parser=moment, metavar="TIME", help="Unix seconds, or ISO 8601 with a zone.")
-    ] = None,
-    after: Annotated[
-        float | None, typer.Option(parser=seconds, metavar="TIME", help="After this time, like 30s, 5m, 2h.")
-    ] = None,
-    file: File = None, jsonl: Jsonl = False, payload: PayloadOption = None, again: Again = False,
-    group: Group = None, priority: Priority = None, improve: Improve = False, durable: Durable = 0,
-    shards: Shards = None,
-    wait: Wait = "5m",  # type: ignore[assignment]  # typer parses the default
-    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    at: Annotated[Moment | None, "Unix seconds, or ISO 8601 with a zone."] = None,
+    after: Annotated[Seconds | None, "After this time, like 30s, 5m, 2h."] = None, *,
+    source: Source, how: How, durable: Durable = 0, shards: Shards = None, wait: Wait = FIVE_MINUTES,
+    server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """Schedule tasks at a time or after a while; tasks that are scheduled already get the new time."""
     from timeoutq import arguments
 
     arguments.due(at, after)
-    source = Source(file, jsonl, _payload(payload, jsonl), wait=wait)
+    source = source.read(wait=wait)
     due = {"at": at} if at is not None else {"after": after}
-    how = {"again": again, "group": group, "priority": priority, "improve": improve, "durable": durable, **due}
-    with open_queue(queue, url, url_file, shards) as opened:
-        _put(opened, given_ids(tasks), source, how, as_json)
+    with server.open(queue, shards) as opened:
+        _put(opened, tasks or [], source, {**vars(how), "durable": durable, **due}, out)

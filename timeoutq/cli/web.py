@@ -1,46 +1,47 @@
-"""The command `timeoutq web`: serves the gateway, which is the API over HTTP and the page for browsers."""
+"""The commands about the gateway: web, which serves the API over HTTP and the page; and token new, list, revoke."""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timeoutq.cli.app import Url, UrlFile, app, say, server_address
-from timeoutq.cli.serving import LogJson, LogLevel
+from timeoutq.cli.app import app, say, stop
+from timeoutq.cli.command import Seconds, Server, argument, command, option
+from timeoutq.cli.printing import Sink, iso
+from timeoutq.cli.serving import Log
 from timeoutq.errors import InvalidInput, MissingExtra
+from timeoutq.exit_codes import NOTHING
 
 if TYPE_CHECKING:
     from timeoutq.gateway.settings import Settings
+    from timeoutq.gateway.tokens import Token
+
+COLUMNS = ("token", "queues", "allow", "created", "expires", "state")
+
+group = typer.Typer(help="Tokens for the gateway: who may ask what.", no_args_is_help=True)
+app.add_typer(group, name="token", rich_help_panel="From anywhere")
+
+TokenName = Annotated[str, argument("NAME", "Name of the token.")]
 
 
-@app.command(rich_help_panel="From anywhere")
+@command()
 def web(
-    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8080,
-    queues: Annotated[str, typer.Option(metavar="GLOB", help="Serve only these queues.")] = "*",
-    host_name: Annotated[
-        list[str] | None,
-        typer.Option("--host-name", metavar="NAME", help="A name by which others reach it, such as that of a proxy."),
-    ] = None,
+    host: Annotated[str, "Address to listen at."] = "127.0.0.1",
+    port: Annotated[int, option("Port; 0 takes a free one.", min=0, max=65535)] = 8080,
+    queues: Annotated[str, "GLOB: Serve only these queues."] = "*",
+    host_name: Annotated[list[str] | None, "NAME: A name by which others reach it, such as that of a proxy."] = None,
     first_token: Annotated[
-        str | None,
-        typer.Option(
-            "--first-token", metavar="NAME", show_default=False,
-            help="If there are no tokens yet, make one for everything, and print it.",
-        ),
+        str | None, "NAME: If there are no tokens yet, make one for everything, and print it."
     ] = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse every write.")] = False,
-    prefix: Annotated[
-        str, typer.Option(metavar="PATH", help="Path before all others, behind a proxy that does not cut it.")
-    ] = "",
-    url: Url = None, url_file: UrlFile = None, log_level: LogLevel = "info", log_json: LogJson = False,
+    read_only: Annotated[bool, "Refuse every write."] = False,
+    prefix: Annotated[str, "PATH: Path before all others, behind a proxy that does not cut it."] = "",
+    *, server: Server, logs: Log,
 ) -> None:  # fmt: skip
     """Serve queues over HTTP: an API for programs in any language, and a page for browsers."""
-    from timeoutq import logs
-
-    logs.configure(log_level, as_json=log_json)
-    address = server_address(url, url_file)
+    logs.begin()
+    address = server.address()
     if prefix and (not prefix.startswith("/") or prefix.endswith("/")):
         raise InvalidInput(f"--prefix {prefix} must begin with a slash, and not end with one")
     try:
@@ -103,3 +104,84 @@ def made(settings: Settings) -> Any:
     from timeoutq.page import make_app
 
     return make_app(settings)
+
+
+def _words(option: str) -> list[str]:
+    return [word.strip() for word in option.split(",") if word.strip()]
+
+
+def _told(token: Token, state: str) -> dict[str, Any]:
+    return {
+        "token": token.name, "queues": list(token.queues), "allow": list(token.allow), "created": token.created,
+        "expires": token.expires, "state": state,
+    }  # fmt: skip
+
+
+@command(group)
+def new(
+    name: TokenName,
+    queues: Annotated[str, "NAMES: Queues, with commas between; 'crawl*': all that begin so."],
+    allow: Annotated[str, "SCOPES: Of look, put, work, manage, with commas between."] = "look",
+    expires: Annotated[Seconds | None, "When the token ends: 12h, 30d; else never."] = None,
+    *, server: Server, out: Sink,
+) -> None:  # fmt: skip
+    """Make a token, and print it: this once, because only its SHA-256 is kept.
+
+    look: see the queue and its tasks · put: put and schedule tasks · work: claim, extend, ack, fail, release,
+    note, pull · manage: forget, retry, requeue, cancel, pause, resume and the rest.
+    """
+    from timeoutq.gateway.tokens import TokenBook
+
+    with TokenBook(server.address()) as book:
+        is_first = book.table().empty
+        secret, made = book.new(name, queues=_words(queues), allow=_words(allow), expires=expires)
+    if out.as_json:
+        out.document({**_told(made, "good"), "secret": secret})
+        return
+    sys.stdout.write(secret + "\n")
+    sys.stdout.flush()
+    ends = "" if made.expires is None else f", until {iso(made.expires)}"
+    say(f"token {name} may {', '.join(made.allow)} in {', '.join(made.queues)}{ends}; it is not shown again")
+    if is_first:
+        say("it is the first token of this server: from now on, gateways let in nobody who has none")
+
+
+@command(group, "list")
+def list_(*, server: Server, out: Sink) -> None:
+    """List the tokens, without what makes them valid. Exit 1 when there are none."""
+    from timeoutq.gateway.tokens import TokenBook
+
+    with TokenBook(server.address()) as book:
+        table = book.table()
+    if table.empty:
+        stop(NOTHING, f"there are no tokens at {book.url}: timeoutq token new NAME --queues '*' makes one")
+    told = [
+        _told(token, "expired" if token.expires is not None and token.expires <= table.now else "good")
+        for token in sorted(table.by_digest.values(), key=lambda token: token.name)
+    ]
+    out.each(COLUMNS, told, lambda line: [_cell(column, line[column]) for column in COLUMNS])
+    for name in table.broken:
+        say(f"the entry {name!r:.80} cannot be read, and lets nobody in: timeoutq token revoke removes it")
+
+
+def _cell(column: str, value: Any) -> Any:
+    if column in ("created", "expires"):
+        return iso(value)
+    return ",".join(value) if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]  # of text
+
+
+@command(group)
+def revoke(name: TokenName, *, server: Server, out: Sink) -> None:
+    """Revoke a token: within 5 seconds, no gateway lets it in. Exit 1 when there is none of this name."""
+    from timeoutq import directory
+    from timeoutq.gateway.tokens import TokenBook
+
+    with TokenBook(server.address()) as book:
+        if not book.revoke(name):
+            alike = " or ".join(directory.alike(name, (one.name for one in book.table().by_digest.values())))
+            meant = f"did you mean {alike}?" if alike else "`timeoutq token list` lists those that there are"
+            stop(NOTHING, f"there is no token {name!r:.80}: {meant}")
+    if out.as_json:
+        out.document({"token": name, "revoked": True})
+    else:
+        say(f"token {name} is revoked: gateways let it in for 5 seconds at most")

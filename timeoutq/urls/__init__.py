@@ -14,12 +14,7 @@ The modules, in reading order: each imports only from those above it.
     pinned    The domains of a queue over several shards: by the public suffix list that the queue keeps, on all
               machines alike.
     bodies    Unpacks the bodies of answers piece by piece, so that no layer of Content-Encoding can exceed its limit.
-    entries   What a sitemap names (the protocol of sitemaps.org), read piece by piece: XML, an index, a text, a
-              robots.txt. Pure.
-    fetching  Brings a sitemap from the web into a temporary file, within limits of time and of length. `sitemaps.py`
-              calls it.
-    sitemaps  The pages that a sitemap names, on the web or in a file: walks through indexes, within limits, in bounded
-              memory.
+    sitemaps  The pages that a sitemap names (the protocol of sitemaps.org), on the web or in a file, in bounded memory.
 """
 
 from timeoutq.errors import BadSitemap, BadUrl

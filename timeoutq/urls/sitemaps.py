@@ -1,32 +1,72 @@
-"""The pages that a sitemap names, on the web or in a file: walks through indexes, within limits, in bounded memory.
+"""The pages that a sitemap names (the protocol of sitemaps.org), on the web or in a file, in bounded memory.
 
-`timeoutq put --sitemap` calls it, and so may your programs. `entries.py` reads a sitemap, `fetching.py` fetches it.
+`timeoutq put --sitemap` and the demo call `sitemap`, and so may your programs. From top to bottom: what may be asked
+for; the walk through indexes; a download; a sitemap read piece by piece, as XML or as text. The parser is expat, which
+Python brings and which keeps nothing of what it has read. Nothing grows with the length of a sitemap, whoever wrote it:
+no entity may be declared, because with entities a kilobyte of XML becomes gigabytes, and depth, names and lengths have
+limits. A download has one limit of time as a whole, which a server cannot stretch by sending a byte now and then.
 """
 
 from __future__ import annotations
 
 import asyncio
+import codecs
 import os
 import re
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from errno import EDQUOT, ENOSPC
+from functools import lru_cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from types import MappingProxyType
+from typing import IO, TYPE_CHECKING, NoReturn
+from xml.parsers import expat
 
 from timeoutq.arguments import shown
-from timeoutq.errors import BadSitemap, BadUrl, InvalidInput
+from timeoutq.errors import BadSitemap, BadUrl, InvalidInput, MissingExtra
 from timeoutq.urls import bodies
-from timeoutq.urls.entries import Entry, Reader
 from timeoutq.urls.normal import as_written, normalise
 
 if TYPE_CHECKING:
-    from timeoutq.urls.fetching import Transport
+    import ssl
+
+    import httpx
+
+    Transport = Callable[[], httpx.AsyncBaseTransport]
+    """Makes what carries the requests of one download, such as a transport that connects to public addresses only."""
 
 MIB = 1024 * 1024
+REDIRECTS = 5
+"""How many redirects may lead to a sitemap."""
+PAUSE = 20.0
+"""How long a server may say nothing, seconds."""
+DEEPEST = 50
+"""How deep elements may be nested; those of the protocol are 3 deep, and extensions a few more."""
+MOST_NAMES = 1000
+"""How many different names elements and attributes may have: the parser remembers each."""
+LONGEST_NAME = 1000
+"""How long such a name may be, characters."""
+LONGEST_PIECE = MIB
+"""How long a tag, a comment or a line may be, bytes: it is held until its end is read."""
+MOST_ADDRESSES = 1000
+"""How many addresses an entry may have; by the protocol it has one."""
+LONGEST_TEXT = 8192
+"""What is kept of the text of an element, characters."""
+HEAD = 512
+"""How many of the first bytes decide whether a sitemap is XML or text."""
+
 _WEB = re.compile(r"https?:", re.IGNORECASE)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_ROOTS = {"urlset": "url", "sitemapindex": "sitemap"}
+_BLANKS = b" \t\r\n"
+_LINE_END = re.compile(rb"\r\n?|\n")
+_PLACED = {*_ROOTS, *_ROOTS.values(), "loc"}
+"""Elements that have one place each; at the top of a sitemap, an extension has others."""
+_HTML = re.compile(rb"(?>(?:<!--.*?-->|<\?.*?\?>|\s)*)<!doctype\s+html\b", re.IGNORECASE | re.DOTALL)
+_WRONG_ROOTS = {"html": "it is a page of HTML, not a sitemap", "rss": "it is a feed", "feed": "it is a feed"}
 
 
 @dataclass(frozen=True)
@@ -94,10 +134,12 @@ def sitemap(
     """
     name = os.fspath(source) if isinstance(source, str | os.PathLike) else source
     if not isinstance(name, str):
-        raise InvalidInput(
-            f"a sitemap is a URL or a path, as str or PathLike, not {type(name).__name__}: {shown(name)}"
-        )
+        kind = type(name).__name__
+        raise InvalidInput(f"a sitemap is a URL or a path, as str or PathLike, not {kind}: {shown(name)}")
     return _Walk(limits or Limits(), refused, transport).pages(name)
+
+
+# ---- the walk
 
 
 class _Walk:
@@ -188,8 +230,6 @@ class _Walk:
 
     def _opened(self, name: str, seconds: float) -> IO[bytes]:
         if _WEB.match(name):
-            from timeoutq.urls.fetching import fetch
-
             _see_that_no_loop_runs(name)
             return fetch(self._seen[name], seconds, self._limits.sent, self._limits.unpacked, self._transport)
         try:
@@ -241,3 +281,305 @@ def _unpacked(file: IO[bytes], limits: Limits) -> Iterator[bytes]:
             yield piece
     if layer is not None and not layer.ended:
         raise bodies.Broken("the gzip ends too early")
+
+
+# ---- a download
+
+
+def fetch(url: str, seconds: float, sent: int, unpacked: int, transport: Transport | None = None) -> IO[bytes]:
+    """Give what a URL answers, unpacked, in a temporary file, which is gone when it is closed.
+
+    `sent` and `unpacked` are how many bytes may come, and how many they may unpack to. Raises `BadSitemap`, whose
+    message is the reason.
+    """
+    try:
+        import httpx
+    except ImportError as error:
+        raise MissingExtra(
+            f"sitemaps are fetched with the package {error.name}, which is missing: pip install 'timeoutq[crawl]'"
+        ) from error
+    file = tempfile.TemporaryFile()  # noqa: SIM115  # the caller closes it
+    try:
+        asyncio.run(_download(url, seconds, sent, unpacked, file, transport))
+        file.seek(0)
+    except BaseException as error:
+        file.close()
+        match error:
+            case TimeoutError():
+                reason = f"it was not there after {seconds:g} s"
+            case bodies.TooLong() | bodies.Unreadable() | bodies.Broken():
+                reason = str(error)
+            case httpx.TooManyRedirects():
+                reason = f"it redirects more than {REDIRECTS} times"
+            case BadSitemap():
+                raise
+            case httpx.HTTPError() | httpx.InvalidURL() | ValueError():  # a ValueError: the host of a redirect
+                reason = f"it cannot be fetched: {error or type(error).__name__}"
+            case OSError():
+                cure = "; free some space for temporary files" if error.errno in (ENOSPC, EDQUOT) else ""
+                reason = f"it cannot be fetched: {error.strerror or error}{cure}"
+            case _:
+                raise
+        raise BadSitemap(reason) from error
+    return file
+
+
+async def _download(
+    url: str, seconds: float, sent: int, unpacked: int, file: IO[bytes], transport: Transport | None
+) -> None:
+    import httpx
+
+    import timeoutq
+
+    agent = f"timeoutq/{timeoutq.__version__}"
+    client = httpx.AsyncClient(
+        verify=_trust(), follow_redirects=True, max_redirects=REDIRECTS, timeout=PAUSE,
+        headers={"User-Agent": agent, "Accept": "*/*", "Accept-Encoding": bodies.ACCEPTED},
+        transport=transport() if transport is not None else None,
+    )  # fmt: skip
+    async with asyncio.timeout(seconds), client, client.stream("GET", url) as response:
+        if response.status_code != 200:
+            raise BadSitemap(f"the server answers HTTP {response.status_code}")
+        body, count = bodies.Body(response.headers.get("content-encoding", ""), unpacked), 0
+        async for data in response.aiter_raw():
+            count += len(data)
+            if count > sent:
+                raise bodies.TooLong(f"it has more than {sent:,} bytes")
+            for piece in body.feed(data):
+                file.write(piece)
+                await asyncio.sleep(0)  # so that the limit of time holds while it is unpacked, too
+        if not body.ended:
+            raise bodies.Broken("it ends before its Content-Encoding does")
+
+
+@lru_cache(maxsize=1)
+def _trust() -> ssl.SSLContext:
+    import httpx
+
+    return httpx.create_ssl_context()  # it takes a while to make
+
+
+# ---- a sitemap, piece by piece
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A page or another sitemap that a sitemap names."""
+
+    url: str
+    """As it is written; empty where the sitemap names none."""
+    line: int
+    is_sitemap: bool = False
+    data: Mapping[str, str | float] = field(default_factory=lambda: MappingProxyType({}))
+    """What the sitemap says of the page: `lastmod` and `changefreq` as they are written, `priority` as a number."""
+    may_be_relative: bool = field(default=False, compare=False)
+    """Whether the URL is joined to that of the sitemap."""
+
+
+class Reader:
+    """Reads one sitemap, which comes in pieces."""
+
+    def __init__(self, is_robots: bool = False) -> None:
+        """Expect a sitemap, or a robots.txt, which names sitemaps."""
+        self._is_robots = is_robots
+        self._head = b""
+        self._form: _Xml | _Text | None = None
+
+    def feed(self, data: bytes, last: bool = False) -> Iterator[Entry]:
+        """Give the entries that end in the next bytes; raises `BadSitemap` after the entries before the mistake."""
+        if self._form is None:
+            self._head += data
+            if len(self._head) < HEAD and not last:
+                return
+            self._form, data = self._form_of_head(), self._head
+        yield from self._form.feed(data, last)
+
+    def end(self) -> Iterator[Entry]:
+        """Give the entries that are left; raises `BadSitemap` for what ends too early."""
+        return self.feed(b"", last=True)
+
+    def _form_of_head(self) -> _Xml | _Text:
+        """Decide by the first bytes whether this is XML or text. Raises `BadSitemap` for neither."""
+        head = self._head
+        if not head.strip(_BLANKS):
+            raise BadSitemap("it is empty" if len(head) < HEAD else f"it begins with {HEAD} blanks")
+        if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, b"<\0", b"\0<")):
+            return _Xml()
+        bare = head.removeprefix(codecs.BOM_UTF8).lstrip(_BLANKS)
+        if _HTML.match(bare):
+            raise BadSitemap("it is a page of HTML, not a sitemap")
+        if bare.startswith(b"<"):
+            skipped = head[: len(head) - len(bare)]
+            self._head = bare  # some sitemaps have an empty line before the declaration, which XML forbids
+            return _Xml(len(_LINE_END.findall(skipped)))
+        if b"\0" in head:
+            raise BadSitemap("it is neither XML nor text in UTF-8")
+        return _Text(self._is_robots)
+
+
+class _Xml:
+    """A sitemap or an index in XML."""
+
+    def __init__(self, skipped: int = 0) -> None:
+        # without namespaces: expat would write the whole URI of a prefix in front of each name that has the prefix,
+        # so that a megabyte of XML needs gigabytes, within a single tag
+        self._parser = parser = expat.ParserCreate()
+        parser.buffer_text = True
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = self._stop
+        parser.CharacterDataHandler = self._characters
+        parser.EntityDeclHandler = self._entity
+        self._skipped = skipped
+        self._names: set[str] = set()
+        self._found: list[Entry] = []
+        self._depth = self._fed = self._line = 0
+        self._path: list[str] = []
+        """The names of the elements that are open, without prefixes."""
+        self._prefix = ""
+        """That of the root element."""
+        self._entry = ""
+        """The name of the elements that are entries."""
+        self._fields: dict[str, str] | None = None
+        """What the entry says that is being read, without its addresses."""
+        self._addresses: list[tuple[bool, int, str]] = []
+        """Of each `<loc>` of the entry, whether it has the prefix of the root, its line, and its text."""
+        self._loc = (False, 0)
+        self._field = ""
+        self._text: list[str] = []
+        self._length = 0
+
+    def feed(self, data: bytes, last: bool) -> Iterator[Entry]:
+        trouble: BadSitemap | None = None
+        self._fed += len(data)
+        try:
+            self._parser.Parse(data, last)
+            if self._fed - self._parser.CurrentByteIndex > LONGEST_PIECE + len(data):
+                trouble = BadSitemap(f"line {self._here()} has a tag or a comment of more than {LONGEST_PIECE:,} bytes")
+        except BadSitemap as error:
+            trouble = error
+        except expat.ExpatError as error:
+            said = expat.ErrorString(error.code)
+            trouble = BadSitemap(f"line {error.lineno + self._skipped} is not XML as it must be: {said}")
+        except (LookupError, ValueError) as error:  # what Python says of the encoding
+            trouble = BadSitemap(f"its encoding cannot be read: {error}")
+        found, self._found = self._found, []
+        yield from found
+        if trouble is not None:
+            raise trouble
+
+    def _here(self) -> int:
+        return self._parser.CurrentLineNumber + self._skipped
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise BadSitemap(f"line {self._here()}{why}")
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        for one in (name, *attributes):
+            if len(one) > LONGEST_NAME:
+                self._refuse(f": an element or an attribute has a name of {len(one):,} characters: {one:.20}…")
+            self._names.add(one)
+        if len(self._names) > MOST_NAMES:
+            self._refuse(f": more than {MOST_NAMES:,} different names of elements and attributes")
+        self._depth += 1
+        if self._depth > DEEPEST:
+            self._refuse(f": elements nested more than {DEEPEST} deep")
+        prefix, _, local = name.rpartition(":")
+        if self._depth == 1:
+            self._prefix = prefix
+            if local not in _ROOTS:
+                what = _WRONG_ROOTS.get(local.lower(), "it is no sitemap")
+                raise BadSitemap(f"{what}: its root element is <{local:.40}>, not <urlset> or <sitemapindex>")
+            self._entry = _ROOTS[local]
+        elif self._depth == 2 and local == self._entry:
+            self._fields, self._addresses, self._line = {}, [], self._here()
+        elif self._depth == 3 and self._fields is not None and (local == "loc" or local not in _PLACED):
+            if local not in self._fields:
+                self._field, self._text, self._length = local, [], 0
+                self._loc = (prefix == self._prefix, self._here())
+        elif self._depth <= 3 and prefix == self._prefix and local in _PLACED:
+            self._refuse(f" has <{local}> inside <{self._path[-1]:.40}>")
+        self._path.append(local)
+
+    def _characters(self, text: str) -> None:
+        if self._field:
+            self._length += len(text)
+            if self._length <= LONGEST_TEXT:
+                self._text.append(text)
+
+    def _stop(self, name: str) -> None:
+        self._depth -= 1
+        self._path.pop()
+        if self._fields is None:
+            return
+        if self._depth == 2 and self._field:
+            if self._length > LONGEST_TEXT:
+                self._refuse(f": <{self._field:.40}> holds more than {LONGEST_TEXT:,} characters")
+            text = "".join(self._text).strip()
+            if self._field != "loc":
+                self._fields[self._field] = text
+            elif len(self._addresses) == MOST_ADDRESSES:
+                self._refuse(f": an entry has more than {MOST_ADDRESSES:,} times <loc>")
+            else:
+                self._addresses.append((*self._loc, text))
+            self._field = ""
+        elif self._depth == 1:
+            data, is_sitemap = _data(self._fields), self._entry == "sitemap"
+            own = [one for one in self._addresses if one[0]]
+            for _, line, url in own or self._addresses[:1] or [(True, self._line, "")]:
+                relative = is_sitemap or url.startswith("/")
+                self._found.append(Entry(url, line, is_sitemap, data, may_be_relative=bool(url) and relative))
+            self._fields = None
+
+    def _entity(self, name: str, *_: object) -> None:
+        self._refuse(f" declares the entity {name:.40}, as XML bombs do; a sitemap needs none")
+
+
+def _data(fields: Mapping[str, str]) -> Mapping[str, str | float]:
+    """Give what an entry says of its page, without what cannot be right."""
+    found: dict[str, str | float] = {
+        name: fields[name] for name in ("lastmod", "changefreq") if 0 < len(fields.get(name, "")) <= 64
+    }
+    try:
+        priority = float(fields.get("priority", "nan"))
+    except ValueError:
+        return found
+    if 0 <= priority <= 1:
+        found["priority"] = priority
+    return found
+
+
+class _Text:
+    """A list of URLs, one per line; or a robots.txt, whose lines `Sitemap: URL` name sitemaps."""
+
+    def __init__(self, is_robots: bool) -> None:
+        self._is_robots = is_robots
+        self._rest = b""
+        self._line = self._found = 0
+
+    def feed(self, data: bytes, last: bool) -> Iterator[Entry]:
+        lines = (self._rest + data).splitlines(keepends=True)
+        # a CR at the end may be the first half of a CRLF
+        self._rest = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
+        for line in lines:
+            yield from self._read(line)
+        if len(self._rest) > LONGEST_PIECE:
+            raise BadSitemap(f"line {self._line + 1} has more than {LONGEST_PIECE:,} bytes")
+        if last:
+            yield from self._read(self._rest)
+
+    def _read(self, line: bytes) -> Iterator[Entry]:
+        self._line += 1
+        bare = (line.removeprefix(codecs.BOM_UTF8) if self._line == 1 else line).strip(_BLANKS)
+        if not bare or bare.startswith(b"#"):
+            return
+        text = bare.decode("utf-8", "surrogateescape")
+        if self._is_robots:
+            name, _, value = text.partition(":")
+            if name.strip().lower() == "sitemap":
+                url = value.partition("#")[0].strip()
+                yield Entry(url, self._line, True, may_be_relative=bool(url))
+            return
+        if not self._found and not text.lower().startswith(("http:", "https:")):
+            raise BadSitemap(f"it is neither XML nor a list of URLs: its first line is {shown(text, 60)}")
+        self._found += 1
+        yield Entry(text, self._line)

@@ -17,9 +17,10 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from timeoutq.bench.ground import Ground, Measure, ids
-from timeoutq.bench.limits import rate, slices
-from timeoutq.bench.terms import Figure, Readings, Target
+from tests.bench.ground import Ground, Measure
+from tests.bench.limits import rate, slices
+from tests.bench.terms import Figure, Readings, Target
+from timeoutq.bench.ground import ids
 from timeoutq.client import AsyncQueue, Queue
 from timeoutq.model import Politeness
 
@@ -250,7 +251,7 @@ def _growth_figures() -> list[Figure]:
 def _starts(ground: Ground) -> Readings:
     def seconds(*words: str) -> float:
         began = time.perf_counter()
-        subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)  # noqa: S603  # our own command
+        subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
         return time.perf_counter() - began
 
     everything = "import timeoutq; timeoutq.Queue, timeoutq.AsyncQueue, timeoutq.Worker"

@@ -13,9 +13,11 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from timeoutq.bench.ground import Crew, Ground, Measure, cpu_ms
-from timeoutq.bench.terms import Figure, Readings, Target
-from timeoutq.bench.workers import look, rate_of_acks
+from tests.bench import handlers
+from tests.bench.ground import Ground, Measure, cpu_ms
+from tests.bench.terms import Figure, Readings, Target
+from tests.bench.workers import look, rate_of_acks
+from timeoutq.bench.ground import Crew
 from timeoutq.calls import Call
 from timeoutq.client import Queue
 from timeoutq.model import Politeness, Task
@@ -38,7 +40,7 @@ def pages(hosts: int, each: int, *, prefix: str = "host") -> Iterator[list[str]]
 
 def _ranked(batches: Iterable[Iterable[str]]) -> Iterator[list[Task]]:
     """Give each task a priority, at random from all that there are."""
-    dice = random.Random(12)  # noqa: S311  # the same priorities each time
+    dice = random.Random(12)
     for part in batches:
         yield [Task(url, priority=dice.randint(-1000, 1000)) for url in part]
 
@@ -59,7 +61,7 @@ def _polite(ground: Ground) -> Readings:
         with ground.queue(politeness=politeness) as queue:
             tasks = pages(hosts, each)
             _filled(queue, _ranked(tasks) if name == "hosts-priority" else tasks)
-            with ground.worker(queue, "nothing") as crew:
+            with ground.worker(queue, handlers.nothing) as crew:
                 crew.until(partial(_begun, ground, queue), "ack anything")
                 found[name], found[f"{name}-server"] = rate_of_acks(ground, queue, hosts * each)
     return found
@@ -126,7 +128,7 @@ def _fair(ground: Ground) -> Readings:
         with ground.queue(politeness=Politeness(delay=0.02, per_host=1)) as queue:
             _filled(queue, pages(1, beside, prefix="huge"))
             _filled(queue, pages(hosts, each, prefix="small"))
-            with ground.worker(queue, "note") as crew:
+            with ground.worker(queue, handlers.note) as crew:
                 began = time.monotonic_ns()
                 notes = crew.until(partial(_small, crew, hosts * each), "visit the small hosts", 300)
             found[name] = (max(times[-1] for times in notes.values()) - began) / 1e9

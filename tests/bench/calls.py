@@ -12,17 +12,21 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from tests.bench import handlers
+from tests.bench.ground import Ground, Measure
+from tests.bench.limits import rate
+from tests.bench.terms import Figure, Readings, Target
+from tests.bench.workers import look, rate_of_acks
 from timeoutq.arguments import Packed
-from timeoutq.bench.ground import Ground, Measure, ids
-from timeoutq.bench.limits import rate
-from timeoutq.bench.terms import Figure, Readings, Target, percentile
-from timeoutq.bench.workers import look, rate_of_acks
+from timeoutq.bench.ground import ids
+from timeoutq.bench.measures import percentile
 from timeoutq.client import Queue
 from timeoutq.model import Task
 
 if TYPE_CHECKING:
     from timeoutq.functions import App
 
+CALLED = f"{handlers.__name__}:calls"
 AT_ONCE = 10_000
 """How many calls are put at once, where many are."""
 WORD = "a word of 20 letters"
@@ -31,7 +35,7 @@ WORD = "a word of 20 letters"
 
 @contextmanager
 def _app(ground: Ground, queue: Queue) -> Iterator[App]:
-    from timeoutq.bench.called import app
+    from tests.bench.called import app
 
     made = app(queue.name, ground.url)
     try:
@@ -54,7 +58,7 @@ def _run(ground: Ground, name: str, function: str, *args: Any) -> Readings:
         call = app.functions[function].call(*args)
         for first in range(0, count, AT_ONCE):
             app.put([call] * min(AT_ONCE, count - first))
-        with ground.worker(queue, "calls") as crew:
+        with ground.worker(queue, CALLED) as crew:
             crew.until(lambda: look(ground, queue).acked > 0, "ack anything")
             calls, cpu = rate_of_acks(ground, queue, count)
             return {name: calls, f"{name}-rate": calls, f"{name}-server": cpu}
@@ -108,7 +112,7 @@ def _memory(ground: Ground) -> Readings:
 def _wait(ground: Ground) -> Readings:
     count, gap = ground.sizes.paced, ground.sizes.paced_gap
     begun, waited = list[float](), list[float]()
-    with ground.queue() as queue, _app(ground, queue) as app, ground.worker(queue, "calls"):
+    with ground.queue() as queue, _app(ground, queue) as app, ground.worker(queue, CALLED):
         began = app.functions["began"]
         began.delay(0).wait(60)
         for number in range(count):

@@ -1,16 +1,12 @@
 """A whole run of the benchmark: rounds in which every limit and every figure is taken, medians, spread, and the table.
 
-`timeoutq bench` calls `measure`, then `show` or `to_json`. A figure is compared with the limit of its own round; the
-ratio that is told is the median of these.
+`python -m tests.bench` calls `measure`, then `show` or `to_json`. A figure is compared with the limit of its own round;
+the ratio that is told is the median of these.
 """
 
 from __future__ import annotations
 
-import os
-import platform
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,10 +16,10 @@ from importlib.metadata import PackageNotFoundError, version
 from statistics import median
 from typing import Any
 
-from timeoutq import address
-from timeoutq.bench import calls, clients, gateway, hosts, latency, limits, pauses, seen, spiders, workers
-from timeoutq.bench.ground import Ground, Measure, told
-from timeoutq.bench.terms import FULL, QUICK, Figure, Readings, Sizes, Target
+from tests.bench import calls, clients, gateway, hosts, latency, limits, pauses, seen, spiders, workers
+from tests.bench.ground import Ground, Measure, told
+from tests.bench.terms import FULL, QUICK, Figure, Readings, Sizes, Target
+from timeoutq.bench.measures import about, number
 from timeoutq.errors import InvalidInput
 
 # each limit stands right before the figures that are set beside it
@@ -138,8 +134,8 @@ def measure(
         (number, one) for number in range(1, rounds + 1) for one in chosen if number == 1 or not one.once
     ]  # fmt: skip
     taken: dict[str, list[float | None]] = {figure.name: [] for one in chosen for figure in one.figures}
-    began = datetime.now(UTC)
-    with _ending(), Ground(url, sizes) as ground, told(ground), _progress() as tell:
+    began = datetime.now(UTC).isoformat(timespec="seconds")
+    with Ground(url, sizes) as ground, told(ground), _progress() as tell:
         for at, (number, one) in enumerate(steps):
             tell(at, len(steps), f"round {number} of {rounds}: {one.name}")
             ground.tell = partial(tell, at, len(steps))
@@ -147,45 +143,18 @@ def measure(
             found: Readings = one.take(ground)
             for figure in one.figures:
                 taken[figure.name].append(found.get(figure.name))
-        about = _about(ground, began, rounds)
-    return Report(rows(chosen, taken), about)
+        found_at = _about(ground, began, rounds)
+    return Report(rows(chosen, taken), found_at)
 
 
-@contextmanager
-def _ending() -> Iterator[None]:
-    """Let SIGTERM end the run as Ctrl-C does: cleaned up."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def leave(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _about(ground: Ground, began: datetime, rounds: int) -> dict[str, Any]:
-    server, cpus = ground.info("server"), os.cpu_count()
+def _about(ground: Ground, began: str, rounds: int) -> dict[str, Any]:
     libraries: dict[str, str | None] = {}
-    for name in ("timeoutq", "redis", "hiredis", "uvloop"):
+    for name in ("redis", "hiredis", "uvloop"):
         try:
             libraries[name] = version(name)
         except PackageNotFoundError:
             libraries[name] = None
-    kind = "valkey" if "valkey_version" in server else "redis"
-    return {
-        "began": began.isoformat(timespec="seconds"),
-        "rounds": rounds,
-        "server": f"{kind} {server.get('valkey_version') or server.get('redis_version')}",
-        "url": "embedded" if ground.embedded else address.redact(ground.url),
-        "python": platform.python_version(),
-        "machine": f"{platform.system()} {platform.machine()}, {cpus} CPUs",
-        **libraries,
-    }
+    return {**about(ground, began), "rounds": rounds, **libraries}
 
 
 # ---- what it comes to
@@ -285,15 +254,6 @@ def lines(report: Report) -> list[tuple[str, ...]]:
 _MET = {True: "met", False: "missed", None: "-"}
 
 
-def number(value: float | None) -> str:
-    """Write a number with three digits that count."""
-    if value is None:
-        return "-"
-    if value == 0 or abs(value) >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"
-
-
 def aim(target: Target | None) -> str | None:
     """Write a target: its ratio with a × behind it, a value as it is, one above the limit with a + before it."""
     if target is None:
@@ -312,9 +272,9 @@ def show(report: Report) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    about = report.about
-    head = ", ".join(f"{about[name]}" for name in ("server", "machine", "began") if name in about)
-    table = Table(title=f"timeoutq bench: {head}, {about.get('rounds', 1)} rounds: median and spread",
+    found = report.about
+    head = ", ".join(f"{found[name]}" for name in ("server", "machine", "began") if name in found)
+    table = Table(title=f"{head}, {found.get('rounds', 1)} rounds: median and spread",
                   title_justify="left", box=None, pad_edge=False)  # fmt: skip
     for name, side in (("figure", "left"), ("value", "right"), ("", "left"), ("limit", "right"), ("", "left"),
                        ("ratio", "right"), ("target", "left"), ("", "left")):  # fmt: skip

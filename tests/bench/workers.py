@@ -10,42 +10,36 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from timeoutq.bench.ground import PATIENCE, Crew, Ground, Measure, ids
-from timeoutq.bench.terms import Figure, Readings, Target, percentile
+from tests.bench import handlers
+from tests.bench.ground import Ground, Measure
+from tests.bench.terms import Figure, Readings, Target
+from timeoutq.bench.ground import PATIENCE, Crew, ids
+from timeoutq.bench.measures import Sight, percentile, waits, watch
 from timeoutq.client import Queue
+from timeoutq.model import Lease
+
+Handler = Callable[[Lease], object]
 
 # ---- how much they drain
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """The counters of the server at one moment of its clock."""
-
-    at: float
-    acked: int
-
-
 def look(ground: Ground, *queues: Queue) -> Sight:
-    """Read the counters; of several queues, their sum."""
+    """Read the counters, at a moment of the server's clock; of several queues, their sum."""
     pipe = ground.bare.pipeline(transaction=False)
     pipe.execute_command("TIME")
     for queue in queues:
         pipe.execute_command("HGET", queue.operations.key("stats"), "acked")
-    (seconds, micros), *acked = pipe.execute()
-    return Sight(int(seconds) + int(micros) / 1e6, sum(int(found or 0) for found in acked))
+    pipe.execute_command("INFO", "cpu")
+    (seconds, micros), *acked, cpu = pipe.execute()
+    used = float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])
+    return Sight(int(seconds) + int(micros) / 1e6, sum(int(found or 0) for found in acked), used)
 
 
-def _server_cpu(ground: Ground) -> float:
-    cpu = ground.info("cpu")
-    return float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])
-
-
-def _drain(ground: Ground, name: str, handler: str, processes: int, share: int) -> Readings:
+def _drain(ground: Ground, name: str, handler: Handler, processes: int, share: int) -> Readings:
     sizes = ground.sizes
     with ground.queue() as queue:
         ground.fill(queue.operations.key("todos"), sizes.backlog // share)
@@ -62,7 +56,7 @@ def _lanes(ground: Ground) -> Readings:
         for queue in queues:
             ground.fill(queue.operations.key("todos"), each)
         first, *others = queues
-        crew = stack.enter_context(ground.worker(first, "nothing", others=[queue.name for queue in others]))
+        crew = stack.enter_context(ground.worker(first, handlers.nothing, others=[queue.name for queue in others]))
         crew.until(lambda: look(ground, *queues).acked > 0, "ack anything")
         tasks, cpu = rate_of_acks(ground, first, each * LANES, *others)
         return {"lanes": tasks, "lanes-server": cpu}
@@ -70,29 +64,15 @@ def _lanes(ground: Ground) -> Readings:
 
 def rate_of_acks(ground: Ground, queue: Queue, tasks: int, *others: Queue) -> tuple[float, float | None]:
     """Watch workers for a window, or until nearly all tasks are acked; give acks a second and the server's CPU in %."""
-    window = ground.sizes.window
-    time.sleep(window / 10)
-    queues = (queue, *others)
-    first = last = look(ground, *queues)
-    cpu = cpu_last = _server_cpu(ground)
-    while last.at < first.at + window:
-        time.sleep(window / 40)
-        seen, used = look(ground, *queues), _server_cpu(ground)
-        if seen.acked > 0.95 * tasks:
-            break  # it is as if the window had ended a moment before
-        last, cpu_last = seen, used
-    if last.at == first.at:
-        # there was too little to be watched: the whole counts
-        while not all(one.drained() for one in queues):
-            time.sleep(window / 40)
-        last = look(ground, *queues)
-        return last.acked / max(1e-3, last.at - first.at), None
-    span = last.at - first.at
-    return (last.acked - first.acked) / span, 100 * (cpu_last - cpu) / span
+    first, last = watch(partial(look, ground, queue, *others), tasks, ground.sizes.window)
+    span = max(1e-3, last.at - first.at)
+    # the CPU of a moment this short is not told
+    cpu = None if first.acked == 0 else 100 * (last.cpu - first.cpu) / span
+    return (last.acked - first.acked) / span, cpu
 
 
 def _drain_measure(
-    name: str, about: str, handler: str, processes: int, limit: str, target: Target | None, share: int = 1
+    name: str, about: str, handler: Handler, processes: int, limit: str, target: Target | None, share: int = 1
 ) -> Measure:
     return Measure(
         name,
@@ -107,7 +87,7 @@ def _drain_measure(
 # ---- how soon they pick up
 
 
-def _ticks(count: int, gap: float, blocks: int, do: Sequence[Callable[[int], None]]) -> None:
+def _ticks(count: int, gap: float, blocks: int, do: Sequence[Callable[[int], object]]) -> None:
     """Do the first thing `blocks` times, then the second, and so on until each was done `count` times, `gap` apart."""
     at = time.perf_counter()
     for start in range(0, count, blocks):
@@ -120,7 +100,6 @@ def _ticks(count: int, gap: float, blocks: int, do: Sequence[Callable[[int], Non
 
 def _pickup(ground: Ground, name: str, count: int, gap: float, blocks: int) -> Readings:
     trips: list[float] = []
-    put: dict[str, int] = {}
     tasks = ids(count)
 
     def ping(_: int) -> None:
@@ -128,30 +107,18 @@ def _pickup(ground: Ground, name: str, count: int, gap: float, blocks: int) -> R
         ground.bare.execute_command("PING")
         trips.append((time.perf_counter() - began) * 1000)
 
-    with ground.queue() as queue, ground.worker(queue, "note") as crew:
-
-        def put_one(number: int) -> None:
-            put[tasks[number]] = time.monotonic_ns()
-            queue.put(tasks[number])
-
-        queue.put("first")
-        crew.until(lambda: "first" in crew.notes(), "pick up a task")
+    def drive(put: Callable[[str], object]) -> None:
         # as idle as it is between two of them
         time.sleep(min(0.5, 10 * gap))
         # PINGs and puts take turns, with the same gap before each, so that both meet the machine in the same mood
-        _ticks(count, gap, blocks, (ping, put_one))
-        notes = crew.until(lambda: _all(crew, count + 1), "pick up all tasks")
-    waited = [(notes[task][0] - at) / 1e6 for task, at in put.items()]
+        _ticks(count, gap, blocks, (ping, lambda number: put(tasks[number])))
+
+    waited = waits(ground, drive)
     return {
         f"{name}-ping": percentile(trips, 0.5),
         f"{name}-p50": percentile(waited, 0.5),
         f"{name}-p99": percentile(waited, 0.99),
     }
-
-
-def _all(crew: Crew, count: int) -> dict[str, list[int]] | None:
-    notes = crew.notes()
-    return notes if len(notes) >= count else None
 
 
 def _pickup_measure(name: str, words: str, times: float, size: Callable[[Ground], tuple[int, float, int]]) -> Measure:
@@ -176,7 +143,7 @@ def _pickup_measure(name: str, words: str, times: float, size: Callable[[Ground]
 
 def _late(ground: Ground) -> Readings:
     sizes = ground.sizes
-    with ground.queue() as queue, ground.worker(queue, "note") as crew:
+    with ground.queue() as queue, ground.worker(queue, handlers.note) as crew:
         offset_ms = ground.clock_offset_ms()
         first_ms = time.monotonic() * 1000 + offset_ms + 500 + sizes.scheduled
         due_ms = {
@@ -185,7 +152,7 @@ def _late(ground: Ground) -> Readings:
         }
         for task, at_ms in due_ms.items():
             queue.schedule(task, at=at_ms / 1000)
-        notes = crew.until(lambda: _all(crew, len(due_ms)), "pick up what is due", PATIENCE + sizes.scheduled_over)
+        notes = crew.until(lambda: crew.noted(len(due_ms)), "pick up what is due", PATIENCE + sizes.scheduled_over)
         offset_ms = (offset_ms + ground.clock_offset_ms()) / 2
     late = [notes[task][0] / 1e6 + offset_ms - at_ms for task, at_ms in due_ms.items()]
     return {"late-p50": percentile(late, 0.5), "late-p99": percentile(late, 0.99)}
@@ -228,15 +195,15 @@ def _killed(ground: Ground) -> Readings:
     count, back = ground.sizes.killed, list[float]()
     for _ in range(ground.sizes.kills):
         alone = ("--no-supervise", "--timeout", "1s", "-c", f"{count}")
-        with ground.queue(timeout=1) as queue, ground.worker(queue, "hold", *alone) as victim:
+        with ground.queue(timeout=1) as queue, ground.worker(queue, handlers.hold, *alone) as victim:
             queue.put(ids(count))
             victim.until(lambda: queue.stats().in_progress == count, "claim the tasks")
-            with ground.worker(queue, "note", "--timeout", "1s") as heir:
+            with ground.worker(queue, handlers.note, "--timeout", "1s") as heir:
                 # at any moment between two extensions of the leases
-                time.sleep(random.uniform(0.3, 0.7))  # noqa: S311  # a moment, not a secret
+                time.sleep(random.uniform(0.3, 0.7))
                 at = time.monotonic_ns()
-                victim.kill()
-                notes = heir.until(lambda: _all(heir, count), "take over the tasks")
+                victim.process.kill()
+                notes = heir.until(lambda: heir.noted(count), "take over the tasks")
         back.append(max((began[0] - at) / 1e9 for began in notes.values()))
     return {"killed": max(back)}
 
@@ -270,6 +237,13 @@ def _commands(ground: Ground) -> int:
     )  # fmt: skip
 
 
+def _pids(crew: Crew) -> list[int]:
+    """Give the id of a process and, where the system tells them, those of its children."""
+    pid = crew.process.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    return [pid, *map(int, children.read_text().split() if children.exists() else ())]
+
+
 def _cpu_seconds(pids: Sequence[int]) -> float | None:
     spent, known = 0, False
     for pid in pids:
@@ -282,11 +256,11 @@ def _cpu_seconds(pids: Sequence[int]) -> float | None:
 
 
 def _idle(ground: Ground) -> Readings:
-    with ground.queue() as queue, ground.worker(queue, "nothing") as crew:
+    with ground.queue() as queue, ground.worker(queue, handlers.nothing) as crew:
         queue.put("first")
         crew.until(lambda: look(ground, queue).acked == 1, "work")
         time.sleep(min(1.0, ground.sizes.idle))
-        pids = crew.pids()
+        pids = _pids(crew)
         commands, cpu, began = _commands(ground), _cpu_seconds(pids), time.monotonic()
         time.sleep(ground.sizes.idle)
         span = time.monotonic() - began
@@ -301,15 +275,15 @@ def _idle(ground: Ground) -> Readings:
 
 
 WORKER = _drain_measure(
-    "worker", "a worker with a no-op async def", "nothing", 1, "bare-100", Target("ratio", "≥", 0.7)
+    "worker", "a worker with a no-op async def", handlers.nothing, 1, "bare-100", Target("ratio", "≥", 0.7)
 )
 WORKER_2 = _drain_measure(
-    "worker-2", "two worker processes with a no-op async def", "nothing", 2, "worker",
+    "worker-2", "two worker processes with a no-op async def", handlers.nothing, 2, "worker",
     Target("ratio", "≥", 1.4, unless=("worker-2-server", 90.0)),
 )  # fmt: skip
 WORKER_RESULTS = _drain_measure(
-    "functions-results", "a worker whose async def gives a result of 100 bytes; no ids are kept", "give_result", 1,
-    "worker", Target("ratio", "≥", 0.4), share=5,
+    "functions-results", "a worker whose async def gives a result of 100 bytes; no ids are kept",
+    handlers.give_result, 1, "worker", Target("ratio", "≥", 0.4), share=5,
 )  # fmt: skip
 LANES = 3
 """How many queues the worker with several queues has."""
@@ -323,12 +297,12 @@ WORKER_LANES = Measure(
     _lanes,
 )  # fmt: skip
 WORKER_DEF = _drain_measure(
-    "worker-def", "a worker with a no-op def, in threads", "nothing_in_thread", 1, "bare-100",
+    "worker-def", "a worker with a no-op def, in threads", handlers.nothing_in_thread, 1, "bare-100",
     Target("ratio", "≥", 0.2), share=3,
 )  # fmt: skip
 WORKER_DEF_2 = _drain_measure(
-    "worker-def-2", "two worker processes with a no-op def, in threads", "nothing_in_thread", 2, "worker-def", None,
-    share=2,
+    "worker-def-2", "two worker processes with a no-op def, in threads",
+    handlers.nothing_in_thread, 2, "worker-def", None, share=2,
 )  # fmt: skip
 PICKUP = _pickup_measure("pickup", "10 ms apart", 3, lambda ground: (ground.sizes.paced, ground.sizes.paced_gap, 50))
 # a put every `cold_gap`, and a PING in the middle between two of them

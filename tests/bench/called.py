@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import time
 
+from timeoutq.bench import handlers
 from timeoutq.functions import App
 
 
 def app(name: str, url: str | None = None) -> App:
-    """Give the app whose calls go to this queue."""
-    made = App(name, url=url)
-
-    @made.task
-    async def nothing(number: int, word: str) -> None:
-        """Do nothing."""
+    """Give the app whose calls go to this queue; it has the function of `timeoutq bench`, too."""
+    made = handlers.app(name, url)
 
     @made.task
     async def add(number: int, more: int) -> int:

@@ -27,7 +27,7 @@ REDIS = "TIMEOUTQ_BENCH_REDIS"
 
 def page(number: int, pages: int) -> bytes:
     """Make the answer with one page: some links, and some text around them."""
-    dice = random.Random(number)  # noqa: S311  # the same site each time
+    dice = random.Random(number)
     links = [(number + 1) % pages, *(dice.randrange(pages) for _ in range(LINKS))]
     words = "some more " * 8
     text = "".join(f'<p>Some words about <a href="/{link}">page {link}</a>, and {words}.</p>' for link in links)

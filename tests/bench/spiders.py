@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-from timeoutq.bench import crawled
-from timeoutq.bench.ground import Ground, Measure
-from timeoutq.bench.terms import Figure, Readings, Target
+from tests.bench import crawled
+from tests.bench.ground import Ground, Measure
+from tests.bench.terms import Figure, Readings, Target
 from timeoutq.errors import MissingExtra, TimeoutqError
 from timeoutq.model import Politeness
 
@@ -65,7 +65,7 @@ def _on_scrapy_redis(ground: Ground, address: str) -> dict[str, float]:
 @contextmanager
 def _site(pages: int) -> Iterator[str]:
     """Serve a site of `pages` pages in a process of its own; give the site's address."""
-    process = subprocess.Popen(  # noqa: S603  # our own command
+    process = subprocess.Popen(
         [sys.executable, "-c", f"import {crawled.__name__} as c; c.serve({pages})"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
@@ -82,7 +82,7 @@ def _site(pages: int) -> Iterator[str]:
 
 def _rates(ground: Ground, address: str, settings: Mapping[str, Any]) -> tuple[float, float]:
     """Crawl the site; give the pages per second, and per second of the process's CPU time."""
-    done = subprocess.run(  # noqa: S603  # our own command
+    done = subprocess.run(
         [sys.executable, "-c", f"import {crawled.__name__} as c; c.crawl()"],
         input=json.dumps({"site": address, "settings": dict(settings)}), capture_output=True, text=True,
         timeout=LONGEST_CRAWL, env={**os.environ, "TIMEOUTQ_URL": ground.url, crawled.REDIS: ground.url}, check=False,

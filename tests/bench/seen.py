@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tests.bench.ground import Ground, Measure, cpu_ms
+from tests.bench.terms import Figure, Readings, Target
 from timeoutq import scripts
-from timeoutq.bench.ground import ID, Ground, Measure, cpu_ms, ids
-from timeoutq.bench.terms import Figure, Readings, Target
+from timeoutq.bench.ground import ID, ids
 from timeoutq.calls import BATCH, Argument, Command
 from timeoutq.client import Queue
 from timeoutq.embedded import EmbeddedServer
@@ -103,7 +104,7 @@ def _take(ground: Ground, kind: str) -> dict[str, float | None]:
         used_after, resident_after = _memory(ground)
         found[f"seen-bytes{end}"] = (used_after - used) / count
         found[f"seen-resident{end}"] = (resident_after - resident) / count
-        dice = random.Random(1)  # noqa: S311  # the same ids each time
+        dice = random.Random(1)
         # one half of these are done
         asked = ([ID % dice.randrange(2 * count) for _ in range(BATCH)] for _ in range(CHECKS))
         found[f"seen-check{end}"] = scene.send("check", asked, CHECKS * BATCH)

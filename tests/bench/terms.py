@@ -5,7 +5,6 @@ Pure data; `limits.py`, `clients.py`, `workers.py` and `latency.py` fill the tab
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -107,9 +106,3 @@ QUICK = replace(
     weighed=20_000, starts=3, worked=2000, polite=(500, 80), hosts=(10, 1_000, 20_000), fair=(20_000, 50, 20),
     crawled=300, seen=1_000_000,
 )  # fmt: skip
-
-
-def percentile(values: Sequence[float], part: float) -> float:
-    """Give the smallest value that so large a part of them does not exceed."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(part * len(ordered)) - 1)]

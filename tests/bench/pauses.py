@@ -16,11 +16,11 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any
 
+from tests.bench.ground import Ground, Measure, cpu_ms
+from tests.bench.terms import Figure, Readings, Target
 from timeoutq import arguments, rights, scripts, sending
 from timeoutq.arguments import How
 from timeoutq.batches import operations as of_batches
-from timeoutq.bench.ground import Ground, Measure, cpu_ms
-from timeoutq.bench.terms import Figure, Readings, Target
 from timeoutq.calls import BATCH, Call, Command
 from timeoutq.client import Queue
 from timeoutq.embedded import EmbeddedServer

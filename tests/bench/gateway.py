@@ -17,10 +17,12 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from tests.bench.ground import Ground, Measure
+from tests.bench.limits import rate
+from tests.bench.terms import Figure, Readings, Target
 from timeoutq import files
-from timeoutq.bench.ground import Ground, Measure, ids
-from timeoutq.bench.limits import rate
-from timeoutq.bench.terms import Figure, Readings, Target, percentile
+from timeoutq.bench.ground import ids
+from timeoutq.bench.measures import percentile
 from timeoutq.client import Queue
 
 LINES = "application/x-ndjson"

@@ -1,7 +1,7 @@
 """A worker far away from its server: many handlers at once behind a proxy on loopback that delays every round trip.
 
-`timeoutq bench --latency` takes this measurement alone. The proxy delays one exchange (a request with its reply, of one
-connection) by a random time in all, part of it on the way there and the rest on the way back; nothing overtakes.
+`python -m tests.bench --latency` takes this measurement alone. The proxy delays one exchange (a request with its reply,
+of one connection) by a random time in all, part of it on the way there and the rest on the way back; nothing overtakes.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from contextlib import suppress
 from typing import Self
 from urllib.parse import urlsplit
 
-from timeoutq.bench import handlers
-from timeoutq.bench.ground import Ground, Measure
-from timeoutq.bench.terms import Figure, Readings, Target
-from timeoutq.bench.workers import Sight, look
+from tests.bench import handlers
+from tests.bench.ground import Ground, Measure
+from tests.bench.terms import Figure, Readings, Target
+from tests.bench.workers import look
+from timeoutq.bench.measures import Sight
 from timeoutq.errors import InvalidInput
 
 
@@ -107,9 +108,9 @@ class _Exchange:
         """Give when a piece of a request that is here now may leave."""
         now = time.monotonic()
         if self._answered:
-            delay = random.uniform(0, self._longest)  # noqa: S311  # a delay, not a secret
+            delay = random.uniform(0, self._longest)
             self._delays.append(delay)
-            part = random.uniform(0, delay)  # noqa: S311  # a delay, not a secret
+            part = random.uniform(0, delay)
             self._there, self._rest, self._answered = now + part, delay - part, False
         return max(now, self._there)
 
@@ -152,7 +153,7 @@ def _latency(ground: Ground) -> Readings:
         ground.fill(queue.operations.key("todos"), sizes.worked)
         words = ("-c", f"{sizes.handlers}", "--timeout", "1s")
         environment = {handlers.WORK: f"{sizes.work}"}
-        with ground.worker(queue, "work", *words, url=proxy.url, environment=environment) as crew:
+        with ground.worker(queue, handlers.work, *words, url=proxy.url, environment=environment) as crew:
             first: list[Sight] = []
 
             def ended() -> Sight | None:

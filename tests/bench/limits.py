@@ -12,8 +12,9 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from timeoutq.bench.ground import Ground, Measure, ids
-from timeoutq.bench.terms import Figure, Readings
+from tests.bench.ground import Ground, Measure
+from tests.bench.terms import Figure, Readings
+from timeoutq.bench.ground import ids
 
 _CLAIM = """
 local time = redis.call('TIME')

@@ -1,0 +1,48 @@
+"""The handlers of the workers that the benchmark starts: those of `timeoutq bench`, and others."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+
+from timeoutq.bench.handlers import note as note
+from timeoutq.bench.handlers import nothing as nothing
+from timeoutq.model import Ack, Lease
+
+WORK = "TIMEOUTQ_BENCH_WORK"
+"""The environment variable with the longest work of a task, seconds."""
+
+_work = float(os.environ.get(WORK, "0"))
+
+RESULT = b'{"value":' + b"1" * 90 + b"}"
+
+
+async def give_result(lease: Lease) -> Ack:
+    """Give a result, and have the queue keep no id."""
+    return Ack(result=RESULT, keep_id=False)
+
+
+def __getattr__(name: str) -> object:
+    """Give `calls`, which runs the calls of `called.py`: only this handler needs the packages for it."""
+    if name != "calls":
+        raise AttributeError(name)
+    from tests.bench.called import app
+    from timeoutq.functions import Calls
+
+    return Calls(app("bench"))
+
+
+def nothing_in_thread(lease: Lease) -> None:
+    """Do nothing, in a thread."""
+
+
+async def hold(lease: Lease) -> None:
+    """Hold the task until the process dies."""
+    await asyncio.sleep(86_400)
+
+
+async def work(lease: Lease) -> None:
+    """Take a random time."""
+    await note(lease)
+    await asyncio.sleep(random.uniform(0, _work))
