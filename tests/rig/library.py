@@ -202,8 +202,9 @@ def canonical(verb: str, reply: Any) -> Any:
     if verb == "claim" and len(reply) > 4:
         # the library gives the fence as a number, and nil for what no task has
         return [*reply[:2], int(reply[2]), reply[3], *(some or None for some in reply[4:7]), *reply[7:]]
-    if verb == "drained" and len(reply) > 2:
-        return [*reply[:2], pairs(reply[2])]
+    if verb == "drained":
+        # the scripts looked through the names of all keys, too
+        return [reply[0], reply[1].removeprefix(b"k"), *(pairs(found) for found in reply[2:])]
     if verb == "batches" and len(reply) > 2 and isinstance(reply[1], int):
         return [*reply[:2], sorted(zip(*[iter(reply[2:])] * 3, strict=True))]
     return reply
