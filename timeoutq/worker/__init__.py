@@ -33,8 +33,7 @@ The modules, in reading order: each imports only from those above it.
                 which pace.
     exchanges   Exchanges with a part of the queue: each sends ends of leases and claims new ones. Ends go until they
                 are answered.
-    beside      Keeps running what runs beside the pump of a worker: its cleaner and its watches. Each of these is an
-                asyncio task.
+    beside      What runs beside the pump of a worker: its cleaner and its watches. Each of these is an asyncio task.
     sharing     How the queues of one worker share its handlers: in strict order, or by weights. No I/O.
     lanes       A lane is one queue of a worker: what the worker claims from the queue, and its exchanges with the
                 queue.

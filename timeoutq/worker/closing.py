@@ -56,8 +56,6 @@ class Closing:
             self._tell_cut_off(lane.desk)
         stopping.level = max(stopping.level, DRAIN)
         crew.closing = True
-        for lane in lanes:
-            lane.beside.closing = True
         self.pump.give_back_unstarted()
         await self._end_handlers()
         consumers = crew.cancel()

@@ -203,7 +203,7 @@ class TaskCrew:
         asleep = len(leases)
         while asleep and self._waiters:
             waiter = self._waiters.popleft()
-            if not waiter.done():  # if the waiter is done, its consumer has ended, and another was started
+            if not waiter.done():  # if the waiter is done, its consumer has ended
                 waiter.set_result(None)
                 asleep -= 1
 
@@ -283,7 +283,11 @@ class TaskCrew:
             if not inbox:
                 waiter = self._loop.create_future()
                 self._waiters.append(waiter)
-                await waiter
+                try:
+                    await waiter
+                except asyncio.CancelledError:
+                    desk.on_cancelled("consumer")
+                    raise
                 began = since = time.monotonic()
                 continue
             lease = inbox.popleft()

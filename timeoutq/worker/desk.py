@@ -97,10 +97,15 @@ class Desk:
         rules: Rules,
         voice: Voice,
         ledger: Ledger | None,
+        on_cancelled: Callable[[str], None],
         woken: asyncio.Event | None = None,
         lane: int = 0,
     ) -> None:
-        """Prepare; the desks of one worker share `woken`, and `lane` is the number of this one's queue."""
+        """Prepare; the desks of one worker share `woken`, and `lane` is the number of this one's queue.
+
+        `on_cancelled` ends the worker, if it does not end yet, because somebody else has cancelled this part of it.
+        """
+        self.on_cancelled = on_cancelled
         self.queue = queue
         self.lane = lane
         self.rules = rules
@@ -134,6 +139,8 @@ class Desk:
         """From where exchanges take them, for each part of the queue: for a queue that is one part, the same."""
         self.sent: dict[object, list[Errand]] = {}
         """The errands of the exchanges that are under way."""
+        self.last_sent: list[Errand] = []
+        """The errands of the last exchange that had some."""
         self.over_at: dict[int, float] = {}
         """When the time of a lease is over that has a limit of its own, by its key and the monotonic clock: from then
         on it is not extended."""
@@ -143,8 +150,8 @@ class Desk:
         """What the queue is told of the functions that there are here."""
         self.schedules: Callable[[], Flow[None]] | None = None
         """What declares schedules in the queue."""
-        self.long_acks = LongAcks(queue, voice, self._end_long_ack, self.wake)
-        self.followers = Followers(queue, voice, self._go_on)
+        self.long_acks = LongAcks(queue, voice, self._end_long_ack, self.wake, on_cancelled)
+        self.followers = Followers(queue, voice, self._go_on, on_cancelled)
 
     def divide(self) -> None:
         """Have ends of its own for each part of a queue that has several; the queue is known now."""
@@ -264,8 +271,6 @@ class Desk:
         try:
             if error is None:
                 self._ack(lease, ack)
-            elif isinstance(error, asyncio.CancelledError):
-                self.given_back([lease])  # a handler may cancel any task of the loop
             else:
                 self.failed(lease, error)
         except BaseException as problem:  # the result cannot be used: that is a failure of the task
@@ -454,6 +459,13 @@ class Desk:
     def trouble(self) -> TimeoutqError | None:
         """The last error that acks met which wait; None while they get on."""
         return self.long_acks.trouble or self.followers.trouble
+
+    @property
+    def begun(self) -> list[Lease]:
+        """The leases whose handlers are running, or were the last to end."""
+        running = [run.lease for run in list(self.running.values())]
+        ended = [*self.ending.values(), *(lease for errand in self.last_sent for lease in errand.leases)]
+        return list({lease.key: lease for lease in (*running, *ended)}.values())
 
     @property
     def unattended(self) -> set[int]:

@@ -151,7 +151,7 @@ class Lane:
         """The exchanges with each part of the queue; none while it is unknown of which parts the queue consists."""
         self.beating: Beating | None = None
         self.interrupts = Interrupts(desk, shared.crew, shared.suspects)
-        self.beside = Beside(desk.voice, desk.wake)
+        self.beside = Beside(desk)
         """What runs beside the pump for this queue."""
         self._queue, self._voice = desk.queue, desk.voice
         self._turn = 0

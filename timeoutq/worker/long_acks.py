@@ -51,11 +51,16 @@ class _LongAck:
 class LongAcks:
     """The large acks of a worker, and the asyncio task that sends them."""
 
-    def __init__(self, queue: AsyncDriver, voice: Voice, over: Over, wake: Callable[[], None]) -> None:
-        """Prepare. `over` is called once for each finished ack, `wake` after each failed attempt.
-
-        `wake` is also called when something has cancelled the sending task: then `go_on` is to be called.
-        """
+    def __init__(
+        self,
+        queue: AsyncDriver,
+        voice: Voice,
+        over: Over,
+        wake: Callable[[], None],
+        on_cancelled: Callable[[str], None],
+    ) -> None:
+        """Prepare. `over` is called once for each finished ack, `wake` after each failed attempt."""
+        self._on_cancelled = on_cancelled
         self._queue = queue
         self._voice = voice
         self._over = over
@@ -97,16 +102,6 @@ class LongAcks:
         self._waiting.clear()
         return left
 
-    def go_on(self) -> None:
-        """Start the sending task again, if something has cancelled it."""
-        if self._task is None and self._waiting and not self._closed:
-            self._voice.say(
-                logging.WARNING, "worker %s: something cancelled the asyncio task that sends large acks. The "
-                "worker has started it again. Does a handler cancel asyncio tasks that it did not start?",
-                self._voice.worker,
-            )  # fmt: skip
-            self._start()
-
     def _start(self) -> None:
         if self._task is None and self._waiting and not self._closed:
             loop = asyncio.get_running_loop()
@@ -117,7 +112,7 @@ class LongAcks:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._task = None
         if task.cancelled():
-            self._wake()  # the worker is asked first: at the end of a program, asyncio.run() cancels all tasks
+            self._on_cancelled("sending of large acks")
             return
         if (error := task.exception()) is not None:
             self._voice.say(
