@@ -98,9 +98,6 @@ class Unrun(Release):
 
     within: float
     error: BaseException
-    function: str = ""
-    """The name of the function, a blank, and the digest of the version that this worker has, or `-`: if another worker
-    has another version, the task waits only for a moment. What stands on a new line is kept as the task's error."""
 
     __hash__ = Release.__hash__
 

@@ -68,7 +68,7 @@ def calls() -> dict[str, Call[Any]]:
             bare=True,
             until_ms=1,
         ),
-        *ops.release(LEASES, 1, 2, 3, 4, ["f -"], 5),
+        *ops.release(LEASES, 1, 2, 3, 4, 5),
         *ops.publish("w", {"f": ("d", "{}")}),
         *ops.fail(LEASES, [0, -1, 5], [b"x", b"y", b"z"], [b"", b"t", b""], {1: 5}, {1: Kept(b"r", 1)}),
         *ops.crash(LEASES, "x"),
@@ -114,7 +114,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {1: "325ec43c7daf7b1558ddce3273a351ec35f268b8ff6a32e817578f91da6b5480"}
+REVISIONS = {1: "ea3677057bd790c51eac061dcd43f7aec8b88afe97127961eef10c4e2eb1c7ae"}
 """The digest of the text of each revision."""
 
 

@@ -11,8 +11,6 @@ The modules, in reading order: each imports only from those above it.
     stopping    Whether a worker is to stop, and how: it goes on, it drains, or it gives everything back at once. No
                 I/O.
     voice       What a worker says in the log: each line carries its queue, its worker, and the task that it is about.
-    yielding    For how long a worker leaves a queue to other workers, which can run the tasks that this worker cannot.
-                No I/O.
     runs        One run of a handler, and the longest time that the run may take. No I/O.
     failures    What a failed attempt means: when the task is tried again, what is kept of the error, and the line in
                 the log.

@@ -33,7 +33,6 @@ from timeoutq.worker.long_acks import LongAcks
 from timeoutq.worker.losses import Losses
 from timeoutq.worker.runs import MaxRuntime, Run
 from timeoutq.worker.voice import Voice
-from timeoutq.worker.yielding import Yielding
 
 
 class Ledger(Protocol):
@@ -133,8 +132,8 @@ class Desk:
         """Whether it was said that the queue cannot keep ids for a time."""
         self._unrun: dict[int, BaseException] = {}
         """Of each lease that goes back because the worker cannot run its task: why, by its key."""
-        self.yielding = Yielding()
-        """When the worker leaves the queue to others."""
+        self.paused_until = 0.0
+        """Until when the handler wants nothing from this queue, by the monotonic clock."""
         self.parts = [self.ends]
         """From where exchanges take them, for each part of the queue: for a queue that is one part, the same."""
         self.sent: dict[object, list[Errand]] = {}
@@ -295,8 +294,7 @@ class Desk:
         delay_ms = arguments.delay_ms(result.delay, "delay")
         if isinstance(result, Unrun):
             self._unrun[lease.key] = result.error
-            times = delay_ms, arguments.delay_ms(result.within, "within")
-            self.ends.unrun.append((lease, times, result.function))
+            self.ends.postpone(lease, delay_ms, arguments.delay_ms(result.within, "within"))
             return
         block_ms = arguments.delay_ms(result.block_host, "block_host")
         if block_ms:
@@ -420,15 +418,7 @@ class Desk:
         for lease, answer in ends:
             if answer is not Answer.OVERDUE:
                 self._unrun.pop(lease.key, None)
-        self._yield(sum(answer is Answer.ELSEWHERE for _, answer in ends))
         return [lease for lease, answer in ends if answer is Answer.OVERDUE]
-
-    def _yield(self, tasks: int) -> None:
-        if tasks:
-            tally, now = self.tally, time.monotonic()
-            seconds = self.yielding.gave_back(tasks, tally.acked + tally.failed, now)
-            if seconds:
-                asyncio.get_running_loop().call_later(seconds, self.wake)
 
     def _confirmed(self, acks: Iterable[AckOfFound]) -> None:
         """Have those acks sent whose parcels are all there now."""

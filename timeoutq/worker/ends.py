@@ -187,9 +187,6 @@ class Ends:
         """Leases that handlers released: these releases are counted."""
         self.bare: list[Lease] = []
         """Leases that end like those in `acks`, on tasks that leave no id in done."""
-        self.unrun: list[tuple[Lease, tuple[int, int], str]] = []
-        """Leases on tasks that this worker cannot run, each with the delay and the bound of its release, ms, and with
-        the function that it lacks."""
         self.errands: list[Errand] = []
         """Ends that have their calls already."""
         self.parcels: list[Parcel] = []
@@ -198,7 +195,7 @@ class Ends:
 
     def __len__(self) -> int:
         ended = len(self.acks) + len(self.errands) + len(self.fails) + len(self.releases) + len(self.refused)
-        return ended + len(self.parcels) + len(self.kept) + len(self.unrun) + len(self.bare)
+        return ended + len(self.parcels) + len(self.kept) + len(self.bare)
 
     @property
     def leases(self) -> Iterator[Lease]:
@@ -207,8 +204,6 @@ class Ends:
         yield from self.bare
         yield from self.releases
         yield from self.refused
-        for lease, *_ in self.unrun:
-            yield lease
         for errand in self.errands:
             yield from errand.leases
         for ack in self.kept:
@@ -260,9 +255,12 @@ class Ends:
         else:
             self.refused.append(lease)
 
-    def postpone(self, lease: Lease, delay_ms: int) -> None:
-        """Add a release of the worker itself, after which nobody gets the task for a while."""
-        call = self._division.talk_of(lease).operations.release([lease], delay_ms)[0]
+    def postpone(self, lease: Lease, delay_ms: int, within_ms: int = 0) -> None:
+        """Add a release of the worker itself, after which nobody gets the task for a while.
+
+        Once `within_ms` have passed since the first such release, the task is not released.
+        """
+        call = self._division.talk_of(lease).operations.release([lease], delay_ms, within_ms=within_ms)[0]
         self.errands.append(Errand("release", [lease], call))
 
     def deal(self, parts: Sequence[Ends]) -> None:
@@ -280,12 +278,10 @@ class Ends:
             parts[which(lease)].releases.append(lease)
         for lease in self.refused:
             parts[which(lease)].refused.append(lease)
-        for unrun in self.unrun:
-            parts[which(unrun[0])].unrun.append(unrun)
         for errand in self.errands:
             parts[which(errand.leases[0])].errands.append(errand)
         self.acks, self.fails, self.releases, self.refused, self.errands, self.kept = [], [], [], [], [], []
-        self.unrun, self.bare = [], []
+        self.bare = []
 
     # ---- out
 
@@ -319,8 +315,6 @@ class Ends:
             errands.append(Errand("release", part, call))
         for call, part in zip(ops.release(refused, most=self._most_releases), _parts(refused), strict=True):
             errands.append(Errand("release", part, call))
-        if self.unrun:
-            errands += self._giving_back()
         if self.parcels:
             errands += self._posting()
         return errands
@@ -337,19 +331,6 @@ class Ends:
             until={at: ack.until_ms for at, ack in enumerate(kept) if ack.until_ms is not None},
         )
         self.errands += _in_turn("ack", [ack.lease for ack in kept], calls)
-
-    def _giving_back(self) -> Iterator[Errand]:
-        """Build the calls that release what this worker cannot run: one for all leases of the same times."""
-        alike: dict[tuple[int, int], tuple[list[Lease], list[str]]] = {}
-        for lease, times, function in self.unrun:
-            leases, functions = alike.setdefault(times, ([], []))
-            leases.append(lease)
-            functions.append(function)
-        self.unrun = []
-        for (delay_ms, within_ms), (leases, functions) in alike.items():
-            calls = self._talk.operations.release(leases, delay_ms, within_ms=within_ms, functions=functions)
-            for call, part in zip(calls, _parts(leases), strict=True):
-                yield Errand("release", part, call)
 
     def _posting(self) -> Iterator[Errand]:
         """Build the calls that put the parcels: as many of them in one call as fit."""

@@ -203,7 +203,7 @@ class Lane:
         now, shared = time.monotonic(), self.shared
         asked_at = max((source.asked_at for source in self.sources), default=now)
         fed_at = max(lane.fed_at for lane in shared.lanes)  # while a queue has tasks, those below it may wait for long
-        busy = shared.stopping.level or self.yields or any(lane.desk.held for lane in shared.lanes)
+        busy = shared.stopping.level or self.pauses or any(lane.desk.held for lane in shared.lanes)
         if busy or now - max(asked_at, fed_at) < SILENT:
             return ""
         since = datetime.fromtimestamp(round(time.time() - (now - asked_at)), UTC)
@@ -217,7 +217,7 @@ class Lane:
     @property
     def appetite(self) -> Appetite:
         """What the other lanes must know of this one."""
-        has_tasks = [part for part in self.parts if not (part.source.idle or self.yields)]
+        has_tasks = [part for part in self.parts if not (part.source.idle or self.pauses)]
         # the lanes below may have what makes room for the calls that follow those of this one
         is_full = len(self.desk.followers) > self.shared.concurrency
         hungry = not is_full and any(not part.is_late for part in has_tasks)
@@ -246,9 +246,9 @@ class Lane:
         return len(self.shared.lanes) == 1
 
     @property
-    def yields(self) -> bool:
-        """Whether the worker leaves what is ready here to others."""
-        return time.monotonic() < self.desk.yielding.until
+    def pauses(self) -> bool:
+        """Whether the handler wants nothing from this queue now."""
+        return time.monotonic() < self.desk.paused_until
 
     # ---- claims go out, and come back
 
@@ -288,7 +288,7 @@ class Lane:
 
     def _wanted(self, part: Exchanges) -> int:
         shared = self.shared
-        if shared.stopping.level or part.source.idle or self.has_left or self.yields:
+        if shared.stopping.level or part.source.idle or self.has_left or self.pauses:
             return 0
         if shared.suspect_keeps_others_away:
             return 0
@@ -300,7 +300,7 @@ class Lane:
     def listen(self) -> None:
         """Wait on the bells of the parts that have no tasks."""
         for part in self.parts:
-            if self.yields:
+            if self.pauses:
                 part.source.deafen(always=True)
                 part.source.idle = False  # afterwards it looks, for it has not heard the bell
             elif part.source.idle and part.source.tended:
