@@ -64,7 +64,7 @@ async def listed(result: Any) -> Any:
     """
     if not issubclass(type(result), Ack):  # isinstance() would ask the object itself, which may say anything
         return result
-    if is_nothing(result.put):
+    if is_nothing(result.put) or isinstance(result.put, TaskList):
         return result
     steps = _steps(result)
     while True:

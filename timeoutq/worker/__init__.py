@@ -15,7 +15,6 @@ The modules, in reading order: each imports only from those above it.
     failures    What a failed attempt means: when the task is tried again, what is kept of the error, and the line in
                 the log.
     ends        The ends of leases on their way to the queue: acks, failures and releases gather here and become calls.
-    long_acks   Sends large acks.
     followers   Asks servers for what must be there before an ack: the call that follows in another queue, or a limit.
     losses      Asks why leases were lost, and logs the answers: in asyncio tasks of its own, so that nothing else
                 waits.

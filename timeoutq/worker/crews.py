@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from timeoutq import forks, handlers, telling
 from timeoutq.durations import SHORTEST, Spans
-from timeoutq.found import listed, listed_raised
+from timeoutq.found import listed
 from timeoutq.handlers import LEAVES_NO_ID, Surroundings
 from timeoutq.model import Lease
 from timeoutq.worker.desk import Desk, Ledger
@@ -263,6 +263,16 @@ class TaskCrew:
     def close(self) -> None:
         pass  # cancelled consumers end by themselves
 
+    async def _rest(self) -> None:
+        """Wait until there are leases."""
+        waiter = self._loop.create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            self._work.desk.on_cancelled("consumer")
+            raise
+
     # ---- the way of a task
 
     async def _consume(self) -> None:
@@ -281,13 +291,7 @@ class TaskCrew:
                     work = ranked.work
                     call, desk, running, ledger, spans, done, key_of, fields = _at_hand(work)
             if not inbox:
-                waiter = self._loop.create_future()
-                self._waiters.append(waiter)
-                try:
-                    await waiter
-                except asyncio.CancelledError:
-                    desk.on_cancelled("consumer")
-                    raise
+                await self._rest()
                 began = since = time.monotonic()
                 continue
             lease = inbox.popleft()
@@ -304,8 +308,8 @@ class TaskCrew:
                     result = await listed(await handlers.resolve(result))
             except BaseException as error:  # whatever a handler raises is its task's failure
                 problem = error
-            if problem is not None:
-                problem = await listed_raised(problem)
+            if result is not None or problem is not None:
+                result, problem = await desk.given(run, result, problem)
             if forks.generation != generation:
                 forks.leave(lease.task, problem)
             # one look at the clock serves as the end of this run and the beginning of the next

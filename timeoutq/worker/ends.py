@@ -1,7 +1,7 @@
 """The ends of leases on their way to the queue: acks, failures and releases gather here and become calls.
 
 The desk puts ends in, an exchange takes calls out. This is the one place where the room builds the calls that end
-leases; the acks that are too long for one exchange are built here, too, and sent by `long_acks.py`.
+leases.
 
 Each part of a queue has `Ends` of its own. What a handler found for other parts than that of its lease is put there
 first: its `Parcel`s wait among the ends of those parts, so that many small puts become one call, and the ack follows
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -21,7 +20,7 @@ from typing import cast
 from timeoutq.arguments import TaskList
 from timeoutq.calls import BATCH, BYTES, Call, Kept, fitting, flushes
 from timeoutq.client import AsyncDriver
-from timeoutq.model import Lease, Outcome
+from timeoutq.model import Ack, Lease, Outcome
 from timeoutq.operations import Operations
 from timeoutq.sending import Talk
 from timeoutq.worker.failures import Failure
@@ -123,9 +122,9 @@ class AckOfFound:
         """Whether a task that was found has a group."""
         return bool(self._found.groups) or any(part.groups for part in self.away.values())
 
-    def calls(self, operations: Operations, nonce: Callable[[], bytes]) -> tuple[deque[Call[Outcome]], Call[Outcome]]:
+    def calls(self, operations: Operations, nonce: Callable[[], bytes]) -> tuple[list[Call[Outcome]], Call[Outcome]]:
         """Build the puts that go before the ack, and the ack, which puts the first tasks itself."""
-        puts, ack = operations.ack_in_parts(
+        return operations.ack_in_parts(
             self.lease,
             self._found,
             self._fits,
@@ -136,18 +135,25 @@ class AckOfFound:
             bare=self.bare,
             until_ms=self.until_ms,
         )
-        return deque(puts), ack
 
-    def long_calls(self, talks: Sequence[Talk], home: Talk) -> tuple[deque[tuple[Talk, Call[Outcome]]], Call[Outcome]]:
-        """Build all puts, those for other parts first, and the ack."""
-        away = deque(
+    def take_out(self, talks: Sequence[Talk], home: Talk) -> list[tuple[Talk, Call[Outcome]]]:
+        """Build the puts of what one call cannot carry, those for other parts first; the ack is left with the rest."""
+        puts = [
             (talks[part], call)
             for part, found in self.away.items()
             for call in talks[part].operations.put_checked(found, talks[part].nonce)
-        )
-        puts, ack = self.calls(home.operations, home.nonce)
-        away.extend((home, call) for call in puts)
-        return away, ack
+        ]
+        puts += [(home, call) for call in self.calls(home.operations, home.nonce)[0]]
+        self._found, self.away, self.missing = self._found.part(0, self._fits), NOWHERE, 0
+        return puts
+
+
+def may_be_long(came: object) -> bool:
+    """Say whether one call may be too small for what a handler has given: it is an `Ack` that was listed, and large."""
+    if not (issubclass(type(came), Ack) and isinstance(put := cast("Ack", came).put, TaskList)):
+        return False
+    weight = 0 if cast("Ack", came).result is None else BYTES
+    return fitting(put.ids, put.payloads, weight) < len(put.ids)
 
 
 @dataclass(frozen=True, slots=True)

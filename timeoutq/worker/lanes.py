@@ -239,7 +239,7 @@ class Lane:
         """Whether something that handlers have given is still to be sent, and the server takes it."""
         self.desk.deal()
         waits = any(part.failures == 0 and (part.ends or part.under_way) for part in self.parts)
-        return bool(self.desk.long_acks) or bool(self.desk.followers) or waits
+        return bool(self.desk.followers) or waits
 
     @property
     def _is_alone(self) -> bool:
@@ -330,8 +330,7 @@ class Lane:
         left, claiming = None, self._claiming(part)
         if shared.stopping.limits.max_tasks is not None:
             left = shared.stopping.limits.max_tasks - shared.runs - crew.taken - shared.claiming
-        waiting = len(self.desk.long_acks) + len(self.desk.followers)
-        load = Load(shared.running, crew.before(self.number), claiming, waiting, left)
+        load = Load(shared.running, crew.before(self.number), claiming, len(self.desk.followers), left)
         want = self.pace.wanted(load, plenty=source.plenty)
         if part.unconfirmed:
             # ends that wait show whether replicas confirm again; or else one task, which is given back if they do not
