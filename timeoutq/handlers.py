@@ -412,7 +412,7 @@ def discard(given: Any) -> None:
 
 def released(raised: BaseException) -> BaseException:
     """Give what a handler raised; for a group of nothing but `Release`, one `Release` with the longest delays."""
-    if not issubclass(type(raised), BaseExceptionGroup):
+    if not isinstance(raised, BaseExceptionGroup):
         return raised
     inside = members(cast("BaseExceptionGroup[BaseException]", raised))
     releases = [one for one in inside if isinstance(one, Release)]

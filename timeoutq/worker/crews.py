@@ -331,7 +331,7 @@ class TaskCrew:
                 if ledger is not None:
                     ledger.finish(lease)
             else:
-                ends = run.left or (problem is not None and not issubclass(type(problem), Exception))
+                ends = run.left or (problem is not None and not isinstance(problem, Exception))
                 desk.finished(run, result, problem)
                 result = problem = None  # what their end runs is the task's doing, too
                 if ledger is not None:

@@ -150,10 +150,9 @@ class AckOfFound:
 
 def may_be_long(came: object) -> bool:
     """Say whether one call may be too small for what a handler has given: it is an `Ack` that was listed, and large."""
-    if not (issubclass(type(came), Ack) and isinstance(put := cast("Ack", came).put, TaskList)):
+    if not (isinstance(came, Ack) and isinstance(put := cast("object", came.put), TaskList)):
         return False
-    weight = 0 if cast("Ack", came).result is None else BYTES
-    return fitting(put.ids, put.payloads, weight) < len(put.ids)
+    return fitting(put.ids, put.payloads, 0 if came.result is None else BYTES) < len(put.ids)
 
 
 @dataclass(frozen=True, slots=True)
