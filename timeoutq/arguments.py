@@ -73,7 +73,7 @@ def flag(value: object, name: str) -> int:
 
 def is_word(value: object, word: str) -> bool:
     """Say whether a value that need not be a text is this one."""
-    return isinstance(value, str) and str.__eq__(value, word)
+    return isinstance(value, str) and value == word
 
 
 def queue_name(name: object) -> str:
@@ -379,11 +379,9 @@ def leases(given: Lease | Iterable[Lease]) -> list[Lease]:
 
 def count(value: object, name: str = "n", low: int = 1, high: int = 1_000_000_000) -> int:
     """Check a whole number."""
-    if type(value) is not int and isinstance(value, int) and not isinstance(value, bool):
-        value = int.__add__(value, 0)  # a kind of int of the caller's own, which may compare and print as it likes
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise InvalidInput(f"{name} must be a whole number from {low:,} to {high:,}, not {shown(value)}")
-    return value
+    return int(value)
 
 
 def seconds(value: object, name: str) -> float:
@@ -391,9 +389,9 @@ def seconds(value: object, name: str) -> float:
     if isinstance(value, timedelta):
         value = value.total_seconds()
     # no float holds a huge int; it is out of any range all the same
-    found = max(-1, min(int.__add__(value, 0), 1 << 64)) if isinstance(value, int) else value
+    found = max(-1, min(value, 1 << 64)) if isinstance(value, int) else value
     if isinstance(found, float) and math.isfinite(found):
-        found = min(float.__float__(found), float(1 << 64))  # nor has the largest float milliseconds
+        found = min(found, float(1 << 64))  # nor has the largest float milliseconds
     if isinstance(value, bool) or not isinstance(found, int | float) or not math.isfinite(found) or found < 0:
         raise InvalidInput(f"{name} must be a finite number of seconds, 0 or more, not {shown(value)}")
     return float(found)
@@ -466,8 +464,8 @@ def keep_done(value: object) -> bytes:
         return b"compact " + secrets.token_hex(16).encode()
     if isinstance(value, timedelta):
         return b"t%d" % delay_ms(value, "keep_done")
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= (n := int.__add__(value, 0)) < MOST_KEPT:
-        return b"n%d" % n if n else b"no"
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_KEPT:
+        return b"n%d" % value if value else b"no"
     raise InvalidInput(
         f'keep_done must be "forever", "compact", 0, a number of tasks, or a timedelta, not {shown(value)}'
     )
@@ -559,7 +557,7 @@ def error_text(error: Any) -> bytes:
     if not isinstance(error, BaseException):
         return _text_of(error) or b"unknown error"
     name = class_name(error).encode("utf-8", "backslashreplace")
-    message = _members(error) if issubclass(type(error), BaseExceptionGroup) else _text_of(error)
+    message = _members(cast("Any", error)) if isinstance(error, BaseExceptionGroup) else _text_of(error)
     return (name + b": " + message if message else name)[:MAX_ERROR]
 
 
@@ -568,16 +566,14 @@ def error_words(error: Any) -> str:
     return error_text(error).decode("utf-8", "replace")
 
 
-def _members(group: BaseException, depth: int = 1) -> bytes:
+def _members(group: BaseExceptionGroup[BaseException], depth: int = 1) -> bytes:
     """Give the message of an exception group and its first members, each cut short."""
-    # the group's own attributes, whatever a subclass says
-    kind = cast("Any", BaseExceptionGroup)
-    message, inside = _text_of(kind.message.__get__(group)), kind.exceptions.__get__(group)
+    message, inside = _text_of(group.message), group.exceptions
     told: list[bytes] = []
     for one in inside[:GROUP] if depth <= DEEPEST else ():
-        if issubclass(type(one), BaseExceptionGroup):
+        if isinstance(one, BaseExceptionGroup):
             name = class_name(one).encode("utf-8", "backslashreplace")
-            told.append(name + b": " + _members(one, depth + 1))
+            told.append(name + b": " + _members(cast("Any", one), depth + 1))
         else:
             told.append(error_text(one))
     told = [one if len(one) <= MEMBER else one[:MEMBER] + "…".encode() for one in told]
@@ -588,13 +584,12 @@ def _members(group: BaseException, depth: int = 1) -> bytes:
 
 
 def class_name(value: object) -> str:
-    """Give the name of the value's class, whatever a metaclass says."""
-    return str(vars(type)["__name__"].__get__(type(value)))
+    """Give the name of the value's class."""
+    return type(value).__name__
 
 
 def _text_of(value: object) -> bytes:
-    # str's own methods: what __str__ gives may be a subclass of str with methods of its own
     try:
-        return str.encode(str.__getitem__(str(value), slice(MAX_ERROR)), "utf-8", "backslashreplace")[:MAX_ERROR]
+        return str(value)[:MAX_ERROR].encode("utf-8", "backslashreplace")[:MAX_ERROR]
     except BaseException as problem:  # a __str__ may raise anything, and an error without text is an error all the same
         return f"its text cannot be had: __str__ raised {class_name(problem)}".encode("utf-8", "backslashreplace")

@@ -264,11 +264,9 @@ def record_words(records: Sequence[Record]) -> Words:
 
 def amount(value: object, name: str) -> str:
     """Give a number from 0 up, such as how much is done, as its text."""
-    found = int.__add__(value, 0) if isinstance(value, int) else value
-    found = float.__float__(found) if isinstance(found, float) else found  # classes of callers may say anything
-    if isinstance(value, bool) or not isinstance(found, int | float) or not 0 <= found < 1e15:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
         raise InvalidInput(f"{name}={arguments.shown(value)} must be a number from 0 to 1e15")
-    return f"{found:.15g}"
+    return f"{float(value):.15g}"
 
 
 def split(leases: Sequence[Lease]) -> Iterable[Sequence[Lease]]:

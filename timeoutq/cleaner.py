@@ -101,12 +101,13 @@ class Cleaner:
 
     async def run(self) -> None:
         """Clean until cancelled. While the server is away, wait without end."""
-        listener = self._start_listening()
+        listener = asyncio.create_task(self._listen(), name=f"alarm-{self.queue.name}")
+        listener.add_done_callback(lambda _: self._alarm.set())
         try:
             while True:
                 self._alarm.clear()
                 if listener.done():
-                    listener = self._listen_again(listener)
+                    listener.result()  # raises the error that has ended it
                 pause = 0.0
                 try:
                     pause = await self.round()
@@ -262,22 +263,6 @@ class Cleaner:
             telling.say(log, logging.WARNING, "queue %s: %s", self.queue.name, repairs.told(found.found), fields=fields)
         pause = WALK_EVERY * max(1, self.peers) * random.uniform(0.5, 1.5) if found.cursor else PRUNE_EVERY  # noqa: S311  # jitter
         self._repair_at = time.monotonic() + pause
-
-    def _start_listening(self) -> asyncio.Task[None]:
-        listener = asyncio.create_task(self._listen(), name=f"alarm-{self.queue.name}")
-        listener.add_done_callback(lambda _: self._alarm.set())
-        return listener
-
-    def _listen_again(self, ended: asyncio.Task[None]) -> asyncio.Task[None]:
-        """Start the listener again that somebody has cancelled; raises the error that has ended it otherwise."""
-        if not ended.cancelled():
-            ended.result()
-        telling.say(
-            log, logging.WARNING, "cleaner of queue %s: who hears its alarm was cancelled by somebody else, and is "
-            "started again; does a handler cancel tasks that it did not start?", self.queue.name,
-            fields={"queue": self.queue.name},
-        )  # fmt: skip
-        return self._start_listening()
 
     async def _listen(self) -> None:
         queue, last = self.queue, b""

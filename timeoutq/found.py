@@ -62,9 +62,7 @@ async def listed(result: Any) -> Any:
 
     Raises what the iterable raises, and `Hopeless` for what is no task, and when there are too many.
     """
-    if not issubclass(type(result), Ack):  # isinstance() would ask the object itself, which may say anything
-        return result
-    if is_nothing(result.put):
+    if not isinstance(result, Ack) or is_nothing(result.put) or isinstance(result.put, TaskList):
         return result
     steps = _steps(result)
     while True:
@@ -88,7 +86,7 @@ def listed_here(result: Any, given_up: Callable[[], object]) -> Any:
 
     Returns None as soon as `given_up()` is true: then nobody needs the result.
     """
-    if not issubclass(type(result), Ack) or is_nothing(result.put):
+    if not isinstance(result, Ack) or is_nothing(result.put):
         return result
     steps = _steps(result)
     while not given_up():

@@ -98,9 +98,6 @@ class Unrun(Release):
 
     within: float
     error: BaseException
-    function: str = ""
-    """The name of the function, a blank, and the digest of the version that this worker has, or `-`: if another worker
-    has another version, the task waits only for a moment. What stands on a new line is kept as the task's error."""
 
     __hash__ = Release.__hash__
 
@@ -110,7 +107,7 @@ class AckAfter:
     """A handler that `Serves` returns this when something must be with a server before the ack.
 
     No trouble of the server is a failed attempt: the worker calls `first` again until it returns, or until the lease is
-    lost. An error that waiting cannot mend ends the attempt.
+    lost. An error that waiting cannot mend ends the attempt. The ack puts 499 tasks and 1 MiB of payloads at most.
     """
 
     first: Callable[[], Awaitable[object]]
@@ -415,7 +412,7 @@ def discard(given: Any) -> None:
 
 def released(raised: BaseException) -> BaseException:
     """Give what a handler raised; for a group of nothing but `Release`, one `Release` with the longest delays."""
-    if not issubclass(type(raised), BaseExceptionGroup):
+    if not isinstance(raised, BaseExceptionGroup):
         return raised
     inside = members(cast("BaseExceptionGroup[BaseException]", raised))
     releases = [one for one in inside if isinstance(one, Release)]

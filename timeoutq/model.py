@@ -120,8 +120,6 @@ class Answer(StrEnum):
     """The task is in progress: its worker is told to stop the handler, and then the task goes to failed."""
     OVERDUE = "overdue"
     """The task has been released like this for as long as the caller allows; it is still leased."""
-    ELSEWHERE = "elsewhere"
-    """The task is released, and another worker says that it can run the task."""
     UNKNOWN = "unknown"
     """No state holds this id."""
     UNANSWERED = "unanswered"
@@ -354,7 +352,6 @@ ANSWERS: dict[int, Answer] = {
     ord("c"): Answer.CANCELLED,
     ord("m"): Answer.CANCELLING,
     ord("o"): Answer.OVERDUE,
-    ord("e"): Answer.ELSEWHERE,
     ord("u"): Answer.UNKNOWN,
     ord("?"): Answer.UNANSWERED,
 }

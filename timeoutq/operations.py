@@ -291,7 +291,6 @@ class Operations:
         block_ms: int = 0,
         most: int = 0,
         within_ms: int = 0,
-        functions: Sequence[str] = (),
         deadline_ms: int = 0,
     ) -> list[Call[Outcome]]:
         """Build the calls that give leases back.
@@ -299,9 +298,6 @@ class Operations:
         With `most`, they are releases of handlers: each that blocks no host is counted, waits longer than the one
         before, and the `most`-th moves its task to failed. With `within_ms`, a task is not released any more when so
         much time has passed since the first such release; the answer is then `OVERDUE`, and the lease is still held.
-        `functions` has, for each lease, the function of its call and the digest of the version that this worker has, or
-        `-`, with a blank between: the task waits only for a moment if another worker has another version, and
-        the answer is `ELSEWHERE`. What stands there on a new line is kept as the task's error.
 
         With `deadline_ms`, only those are given back that run until then: a lease that was extended is `LOST`.
         """
@@ -311,11 +307,9 @@ class Operations:
             if value:
                 options += section(name, value)
         calls: list[Call[Outcome]] = []
-        for at, (ids, words) in enumerate(map(lease_words, split(leases))):
-            of = functions[at * BATCH :][:BATCH]
-            named = by_position("functions", {i: name.encode() for i, name in enumerate(of) if name}) if of else []
+        for ids, words in map(lease_words, split(leases)):
             own = digest_of(b"r", words)
-            calls.append(self.call("release", [*words, *options, *named], replies.outcome(ids), id=own))
+            calls.append(self.call("release", [*words, *options], replies.outcome(ids), id=own))
         return calls
 
     def publish(self, worker: str, functions: Mapping[str, tuple[str, str]]) -> list[Call[int]]:

@@ -30,6 +30,7 @@ from timeoutq.model import Lease
 from timeoutq.responder import Responder
 from timeoutq.tracebacks import read_traceback, trace
 from timeoutq.worker import Worker
+from timeoutq.worker.worker import CURE
 
 log = logging.getLogger(__name__)
 
@@ -94,10 +95,10 @@ def run_worker(
     with limit, _runner() as runner:
         try:
             return runner.run(body())
-        except asyncio.CancelledError:  # not by a caller: only this function has this event loop
+        except asyncio.CancelledError as error:  # not by a caller: only this function has this event loop
+            ran = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
             raise WorkerBroken(
-                f"worker {worker.queue.worker} was cancelled though nobody asked it to stop: does a handler cancel "
-                "asyncio tasks that it did not start, such as all of them?"
+                f"worker {worker.queue.worker} was cancelled though nobody asked it to stop. {CURE}{ran}"
             ) from None
         except (SystemExit, KeyboardInterrupt, RuntimeError) as error:
             # the worker's own error ends the main task; else another asyncio task raised the error, or stopped the loop

@@ -101,12 +101,11 @@ def members(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
     found, left, seen = list[BaseException](), list[BaseException]([group]), set[int]()
     while left:
         one = left.pop()
-        if not issubclass(type(one), BaseExceptionGroup):
+        if not isinstance(one, BaseExceptionGroup):
             found.append(one)
         elif id(one) not in seen:
             seen.add(id(one))
-            # the group's own attribute, whatever a subclass says
-            left.extend(reversed(cast("Any", BaseExceptionGroup).exceptions.__get__(one)))
+            left.extend(reversed(cast("BaseExceptionGroup[BaseException]", one).exceptions))
     return found
 
 
@@ -116,11 +115,11 @@ def decision(error: BaseException | str) -> BaseException | str:
     A `GiveUp` anywhere in the group decides. If there is none, the `Retry` with the longest pause decides, with the
     longest `block_host` of all. If there is no `Retry` either, the group itself decides.
     """
-    if isinstance(error, str) or not issubclass(type(error), BaseExceptionGroup):
+    if isinstance(error, str) or not isinstance(error, BaseExceptionGroup):
         return error
     inside = members(cast("BaseExceptionGroup[BaseException]", error))
     for one in inside:
-        if issubclass(type(one), GiveUp):
+        if isinstance(one, GiveUp):
             return one
     retries = [one for one in inside if isinstance(one, Retry)]
     if not retries:

@@ -47,7 +47,7 @@ def _as_text(value: object) -> str:
     if isinstance(value, bytes | bytearray):
         return value.decode("utf-8", "surrogateescape")
     try:
-        return str.__str__(str(value))
+        return str(value)
     except Exception as error:  # the text of a foreign exception may be anything, an error too
         return f"<{type(value).__name__} without text: {type(error).__name__}>"
 

@@ -149,7 +149,7 @@ def _end(error: BaseException, depth: int = 1) -> str:
 
 def _message(error: BaseException) -> str:
     try:
-        return str.__str__(str(error))[:MESSAGE]
+        return str(error)[:MESSAGE]
     except BaseException as bad:  # __str__ may do anything, even exit the process
         return f"(it has no text: its __str__ raised {type(bad).__name__})"
 

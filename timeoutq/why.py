@@ -139,8 +139,8 @@ def _lacking(talk: Talk, found: Why) -> Flow[str | None]:
     lately = [f"worker {worker} has version {version}" for age, worker, version in ages if age <= LATELY]
     if info.unrun_since is not None:
         who = " and ".join(lately) or "no worker that is alive has it"
-        since, reason = _moment(info.unrun_since), f": {info.error}" if info.error else ""
-        return f"workers that cannot run its function {name!r} have given it back since {since}{reason}; {who}"
+        since = _moment(info.unrun_since)
+        return f"workers that cannot run its function {name!r} have given it back since {since}; {who}"
     if lately or info.state is State.SCHEDULED or not tells:
         return None
     last = f"; the last was worker {ages[0][1]}, {_span(ages[0][0])} ago" if ages else ""

@@ -1,4 +1,4 @@
-"""The short forms of the rigs of functions: reruns, waits, chains, the order of queues, rolling deploys, and storms."""
+"""The short forms of the rigs of functions: reruns, waits, chains, the order of queues, and storms."""
 
 from __future__ import annotations
 
@@ -8,11 +8,7 @@ from pathlib import Path
 import fakeredis
 import pytest
 
-from tests.rig import call_storm, chains, order, reruns, rolling, waits
-from timeoutq import sending
-from timeoutq.model import Answer, Outcome
-from timeoutq.testing import fake_queue
-from timeoutq.worker.yielding import LONGEST, Yielding
+from tests.rig import call_storm, chains, order, reruns, waits
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -60,53 +56,8 @@ def test_weights_hold_while_all_queues_are_full() -> None:
 
 
 @pytest.mark.breaking
-def test_a_deploy_with_many_old_workers_and_one_new_one_loses_no_call(tmp_path: Path) -> None:
-    verdict = rolling.trial(tmp_path, old=3, calls=90)
-    assert verdict.good, verdict.line()
-    assert verdict.releases < verdict.calls * 2, verdict.line()
-
-
-@pytest.mark.breaking
 def test_a_storm_over_calls_leaves_each_accounted_for(tmp_path: Path) -> None:
     verdict = call_storm.trial(tmp_path, seconds=8, workers=3, every=1.5, seed=3)
     assert verdict.good, verdict.line()
     assert verdict.held > 0, verdict.line()
     assert min(verdict.done, verdict.failed, verdict.cancelled, verdict.batches, verdict.ticks) > 0, verdict.line()
-
-
-# ---- a worker steps back
-
-
-def test_a_worker_steps_back_longer_and_longer_while_most_that_comes_is_for_others() -> None:
-    found, now, times = Yielding(), 100.0, list[float]()
-    for _ in range(7):
-        times.append(found.gave_back(3, 0, now))
-        assert found.gave_back(3, 0, now) == 0.0, "it has stepped back already"
-        assert found.until == now + times[-1]
-        now = found.until
-    assert times == [0.5, 1, 2, 4, 8, 8, 8] and times[-1] == LONGEST
-
-
-def test_a_worker_that_runs_most_of_what_comes_does_not_step_back() -> None:
-    found = Yielding()
-    for ended in range(10, 1000, 10):
-        assert found.gave_back(9, ended, float(ended)) == 0.0
-    assert found.gave_back(200, 1000, 1000.0) == 0.5
-    assert found.gave_back(1, 1100, 1001.0) == 0.0
-    assert found.gave_back(500, 1100, 1002.0) == 0.5, "it counts anew"
-
-
-def test_a_release_says_whether_another_worker_has_the_function() -> None:
-    with fake_queue(timeout=60) as queue:
-
-        def back(function: str) -> list[Answer]:
-            (call,) = queue.operations.release(queue.claim(1), 5000, within_ms=60_000, functions=[function])
-            outcome: Outcome = queue.run(sending.answer(queue.talk, call))
-            return list(outcome)
-
-        queue.put("a", "b")
-        assert back("bill -") == ["ok"]
-        (call,) = queue.operations.publish("w2", {"bill": ("0123abcd", "{}")})
-        queue.run(sending.answer(queue.talk, call))
-        assert back("bill -") == ["elsewhere"]
-        queue.purge()

@@ -109,17 +109,6 @@ def test_an_object_without_text_is_named() -> None:
     assert safe(Broken()) == "<Broken without text: RuntimeError>"
 
 
-def test_a_str_that_lies_about_itself_is_read_as_it_is() -> None:
-    class Liar(str):
-        def isprintable(self) -> bool:
-            return True
-
-        def __str__(self) -> str:
-            return "\x1b"
-
-    assert safe(Liar("\x1b[2J")) == r"\x1b[2J"
-
-
 def test_a_long_text_is_not_read_whole_to_be_clipped() -> None:
     assert safe("a" * 100_000_000, 5) == "aaaa…"
     assert len(safe("a" + "\u0301" * 100_000, 10)) <= 41

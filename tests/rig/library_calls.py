@@ -297,20 +297,13 @@ class World:
 
     def release(self) -> Args:
         """Give leases back."""
-        held, words = self.leases()
-        functions = ("f1 aa\nno such function", "f1 bb\nx", "f2 -\ny")
+        _, words = self.leases()
         options = [
             *self.at_times(0.3, lambda: section("delay", self.one(0, 1000, 60_000))),
             *self.at_times(0.25, lambda: section("block", self.one(1000, 60_000))),
             *self.at_times(0.15, lambda: section("deadline", self.now + 30_000)),
             *self.at_times(0.4, lambda: section("most", self.one(1, 2, 5))),
-            *self.at_times(
-                0.2,
-                lambda: [
-                    *section("within", self.one(1000, 100_000)),
-                    *self.at_times(0.6, lambda: self.pairs("functions", len(held), lambda: self.one(*functions), 0.8)),
-                ],
-            ),
+            *self.at_times(0.2, lambda: section("within", self.one(1000, 100_000))),
         ]
         return [f"r{self.call_id()}", self.age(), *words, *options]
 

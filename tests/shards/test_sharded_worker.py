@@ -327,7 +327,7 @@ async def test_the_ack_waits_until_every_other_shard_has_what_was_found(queue: S
         (lease,) = queue.claim()
         home = lease.shard or 0
         desk.took([lease])
-        desk._ack(lease, Ack(put=PAGES))
+        desk._give(desk._ack_of(lease, Ack(put=PAGES)))
         assert list(desk.ending.values()) == [lease]
         assert desk.unattended == set()
         away = [ends for number, ends in enumerate(desk.parts) if number != home]
@@ -353,7 +353,7 @@ async def test_what_several_handlers_found_for_a_shard_goes_in_one_call(queue: S
         desk.took(leases)
         other = next(task for task in PAGES if route(key_of(task.encode()), SHARDS) == 3)
         for i, lease in enumerate(leases):
-            desk._ack(lease, Ack(put=[Task(f"{other}{i}", {"i": i}, f"{other}"[8:-1])]))
+            desk._give(desk._ack_of(lease, Ack(put=[Task(f"{other}{i}", {"i": i}, f"{other}"[8:-1])])))
         assert not desk.parts[3].presses
         (errand,) = desk.parts[3].take()
         assert (errand.verb, errand.found, errand.grouped, len(errand.acks)) == ("put", 30, True, 30)

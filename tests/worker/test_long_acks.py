@@ -1,4 +1,4 @@
-"""Acks that are too long for one exchange: one at a time over a slow link, to the end of a drain, and with a bound."""
+"""Acks that are too long for one call: the handler keeps its place while the rest is put, and there is a bound."""
 
 from __future__ import annotations
 
@@ -17,27 +17,21 @@ import pytest
 from tests.rig.proxy import Fault, Proxy
 from timeoutq import (
     Ack,
-    Answer,
     AsyncQueue,
     Lease,
     Payload,
     Queue,
     State,
-    Unavailable,
     Worker,
     arguments,
     found,
 )
 from timeoutq.calls import BYTES
 from timeoutq.handlers import Hopeless
-from timeoutq.testing import FakeAsyncQueue, fake_async_queue
-from timeoutq.worker import long_acks
-from timeoutq.worker.ends import AckOfFound
 from timeoutq.worker.interrupts import LOOKS, Interrupts
-from timeoutq.worker.long_acks import LongAcks
-from timeoutq.worker.voice import Voice
 
 HALF = BYTES // 2 + 1
+YET = "not all of it could be put yet. The worker tries again"
 
 
 def links(page: str, n: int = 2, size: int = HALF) -> dict[str, bytes]:
@@ -76,7 +70,7 @@ def not_done(queue: Queue) -> tuple[int, int]:
     return stats.in_progress, stats.counters.get("expired", 0)
 
 
-# ---- one at a time
+# ---- the handler keeps its place
 
 
 @pytest.mark.breaking
@@ -85,7 +79,7 @@ async def test_many_long_acks_over_a_slow_link_are_sent_once_each_and_others_bes
 ) -> None:
     async with slow(url, queue, 3_000_000) as (proxy, mine):
         queue.put(*[f"page{i}" for i in range(6)])
-        worker = Worker(mine, pages, concurrency=6, prefetch=0, signals=False)
+        worker = Worker(mine, pages, concurrency=7, prefetch=0, signals=False)
         running = asyncio.create_task(worker.run())
         await until(lambda: proxy.carried > 100_000)
         queue.put("other")
@@ -98,47 +92,71 @@ async def test_many_long_acks_over_a_slow_link_are_sent_once_each_and_others_bes
     assert not_done(queue)[1] == 0
 
 
-async def test_long_acks_are_sent_one_after_the_other_in_the_order_in_which_handlers_ended(
-    url: str, queue: Queue, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("threads", [False, True])
+async def test_a_handler_keeps_its_place_until_what_its_ack_cannot_carry_is_put(
+    url: str, queue: Queue, threads: bool
 ) -> None:
-    ended: list[str] = []
-    under_way: set[str] = set()
-    most = 0
-    settle = AsyncQueue.run
+    seen: list[tuple[str, State | None]] = []
 
-    async def run(self: AsyncQueue, flow: object) -> object:
-        nonlocal most
-        name = asyncio.current_task().get_name()  # type: ignore[union-attr]  # there is one
-        if not name.startswith("long-acks"):
-            return await settle(self, flow)  # type: ignore[arg-type]  # a flow
-        mark = f"{len(under_way)}{time.monotonic()}"
-        under_way.add(mark)
-        most = max(most, len(under_way))
-        try:
-            return await settle(self, flow)  # type: ignore[arg-type]  # a flow
-        finally:
-            under_way.discard(mark)
+    def found(lease: Lease) -> Ack:
+        other = "page2" if lease.task == "page1" else "page1"
+        seen.append((lease.task, queue.inspect(f"link-{other}-1").state))
+        queue.pause()  # or the links would be claimed
+        return Ack(put=links(lease.task))
 
-    async def handler(lease: Lease) -> Ack | None:
-        if lease.task.startswith("page"):
-            ended.append(lease.task)
-        return await pages(lease)
+    async def in_loop(lease: Lease) -> Ack:
+        return found(lease)
 
-    monkeypatch.setattr(AsyncQueue, "run", run)
-    queue.put(*[f"page{i}" for i in range(8)])
-    async with AsyncQueue(queue.name, url, timeout=5) as mine:
-        over: list[str] = []
-        worker = Worker(mine, handler, concurrency=8, burst=True, signals=False)
-        tell = worker._desk.long_acks._over
-        worker._desk.long_acks._over = lambda lease, end: (over.append(lease.task), tell(lease, end))[1]  # type: ignore[func-returns-value]  # both are called
-        async with asyncio.timeout(20):
-            await worker.run()
-    assert over == ended
-    assert (len(over), most) == (8, 1)
-    assert queue.stats().done == 24
+    async with slow(url, queue, 2_000_000) as (_, mine):
+        queue.put("page1", "page2")
+        worker = Worker(mine, found if threads else in_loop, concurrency=1, prefetch=1, signals=False)
+        running = asyncio.create_task(worker.run())
+        await until(lambda: worker.tally.acked == 2)
+        worker.stop()
+        await running
+    assert [state for _, state in seen] == [None, State.TODOS]
+    assert queue.stats().todos == 4
 
 
-async def test_what_the_server_has_taken_of_a_long_ack_is_not_sent_again_after_a_fault(url: str, queue: Queue) -> None:
+@pytest.mark.parametrize("threads", [False, True])
+async def test_nothing_is_lost_or_put_twice_when_a_worker_ends_between_the_puts_and_the_ack(
+    url: str, queue: Queue, threads: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    ran: list[str] = []
+
+    def found(lease: Lease) -> Ack | None:
+        ran.append(lease.task)
+        if lease.task != "page":
+            return None
+        raise Ack(put=[f"link-{i:04}" for i in range(1200)])
+
+    async def in_loop(lease: Lease) -> Ack | None:
+        return found(lease)
+
+    handler = found if threads else in_loop
+    know_the_scripts(queue)
+    with Proxy(url) as proxy:
+        async with AsyncQueue(queue.name, proxy.url, timeout=10, deadline=1) as mine:
+            proxy.arm(Fault.RESET_BEFORE, b"link-1199", times=None)
+            queue.put("page")
+            worker = Worker(mine, handler, concurrency=1, prefetch=0, signals=False)
+            running = asyncio.create_task(worker.run())
+            await until(lambda: YET in caplog.text)
+            queue.pause()
+            worker.stop(now=True)
+            await running
+    states = [queue.inspect(task).state for task in ("page", "link-0000", "link-0600", "link-1199")]
+    assert states == [State.TODOS, None, State.TODOS, None]
+    queue.resume()
+    async with AsyncQueue(queue.name, url, timeout=10) as mine:
+        tally = await Worker(mine, handler, concurrency=10, burst=True, signals=False).run()
+    assert (tally.acked, tally.lost) == (1201, 0)
+    assert (ran.count("page"), len(ran), len(set(ran))) == (2, 1202, 1201)
+
+
+async def test_what_the_server_has_taken_of_a_long_ack_is_not_sent_again_after_a_fault(
+    url: str, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
     know_the_scripts(queue)
     with Proxy(url) as proxy:
         async with AsyncQueue(queue.name, proxy.url, timeout=5, deadline=1) as mine:
@@ -152,33 +170,14 @@ async def test_what_the_server_has_taken_of_a_long_ack_is_not_sent_again_after_a
 
             worker = Worker(mine, handler, concurrency=1, burst=True, signals=False, max_tasks=1)
             running = asyncio.create_task(worker.run())
-            await until(lambda: worker._desk.long_acks.trouble is not None)
+            await until(lambda: YET in caplog.text)
             before = proxy.carried
             proxy.disarm()
             tally = await running
     assert before > 8 * BYTES
     assert (tally.acked, tally.lost, tally.end) == (1, 0, "max_tasks")
     assert proxy.carried - before < 4 * BYTES
-
-
-async def test_a_handler_that_cancels_the_lane_is_told_of_and_the_acks_are_sent(
-    url: str, queue: Queue, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def handler(lease: Lease) -> Ack | None:
-        if lease.task == "vandal":
-            async with asyncio.timeout(10):
-                while not (lanes := [t for t in asyncio.all_tasks() if t.get_name().startswith("long-acks")]):
-                    await asyncio.sleep(0.001)
-            lanes[0].cancel()
-        return await pages(lease)
-
-    async with slow(url, queue, 4_000_000) as (_, mine):
-        queue.put("vandal", "page")
-        with caplog.at_level(logging.WARNING):
-            async with asyncio.timeout(20):
-                await Worker(mine, handler, concurrency=4, max_tasks=2, signals=False).run()
-    assert queue.inspect("page").state == State.DONE
-    assert "something cancelled the asyncio task that sends large acks. The worker has started it again" in caplog.text
+    assert caplog.text.count(YET) == 1
 
 
 async def test_handlers_that_are_quicker_than_their_long_acks_are_held_back(url: str, queue: Queue) -> None:
@@ -192,120 +191,11 @@ async def test_handlers_that_are_quicker_than_their_long_acks_are_held_back(url:
             await asyncio.sleep(0.01)
         worker.stop()
         await running
-    assert 2 <= most <= 4
-
-
-@pytest.fixture
-async def first(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[FakeAsyncQueue, Lease, Lease]]:
-    """Give a queue and two leases; nothing waits between two attempts to send an ack."""
-    monkeypatch.setattr(long_acks, "LONGEST_PAUSE", 0.0)
-    async with fake_async_queue() as queue:
-        await queue.put("page1", "page2")
-        one, two = await queue.claim(2)
-        yield queue, one, two
-
-
-def ack_of(lease: Lease) -> AckOfFound:
-    return AckOfFound(lease, arguments.tasks((links(lease.task),)), -1, None)
-
-
-async def test_a_long_ack_is_tried_again_however_often_it_has_failed(
-    first: tuple[FakeAsyncQueue, Lease, Lease], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    queue, lease, _ = first
-    run, tries, over = queue.run, itertools.count(1), list[object]()
-
-    async def away(flow: Any) -> Any:
-        if next(tries) <= 1100:
-            flow.close()
-            raise Unavailable("away")
-        return await run(flow)
-
-    monkeypatch.setattr(queue, "run", away)
-    lane = LongAcks(queue, Voice(queue), lambda _, outcome: over.append(outcome), asyncio.Event().set)
-    assert lane.add(ack_of(lease))
-    await until(lambda: bool(over))
-    assert over == [Answer.OK]
-    assert "OverflowError" not in caplog.text
-
-
-async def test_a_link_that_breaks_in_each_attempt_is_told_of_once_until_an_ack_has_ended(
-    first: tuple[FakeAsyncQueue, Lease, Lease], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    queue, one, two = first
-    run, tries, over = queue.run, itertools.count(), list[object]()
-
-    async def broken_every_second_time(flow: Any) -> Any:
-        if next(tries) % 2:
-            flow.close()
-            raise Unavailable("the link has broken")
-        return await run(flow)
-
-    monkeypatch.setattr(queue, "run", broken_every_second_time)
-    lane = LongAcks(queue, Voice(queue), lambda _, outcome: over.append(outcome), asyncio.Event().set)
-    for lease in (one, two):
-        lane.add(AckOfFound(lease, arguments.tasks((links(lease.task, 8),)), -1, None))
-    await until(lambda: len(over) == 2)
-    assert over == [Answer.OK] * 2
-    assert next(tries) > 12
-    told = [record.getMessage() for record in caplog.records if "could not all be sent yet" in record.getMessage()]
-    assert [repr(lease.task) in line for lease, line in zip((one, two), told, strict=True)] == [True, True]
-
-
-async def test_an_ack_whose_end_cannot_be_told_of_stops_no_other_and_is_logged(
-    first: tuple[FakeAsyncQueue, Lease, Lease], caplog: pytest.LogCaptureFixture
-) -> None:
-    queue, one, two = first
-    over: list[str] = []
-
-    def end(lease: Lease, _: object) -> None:
-        over.append(lease.task)
-        if lease == one:
-            raise OSError("no space left")
-
-    lane = LongAcks(queue, Voice(queue), end, asyncio.Event().set)
-    for lease in (one, two):
-        lane.add(ack_of(lease))
-    await until(lambda: len(over) == 2)
-    assert over == [one.task, two.task]
-    assert "the asyncio task that sends large acks failed. The worker starts it again" in caplog.text
-    assert "no space left" in caplog.text
-
-
-async def test_a_long_ack_that_comes_after_the_end_is_given_back(
-    first: tuple[FakeAsyncQueue, Lease, Lease], caplog: pytest.LogCaptureFixture
-) -> None:
-    queue, lease, _ = first
-    worker = Worker(queue, pages, signals=False)
-    assert await worker._desk.long_acks.close() == []
-    worker._desk._ack(lease, Ack(put=links(lease.task)))
-    assert worker._desk.ends.releases == [lease]
-    assert f"task {lease.task!r} is given back: its ack is not confirmed, because the worker ends" in caplog.text
-
-
-def test_a_program_that_ends_and_cancels_all_blames_no_handler_for_its_long_acks(
-    url: str, queue: Queue, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def work(where: str) -> None:
-        async with AsyncQueue(queue.name, where, timeout=10, deadline=2) as mine:
-            await Worker(mine, pages, concurrency=1, prefetch=0, signals=False).run()
-
-    async def program(proxy: Proxy) -> asyncio.Task[None]:
-        working = asyncio.create_task(work(proxy.url))
-        await until(lambda: proxy.carried > 50_000)
-        return working
-
-    know_the_scripts(queue)
-    queue.put("page")
-    with Proxy(url, rate=400_000) as proxy:
-        working = asyncio.run(program(proxy))  # it cancels what still runs
-    assert working.cancelled()
-    assert "something cancelled the asyncio task that sends large acks" not in caplog.text
-    assert "its ack is not confirmed" in caplog.text
+    assert most == 2
 
 
 async def test_a_lease_whose_long_ack_is_still_tried_is_not_taken_for_forgotten(
-    url: str, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    url: str, queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     looked = 0
     unattended = Interrupts._unattended
@@ -323,7 +213,7 @@ async def test_a_lease_whose_long_ack_is_still_tried_is_not_taken_for_forgotten(
             queue.put("page")
             worker = Worker(mine, pages, concurrency=1, signals=False, max_tasks=1)
             running = asyncio.create_task(worker.run())
-            await until(lambda: worker._desk.long_acks.trouble is not None)
+            await until(lambda: YET in caplog.text)
             looked = 0
             await until(lambda: looked > LOOKS + 1)
             proxy.disarm()
@@ -371,12 +261,7 @@ async def test_after_the_drain_deadline_a_long_ack_is_given_back_and_told_of(
             tally = await running
     assert (tally.acked, tally.released) == (0, 1)
     assert queue.inspect("page").state == State.TODOS
-    (line,) = [record.getMessage() for record in caplog.records if "is given back" in record.getMessage()]
-    assert "task 'page'" in line
-    assert (
-        "its ack is not confirmed, because the drain deadline of 0.5 s is over. If the ack did not arrive, the" in line
-    )
-    assert "--drain-deadline" in line
+    assert "task 'page' is cut off: the drain deadline of 0.5 s is over" in caplog.text
     assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
 
 
@@ -401,21 +286,6 @@ async def test_after_the_drain_deadline_acks_with_much_to_carry_are_given_back_a
     assert caplog.text.count("its ack is not confirmed, because the drain deadline of 0.2 s is over") >= tally.released
 
 
-async def test_a_worker_that_ends_early_sends_its_long_ack_for_as_long_as_a_call_may_take(
-    url: str, queue: Queue
-) -> None:
-    async with slow(url, queue, 2_000_000) as (proxy, mine):
-        queue.put("page")
-        worker = Worker(mine, pages, concurrency=1, prefetch=0, signals=False)
-        running = asyncio.create_task(worker.run())
-        await until(lambda: proxy.carried > 50_000)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-    assert (worker.tally.acked, worker.tally.released) == (1, 0)
-    assert queue.inspect("page").state is State.DONE
-
-
 async def test_a_second_stop_gives_a_long_ack_back_at_once(url: str, queue: Queue) -> None:
     async with slow(url, queue, 300_000) as (proxy, mine):
         queue.put("page")
@@ -437,45 +307,6 @@ async def test_after_max_tasks_a_long_ack_has_the_time_that_it_needs(url: str, q
         tally = await worker.run()
     assert (tally.acked, tally.released, tally.end) == (1, 0, "max_tasks")
     assert not_done(queue) == (0, 0)
-
-
-async def test_after_max_tasks_a_long_ack_that_the_server_does_not_take_is_given_back_at_the_drain_deadline(
-    url: str, queue: Queue, caplog: pytest.LogCaptureFixture
-) -> None:
-    know_the_scripts(queue)
-    with Proxy(url) as proxy:
-        async with AsyncQueue(queue.name, proxy.url, timeout=60, deadline=0.5) as mine:
-            proxy.arm(Fault.RESET_BEFORE, b"link-page-1", times=None)
-            queue.put("page")
-            worker = Worker(mine, pages, concurrency=1, max_tasks=1, signals=False, drain_deadline=0.1)
-            running = asyncio.create_task(worker.run())
-            await asyncio.wait({running}, timeout=20)
-            ended = running.done()  # a worker that is cancelled gives the lease back, too
-            worker.stop(now=True)
-            tally = await running
-    assert ended
-    assert (tally.acked, tally.released, tally.end) == (0, 1, "max_tasks")
-    assert "its ack is not confirmed" in caplog.text
-    assert queue.inspect("page").state is State.TODOS
-
-
-@pytest.mark.breaking
-async def test_after_max_tasks_a_long_ack_that_gets_on_again_has_the_time_that_it_needs(url: str, queue: Queue) -> None:
-    async def handler(lease: Lease) -> Ack:
-        return Ack(put=links(lease.task, 8))
-
-    know_the_scripts(queue)
-    with Proxy(url, rate=1_000_000) as proxy:
-        async with AsyncQueue(queue.name, proxy.url, timeout=60, deadline=0.5) as mine:
-            proxy.arm(Fault.RESET_BEFORE, b"link-page-1", times=None)
-            queue.put("page")
-            # longer than the trouble and one part behind it take, and shorter than all parts
-            worker = Worker(mine, handler, concurrency=1, max_tasks=1, signals=False, drain_deadline=2.5)
-            running = asyncio.create_task(worker.run())
-            await until(lambda: worker._desk.long_acks.trouble is not None)
-            proxy.disarm()
-            tally = await running
-    assert (tally.acked, tally.released) == (1, 0)
 
 
 async def test_sigterm_after_max_tasks_is_the_first_one(url: str, queue: Queue) -> None:

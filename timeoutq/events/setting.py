@@ -16,8 +16,7 @@ _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**
 
 def size(events: object) -> int:
     """Give how many bytes the log keeps: of a number of bytes, or of a text such as "64MB" or "1GiB"."""
-    # a kind of str of the caller's own may compare and print as it likes
-    word = str.upper(str.strip(str.__str__(events))) if isinstance(events, str) else ""
+    word = events.strip().upper() if isinstance(events, str) else ""
     found = re.fullmatch(r"([0-9]{1,12}) ?([KMG]I?B|)", word, re.ASCII)
     try:
         return count(int(found[1]) * _UNITS[found[2]] if found else events, "events", LEAST, MOST)

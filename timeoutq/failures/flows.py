@@ -42,7 +42,7 @@ def checked(kind: object) -> str:
 
 def _is_text(kind: str) -> bool:
     try:
-        str.encode(kind, "utf-8", "surrogateescape")
+        kind.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:  # a lone surrogate
         return False
     return True

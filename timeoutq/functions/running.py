@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from timeoutq import telling
-from timeoutq.arguments import Packed, delay_ms, error_words, shown
+from timeoutq.arguments import Packed, delay_ms, shown
 from timeoutq.calls import Kept
 from timeoutq.errors import InvalidInput, TimeoutqError, Unavailable
 from timeoutq.functions import limits, outcomes
@@ -38,17 +38,15 @@ from timeoutq.text import safe
 
 log = logging.getLogger(__name__)
 
-BACK_AFTER = (50, 100)
-"""Tenths of a second after which a call that this worker cannot run is offered again: a time between these two."""
+BACK_AFTER = (5.0, 10.0)
+"""Seconds after which a call that this worker cannot run is offered again: a time between these two."""
 BACK_FOR = 3600.0
 """Seconds for which such a call is offered to other workers; then it fails."""
-WAITS, WAITS_FOR = (5, 15), 365 * 86_400.0
+WAITS, WAITS_FOR = (0.5, 1.5), 365 * 86_400.0
 """The same of a call whose limit cannot be declared, because the server is away: it does not fail before it has run."""
 
 MOST_UNKNOWN = 100
 """Of so many functions it is said that this worker cannot run their calls."""
-MOST_WORDS = 500
-"""So many characters of the reason are kept with each call."""
 NEVER = RetryPolicy.of([])
 """For calls that no further attempt can help."""
 UNCHECKED = Secrets()
@@ -145,7 +143,7 @@ class _Bench:
             try:
                 await self._declare_own(opened)
             except Unavailable as error:
-                return self._back(error, WAITS, WAITS_FOR)
+                return _back(error, WAITS, WAITS_FOR)
         if opened.definition.is_plain and opened.options is NO_OPTIONS and not self._middlewares:
             value = await opened.definition.function(*opened.args, **opened.kwargs)
         else:
@@ -155,21 +153,14 @@ class _Bench:
         return await self._end(lease, opened, value)
 
     def _unrun(self, error: TimeoutqError) -> Unrun:
-        name, lacks = "", "- -"
-        if isinstance(error, UnknownFunction | BadArguments):
-            name, function = error.function, self._app.functions.get(error.function)
-            lacks = f"{name} {'-' if function is None else function.version[0]}"
-        if lacks not in self._unrunnable and len(self._unrunnable) < MOST_UNKNOWN:
-            self._unrunnable.add(lacks)
+        name = error.function if isinstance(error, UnknownFunction | BadArguments) else ""
+        if name not in self._unrunnable and len(self._unrunnable) < MOST_UNKNOWN:
+            self._unrunnable.add(name)
             telling.say(
                 log, logging.WARNING, "queue %s: %s; such calls are offered to other workers, for an hour",
                 self._queue, error, fields={"queue": self._queue, "function": name},
             )  # fmt: skip
-        return self._back(error, BACK_AFTER, BACK_FOR, lacks)
-
-    def _back(self, error: TimeoutqError, after: tuple[int, int], within: float, lacks: str = "- -") -> Unrun:
-        delay = random.randint(*after) / 10  # noqa: S311  # jitter, not a secret; few values, so that calls are few
-        return Unrun(delay, within=within, error=error, function=f"{lacks}\n{error_words(error)[:MOST_WORDS]}")
+        return _back(error, BACK_AFTER, BACK_FOR)
 
     # ---- around the function
 
@@ -308,6 +299,10 @@ class _Bench:
             if isinstance(error, TimeoutqError) and not flows.is_final(error):
                 raise
             raise GiveUp(f"what follows this call cannot be put into queue {call.queue!r}: {error}") from error
+
+
+def _back(error: TimeoutqError, after: tuple[float, float], within: float) -> Unrun:
+    return Unrun(random.uniform(*after), within=within, error=error)  # noqa: S311  # jitter, not a secret
 
 
 def _end_without_result(opened: Opened) -> Result:

@@ -11,13 +11,10 @@ The modules, in reading order: each imports only from those above it.
     stopping    Whether a worker is to stop, and how: it goes on, it drains, or it gives everything back at once. No
                 I/O.
     voice       What a worker says in the log: each line carries its queue, its worker, and the task that it is about.
-    yielding    For how long a worker leaves a queue to other workers, which can run the tasks that this worker cannot.
-                No I/O.
     runs        One run of a handler, and the longest time that the run may take. No I/O.
     failures    What a failed attempt means: when the task is tried again, what is kept of the error, and the line in
                 the log.
     ends        The ends of leases on their way to the queue: acks, failures and releases gather here and become calls.
-    long_acks   Sends large acks.
     followers   Asks servers for what must be there before an ack: the call that follows in another queue, or a limit.
     losses      Asks why leases were lost, and logs the answers: in asyncio tasks of its own, so that nothing else
                 waits.
@@ -33,8 +30,7 @@ The modules, in reading order: each imports only from those above it.
                 which pace.
     exchanges   Exchanges with a part of the queue: each sends ends of leases and claims new ones. Ends go until they
                 are answered.
-    beside      Keeps running what runs beside the pump of a worker: its cleaner and its watches. Each of these is an
-                asyncio task.
+    beside      What runs beside the pump of a worker: its cleaner and its watches. Each of these is an asyncio task.
     sharing     How the queues of one worker share its handlers: in strict order, or by weights. No I/O.
     lanes       A lane is one queue of a worker: what the worker claims from the queue, and its exchanges with the
                 queue.

@@ -1,6 +1,6 @@
 """The end of a worker: it stops what runs, sends the last ends, and gives back what it still holds.
 
-What starts first stops last: handlers, then the parts, then the lane of long acks, then the last exchange, then the
+What starts first stops last: handlers, then the parts, then the acks that wait, then the last exchange, then the
 heartbeat, which extends leases until all of them have ended.
 """
 
@@ -56,8 +56,6 @@ class Closing:
             self._tell_cut_off(lane.desk)
         stopping.level = max(stopping.level, DRAIN)
         crew.closing = True
-        for lane in lanes:
-            lane.beside.closing = True
         self.pump.give_back_unstarted()
         await self._end_handlers()
         consumers = crew.cancel()
@@ -108,13 +106,12 @@ class Closing:
 
     async def _end_waiting_acks(self, desk: Desk, seconds: float) -> None:
         """End the acks that wait, after `seconds` at most; give the leases back whose acks are not confirmed."""
-        for waiting in (desk.followers, desk.long_acks):
-            if seconds and waiting:
-                await waiting.wait(seconds)
-            trouble = waiting.trouble
-            left = await waiting.close()
-            desk.given_back(left)
-            self._tell_unsent(desk, left, trouble)
+        if seconds:
+            await desk.followers.wait(seconds)
+        trouble = desk.followers.trouble
+        left = await desk.followers.close()
+        desk.given_back(left)
+        self._tell_unsent(desk, left, trouble)
 
     def _give_back_heavy(self, desk: Desk) -> None:
         """Give back the tasks whose acks need more time on a slow link than is left for the last exchange."""

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from timeoutq import forks, handlers, telling
 from timeoutq.durations import SHORTEST, Spans
-from timeoutq.found import listed, listed_raised
+from timeoutq.found import listed
 from timeoutq.handlers import LEAVES_NO_ID, Surroundings
 from timeoutq.model import Lease
 from timeoutq.worker.desk import Desk, Ledger
@@ -203,7 +203,7 @@ class TaskCrew:
         asleep = len(leases)
         while asleep and self._waiters:
             waiter = self._waiters.popleft()
-            if not waiter.done():  # if the waiter is done, its consumer has ended, and another was started
+            if not waiter.done():  # if the waiter is done, its consumer has ended
                 waiter.set_result(None)
                 asleep -= 1
 
@@ -263,6 +263,16 @@ class TaskCrew:
     def close(self) -> None:
         pass  # cancelled consumers end by themselves
 
+    async def _rest(self) -> None:
+        """Wait until there are leases."""
+        waiter = self._loop.create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            self._work.desk.on_cancelled("consumer")
+            raise
+
     # ---- the way of a task
 
     async def _consume(self) -> None:
@@ -281,9 +291,7 @@ class TaskCrew:
                     work = ranked.work
                     call, desk, running, ledger, spans, done, key_of, fields = _at_hand(work)
             if not inbox:
-                waiter = self._loop.create_future()
-                self._waiters.append(waiter)
-                await waiter
+                await self._rest()
                 began = since = time.monotonic()
                 continue
             lease = inbox.popleft()
@@ -300,8 +308,8 @@ class TaskCrew:
                     result = await listed(await handlers.resolve(result))
             except BaseException as error:  # whatever a handler raises is its task's failure
                 problem = error
-            if problem is not None:
-                problem = await listed_raised(problem)
+            if result is not None or problem is not None:
+                result, problem = await desk.given(run, result, problem)
             if forks.generation != generation:
                 forks.leave(lease.task, problem)
             # one look at the clock serves as the end of this run and the beginning of the next
@@ -323,7 +331,7 @@ class TaskCrew:
                 if ledger is not None:
                     ledger.finish(lease)
             else:
-                ends = run.left or (problem is not None and not issubclass(type(problem), Exception))
+                ends = run.left or (problem is not None and not isinstance(problem, Exception))
                 desk.finished(run, result, problem)
                 result = problem = None  # what their end runs is the task's doing, too
                 if ledger is not None:

@@ -14,26 +14,24 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
-from timeoutq import arguments, handlers
+from timeoutq import arguments, handlers, retry
 from timeoutq.arguments import TaskList
 from timeoutq.calls import Kept
 from timeoutq.client import AsyncDriver
 from timeoutq.durations import Spans
-from timeoutq.errors import InvalidInput, LeaseLost, TimeoutqError
-from timeoutq.found import Found, is_nothing
+from timeoutq.errors import InvalidInput, TimeoutqError
+from timeoutq.found import Found, is_nothing, listed_raised
 from timeoutq.handlers import AckAfter, Hopeless, Unrun
 from timeoutq.model import KEPT, Ack, Answer, Lease, Outcome, Release
 from timeoutq.refusals import Refusals
 from timeoutq.retry import GiveUp, Retry
 from timeoutq.sending import Flow
-from timeoutq.worker.ends import NOWHERE, AckOfFound, Ends, Errand, Parcel
+from timeoutq.worker.ends import NOWHERE, AckOfFound, Ends, Errand, Parcel, may_be_long
 from timeoutq.worker.failures import Failures
 from timeoutq.worker.followers import Followers
-from timeoutq.worker.long_acks import LongAcks
 from timeoutq.worker.losses import Losses
 from timeoutq.worker.runs import MaxRuntime, Run
 from timeoutq.worker.voice import Voice
-from timeoutq.worker.yielding import Yielding
 
 
 class Ledger(Protocol):
@@ -97,10 +95,15 @@ class Desk:
         rules: Rules,
         voice: Voice,
         ledger: Ledger | None,
+        on_cancelled: Callable[[str], None],
         woken: asyncio.Event | None = None,
         lane: int = 0,
     ) -> None:
-        """Prepare; the desks of one worker share `woken`, and `lane` is the number of this one's queue."""
+        """Prepare; the desks of one worker share `woken`, and `lane` is the number of this one's queue.
+
+        `on_cancelled` ends the worker, if it does not end yet, because somebody else has cancelled this part of it.
+        """
+        self.on_cancelled = on_cancelled
         self.queue = queue
         self.lane = lane
         self.rules = rules
@@ -128,12 +131,14 @@ class Desk:
         """Whether it was said that the queue cannot keep ids for a time."""
         self._unrun: dict[int, BaseException] = {}
         """Of each lease that goes back because the worker cannot run its task: why, by its key."""
-        self.yielding = Yielding()
-        """When the worker leaves the queue to others."""
+        self.paused_until = 0.0
+        """Until when the handler wants nothing from this queue, by the monotonic clock."""
         self.parts = [self.ends]
         """From where exchanges take them, for each part of the queue: for a queue that is one part, the same."""
         self.sent: dict[object, list[Errand]] = {}
         """The errands of the exchanges that are under way."""
+        self.last_sent: list[Errand] = []
+        """The errands of the last exchange that had some."""
         self.over_at: dict[int, float] = {}
         """When the time of a lease is over that has a limit of its own, by its key and the monotonic clock: from then
         on it is not extended."""
@@ -143,8 +148,8 @@ class Desk:
         """What the queue is told of the functions that there are here."""
         self.schedules: Callable[[], Flow[None]] | None = None
         """What declares schedules in the queue."""
-        self.long_acks = LongAcks(queue, voice, self._end_long_ack, self.wake)
-        self.followers = Followers(queue, voice, self._go_on)
+        self._putting = asyncio.Lock()
+        self.followers = Followers(queue, voice, self._go_on, on_cancelled)
 
     def divide(self) -> None:
         """Have ends of its own for each part of a queue that has several; the queue is known now."""
@@ -220,8 +225,10 @@ class Desk:
         """End the lease as the handler says; `came` is what the handler returned, or with `raised` its exception."""
         if raised:
             came = handlers.released(came)
-        if isinstance(came, Ack):
-            self._ack(lease, came)
+        if isinstance(came, AckOfFound):
+            self._give(came)
+        elif isinstance(came, Ack):
+            self._give(self._ack_of(lease, came))
         elif isinstance(came, Release):
             self._release(lease, came)
         elif isinstance(came, AckAfter):
@@ -232,7 +239,55 @@ class Desk:
         else:
             self.failed(lease, handlers.wrong_result(self.rules.handler, came), hopeless=True)
 
-    def _ack(self, lease: Lease, result: Ack) -> None:
+    async def given(self, run: Run, result: Any, problem: BaseException | None) -> tuple[Any, BaseException | None]:
+        """Give what a handler has returned or raised, ready for `finished`; never raises.
+
+        What does not fit into one call with the ack is put now. Until then the handler has not ended: it keeps its
+        place, and may be stopped.
+        """
+        if problem is not None:
+            problem = await listed_raised(problem)
+        came = result if problem is None else problem
+        if not may_be_long(came):
+            return result, problem
+        try:
+            ack = self._ack_of(run.lease, came)
+            if ack.is_long:
+                await self._put_rest(ack)
+        except asyncio.CancelledError as error:
+            return None, error
+        except BaseException as error:  # the result cannot be used
+            return None, Hopeless(error)
+        return ack, None
+
+    async def _put_rest(self, ack: AckOfFound) -> None:
+        division, tries = self.queue.division, 0
+        grouped = ack.grouped
+        for talk, call in ack.take_out(division.talks, division.talk_of(ack.lease)):
+            while True:
+                # one call at a time: if many were sent at once over a slow link, each would be too slow
+                async with self._putting:
+                    (answer,) = await self._sent(division.exchange(talk, [call], puts=True, grouped=grouped))
+                if not isinstance(answer, TimeoutqError):
+                    break
+                if isinstance(answer, InvalidInput):
+                    raise answer
+                tries += 1
+                if tries == 1:
+                    self.voice.say(
+                        logging.WARNING, "queue %s: task %a has found more than fits into its ack, and not all of it "
+                        "could be put yet. The worker tries again: %s", self.voice.queue, ack.lease.task, answer,
+                        lease=ack.lease, error=answer,
+                    )  # fmt: skip
+                await asyncio.sleep(retry.pause(tries))
+
+    async def _sent(self, flow: Flow[list[Any]]) -> list[Any]:
+        try:
+            return await self.queue.run(flow)
+        except TimeoutqError as error:
+            return [error]
+
+    def _ack_of(self, lease: Lease, result: Ack) -> AckOfFound:
         again_ms, payload = arguments.again(result.again_in, result.payload, lease.task)
         kept, keep_ms = Kept.of(result.result, result.keep_result), None
         if isinstance(result.keep_id, timedelta):
@@ -245,12 +300,13 @@ class Desk:
         home, away = self._sorted(lease, result.put)
         if isinstance(result.put, Found) and result.put.left_out:
             self._tell_left_out(lease, result.put)
-        ack = AckOfFound(lease, home, again_ms, payload, away, kept, keep_ms=keep_ms)
+        return AckOfFound(lease, home, again_ms, payload, away, kept, keep_ms=keep_ms)
+
+    def _give(self, ack: AckOfFound) -> None:
         if ack.is_long:
-            if not self.long_acks.add(ack):
-                self._too_late(lease)
-        elif away:
-            for part, there in away.items():
+            raise InvalidInput("an ack that waits for something can put 499 tasks and 1 MiB of payloads")
+        if ack.away:
+            for part, there in ack.away.items():
                 self.parts[part].post(Parcel(ack, there))
         else:
             self.ends.ack_found(ack)
@@ -263,9 +319,7 @@ class Desk:
         """Ack a lease, now that all is there that goes before its ack; or fail it with the error."""
         try:
             if error is None:
-                self._ack(lease, ack)
-            elif isinstance(error, asyncio.CancelledError):
-                self.given_back([lease])  # a handler may cancel any task of the loop
+                self._give(self._ack_of(lease, ack))
             else:
                 self.failed(lease, error)
         except BaseException as problem:  # the result cannot be used: that is a failure of the task
@@ -290,8 +344,7 @@ class Desk:
         delay_ms = arguments.delay_ms(result.delay, "delay")
         if isinstance(result, Unrun):
             self._unrun[lease.key] = result.error
-            times = delay_ms, arguments.delay_ms(result.within, "within")
-            self.ends.unrun.append((lease, times, result.function))
+            self.ends.postpone(lease, delay_ms, arguments.delay_ms(result.within, "within"))
             return
         block_ms = arguments.delay_ms(result.block_host, "block_host")
         if block_ms:
@@ -345,21 +398,6 @@ class Desk:
         self._let_go([lease])
         self.tally.lost += 1
         self._losses.tell_soon(lease, "lease extension")
-
-    def _end_long_ack(self, lease: Lease, end: Answer | Exception) -> None:
-        if isinstance(end, Exception) and not isinstance(end, LeaseLost):
-            self.failed(lease, end, hopeless=True)
-        else:
-            if isinstance(end, LeaseLost):
-                self.tally.lost += 1
-                what = "queue %s: the ack of a task came too late: %s"
-                self.voice.say(logging.WARNING, what, self.voice.queue, end, lease=lease, error=end)
-            else:
-                self.tally.acked += 1
-            if self._refusals.rows:
-                self._refusals.over([lease])
-            self._let_go([lease])
-        self.wake()
 
     def _let_go(self, leases: list[Lease]) -> None:
         pop = self.held.pop
@@ -415,15 +453,7 @@ class Desk:
         for lease, answer in ends:
             if answer is not Answer.OVERDUE:
                 self._unrun.pop(lease.key, None)
-        self._yield(sum(answer is Answer.ELSEWHERE for _, answer in ends))
         return [lease for lease, answer in ends if answer is Answer.OVERDUE]
-
-    def _yield(self, tasks: int) -> None:
-        if tasks:
-            tally, now = self.tally, time.monotonic()
-            seconds = self.yielding.gave_back(tasks, tally.acked + tally.failed, now)
-            if seconds:
-                asyncio.get_running_loop().call_later(seconds, self.wake)
 
     def _confirmed(self, acks: Iterable[AckOfFound]) -> None:
         """Have those acks sent whose parcels are all there now."""
@@ -453,7 +483,14 @@ class Desk:
     @property
     def trouble(self) -> TimeoutqError | None:
         """The last error that acks met which wait; None while they get on."""
-        return self.long_acks.trouble or self.followers.trouble
+        return self.followers.trouble
+
+    @property
+    def begun(self) -> list[Lease]:
+        """The leases whose handlers are running, or were the last to end."""
+        running = [run.lease for run in list(self.running.values())]
+        ended = [*self.ending.values(), *(lease for errand in self.last_sent for lease in errand.leases)]
+        return list({lease.key: lease for lease in (*running, *ended)}.values())
 
     @property
     def unattended(self) -> set[int]:
@@ -462,4 +499,4 @@ class Desk:
         attended.update(self.ending)
         for errands in self.sent.values():
             attended.update(lease.key for errand in errands for lease in errand.leases)
-        return self.held.keys() - attended - self.long_acks.keys - self.followers.keys
+        return self.held.keys() - attended - self.followers.keys

@@ -1,7 +1,7 @@
 """The ends of leases on their way to the queue: acks, failures and releases gather here and become calls.
 
 The desk puts ends in, an exchange takes calls out. This is the one place where the room builds the calls that end
-leases; the acks that are too long for one exchange are built here, too, and sent by `long_acks.py`.
+leases.
 
 Each part of a queue has `Ends` of its own. What a handler found for other parts than that of its lease is put there
 first: its `Parcel`s wait among the ends of those parts, so that many small puts become one call, and the ack follows
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -21,7 +20,7 @@ from typing import cast
 from timeoutq.arguments import TaskList
 from timeoutq.calls import BATCH, BYTES, Call, Kept, fitting, flushes
 from timeoutq.client import AsyncDriver
-from timeoutq.model import Lease, Outcome
+from timeoutq.model import Ack, Lease, Outcome
 from timeoutq.operations import Operations
 from timeoutq.sending import Talk
 from timeoutq.worker.failures import Failure
@@ -123,9 +122,9 @@ class AckOfFound:
         """Whether a task that was found has a group."""
         return bool(self._found.groups) or any(part.groups for part in self.away.values())
 
-    def calls(self, operations: Operations, nonce: Callable[[], bytes]) -> tuple[deque[Call[Outcome]], Call[Outcome]]:
+    def calls(self, operations: Operations, nonce: Callable[[], bytes]) -> tuple[list[Call[Outcome]], Call[Outcome]]:
         """Build the puts that go before the ack, and the ack, which puts the first tasks itself."""
-        puts, ack = operations.ack_in_parts(
+        return operations.ack_in_parts(
             self.lease,
             self._found,
             self._fits,
@@ -136,18 +135,24 @@ class AckOfFound:
             bare=self.bare,
             until_ms=self.until_ms,
         )
-        return deque(puts), ack
 
-    def long_calls(self, talks: Sequence[Talk], home: Talk) -> tuple[deque[tuple[Talk, Call[Outcome]]], Call[Outcome]]:
-        """Build all puts, those for other parts first, and the ack."""
-        away = deque(
+    def take_out(self, talks: Sequence[Talk], home: Talk) -> list[tuple[Talk, Call[Outcome]]]:
+        """Build the puts of what one call cannot carry, those for other parts first; the ack is left with the rest."""
+        puts = [
             (talks[part], call)
             for part, found in self.away.items()
             for call in talks[part].operations.put_checked(found, talks[part].nonce)
-        )
-        puts, ack = self.calls(home.operations, home.nonce)
-        away.extend((home, call) for call in puts)
-        return away, ack
+        ]
+        puts += [(home, call) for call in self.calls(home.operations, home.nonce)[0]]
+        self._found, self.away, self.missing = self._found.part(0, self._fits), NOWHERE, 0
+        return puts
+
+
+def may_be_long(came: object) -> bool:
+    """Say whether one call may be too small for what a handler has given: it is an `Ack` that was listed, and large."""
+    if not (isinstance(came, Ack) and isinstance(put := cast("object", came.put), TaskList)):
+        return False
+    return fitting(put.ids, put.payloads, 0 if came.result is None else BYTES) < len(put.ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +192,6 @@ class Ends:
         """Leases that handlers released: these releases are counted."""
         self.bare: list[Lease] = []
         """Leases that end like those in `acks`, on tasks that leave no id in done."""
-        self.unrun: list[tuple[Lease, tuple[int, int], str]] = []
-        """Leases on tasks that this worker cannot run, each with the delay and the bound of its release, ms, and with
-        the function that it lacks."""
         self.errands: list[Errand] = []
         """Ends that have their calls already."""
         self.parcels: list[Parcel] = []
@@ -198,7 +200,7 @@ class Ends:
 
     def __len__(self) -> int:
         ended = len(self.acks) + len(self.errands) + len(self.fails) + len(self.releases) + len(self.refused)
-        return ended + len(self.parcels) + len(self.kept) + len(self.unrun) + len(self.bare)
+        return ended + len(self.parcels) + len(self.kept) + len(self.bare)
 
     @property
     def leases(self) -> Iterator[Lease]:
@@ -207,8 +209,6 @@ class Ends:
         yield from self.bare
         yield from self.releases
         yield from self.refused
-        for lease, *_ in self.unrun:
-            yield lease
         for errand in self.errands:
             yield from errand.leases
         for ack in self.kept:
@@ -260,9 +260,12 @@ class Ends:
         else:
             self.refused.append(lease)
 
-    def postpone(self, lease: Lease, delay_ms: int) -> None:
-        """Add a release of the worker itself, after which nobody gets the task for a while."""
-        call = self._division.talk_of(lease).operations.release([lease], delay_ms)[0]
+    def postpone(self, lease: Lease, delay_ms: int, within_ms: int = 0) -> None:
+        """Add a release of the worker itself, after which nobody gets the task for a while.
+
+        Once `within_ms` have passed since the first such release, the task is not released.
+        """
+        call = self._division.talk_of(lease).operations.release([lease], delay_ms, within_ms=within_ms)[0]
         self.errands.append(Errand("release", [lease], call))
 
     def deal(self, parts: Sequence[Ends]) -> None:
@@ -280,12 +283,10 @@ class Ends:
             parts[which(lease)].releases.append(lease)
         for lease in self.refused:
             parts[which(lease)].refused.append(lease)
-        for unrun in self.unrun:
-            parts[which(unrun[0])].unrun.append(unrun)
         for errand in self.errands:
             parts[which(errand.leases[0])].errands.append(errand)
         self.acks, self.fails, self.releases, self.refused, self.errands, self.kept = [], [], [], [], [], []
-        self.unrun, self.bare = [], []
+        self.bare = []
 
     # ---- out
 
@@ -319,8 +320,6 @@ class Ends:
             errands.append(Errand("release", part, call))
         for call, part in zip(ops.release(refused, most=self._most_releases), _parts(refused), strict=True):
             errands.append(Errand("release", part, call))
-        if self.unrun:
-            errands += self._giving_back()
         if self.parcels:
             errands += self._posting()
         return errands
@@ -337,19 +336,6 @@ class Ends:
             until={at: ack.until_ms for at, ack in enumerate(kept) if ack.until_ms is not None},
         )
         self.errands += _in_turn("ack", [ack.lease for ack in kept], calls)
-
-    def _giving_back(self) -> Iterator[Errand]:
-        """Build the calls that release what this worker cannot run: one for all leases of the same times."""
-        alike: dict[tuple[int, int], tuple[list[Lease], list[str]]] = {}
-        for lease, times, function in self.unrun:
-            leases, functions = alike.setdefault(times, ([], []))
-            leases.append(lease)
-            functions.append(function)
-        self.unrun = []
-        for (delay_ms, within_ms), (leases, functions) in alike.items():
-            calls = self._talk.operations.release(leases, delay_ms, within_ms=within_ms, functions=functions)
-            for call, part in zip(calls, _parts(leases), strict=True):
-                yield Errand("release", part, call)
 
     def _posting(self) -> Iterator[Errand]:
         """Build the calls that put the parcels: as many of them in one call as fit."""

@@ -139,8 +139,10 @@ class Exchanges:
     def _over(self, claim: Call[Claimed] | None, task: asyncio.Task[None]) -> None:
         self.under_way.discard(task)
         if claim is not None:
-            self.source.over(claim)  # a handler may have cancelled the exchange before its first step
-        if not task.cancelled():
+            self.source.over(claim)  # an exchange that was cancelled before its first step has not sent it
+        if task.cancelled():
+            self._desk.on_cancelled("exchange")
+        else:
             self.common.broken = self.common.broken or task.exception()
         self._woken.set()
 
@@ -148,6 +150,7 @@ class Exchanges:
         """Send the ends that have gathered, and a claim."""
         me, errands = object(), self.ends.take(self.source.pace.found_at_once())
         self._desk.sent[me] = errands
+        self._desk.last_sent = errands or self._desk.last_sent
         try:
             trouble = await self._send(claim, errands)
         finally:
@@ -161,7 +164,7 @@ class Exchanges:
             trouble = await self._exchange(claim, unsettled, sent_at)
             if trouble is None or isinstance(trouble, NotReplicated):
                 trouble = await self._give_back_missed() or trouble
-        except BaseException:  # a handler may cancel any task of the loop
+        except BaseException:  # the exchange was cancelled
             self.ends.errands[:0] = unsettled
             if claim is not None:
                 self.miss(claim, sent_at, sent_at)

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import cast
 
 from timeoutq import arguments, tracebacks
 from timeoutq.calls import Kept
@@ -110,6 +109,6 @@ class Failures:
 def _block_ms(error: BaseException) -> int:
     with suppress(Exception):  # somebody may have tampered with this Retry
         decides = decision(error)
-        if issubclass(type(decides), Retry):
-            return arguments.delay_ms(cast("Retry", decides).block_host, "block_host")
+        if isinstance(decides, Retry):
+            return arguments.delay_ms(decides.block_host, "block_host")
     return 0

@@ -30,10 +30,11 @@ Over = Callable[[Lease, Ack, BaseException | None], None]
 class Followers:
     """What one queue of a worker waits for before it acks, each in an asyncio task of its own."""
 
-    def __init__(self, queue: AsyncDriver, voice: Voice, over: Over) -> None:
+    def __init__(self, queue: AsyncDriver, voice: Voice, over: Over, on_cancelled: Callable[[str], None]) -> None:
         self._queue = queue
         self._voice = voice
         self._over = over
+        self._on_cancelled = on_cancelled
         self._open: dict[int, tuple[Lease, asyncio.Task[None]]] = {}
         self._troubles: dict[int, TimeoutqError] = {}
         self._context = copy_context()
@@ -100,10 +101,14 @@ class Followers:
             await asyncio.sleep(retry.pause(tries))
 
     def _ended(self, lease: Lease, ack: Ack, task: asyncio.Task[None]) -> None:
-        error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        if self._open.pop(lease.key, None) is not None:
-            self._troubles.pop(lease.key, None)
-            self._over(lease, ack, error)
+        if lease.key not in self._open:
+            return
+        if task.cancelled():
+            self._on_cancelled("wait before an ack")
+            return
+        del self._open[lease.key]
+        self._troubles.pop(lease.key, None)
+        self._over(lease, ack, task.exception())
 
     def _tell_trouble(self, lease: Lease, error: TimeoutqError) -> None:
         if not self._troubles:

@@ -151,7 +151,7 @@ class Lane:
         """The exchanges with each part of the queue; none while it is unknown of which parts the queue consists."""
         self.beating: Beating | None = None
         self.interrupts = Interrupts(desk, shared.crew, shared.suspects)
-        self.beside = Beside(desk.voice, desk.wake)
+        self.beside = Beside(desk)
         """What runs beside the pump for this queue."""
         self._queue, self._voice = desk.queue, desk.voice
         self._turn = 0
@@ -203,7 +203,7 @@ class Lane:
         now, shared = time.monotonic(), self.shared
         asked_at = max((source.asked_at for source in self.sources), default=now)
         fed_at = max(lane.fed_at for lane in shared.lanes)  # while a queue has tasks, those below it may wait for long
-        busy = shared.stopping.level or self.yields or any(lane.desk.held for lane in shared.lanes)
+        busy = shared.stopping.level or self.pauses or any(lane.desk.held for lane in shared.lanes)
         if busy or now - max(asked_at, fed_at) < SILENT:
             return ""
         since = datetime.fromtimestamp(round(time.time() - (now - asked_at)), UTC)
@@ -217,7 +217,7 @@ class Lane:
     @property
     def appetite(self) -> Appetite:
         """What the other lanes must know of this one."""
-        has_tasks = [part for part in self.parts if not (part.source.idle or self.yields)]
+        has_tasks = [part for part in self.parts if not (part.source.idle or self.pauses)]
         # the lanes below may have what makes room for the calls that follow those of this one
         is_full = len(self.desk.followers) > self.shared.concurrency
         hungry = not is_full and any(not part.is_late for part in has_tasks)
@@ -239,16 +239,16 @@ class Lane:
         """Whether something that handlers have given is still to be sent, and the server takes it."""
         self.desk.deal()
         waits = any(part.failures == 0 and (part.ends or part.under_way) for part in self.parts)
-        return bool(self.desk.long_acks) or bool(self.desk.followers) or waits
+        return bool(self.desk.followers) or waits
 
     @property
     def _is_alone(self) -> bool:
         return len(self.shared.lanes) == 1
 
     @property
-    def yields(self) -> bool:
-        """Whether the worker leaves what is ready here to others."""
-        return time.monotonic() < self.desk.yielding.until
+    def pauses(self) -> bool:
+        """Whether the handler wants nothing from this queue now."""
+        return time.monotonic() < self.desk.paused_until
 
     # ---- claims go out, and come back
 
@@ -288,7 +288,7 @@ class Lane:
 
     def _wanted(self, part: Exchanges) -> int:
         shared = self.shared
-        if shared.stopping.level or part.source.idle or self.has_left or self.yields:
+        if shared.stopping.level or part.source.idle or self.has_left or self.pauses:
             return 0
         if shared.suspect_keeps_others_away:
             return 0
@@ -300,7 +300,7 @@ class Lane:
     def listen(self) -> None:
         """Wait on the bells of the parts that have no tasks."""
         for part in self.parts:
-            if self.yields:
+            if self.pauses:
                 part.source.deafen(always=True)
                 part.source.idle = False  # afterwards it looks, for it has not heard the bell
             elif part.source.idle and part.source.tended:
@@ -330,8 +330,7 @@ class Lane:
         left, claiming = None, self._claiming(part)
         if shared.stopping.limits.max_tasks is not None:
             left = shared.stopping.limits.max_tasks - shared.runs - crew.taken - shared.claiming
-        waiting = len(self.desk.long_acks) + len(self.desk.followers)
-        load = Load(shared.running, crew.before(self.number), claiming, waiting, left)
+        load = Load(shared.running, crew.before(self.number), claiming, len(self.desk.followers), left)
         want = self.pace.wanted(load, plenty=source.plenty)
         if part.unconfirmed:
             # ends that wait show whether replicas confirm again; or else one task, which is given back if they do not

@@ -32,7 +32,7 @@ class Load:
     claiming: int
     """Tasks that the claims under way may still bring."""
     waiting_acks: int = 0
-    """Tasks that are done, but whose acks wait: for their turn, because they are long, or for what goes before them."""
+    """Tasks that are done, but whose acks wait for what goes before them."""
     still_to_run: int | None = None
     """How many runs the worker may still begin; None: any number."""
 

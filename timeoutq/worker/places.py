@@ -109,7 +109,7 @@ class Place:
 
     def pause(self, seconds: float) -> None:
         """Have the worker claim nothing from this queue for so many seconds."""
-        self._desk.yielding.pause(time.monotonic() + seconds)
+        self._desk.paused_until = max(self._desk.paused_until, time.monotonic() + seconds)
         asyncio.get_running_loop().call_later(seconds, self._desk.wake)
 
     def is_cancelled(self, lease: Lease) -> bool:

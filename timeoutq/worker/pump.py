@@ -107,8 +107,6 @@ class Pump:
                 self.give_back_unstarted()
                 if self.is_cut_off() or not (self._shared.running or self._unsent):
                     return
-            for lane in self.lanes:
-                lane.desk.long_acks.go_on()
             self._start_suspect()
             self._shared.make_room()
             begun = False

@@ -37,7 +37,7 @@ class Source:
         self._runtime_ms = desk.rules.runtime.ms
         self._timeout_ms = round(desk.queue.timeout * 1000)
         self._read = desk.rules.read
-        self._wake = desk.wake
+        self._wake, self._on_cancelled = desk.wake, desk.on_cancelled
         self._is_burst = is_burst
         self.pace = pace
         self.idle = False
@@ -53,6 +53,8 @@ class Source:
         """How many tasks may come from each claim that is under way, by its token."""
         self.bell: asyncio.Task[None] | None = None
         """The wait on the bell, while there is one."""
+        self._is_deaf = False
+        """Whether the worker has ended this wait."""
 
     @property
     def claiming(self) -> int:
@@ -120,7 +122,7 @@ class Source:
         passed on to another worker; without `has_room` there always is room.
         """
         if self.bell is None:
-            self._behind_bell = behind = claim()
+            self._is_deaf, self._behind_bell = False, (behind := claim())
             self.bell = asyncio.create_task(
                 self._await_bell(behind, take, miss, has_room), name=f"bell-{self._queue.name}"
             )
@@ -129,12 +131,15 @@ class Source:
     def deafen(self, *, always: bool = False) -> None:
         """End the wait on the bell if a claim stands behind it, or always: the worker wants no more tasks now."""
         if self.bell is not None and (always or self._behind_bell is not None):
+            self._is_deaf = True
             self.bell.cancel()
 
     def _left(self, claim: Call[Claimed] | None, bell: asyncio.Task[None]) -> None:
         if claim is not None:
             self.over(claim)  # a wait that was cancelled before its first step has not sent it
-        # a handler may cancel any task of the loop, and the pump may have looked while the wait was still ending
+        if bell.cancelled() and not self._is_deaf:
+            self._on_cancelled("wait on the bell")
+        # the pump may have looked while the wait was still ending
         if self.bell is bell:
             self.bell = self._behind_bell = None
             self._wake()

@@ -20,10 +20,11 @@ from queue import Empty, PriorityQueue, SimpleQueue
 from typing import Any
 
 from timeoutq import forks, handlers, telling
-from timeoutq.found import listed, listed_here, listed_raised
+from timeoutq.found import listed, listed_here
 from timeoutq.machine import THIS, Machine
 from timeoutq.model import Lease
 from timeoutq.worker.crews import Work
+from timeoutq.worker.ends import may_be_long
 from timeoutq.worker.runs import Run
 
 MOST = 1000
@@ -216,6 +217,9 @@ class ThreadCrew:
                 forks.leave(lease.task, problem)
             if not waits and (result is not None or problem is not None):
                 result, problem = _listed(run, result, problem)
+                waits = not run.cancelled and (may_be_long(result) or may_be_long(problem))
+                if waits:  # the thread keeps its place while the event loop puts what the ack cannot carry
+                    result, problem = _given(result, problem), None
             if waits:
                 self._await_in_loop(run, work, result)
                 result = None
@@ -281,8 +285,7 @@ class ThreadCrew:
             result = await listed(await handlers.resolve(awaitable))
         except BaseException as error:  # whatever an awaitable raises is the end of its handler
             problem = error
-        if problem is not None:
-            problem = await listed_raised(problem)
+        result, problem = await desk.given(run, result, problem)
         if forks.generation != work.generation:
             forks.leave(run.lease.task, problem)
         if not run.left:
@@ -313,6 +316,12 @@ class ThreadCrew:
                 came.clear()
                 if desk.ledger is not None:
                     desk.ledger.finish(run.lease)
+
+
+async def _given(result: Any, problem: BaseException | None) -> Any:
+    if problem is not None:
+        raise problem
+    return result
 
 
 def _listed(run: Run, result: Any, problem: BaseException | None) -> tuple[Any, BaseException | None]:

@@ -54,6 +54,8 @@ S = TypeVar("S")
 LOOK_EVERY = 1.0
 """Seconds between two looks whether a queue is there, if nobody knows before of which parts it will consist."""
 MOST_QUEUES, MOST_WEIGHT = 100, 1000
+CURE = "Does a handler cancel asyncio tasks that it did not start? Have it cancel only those that it has started"
+"""What to look for when something has cancelled a part of a worker, and what mends it."""
 UNBOUNDED = 1_000_000_000
 """More releases than any task will have."""
 
@@ -148,7 +150,7 @@ class Worker:
         failures = Failures(queue.retry if self._retry is None else self._retry, voice, self._shape.judge)
         read = bytes_as_they_stand if isinstance(self.handler, handlers.Serves) else arguments.unpack
         rules = Rules(self._shape.name, MaxRuntime(queue, self._max_runtime), failures, self._most_releases, read)
-        return Desk(queue, rules, voice, ledger, self._woken, lane)
+        return Desk(queue, rules, voice, ledger, self._end_cancelled, self._woken, lane)
 
     # ---- what it says of itself
 
@@ -355,10 +357,10 @@ class Worker:
             self._clean(lane)
             self._tell(lane)
         else:
-            lane.beside.keep("opening", partial(self._open_later, lane))
-        lane.beside.keep("held", partial(lane.interrupts.watch_held, heartbeat, self._break))
+            lane.beside.start("opening", self._open_later(lane))
+        lane.beside.start("watch of leases", lane.interrupts.watch_held(heartbeat, self._break))
         if lane.desk.rules.runtime.ms:
-            lane.beside.keep("runtime", lane.interrupts.watch_runtime)
+            lane.beside.start("watch of max_runtime", lane.interrupts.watch_runtime())
 
     async def _open_later(self, lane: Lane) -> None:
         """Begin to claim from a queue as soon as it is known of which parts it consists."""
@@ -387,11 +389,11 @@ class Worker:
         if len(lane.cleaners) > 1:
             tending = Tending(lane, self.concurrency)
             lane.tends, clean = (lambda: tending.tended), tending.run
-        lane.beside.keep("cleaner", clean)
+        lane.beside.start("cleaner", clean())
 
     def _tell(self, lane: Lane) -> None:
         if lane.desk.functions:
-            lane.beside.keep("telling of functions", partial(tell_functions, lane.desk))
+            lane.beside.start("telling of functions", tell_functions(lane.desk))
 
     async def _knows_parts(self, desk: Desk, lane: Lane | None = None) -> bool:
         """Wait until it is known of which parts a queue consists; false if the worker was stopped before that.
@@ -471,23 +473,27 @@ class Worker:
         self._pumping = pumping = asyncio.create_task(flow, name=f"pump-{self.queue.name}")
         try:
             await pumping
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             if not self._stopping.level:
+                me, ran = asyncio.current_task(), self._told_of_begun()
+                if me is None or not me.cancelling():
+                    self._end_cancelled("pump")
                 pumping.cancel()
                 await asyncio.gather(pumping, return_exceptions=True)
-                me = asyncio.current_task()
-                if me is None or not me.cancelling():
-                    raise WorkerBroken(self._told_of_cancelled_pump()) from None
-                for lane in pump.lanes:
-                    lane.beside.tell_cancelled()
+                if pump.common.broken is not None and (me is None or not me.cancelling()):
+                    raise pump.common.broken from None
+                error.add_note(ran)
                 raise
 
-    def _told_of_cancelled_pump(self) -> str:
-        names = ", ".join(f"{lease.task!a:.80}" for lease in self.running[:5]) or "no tasks"
-        return (
-            f"the pump of worker {self.queue.worker} was cancelled by somebody else: does a handler cancel "
-            f"asyncio tasks that it did not start? Running were {names}"
-        )
+    def _end_cancelled(self, part: str) -> None:
+        """End the worker because somebody else has cancelled an asyncio task of it; not if it ends already."""
+        if not self._stopping.level:
+            self._break(f"its {part} was cancelled, and not by the worker. {CURE}; {self._told_of_begun()}")
+
+    def _told_of_begun(self) -> str:
+        names = [f"{lease.task!a:.80}" for desk in self._desks for lease in desk.begun]
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        return f"these tasks were running, or were the last to end: {', '.join(names[:5]) or 'none'}{more}"
 
 
 def bytes_as_they_stand(payload: bytes | None) -> bytes | None:

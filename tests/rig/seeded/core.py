@@ -1810,20 +1810,6 @@ MUTANTS: list[Mutant] = [
         "state == 'd' and nil or",
         [in_test("test_rerun", "done_comes_back")],
     ),
-    Mutant(
-        "unrun: a worker is not told that another has the function",
-        "lua/verbs/release.lua",
-        "others and 'e' or 'O'",
-        "'O'",
-        [in_test("test_calls_under_load", "whether_another_worker")],
-    ),
-    Mutant(
-        "unrun: a worker that steps back in vain does not wait longer",
-        "worker/yielding.py",
-        "2 * self._seconds or FIRST",
-        "FIRST",
-        [in_test("test_calls_under_load", "longer_and_longer")],
-    ),
     # ---- the worker on shards
     Mutant(
         "shards: a worker that has died tends its shards still",

@@ -29,8 +29,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "the header of a verb has another kind for a section",
         "lua/verbs/release.lua",
-        "functions=pairs (position,",
-        "functions=numbers (position,",
+        "block=ms for which",
+        "block=1 for which",
         [in_test("test_scripts", "sections_are_those")],
     ),
     Mutant(

@@ -5,16 +5,14 @@
 -- SECTIONS  delay=ms after which the tasks are ready   block=ms for which their hosts are blocked
 --       deadline=ms until which a lease runs that is to be released; one that runs until another time is answered with L
 --       most=1 the release at which a task goes to failed; without it releases are not counted, and one that blocks a host never is
---       within=ms the time since the first such release after which a task is not released any more   functions=pairs (position,
---       function, a blank, the digest of the version that this worker has, or -, and on a new line why it cannot run the task): if another
---       worker has another version, the task waits only for a moment; the reason is kept as the task's error
--- Reply letters, one per lease: O released; e released, and another worker has another version of the function; f that was the last release, and the task is in failed; c the task was cancelled, and is
+--       within=ms the time since the first such release after which a task is not released any more
+-- Reply letters, one per lease: O released; f that was the last release, and the task is in failed; c the task was cancelled, and is
 --       in failed; R this very call was carried out before; L the lease is not this token's; o the time is over, and the token has the
 --       lease still
 verb('release', {flags = {'allow-oom'}, by = 4}, function()
   local call_id = args[1]
   local ids, tokens, at = leases.read(3)
-  local given, refused = sections(at, ' delay=ms block=ms deadline=ms most=1 within=ms functions=pairs')
+  local given, refused = sections(at, ' delay=ms block=ms deadline=ms most=1 within=ms')
   if refused then return refused end
   local delay, block_ms, most = tonumber(given.delay or 0), tonumber(given.block or 0), tonumber(given.most or 0)
   local names = ready.hosts_of(ids)
@@ -26,21 +24,9 @@ verb('release', {flags = {'allow-oom'}, by = 4}, function()
   end
   local within = tonumber(given.within)
   local counts = (most > 0 or block_ms > 0 or within) and call('HMGET', key.releases, unpack(ids))
-  -- elsewhere: has a worker lately told of another version of a function? `of` has the function, and the version of this worker
-  local told = {}
-  local function elsewhere(of)
-    local name, own = string.match((of or '') .. '\n', '^(%S+) (%S+)\n')
-    if name and told[of] == nil then
-      told[of] = false
-      for digest, at in string.gmatch('\n' .. (call('HGET', key.functions, name) or ''), '\n(%x+) (%d+) ') do
-        if digest ~= own and number(at, 0) > now - 150000 then told[of] = true end
-      end
-    end
-    return told[of]
-  end
   local failed = within and call('HMGET', key.attempts, unpack(ids))
   local by, stopped, whose = cancel.by(ids), {}, {}
-  local into, back, back_names, dues, soonest, counted, spent, reasons = {}, {}, {}, {}, math.huge, {}, {}, {}
+  local into, back, back_names, dues, soonest, counted, spent = {}, {}, {}, {}, math.huge, {}, {}
   local marks, anew, is_held = rerun.marks_of(ids), {}, {}
   for i = 1, #ids do
     codes[i] = 'L'
@@ -51,13 +37,10 @@ verb('release', {flags = {'allow-oom'}, by = 4}, function()
     if within and not by[i] and yes[i] and held[i] == 1 and now - since >= within then
       codes[i] = 'o'
     elseif yes[i] and held[i] == 1 and not seen[ids[i]] then
-      local id, count, wait, others = ids[i], 0, delay, false
+      local id, count, wait = ids[i], 0, delay
       -- a block bounds how often its host's tasks run; where no host can be blocked, the release is counted like any other
       local bound = block_ms > 0 and names[i]
       if within and not by[i] then
-        others = given.functions and elsewhere(given.functions[i])
-        if others then wait = math.min(wait, 100 + i % 200) end
-        reasons[id] = string.match(given.functions and given.functions[i] or '', '\n(.*)$')
         counted[#counted + 1] = id
         counted[#counted + 1] = string.format('%.0f %.0f %.0f %.0f', own, blocking, since, number(failed[i], 0))
       elseif (bound or most > 0) and not by[i] then
@@ -71,7 +54,7 @@ verb('release', {flags = {'allow-oom'}, by = 4}, function()
       end
       -- the first release costs no wait, the second 50 ms, and each further release twice as long as the one before, up to a minute
       if count > 1 then wait = math.max(wait, math.min(60000, math.floor(50 * 2 ^ math.min(count - 2, 11)))) end
-      seen[id], codes[i], ended[#ended + 1] = true, others and 'e' or 'O', id
+      seen[id], codes[i], ended[#ended + 1] = true, 'O', id
       ended_names[#ended] = names[i]
       if by[i] then
         codes[i], into[#ended], stopped[#stopped + 1], whose[#whose + 1] = 'c', key.failed, id, by[i]
@@ -90,7 +73,6 @@ verb('release', {flags = {'allow-oom'}, by = 4}, function()
   if #ended > 0 then
     -- a lease ends only after its outcome is written: so a script that is refused half-way loses nothing
     if #counted > 0 then call('HSET', key.releases, unpack(counted)) end
-    for id, reason in pairs(reasons) do failures.keep(id, reason) end
     if #anew > 0 then
       local names_of_anew
       anew, names_of_anew = rerun.run_again(anew, is_held, {})
