@@ -114,7 +114,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {1: "325ec43c7daf7b1558ddce3273a351ec35f268b8ff6a32e817578f91da6b5480"}
+REVISIONS = {1: "f99901c97dba0a6ed674fad040933d2a89e39a9ed1bf2cbb7614a741fa4b8af8"}
 """The digest of the text of each revision."""
 
 
