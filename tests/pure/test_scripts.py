@@ -114,7 +114,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {1: "f99901c97dba0a6ed674fad040933d2a89e39a9ed1bf2cbb7614a741fa4b8af8"}
+REVISIONS = {1: "4fad88f58c514f086e6283f7e86ce4f0bed1ffa14d3f08cce55ccc195262a652"}
 """The digest of the text of each revision."""
 
 
