@@ -34,6 +34,8 @@ Words:
                       frozen values.
     standing          The standing of a host: what decides when the host is visited next, as one table in the order of
                       precedence.
+    hostname          The name of the host of a URL, as a polite queue has it: lower case, IDNA. `arguments.host`
+                      checks what callers pass.
     arguments         What callers pass, checked and turned into bytes and whole milliseconds, before anything is sent.
     text              The one gate through which text of a task (its id, an error, the name of a worker) reaches a
                       terminal or a log.

@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar, cast
 
 from timeoutq.errors import InvalidInput
+from timeoutq.hostname import named
 from timeoutq.model import MAX_TIME_MS, Deep, Lease, Payload, Politeness, State, Task, TaskId, Tasks, text
 
 T = TypeVar("T")
@@ -26,10 +27,6 @@ GROUP = 10  # how many members of an exception group its text names
 DEEPEST = 3  # how deep groups within groups are followed
 MEMBER = 200  # the most bytes of a member's text, and of a group's own message
 MAX_ERROR = 4096
-MAX_HOST = 255
-MAX_LABEL = 63
-MAX_LABELS = 8
-MAX_FOREIGN = 96  # the most bytes beyond ASCII in a name, because each of them costs the server time
 MAX_TIMEOUT_MS = 7 * 24 * 3600 * 1000
 MIN_TIMEOUT_MS = 10
 
@@ -39,18 +36,6 @@ PACKED = 4 * 1024 * 1024
 """Up to this many bytes of one call's payloads are packed at once; further payloads are packed when they are sent."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
-_SCHEME = re.compile(rb"([A-Za-z][A-Za-z0-9+.-]*)://")
-_BLANKS = bytes(range(33))
-"""Those who fetch a URL cut these bytes at its ends, and take tabs and line ends out of it (WHATWG's URL standard)."""
-_CAPITALS = (
-    (192, 214, 1, 32), (216, 222, 1, 32), (256, 302, 2, 1), (306, 310, 2, 1), (313, 327, 2, 1), (330, 374, 2, 1),
-    (376, 376, 1, -121), (377, 381, 2, 1), (416, 420, 2, 1), (431, 431, 1, 1), (902, 902, 1, 38), (904, 906, 1, 37),
-    (908, 908, 1, 64), (910, 911, 1, 63), (913, 929, 1, 32), (931, 939, 1, 32), (1024, 1039, 1, 80),
-    (1040, 1071, 1, 32), (1120, 1152, 2, 1), (1162, 1214, 2, 1), (1216, 1216, 1, 15), (1217, 1229, 2, 1),
-    (1232, 1326, 2, 1), (7680, 7828, 2, 1), (7838, 7838, 1, -7615), (7840, 7934, 2, 1),
-)  # fmt: skip
-# as in lua/parts/hostname.lua: the first and the last, the step, and how far the small letters are
-_SMALL = {point: point + away for first, last, step, away in _CAPITALS for point in range(first, last + 1, step)}
 
 
 def shown(value: object, most: int = 80) -> str:
@@ -499,48 +484,14 @@ def settings(given: Mapping[str, object]) -> dict[str, bytes]:
 
 
 def host(value: object) -> bytes:
-    """Give the name of a host as the scripts have it: lower case, IDNA; of a URL, its host; or of a group.
-
-    A name of more than 255 bytes, or with more than 96 bytes or 8 labels beyond ASCII, and a label of more than 63
-    characters, stay as they are, but for capitals from A to Z.
-    """
+    """Give the name of a host as a polite queue has it: lower case, IDNA; of a URL, its host; or of a group."""
     name = _plain(value)
     if not isinstance(name, str | bytes) or not name:
         raise InvalidInput(f"a host is a name like example.com or example.com:8080, not {shown(value)}")
-    try:
-        data = name.encode("utf-8", "surrogateescape") if isinstance(name, str) else name
-    except UnicodeEncodeError:
-        return task_id(name)  # which says what is wrong with it
-    bare = data.strip(_BLANKS).translate(None, b"\t\n\r")
-    scheme = _SCHEME.match(bare)
-    if scheme:
-        data = re.split(rb"[/?#\\]", bare[scheme.end() :], maxsplit=1)[0].rpartition(b"@")[2]
-    data = data.lower()
-    if len(data) <= MAX_HOST:
-        data = data.replace("\u3002".encode(), b".")
-        if scheme:
-            before, colon, port = data.rpartition(b":")
-            if colon and port in (b"", {b"http": b"80", b"https": b"443"}.get(scheme[1].lower(), b"")):
-                data = before
-        data = re.sub(rb"\.+(?=:|\Z)", b"", data)
-        labels = re.split(rb"([.:])", data)
-        foreign = sum(byte > 127 for byte in data)
-        if foreign <= MAX_FOREIGN and sum(not label.isascii() for label in labels) <= MAX_LABELS:
-            data = b"".join(map(_label, labels))
-    if not data:
+    found = named(task_id(name))
+    if not found:
         raise InvalidInput(f"{shown(value)} names no host: use a name like example.com or example.com:8080")
-    return task_id(data)
-
-
-def _label(label: bytes) -> bytes:
-    if label.isascii():
-        return label
-    try:
-        text = label.decode()
-    except UnicodeDecodeError:
-        return label  # bytes that are not UTF-8 have no other form
-    # a letter at a time, and not by str.lower(): the form of a sigma must not depend on where it stands
-    return b"xn--" + text.translate(_SMALL).encode("punycode") if len(text) <= MAX_LABEL else label
+    return found
 
 
 def reason(value: object) -> bytes:

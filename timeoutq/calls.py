@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from timeoutq import arguments
 from timeoutq.arguments import Body, TaskList
 from timeoutq.errors import InvalidInput
+from timeoutq.hostname import foreign_host
 from timeoutq.model import MAX_TIME_MS, Lease, Record, State, text
 
 T = TypeVar("T")
@@ -164,7 +165,7 @@ def batches(tasks: TaskList) -> Iterator[tuple[TaskList, int]]:
         yield tasks.part(part.start, part.stop), weight
 
 
-# ---- the words of a call. How options go as sections is said in `lua/parts/sections.lua`
+# ---- the words of a call. How options go as sections is said in `lua/sections.lua`
 
 
 def section(name: str, *words: Argument | Body) -> Words:
@@ -214,16 +215,24 @@ def refuse_rerun(found: TaskList, verb: str) -> None:
         )
 
 
-def task_words(tasks: TaskList) -> Words:
-    """Give the ids, and the options that say what goes with them."""
-    words: Words = [len(tasks.ids), *tasks.ids]
-    bare = not (tasks.payloads or tasks.groups or tasks.priorities or tasks.improved or tasks.uniques or tasks.reruns)
-    return words if bare else words + carried(tasks)
+def task_words(tasks: TaskList, options: Sequence[Argument | Body]) -> Words:
+    """Give the ids, the options that say what goes with them, and those of the call, of which `group` is the first."""
+    return [len(tasks.ids), *tasks.ids, *carried(tasks, grouped=bool(options) and options[0] == "group"), *options]
 
 
-def carried(tasks: TaskList) -> Words:
-    """Give the options that say what goes with the ids of tasks."""
-    words = by_position("payloads", tasks.payloads) + by_position("groups", tasks.groups)
+def with_hosts(groups: Mapping[int, bytes], ids: Sequence[bytes]) -> dict[int, bytes]:
+    """Add to the groups of tasks, by position, the hosts that go with ids because the server cannot tell them."""
+    return {at: host for at, id in enumerate(ids) if (host := groups.get(at) or foreign_host(id))}
+
+
+def carried(tasks: TaskList, *, grouped: bool = False) -> Words:
+    """Give the options that say what goes with the ids of tasks; with `grouped`, the call has a group for all tasks."""
+    groups = tasks.groups
+    if not grouped and not b"".join(tasks.ids).isascii():
+        groups = with_hosts(groups, tasks.ids)
+    if not (tasks.payloads or groups or tasks.priorities or tasks.improved or tasks.uniques or tasks.reruns):
+        return []
+    words = by_position("payloads", tasks.payloads) + by_position("groups", groups)
     words += by_position("priorities", tasks.priorities) + by_position("unique", tasks.uniques)
     if tasks.improved:
         words += section("improve", *(at + 1 for at in tasks.improved))
@@ -256,7 +265,7 @@ def record_words(records: Sequence[Record]) -> Words:
         *by_position("crashes", {at: record.crashes for at, record in enumerate(records) if record.crashes}),
         *by_position("errors", errors),
         *by_position("payloads", payloads),
-        *by_position("groups", groups),
+        *by_position("groups", with_hosts(groups, [record.task for record in records])),
         *by_position("untils", untils),
         *by_position("priorities", {at: record.priority for at, record in enumerate(records) if record.priority}),
     ]

@@ -122,9 +122,7 @@ class Operations:
     ) -> list[Call[Outcome]]:
         """Build the calls that put what `arguments.tasks` gave; a call with a `call_id` may have run before."""
         calls = [
-            self.call(
-                "put", [*task_words(part), *options], replies.outcome(part.ids), id=call_id or nonce(), weight=weight
-            )
+            self.call("put", task_words(part, options), replies.outcome(part.ids), id=call_id or nonce(), weight=weight)
             for part, weight in batches(tasks)
         ]
         return calls if call_id is None else [replace(call, sent_ms=1) for call in calls]
@@ -149,7 +147,7 @@ class Operations:
         """Build the calls that schedule what `arguments.tasks` gave."""
         return [
             self.call(
-                "schedule", [due, *task_words(part), *options], replies.outcome(part.ids), id=nonce(), weight=weight
+                "schedule", [due, *task_words(part, options)], replies.outcome(part.ids), id=nonce(), weight=weight
             )
             for part, weight in batches(tasks)
         ]
@@ -510,11 +508,13 @@ class Operations:
 
 def how_words(found: TaskList, how: How) -> Words:
     """Check the options that put and schedule have for all of their tasks, and give their words."""
-    words: Words = section("again") if arguments.flag(how.again, "again") else []
+    words: Words = []
     if callable(how.group) and not isinstance(how.group, type):
         found.group_by(how.group)
     elif how.group is not None:
-        words += section("group", arguments.host(how.group))
+        words += section("group", arguments.host(how.group))  # the first option, where `task_words` looks for it
+    if arguments.flag(how.again, "again"):
+        words += section("again")
     if how.priority is not None:
         words += section("priority", arguments.priority(how.priority))
     if arguments.flag(how.improve, "improve"):

@@ -16,6 +16,7 @@ from timeoutq.calls import Call
 from timeoutq.counts import Noted, Sample, Stats
 from timeoutq.durations import read as read_durations
 from timeoutq.durations import read_all
+from timeoutq.hostname import foreign_host
 from timeoutq.model import (
     MAX_TIME_MS,
     Ended,
@@ -323,6 +324,11 @@ def host_record(name: bytes, row: Any, now: float) -> HostRecord:
     )
 
 
+def _group(id: bytes, group: bytes | None) -> str | None:
+    # the host that a client sends with an id is no group
+    return None if group is None or group == foreign_host(id) else text(group)
+
+
 def described(ids: Sequence[bytes], reply: Any) -> tuple[int, list[Record]]:
     letters, times, failures, crashes, errors, bodies, groups, levels, ends = reply
     records: list[Record] = []
@@ -342,7 +348,7 @@ def described(ids: Sequence[bytes], reply: Any) -> tuple[int, list[Record]]:
                     error=message,
                     error_at=error_at,
                     payload=arguments.unpack(bodies[i]) if bodies else None,
-                    group=text(groups[i]) if groups and groups[i] else None,
+                    group=_group(ids[i], groups[i]) if groups else None,
                     priority=whole(levels[i]) if levels else 0,
                     until=when(ends[i]) if ends else None,
                 )

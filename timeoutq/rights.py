@@ -105,12 +105,16 @@ OWN = frozenset(
 """The commands that only the client sends; no script needs them."""
 
 
+OPTIONAL = frozenset({"MSETEX"})
+"""What the scripts use where the server has it and the user may run it; everybody does without it."""
+
+
 @cache
 def of_scripts() -> frozenset[str]:
-    """Find the commands of the library in its text."""
+    """Find the commands of the library in its text, but for those that it can do without."""
     text = re.sub("--.*", "", scripts.library())
     found = set(re.findall(r"\b(?:call|quiet|try)\(\s*'([A-Z]+)'", text)) | set(re.findall(r"\{'([A-Z]+SCAN)'", text))
-    return frozenset(found)
+    return frozenset(found - OPTIONAL)
 
 
 def every() -> list[str]:

@@ -71,15 +71,29 @@ function ms(seconds, name, rounded = Math.ceil) {
 
 const length = (seconds, name) => ms(seconds, name, Math.round);
 
-// what goes with the ids of tasks, as sections: positions begin at 1
-function carried(tasks) {
+// the host of a URL that is not plain ASCII: the server cannot tell it, so it goes with the id
+function foreignHost(id) {
+  if (!/^[^/?#]*:\/\/[^/?#\\]*[^\0-\x7f]/.test(id)) return undefined;
+  try {
+    return new URL(id).host.replace(/\.+(?=:|$)/, "") || undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+// what goes with the ids of tasks, as sections: positions begin at 1. `group` is that of the call
+function carried(tasks, group) {
   const at = (name) => tasks.flatMap((task, i) => (task[name] === undefined ? [] : [[i + 1, task[name]]]));
   const flags = (name) => tasks.flatMap((task, i) => (task[name] ? [i + 1] : []));
   const payloads = tasks.flatMap((task, i) => {
     const body = pack(task.payload);
     return body === undefined ? [] : [[i + 1, body]];
   });
-  const found = { payloads, groups: at("group"), priorities: at("priority"), unique: at("unique").map(([i, age]) => [i, ms(age, "unique")]) };
+  const groups = tasks.flatMap((task, i) => {
+    const host = task.group ?? (group === undefined ? foreignHost(task.task) : undefined);
+    return host === undefined ? [] : [[i + 1, host]];
+  });
+  const found = { payloads, groups, priorities: at("priority"), unique: at("unique").map(([i, age]) => [i, ms(age, "unique")]) };
   if (flags("improve").length) found.improve = flags("improve");
   if (flags("rerun").length) found.rerun = flags("rerun");
   return found;
@@ -91,8 +105,8 @@ const several = (tasks) => (Array.isArray(tasks) ? tasks : [tasks]).map(task);
 // the options that put and schedule have for all of their tasks
 function forAll({ again, group, priority, improve, batch, rerun }, found) {
   const options = { ...found };
-  if (again) options.again = true;
   if (group !== undefined) options.group = group;
+  if (again) options.again = true;
   if (priority !== undefined) options.priority = priority;
   if (improve) [delete options.improve, (options.improve = [])];
   if (batch !== undefined) options.batch = batch;
@@ -280,7 +294,7 @@ export class Client {
     for (const part of this.parts(several(tasks))) {
       const call = { ...values, id: part.map((one) => one.task) };
       if (options.nonce !== undefined) call["call id"] = options.nonce;
-      found += (await this.call(verb, call, forAll(options, carried(part)))).letters;
+      found += (await this.call(verb, call, forAll(options, carried(part, options.group)))).letters;
     }
     return found;
   }

@@ -31,7 +31,7 @@ FIRST = """
 
 PLACES = {
     **dict.fromkeys(FIRST.split(), 1), **dict.fromkeys(("DEL", "EXISTS", "MGET", "UNLINK"), 9999),
-    "SMOVE": 2, "TIME": 0, "INFO": 0,
+    "MSETEX": 9999, "SMOVE": 2, "TIME": 0, "INFO": 0,
 }  # fmt: skip
 """How many of the first arguments of each command are keys."""
 
@@ -41,6 +41,11 @@ WATCH = """
     local function watched(send)
       return function(command, ...)
         local words = {...}
+        if command == 'MSETEX' then
+          local names = {}
+          for i = 1, words[1] do names[i] = words[2 * i] end
+          words = names
+        end
         if not places[command] then error('UNDECLARED ' .. command .. ' is not known to the test') end
         for i = 1, math.min(places[command], #words) do
           if string.sub(words[i], 1, #prefix) ~= prefix then error('UNDECLARED ' .. command .. ' ' .. words[i]) end

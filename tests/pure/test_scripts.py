@@ -114,7 +114,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {1: "ea3677057bd790c51eac061dcd43f7aec8b88afe97127961eef10c4e2eb1c7ae"}
+REVISIONS = {1: "91d33f5ab8e701ef55e78f96c3dd9ad57694a7c2e9cd5038327e2583e7cccc0f"}
 """The digest of the text of each revision."""
 
 

@@ -16,6 +16,8 @@ from timeoutq import Lease, Queue
 from timeoutq.calls import Call
 from timeoutq.model import Outcome, text
 
+FOREIGN = ("http://bücher.example/", "https://ПРИМЕР.example:8080?", "https://例え.テスト:443/", "http://ß.example./")
+"""URLs whose host is not plain ASCII: each client sends their hosts, too."""
 ALPHABET = "abcdefghij/:.?&=%#-_ éßñ漢🐟\"'\\{}\n\t\x7f\u2028"
 
 
@@ -82,7 +84,7 @@ class Generator:
     def id(self) -> Any:
         if self.random.random() < 0.1:
             return {"b64": base64.b64encode(bytes([255, *self.random.randbytes(self.random.randint(0, 30))])).decode()}
-        return self.text()
+        return self.random.choice(FOREIGN) + self.text() if self.random.random() < 0.1 else self.text()
 
     def ids(self, most: int = 12) -> list[Any]:
         many = 1200 if self.random.random() < 0.02 else self.random.randint(1, most)

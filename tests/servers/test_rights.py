@@ -50,6 +50,33 @@ def test_a_user_who_lacks_a_command_is_refused_before_anything_is_written(
         queue.purge()
 
 
+@pytest.mark.parametrize("may", [True, False], ids=["may", "may not"])
+def test_the_locks_of_a_claim_are_set_in_one_command_if_the_user_may(
+    user: MakeUser, name: str, raw: redis.Redis, *, may: bool
+) -> None:
+    client: Any = raw
+    has = "msetex" in client.command_list()
+    if not (has or may):
+        pytest.skip("a server without MSETEX knows no right to it")
+    with Queue(name, user("~timeoutq:*", "+@all", *([] if may else ["-msetex"]))) as queue:
+        queue.put("a", "b", "c")
+        client.config_resetstat()
+        leases = queue.claim(3, timeout=20)
+        assert queue.extend(leases, 50).codes == b"OOO"
+        for lease in leases:
+            lock = queue.operations.key(f"lock:{lease.task}")
+            assert raw.get(lock) == lease.token
+            assert 40_000 < client.pttl(lock) <= 50_000
+        calls = {
+            word: client.info("commandstats").get(f"cmdstat_{word}", {}).get("calls", 0)
+            for word in ("msetex", "psetex")
+        }
+        assert calls == ({"msetex": 2, "psetex": 0} if has and may else {"msetex": 0, "psetex": 3})
+        queue.ack(leases)
+        assert list(client.scan_iter("*lock:*")) == []
+        queue.purge()
+
+
 def test_the_probe_takes_one_exchange_and_leaves_no_key(url: str, name: str, raw: redis.Redis) -> None:
     with Queue(name, url) as queue:
         queue.put("a")

@@ -12,6 +12,7 @@ from typing import Any, Literal, cast, overload
 
 from timeoutq.arguments import Body, TaskList
 from timeoutq.calls import Call, Words, section
+from timeoutq.hostname import foreign_host
 from timeoutq.model import text
 from timeoutq.operations import Operations
 
@@ -115,6 +116,7 @@ def seal(operations: Operations, nonce: bytes, name: str, callback: TaskList, on
         body, group, priority = callback.payloads.get(0), callback.groups.get(0), callback.priorities.get(0)
         if body is not None:
             options += section("payload", body.pack() if isinstance(body, Body) else body)
+        group = group or foreign_host(callback.ids[0])
         if group is not None:
             options += section("group", group)
         if priority is not None:

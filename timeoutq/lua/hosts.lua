@@ -11,7 +11,8 @@
 --           before: nobody knows when
 -- host_failures  how many of a host's visits have failed
 -- policies  'delay per_host budget until flag reason'; - stands for the queue's own politeness; flag: b blocked, x banned, or -
--- groups    the hosts of tasks that were put with group=; a queue that is not polite keeps them too, for politeness that begins later
+-- groups    the hosts of tasks that were put with group=, and of URLs whose host is not plain ASCII, for which clients send it; a queue that is not
+--           polite keeps them too, for politeness that begins later
 -- Turns, recalls and bans move at most `left` tasks between the states in one script, so that no script holds up the server. A
 -- host with more tasks to move has its turn at once, and the next script goes on.
 -- While a host rests, none of its tasks is in todos: so what of it is ready when a visit ends waits again. All of this is one step, for
@@ -33,7 +34,6 @@ do
   function hosts.begin()
     polite, ready, waiting = true, hosts, key.waiting
     known, order, left = {}, {}, 500
-    hosts.begin_names()
     rules = setting.politeness or ''
     local delay, per_host, off = string.match(rules, '^(%d+) (%d+)(.*)$')
     usual_delay, usual_per_host = rule(delay, 0, last_ms), rule(per_host, 1)

@@ -32,6 +32,27 @@ do
     return locks
   end
 
+  -- lock: set the locks of tasks for a time, ms: all in one command, if the server has MSETEX (Valkey 9.1, Redis 8.4) and the user may call
+  -- it; or one by one. The locks of leases that `are_old` are there already, unless they have run out. `several` is false on a server
+  -- without MSETEX, nil before the first look
+  local several
+  function leases.lock(ids, tokens, ms, are_old)
+    local locks, allowed = leases.locks_of(ids), false
+    if #ids > 1 and several ~= false then
+      several, allowed = pcall(may, 'MSETEX', 1, locks[1], tokens[1])
+    end
+    if not (several and allowed) then
+      for i = 1, #ids do
+        if not are_old or quiet('PEXPIRE', locks[i], ms) == 0 then quiet('PSETEX', locks[i], ms, tokens[i]) end
+      end
+      return
+    end
+    local words = {#ids}
+    for i = 1, #ids do words[2 * i], words[2 * i + 1] = locks[i], tokens[i] end
+    words[#words + 1], words[#words + 2] = 'PX', ms
+    quiet('MSETEX', unpack(words))
+  end
+
   -- drop: forget the leases on the ids: lock keys, deadlines, owners, cancels, progress; and limits, unless the queue has none
   function leases.drop(ids, unlimited)
     if #ids == 0 then return end

@@ -12,10 +12,11 @@
 -- While a server loads a library, Lua's own names are not there yet: `begin` takes them at the first call
 local function lua_names()
   return string, table, math, table.unpack or unpack, tonumber, tostring, type, pairs, ipairs, next, select, pcall, setmetatable,
-    redis.call, redis.pcall, redis.sha1hex
+    redis.call, redis.pcall, redis.sha1hex, redis.acl_check_cmd
 end
 local string, table, math, unpack, tonumber, tostring, type, pairs, ipairs, next, select, pcall, setmetatable
 local quiet, try, sha1hex -- a command that the event log does not look at; one that gives its error as a value
+local may -- whether the user may call a command; an error if the server has no such command
 local call -- a command; on a queue with an event log, the log notes what it moves
 
 -- What `begin` fills at each call. Nothing else of a call is kept, but for the rooms that its queue uses: these begin with it.
@@ -105,7 +106,7 @@ end
 -- it and writes nothing
 local function begin(meta, words, reads, named_fields)
   if not string then
-    string, table, math, unpack, tonumber, tostring, type, pairs, ipairs, next, select, pcall, setmetatable, quiet, try, sha1hex = lua_names()
+    string, table, math, unpack, tonumber, tostring, type, pairs, ipairs, next, select, pcall, setmetatable, quiet, try, sha1hex, may = lua_names()
     setmetatable(by_print, {__index = by_id}) -- what fingerprints need not do in a way of their own
   end
   args, time = words, quiet('TIME')

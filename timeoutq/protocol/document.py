@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from timeoutq import arguments, calls, confirming, scripts, sending
+from timeoutq import arguments, calls, confirming, hostname, scripts, sending
 from timeoutq.protocol.grammar import (
     DIGEST,
     TYPES,
@@ -41,7 +41,7 @@ LIMITS: Mapping[str, int] = {
     "id_bytes": arguments.MAX_ID,
     "payload_bytes": arguments.MAX_PAYLOAD,
     "error_bytes": arguments.MAX_ERROR,
-    "host_bytes": arguments.MAX_HOST,
+    "host_bytes": hostname.MAX_HOST,
     "result_bytes": calls.Kept.MOST,
     "priority_most": arguments.PRIORITY,
     "timeout_ms_least": arguments.MIN_TIMEOUT_MS,
@@ -70,6 +70,10 @@ FCALL with the function of the verb and two keys, `meta` and `lock:`, which is n
 which the slot of the queue moves refuses a call before it begins. FCALL_RO where the verb only reads. Where the server
 says `Function not found`, FUNCTION LOAD with the text of the library, then FCALL again. If the server says that the
 library already exists, its revision counts, which FCALL_RO `about` replies: an older one is replaced, a newer never.
+
+A polite queue finds the host of a URL whose host is plain ASCII. Of any other URL, the client sends the host with the
+id, in the section `groups` (or `group`): lower case, each label that is not ASCII in Punycode behind `xn--`, with the
+port unless it is the usual one. Without it, the bytes of the host count as they are, but for A to Z: a host of its own.
 
 A server whose memory is full takes every ack, failure and release. If these carry links or results, call the function
 whose name ends with `_if_room`: it is refused with OOM, and then the call goes without links, with the section `full`

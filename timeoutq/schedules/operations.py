@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from timeoutq.calls import Argument, Call, Words, section
+from timeoutq.hostname import foreign_host
 from timeoutq.model import text
 from timeoutq.operations import Operations
 from timeoutq.schedules.definition import Definition, Stored
@@ -112,8 +113,9 @@ def tick(
     payload = definition.payload_at(last_ms) if ids else None
     if payload is not None:
         options += section("payload", payload)
-    if definition.group is not None and ids:
-        options += section("group", definition.group)
+    group = definition.group or (foreign_host(ids[0]) if ids else None)
+    if group is not None and ids:
+        options += section("group", group)
     if definition.priority is not None and ids:
         options += section("priority", definition.priority)
     weight = len(payload or b"")

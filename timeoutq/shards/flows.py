@@ -16,6 +16,7 @@ from timeoutq.arguments import How, TaskList
 from timeoutq.calls import Call, refuse_rerun
 from timeoutq.errors import InvalidInput, TimeoutqError, Unavailable
 from timeoutq.events.setting import divided
+from timeoutq.hostname import host_of
 from timeoutq.hosts import operations
 from timeoutq.methods import ById
 from timeoutq.model import Answer, HostRecord, Outcome, Record, Tasks
@@ -24,7 +25,7 @@ from timeoutq.sending import Flow, ServerClock, Talk, answer, ask, settle
 from timeoutq.shards import gathering
 from timeoutq.shards.names import stem, tags
 from timeoutq.shards.root import Shards
-from timeoutq.shards.route import host_of, key_of, route
+from timeoutq.shards.route import key_of, route
 from timeoutq.shards.together import together
 
 Build = Callable[[Talk, TaskList], list[Call[Outcome]]]

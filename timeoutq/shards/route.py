@@ -7,19 +7,12 @@ host are in one shard, and politeness to the host is exact. The host has the nam
 from __future__ import annotations
 
 import hashlib
-import re
 from typing import Literal
 
-from timeoutq import arguments
-from timeoutq.errors import InvalidInput
+from timeoutq.hostname import host_of
 
 By = Literal["host", "id"]
 """What tasks are routed by: the group or the host, or the id alone."""
-
-_PLAIN = re.compile(rb"https?://([a-z0-9.-]*)[/?#]")
-"""URLs that hold their host as a polite queue names it. `lua/parts/hostname.lua` knows the same URLs."""
-_SCHEME = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://")
-_BLANKS = bytes(range(33))
 
 
 def route(key: bytes, shards: int) -> int:
@@ -32,16 +25,3 @@ def key_of(task: bytes, group: bytes | None = None, by: By = "host") -> bytes:
     if by == "id":
         return task
     return group if group is not None else host_of(task) or task
-
-
-def host_of(task: bytes) -> bytes | None:
-    """Give the host of a URL as a polite queue names it; None for an id that is no URL, or names no host."""
-    plain = _PLAIN.match(task)
-    if plain is not None and plain[1] and not plain[1].endswith(b"."):
-        return plain[1]
-    if not _SCHEME.match(task.strip(_BLANKS).translate(None, b"\t\n\r")):
-        return None
-    try:
-        return arguments.host(task)
-    except InvalidInput:
-        return None

@@ -101,9 +101,16 @@ MUTANTS: list[Mutant] = [
     # ---- leases as others see them
     Mutant(
         "locks never end",
-        "lua/verbs/claim.lua",
-        "quiet('PSETEX', locks[i], span, token)",
-        "call('SET', locks[i], token)",
+        "lua/leases.lua",
+        "quiet('PSETEX', locks[i], ms, tokens[i])",
+        "call('SET', locks[i], tokens[i])",
+    ),
+    Mutant(
+        "locks that one command sets never end",
+        "lua/leases.lua",
+        "words[#words + 1], words[#words + 2] = 'PX', ms",
+        "",
+        [in_test("test_rights", "in_one_command")],
     ),
     Mutant(
         "the cleaner deletes the lock of a live lease",
@@ -115,8 +122,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "an extension does not renew the lock",
         "lua/verbs/extend.lua",
-        "call('PEXPIRE', locks[i], left) == 0",
-        "call('EXISTS', locks[i]) == 0",
+        "leases.lock(whole, whole_tokens, lease_ms, true)",
+        "",
     ),
     Mutant(
         "a full server gives out no tasks",

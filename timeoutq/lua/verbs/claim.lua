@@ -74,7 +74,7 @@ verb('claim', {flags = {'allow-oom'}, reads = {'schema', 'uses', 'paused', 'leas
       picks = others
     end
     if recorded and #picks > 0 then picks, bodies = tasks.fit(picks) end
-    local locks, span, ends = leases.locks_of(picks), lease_ms, deadline
+    local span, ends, held = lease_ms, deadline, {}
     if #picks > 4 then
       -- as text: a server writes out a number anew each time that it is passed on, and Redis is slow at this
       span, ends = string.format('%.0f', lease_ms), string.format('%.0f', deadline)
@@ -82,11 +82,12 @@ verb('claim', {flags = {'allow-oom'}, reads = {'schema', 'uses', 'paused', 'leas
     for i = 1, #picks do
       if quiet('SMOVE', key.todos, key.in_progress, picks[i]) == 1 then
         ids[#ids + 1] = picks[i]
-        quiet('PSETEX', locks[i], span, token)
+        held[#ids] = token
       end
     end
     if #ids < #picks then bodies = nil end -- each payload stands at the place of its task
     if #ids > 0 then
+      leases.lock(ids, held, span)
       local deadlines, tokens = {}, {}
       for i = 1, #ids do
         deadlines[2 * i - 1], deadlines[2 * i] = ends, ids[i]

@@ -7,7 +7,7 @@ verb('extend', {flags = {'allow-oom'}, reads = {'schema', 'uses', 'lease_ms', 'w
   local ids, tokens = leases.read(4)
   local yes, codes, scores = leases.mine(ids, tokens), {}, {}
   local ends = call('EXISTS', key.runtime) == 1 and call('HMGET', key.runtime, unpack(ids)) or {}
-  local first, locks = now + lease_ms, leases.locks_of(ids)
+  local first, whole, whole_tokens = now + lease_ms, {}, {}
   local by = has('cancel') and call('HMGET', key.cancels, unpack(ids)) or {}
   for i = 1, #ids do
     local left = lease_ms
@@ -21,9 +21,10 @@ verb('extend', {flags = {'allow-oom'}, reads = {'schema', 'uses', 'lease_ms', 'w
       codes[i] = 'X'
     else
       codes[i] = by[i] and 'c' or 'O'
-      -- PEXPIRE goes first: a full server allows it, and all that follows it in this script
-      if call('PEXPIRE', locks[i], left) == 0 then
-        call('PSETEX', locks[i], left, tokens[i])
+      if left == lease_ms then
+        whole[#whole + 1], whole_tokens[#whole + 1] = ids[i], tokens[i]
+      else
+        leases.lock({ids[i]}, {tokens[i]}, left, true)
       end
       scores[#scores + 1] = now + left
       scores[#scores + 1] = ids[i]
@@ -31,6 +32,7 @@ verb('extend', {flags = {'allow-oom'}, reads = {'schema', 'uses', 'lease_ms', 'w
     end
   end
   if #scores > 0 then
+    leases.lock(whole, whole_tokens, lease_ms, true)
     call('ZADD', key.leases, unpack(scores))
     wake.rouse(first)
     if lease_ms > number(setting.lease_ms, 0) then
