@@ -10,9 +10,10 @@ import pytest
 from tests.rig.corpus import CORPUS
 from timeoutq import Politeness, Queue
 from timeoutq.cluster import SLOTS, slot_of
+from timeoutq.hostname import host_of
 from timeoutq.model import raw, text
 from timeoutq.shards.names import stem, tags
-from timeoutq.shards.route import host_of, key_of, route
+from timeoutq.shards.route import key_of, route
 
 VECTORS: list[tuple[bytes, bytes, int, int, int]] = [
     # a task, what it is routed by, and its shard of 12, of 48 and of 1000

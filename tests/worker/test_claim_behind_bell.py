@@ -123,7 +123,7 @@ async def test_what_the_claim_has_taken_is_given_back_when_the_worker_ends(
                 await running
             else:
                 bell = pump_of(worker).source.bell
-                victims = {"cancelled": {running}, "the wait is cancelled": {bell}}
+                victims: dict[str, set[Any]] = {"cancelled": {running}, "the wait is cancelled": {bell}}
                 for task in victims.get(how, asyncio.all_tasks() - spared):
                     assert task is not None
                     task.cancel()

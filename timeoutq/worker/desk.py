@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from timeoutq import arguments, handlers, retry
 from timeoutq.arguments import TaskList
@@ -251,12 +251,12 @@ class Desk:
         if not may_be_long(came):
             return result, problem
         try:
-            ack = self._ack_of(run.lease, came)
+            ack = self._ack_of(run.lease, cast("Ack", came))
             if ack.is_long:
                 await self._put_rest(ack)
         except asyncio.CancelledError as error:
             return None, error
-        except BaseException as error:  # the result cannot be used
+        except Exception as error:  # the result cannot be used
             return None, Hopeless(error)
         return ack, None
 
