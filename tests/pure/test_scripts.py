@@ -30,18 +30,6 @@ LUA = Path(timeoutq.__file__).parent / "lua"
 NAMES = scripts.verbs()
 TEXTS = {path.relative_to(LUA).with_suffix("").as_posix(): path.read_text("utf-8") for path in LUA.glob("**/*.lua")}
 CODE = {name: re.sub(r"--.*", "", text) for name, text in TEXTS.items()}
-UNREPAIRED = {
-    "bell": "any line rings",
-    "alarm": "any entry sounds",
-    "events": "an entry of a foreign hand moves nothing, and prune drops the oldest",
-    "calls": "prune removes what is old",
-    "trace_at": "`traces` is mended, and prune does the rest",
-    "trace_texts": "as `trace_at`",
-    "functions": "workers tell them again each minute",
-    "minutes": "readers skip what they cannot read, and it goes with time",
-    "hours": "as `minutes`",
-}
-"""The keys that `repair` does not walk through, and why."""
 DEFINITION = Definition("{}", b"a", b"1", "g", 1)
 STORED = Stored(b"s", "running", "set", "n", "d", 1, 0, 0, 0, 0, 0, b"{}")
 LEASES = [Lease("a", "w#1", 0.0), Lease("b", "w#1", 0.0), Lease("c", "w#2", 0.0)]
@@ -114,7 +102,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {1: "91d33f5ab8e701ef55e78f96c3dd9ad57694a7c2e9cd5038327e2583e7cccc0f"}
+REVISIONS = {1: "2008cb3d5c51d73606b30ed38792eeb69786cedaa87b461188c18fbea8396f7b"}
 """The digest of the text of each revision."""
 
 
@@ -190,21 +178,19 @@ def test_it_compiles_in_lua_5_1_and_5_4(version: str) -> None:
 
 
 def test_only_the_room_open_makes_the_names_of_keys() -> None:
-    assert {name for name, text in CODE.items() if "prefix" in text} == {"open", "events", "leases", "walk"}
+    assert {name for name, text in CODE.items() if "prefix" in text} == {"open", "events", "leases"}
     assert re.findall(r"prefix.*", CODE["leases"]) == ["prefix .. 'lock:' .. ids[i]"]
-    assert re.findall(r"#prefix \+ 1", CODE["events"] + CODE["walk"]) == ["#prefix + 1"] * 2
+    assert re.findall(r"#prefix \+ 1", CODE["events"]) == ["#prefix + 1"]
     assert {name for name, text in CODE.items() if re.search(r"\bKEYS\b|\bARGV\b", text)} == set()
 
 
 def test_tasks_become_ready_and_done_through_their_doors() -> None:
     asks = re.compile(r"\bnot polite\b|\bpolite (?:then|and)\b")
     assert {name for name, text in CODE.items() if asks.search(text)} == {
-        "turns", "priority", "tasks", "walk",
+        "turns", "priority", "tasks",
         *(f"verbs/{name}" for name in ("convert", "host", "hosts", "describe_hosts", "restore_hosts")),
     }  # fmt: skip
-    assert {name for name, text in CODE.items() if re.search(r"key\.done(_at)?\b", text)} == {
-        "by_id", "by_print", "verbs/repair",
-    }  # fmt: skip
+    assert {name for name, text in CODE.items() if re.search(r"key\.done(_at)?\b", text)} == {"by_id"}
     assert {name for name, text in CODE.items() if "seen:" in text} == {
         "by_print",
         "settings",
@@ -238,16 +224,15 @@ def test_lua_names_are_taken_at_the_first_call() -> None:
 
 def test_what_repair_finds_has_its_words_and_stands_in_its_header() -> None:
     repair = TEXTS["verbs/repair"] + TEXTS["walk"]
-    header = repair.partition("-- What was found:\n")[2].partition("\nverb(")[0]
+    header = repair.partition("-- What was found, and is mended:\n")[2].partition("\nverb(")[0]
     assert set(re.findall(r"^--       ([a-z]+)  ", header, re.MULTILINE)) == set(repairs.WORDS)
     assert set(re.findall(r"\bwrong\('([a-z]+)'\)", repair)) == set(repairs.WORDS)
 
 
-def test_every_key_of_a_queue_is_removed_by_purge_and_looked_at_by_repair() -> None:
+def test_every_key_of_a_queue_is_removed_by_purge() -> None:
     # a new key is easily forgotten there
     keys = {key for names in SIZES.values() for key in names.split()}
     assert keys - words(CODE["verbs/purge"]) == set()
-    assert keys - words(CODE["verbs/repair"]) == UNREPAIRED.keys()
 
 
 def words(text: str) -> set[str]:

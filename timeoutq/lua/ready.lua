@@ -27,11 +27,11 @@ do
     call('HDEL', key.groups, unpack(ids))
   end
 
-  -- enter: tasks that are in no state enter todos; gives how many tasks they are
-  function plain.enter(ids, group)
+  -- enter: tasks that are in no state enter todos; gives how many tasks they are. One that is there already stays, if it `may_be_there`
+  function plain.enter(ids, group, may_be_there)
     groups.keep(ids, group)
     local count = quiet('SADD', key.todos, unpack(ids))
-    if count == 0 then return 0 end
+    if may_be_there and count == 0 then return 0 end
     if logging then events.moved(ids, nil, key.todos, count < #ids) end
     if call('SCARD', key.todos) == count then
       call('HSET', key.stats, 'todos_since', now)

@@ -128,7 +128,7 @@ do
     if bare and #ids == 1 and ready == plain and group == '' then
       where, known = {find.elsewhere(ids[1])}, 1
       if not where[1] then
-        if ready.enter(ids) == 0 then return 't' end
+        if ready.enter(ids, group, true) == 0 then return 't' end
         tasks.count_new(1)
         return 'A'
       end
