@@ -517,12 +517,17 @@ def error_words(error: Any) -> str:
     return error_text(error).decode("utf-8", "replace")
 
 
+def is_group(error: object) -> bool:
+    """Say whether this is an exception group."""
+    return isinstance(error, BaseExceptionGroup)
+
+
 def _members(group: BaseExceptionGroup[BaseException], depth: int = 1) -> bytes:
     """Give the message of an exception group and its first members, each cut short."""
     message, inside = _text_of(group.message), group.exceptions
     told: list[bytes] = []
     for one in inside[:GROUP] if depth <= DEEPEST else ():
-        if isinstance(one, BaseExceptionGroup):
+        if is_group(one):
             name = class_name(one).encode("utf-8", "backslashreplace")
             told.append(name + b": " + _members(cast("Any", one), depth + 1))
         else:

@@ -20,7 +20,7 @@ from inspect import Parameter
 from operator import is_
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
-from timeoutq.arguments import class_name, error_words
+from timeoutq.arguments import class_name, error_words, is_group
 from timeoutq.calls import Kept
 from timeoutq.errors import HandlerNotFound, InvalidInput, WrongResult
 from timeoutq.model import Ack, Lease, Release, Task
@@ -412,7 +412,7 @@ def discard(given: Any) -> None:
 
 def released(raised: BaseException) -> BaseException:
     """Give what a handler raised; for a group of nothing but `Release`, one `Release` with the longest delays."""
-    if not isinstance(raised, BaseExceptionGroup):
+    if not is_group(raised):
         return raised
     inside = members(cast("BaseExceptionGroup[BaseException]", raised))
     releases = [one for one in inside if isinstance(one, Release)]

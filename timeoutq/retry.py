@@ -101,7 +101,7 @@ def members(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
     found, left, seen = list[BaseException](), list[BaseException]([group]), set[int]()
     while left:
         one = left.pop()
-        if not isinstance(one, BaseExceptionGroup):
+        if not arguments.is_group(one):
             found.append(one)
         elif id(one) not in seen:
             seen.add(id(one))
@@ -115,7 +115,7 @@ def decision(error: BaseException | str) -> BaseException | str:
     A `GiveUp` anywhere in the group decides. If there is none, the `Retry` with the longest pause decides, with the
     longest `block_host` of all. If there is no `Retry` either, the group itself decides.
     """
-    if isinstance(error, str) or not isinstance(error, BaseExceptionGroup):
+    if isinstance(error, str) or not arguments.is_group(error):
         return error
     inside = members(cast("BaseExceptionGroup[BaseException]", error))
     for one in inside:

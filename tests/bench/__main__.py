@@ -10,7 +10,8 @@ from pathlib import Path
 
 from tests.bench import report
 from timeoutq import exit_codes
-from timeoutq.cli.app import say, server_address
+from timeoutq.cli.app import say
+from timeoutq.cli.command import Server
 from timeoutq.errors import TimeoutqError
 
 
@@ -18,7 +19,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run the command; give its exit code."""
     given = _parser().parse_args(words)
     try:
-        address = None if given.url is None and given.url_file is None else server_address(given.url, given.url_file)
+        address = None if given.url is None and given.url_file is None else Server(given.url, given.url_file).address()
         found = report.measure(
             address, given.only, rounds=given.rounds, quick=given.quick, far=given.latency, ids=given.ids
         )

@@ -443,7 +443,7 @@ class _Xml:
         """What the entry says that is being read, without its addresses."""
         self._addresses: list[tuple[bool, int, str]] = []
         """Of each `<loc>` of the entry, whether it has the prefix of the root, its line, and its text."""
-        self._loc = (False, 0)
+        self._loc: tuple[bool, int] = (False, 0)
         self._field = ""
         self._text: list[str] = []
         self._length = 0
