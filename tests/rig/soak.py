@@ -712,9 +712,9 @@ class Soak:
         for child in ending:
             if not self.signals.wait_until(lambda c=child: c.process.poll() is not None, 30.0):  # type: ignore[misc]  # its type is known
                 self._accuse(f"{child.role} still runs 30 s after SIGTERM; it said: {child.said()}")
-            elif child.process.returncode and (child.process.returncode != -signal.SIGTERM or child.said() != "nothing"):
+            elif (code := child.process.returncode) and (code != -signal.SIGTERM or child.said() != "nothing"):
                 # one that has said nothing may not have begun to listen
-                self._accuse(f"{child.role} ended with {child.process.returncode}; it said: {child.said()}")
+                self._accuse(f"{child.role} ended with {code}; it said: {child.said()}")
         self._kill_all()
         for child in self.children.values():
             self._listen_to(child)
