@@ -215,7 +215,7 @@ def _error(line: bytes | None) -> tuple[float | None, str | None]:
     return when(at), message.decode("utf-8", "replace")
 
 
-def _releases(value: bytes | None) -> tuple[int, int, float | None]:
+def releases_of(value: bytes | None) -> tuple[int, int, float | None]:
     """Read how often a task was released, how often to block its host, and since when workers give it back unrun."""
     own, blocking, since, *_ = [*(value or b"").split(b" "), b"", b""]
     return whole(own), whole(blocking), when(since or None)
@@ -225,7 +225,7 @@ def info(task: str, reply: Any) -> TaskInfo:
     now_ms, state, due, deadline, token, failures, crashes, error, body, host, trace, releases, level, *rest = reply
     again, kept, by, far = rest
     error_at, message = _error(error)
-    ends, (own, blocking, since) = when(deadline), _releases(releases)
+    ends, (own, blocking, since) = when(deadline), releases_of(releases)
     return TaskInfo(
         task=task,
         state=STATES.get(state),
@@ -473,7 +473,7 @@ def read_entry(
         at=error_at if at is None else when(at),
         holder=token.decode("utf-8", "replace").partition("#")[0] if token else None,
         error=message,
-        releases=_releases(releases)[0],
+        releases=releases_of(releases)[0],
         traceback=read_traceback(trace, message),
         priority=whole(level),
     )

@@ -315,9 +315,9 @@ class Answers:
         grown = int(fence) >= answer[2] and int(fence) // 1000 <= max(now, answer[2] // 1000)
         model.fence = int(fence) + len(ids) - 1
         records = [
-            [int(count or 0) for count in failures] or [0] * len(ids),
-            [int(count or 0) for count in crashes] or [0] * len(ids),
-            [read_payload(body) for body in bodies] or [None] * len(ids),
+            [int(count or 0) for count in failures or ()] or [0] * len(ids),
+            [int(count or 0) for count in crashes or ()] or [0] * len(ids),
+            [read_payload(body) for body in bodies or ()] or [None] * len(ids),
         ]
         known = [
             [model.attempts.get(task, 0) for task in found],

@@ -327,11 +327,6 @@ async def cancels_all_who_run_handlers(lease: Lease) -> None:
     await asyncio.sleep(0.01)
 
 
-async def cancels_later(lease: Lease) -> None:
-    begin(lease)
-    asyncio.get_running_loop().call_soon(this_task().cancel)
-
-
 async def awaits_what_was_cancelled(lease: Lease) -> None:
     begin(lease)
     inner = asyncio.ensure_future(asyncio.sleep(60))
@@ -386,7 +381,6 @@ DOES: dict[str, tuple[Callable[[Lease], Any], str]] = {
     "it leaves a cancellation to the next": (leaves_a_cancellation_to_the_next, ""),
     "it cancels its own task three times": (cancels_itself_thrice, ""),
     "it cancels everyone who runs handlers": (cancels_all_who_run_handlers, "CancelledError"),
-    "it has its task cancelled as soon as it is over": (cancels_later, ""),
     "it awaits what was cancelled": (awaits_what_was_cancelled, "CancelledError"),
     "its own timeout is over": (times_out, "TimeoutError"),
     "a task of its group fails": (raises_in_a_task_group, "ExceptionGroup: unhandled errors in a TaskGroup"),

@@ -15,7 +15,8 @@ from typing import Any, cast
 from timeoutq import flows, scripts
 from timeoutq.batches.flows import health as batches_health
 from timeoutq.errors import AccessDenied, SchemaMismatch, TimeoutqError
-from timeoutq.model import text
+from timeoutq.model import raw, text
+from timeoutq.replies import releases_of
 from timeoutq.rights import HARMLESS, MAKING
 from timeoutq.schedules.flows import health
 from timeoutq.scripts import SIZES
@@ -219,11 +220,12 @@ def _functions(talk: Talk, now: float) -> Flow[tuple[bool, dict[str, str]]]:
             name = called(one.payload)
             if name is not None and (one.due is None or one.due < now + SOON):
                 waiting.setdefault(name, text(one.task))
-                tells |= (one.error or "").startswith("UnknownFunction:")  # a worker without functions tells none
     if not waiting:
         return bool(tells), {}
     names = [name.encode("utf-8", "replace") for name in waiting]  # what a foreign hand has put may be no text
-    (told,) = yield from ask(talk, [("HMGET", key("functions"), *names)])
+    ids = map(raw, waiting.values())
+    told, releases = yield from ask(talk, [("HMGET", key("functions"), *names), ("HMGET", key("releases"), *ids)])
+    tells |= any(releases_of(one)[2] is not None for one in releases)  # a worker without functions tells none
     alive = [any(age <= LATELY for age, _, _ in published(one, now)) for one in told]
     return bool(tells), {name: id for (name, id), is_run in zip(waiting.items(), alive, strict=True) if not is_run}
 
