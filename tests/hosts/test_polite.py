@@ -503,7 +503,7 @@ def test_a_release_blocks_the_host_for_everybody(fake: FakeQueue) -> None:
 
 
 def test_a_release_that_blocks_takes_back_what_is_ready(fake: FakeQueue) -> None:
-    fake.hosts.set(A, per_host=2)
+    fake.hosts.set(A, per_host=2, delay=0)
     fake.put(urls(A, 3))
     (mine,) = fake.claim(1)
     assert len(fake.hosts.inspect(A).in_flight) == 2

@@ -41,8 +41,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a refused ack drops the lease of the other",
         "lua/verbs/ack.lua",
-        "if not itself then leases.drop(ended)",
-        "if not itself then leases.drop(ids)",
+        "if not itself then leases.drop(ended, ",
+        "if not itself then leases.drop(ids, ",
         [in_test("test_core", "expired_lease_that_was_taken_back"), PROPERTIES],
     ),
     Mutant(
@@ -128,8 +128,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a full server gives out no tasks",
         "lua/verbs/claim.lua",
-        "verb('claim', {flags = {'allow-oom'}}",
-        "verb('claim', {}",
+        "verb('claim', {flags = {'allow-oom'}, reads",
+        "verb('claim', {reads",
         [in_test("test_core_servers", "a_full_server_leases")],
     ),
     # ---- time
@@ -205,7 +205,9 @@ MUTANTS: list[Mutant] = [
     ),
     # ---- counters and limits
     Mutant("fences are counted only", "lua/verbs/claim.lua", ", time[1] * 1000000 + time[2])", ")"),
-    Mutant("fences are the clock only", "lua/verbs/claim.lua", "math.max(number(known[1], 0) + 1, ", "math.max(0, "),
+    Mutant(
+        "fences are the clock only", "lua/verbs/claim.lua", "math.max(number(setting.fence, 0) + 1, ", "math.max(0, "
+    ),
     Mutant(
         "crashes are not counted",
         "lua/leases.lua",
@@ -1335,8 +1337,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a full server takes new tasks",
         "lua/verbs/put.lua",
-        "verb('put', {}",
-        "verb('put', {flags = {'allow-oom'}}",
+        "verb('put', {reads",
+        "verb('put', {flags = {'allow-oom'}, reads",
         [in_test("test_compact", "full_server")],
     ),
     Mutant(
