@@ -96,7 +96,7 @@ BUGS = {
         "local ids = call('ZRANGEBYSCORE', key.leases, '-inf', now + 600, ",
     ),
     "no-pause": Bug("local delay = one.delay or usual_delay\n", "local delay = 0\n"),
-    "old-fence": Bug("number(known[1], 0) + 1, time[1] * 1000000 + time[2])", "1 + #ids, 1)"),
+    "old-fence": Bug("number(setting.fence, 0) + 1, time[1] * 1000000 + time[2])", "1 + #ids, 1)"),
     "twice-on-lost-reply": Bug("if age > 0 or from then", "if false then"),
 }
 

@@ -122,7 +122,7 @@ DEFECTS: Mapping[str, Defect] = {
         (
             Change(
                 "lua/verbs/claim.lua",
-                "local fence = math.max(number(known[1], 0) + 1, time[1] * 1000000 + time[2])",
+                "local fence = math.max(number(setting.fence, 0) + 1, time[1] * 1000000 + time[2])",
                 "local fence = 1",
             ),
         ),
