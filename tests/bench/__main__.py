@@ -19,9 +19,13 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run the command; give its exit code."""
     given = _parser().parse_args(words)
     try:
-        address = None if given.url is None and given.url_file is None else Server(given.url, given.url_file).address()
         found = report.measure(
-            address, given.only, rounds=given.rounds, quick=given.quick, far=given.latency, ids=given.ids
+            Server(given.url, given.url_file).address(),
+            given.only,
+            rounds=given.rounds,
+            quick=given.quick,
+            far=given.latency,
+            ids=given.ids,
         )
     except TimeoutqError as error:
         say(str(error))

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
 from tests.rig.library import Library, Scripts, Side, old_scripts
 from tests.rig.library_calls import Args
 from tests.rig.servers import redis_server, valkey
-from timeoutq import scripts
 from timeoutq.embedded import EmbeddedServer
 
 FLOOR = """#!lua name=floor
@@ -78,22 +77,6 @@ ONE = ROWS[:4]
 """The calls of one task, whose sum is compared."""
 
 
-class Plain(Library):
-    """The server that has the library as it is, with the clock of the server."""
-
-    def __init__(self, url: str) -> None:
-        Side.__init__(self, url)
-        self.client.function_load(scripts.library(), replace=True)
-
-
-class Before(Scripts):
-    """The server that has the scripts of before."""
-
-    def __init__(self, url: str, old: dict[str, Any]) -> None:
-        Side.__init__(self, url)
-        self.known = {name: (self.client.script_load(text), keys) for name, (keys, text) in old.items()}
-
-
 class Floor(Side):
     """The server that has the functions which only write."""
 
@@ -145,22 +128,27 @@ def main() -> int:
     parser.add_argument("--server", choices=["valkey", "redis", "both"], default="both")
     given = parser.parse_args()
     old = old_scripts()
+
+    def with_scripts(url: str) -> Side:
+        return Scripts(url, old, str)
+
+    def with_library(url: str) -> Side:
+        return Library(url, None, str)
+
+    sides: dict[str, Callable[[str], Side]] = {
+        "before": with_scripts,
+        "a": with_library,
+        "b": with_library,
+        "floor": Floor,
+    }
     for kind in ("valkey", "redis") if given.server == "both" else (given.server,):
         binary = valkey() if kind == "valkey" else redis_server()
-        seen: dict[str, dict[str, list[float]]] = {
-            name: {row: [] for row in ROWS} for name in ("before", "a", "b", "floor")
-        }
+        seen: dict[str, dict[str, list[float]]] = {name: {row: [] for row in ROWS} for name in sides}
         for _ in range(given.rounds):
-            for name in seen:
+            for name, made in sides.items():
                 # a server of its own, so that no side has the memory of another
                 with EmbeddedServer(binary=binary) as server:
-                    side = (
-                        Before(server.url, old)
-                        if name == "before"
-                        else Floor(server.url)
-                        if name == "floor"
-                        else Plain(server.url)
-                    )
+                    side = made(server.url)
                     one_round(side, 200)
                     for row, micros in one_round(side, given.tasks).items():
                         seen[name][row].append(micros)

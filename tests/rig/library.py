@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -110,7 +110,7 @@ def old_scripts() -> dict[str, Script]:
     return {name: (keys, text) for name, (keys, text) in json.loads(told.stdout).items()}
 
 
-def by_the_clock_of_the_rig(text: str) -> str:
+def by_the_rig(text: str) -> str:
     """Have a text read the clock from a key, and pick in the order of the ids."""
     text = re.sub(r"(?:redis\.)?\b(?:call|quiet)\('TIME'\)", "redis.call('LRANGE', 'clock', 0, 1)", text)
     text = re.sub(
@@ -118,7 +118,7 @@ def by_the_clock_of_the_rig(text: str) -> str:
         r"__some(\1, \2)",
         text,
     )
-    return re.sub(
+    return IN_ORDER + re.sub(
         r"(?:redis\.)?\bcall\('SSCAN', ([^,()]+(?: [^,()]+)*(?:\('[a-z]+'\))?), [^\n]*?'COUNT', [^\n]*?\)(?=\n|, |$)",
         r"__scan(\1)",
         text,
@@ -159,14 +159,14 @@ class Side:
 class Library(Side):
     """The server that has the library of this checkout."""
 
-    def __init__(self, url: str, plant: str | None) -> None:
+    def __init__(self, url: str, plant: str | None, prepared: Callable[[str], str] = by_the_rig) -> None:
         super().__init__(url)
         first, text = scripts.library().split("\n", 1)
         if plant is not None:
             old, new = PLANTS[plant]
             assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in the library"
             text = text.replace(old, new)
-        self.client.function_load(f"{first}\n{IN_ORDER}{by_the_clock_of_the_rig(text)}", replace=True)
+        self.client.function_load(f"{first}\n{prepared(text)}", replace=True)
 
     def head(self, queue: str, verb: str) -> Args:
         return ["FCALL", scripts.function(verb), 2, f"timeoutq:{{{queue}}}:meta", f"timeoutq:{{{queue}}}:lock:"]
@@ -175,12 +175,9 @@ class Library(Side):
 class Scripts(Side):
     """The server that has the scripts of the oracle."""
 
-    def __init__(self, url: str, old: dict[str, Script]) -> None:
+    def __init__(self, url: str, old: dict[str, Script], prepared: Callable[[str], str] = by_the_rig) -> None:
         super().__init__(url)
-        self.known = {
-            name: (self.client.script_load(IN_ORDER + by_the_clock_of_the_rig(text)), keys)
-            for name, (keys, text) in old.items()
-        }
+        self.known = {name: (self.client.script_load(prepared(text)), keys) for name, (keys, text) in old.items()}
 
     def head(self, queue: str, verb: str) -> Args:
         sha, keys = self.known[verb]
