@@ -22,9 +22,9 @@ from demo.processes import DemoError, Interrupts
 from demo.report import say_result, say_where
 from demo.settings import Settings
 from demo.warc import ArchiveError
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.embedded_cluster import EmbeddedCluster
-from timeoutq.errors import TimeoutqError
+from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.server.embedded_cluster import EmbeddedCluster
+from timeoutq.words.errors import TimeoutqError
 
 KEPT_NAME = "crawl"
 """The queue of a crawl whose data is kept in a folder, unless --queue names another."""

@@ -35,10 +35,10 @@ from demo.trail import Trail
 from demo.traverse import traverse
 from demo.verdict import Terms, judge_tasks, judge_visits, read_log
 from timeoutq import State
-from timeoutq.shards import AnyQueue, talks_of
-from timeoutq.text import safe
+from timeoutq.client.shards import AnyQueue, talks_of
 from timeoutq.watch.draw import render
 from timeoutq.watch.snapshot import Snapshot, snapshot
+from timeoutq.words.text import safe
 
 LEFT_ALONE = 120.0
 """A crawl has gone wrong when nothing is done for this long, seconds; one that visits pages again may rest for days."""

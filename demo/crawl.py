@@ -33,10 +33,10 @@ from demo.settings import DEADLINE, Settings, SettingsError
 from demo.trail import Seen, Trail, header_text, tasks
 from demo.warc import Archive, ArchiveError
 from timeoutq import Ack, AsyncQueue, AsyncShardedQueue, GiveUp, Lease, Recrawl, Release, Retry
-from timeoutq.arguments import shown
-from timeoutq.errors import InvalidInput
-from timeoutq.retry import retry_after
-from timeoutq.shards import AnyAsyncQueue
+from timeoutq.client.shards import AnyAsyncQueue
+from timeoutq.words.arguments import shown
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.retry import retry_after
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from demo.links import canonical
 from demo.processes import RETRY_AT_ONCE
 from demo.settings import SITES, Settings, SettingsError
 from timeoutq.cli.reading import nodes, seconds
-from timeoutq.errors import InvalidInput
+from timeoutq.words.errors import InvalidInput
 
 OWN = Settings(site="origin", allow_private=True)
 """The demo's own site is on loopback, and nobody is disturbed by haste."""

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from demo.processes import DemoError, Interrupts
-from timeoutq.cluster import slot_of
-from timeoutq.embedded_cluster import ClusterNode, EmbeddedCluster, Member
-from timeoutq.shards import AnyQueue, talks_of
+from timeoutq.client.shards import AnyQueue, talks_of
+from timeoutq.server.cluster import slot_of
+from timeoutq.server.embedded_cluster import ClusterNode, EmbeddedCluster, Member
 
 PATIENCE = 60.0
 """How long the replica may take, seconds. Mostly it takes little more than the two seconds after which a node that is

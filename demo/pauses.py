@@ -1,6 +1,6 @@
 """Which answers say that a server is busy, and how long to leave it alone if it names no time. Pure.
 
-`timeoutq.retry.retry_after` reads the time that it names.
+`timeoutq.words.retry.retry_after` reads the time that it names.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from typing import Any
 
 from demo.processes import LEASE, DemoError
 from demo.settings import DEADLINE
-from timeoutq.embedded_cluster import EmbeddedCluster
-from timeoutq.shards import AnyQueue, open_queue
+from timeoutq.client.shards import AnyQueue, open_queue
+from timeoutq.server.embedded_cluster import EmbeddedCluster
 
 LONG_LEASE = 8.0
 """Seconds: on a cluster, a lease must outlive the time in which a replica takes over, for a worker that cannot extend

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from timeoutq import Politeness, Release
-from timeoutq.shards import AnyAsyncQueue, AnyQueue
-from timeoutq.standing import Standing, standing
+from timeoutq.client.shards import AnyAsyncQueue, AnyQueue
+from timeoutq.words.standing import Standing, standing
 
 
 def host_of(url: str) -> str:

@@ -22,7 +22,7 @@ import httpx
 
 from demo.settings import Settings
 from timeoutq import State
-from timeoutq.shards import AnyQueue
+from timeoutq.client.shards import AnyQueue
 
 HERE = Path(__file__).resolve().parent.parent
 LEASE = 2.0

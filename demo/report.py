@@ -13,8 +13,8 @@ from rich.table import Table
 from demo.polite import HeldBack
 from demo.settings import Settings
 from timeoutq import Stats
-from timeoutq.address import redact
-from timeoutq.text import safe
+from timeoutq.server.address import redact
+from timeoutq.words.text import safe
 
 SHOWN = 10
 """How many hosts, and how many kinds of errors, people are shown."""

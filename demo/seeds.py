@@ -17,9 +17,9 @@ from demo.addresses import CheckedTransport, PrivateAddress
 from demo.scope import Scope
 from demo.settings import Settings
 from demo.trail import Trail, tasks
-from timeoutq.errors import BadUrl, InvalidInput
-from timeoutq.shards import AnyQueue
+from timeoutq.client.shards import AnyQueue
 from timeoutq.urls import sitemap
+from timeoutq.words.errors import BadUrl, InvalidInput
 
 BATCH = 500
 

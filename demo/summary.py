@@ -14,9 +14,9 @@ from typing import Any
 from demo import polite
 from demo.trail import Seen, Trail
 from timeoutq import State
-from timeoutq.model import Record, text
-from timeoutq.shards import AnyQueue
-from timeoutq.transfer import export
+from timeoutq.client.shards import AnyQueue
+from timeoutq.watch.transfer import export
+from timeoutq.words.model import Record, text
 
 MOST_HOSTS = 100
 """Of how many hosts a summary tells: those with the most pages."""

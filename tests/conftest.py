@@ -23,7 +23,7 @@ from tests.rig.faces import Blocking
 from tests.rig.invariants import check
 from tests.rig.servers import redis_server
 from timeoutq import Queue
-from timeoutq.embedded import EmbeddedServer
+from timeoutq.server.embedded import EmbeddedServer
 
 _numbers = count(1)
 

@@ -67,7 +67,7 @@ const sleep = (ms, signal) =>
     signal?.addEventListener("abort", over);
   });
 
-/** The number of the bucket of a histogram in which a duration falls: as timeoutq/durations.py says. */
+/** The number of the bucket of a histogram in which a duration falls: as timeoutq/words/durations.py says. */
 export function bucket(seconds) {
   if (seconds <= 2 ** -13) return -89;
   const value = Math.min(seconds, 86400);

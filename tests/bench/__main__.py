@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.bench import report
-from timeoutq import exit_codes
 from timeoutq.cli.app import say
 from timeoutq.cli.command import Server
-from timeoutq.errors import TimeoutqError
+from timeoutq.words import exit_codes
+from timeoutq.words.errors import TimeoutqError
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from timeoutq.bench import handlers
+from timeoutq.cli.bench import handlers
 from timeoutq.functions import App
 
 

@@ -17,11 +17,11 @@ from tests.bench.ground import Ground, Measure
 from tests.bench.limits import rate
 from tests.bench.terms import Figure, Readings, Target
 from tests.bench.workers import look, rate_of_acks
-from timeoutq.arguments import Packed
-from timeoutq.bench.ground import ids
-from timeoutq.bench.measures import percentile
+from timeoutq.cli.bench.ground import ids
+from timeoutq.cli.bench.measures import percentile
 from timeoutq.client import Queue
-from timeoutq.model import Task
+from timeoutq.words.arguments import Packed
+from timeoutq.words.model import Task
 
 if TYPE_CHECKING:
     from timeoutq.functions import App

@@ -20,9 +20,9 @@ from typing import Any
 from tests.bench.ground import Ground, Measure
 from tests.bench.limits import rate, slices
 from tests.bench.terms import Figure, Readings, Target
-from timeoutq.bench.ground import ids
+from timeoutq.cli.bench.ground import ids
 from timeoutq.client import AsyncQueue, Queue
-from timeoutq.model import Politeness
+from timeoutq.words.model import Politeness
 
 HOUR = 3600
 

@@ -20,10 +20,10 @@ from typing import Any
 from tests.bench.ground import Ground, Measure
 from tests.bench.limits import rate
 from tests.bench.terms import Figure, Readings, Target
-from timeoutq import files
-from timeoutq.bench.ground import ids
-from timeoutq.bench.measures import percentile
+from timeoutq.cli.bench.ground import ids
+from timeoutq.cli.bench.measures import percentile
 from timeoutq.client import Queue
+from timeoutq.gateway import files
 
 LINES = "application/x-ndjson"
 PART = 256 * 1024

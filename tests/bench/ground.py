@@ -14,12 +14,12 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from tests.bench.terms import Figure, Readings, Sizes
-from timeoutq.bench import ground
-from timeoutq.bench.ground import ID, PATIENCE
-from timeoutq.calls import Argument
-from timeoutq.connection import Server
-from timeoutq.errors import TimeoutqError
-from timeoutq.troubles import LINK_ERRORS
+from timeoutq.cli.bench import ground
+from timeoutq.cli.bench.ground import ID, PATIENCE
+from timeoutq.server.calls import Argument
+from timeoutq.server.connection import Server
+from timeoutq.server.troubles import LINK_ERRORS
+from timeoutq.words.errors import TimeoutqError
 
 T = TypeVar("T")
 

@@ -6,9 +6,9 @@ import asyncio
 import os
 import random
 
-from timeoutq.bench.handlers import note as note
-from timeoutq.bench.handlers import nothing as nothing
-from timeoutq.model import Ack, Lease
+from timeoutq.cli.bench.handlers import note as note
+from timeoutq.cli.bench.handlers import nothing as nothing
+from timeoutq.words.model import Ack, Lease
 
 WORK = "TIMEOUTQ_BENCH_WORK"
 """The environment variable with the longest work of a task, seconds."""

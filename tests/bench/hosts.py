@@ -17,10 +17,10 @@ from tests.bench import handlers
 from tests.bench.ground import Ground, Measure, cpu_ms
 from tests.bench.terms import Figure, Readings, Target
 from tests.bench.workers import look, rate_of_acks
-from timeoutq.bench.ground import Crew
-from timeoutq.calls import Call
+from timeoutq.cli.bench.ground import Crew
 from timeoutq.client import Queue
-from timeoutq.model import Politeness, Task
+from timeoutq.server.calls import Call
+from timeoutq.words.model import Politeness, Task
 
 LABELS = ("10", "1k", "1m")
 

@@ -19,8 +19,8 @@ from tests.bench import handlers
 from tests.bench.ground import Ground, Measure
 from tests.bench.terms import Figure, Readings, Target
 from tests.bench.workers import look
-from timeoutq.bench.measures import Sight
-from timeoutq.errors import InvalidInput
+from timeoutq.cli.bench.measures import Sight
+from timeoutq.words.errors import InvalidInput
 
 
 class DelayingProxy:

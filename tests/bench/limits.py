@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.bench.ground import Ground, Measure
 from tests.bench.terms import Figure, Readings
-from timeoutq.bench.ground import ids
+from timeoutq.cli.bench.ground import ids
 
 _CLAIM = """
 local time = redis.call('TIME')

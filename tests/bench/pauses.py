@@ -18,20 +18,22 @@ from typing import Any
 
 from tests.bench.ground import Ground, Measure, cpu_ms
 from tests.bench.terms import Figure, Readings, Target
-from timeoutq import arguments, rights, scripts, sending
-from timeoutq.arguments import How
-from timeoutq.batches import operations as of_batches
-from timeoutq.calls import BATCH, Call, Command
 from timeoutq.client import Queue
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.errors import TimeoutqError
-from timeoutq.failures import operations as of_failures
-from timeoutq.hosts import operations
-from timeoutq.hosts.operations import Rule
-from timeoutq.model import HostRecord, Lease, Politeness, Record, State, Task
-from timeoutq.results import operations as of_results
-from timeoutq.schedules import operations as of_schedules
-from timeoutq.schedules.definition import Definition
+from timeoutq.rooms.batches import operations as of_batches
+from timeoutq.rooms.failures import operations as of_failures
+from timeoutq.rooms.hosts import operations
+from timeoutq.rooms.hosts.operations import Rule
+from timeoutq.rooms.results import operations as of_results
+from timeoutq.rooms.schedules import operations as of_schedules
+from timeoutq.rooms.schedules.definition import Definition
+from timeoutq.server import rights, scripts
+from timeoutq.server.calls import BATCH, Call, Command
+from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.verbs import sending
+from timeoutq.words import arguments
+from timeoutq.words.arguments import How
+from timeoutq.words.errors import TimeoutqError
+from timeoutq.words.model import HostRecord, Lease, Politeness, Record, State, Task
 
 HOUR_MS = 3_600_000
 REPLAY = "claim-again"

@@ -19,8 +19,8 @@ from typing import Any
 from tests.bench import calls, clients, gateway, hosts, latency, limits, pauses, seen, spiders, workers
 from tests.bench.ground import Ground, Measure, told
 from tests.bench.terms import FULL, QUICK, Figure, Readings, Sizes, Target
-from timeoutq.bench.measures import about, number
-from timeoutq.errors import InvalidInput
+from timeoutq.cli.bench.measures import about, number
+from timeoutq.words.errors import InvalidInput
 
 # each limit stands right before the figures that are set beside it
 MEASURES: Sequence[Measure] = (

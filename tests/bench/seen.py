@@ -15,11 +15,11 @@ from typing import Any
 
 from tests.bench.ground import Ground, Measure, cpu_ms
 from tests.bench.terms import Figure, Readings, Target
-from timeoutq import scripts
-from timeoutq.bench.ground import ID, ids
-from timeoutq.calls import BATCH, Argument, Command
+from timeoutq.cli.bench.ground import ID, ids
 from timeoutq.client import Queue
-from timeoutq.embedded import EmbeddedServer
+from timeoutq.server import scripts
+from timeoutq.server.calls import BATCH, Argument, Command
+from timeoutq.server.embedded import EmbeddedServer
 
 FLUSH = 40
 """How many scripts are sent before the replies are read."""

@@ -18,8 +18,8 @@ from typing import Any
 from tests.bench import crawled
 from tests.bench.ground import Ground, Measure
 from tests.bench.terms import Figure, Readings, Target
-from timeoutq.errors import MissingExtra, TimeoutqError
-from timeoutq.model import Politeness
+from timeoutq.words.errors import MissingExtra, TimeoutqError
+from timeoutq.words.model import Politeness
 
 ADDONS = {"timeoutq.scrapy.Addon": 100}
 SCRAPY_REDIS = {

@@ -17,10 +17,10 @@ from typing import Any
 from tests.bench import handlers
 from tests.bench.ground import Ground, Measure
 from tests.bench.terms import Figure, Readings, Target
-from timeoutq.bench.ground import PATIENCE, Crew, ids
-from timeoutq.bench.measures import Sight, percentile, waits, watch
+from timeoutq.cli.bench.ground import PATIENCE, Crew, ids
+from timeoutq.cli.bench.measures import Sight, percentile, waits, watch
 from timeoutq.client import Queue
-from timeoutq.model import Lease
+from timeoutq.words.model import Lease
 
 Handler = Callable[[Lease], object]
 

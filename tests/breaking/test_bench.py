@@ -28,13 +28,13 @@ from tests.rig import canary
 from tests.rig.invariants import check_keys
 from tests.rig.waiting import wait_until
 from timeoutq import Queue
-from timeoutq.bench import handlers, measures
-from timeoutq.bench.ground import Ground
-from timeoutq.bench.measures import percentile
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.errors import InvalidInput, MissingExtra, TimeoutqError
+from timeoutq.cli.bench import handlers, measures
+from timeoutq.cli.bench.ground import Ground
+from timeoutq.cli.bench.measures import percentile
 from timeoutq.functions.calls import posted
 from timeoutq.functions.envelope import Secrets
+from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.words.errors import InvalidInput, MissingExtra, TimeoutqError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TINY = Sizes(

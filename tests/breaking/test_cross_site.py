@@ -20,8 +20,8 @@ from tests.rig.browsers import browser
 from tests.rig.served import Served, served
 from tests.rig.waiting import wait_until
 from timeoutq import Queue
-from timeoutq.embedded import EmbeddedServer
 from timeoutq.gateway.tokens import SCOPES, TokenBook
+from timeoutq.server.embedded import EmbeddedServer
 
 EVIL = """<!doctype html><title>evil</title>
 <form id=f method=post action="{ours}/q/crawl/pause"></form><button form=f>Win a prize</button>

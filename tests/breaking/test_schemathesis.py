@@ -18,8 +18,8 @@ import pytest
 from tests.rig import canary
 from tests.rig.served import served
 from timeoutq import Queue
-from timeoutq.embedded import EmbeddedServer
 from timeoutq.gateway.tokens import SCOPES, TokenBook
+from timeoutq.server.embedded import EmbeddedServer
 
 ST = os.environ.get("TIMEOUTQ_SCHEMATHESIS") or shutil.which("st")
 

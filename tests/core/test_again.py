@@ -12,9 +12,11 @@ import redis
 
 from tests.rig.invariants import check_keys
 from tests.rig.waiting import wait_until
-from timeoutq import Ack, AsyncQueue, InvalidInput, Lease, LeaseLost, Queue, Worker, arguments, sending
-from timeoutq.retry import Recrawl
+from timeoutq import Ack, AsyncQueue, InvalidInput, Lease, LeaseLost, Queue, Worker
 from timeoutq.testing import FakeQueue, fake_queue
+from timeoutq.verbs import sending
+from timeoutq.words import arguments
+from timeoutq.words.retry import Recrawl
 
 
 @pytest.fixture

@@ -27,9 +27,9 @@ from timeoutq import (
     Unavailable,
     UnsafeServer,
 )
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.errors import TimeoutqError
-from timeoutq.worker import load_handler
+from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.words.errors import TimeoutqError
+from timeoutq.worker.worker import load_handler
 
 FACES: list[Any] = [Queue, Blocking]
 

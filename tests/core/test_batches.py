@@ -11,13 +11,15 @@ import redis
 
 from tests.rig.invariants import a_minute_later
 from tests.rig.waiting import wait_until
-from timeoutq import InvalidInput, Lease, Politeness, Queue, ServerFull, State, Task, arguments, flows, sending
-from timeoutq.batches import operations
-from timeoutq.batches.operations import End, Member
-from timeoutq.calls import Kept
-from timeoutq.shards import open_queue
+from timeoutq import InvalidInput, Lease, Politeness, Queue, ServerFull, State, Task
+from timeoutq.client.shards import open_queue
+from timeoutq.rooms.batches import operations
+from timeoutq.rooms.batches.operations import End, Member
+from timeoutq.server.calls import Kept
 from timeoutq.testing import fake_async_queue, fake_queue, run
+from timeoutq.verbs import flows, sending
 from timeoutq.watch import doctor
+from timeoutq.words import arguments
 
 KEYS = ("batch:b", "batch_of", "batches")
 

@@ -10,8 +10,9 @@ import redis
 
 from tests.rig.commands import ran
 from tests.rig.waiting import wait_until
-from timeoutq import InvalidInput, Lease, LeaseLost, Politeness, Queue, State, Task, flows, sending
-from timeoutq.calls import Kept
+from timeoutq import InvalidInput, Lease, LeaseLost, Politeness, Queue, State, Task
+from timeoutq.server.calls import Kept
+from timeoutq.verbs import flows, sending
 
 HOST = "http://a.example/"
 

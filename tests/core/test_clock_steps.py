@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from timeoutq import flows, sending
 from timeoutq.testing import FakeQueue, fake_queue
+from timeoutq.verbs import flows, sending
 
 
 def step_back(queue: FakeQueue, seconds: float) -> None:

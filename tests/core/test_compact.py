@@ -14,12 +14,14 @@ from tests.rig.faces import Blocking
 from tests.rig.invariants import check, check_keys
 from tests.rig.planted import planted
 from tests.rig.proxy import Fault, Proxy
-from timeoutq import InvalidInput, LeaseLost, Politeness, Queue, ServerFull, State, Task, reads, scripts, sending
-from timeoutq.calls import Call
-from timeoutq.errors import ServerError
-from timeoutq.hosts import operations as hosts
-from timeoutq.model import HostRecord, Record
+from timeoutq import InvalidInput, LeaseLost, Politeness, Queue, ServerFull, State, Task
+from timeoutq.rooms.hosts import operations as hosts
+from timeoutq.server import scripts
+from timeoutq.server.calls import Call
 from timeoutq.testing import fake_async_queue, fake_queue
+from timeoutq.verbs import reads, sending
+from timeoutq.words.errors import ServerError
+from timeoutq.words.model import HostRecord, Record
 
 A = "http://a.example/"
 

@@ -10,8 +10,9 @@ import pytest
 import redis
 
 from tests.rig.invariants import a_minute_later, check_keys
-from timeoutq import Queue, flows, sending
-from timeoutq.model import Record, State
+from timeoutq import Queue
+from timeoutq.verbs import flows, sending
+from timeoutq.words.model import Record, State
 
 TASKS = [f"t{i}" for i in range(2000)]
 

@@ -16,8 +16,9 @@ import redis
 from tests.rig import fingerprints
 from tests.rig.fingerprints import FULL, Sets
 from tests.rig.planted import planted
-from timeoutq import Lease, Queue, sending
-from timeoutq.model import Record, State
+from timeoutq import Lease, Queue
+from timeoutq.verbs import sending
+from timeoutq.words.model import Record, State
 
 STEPS = int(os.environ.get("STEPS", "2000"))
 SEED = int(os.environ.get("SEED", "1"))

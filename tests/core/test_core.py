@@ -12,7 +12,8 @@ import redis
 from tenacity import stop_after_attempt, wait_fixed
 
 from tests.rig.waiting import wait_until
-from timeoutq import InvalidInput, LeaseLost, Queue, State, sending
+from timeoutq import InvalidInput, LeaseLost, Queue, State
+from timeoutq.verbs import sending
 
 
 def ids(leases: Any) -> set[str]:

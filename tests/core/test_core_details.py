@@ -14,9 +14,10 @@ import pytest
 from redis.exceptions import ResponseError
 
 from tests.rig.waiting import wait_until
-from timeoutq import LeaseLost, Queue, State, sending
-from timeoutq.confirming import UNCONFIRMED
+from timeoutq import LeaseLost, Queue, State
 from timeoutq.testing import fake_queue
+from timeoutq.verbs import sending
+from timeoutq.verbs.confirming import UNCONFIRMED
 
 # ---- records
 

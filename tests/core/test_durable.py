@@ -20,25 +20,15 @@ from redis.exceptions import ReadOnlyError, ResponseError
 
 import timeoutq
 from tests.rig.waiting import wait_until
-from timeoutq import (
-    Answer,
-    InvalidInput,
-    NotReplicated,
-    Politeness,
-    Queue,
-    State,
-    Task,
-    Worker,
-    confirming,
-    scripts,
-    sending,
-)
-from timeoutq.confirming import Durable
-from timeoutq.memory import MemoryLink
-from timeoutq.model import HostRecord, Outcome, Record
-from timeoutq.sending import Flow, ServerClock, Sleep, Talk, settle
+from timeoutq import Answer, InvalidInput, NotReplicated, Politeness, Queue, State, Task, Worker
+from timeoutq.server import scripts
+from timeoutq.server.memory import MemoryLink
 from timeoutq.testing import Clock, FakeQueue, fake_async_queue, fake_queue, fake_sharded_queue
-from timeoutq.transfer import restore, restore_hosts
+from timeoutq.verbs import confirming, sending
+from timeoutq.verbs.confirming import Durable
+from timeoutq.verbs.sending import Flow, ServerClock, Sleep, Talk, settle
+from timeoutq.watch.transfer import restore, restore_hosts
+from timeoutq.words.model import HostRecord, Outcome, Record
 
 QUICK = 0.3
 """The deadline of a call that is not going to be confirmed, seconds."""

@@ -12,7 +12,8 @@ import pytest
 
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
-from timeoutq import Queue, scripts
+from timeoutq import Queue
+from timeoutq.server import scripts
 
 
 class Interrupted(Exception):

@@ -16,8 +16,9 @@ import pytest
 import redis
 
 from tests.rig.waiting import wait_until
-from timeoutq import Answer, AsyncQueue, InvalidInput, Lease, LeaseLost, Queue, Unavailable, heartbeat
-from timeoutq.keeper import AsyncKeeper
+from timeoutq import Answer, AsyncQueue, InvalidInput, Lease, LeaseLost, Queue, Unavailable
+from timeoutq.client import heartbeat
+from timeoutq.client.keeper import AsyncKeeper
 from timeoutq.testing import fake_async_queue, fake_queue
 
 

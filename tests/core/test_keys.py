@@ -12,15 +12,17 @@ import redis
 
 from tests.rig.planted import planted
 from tests.rig.waiting import wait_until
-from timeoutq import Lease, Politeness, Queue, Schedule, Task, scripts, sending
-from timeoutq.batches import operations as batches
-from timeoutq.batches.operations import Joined, Sealed
-from timeoutq.calls import Call, Kept
-from timeoutq.durations import Delta
-from timeoutq.hosts import operations as hosts
-from timeoutq.model import HostRecord, Record, State
-from timeoutq.operations import Operations
+from timeoutq import Lease, Politeness, Queue, Schedule, Task
+from timeoutq.rooms.batches import operations as batches
+from timeoutq.rooms.batches.operations import Joined, Sealed
+from timeoutq.rooms.hosts import operations as hosts
+from timeoutq.server import scripts
+from timeoutq.server.calls import Call, Kept
+from timeoutq.verbs import sending
+from timeoutq.verbs.operations import Operations
 from timeoutq.watch import doctor
+from timeoutq.words.durations import Delta
+from timeoutq.words.model import HostRecord, Record, State
 
 FIRST = """
     GET HDEL HEXISTS HGET HGETALL HINCRBY HLEN HMGET HSCAN HSET HSETNX LINDEX LLEN LPUSH LTRIM PEXPIRE PSETEX PTTL RPUSH

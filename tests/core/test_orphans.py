@@ -8,7 +8,9 @@ import pytest
 
 from tests.rig.invariants import a_minute_later
 from tests.rig.waiting import wait_until
-from timeoutq import Politeness, Queue, State, flows, scripts
+from timeoutq import Politeness, Queue, State
+from timeoutq.server import scripts
+from timeoutq.verbs import flows
 from timeoutq.watch import doctor
 
 A, B = "http://a.example/", "http://b.example/"

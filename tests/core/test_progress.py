@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import redis
 
-from timeoutq import InvalidInput, Lease, LeaseLost, Queue, flows, sending
-from timeoutq.model import Progress
+from timeoutq import InvalidInput, Lease, LeaseLost, Queue
+from timeoutq.verbs import flows, sending
+from timeoutq.words.model import Progress
 
 
 def taken(face: Any, task: str = "a") -> Lease:

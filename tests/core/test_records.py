@@ -8,8 +8,10 @@ import pytest
 import redis
 
 from tests.rig.waiting import wait_until
-from timeoutq import GiveUp, Politeness, Retry, State, sending, tracebacks
+from timeoutq import GiveUp, Politeness, Retry, State
 from timeoutq.testing import fake_queue
+from timeoutq.verbs import sending
+from timeoutq.words import tracebacks
 
 
 def raised(message: str = "bad page", *, depth: int = 1) -> ValueError:

@@ -14,7 +14,7 @@ import redis
 from redis.crc import key_slot
 
 from tests.rig.waiting import wait_until
-from timeoutq import sending
+from timeoutq.verbs import sending
 
 REDIS_CLI = shutil.which("redis-cli")
 KEYS = {

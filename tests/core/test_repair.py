@@ -12,10 +12,11 @@ import redis
 
 from tests.rig.invariants import STATES, a_minute_later, check_keys
 from tests.rig.waiting import wait_until
-from timeoutq import Politeness, Queue, State, flows, sending
-from timeoutq.cleaner import WALK_EVERY, Cleaner
+from timeoutq import Politeness, Queue, State
 from timeoutq.testing import fake_async_queue
+from timeoutq.verbs import flows, sending
 from timeoutq.watch import doctor
+from timeoutq.worker.cleaner import WALK_EVERY, Cleaner
 
 A, B = "http://a.example/", "http://b.example/"
 RULES = {"plain": None, "two places": Politeness(0, 2)}

@@ -21,12 +21,14 @@ from tests.rig.faces import Blocking
 from tests.rig.invariants import check
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
-from timeoutq import Answer, AsyncQueue, Lease, NotReplicated, Queue, State, Unavailable, flows, scripts, sending
-from timeoutq.arguments import How
-from timeoutq.calls import Call
-from timeoutq.confirming import Durable
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.replies import Claimed
+from timeoutq import Answer, AsyncQueue, Lease, NotReplicated, Queue, State, Unavailable
+from timeoutq.server import scripts
+from timeoutq.server.calls import Call
+from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.verbs import flows, sending
+from timeoutq.verbs.confirming import Durable
+from timeoutq.verbs.replies import Claimed
+from timeoutq.words.arguments import How
 
 
 @pytest.fixture
@@ -514,7 +516,7 @@ def test_a_call_is_never_sent_again_once_the_queue_may_have_forgotten_it(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, silence: float, again: bool
 ) -> None:
     clock = [1000.0]
-    monkeypatch.setattr("timeoutq.flows.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("timeoutq.verbs.flows.time.monotonic", lambda: clock[0])
     talk = replace(queue.talk, deadline=3600.0, proved=True)
     flow = sending.settle(talk, talk.operations.put(("a",), talk.nonce))
     assert isinstance(next(flow), sending.Send)
@@ -534,7 +536,7 @@ def test_a_put_that_no_replica_has_confirmed_is_told_as_such_although_the_server
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [1000.0]
-    monkeypatch.setattr("timeoutq.flows.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("timeoutq.verbs.flows.time.monotonic", lambda: clock[0])
     talk = replace(queue.talk, deadline=1.0, proved=True, durable=Durable(until=math.inf, proved=True))
     flow = sending.settle(talk, talk.operations.put(("a",), talk.nonce), replicas=1)
     assert isinstance(next(flow), sending.Send)

@@ -9,9 +9,11 @@ import pytest
 import redis
 
 from tests.rig.waiting import wait_until
-from timeoutq import InvalidInput, Lease, LeaseLost, Politeness, Task, arguments, sending
-from timeoutq.calls import Kept
+from timeoutq import InvalidInput, Lease, LeaseLost, Politeness, Task
+from timeoutq.server.calls import Kept
 from timeoutq.testing import fake_queue
+from timeoutq.verbs import sending
+from timeoutq.words import arguments
 
 
 def claim_one(face: Any) -> Lease:

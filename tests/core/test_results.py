@@ -15,10 +15,11 @@ import redis
 from tests.rig.commands import ran
 from tests.rig.invariants import a_minute_later
 from tests.rig.waiting import wait_until
-from timeoutq import InvalidInput, Lease, Politeness, Queue, State, flows, sending
-from timeoutq.calls import Kept
-from timeoutq.model import Ended
-from timeoutq.results import waiting
+from timeoutq import InvalidInput, Lease, Politeness, Queue, State
+from timeoutq.rooms.results import waiting
+from timeoutq.server.calls import Kept
+from timeoutq.verbs import flows, sending
+from timeoutq.words.model import Ended
 
 HOUR = 3_600_000
 

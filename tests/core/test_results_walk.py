@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from timeoutq import Lease, sending
-from timeoutq.calls import Kept
+from timeoutq import Lease
+from timeoutq.server.calls import Kept
 from timeoutq.testing import fake_queue
+from timeoutq.verbs import sending
 
 TASKS, CLIENTS, STEPS = [f"t{i}" for i in range(6)], ["one", "two", "three"], 400
 OPEN = {"todos", "scheduled", "in_progress"}

@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 import redis
 
-from timeoutq import Queue, ServerError, arguments, sending
-from timeoutq.arguments import How
-from timeoutq.batches import operations as of_batches
-from timeoutq.calls import Call
-from timeoutq.durations import Delta
-from timeoutq.model import Lease, Record, State
-from timeoutq.schedules import operations as of_schedules
-from timeoutq.schedules.definition import Definition
+from timeoutq import Queue, ServerError
+from timeoutq.rooms.batches import operations as of_batches
+from timeoutq.rooms.schedules import operations as of_schedules
+from timeoutq.rooms.schedules.definition import Definition
+from timeoutq.server.calls import Call
 from timeoutq.testing import fake_queue
+from timeoutq.verbs import sending
+from timeoutq.words import arguments
+from timeoutq.words.arguments import How
+from timeoutq.words.durations import Delta
+from timeoutq.words.model import Lease, Record, State
 
 Build = Callable[[Queue, Lease], Call[Any]]
 VERBS: dict[str, Build] = {

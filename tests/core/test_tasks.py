@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from timeoutq import Ack, AsyncQueue, InvalidInput, Lease, Politeness, Queue, Task, Worker, arguments
-from timeoutq.calls import batches
+from timeoutq import Ack, AsyncQueue, InvalidInput, Lease, Politeness, Queue, Task, Worker
+from timeoutq.server.calls import batches
 from timeoutq.testing import fake_queue
+from timeoutq.words import arguments
 
 A = "http://a.example/"
 

@@ -12,8 +12,10 @@ import pytest
 import redis
 
 from tests.rig.waiting import wait_until
-from timeoutq import InvalidInput, Lease, Politeness, Queue, Task, arguments, sending
+from timeoutq import InvalidInput, Lease, Politeness, Queue, Task
 from timeoutq.testing import fake_queue
+from timeoutq.verbs import sending
+from timeoutq.words import arguments
 
 KEEP: dict[str, Any] = {
     "forever": {},

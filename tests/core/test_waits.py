@@ -10,8 +10,9 @@ import pytest
 import redis
 
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncQueue, Queue, sending
-from timeoutq.calls import Kept
+from timeoutq import AsyncQueue, Queue
+from timeoutq.server.calls import Kept
+from timeoutq.verbs import sending
 
 WAITS, CUTS = 1000, 20
 
@@ -19,7 +20,7 @@ WAITS, CUTS = 1000, 20
 @pytest.fixture(autouse=True)
 def _never_looks_again_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that what was lost with a connection is found because of the cut, not because of the time."""
-    monkeypatch.setattr("timeoutq.results.waiting.LOOK_AGAIN", 3600.0)
+    monkeypatch.setattr("timeoutq.rooms.results.waiting.LOOK_AGAIN", 3600.0)
 
 
 def blocked(raw: redis.Redis) -> list[str]:
@@ -113,7 +114,7 @@ def test_when_the_one_that_listens_leaves_another_one_does(url: str, queue: Queu
 
 
 def test_a_wait_goes_on_while_answers_get_lost(url: str, queue: Queue, raw: redis.Redis, monkeypatch: Any) -> None:
-    monkeypatch.setattr("timeoutq.results.waiting.LOOK_AGAIN", 0.2)
+    monkeypatch.setattr("timeoutq.rooms.results.waiting.LOOK_AGAIN", 0.2)
     queue.put("a")
     (lease,) = queue.claim()
     with Queue(queue.name, url) as waiting, ThreadPoolExecutor(1) as pool:

@@ -15,8 +15,9 @@ import pytest
 import redis
 
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncQueue, Cleaner, Lease, Politeness, Queue, State, sending
-from timeoutq.model import Record
+from timeoutq import AsyncQueue, Cleaner, Lease, Politeness, Queue, State
+from timeoutq.verbs import sending
+from timeoutq.words.model import Record
 
 _names = count(1)
 SLEEP_MS = 10_000

@@ -12,8 +12,8 @@ import redis
 
 from tests.rig.invariants import check
 from timeoutq import AccessDenied, LeaseLost, Politeness, Queue, State
-from timeoutq.errors import ServerError
 from timeoutq.watch.doctor import repair
+from timeoutq.words.errors import ServerError
 
 COMMANDS = ["DEL", "EXISTS", "HDEL", "HINCRBY", "SADD", "SMISMEMBER", "SMOVE", "ZADD", "ZMSCORE", "ZREM"]
 

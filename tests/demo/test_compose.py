@@ -28,7 +28,7 @@ from tests.rig.waiting import wait_until
 from timeoutq import Queue, State, Worker
 from timeoutq.cli.pages import pages
 from timeoutq.cli.reading import seconds
-from timeoutq.embedded import EmbeddedServer
+from timeoutq.server.embedded import EmbeddedServer
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))

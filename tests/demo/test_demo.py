@@ -19,7 +19,7 @@ from demo.site import expected, generate, make_server
 from demo.traverse import traverse
 from tests.rig.waiting import wait_until
 from timeoutq import Queue
-from timeoutq.embedded import EmbeddedServer
+from timeoutq.server.embedded import EmbeddedServer
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

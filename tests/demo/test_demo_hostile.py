@@ -33,7 +33,7 @@ from demo.robots import LONGEST_ROBOTS, MOST_HELD, Memory, Rules, rules_of
 from demo.settings import Settings
 from tests.rig.waiting import wait_until
 from timeoutq import Ack, Lease, Queue, State
-from timeoutq.embedded import EmbeddedServer
+from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.urls.bodies import Body, Broken, TooLong, Unreadable
 
 brotli: Any = import_module("brotli")  # it says nothing of types

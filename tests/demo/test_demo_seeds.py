@@ -36,7 +36,7 @@ from demo.trail import DEEPEST, Seen, Trail, tasks
 from tests.pure.test_sitemaps import index, urlset
 from tests.rig.waiting import wait_until
 from timeoutq import BadSitemap, Politeness, Queue, State, Task
-from timeoutq.embedded import EmbeddedServer
+from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.testing import fake_queue
 
 ROOT = Path(__file__).resolve().parent.parent.parent

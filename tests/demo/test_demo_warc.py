@@ -34,7 +34,7 @@ from demo.warc import OPEN, Archive, ArchiveError, end_of_whole_records, finishe
 from tests.rig.answering import Names, Site, lease, put
 from tests.rig.waiting import wait_until
 from timeoutq import Ack, GiveUp, Queue, Release, Retry, State
-from timeoutq.embedded import EmbeddedServer
+from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.testing import fake_queue
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -26,11 +26,11 @@ from timeoutq import (
     TimeoutqError,
     Worker,
     open_queue,
-    sending,
 )
-from timeoutq.events import Event, Fold, fold
-from timeoutq.events.entry import START, before, behind, event_of
-from timeoutq.model import State
+from timeoutq.rooms.events import Event, Fold, fold
+from timeoutq.rooms.events.entry import START, before, behind, event_of
+from timeoutq.verbs import sending
+from timeoutq.words.model import State
 
 
 def logged(face: Any, after: Any = 0, **how: Any) -> list[Event]:
@@ -510,7 +510,7 @@ async def test_the_log_of_workers_at_work_is_the_sets(url: str, queue: Queue) ->
 
 
 def test_an_export_brings_tasks_and_no_log(queue: Queue, url: str, name: str) -> None:
-    from timeoutq import transfer
+    from timeoutq.watch import transfer
 
     queue.configure(events="64MB")
     queue.put("a", Task("b", payload=1))
@@ -543,8 +543,8 @@ def test_a_page_of_the_entries_of_a_task_is_bounded_and_its_cursor_goes_on(
     for number in range(9):
         queue.put(f"other {number}")
     queue.put("mine")
-    monkeypatch.setattr("timeoutq.events.flows.CHUNK", 2)
-    monkeypatch.setattr("timeoutq.events.flows.READS", 2)
+    monkeypatch.setattr("timeoutq.rooms.events.flows.CHUNK", 2)
+    monkeypatch.setattr("timeoutq.rooms.events.flows.READS", 2)
     first = queue.events.list(after=0, task="mine")
     assert (first.events, first.cursor != "0-0") == ([], True)
     found, cursor, before = list[str](), first.cursor, ""

@@ -12,9 +12,10 @@ from tests.rig import kinds
 from tests.rig.command import Say
 from tests.rig.command import say as say
 from tests.rig.waiting import wait_until
-from timeoutq import FailureKind, InvalidInput, Lease, Politeness, Queue, Task, open_queue, sending
-from timeoutq.failures.operations import Moved, id_of
-from timeoutq.model import Record, State
+from timeoutq import FailureKind, InvalidInput, Lease, Politeness, Queue, Task, open_queue
+from timeoutq.rooms.failures.operations import Moved, id_of
+from timeoutq.verbs import sending
+from timeoutq.words.model import Record, State
 
 
 def give_up(face: Any, **errors: str) -> None:

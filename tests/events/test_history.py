@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from timeoutq import InvalidInput, Period, Queue, open_queue, sending
+from timeoutq import InvalidInput, Period, Queue, open_queue
 from timeoutq.cli.pages import pages
-from timeoutq.counts import HAPPENED, IN_STATES, Noted, periods_of, summed
 from timeoutq.testing import FakeQueue, fake_queue, fake_sharded_queue
+from timeoutq.verbs import sending
 from timeoutq.watch import report
+from timeoutq.words.counts import HAPPENED, IN_STATES, Noted, periods_of, summed
 
 MOST = 480_000
 """The most bytes that the whole history of a queue takes: what its help page says."""

@@ -12,7 +12,7 @@ import pytest
 
 from tests.rig import log_walk
 from tests.rig.log_walk import Differs, Walk
-from timeoutq.events import Fold
+from timeoutq.rooms.events import Fold
 
 STEPS = int(os.environ.get("STEPS", "300"))
 SEED = int(os.environ.get("SEED", "1"))

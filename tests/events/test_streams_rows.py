@@ -18,7 +18,7 @@ import redis
 from tests.rig.waiting import wait_until
 from timeoutq import Queue
 from timeoutq.cli.pages import pages
-from timeoutq.events.entry import ids_of
+from timeoutq.rooms.events.entry import ids_of
 
 
 def rows() -> list[str]:

@@ -22,11 +22,12 @@ from tests.rig.command import Say, say, started
 from tests.rig.processes import ROOT
 from tests.rig.terminal import on_a_terminal
 from tests.rig.waiting import wait_until
-from timeoutq import Queue, sending
-from timeoutq.calls import Kept
+from timeoutq import Queue
 from timeoutq.cli.printing import Sink
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.text import safe
+from timeoutq.server.calls import Kept
+from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.verbs import sending
+from timeoutq.words.text import safe
 
 __all__ = ["say"]
 

@@ -11,7 +11,7 @@ from tests.rig.command import Say, say
 from tests.rig.corpus import CORPUS, as_id
 from tests.rig.terminal import on_a_terminal
 from timeoutq import Politeness, Queue
-from timeoutq.text import safe
+from timeoutq.words.text import safe
 
 __all__ = ["say"]
 

@@ -12,7 +12,7 @@ import pytest
 from tests.rig.processes import ROOT
 from tests.rig.waiting import wait_until
 from timeoutq import Queue, Unavailable
-from timeoutq.embedded import EmbeddedServer
+from timeoutq.server.embedded import EmbeddedServer
 
 HEADER = '{"timeoutq": 1}\n'
 

@@ -15,9 +15,11 @@ import redis
 import typer
 
 from tests.rig.command import Say, say, server
-from timeoutq import Politeness, Queue, cli, directory, sending
-from timeoutq.calls import Call
+from timeoutq import Politeness, Queue, cli
 from timeoutq.cli import completion
+from timeoutq.server.calls import Call
+from timeoutq.verbs import sending
+from timeoutq.watch import directory
 
 __all__ = ["say", "server"]
 

@@ -13,9 +13,10 @@ import typer
 import timeoutq
 from tests.rig.command import Say, say, server
 from tests.rig.terminal import on_a_terminal
-from timeoutq import Politeness, Queue, cli, sending, why
+from timeoutq import Politeness, Queue, cli
 from timeoutq.cli import hosts as host_commands
 from timeoutq.cli.printing import length
+from timeoutq.verbs import sending, why
 from timeoutq.watch.hands import told_of
 
 __all__ = ["say", "server"]

@@ -31,9 +31,11 @@ from tests.rig.beside import processes
 from tests.rig.faces import Blocking
 from tests.rig.invariants import check_keys
 from tests.rig.model import Given, Model, Pair
-from timeoutq import InvalidInput, Lease, LeaseLost, Queue, Task, arguments, sending, tracebacks
-from timeoutq.embedded import EmbeddedServer
+from timeoutq import InvalidInput, Lease, LeaseLost, Queue, Task
+from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.testing import Clock
+from timeoutq.verbs import sending
+from timeoutq.words import arguments, tracebacks
 
 STEPS = int(os.environ.get("STEPS", "4000"))
 PHASES = [Phase.generate] if "NO_SHRINK" in os.environ else [Phase.generate, Phase.shrink]

@@ -21,13 +21,14 @@ from rich.console import Console
 
 from tests.rig import canary
 from tests.rig.terminal import Terminal
-from timeoutq import AsyncQueue, Queue, heartbeat
-from timeoutq.counts import Sample, Stats
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.model import Entry, Failure, WorkerInfo
+from timeoutq import AsyncQueue, Queue
+from timeoutq.client import heartbeat
+from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.watch.draw import BARS, render, share_rows, show, sparkline, split_cells, svg
 from timeoutq.watch.metrics import rates, series
 from timeoutq.watch.snapshot import SILENT, Memory, Snapshot, snapshot, snapshot_async, to_json
+from timeoutq.words.counts import Sample, Stats
+from timeoutq.words.model import Entry, Failure, WorkerInfo
 
 NOW = 1_790_000_000.0
 

@@ -21,7 +21,7 @@ from tests.rig import canary
 from tests.rig.corpus import CORPUS, as_id, stray
 from tests.rig.terminal import Terminal
 from timeoutq import AsyncQueue, HostInfo, Politeness, Queue
-from timeoutq.embedded import EmbeddedServer
+from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.watch.draw import COLOURS, render, svg
 from timeoutq.watch.snapshot import Memory, Snapshot, snapshot, snapshot_async, to_json
 

@@ -12,12 +12,12 @@ from tests.faces.test_dashboard import stats
 from tests.rig.terminal import Terminal
 from tests.rig.waiting import wait_until
 from timeoutq import Politeness, Queue, Task
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.model import Entry, State
+from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.watch import panes
 from timeoutq.watch.keyboard import keys_of
 from timeoutq.watch.panes import bottom, pane
 from timeoutq.watch.screen import HELP, HOSTS, KEYS, LOOKS, MOVES, QUEUES, TASK, TASKS, VERBS, Row, Rows, Screen, Wish
+from timeoutq.words.model import Entry, State
 
 HOSTILE = "\x1b[2J\x1b]0;evil\x07\u202e[bold]x\n"
 

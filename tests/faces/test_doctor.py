@@ -13,9 +13,10 @@ import redis
 
 import timeoutq
 from tests.rig.waiting import wait_until
-from timeoutq import Queue, rights
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.rights import HARMLESS, MAKING
+from timeoutq import Queue
+from timeoutq.server import rights
+from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.server.rights import HARMLESS, MAKING
 from timeoutq.watch import doctor
 from timeoutq.watch.doctor import Finding, examine, judge
 from timeoutq.watch.facts import SETTINGS, Facts, gather
@@ -194,7 +195,9 @@ def test_every_command_of_the_package_is_tried() -> None:
     package = Path(timeoutq.__file__).parent
     used: set[str] = set()
     for path in (
-        path for room in (".", "hosts", "client", "worker", "watch") for path in (package / room).glob("*.py")
+        path
+        for room in ("server", "verbs", "rooms", "client", "worker", "watch")
+        for path in (package / room).rglob("*.py")
     ):
         if path.stem != "facts":
             used |= set(re.findall(r'(?:execute_command|\[|return )\(\s*"([A-Z]+)"', path.read_text("utf-8")))

@@ -6,9 +6,11 @@ import pytest
 
 from tests.faces.test_transfer import command, other
 from tests.rig.command import Say, say
-from timeoutq import InvalidInput, Politeness, Queue, Task, carrying, sending, transfer
-from timeoutq.batches import lines, operations
-from timeoutq.batches.operations import Joined, Sealed
+from timeoutq import InvalidInput, Politeness, Queue, Task
+from timeoutq.rooms.batches import lines, operations
+from timeoutq.rooms.batches.operations import Joined, Sealed
+from timeoutq.verbs import sending
+from timeoutq.watch import carrying, transfer
 
 __all__ = ["command", "other", "say"]
 

@@ -24,8 +24,10 @@ from tests.rig.invariants import check, check_keys
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.servers import REDIS
 from tests.rig.waiting import wait_until
-from timeoutq import Answer, Lease, Politeness, Queue, State, Task, Unavailable, scripts, sending
-from timeoutq.embedded import EmbeddedServer
+from timeoutq import Answer, Lease, Politeness, Queue, State, Task, Unavailable
+from timeoutq.server import scripts
+from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.verbs import sending
 
 CARRIED_OUT = {Fault.RESET_AFTER, Fault.SWALLOW, Fault.CUT, Fault.LATENCY, Fault.DRIP}
 """The faults that let the request reach the server."""

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from tests.rig.command import Done, Say, say, server
-from timeoutq import Queue, sending
-from timeoutq.counts import Sample, Stats
-from timeoutq.model import WorkerInfo
+from timeoutq import Queue
+from timeoutq.verbs import sending
 from timeoutq.watch import limits
+from timeoutq.words.counts import Sample, Stats
+from timeoutq.words.model import WorkerInfo
 
 __all__ = ["say", "server"]
 

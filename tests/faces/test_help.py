@@ -66,7 +66,7 @@ def test_the_examples_run(code: str, url: str, tmp_path: Path) -> None:
 
 EXTRAS = {
     "timeoutq.urls": "crawl", "timeoutq.scrapy": "scrapy", "timeoutq.testing": "testing",
-    "timeoutq.functions": "functions", "timeoutq.gateway": "web", "timeoutq.page": "web",
+    "timeoutq.functions": "functions", "timeoutq.gateway": "web", "timeoutq.gateway.page": "web",
     "standardwebhooks": "web", "timeoutq server": "server",
 }  # fmt: skip
 
@@ -227,7 +227,11 @@ def test_every_page_is_in_the_wheel() -> None:
 
 
 def test_what_the_package_says_of_help_leads_to_a_page() -> None:
-    sources = [*ROOT.glob("timeoutq/**/*.py"), *ROOT.glob("demo/**/*.py"), *ROOT.glob("timeoutq/page/templates/*")]
+    sources = [
+        *ROOT.glob("timeoutq/**/*.py"),
+        *ROOT.glob("demo/**/*.py"),
+        *ROOT.glob("timeoutq/gateway/page/templates/*"),
+    ]
     named = {topic for path in sources for topic in re.findall(r"timeoutq help ([a-z][\w-]*)", path.read_text("utf-8"))}
     assert named
     assert named <= set(pages())

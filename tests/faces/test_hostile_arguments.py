@@ -16,14 +16,15 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from timeoutq import AsyncQueue, InvalidInput, Politeness, Queue, Schedule, TimeoutqError, arguments
-from timeoutq.batches import Batches
-from timeoutq.events import Events
-from timeoutq.failures import Failures
-from timeoutq.hosts import Hosts
-from timeoutq.results import Results
-from timeoutq.schedules import Schedules
-from timeoutq.schedules.flows import How, When
+from timeoutq import AsyncQueue, InvalidInput, Politeness, Queue, Schedule, TimeoutqError
+from timeoutq.rooms.batches import Batches
+from timeoutq.rooms.events import Events
+from timeoutq.rooms.failures import Failures
+from timeoutq.rooms.hosts import Hosts
+from timeoutq.rooms.results import Results
+from timeoutq.rooms.schedules import Schedules
+from timeoutq.rooms.schedules.flows import How, When
+from timeoutq.words import arguments
 
 
 class Color(IntEnum):

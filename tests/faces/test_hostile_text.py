@@ -21,12 +21,12 @@ from tests.rig.corpus import BAD_QUEUE_NAMES, CORPUS, REFUSED, Text, as_bytes, a
 from tests.rig.invariants import check
 from tests.rig.terminal import on_a_terminal
 from timeoutq import AsyncQueue, InvalidInput, Lease, LeaseLost, Queue, Worker
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.logs import JsonFormatter, SafeFormatter
-from timeoutq.model import Entry, Failure, WorkerInfo
-from timeoutq.text import safe
+from timeoutq.cli.logs import JsonFormatter, SafeFormatter
+from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.watch.draw import render
 from timeoutq.watch.snapshot import Snapshot, snapshot, to_json
+from timeoutq.words.model import Entry, Failure, WorkerInfo
+from timeoutq.words.text import safe
 
 __all__ = ["say", "server"]
 

@@ -18,7 +18,7 @@ import pytest
 from tests.rig.processes import processes
 from tests.rig.waiting import wait_until
 from timeoutq import Lease, Queue, Worker
-from timeoutq.logs import JsonFormatter, SafeFormatter
+from timeoutq.cli.logs import JsonFormatter, SafeFormatter
 from timeoutq.testing import FakeAsyncQueue, fake_async_queue
 from timeoutq.testing import lease as make_lease
 

@@ -11,11 +11,12 @@ import pytest
 import redis
 
 from tests.rig.waiting import wait_until
-from timeoutq import Lease, Politeness, Queue, sending
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.errors import TimeoutqError
+from timeoutq import Lease, Politeness, Queue
+from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.testing import fake_queue
+from timeoutq.verbs import sending
 from timeoutq.watch import doctor
+from timeoutq.words.errors import TimeoutqError
 
 # few of a host: where a poke has spoilt the politeness, a second lies between two visits of a host
 URLS = [f"http://{page}" for page in ("a.example/0", "a.example/1", "b.example/2", "c.example/3", "c.example/4")]

@@ -25,9 +25,10 @@ from tests.rig.command import Say, say
 from tests.rig.processes import ROOT
 from tests.rig.terminal import on_a_terminal
 from tests.rig.waiting import wait_until
-from timeoutq import BadSitemap, Politeness, Queue, sending
+from timeoutq import BadSitemap, Politeness, Queue
 from timeoutq.cli.intake import Intake
 from timeoutq.urls import Limits, sitemap, sitemaps
+from timeoutq.verbs import sending
 
 brotli: Any = import_module("brotli")  # it says nothing of types
 

@@ -16,9 +16,10 @@ import pytest
 
 from tests.rig.command import Say
 from tests.rig.command import say as say
-from timeoutq import Period, Politeness, Queue, Stats, open_queue, sending
-from timeoutq.durations import Delta
+from timeoutq import Period, Politeness, Queue, Stats, open_queue
+from timeoutq.verbs import sending
 from timeoutq.watch import charts, report
+from timeoutq.words.durations import Delta
 
 HOSTILE = [
     "<script>alert(1)</script>", "<img src=x onerror=alert(2)>", "\"><svg onload=alert(3)>", "' onmouseover='alert(4)",

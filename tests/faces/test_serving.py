@@ -18,10 +18,11 @@ import typer.main
 from tests.rig.command import Say, say
 from tests.rig.processes import ROOT
 from tests.rig.waiting import wait_until
-from timeoutq import cli, exit_codes
-from timeoutq.address import DEFAULT_URL
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.troubles import explain
+from timeoutq import cli
+from timeoutq.server.address import DEFAULT_URL
+from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.server.troubles import explain
+from timeoutq.words import exit_codes
 
 MAIN = "from timeoutq.cli import main; main()"
 AWAY = "redis://127.0.0.1:1/0"

@@ -12,9 +12,9 @@ import fakeredis
 import pytest
 
 from timeoutq import AsyncQueue, Lease, LeaseLost, Queue, Worker
-from timeoutq.errors import InvalidInput, MissingExtra
-from timeoutq.model import Answer, State
 from timeoutq.testing import START, Clock, fake_async_queue, fake_queue
+from timeoutq.words.errors import InvalidInput, MissingExtra
+from timeoutq.words.model import Answer, State
 
 CLIENT: Any = fakeredis.FakeRedis
 

@@ -15,8 +15,8 @@ import fakeredis
 import pytest
 
 from timeoutq import Ack, GiveUp, InvalidInput, Lease, NotReplicated, Politeness, Release, Retry
-from timeoutq.cleaner import Cleaner
 from timeoutq.testing import NotDrained, fake_async_queue, fake_queue, lease, run, running
+from timeoutq.worker.cleaner import Cleaner
 
 pytest_plugins = ["timeoutq.testing.fixtures"]
 

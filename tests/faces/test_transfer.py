@@ -26,9 +26,10 @@ from tests.rig.invariants import check
 from tests.rig.processes import ROOT
 from tests.rig.terminal import on_a_terminal
 from tests.rig.waiting import wait_until
-from timeoutq import InvalidInput, Politeness, Queue, transfer
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.model import Record, State, text
+from timeoutq import InvalidInput, Politeness, Queue
+from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.watch import transfer
+from timeoutq.words.model import Record, State, text
 
 __all__ = ["say"]
 
@@ -115,7 +116,7 @@ def every_kind(queue: Queue, ids: Sequence[bytes] = IDS) -> None:
 
 
 def _crash(queue: Queue, lease: Any) -> Any:
-    from timeoutq import sending
+    from timeoutq.verbs import sending
 
     return sending.answers(queue.talk, queue.operations.crash([lease], "killed by signal 9"))
 
@@ -586,7 +587,7 @@ def test_payloads_of_a_megabyte_come_a_few_at_a_time(queue: Queue) -> None:
 
 def test_a_restore_that_is_sent_again_changes_nothing(queue: Queue, raw: redis.Redis) -> None:
     call = queue.operations.restore([Record(b"a", State.TODOS)], queue.token)
-    from timeoutq import sending
+    from timeoutq.verbs import sending
 
     assert queue.run(sending.answer(queue.talk, call)).added == 1
     (lease,) = queue.claim()

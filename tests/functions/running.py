@@ -11,9 +11,10 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, cast
 
-from timeoutq import Lease, sending
-from timeoutq.calls import Kept
+from timeoutq import Lease
 from timeoutq.functions import App, outcomes
+from timeoutq.server.calls import Kept
+from timeoutq.verbs import sending
 
 HOUR_MS = 3_600_000
 

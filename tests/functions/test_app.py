@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import timeoutq.functions
-from timeoutq.errors import InvalidInput, TimeoutqError, Unavailable
 from timeoutq.functions import (
     App,
     BadArguments,
@@ -32,8 +31,9 @@ from timeoutq.functions import (
 from timeoutq.functions.errors import MAY_FIT_LATER
 from timeoutq.functions.posting import Posting
 from timeoutq.functions.sender import Answers, Posted
-from timeoutq.model import Answer, TaskInfo
-from timeoutq.retry import RetryPolicy
+from timeoutq.words.errors import InvalidInput, TimeoutqError, Unavailable
+from timeoutq.words.model import Answer, TaskInfo
+from timeoutq.words.retry import RetryPolicy
 
 
 class Put:

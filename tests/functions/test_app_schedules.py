@@ -16,7 +16,7 @@ from tests.rig.waiting import wait_until
 from timeoutq import InvalidInput, Queue
 from timeoutq.functions import App, CallGone, CallTooLarge, Context, Forged, scheduling
 from timeoutq.functions.envelope import LIMIT
-from timeoutq.schedules.cron import BadTiming
+from timeoutq.rooms.schedules.cron import BadTiming
 
 SECRET = "a secret of 21 bytes."
 

@@ -21,9 +21,9 @@ from tests.rig.calling import failure
 from tests.rig.processes import Processes
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Queue, Worker
-from timeoutq.errors import InvalidInput
 from timeoutq.functions import App, BadFunction, CallCancelled, CallNext, Calls, Context
 from timeoutq.functions.threads import MOST_HUNG
+from timeoutq.words.errors import InvalidInput
 
 
 @pytest.fixture

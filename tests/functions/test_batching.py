@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from timeoutq import AsyncQueue, InvalidInput, Queue, Worker
-from timeoutq.calls import BATCH_KEPT
+from timeoutq.client.shards import open_queue
 from timeoutq.functions import App, BatchIncomplete, CallFailed, CallGone, Calls, Context, posting
-from timeoutq.shards import open_queue
+from timeoutq.server.calls import BATCH_KEPT
 
 
 @pytest.fixture

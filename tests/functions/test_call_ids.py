@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timeoutq.arguments import MAX_ID, task_id
 from timeoutq.functions import BadFunction, ids
 from timeoutq.functions.context import Context
 from timeoutq.functions.ids import Template
 from timeoutq.functions.signature import Signature
+from timeoutq.words.arguments import MAX_ID, task_id
 
 
 def thumb(ctx: Context[Any], path: str, size: int = 64, *rest: int, user: dict[str, Any] | None = None) -> None: ...

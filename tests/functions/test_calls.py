@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import tenacity
 
-from timeoutq.errors import InvalidInput
 from timeoutq.functions import App, BadArguments, Call, CallTooLarge, Forged, Limit
 from timeoutq.functions.calls import posted
 from timeoutq.functions.envelope import Secrets, unseal
 from timeoutq.functions.options import Chosen
 from timeoutq.functions.sender import Answers, Posted
-from timeoutq.retry import LONGEST, RetryPolicy
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.retry import LONGEST, RetryPolicy
 
 app = App("mail", queues=["mail.high", "mail"], secret="a secret of 21 bytes.")
 

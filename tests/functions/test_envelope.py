@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timeoutq.errors import InvalidInput
 from timeoutq.functions import CallTooLarge, Forged, NewerCall, NotACall, UnknownSecret
 from timeoutq.functions.envelope import LIMIT, Letter, Options, Secrets, Step, seal, unseal
 from timeoutq.functions.errors import MAY_FIT_LATER
 from timeoutq.functions.signature import Arguments
+from timeoutq.words.errors import InvalidInput
 
 OLD, NEW = "old secret of 22 bytes", b"new secret \xff of 23 bytes"
 NONE = Secrets()

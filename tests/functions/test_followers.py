@@ -19,7 +19,7 @@ from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Queue, Worker
 from timeoutq.functions import App, CallCancelled, Calls
 from timeoutq.functions.posting import Posting
-from timeoutq.model import State
+from timeoutq.words.model import State
 
 WAITS = "what goes before its ack is not there yet"
 

@@ -14,7 +14,8 @@ from tests.functions.running import carry_out
 from tests.rig.command import Say, say, server, started
 from tests.rig.post import app
 from tests.rig.waiting import wait_until
-from timeoutq import Queue, sending
+from timeoutq import Queue
+from timeoutq.verbs import sending
 
 __all__ = ["say", "server"]
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
 from timeoutq.functions import App, Call, Context, Limit, Result, Sender, TaskFunction
-from timeoutq.retry import RetryPolicy
+from timeoutq.words.retry import RetryPolicy
 
 app = App("mail", queues=["mail.high", "mail"], secret=["0123456789abcdef", b"0123456789abcdef"], retry=[10, 30])
 App("mail", queues={"mail": 3, "bulk": 1}, secret="0123456789abcdef", max_runtime=60, keep_result=timedelta(hours=1))

@@ -21,8 +21,8 @@ from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, InvalidInput, Politeness, Queue, Task, Worker
 from timeoutq.functions import App, BadFunction, Calls, Limit, limits, running, scheduling
 from timeoutq.functions.posting import Posting
-from timeoutq.sending import Flow
 from timeoutq.testing import fake_async_sharded_queue
+from timeoutq.verbs.sending import Flow
 
 ANY = Politeness(delay=0, per_host=10_000)
 """Keeps nobody waiting who has no limit."""

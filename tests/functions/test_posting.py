@@ -16,9 +16,10 @@ import redis
 
 from tests.functions.running import carry_out
 from tests.rig.waiting import wait_until
-from timeoutq import InvalidInput, Queue, ShardedQueue, State, sending
-from timeoutq.calls import Kept
+from timeoutq import InvalidInput, Queue, ShardedQueue, State
 from timeoutq.functions import App, BadArguments, CallCancelled, CallFailed, CallGone, Context, outcomes
+from timeoutq.server.calls import Kept
+from timeoutq.verbs import sending
 
 
 @dataclass
@@ -528,7 +529,7 @@ def test_ten_thousand_waits_use_one_blocked_connection(url: str, app: App, queue
 def test_a_wait_hears_of_an_end_and_does_not_look_for_it(
     app: App, queue: Queue, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("timeoutq.results.waiting.LOOK_AGAIN", 600.0)
+    monkeypatch.setattr("timeoutq.rooms.results.waiting.LOOK_AGAIN", 600.0)
     result = app.functions["add"].delay(1)
 
     async def caller() -> int:

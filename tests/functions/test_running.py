@@ -13,9 +13,10 @@ import pytest
 import redis
 
 from tests.rig.calling import failure
-from timeoutq import AsyncQueue, GiveUp, InvalidInput, Queue, Retry, Worker, sending
+from timeoutq import AsyncQueue, GiveUp, InvalidInput, Queue, Retry, Worker
 from timeoutq.functions import App, Calls, Context, noting
-from timeoutq.model import State
+from timeoutq.verbs import sending
+from timeoutq.words.model import State
 
 
 @pytest.fixture

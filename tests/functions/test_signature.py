@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NoReturn,
 import msgspec
 import pytest
 
-from timeoutq.errors import InvalidInput
 from timeoutq.functions import BadArguments, BadFunction, Context
 from timeoutq.functions.signature import Arguments, Signature, returned
+from timeoutq.words.errors import InvalidInput
 
 if TYPE_CHECKING:
     from fractions import Fraction

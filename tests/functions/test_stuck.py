@@ -12,8 +12,8 @@ from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Queue, Worker
 from timeoutq.functions import App, CallCancelled, CallFailed, Calls, threads
 from timeoutq.functions.answering import Pending
-from timeoutq.ledger import SharedLedger
 from timeoutq.watch.doctor import examine
+from timeoutq.worker.processes.ledger import SharedLedger
 
 
 @pytest.mark.parametrize("how", ["cancelled", "over its max_runtime"])

@@ -13,11 +13,12 @@ import redis
 from tests.rig.calling import failure
 from tests.rig.processes import Processes, processes
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncQueue, Queue, Task, Worker, sending
+from timeoutq import AsyncQueue, Queue, Task, Worker
 from timeoutq.functions import App, Calls, running
-from timeoutq.model import Answer, Lease, State
 from timeoutq.testing import fake_queue, fake_sharded_queue
+from timeoutq.verbs import sending
 from timeoutq.watch import divided, doctor
+from timeoutq.words.model import Answer, Lease, State
 
 
 @pytest.fixture

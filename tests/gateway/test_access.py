@@ -21,8 +21,6 @@ from tests.rig.command import Say, say
 from tests.rig.served import served
 from tests.rig.waiting import wait_until
 from timeoutq import Politeness, Queue
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.errors import InvalidInput
 from timeoutq.gateway import access, make_app
 from timeoutq.gateway.access import (
     Request,
@@ -37,6 +35,8 @@ from timeoutq.gateway.callers import Caller, Forbidden
 from timeoutq.gateway.login import plain_form
 from timeoutq.gateway.settings import Scope, Settings
 from timeoutq.gateway.tokens import FRESH, KEY, SCOPES, STALE, TokenBook
+from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.words.errors import InvalidInput
 
 __all__ = ["say"]
 

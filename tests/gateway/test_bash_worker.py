@@ -23,9 +23,9 @@ from tests.rig.gateways import WebProcess
 from tests.rig.processes import ROOT
 from tests.rig.waiting import wait_until
 from timeoutq import Queue
-from timeoutq.arguments import MAX_PAYLOAD
-from timeoutq.embedded import EmbeddedServer
 from timeoutq.gateway.tokens import TokenBook
+from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.words.arguments import MAX_PAYLOAD
 
 __all__ = ["client", "server", "web"]
 

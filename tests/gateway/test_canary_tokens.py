@@ -17,10 +17,10 @@ from tests.rig import canary
 from tests.rig.command import Say, say
 from tests.rig.served import Reply, served
 from timeoutq.cli.web import made
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.errors import TimeoutqError
 from timeoutq.gateway.settings import Settings
 from timeoutq.gateway.tokens import KEY, SCOPES, SHAPE, TokenBook, Tokens
+from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.words.errors import TimeoutqError
 
 __all__ = ["say"]
 

@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from timeoutq.cli.pages import pages
-from timeoutq.counts import Stats
 from timeoutq.gateway.metrics import EVENTS, Facts, Look, families
-from timeoutq.model import State
+from timeoutq.words.counts import Stats
+from timeoutq.words.model import State
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "demo" / "grafana" / "timeoutq.json").read_text("utf-8"))

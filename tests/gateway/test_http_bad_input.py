@@ -20,8 +20,8 @@ from tests.rig import canary
 from tests.rig.served import IMPATIENT, Reply, Served, served
 from tests.rig.waiting import wait_until
 from timeoutq import Queue
-from timeoutq.embedded import EmbeddedServer
 from timeoutq.gateway.routes import API
+from timeoutq.server.embedded import EmbeddedServer
 
 MIB = 1024 * 1024
 

@@ -17,8 +17,8 @@ from tests.rig.processes import ROOT
 from tests.rig.waiting import wait_until
 from timeoutq import Queue, State
 from timeoutq.cli.pages import pages
-from timeoutq.embedded import EmbeddedServer
 from timeoutq.gateway.tokens import TokenBook
+from timeoutq.server.embedded import EmbeddedServer
 
 __all__ = ["client", "server", "web"]
 

@@ -18,11 +18,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import timeoutq
 from tests.rig import series
-from timeoutq import Politeness, Queue, open_queue, sending
-from timeoutq.counts import Stats
-from timeoutq.durations import Delta, bound, bucket
+from timeoutq import Politeness, Queue, open_queue
 from timeoutq.gateway import metrics
 from timeoutq.gateway.metrics import BOUNDS, EVENTS, Facts, Look, Watcher, exposition, histogram, is_blocked
+from timeoutq.verbs import sending
+from timeoutq.words.counts import Stats
+from timeoutq.words.durations import Delta, bound, bucket
 
 PROMTOOL = shutil.which("promtool")
 EMPTY = Stats(1000.0, 0, 0, 0, 0, 0, paused=False, counters={})

@@ -17,10 +17,10 @@ import redis
 from tests.rig.served import served
 from tests.rig.waiting import wait_until
 from timeoutq import Queue, open_queue
-from timeoutq.embedded import EmbeddedServer
 from timeoutq.gateway import make_app
 from timeoutq.gateway.callers import Caller
 from timeoutq.gateway.settings import Settings
+from timeoutq.server.embedded import EmbeddedServer
 
 
 @asynccontextmanager

@@ -24,11 +24,11 @@ from tests.rig import canary
 from tests.rig.served import Reply, Served, served
 from timeoutq import Queue
 from timeoutq.cli.web import made
-from timeoutq.embedded import EmbeddedServer
 from timeoutq.gateway.access import HEADERS
 from timeoutq.gateway.routes import Route
 from timeoutq.gateway.settings import Settings
 from timeoutq.gateway.tokens import KEY, SCOPES, STALE, TokenBook
+from timeoutq.server.embedded import EmbeddedServer
 
 APP: Any = made(Settings(url="redis://127.0.0.1:1"))
 ROUTES: list[Route] = list(APP.table)

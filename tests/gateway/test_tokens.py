@@ -13,10 +13,10 @@ import pytest
 import redis
 
 from tests.rig.command import Say, say, server
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.errors import InvalidInput, Unavailable
 from timeoutq.gateway import tokens
 from timeoutq.gateway.tokens import KEY, MOST, SHAPE, STALE, TokenBook, Tokens
+from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.words.errors import InvalidInput, Unavailable
 
 __all__ = ["say", "server"]
 

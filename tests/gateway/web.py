@@ -13,7 +13,7 @@ from tests.rig import canary
 from tests.rig.gateways import NO_TLS, WebProcess
 from tests.rig.invariants import check
 from timeoutq import Queue
-from timeoutq.embedded import EmbeddedServer
+from timeoutq.server.embedded import EmbeddedServer
 
 _numbers = count(1)
 

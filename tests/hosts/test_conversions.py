@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from tests.rig.invariants import check
-from timeoutq import AsyncQueue, Cleaner, Politeness, Queue, flows, sending
-from timeoutq.calls import Call
-from timeoutq.errors import AccessDenied
+from timeoutq import AsyncQueue, Cleaner, Politeness, Queue
+from timeoutq.server.calls import Call
+from timeoutq.verbs import flows, sending
 from timeoutq.watch import doctor
+from timeoutq.words.errors import AccessDenied
 
 TASKS = [f"http://{i % 7}.example/{i}" for i in range(1500)]
 

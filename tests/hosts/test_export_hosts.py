@@ -13,11 +13,14 @@ import redis
 from tests.faces.test_transfer import contents, ends
 from tests.rig.command import Say, say
 from tests.rig.invariants import check
-from timeoutq import HostInfo, InvalidInput, Politeness, Queue, State, Task, arguments, sending, transfer
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.hosts import operations
-from timeoutq.model import HostRecord
+from timeoutq import HostInfo, InvalidInput, Politeness, Queue, State, Task
+from timeoutq.rooms.hosts import operations
+from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.testing import fake_queue
+from timeoutq.verbs import sending
+from timeoutq.watch import transfer
+from timeoutq.words import arguments
+from timeoutq.words.model import HostRecord
 
 __all__ = ["say"]
 

@@ -9,8 +9,9 @@ import fakeredis
 import pytest
 
 from tests.rig.invariants import check
-from timeoutq import Politeness, Queue, ServerError, sending
+from timeoutq import Politeness, Queue, ServerError
 from timeoutq.testing import FakeQueue, fake_queue
+from timeoutq.verbs import sending
 
 A = "http://a.example/"
 

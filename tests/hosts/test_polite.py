@@ -15,9 +15,10 @@ import pytest
 
 from tests.rig.invariants import check, check_keys
 from tests.rig.waiting import wait_until
-from timeoutq import Answer, HostInfo, InvalidInput, Lease, LeaseLost, Politeness, Queue, sending
-from timeoutq.calls import Call
+from timeoutq import Answer, HostInfo, InvalidInput, Lease, LeaseLost, Politeness, Queue
+from timeoutq.server.calls import Call
 from timeoutq.testing import FakeQueue, fake_queue
+from timeoutq.verbs import sending
 
 A, B = "http://a.example/", "http://b.example/"
 SECOND = Politeness(1.0)

@@ -11,9 +11,10 @@ import redis
 
 from tests.rig.invariants import check
 from tests.rig.waiting import wait_until
-from timeoutq import Lease, Politeness, Queue, SchemaMismatch, sending
-from timeoutq.calls import Call
-from timeoutq.hosts import operations
+from timeoutq import Lease, Politeness, Queue, SchemaMismatch
+from timeoutq.rooms.hosts import operations
+from timeoutq.server.calls import Call
+from timeoutq.verbs import sending
 
 A = "http://a.example/"
 PART = 500

@@ -13,14 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.rig.invariants import check_keys
-from timeoutq import InvalidInput, Politeness, Queue, State, Task, arguments, hostname, scripts, sending, transfer
-from timeoutq.batches import operations as of_batches
-from timeoutq.calls import Call
-from timeoutq.model import Record
-from timeoutq.operations import Operations
-from timeoutq.schedules import operations as of_schedules
-from timeoutq.schedules.definition import Definition, Stored
+from timeoutq import InvalidInput, Politeness, Queue, State, Task
+from timeoutq.rooms.batches import operations as of_batches
+from timeoutq.rooms.schedules import operations as of_schedules
+from timeoutq.rooms.schedules.definition import Definition, Stored
+from timeoutq.server import scripts
+from timeoutq.server.calls import Call
 from timeoutq.testing import FakeQueue, fake_queue
+from timeoutq.verbs import sending
+from timeoutq.verbs.operations import Operations
+from timeoutq.watch import transfer
+from timeoutq.words import arguments, hostname
+from timeoutq.words.model import Record
 
 # what an id is, and its host; None: it has no limits
 HOSTS: list[tuple[str, str | None]] = [

@@ -19,8 +19,9 @@ from tests.rig.handlers import history
 from tests.rig.invariants import check
 from tests.rig.processes import processes
 from tests.rig.waiting import wait_until
-from timeoutq import HostInfo, Lease, Politeness, Queue, sending
-from timeoutq.embedded import EmbeddedServer
+from timeoutq import HostInfo, Lease, Politeness, Queue
+from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.verbs import sending
 
 A, B, C, D = (f"http://{letter}.example/" for letter in "abcd")
 REDIS = shutil.which("redis-server")

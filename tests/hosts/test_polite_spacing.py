@@ -14,9 +14,12 @@ from typing import Any
 import pytest
 
 from tests.hosts.test_polite import A, holds, urls
-from timeoutq import Lease, Politeness, Task, arguments, sending, transfer
-from timeoutq.model import HostRecord
+from timeoutq import Lease, Politeness, Task
 from timeoutq.testing import FakeQueue, fake_queue
+from timeoutq.verbs import sending
+from timeoutq.watch import transfer
+from timeoutq.words import arguments
+from timeoutq.words.model import HostRecord
 
 LEASE = 5.0
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from timeoutq import Lease, Politeness, Queue, sending
+from timeoutq import Lease, Politeness, Queue
 from timeoutq.testing import START, FakeQueue, fake_queue
-from timeoutq.why import forms
+from timeoutq.verbs import sending
+from timeoutq.verbs.why import forms
 
 A = "http://a.example/"
 
@@ -96,7 +97,7 @@ def test_an_id_that_goes_on_after_the_url_is_named(fake: FakeQueue, state: str) 
 
 
 def test_a_large_queue_is_not_searched_to_its_end(fake: FakeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timeoutq.why.LOOKS", 0)
+    monkeypatch.setattr("timeoutq.verbs.why.LOOKS", 0)
     fake.put(f"{A}s#POST:1")
     assert fake.why(f"{A}s").near is None
 

@@ -11,8 +11,9 @@ import fakeredis
 import pytest
 
 from tests.rig.invariants import check_keys
-from timeoutq import Ack, AsyncQueue, InvalidInput, Lease, Politeness, Queue, State, Task, Worker, sending
+from timeoutq import Ack, AsyncQueue, InvalidInput, Lease, Politeness, Queue, State, Task, Worker
 from timeoutq.testing import FakeQueue, fake_queue
+from timeoutq.verbs import sending
 
 A = "http://a.example/"
 POLITE = Politeness(0)

@@ -15,12 +15,14 @@ import timeoutq
 from tests.core.test_keys import live
 from tests.pure.test_scripts import NAMES, calls
 from tests.rig.command import Say, say, server
-from timeoutq import Politeness, Queue, protocol, scripts
-from timeoutq.calls import Call
-from timeoutq.model import State
-from timeoutq.operations import Operations
-from timeoutq.protocol import BadCall, BadHeader, BadReply, check_call, check_reply, headers, parse
-from timeoutq.protocol.grammar import Many, Options, Reply, Runs, Value, each_value
+from timeoutq import Politeness, Queue
+from timeoutq.gateway import protocol
+from timeoutq.gateway.protocol import BadCall, BadHeader, BadReply, check_call, check_reply, headers, parse
+from timeoutq.gateway.protocol.grammar import Many, Options, Reply, Runs, Value, each_value
+from timeoutq.server import scripts
+from timeoutq.server.calls import Call
+from timeoutq.verbs.operations import Operations
+from timeoutq.words.model import State
 
 __all__ = ["say", "server"]
 PAGE = Path(protocol.__file__).parent / "PROTOCOL.md"
@@ -219,7 +221,7 @@ def test_the_document_has_all_that_a_client_needs() -> None:
     assert [name for name, verb in found["verbs"].items() if verb["if_room"]] == ["ack", "fail", "seal_batch"]
     assert found["library"]["text"] == scripts.library()
     assert [name for name, verb in found["verbs"].items() if not verb["replayable"]] == ["pull"]
-    assert found["limits"]["ids_in_a_call"] == timeoutq.calls.BATCH
+    assert found["limits"]["ids_in_a_call"] == timeoutq.server.calls.BATCH
     assert set(found["states"].values()) == set(State)
 
 
@@ -232,7 +234,7 @@ def test_values_within_others_are_found() -> None:
 
 def test_the_page_for_people_is_that_of_today() -> None:
     assert PAGE.read_text("utf-8") == protocol.markdown(), (
-        "write it again: timeoutq protocol --markdown -o timeoutq/protocol/PROTOCOL.md"
+        "write it again: timeoutq protocol --markdown -o timeoutq/gateway/protocol/PROTOCOL.md"
     )
 
 

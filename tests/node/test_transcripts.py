@@ -14,8 +14,9 @@ from tests.rig.invariants import check
 from tests.rig.node import node, play, write_protocol
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.transcripts import FILES, Player, fits, read
-from timeoutq import Queue, scripts
-from timeoutq.protocol import headers
+from timeoutq import Queue
+from timeoutq.gateway.protocol import headers
+from timeoutq.server import scripts
 
 Play = Callable[[str, str], dict[str, str | None]]
 

@@ -19,8 +19,10 @@ from tests.rig import levels
 from tests.rig.generated import Builder, Generator
 from tests.rig.node import node, play, write_protocol
 from tests.rig.transcripts import FILES, Player, read
-from timeoutq import Queue, scripts, sending
-from timeoutq.protocol import check_call, headers
+from timeoutq import Queue
+from timeoutq.gateway.protocol import check_call, headers
+from timeoutq.server import scripts
+from timeoutq.verbs import sending
 
 SEEDS = range(4)
 CALLS = 300

@@ -16,7 +16,7 @@ from tests.rig.browsers import Watched, browser, tab
 from tests.rig.pages import Served, settings
 from tests.rig.waiting import wait_until
 from timeoutq import Politeness, Queue, State
-from timeoutq.page import spelling
+from timeoutq.gateway.page import spelling
 
 pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 """The server makes no difference to a browser, and each of these tests takes long."""

@@ -13,10 +13,10 @@ from redis import Redis
 from tests.rig.hostile_html import EVERYTHING, HTML, live_parts
 from tests.rig.pages import Served, settings
 from timeoutq import Politeness, Queue, State
-from timeoutq.errors import InvalidInput
-from timeoutq.model import raw
-from timeoutq.model import text as text_of
-from timeoutq.page import spelling
+from timeoutq.gateway.page import spelling
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.model import raw
+from timeoutq.words.model import text as text_of
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from timeoutq import AsyncQueue, Queue
-from timeoutq.errors import Unavailable
-from timeoutq.page import hub as hubs
-from timeoutq.page.hub import Crowded, Hub, Shared, rest_after
+from timeoutq.gateway.page import hub as hubs
+from timeoutq.gateway.page.hub import Crowded, Hub, Shared, rest_after
+from timeoutq.words.errors import Unavailable
 
 
 class Looks:

@@ -20,14 +20,15 @@ from starlette.routing import Mount
 from tests.rig.command import Say, say
 from tests.rig.pages import Reader, Served, settings
 from tests.rig.waiting import wait_until
-from timeoutq import Politeness, Queue, State, sending
-from timeoutq.calls import Kept
+from timeoutq import Politeness, Queue, State
 from timeoutq.gateway.callers import Caller
+from timeoutq.gateway.page import listing, make_app, paint, views
+from timeoutq.gateway.page.hub import MOST_FOR_ONE
 from timeoutq.gateway.settings import Settings
 from timeoutq.gateway.tokens import TokenBook
-from timeoutq.model import Entry
-from timeoutq.page import listing, make_app, paint, views
-from timeoutq.page.hub import MOST_FOR_ONE
+from timeoutq.server.calls import Kept
+from timeoutq.verbs import sending
+from timeoutq.words.model import Entry
 
 __all__ = ["say"]
 

@@ -11,7 +11,7 @@ import pytest
 from tests.rig.pages import Reader, Served, settings
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Queue, State
-from timeoutq.worker import Worker
+from timeoutq.worker.worker import Worker
 
 
 @pytest.fixture

@@ -8,9 +8,10 @@ import time
 import pytest
 import redis
 
-from timeoutq import Unavailable, sending
-from timeoutq.sending import Send, Sleep, Talk
+from timeoutq import Unavailable
 from timeoutq.testing import fake_queue
+from timeoutq.verbs import sending
+from timeoutq.verbs.sending import Send, Sleep, Talk
 
 
 class Outage:

@@ -6,8 +6,17 @@ import signal
 
 import pytest
 
-from timeoutq import exit_codes
-from timeoutq.endings import (
+from timeoutq.words import exit_codes
+from timeoutq.words.errors import (
+    AccessDenied,
+    HandlerNotFound,
+    InvalidInput,
+    LeaseLost,
+    MissingExtra,
+    TimeoutqError,
+    Unavailable,
+)
+from timeoutq.worker.processes.endings import (
     LONGEST_PAUSE,
     YOUNG,
     Done,
@@ -19,15 +28,6 @@ from timeoutq.endings import (
     asked_for,
     judge,
     young_deaths,
-)
-from timeoutq.errors import (
-    AccessDenied,
-    HandlerNotFound,
-    InvalidInput,
-    LeaseLost,
-    MissingExtra,
-    TimeoutqError,
-    Unavailable,
 )
 
 LATER = YOUNG + 1

@@ -26,7 +26,7 @@ def test_what_is_pure_asks_for_no_server() -> None:
         asked = {argument.arg for node in ast.walk(tree) if isinstance(node, ast.arguments) for argument in node.args}
         assert not asked & {"server", "url", "raw", "queue", "face"}, path
         modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-        assert not modules & {"timeoutq.embedded", "tests.rig.servers", "tests.rig.processes"}, path
+        assert not modules & {"timeoutq.server.embedded", "tests.rig.servers", "tests.rig.processes"}, path
 
 
 def test_no_two_files_have_the_same_name() -> None:

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from timeoutq import Ack, GiveUp, HandlerNotFound, InvalidInput, Lease, Politeness, Release, Retry, RetryPolicy, Worker
-from timeoutq.arguments import error_text
-from timeoutq.handlers import Shape, Surroundings, load, name_of, shape_of
 from timeoutq.testing import fake_async_queue
+from timeoutq.words.arguments import error_text
+from timeoutq.worker.handlers import Shape, Surroundings, load, name_of, shape_of
 
 DECISIONS = [
     Ack(put=["a"], again_in=3, payload={"x": 1}),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timeoutq.calls import BATCH
+from timeoutq.server.calls import BATCH
 from timeoutq.worker.pace import ENOUGH, Load, Pace
 
 IDLE = Load(running=0, unstarted=0, claiming=0)

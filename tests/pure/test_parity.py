@@ -7,23 +7,23 @@ import inspect
 import pytest
 
 from timeoutq import AsyncQueue, AsyncShardedQueue, Queue, ShardedQueue
-from timeoutq.batches import AsyncBatches, Batches
 from timeoutq.client import twin
 from timeoutq.client.async_queue import AsyncVerbs
 from timeoutq.client.driving import AsyncDriver, Driver
+from timeoutq.client.keeper import AsyncKeeper, Keeper
+from timeoutq.client.methods import QueueFlows
 from timeoutq.client.queue import Verbs
-from timeoutq.events import AsyncEvents, Events
-from timeoutq.failures import AsyncFailures, Failures
-from timeoutq.failures.flows import FailureFlows
-from timeoutq.hosts import AsyncHosts, Hosts
-from timeoutq.hosts.flows import HostFlows
-from timeoutq.keeper import AsyncKeeper, Keeper
-from timeoutq.methods import QueueFlows
-from timeoutq.results import AsyncResults, Results
-from timeoutq.rooms import AsyncRoom, Room
-from timeoutq.schedules import AsyncSchedules, Schedules
-from timeoutq.schedules.flows import ScheduleFlows
-from timeoutq.shards.methods import ShardedFailureFlows, ShardedFlows, ShardedHostFlows, ShardedScheduleFlows
+from timeoutq.client.shards.methods import ShardedFailureFlows, ShardedFlows, ShardedHostFlows, ShardedScheduleFlows
+from timeoutq.rooms.batches import AsyncBatches, Batches
+from timeoutq.rooms.events import AsyncEvents, Events
+from timeoutq.rooms.failures import AsyncFailures, Failures
+from timeoutq.rooms.failures.flows import FailureFlows
+from timeoutq.rooms.hosts import AsyncHosts, Hosts
+from timeoutq.rooms.hosts.flows import HostFlows
+from timeoutq.rooms.results import AsyncResults, Results
+from timeoutq.rooms.room import AsyncRoom, Room
+from timeoutq.rooms.schedules import AsyncSchedules, Schedules
+from timeoutq.rooms.schedules.flows import ScheduleFlows
 
 TWINS: list[tuple[type, type]] = [
     (Verbs, AsyncVerbs), (Driver, AsyncDriver), (Hosts, AsyncHosts), (Results, AsyncResults),

@@ -14,8 +14,8 @@ import tenacity
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timeoutq.errors import InvalidInput
-from timeoutq.retry import COUNTED, LONGEST, GiveUp, Recrawl, Retry, RetryPolicy, retry_after
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.retry import COUNTED, LONGEST, GiveUp, Recrawl, Retry, RetryPolicy, retry_after
 
 
 def waits(policy: RetryPolicy, up_to: int = 10) -> list[float | None]:

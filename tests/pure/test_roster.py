@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 
-from timeoutq import exit_codes
-from timeoutq.endings import ECHO, PATIENCE, Order, Told
-from timeoutq.roster import LOOK_EVERY, Roster
+from timeoutq.words import exit_codes
+from timeoutq.worker.processes.endings import ECHO, PATIENCE, Order, Told
+from timeoutq.worker.processes.roster import LOOK_EVERY, Roster
 
 
 def running(processes: int = 2, drain_deadline: float = 10.0) -> Roster:

@@ -12,8 +12,8 @@ import pytest
 import redis
 from redis.exceptions import AskError, ClusterDownError, InvalidResponse, MovedError, NoPermissionError, TryAgainError
 
-from timeoutq.calls import Command
-from timeoutq.cluster import (
+from timeoutq.server.calls import Command
+from timeoutq.server.cluster import (
     SLOTS,
     AsyncClusterLink,
     AsyncNodes,
@@ -27,10 +27,10 @@ from timeoutq.cluster import (
     To,
     slot_of,
 )
-from timeoutq.connection import Server
-from timeoutq.deadlines import ATTEMPT
-from timeoutq.errors import NotRedis, ServerError
-from timeoutq.troubles import NoPort, explain, is_hopeless, is_transient
+from timeoutq.server.connection import Server
+from timeoutq.server.deadlines import ATTEMPT
+from timeoutq.server.troubles import NoPort, explain, is_hopeless, is_transient
+from timeoutq.words.errors import NotRedis, ServerError
 
 A, B, C = ("a", 1), ("b", 2), ("c", 3)
 SLOT = 7
@@ -101,9 +101,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     def move(seconds: float) -> None:
         now[0] += seconds
 
-    monkeypatch.setattr("timeoutq.cluster.time", SimpleNamespace(monotonic=lambda: now[0], sleep=move))
+    monkeypatch.setattr("timeoutq.server.cluster.time", SimpleNamespace(monotonic=lambda: now[0], sleep=move))
     monkeypatch.setattr(
-        "timeoutq.cluster.random", SimpleNamespace(shuffle=lambda _: None, uniform=lambda _, high: high)
+        "timeoutq.server.cluster.random", SimpleNamespace(shuffle=lambda _: None, uniform=lambda _, high: high)
     )
     return move
 
@@ -435,8 +435,8 @@ def test_a_link_that_two_nodes_send_to_each_other_pauses_between_its_attempts(
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
 
-    monkeypatch.setattr("timeoutq.cluster.time.sleep", pauses.append)
-    monkeypatch.setattr("timeoutq.cluster.asyncio.sleep", sleep)
+    monkeypatch.setattr("timeoutq.server.cluster.time.sleep", pauses.append)
+    monkeypatch.setattr("timeoutq.server.cluster.asyncio.sleep", sleep)
     there, back = (A, [moved(B)]), (B, [moved(A)])
     cluster = Linked(there, back, there, back, (A, [1]), blocking=blocking)
     assert cluster.call("send", [("x",)]) == [1]

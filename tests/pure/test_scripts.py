@@ -11,20 +11,22 @@ from typing import Any
 import pytest
 
 import timeoutq
-from timeoutq import arguments, repairs, scripts
-from timeoutq.arguments import How
-from timeoutq.batches import operations as of_batches
-from timeoutq.batches.operations import Joined, Sealed
-from timeoutq.calls import Call, Kept, section
-from timeoutq.durations import Delta
-from timeoutq.failures import operations as of_failures
-from timeoutq.hosts import operations as of_hosts
-from timeoutq.model import HostRecord, Lease, Record, State, Task
-from timeoutq.operations import Operations, how_words
-from timeoutq.results import operations as of_results
-from timeoutq.schedules import operations as of_schedules
-from timeoutq.schedules.definition import Definition, Stored
-from timeoutq.scripts import SIZES
+from timeoutq.rooms.batches import operations as of_batches
+from timeoutq.rooms.batches.operations import Joined, Sealed
+from timeoutq.rooms.failures import operations as of_failures
+from timeoutq.rooms.hosts import operations as of_hosts
+from timeoutq.rooms.results import operations as of_results
+from timeoutq.rooms.schedules import operations as of_schedules
+from timeoutq.rooms.schedules.definition import Definition, Stored
+from timeoutq.server import scripts
+from timeoutq.server.calls import Call, Kept, section
+from timeoutq.server.scripts import SIZES
+from timeoutq.verbs import repairs
+from timeoutq.verbs.operations import Operations, how_words
+from timeoutq.words import arguments
+from timeoutq.words.arguments import How
+from timeoutq.words.durations import Delta
+from timeoutq.words.model import HostRecord, Lease, Record, State, Task
 
 LUA = Path(timeoutq.__file__).parent / "lua"
 NAMES = scripts.verbs()
@@ -169,7 +171,7 @@ def test_sections_are_those_that_the_header_names_and_that_the_table_of_operatio
 def test_it_compiles_in_lua_5_1_and_5_4(version: str) -> None:
     # in a process of its own: the two versions of the interpreter do not live in one
     code = (
-        f"import lupa.{version} as lua, timeoutq.scripts as o\n"
+        f"import lupa.{version} as lua, timeoutq.server.scripts as o\n"
         "check = lua.LuaRuntime().eval('function(t) local f, e = (loadstring or load)(t) return e end')\n"
         "print(check(o.library().split('\\n', 1)[1]))"
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from timeoutq import HostInfo
-from timeoutq.standing import HOLDS, Standing, standing
+from timeoutq.words.standing import HOLDS, Standing, standing
 
 NOW = 1_800_000_000.0
 HOST = HostInfo("a.example", 3, (), None, 1.0, 2, None, 0, 0, None, None, "", None, 0)

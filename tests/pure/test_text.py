@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from timeoutq.text import age, compact, number, rate, safe
+from timeoutq.words.text import age, compact, number, rate, safe
 
 HOSTILE = [
     "\x1b[2J\x1b[H",

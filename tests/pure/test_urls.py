@@ -12,9 +12,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from timeoutq import BadUrl, InvalidInput, arguments
+from timeoutq import BadUrl, InvalidInput
 from timeoutq.urls import domain, host, normalise
 from timeoutq.urls.normal import _NORMAL, _formed, _read
+from timeoutq.words import arguments
 
 LONG = "x" * 63
 SPELLINGS: dict[str, list[str]] = {

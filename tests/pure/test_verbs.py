@@ -14,12 +14,13 @@ from tests.core import test_sections
 from tests.faces import test_faults
 from tests.pure.test_scripts import NAMES
 from tests.rig import rights as rig
-from timeoutq import confirming, operations, scripts
-from timeoutq.batches import operations as of_batches
-from timeoutq.failures import operations as of_failures
-from timeoutq.hosts import operations as of_hosts
-from timeoutq.results import operations as of_results
-from timeoutq.schedules import operations as of_schedules
+from timeoutq.rooms.batches import operations as of_batches
+from timeoutq.rooms.failures import operations as of_failures
+from timeoutq.rooms.hosts import operations as of_hosts
+from timeoutq.rooms.results import operations as of_results
+from timeoutq.rooms.schedules import operations as of_schedules
+from timeoutq.server import scripts
+from timeoutq.verbs import confirming, operations
 
 WITHOUT_FAULTS = {
     "await": "a client that waits looks again by itself; tests/core/test_waits.py cuts its connections",

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from timeoutq import HostInfo, State, TaskInfo
-from timeoutq.replies import Why
-from timeoutq.why import judge
+from timeoutq.verbs.replies import Why
+from timeoutq.verbs.why import judge
 
 NOW = 1_800_000_000.0
 HOST = HostInfo("a.example", 3, (), None, 1.0, 2, None, 0, 0, None, None, "", None, 0)

@@ -6,9 +6,10 @@ import time
 
 import pytest
 
-from timeoutq import AsyncQueue, Lease, arguments
-from timeoutq.arguments import TaskList
-from timeoutq.calls import BATCH, BYTES, Kept
+from timeoutq import AsyncQueue, Lease
+from timeoutq.server.calls import BATCH, BYTES, Kept
+from timeoutq.words import arguments
+from timeoutq.words.arguments import TaskList
 from timeoutq.worker.ends import AckOfFound, Ends
 from timeoutq.worker.failures import Failure
 from timeoutq.worker.pace import FOUND_AT_ONCE, NO_LIMIT, Pace

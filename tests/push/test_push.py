@@ -38,13 +38,13 @@ from tests.rig.receiver import (
 )
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, InvalidInput, Lease, Queue, Task, Worker
-from timeoutq.push import Poster, Push, read_secrets, read_target
-from timeoutq.push import message as messages
-from timeoutq.push.endpoint import Endpoint
-from timeoutq.push.posting import Checked, resolve
-from timeoutq.push.signing import read_secret, signatures
-from timeoutq.push.verdicts import Answer, Busy, Gone, NotDelivered, meaning
-from timeoutq.shards import AsyncShardedQueue, open_queue
+from timeoutq.client.shards import AsyncShardedQueue, open_queue
+from timeoutq.gateway.push import Poster, Push, read_secrets, read_target
+from timeoutq.gateway.push import message as messages
+from timeoutq.gateway.push.endpoint import Endpoint
+from timeoutq.gateway.push.posting import Checked, resolve
+from timeoutq.gateway.push.signing import read_secret, signatures
+from timeoutq.gateway.push.verdicts import Answer, Busy, Gone, NotDelivered, meaning
 
 __all__ = ["run", "say"]
 

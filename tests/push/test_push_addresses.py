@@ -12,10 +12,10 @@ import pytest
 
 from tests.rig.receiver import Message, Receiver, receiving, says, status
 from timeoutq import InvalidInput
-from timeoutq.push.addresses import refusal
-from timeoutq.push.posting import Checked, Poster, resolve
-from timeoutq.push.target import Target, check_name, read_target
-from timeoutq.push.verdicts import Answer, NotDelivered
+from timeoutq.gateway.push.addresses import refusal
+from timeoutq.gateway.push.posting import Checked, Poster, resolve
+from timeoutq.gateway.push.target import Target, check_name, read_target
+from timeoutq.gateway.push.verdicts import Answer, NotDelivered
 
 PUBLIC = ["93.184.216.34", "8.8.8.8", "1.1.1.1", "2606:2800:220:1:248:1893:25c8:1946", "2a00:1450:4001:82a::200e",
           "::ffff:8.8.8.8", "64:ff9b::808:808", "192.0.0.9"]  # fmt: skip

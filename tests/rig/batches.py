@@ -27,7 +27,7 @@ from tests.rig.processes import Processes, processes
 from tests.rig.servers import valkey
 from tests.rig.waiting import is_over
 from timeoutq import Queue, State, Task
-from timeoutq.embedded import EmbeddedServer
+from timeoutq.server.embedded import EmbeddedServer
 
 NAME = "batched"
 SPOILED = "spoiled"

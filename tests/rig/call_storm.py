@@ -31,8 +31,8 @@ from tests.rig.processes import Processes, processes
 from tests.rig.servers import valkey
 from tests.rig.waiting import is_over, wait_until
 from timeoutq import Queue
-from timeoutq.embedded import EmbeddedServer
 from timeoutq.functions import App, Batched, CallCancelled, CallFailed, CallGone, Context, Result
+from timeoutq.server.embedded import EmbeddedServer
 
 NAME, BY = "call-storm", "the storm"
 PORTION, MEMBERS, SCHEDULES = 10, 12, 5

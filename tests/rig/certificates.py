@@ -11,7 +11,7 @@ from typing import Any
 import trustme
 
 from tests.rig.servers import redis_server
-from timeoutq.embedded import EmbeddedServer
+from timeoutq.server.embedded import EmbeddedServer
 
 
 class Certificates:

@@ -27,8 +27,8 @@ import redis
 from tests.rig.servers import valkey
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Queue, Worker
-from timeoutq.embedded import EmbeddedServer
 from timeoutq.functions import App, Calls
+from timeoutq.server.embedded import EmbeddedServer
 
 FIRST, SECOND = "chains-first", "chains-second"
 SERVED = ((FIRST, SECOND), (FIRST,), (SECOND,))

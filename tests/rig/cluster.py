@@ -42,8 +42,8 @@ from tests.rig.scale import Scale, scale
 from tests.rig.servers import REDIS, valkey
 from tests.rig.storm import BUGS, TICK, Nursery, Plan, Report, Round, seconds_of
 from timeoutq import Queue, Unavailable
-from timeoutq.cluster import slot_of
-from timeoutq.embedded_cluster import ClusterNode
+from timeoutq.server.cluster import slot_of
+from timeoutq.server.embedded_cluster import ClusterNode
 
 KINDS = ("worker", "plain", "plain-async", "command", "threads", "plain-async", "worker", "plain", "command")
 """Who works on the queues: three on the first, the next three on the second, and so on."""

@@ -19,7 +19,7 @@ from tests.rig import canary
 from tests.rig.corpus import stray
 from tests.rig.processes import ROOT
 from timeoutq import cli
-from timeoutq.embedded import EmbeddedServer
+from timeoutq.server.embedded import EmbeddedServer
 
 _built = cache(typer.main.get_command)
 """The commands, read from their functions once: that takes longer than most commands run."""

@@ -21,7 +21,7 @@ from typing import Any
 from tests.rig.model import Given
 from tests.rig.polite_model import PoliteModel
 from timeoutq import LeaseLost, Politeness, Queue, Task, TimeoutqError
-from timeoutq.embedded import EmbeddedServer
+from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.testing import fake_queue
 
 PAGES = 400

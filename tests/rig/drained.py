@@ -3,9 +3,9 @@
 In the model, a shard is only its numbers: ready tasks, held tasks, and counters. Workers claim tasks, put links into
 other shards, one shard after another, and then ack; some workers die half-way. An observer looks at one shard after
 another, and anything may happen between two looks. It decides with the product's own `agree`
-(`timeoutq/shards/quiet.py`). Its answer is wrong if it says "drained" while a task is ready, held, or on its way; or if
-it says "no" though all was over before the first look. The exit code is 1 if an answer was wrong. Two mutants show that
-the model finds wrong answers:
+(`timeoutq/client/shards/quiet.py`). Its answer is wrong if it says "drained" while a task is ready, held, or on its
+way; or if it says "no" though all was over before the first look. The exit code is 1 if an answer was wrong. Two
+mutants show that the model finds wrong answers:
 
     one-pass      the observer looks at each shard only once
     ack-first     workers ack first, and then put the links to other shards
@@ -19,7 +19,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 
-from timeoutq.shards.quiet import LOOKS, Look, agree
+from timeoutq.client.shards.quiet import LOOKS, Look, agree
 
 MUTANTS = ("one-pass", "ack-first")
 

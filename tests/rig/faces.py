@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from timeoutq import AsyncQueue
-from timeoutq.rooms import AsyncRoom
+from timeoutq.rooms.room import AsyncRoom
 
 
 class Blocking:

@@ -18,7 +18,7 @@ from typing import Any
 from tests.rig.library import Library, Scripts, Side, old_scripts
 from tests.rig.library_calls import Args
 from tests.rig.servers import redis_server, valkey
-from timeoutq.embedded import EmbeddedServer
+from timeoutq.server.embedded import EmbeddedServer
 
 FLOOR = """#!lua name=floor
 local function now()

@@ -17,10 +17,11 @@ import redis
 
 from tests.rig.model import Given, Late, Model, Pair
 from tests.rig.polite_model import PoliteModel, Refused, Rules
-from timeoutq import Queue, scripts
-from timeoutq.calls import Argument, Command
-from timeoutq.link import Link
-from timeoutq.troubles import is_library_missing
+from timeoutq import Queue
+from timeoutq.server import scripts
+from timeoutq.server.calls import Argument, Command
+from timeoutq.server.link import Link
+from timeoutq.server.troubles import is_library_missing
 
 LOOKING = {"stats", "inspect", "why", "drained", "hosts", "states", "describe", "probe", "purge"}
 """Verbs that change nothing that the model knows; a purge is the end."""

@@ -37,7 +37,7 @@ from tests.rig.gateways import WebProcess
 from tests.rig.processes import ROOT
 from tests.rig.waiting import wait_until
 from timeoutq import Queue
-from timeoutq.embedded import EmbeddedServer
+from timeoutq.server.embedded import EmbeddedServer
 
 WORKER = ROOT / "demo" / "worker.sh"
 COMMAND = '#!/bin/sh\nprintf "%s\\n" "$1" >>"$DONE"\n'

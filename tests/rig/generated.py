@@ -13,8 +13,8 @@ from typing import Any
 
 from tests.rig.transcripts import Player
 from timeoutq import Lease, Queue
-from timeoutq.calls import Call
-from timeoutq.model import Outcome, text
+from timeoutq.server.calls import Call
+from timeoutq.words.model import Outcome, text
 
 FOREIGN = ("http://bücher.example/", "https://ПРИМЕР.example:8080?", "https://例え.テスト:443/", "http://ß.example./")
 """URLs whose host is not plain ASCII: each client sends their hosts, too."""

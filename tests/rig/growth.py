@@ -25,8 +25,8 @@ from typing import Any, TypeVar
 from tests.rig.nodes import Cluster
 from tests.rig.quota import Quota, spent
 from timeoutq import Lease, Unavailable
-from timeoutq.embedded_cluster import ClusterNode
-from timeoutq.shards import AsyncShardedQueue, ShardedQueue
+from timeoutq.client.shards import AsyncShardedQueue, ShardedQueue
+from timeoutq.server.embedded_cluster import ClusterNode
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-MODULES = "\nThe modules, in reading order"
+LIST = ", in reading order: each imports only from those above it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,6 @@ def module(path: Path) -> Module:
 
 def listed(package: Path) -> dict[str, str]:
     """Give the modules that the docstring of a package lists, in its order, each with what it is said to be for."""
-    rows = module(package / "__init__.py").docstring.partition(MODULES)[2]
+    rows = module(package / "__init__.py").docstring.partition(LIST)[2]
     found = re.findall(r"^    (\w+)  +(\S.*(?:\n {8,}\S.*)*)", rows, re.MULTILINE)
     return {name: " ".join(said.split()) for name, said in found}

@@ -29,7 +29,7 @@ from tests.rig.invariants import check
 from tests.rig.node import CLIENT, node, write_protocol
 from tests.rig.waiting import wait_until
 from timeoutq import Ack, AsyncQueue, Lease, Queue, Worker
-from timeoutq.embedded import EmbeddedServer
+from timeoutq.server.embedded import EmbeddedServer
 
 LEASE = 3.0
 """The length of leases, seconds: some handlers run longer, so that leases must be extended."""

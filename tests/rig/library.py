@@ -27,8 +27,8 @@ import redis
 
 from tests.rig.library_calls import VERBS, Args, World
 from tests.rig.servers import redis_server, valkey
-from timeoutq import scripts
-from timeoutq.embedded import EmbeddedServer
+from timeoutq.server import scripts
+from timeoutq.server.embedded import EmbeddedServer
 
 ROOT = Path(__file__).parents[2]
 ORACLE = "b3b43a1"

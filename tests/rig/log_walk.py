@@ -28,13 +28,14 @@ from typing import Any
 import redis
 
 from tests.rig.servers import redis_server, valkey
-from timeoutq import InvalidInput, Lease, LeaseLost, Politeness, Queue, Record, State, Task, open_queue, sending
-from timeoutq.arguments import How
-from timeoutq.calls import Call, Kept
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.events import Fold
-from timeoutq.events.fold import NOWHERE
-from timeoutq.model import raw, text
+from timeoutq import InvalidInput, Lease, LeaseLost, Politeness, Queue, Record, State, Task, open_queue
+from timeoutq.rooms.events import Fold
+from timeoutq.rooms.events.fold import NOWHERE
+from timeoutq.server.calls import Call, Kept
+from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.verbs import sending
+from timeoutq.words.arguments import How
+from timeoutq.words.model import raw, text
 
 KINDS = ("plain", "polite", "functions", "sharded")
 PART = 400
@@ -118,7 +119,7 @@ class Walk:
 
     def compare(self, what: str) -> None:
         """Fold what is new in the log, and compare with the sets. Raises `Differs`."""
-        from timeoutq.events.entry import event_of
+        from timeoutq.rooms.events.entry import event_of
 
         for shard, prefix in enumerate(self.places):
             begin = self.places[prefix]
@@ -283,7 +284,7 @@ class Walk:
 
     def repair(self) -> None:
         """Look at everything, and mend what there is to mend."""
-        from timeoutq import flows
+        from timeoutq.verbs import flows
 
         if self.kind != "sharded":
             self.queue.run(flows.repair(self.queue.talk))

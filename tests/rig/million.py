@@ -27,8 +27,8 @@ import httpx
 import redis
 
 from timeoutq import Queue
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.page import paint
+from timeoutq.gateway.page import paint
+from timeoutq.server.embedded import EmbeddedServer
 
 NAME = "million"
 SLOW_US = 2_000

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from timeoutq import protocol
+from timeoutq.gateway import protocol
 
 PACKAGES = ("redis", "ioredis")
 CLIENT = Path(__file__).parent.parent.parent / "demo" / "node"

@@ -14,8 +14,8 @@ import redis
 from redis.crc import key_slot
 
 from tests.rig.waiting import wait_until
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.embedded_cluster import ClusterNode, EmbeddedCluster, Member
+from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.server.embedded_cluster import ClusterNode, EmbeddedCluster, Member
 
 QUICK = 1000
 """A node timeout for tests in which nodes die, ms: a replica takes over two or three seconds after its primary died."""

@@ -31,8 +31,8 @@ from typing import Any
 
 from tests.rig.servers import valkey
 from timeoutq import Worker
-from timeoutq.embedded import EmbeddedServer
 from timeoutq.functions import App
+from timeoutq.server.embedded import EmbeddedServer
 
 RUNS = 0.05
 """Seconds for which a call of the low queue runs."""

@@ -30,9 +30,9 @@ from tests.rig.processes import Processes, processes
 from tests.rig.replication import Pair, raw
 from tests.rig.waiting import wait_until
 from timeoutq import Queue
-from timeoutq.embedded import EmbeddedServer
+from timeoutq.client.shards import ShardedQueue
 from timeoutq.functions import App
-from timeoutq.shards import ShardedQueue
+from timeoutq.server.embedded import EmbeddedServer
 
 SOON = 5.0
 """Seconds after the server's return within which work goes on."""

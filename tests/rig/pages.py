@@ -13,10 +13,10 @@ import uvicorn
 
 from tests.rig.gateways import NO_TLS
 from tests.rig.waiting import wait_until
+from timeoutq.gateway.page import make_app
 from timeoutq.gateway.serving import listen
 from timeoutq.gateway.settings import ASGI, Settings
 from timeoutq.gateway.tokens import SCOPES
-from timeoutq.page import make_app
 
 
 def settings(url: str, **more: Any) -> Settings:

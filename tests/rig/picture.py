@@ -22,7 +22,7 @@ from tests.rig.browsers import browser, tab
 from tests.rig.pages import Served, settings
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, GiveUp, Lease, Politeness, Queue, Worker
-from timeoutq.embedded import EmbeddedServer
+from timeoutq.server.embedded import EmbeddedServer
 
 PICTURE = Path(__file__).resolve().parent.parent.parent / ".github" / "page.png"
 ERRORS = (

@@ -8,7 +8,7 @@ from typing import Any
 
 import redis
 
-from timeoutq import scripts
+from timeoutq.server import scripts
 
 
 @contextmanager

@@ -19,8 +19,10 @@ import redis
 from tests.rig.follower import Follower
 from tests.rig.invariants import check_keys
 from tests.rig.waiting import wait_until
-from timeoutq import InvalidInput, Lease, Politeness, Queue, Task, arguments, sending
-from timeoutq.calls import Call
+from timeoutq import InvalidInput, Lease, Politeness, Queue, Task
+from timeoutq.server.calls import Call
+from timeoutq.verbs import sending
+from timeoutq.words import arguments
 
 USUAL_MS = 10
 SHORT_MS, LONG_MS = 20, 5000

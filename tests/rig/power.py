@@ -32,7 +32,7 @@ from tests.rig.servers import redis_server, valkey, wrapped
 from tests.rig.shims import compiled
 from tests.rig.waiting import wait_until
 from timeoutq import Lease, LeaseLost, Queue, TimeoutqError
-from timeoutq.embedded import EmbeddedServer
+from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.watch.doctor import durability
 from timeoutq.watch.facts import gather
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from timeoutq.embedded import EmbeddedServer
+from timeoutq.server.embedded import EmbeddedServer
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -43,7 +43,7 @@ from tests.rig.receiver import status as answer
 from tests.rig.servers import valkey
 from tests.rig.waiting import is_over, wait_until
 from timeoutq import Queue, Task
-from timeoutq.embedded import EmbeddedServer
+from timeoutq.server.embedded import EmbeddedServer
 
 NAME = "pushes"
 WITHIN = "500ms"

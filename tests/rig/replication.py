@@ -37,7 +37,7 @@ from tests.rig.invariants import check
 from tests.rig.processes import processes
 from tests.rig.waiting import wait_until
 from timeoutq import Answer, Lease, NotReplicated, Queue, Unavailable
-from timeoutq.embedded import EmbeddedServer, Setting
+from timeoutq.server.embedded import EmbeddedServer, Setting
 
 SERVICE = "mymaster"
 LEASE = 1.0

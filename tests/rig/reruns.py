@@ -28,10 +28,11 @@ import redis.asyncio
 from tests.rig.processes import processes
 from tests.rig.servers import valkey
 from tests.rig.waiting import wait_until
-from timeoutq import Lease, LeaseLost, Task, sending
-from timeoutq.embedded import EmbeddedServer
+from timeoutq import Lease, LeaseLost, Task
 from timeoutq.functions import App, Context
+from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.testing import FakeQueue, fake_queue
+from timeoutq.verbs import sending
 
 LEASE = 10.0
 

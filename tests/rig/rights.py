@@ -25,19 +25,21 @@ import redis
 from tests.rig import fingerprints
 from tests.rig.invariants import STATES, a_minute_later, check_keys
 from tests.rig.servers import redis_server
-from timeoutq import Lease, Politeness, Queue, Task, flows, scripts, sending
-from timeoutq.batches.operations import Joined, On, Sealed, restore_batch
-from timeoutq.calls import Kept
-from timeoutq.durations import Delta
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.errors import InvalidInput, ServerFull, TimeoutqError
-from timeoutq.failures import operations as failures
-from timeoutq.hosts.operations import restore_hosts
-from timeoutq.model import HostRecord, Record, State
-from timeoutq.schedules import operations as of_schedules
-from timeoutq.schedules.definition import Definition
-from timeoutq.scripts import SIZES
+from timeoutq import Lease, Politeness, Queue, Task
+from timeoutq.rooms.batches.operations import Joined, On, Sealed, restore_batch
+from timeoutq.rooms.failures import operations as failures
+from timeoutq.rooms.hosts.operations import restore_hosts
+from timeoutq.rooms.schedules import operations as of_schedules
+from timeoutq.rooms.schedules.definition import Definition
+from timeoutq.server import scripts
+from timeoutq.server.calls import Kept
+from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.server.scripts import SIZES
+from timeoutq.verbs import flows, sending
 from timeoutq.watch import doctor
+from timeoutq.words.durations import Delta
+from timeoutq.words.errors import InvalidInput, ServerFull, TimeoutqError
+from timeoutq.words.model import HostRecord, Record, State
 
 A, B = "http://a.example/", "http://b.example/"
 RULES = {"plain": None, **dict.fromkeys(("polite", "ranked", "rude", "compact", "logged"), Politeness(0, 1))}

@@ -18,8 +18,8 @@ from typing import Any
 
 from tests.rig.nodes import Cluster
 from tests.rig.quota import Quota, spent
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.shards import open_async_queue, open_queue
+from timeoutq.client.shards import open_async_queue, open_queue
+from timeoutq.server.embedded import EmbeddedServer
 
 SHARDS = 12
 CALLERS = 16

@@ -30,12 +30,14 @@ from tests.rig.polite_world import PoliteWorld, drawn
 from tests.rig.servers import redis_server, wrapped
 from tests.rig.shims import Clock
 from tests.rig.world import LEASE_MS, TASKS, Limits, Request, Step, Violation, World, told
-from timeoutq import Lease, Task, arguments, scripts
-from timeoutq.arguments import How
-from timeoutq.batches import operations as of_batches
-from timeoutq.calls import BATCH_KEPT, Call
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.operations import Operations
+from timeoutq import Lease, Task
+from timeoutq.rooms.batches import operations as of_batches
+from timeoutq.server import scripts
+from timeoutq.server.calls import BATCH_KEPT, Call
+from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.verbs.operations import Operations
+from timeoutq.words import arguments
+from timeoutq.words.arguments import How
 
 PART = 600
 """How many schedules one process plays before it tells how far it is."""

@@ -17,8 +17,8 @@ import time
 from dataclasses import dataclass
 
 from timeoutq import Politeness, Queue
-from timeoutq.embedded import EmbeddedServer
 from timeoutq.gateway.metrics import Watcher, exposition
+from timeoutq.server.embedded import EmbeddedServer
 
 MOST = 200
 """Series that a queue may have."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from timeoutq.shards.route import key_of, route
+from timeoutq.client.shards.route import key_of, route
 
 SHARDS = 5
 

@@ -46,8 +46,9 @@ from tests.rig.invariants import check
 from tests.rig.processes import ROOT
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.trend import BYTES, MIB, Samples, Trend
-from timeoutq import Ack, GiveUp, Lease, LeaseLost, Queue, Release, Retry, State, TimeoutqError, scripts
-from timeoutq.embedded import EmbeddedServer
+from timeoutq import Ack, GiveUp, Lease, LeaseLost, Queue, Release, Retry, State, TimeoutqError
+from timeoutq.server import scripts
+from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.watch.draw import render
 from timeoutq.watch.snapshot import snapshot
 

@@ -37,8 +37,9 @@ from urllib.parse import urlsplit
 import redis
 
 from tests.rig.servers import valkey
-from timeoutq import Ack, AsyncQueue, GiveUp, Lease, Politeness, Queue, Release, Task, Worker, transfer
-from timeoutq.embedded import EmbeddedServer
+from timeoutq import Ack, AsyncQueue, GiveUp, Lease, Politeness, Queue, Release, Task, Worker
+from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.watch import transfer
 
 PLACES = (1, 2, 8, 100)
 DELAYS = (0.2, 1.0)

@@ -48,12 +48,12 @@ from timeoutq import (
     TimeoutqError,
     Unavailable,
     Worker,
-    scripts,
 )
-from timeoutq.calls import Argument, Command
 from timeoutq.client import driving
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.sending import Alarm, Bell, Flow
+from timeoutq.server import scripts
+from timeoutq.server.calls import Argument, Command
+from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.verbs.sending import Alarm, Bell, Flow
 
 T = TypeVar("T")
 

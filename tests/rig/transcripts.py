@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from tests.rig.waiting import wait_until
-from timeoutq import Lease, Queue, Task, sending
-from timeoutq.arguments import How, delay_ms
-from timeoutq.arguments import tasks as task_list
-from timeoutq.calls import Call, Kept
-from timeoutq.model import Outcome, TaskId
-from timeoutq.tracebacks import digest
+from timeoutq import Lease, Queue, Task
+from timeoutq.server.calls import Call, Kept
+from timeoutq.verbs import sending
+from timeoutq.words.arguments import How, delay_ms
+from timeoutq.words.arguments import tasks as task_list
+from timeoutq.words.model import Outcome, TaskId
+from timeoutq.words.tracebacks import digest
 
 FOLDER = Path(__file__).parent.parent / "transcripts"
 FILES = sorted(FOLDER.glob("*.jsonl"))
@@ -230,7 +231,7 @@ class Player:
         return str(self._once(self.ops.convert()), "ascii")
 
     def host(self, host: str, rules: Sequence[Sequence[Any]] = ()) -> Any:
-        from timeoutq.hosts import operations
+        from timeoutq.rooms.hosts import operations
 
         found = self._once(operations.host(self.ops, host, [(name, value) for name, value in rules]))
         if found is None:

@@ -24,8 +24,8 @@ import redis.asyncio
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.servers import valkey
 from timeoutq import AsyncQueue, Worker
-from timeoutq.embedded import EmbeddedServer
 from timeoutq.functions import App, Calls, Result
+from timeoutq.server.embedded import EmbeddedServer
 
 LISTENS = b"answers:"
 """What a request has in it that hears of ended calls."""

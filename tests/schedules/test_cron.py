@@ -17,8 +17,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from timeoutq.errors import InvalidInput
-from timeoutq.schedules.cron import COUNTED, BadTiming, Cron, cron, line, zone_name
+from timeoutq.rooms.schedules.cron import COUNTED, BadTiming, Cron, cron, line, zone_name
+from timeoutq.words.errors import InvalidInput
 
 BOUNDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]

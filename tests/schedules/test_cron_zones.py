@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from timeoutq.schedules.cron import Cron, line
+from timeoutq.rooms.schedules.cron import Cron, line
 
 KINDS = ("inside", "before", "after", "hourly", "quarters", "midnight", "weekday")
 """What each of the seven lines of a change is for: the first is a time that the clock skips or repeats."""

@@ -13,13 +13,14 @@ import fakeredis
 import pytest
 
 from tests.core.test_clock_steps import step_back
-from timeoutq import InvalidInput, Politeness, Schedule, State, Task, flows, transfer
+from timeoutq import InvalidInput, Politeness, Schedule, State, Task
 from timeoutq.functions import App, scheduling
-from timeoutq.schedules import operations, ticks
-from timeoutq.schedules.cron import BadTiming, cron
+from timeoutq.rooms.schedules import operations, ticks
+from timeoutq.rooms.schedules.cron import BadTiming, cron
 from timeoutq.testing import Clock, fake_queue, fake_sharded_queue, run
 from timeoutq.testing.fake import FakeShardedQueue
-from timeoutq.watch import divided, doctor
+from timeoutq.verbs import flows
+from timeoutq.watch import divided, doctor, transfer
 
 HOUR = 3600
 

@@ -15,7 +15,8 @@ import redis
 
 from tests.rig import ticks
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncQueue, Cleaner, InvalidInput, Queue, Schedule, Task, flows
+from timeoutq import AsyncQueue, Cleaner, InvalidInput, Queue, Schedule, Task
+from timeoutq.verbs import flows
 from timeoutq.watch.doctor import examine
 
 PLANTED = """
@@ -95,8 +96,8 @@ async def test_a_cleaner_without_the_extra_leaves_ticks_to_others_and_says_so_on
     async with AsyncQueue(name, url) as queue:
         await queue.schedules.set("often", every=1)
         for module in ("ticking", "ticks", "timing", "cron"):
-            monkeypatch.delitem(sys.modules, f"timeoutq.schedules.{module}", raising=False)
-            monkeypatch.delattr(f"timeoutq.schedules.{module}", raising=False)
+            monkeypatch.delitem(sys.modules, f"timeoutq.rooms.schedules.{module}", raising=False)
+            monkeypatch.delattr(f"timeoutq.rooms.schedules.{module}", raising=False)
         monkeypatch.setitem(sys.modules, "cronsim", None)
         cleaner = Cleaner(queue)
         with caplog.at_level(logging.WARNING):
@@ -179,8 +180,8 @@ def test_a_schedule_that_would_never_tick_again_is_told_until_it_is_set_again(
 
 
 def test_a_call_that_is_sent_again_sets_the_schedule_once(queue: Queue) -> None:
-    from timeoutq.schedules import operations
-    from timeoutq.schedules.flows import defined
+    from timeoutq.rooms.schedules import operations
+    from timeoutq.rooms.schedules.flows import defined
 
     name, wanted = defined(Schedule("a", every=60, start=None))
     call = operations.write(queue.operations, b"w#1", name, None, "r", 5_000_000_000_000, wanted, "d")
@@ -193,8 +194,8 @@ def test_a_call_that_is_sent_again_sets_the_schedule_once(queue: Queue) -> None:
 
 
 def test_a_tick_is_put_once_however_many_clients_send_it(queue: Queue) -> None:
-    from timeoutq.schedules import operations, ticking
-    from timeoutq.sending import answer
+    from timeoutq.rooms.schedules import operations, ticking
+    from timeoutq.verbs.sending import answer
 
     queue.schedules.set("a", every=1, overlap=True)
     wait_until(lambda: queue.run(answer(queue.talk, operations.due(queue.operations, 5))).found)
@@ -210,9 +211,9 @@ def test_a_tick_is_put_once_however_many_clients_send_it(queue: Queue) -> None:
 
 
 def test_a_change_waits_for_a_tick_that_is_due_and_for_one_that_came_between(queue: Queue) -> None:
-    from timeoutq.schedules import operations, ticking
-    from timeoutq.schedules.flows import read
-    from timeoutq.sending import answer
+    from timeoutq.rooms.schedules import operations, ticking
+    from timeoutq.rooms.schedules.flows import read
+    from timeoutq.verbs.sending import answer
 
     def pause(seen: Any) -> str:
         return queue.run(answer(queue.talk, operations.write(ops, queue.token(), b"a", seen, "p", seen.next_ms)))

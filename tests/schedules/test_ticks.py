@@ -10,10 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timeoutq.model import MAX_TIME_MS
-from timeoutq.schedules.cron import BadTiming
-from timeoutq.schedules.ticks import MOST, ON_TIME_MS, Due, Missed, due, lateness, next_after, schedule_name, tick_id
-from timeoutq.schedules.timing import Timing
+from timeoutq.rooms.schedules.cron import BadTiming
+from timeoutq.rooms.schedules.ticks import (
+    MOST,
+    ON_TIME_MS,
+    Due,
+    Missed,
+    due,
+    lateness,
+    next_after,
+    schedule_name,
+    tick_id,
+)
+from timeoutq.rooms.schedules.timing import Timing
+from timeoutq.words.model import MAX_TIME_MS
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,10 +10,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from timeoutq.errors import InvalidInput, MissingExtra
-from timeoutq.schedules import cron
-from timeoutq.schedules.cron import BadTiming
-from timeoutq.schedules.timing import Timing
+from timeoutq.rooms.schedules import cron
+from timeoutq.rooms.schedules.cron import BadTiming
+from timeoutq.rooms.schedules.timing import Timing
+from timeoutq.words.errors import InvalidInput, MissingExtra
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 START_MS = 1_767_225_600_000

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 import attrs
 import pytest
 
-from timeoutq.errors import InvalidInput
+from timeoutq.words.errors import InvalidInput
 
 pytest.importorskip("scrapy")
 

@@ -12,7 +12,7 @@ from tests.rig.spiders.site import Answer, Seen, Site, html
 from tests.rig.spiders.starting import Spiders, order
 from tests.rig.waiting import wait_until
 from timeoutq import Politeness, Queue, Reason, State, Task
-from timeoutq.embedded import EmbeddedServer
+from timeoutq.server.embedded import EmbeddedServer
 
 pytest.importorskip("scrapy")
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from timeoutq import AsyncQueue, GiveUp, Lease, Politeness, Release, Retry, Stats, Task, Worker
-from timeoutq.errors import InvalidInput
+from timeoutq.words.errors import InvalidInput
 
 pytest.importorskip("scrapy")
 

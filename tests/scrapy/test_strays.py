@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from timeoutq import Task
-from timeoutq.errors import InvalidInput, Unavailable
+from timeoutq.words.errors import InvalidInput, Unavailable
 
 pytest.importorskip("scrapy")
 

@@ -21,15 +21,16 @@ from tests.rig.nodes import QUICK, Cluster
 from tests.rig.replication import Load
 from tests.rig.servers import redis_server, valkey
 from tests.rig.waiting import wait_until
-from timeoutq import Queue, directory
-from timeoutq.cluster import slot_of
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.embedded_cluster import ClusterNode
-from timeoutq.errors import AccessDenied, InvalidInput, NotReplicated, TimeoutqError, Unavailable
+from timeoutq import Queue
 from timeoutq.gateway.tokens import TokenBook, Tokens
-from timeoutq.sending import Flow, Nodes
+from timeoutq.server.cluster import slot_of
+from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.server.embedded_cluster import ClusterNode
+from timeoutq.verbs.sending import Flow, Nodes
+from timeoutq.watch import directory
 from timeoutq.watch import nodes as examined
 from timeoutq.watch.doctor import Finding
+from timeoutq.words.errors import AccessDenied, InvalidInput, NotReplicated, TimeoutqError, Unavailable
 
 __all__ = ["say"]
 

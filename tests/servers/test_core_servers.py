@@ -22,11 +22,12 @@ from redis.exceptions import ClusterDownError, NoPermissionError
 from tests.rig.faces import Blocking
 from tests.rig.invariants import check
 from tests.rig.waiting import wait_until
-from timeoutq import AccessDenied, AsyncQueue, Cleaner, Queue, ServerFull, State, Unavailable, UnsafeServer, sending
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.errors import ServerError
-from timeoutq.heartbeat import Heartbeat
-from timeoutq.troubles import explain, is_hopeless, is_transient
+from timeoutq import AccessDenied, AsyncQueue, Cleaner, Queue, ServerFull, State, Unavailable, UnsafeServer
+from timeoutq.client.heartbeat import Heartbeat
+from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.server.troubles import explain, is_hopeless, is_transient
+from timeoutq.verbs import sending
+from timeoutq.words.errors import ServerError
 
 FACES: list[Any] = [Queue, Blocking]
 REDIS = shutil.which("redis-server")

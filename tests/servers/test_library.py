@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import redis
 
-from timeoutq import AccessDenied, Queue, ServerError, ServerFull, scripts
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.troubles import explain
+from timeoutq import AccessDenied, Queue, ServerError, ServerFull
+from timeoutq.server import scripts
+from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.server.troubles import explain
 
 FIRST = f"local NAME, REVISION, DIGEST = '{scripts.NAME}', {scripts.REVISION}, '{scripts.digest()}'"
 

@@ -18,11 +18,12 @@ import redis.asyncio.connection
 
 from tests.rig.proxy import Proxy
 from tests.rig.waiting import wait_until
-from timeoutq import Queue, names
-from timeoutq.calls import Command
+from timeoutq import Queue
 from timeoutq.client import AsyncQueue
-from timeoutq.connection import Server
-from timeoutq.link import AsyncLink, Link
+from timeoutq.server import names
+from timeoutq.server.calls import Command
+from timeoutq.server.connection import Server
+from timeoutq.server.link import AsyncLink, Link
 from timeoutq.testing import fake_async_queue
 
 Send = Callable[..., Any]

@@ -21,10 +21,12 @@ from tests.rig.invariants import check
 from tests.rig.replication import Pair, raw
 from tests.rig.servers import redis_server
 from tests.rig.waiting import wait_until
-from timeoutq import Lease, NotReplicated, Politeness, Queue, State, Unavailable, scripts, sending
-from timeoutq.model import HostInfo, Record
-from timeoutq.transfer import restore
+from timeoutq import Lease, NotReplicated, Politeness, Queue, State, Unavailable
+from timeoutq.server import scripts
+from timeoutq.verbs import sending
 from timeoutq.watch import doctor
+from timeoutq.watch.transfer import restore
+from timeoutq.words.model import HostInfo, Record
 
 NAME = "durable"
 LAG = 0.3

@@ -12,7 +12,9 @@ import redis
 
 from tests.core import test_core
 from tests.rig.faces import Blocking
-from timeoutq import AccessDenied, Politeness, Queue, Unavailable, rights, sending
+from timeoutq import AccessDenied, Politeness, Queue, Unavailable
+from timeoutq.server import rights
+from timeoutq.verbs import sending
 from timeoutq.watch.doctor import examine, judge
 from timeoutq.watch.facts import gather
 

@@ -16,11 +16,13 @@ from redis.exceptions import AskError, TryAgainError
 from tests.pure.test_scripts import calls
 from tests.rig.invariants import check
 from tests.rig.nodes import Cluster, Move, slot_of
-from timeoutq import Politeness, Queue, scripts, sending
-from timeoutq.calls import Call
-from timeoutq.durations import Delta
-from timeoutq.embedded_cluster import ClusterNode
-from timeoutq.errors import InvalidInput, Unavailable
+from timeoutq import Politeness, Queue
+from timeoutq.server import scripts
+from timeoutq.server.calls import Call
+from timeoutq.server.embedded_cluster import ClusterNode
+from timeoutq.verbs import sending
+from timeoutq.words.durations import Delta
+from timeoutq.words.errors import InvalidInput, Unavailable
 
 SLOT = slot_of("timeoutq:{q}:meta")
 A, B = "http://a.example/", "http://b.example/"

@@ -17,10 +17,10 @@ import redis
 from redis.exceptions import InvalidResponse
 
 from tests.rig.waiting import wait_until
-from timeoutq.calls import Command
-from timeoutq.connection import Server
-from timeoutq.link import AsyncLink
-from timeoutq.wire import Wire
+from timeoutq.server.calls import Command
+from timeoutq.server.connection import Server
+from timeoutq.server.link import AsyncLink
+from timeoutq.server.wire import Wire
 
 HANG_UP = b""
 Answer = Sequence[bytes | float]

@@ -10,8 +10,8 @@ import pytest
 from tests.rig.faces import Blocking
 from tests.rig.invariants import check
 from tests.rig.sharded import SHARDS, keys_of
-from timeoutq.shards import AsyncShardedQueue, ShardedQueue
-from timeoutq.shards.names import tags
+from timeoutq.client.shards import AsyncShardedQueue, ShardedQueue
+from timeoutq.client.shards.names import tags
 
 
 @pytest.fixture(params=["sync", "async"])

@@ -9,11 +9,11 @@ import pytest
 
 from tests.rig.corpus import CORPUS
 from timeoutq import Politeness, Queue
-from timeoutq.cluster import SLOTS, slot_of
-from timeoutq.hostname import host_of
-from timeoutq.model import raw, text
-from timeoutq.shards.names import stem, tags
-from timeoutq.shards.route import key_of, route
+from timeoutq.client.shards.names import stem, tags
+from timeoutq.client.shards.route import key_of, route
+from timeoutq.server.cluster import SLOTS, slot_of
+from timeoutq.words.hostname import host_of
+from timeoutq.words.model import raw, text
 
 VECTORS: list[tuple[bytes, bytes, int, int, int]] = [
     # a task, what it is routed by, and its shard of 12, of 48 and of 1000

@@ -26,17 +26,17 @@ from timeoutq import (
     ShardsUnavailable,
     Task,
     Unavailable,
-    arguments,
-    scripts,
 )
-from timeoutq.arguments import How
-from timeoutq.confirming import UNCONFIRMED
-from timeoutq.errors import ServerError
-from timeoutq.link import Link
-from timeoutq.model import Answer, Outcome
-from timeoutq.shards import AsyncShardedQueue, ShardedQueue, claims, gathering
-from timeoutq.shards import flows as sharded_flows
-from timeoutq.shards.names import stem, tags
+from timeoutq.client.shards import AsyncShardedQueue, ShardedQueue, claims, gathering
+from timeoutq.client.shards import flows as sharded_flows
+from timeoutq.client.shards.names import stem, tags
+from timeoutq.server import scripts
+from timeoutq.server.link import Link
+from timeoutq.verbs.confirming import UNCONFIRMED
+from timeoutq.words import arguments
+from timeoutq.words.arguments import How
+from timeoutq.words.errors import ServerError
+from timeoutq.words.model import Answer, Outcome
 
 # ---- tasks go to their shards, and come from all of them
 
@@ -285,13 +285,13 @@ def test_what_a_claim_took_is_handed_out_though_another_shard_refuses(
     schema = raw.hget(meta, "schema")
     raw.hset(meta, "schema", "99")
     monkeypatch.setattr(
-        "timeoutq.shards.claims.random.sample", lambda shards, many: [0, 1]
+        "timeoutq.client.shards.claims.random.sample", lambda shards, many: [0, 1]
     )  # one that refuses is third
     leases = queue.claim(10)
     assert sorted(lease.task for lease in leases) == sorted(set(tasks) - {tasks[2]})
     with pytest.raises(SchemaMismatch):
         queue.claim(10)
-    monkeypatch.setattr("timeoutq.shards.claims.random.sample", lambda shards, many: [2, 0])
+    monkeypatch.setattr("timeoutq.client.shards.claims.random.sample", lambda shards, many: [2, 0])
     queue.release(leases)
     assert len(queue.claim(10)) == SHARDS - 1, "also if it is one of the first two"
     raw.hset(meta, "schema", schema)
@@ -377,7 +377,7 @@ def test_a_claim_that_ctrl_c_interrupts_gives_back_what_both_calls_to_one_shard_
         queue.ack(queue.claim())
         queue.put(deep, other, again=True)
         assert queue.promote_due() == 0
-        monkeypatch.setattr("timeoutq.shards.claims.random.sample", lambda shards, many: [0, 1])
+        monkeypatch.setattr("timeoutq.client.shards.claims.random.sample", lambda shards, many: [0, 1])
         monkeypatch.setattr(Link, "send", interrupted)
         with pytest.raises(KeyboardInterrupt):
             queue.claim(8)

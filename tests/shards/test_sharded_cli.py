@@ -11,9 +11,10 @@ import pytest
 
 from tests.rig.command import Say, say
 from tests.rig.command import server as server
-from timeoutq import InvalidInput, Politeness, Queue, Task, Unavailable, transfer
-from timeoutq.model import HostRecord, State
-from timeoutq.shards import ShardedQueue, opening
+from timeoutq import InvalidInput, Politeness, Queue, Task, Unavailable
+from timeoutq.client.shards import ShardedQueue, opening
+from timeoutq.watch import transfer
+from timeoutq.words.model import HostRecord, State
 
 __all__ = ["say"]
 

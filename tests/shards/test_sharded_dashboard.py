@@ -18,13 +18,13 @@ from tests.rig.nodes import Cluster, frozen
 from tests.rig.servers import valkey
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncShardedQueue, Politeness, ShardedQueue, ShardsUnavailable, Task, Worker
-from timeoutq.cluster import slot_of
-from timeoutq.counts import Sample, Stats
-from timeoutq.model import WorkerInfo
-from timeoutq.shards import looking
-from timeoutq.shards.names import tags
+from timeoutq.client.shards import looking
+from timeoutq.client.shards.names import tags
+from timeoutq.server.cluster import slot_of
 from timeoutq.watch.draw import ranges, render
 from timeoutq.watch.snapshot import SILENT, Memory, Snapshot, snapshot, snapshot_async
+from timeoutq.words.counts import Sample, Stats
+from timeoutq.words.model import WorkerInfo
 
 __all__ = ["say"]
 

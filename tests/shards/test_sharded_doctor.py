@@ -15,12 +15,13 @@ from tests.rig.command import server as server
 from tests.rig.nodes import QUICK, Cluster, frozen
 from tests.rig.servers import valkey
 from tests.rig.waiting import wait_until
-from timeoutq import AccessDenied, Politeness, Queue, Task, flows
-from timeoutq.cluster import slot_of
-from timeoutq.rights import every
-from timeoutq.sending import answer, ask
-from timeoutq.shards import ShardedQueue
-from timeoutq.shards.names import tags
+from timeoutq import AccessDenied, Politeness, Queue, Task
+from timeoutq.client.shards import ShardedQueue
+from timeoutq.client.shards.names import tags
+from timeoutq.server.cluster import slot_of
+from timeoutq.server.rights import every
+from timeoutq.verbs import flows
+from timeoutq.verbs.sending import answer, ask
 from timeoutq.watch import divided
 from timeoutq.watch.doctor import QUEUE_CHECKS, Finding, judge
 from timeoutq.watch.facts import Facts

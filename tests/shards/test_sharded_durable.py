@@ -14,10 +14,10 @@ from tests.rig.nodes import Cluster
 from tests.rig.servers import valkey
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Lease, Queue, ShardsUnavailable, Worker
-from timeoutq.cluster import slot_of
-from timeoutq.embedded_cluster import ClusterNode
-from timeoutq.shards import AsyncShardedQueue, ShardedQueue, open_async_queue, open_queue
-from timeoutq.shards.names import tags
+from timeoutq.client.shards import AsyncShardedQueue, ShardedQueue, open_async_queue, open_queue
+from timeoutq.client.shards.names import tags
+from timeoutq.server.cluster import slot_of
+from timeoutq.server.embedded_cluster import ClusterNode
 
 __all__ = ["say"]
 

@@ -10,19 +10,15 @@ import pytest
 
 from tests.rig.sharded import SHARDS, keys_of, one_of_each
 from tests.rig.waiting import wait_until
-from timeoutq import (
-    InvalidInput,
-    Queue,
-    SchemaMismatch,
-    flows,
-)
-from timeoutq.errors import ServerError
-from timeoutq.link import Link
-from timeoutq.model import Answer, Record, State
-from timeoutq.sending import answer, answers
-from timeoutq.shards import ShardedQueue, open_async_queue, open_queue, quiet
-from timeoutq.shards import flows as sharded_flows
-from timeoutq.transfer import restore
+from timeoutq import InvalidInput, Queue, SchemaMismatch
+from timeoutq.client.shards import ShardedQueue, open_async_queue, open_queue, quiet
+from timeoutq.client.shards import flows as sharded_flows
+from timeoutq.server.link import Link
+from timeoutq.verbs import flows
+from timeoutq.verbs.sending import answer, answers
+from timeoutq.watch.transfer import restore
+from timeoutq.words.errors import ServerError
+from timeoutq.words.model import Answer, Record, State
 
 # ---- the queue as a whole
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from tests.rig.waiting import wait_until
 from timeoutq import State
-from timeoutq.calls import Kept
-from timeoutq.model import Ended
+from timeoutq.server.calls import Kept
+from timeoutq.words.model import Ended
 
 TASKS = [f"t{i}" for i in range(40)]
 

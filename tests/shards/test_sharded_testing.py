@@ -8,8 +8,6 @@ from collections import Counter
 import pytest
 
 from timeoutq import Lease, LeaseLost, NotReplicated, Politeness, Task
-from timeoutq.errors import InvalidInput
-from timeoutq.model import Answer, State
 from timeoutq.testing import (
     START,
     Clock,
@@ -21,6 +19,8 @@ from timeoutq.testing import (
     fake_sharded_queue,
     run,
 )
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.model import Answer, State
 
 pytest_plugins = ["timeoutq.testing.fixtures"]
 

@@ -24,10 +24,10 @@ from timeoutq import (
     Unavailable,
     open_async_queue,
 )
-from timeoutq.connection import Server
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.shards import gathering
-from timeoutq.shards.names import stem, tags
+from timeoutq.client.shards import gathering
+from timeoutq.client.shards.names import stem, tags
+from timeoutq.server.connection import Server
+from timeoutq.server.embedded import EmbeddedServer
 
 __all__ = ["say"]
 
@@ -158,7 +158,7 @@ def test_a_server_that_is_no_sentinel_is_named_at_once(name: str) -> None:
 def test_a_comparison_that_is_cut_says_what_it_has_counted(
     queue: ShardedQueue, say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from timeoutq import transfer
+    from timeoutq.watch import transfer
 
     queue.put(TASKS)
     (tmp_path / "ids").write_text("nothing\n")

@@ -12,14 +12,15 @@ import pytest
 
 from tests.rig.invariants import check
 from tests.worker.test_worker_exchanges import until
-from timeoutq import Ack, GiveUp, Lease, Outcome, Release, Retry, Task, Worker, arguments
-from timeoutq.arguments import TaskList
-from timeoutq.calls import BYTES
-from timeoutq.sending import answer
-from timeoutq.shards import AsyncShardedQueue, ShardedQueue
-from timeoutq.shards.names import tags
-from timeoutq.shards.route import key_of, route
-from timeoutq.shards.working import deeper, tended, tenders
+from timeoutq import Ack, GiveUp, Lease, Outcome, Release, Retry, Task, Worker
+from timeoutq.client.shards import AsyncShardedQueue, ShardedQueue
+from timeoutq.client.shards.names import tags
+from timeoutq.client.shards.route import key_of, route
+from timeoutq.client.shards.working import deeper, tended, tenders
+from timeoutq.server.calls import BYTES
+from timeoutq.verbs.sending import answer
+from timeoutq.words import arguments
+from timeoutq.words.arguments import TaskList
 from timeoutq.worker.ends import AckOfFound, Parcel
 
 SHARDS = 5

@@ -19,11 +19,12 @@ from tests.rig.nodes import QUICK, Cluster, frozen
 from tests.rig.processes import Processes, processes, run
 from tests.rig.servers import valkey
 from tests.rig.waiting import wait_until
-from timeoutq import Queue, directory, open_queue
-from timeoutq.cluster import slot_of
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.shards import ShardedQueue
-from timeoutq.shards.names import tags
+from timeoutq import Queue, open_queue
+from timeoutq.client.shards import ShardedQueue
+from timeoutq.client.shards.names import tags
+from timeoutq.server.cluster import slot_of
+from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.watch import directory
 
 __all__ = ["run"]
 

@@ -15,12 +15,12 @@ from tests.rig.nodes import QUICK, Cluster
 from tests.rig.servers import valkey
 from tests.rig.waiting import wait_until
 from timeoutq import InvalidInput, Queue, ShardsUnavailable, UnsafeServer
-from timeoutq.cluster import slot_of
-from timeoutq.link import AsyncLink, Link
-from timeoutq.model import Answer
-from timeoutq.shards import AsyncShardedQueue, ShardedQueue
-from timeoutq.shards.names import stem, tags
-from timeoutq.shards.route import key_of, route
+from timeoutq.client.shards import AsyncShardedQueue, ShardedQueue
+from timeoutq.client.shards.names import stem, tags
+from timeoutq.client.shards.route import key_of, route
+from timeoutq.server.cluster import slot_of
+from timeoutq.server.link import AsyncLink, Link
+from timeoutq.words.model import Answer
 
 SHARDS = 6
 TASKS = [f"https://h{i}.example/" for i in range(120)]

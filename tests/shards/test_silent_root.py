@@ -13,12 +13,13 @@ from tests.rig.nodes import Cluster, frozen
 from tests.rig.servers import valkey
 from tests.rig.waiting import wait_until
 from tests.worker.test_worker_exchanges import until
-from timeoutq import AsyncShardedQueue, Lease, ShardedQueue, Worker, reads
-from timeoutq.cluster import slot_of
-from timeoutq.model import Answer, Outcome, Page, State
-from timeoutq.sending import Flow
-from timeoutq.shards.names import tags
-from timeoutq.shards.route import key_of, route
+from timeoutq import AsyncShardedQueue, Lease, ShardedQueue, Worker
+from timeoutq.client.shards.names import tags
+from timeoutq.client.shards.route import key_of, route
+from timeoutq.server.cluster import slot_of
+from timeoutq.verbs import reads
+from timeoutq.verbs.sending import Flow
+from timeoutq.words.model import Answer, Outcome, Page, State
 
 SHARDS = 6
 LEASE = 3.0

@@ -15,12 +15,12 @@ import pytest
 import redis
 
 from timeoutq import InvalidInput, Lease, Queue, Unavailable, Worker
-from timeoutq.arguments import TaskList
-from timeoutq.cleaner import Cleaner
-from timeoutq.sending import Flow, answer
-from timeoutq.shards import AsyncShardedQueue, ShardedQueue
-from timeoutq.shards.working import CLEANED, LIVE, TENDERS
+from timeoutq.client.shards import AsyncShardedQueue, ShardedQueue
+from timeoutq.client.shards.working import CLEANED, LIVE, TENDERS
+from timeoutq.verbs.sending import Flow, answer
+from timeoutq.words.arguments import TaskList
 from timeoutq.worker import tending
+from timeoutq.worker.cleaner import Cleaner
 from timeoutq.worker.ends import LINGER, PRESSING, AckOfFound, Parcel
 from timeoutq.worker.exchanges import LATE, Exchanges
 from timeoutq.worker.lanes import Lane, Shared
@@ -446,7 +446,7 @@ def test_a_helper_leaves_what_is_due_just_now_to_the_cleaners(queue: ShardedQueu
 
 
 def test_a_helper_does_not_ask_silent_shards_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timeoutq.shards.working.GLANCE", 0.0)  # is over when the first attempt has failed
+    monkeypatch.setattr("timeoutq.client.shards.working.GLANCE", 0.0)  # is over when the first attempt has failed
     with ShardedQueue("q", "redis://127.0.0.1:1", shards=SHARDS) as queue:
         flow = queue.division.deepest()
         next(flow)

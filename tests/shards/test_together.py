@@ -9,10 +9,10 @@ import pytest
 
 from tests.rig import drained
 from timeoutq import InvalidInput, NotReplicated, Unavailable
-from timeoutq.link import joined, parted
-from timeoutq.sending import Bell, Flow, Send, Sends, Sleep
-from timeoutq.shards import ShardedQueue
-from timeoutq.shards.together import together
+from timeoutq.client.shards import ShardedQueue
+from timeoutq.client.shards.together import together
+from timeoutq.server.link import joined, parted
+from timeoutq.verbs.sending import Bell, Flow, Send, Sends, Sleep
 
 
 def sends(name: str, times: int) -> Flow[list[Any]]:

@@ -19,11 +19,13 @@ from redis.exceptions import ResponseError
 from tests.rig.inside import pump_of
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncQueue, Lease, Queue, State, TimeoutqError, Worker, flows, scripts, sending
-from timeoutq.deadlines import ATTEMPT
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.errors import WorkerBroken
-from timeoutq.replies import Claimed
+from timeoutq import AsyncQueue, Lease, Queue, State, TimeoutqError, Worker
+from timeoutq.server import scripts
+from timeoutq.server.deadlines import ATTEMPT
+from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.verbs import flows, sending
+from timeoutq.verbs.replies import Claimed
+from timeoutq.words.errors import WorkerBroken
 from timeoutq.worker.pace import Pace
 from timeoutq.worker.sources import Source
 

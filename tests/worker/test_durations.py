@@ -12,10 +12,12 @@ from unittest.mock import Mock
 import pytest
 
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncQueue, Lease, Queue, Retry, Unavailable, Worker, durations, sending
-from timeoutq.durations import LONGEST, QUICK, SHORTEST, Delta, Spans, bound, bucket, summary
-from timeoutq.heartbeat import Heartbeat
+from timeoutq import AsyncQueue, Lease, Queue, Retry, Unavailable, Worker
+from timeoutq.client.heartbeat import Heartbeat
 from timeoutq.testing import Clock, FakeQueue, fake_queue
+from timeoutq.verbs import sending
+from timeoutq.words import durations
+from timeoutq.words.durations import LONGEST, QUICK, SHORTEST, Delta, Spans, bound, bucket, summary
 
 
 def tell(face: Any, delta: Delta, worker: str = "w:1:a") -> None:

@@ -16,8 +16,8 @@ import pytest
 from tests.rig.inside import seen
 from tests.rig.proxy import Fault, Proxy
 from timeoutq import Ack, Answer, AsyncQueue, GiveUp, Lease, Queue, Release, Retry, State, Worker
-from timeoutq.calls import BYTES
-from timeoutq.heartbeat import Heartbeat
+from timeoutq.client.heartbeat import Heartbeat
+from timeoutq.server.calls import BYTES
 
 SHAPES = ["async", "thread", "awaited"]
 """The handler is an `async def`, a `def`, or a `def` that gives an awaitable."""

@@ -17,11 +17,12 @@ import pytest
 from demo.processes import free_port
 from tests.rig.processes import Processes, processes, run, url
 from tests.rig.waiting import wait_until
-from timeoutq import Queue, exit_codes, open_queue
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.errors import InvalidInput
-from timeoutq.health import Crew, Phase, Sheet, Signs, Verdict, judge, judge_all
-from timeoutq.responder import HEAD, MOST, Responder, answer, read_place
+from timeoutq import Queue, open_queue
+from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.words import exit_codes
+from timeoutq.words.errors import InvalidInput
+from timeoutq.worker.health import Crew, Phase, Sheet, Signs, Verdict, judge, judge_all
+from timeoutq.worker.processes.responder import HEAD, MOST, Responder, answer, read_place
 
 __all__ = ["run", "url"]
 

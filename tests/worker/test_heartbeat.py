@@ -14,11 +14,12 @@ from unittest.mock import Mock
 import pytest
 
 from tests.rig.waiting import wait_until
-from timeoutq import Lease, Unavailable, heartbeat
-from timeoutq.heartbeat import Heartbeat
-from timeoutq.model import Answer, Outcome
-from timeoutq.sending import Flow
+from timeoutq import Lease, Unavailable
+from timeoutq.client import heartbeat
+from timeoutq.client.heartbeat import Heartbeat
 from timeoutq.testing import FakeQueue, fake_queue
+from timeoutq.verbs.sending import Flow
+from timeoutq.words.model import Answer, Outcome
 
 
 class Calls(Heartbeat):

@@ -20,13 +20,15 @@ import redis
 from tests.rig.faces import Blocking
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
-from timeoutq import Ack, AsyncQueue, Lease, Queue, Unavailable, Worker, arguments, operations, sending
-from timeoutq.calls import BATCH, BYTES, FLUSH, Call, cut, fitting, flushes
-from timeoutq.connection import Server
-from timeoutq.deadlines import SLOWEST
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.link import AsyncLink, Link
-from timeoutq.operations import Operations
+from timeoutq import Ack, AsyncQueue, Lease, Queue, Unavailable, Worker
+from timeoutq.server.calls import BATCH, BYTES, FLUSH, Call, cut, fitting, flushes
+from timeoutq.server.connection import Server
+from timeoutq.server.deadlines import SLOWEST
+from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.server.link import AsyncLink, Link
+from timeoutq.verbs import operations, sending
+from timeoutq.verbs.operations import Operations
+from timeoutq.words import arguments
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FACES: list[Any] = [Queue, Blocking]

@@ -22,10 +22,10 @@ from tests.worker.test_claim_behind_bell import know_the_scripts, listens, put_w
 from tests.worker.test_worker_exchanges import until
 from tests.worker.test_worker_stuck import make_suspect
 from timeoutq import AsyncQueue, InvalidInput, Lease, Politeness, Queue, Release, Retry, Task, Worker
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.errors import AccessDenied, WorkerBroken
-from timeoutq.shards import AsyncShardedQueue, ShardedQueue
+from timeoutq.client.shards import AsyncShardedQueue, ShardedQueue
+from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.testing import Clock, fake_async_queue
+from timeoutq.words.errors import AccessDenied, WorkerBroken
 from timeoutq.worker.beats import Beats
 
 
@@ -193,7 +193,7 @@ def claims_behind_bells(worker: Worker) -> list[int]:
 async def test_claims_wait_behind_the_bells_only_while_other_handlers_are_free(
     high: Queue, low: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("sending", "client.driving"):  # no wait ends by itself
+    for module in ("verbs.sending", "client.driving"):  # no wait ends by itself
         monkeypatch.setattr(f"timeoutq.{module}.BELL_WAIT", 600.0)
     began = list[str]()
     go = asyncio.Event()
@@ -429,7 +429,7 @@ async def test_max_tasks_counts_the_runs_of_all_queues(high: Queue, low: Queue) 
 async def test_the_last_run_of_max_tasks_is_kept_for_no_queue(
     high: Queue, low: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("sending", "client.driving"):  # no wait ends by itself
+    for module in ("verbs.sending", "client.driving"):  # no wait ends by itself
         monkeypatch.setattr(f"timeoutq.{module}.BELL_WAIT", 600.0)
 
     async def handler(lease: Lease) -> None:

@@ -14,7 +14,7 @@ from tests.rig.waiting import wait_until
 from tests.worker.test_lanes import fill, high, low
 from timeoutq import Queue
 from timeoutq.cli.serving import read_queues
-from timeoutq.errors import InvalidInput
+from timeoutq.words.errors import InvalidInput
 
 __all__ = ["high", "low", "run"]
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from timeoutq import AsyncQueue, GiveUp, Lease, Queue, Release, Worker
-from timeoutq.endings import Told
-from timeoutq.ledger import SharedLedger, slots_for
+from timeoutq.worker.processes.endings import Told
+from timeoutq.worker.processes.ledger import SharedLedger, slots_for
 
 
 def lease(number: int, task: str = "") -> Lease:

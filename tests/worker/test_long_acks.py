@@ -15,19 +15,11 @@ from typing import Any
 import pytest
 
 from tests.rig.proxy import Fault, Proxy
-from timeoutq import (
-    Ack,
-    AsyncQueue,
-    Lease,
-    Payload,
-    Queue,
-    State,
-    Worker,
-    arguments,
-    found,
-)
-from timeoutq.calls import BYTES
-from timeoutq.handlers import Hopeless
+from timeoutq import Ack, AsyncQueue, Lease, Payload, Queue, State, Worker
+from timeoutq.server.calls import BYTES
+from timeoutq.words import arguments
+from timeoutq.worker import found
+from timeoutq.worker.handlers import Hopeless
 from timeoutq.worker.interrupts import LOOKS, Interrupts
 
 HALF = BYTES // 2 + 1

@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 import redis
 
-from timeoutq import Ack, AsyncQueue, Lease, Queue, Worker, loopwatch, telling, troubles
+from timeoutq import Ack, AsyncQueue, Lease, Queue, Worker
+from timeoutq.server import troubles
 from timeoutq.testing import FakeAsyncQueue, FakeQueue, fake_async_queue
+from timeoutq.words import telling
+from timeoutq.worker import loopwatch
 
 
 def lines(caplog: pytest.LogCaptureFixture, word: str) -> list[logging.LogRecord]:
@@ -46,9 +49,9 @@ class Blocking(logging.Handler):
 @pytest.fixture
 def block() -> Iterator[Blocking]:
     found = Blocking()
-    logging.getLogger("timeoutq.loopwatch").addHandler(found)
+    logging.getLogger("timeoutq.worker.loopwatch").addHandler(found)
     yield found
-    logging.getLogger("timeoutq.loopwatch").removeHandler(found)
+    logging.getLogger("timeoutq.worker.loopwatch").removeHandler(found)
 
 
 async def turns_again(caplog: pytest.LogCaptureFixture, times: int) -> None:

@@ -13,8 +13,9 @@ from tests.rig.outages import KINDS, SOON, Case, scene, seconds_until_work
 from tests.rig.waiting import wait_until
 from tests.worker.test_lanes import clients, elsewhere, high, running, sound
 from tests.worker.test_worker_exchanges import until
-from timeoutq import Lease, Queue, Worker, sending
-from timeoutq.embedded import EmbeddedServer
+from timeoutq import Lease, Queue, Worker
+from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.verbs import sending
 from timeoutq.watch.doctor import examine
 from timeoutq.worker import lanes
 from timeoutq.worker.lanes import Lane

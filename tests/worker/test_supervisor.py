@@ -22,11 +22,13 @@ import pytest
 from tests.rig.handlers import history, work
 from tests.rig.processes import ROOT, Processes, processes, run, url
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncQueue, Queue, State, Worker, endings, exit_codes, process
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.ledger import SharedLedger
-from timeoutq.supervisor import Job, _Child, _Signals, _Supervisor
+from timeoutq import AsyncQueue, Queue, State, Worker
+from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.testing import fake_async_queue
+from timeoutq.words import exit_codes
+from timeoutq.worker.processes import endings, process
+from timeoutq.worker.processes.ledger import SharedLedger
+from timeoutq.worker.processes.supervisor import Job, _Child, _Signals, _Supervisor
 
 __all__ = ["run", "url"]
 
@@ -332,7 +334,7 @@ def test_a_bad_lifespan_ends_the_worker_with_2_and_is_said_once(queue: Queue, ru
 EVICTING = """
 import os, sys
 from timeoutq import AsyncQueue, Worker
-from timeoutq.supervisor import Job, supervise
+from timeoutq.worker.processes.supervisor import Job, supervise
 
 def opened():
     return AsyncQueue(sys.argv[1], os.environ["TIMEOUTQ_URL"], allow_eviction=True)

@@ -16,9 +16,11 @@ import pytest
 from tests.rig.handlers import history
 from tests.rig.processes import Processes, run
 from tests.rig.waiting import wait_until
-from timeoutq import Queue, endings, exit_codes
+from timeoutq import Queue
 from timeoutq.cli.pages import pages
 from timeoutq.cli.reading import seconds
+from timeoutq.words import exit_codes
+from timeoutq.worker.processes import endings
 
 __all__ = ["run"]
 

@@ -18,8 +18,10 @@ from tenacity import stop_after_attempt, wait_none
 
 from tests.rig.inside import pump_of, seen
 from tests.rig.waiting import wait_until
-from timeoutq import Ack, AsyncQueue, Cleaner, GiveUp, Lease, Queue, Release, Retry, Worker, flows, heartbeat, sending
-from timeoutq.replies import Plan, Swept
+from timeoutq import Ack, AsyncQueue, Cleaner, GiveUp, Lease, Queue, Release, Retry, Worker
+from timeoutq.client import heartbeat
+from timeoutq.verbs import flows, sending
+from timeoutq.verbs.replies import Plan, Swept
 from timeoutq.worker.threads import ThreadCrew
 
 
@@ -459,7 +461,7 @@ async def test_a_retry_policy_that_raises_does_not_hold_the_task(jobs: AsyncQueu
 
 async def test_a_wrong_password_ends_the_worker_at_once(url: str) -> None:
     from timeoutq import AccessDenied
-    from timeoutq.embedded import EmbeddedServer
+    from timeoutq.server.embedded import EmbeddedServer
 
     with EmbeddedServer(config={"requirepass": "x"}) as server:
         async with AsyncQueue("q", f"redis://127.0.0.1:{server.port}/0", deadline=1) as wrong:

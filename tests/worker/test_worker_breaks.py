@@ -18,11 +18,13 @@ import pytest
 
 from tests.rig.processes import ROOT, Processes, run, url
 from tests.rig.waiting import wait_until
-from timeoutq import Lease, Queue, Worker, exit_codes, process
-from timeoutq.errors import WorkerBroken
-from timeoutq.heartbeat import Heartbeat
+from timeoutq import Lease, Queue, Worker
+from timeoutq.client.heartbeat import Heartbeat
 from timeoutq.testing import FakeAsyncQueue, fake_async_queue
-from timeoutq.worker import Tally
+from timeoutq.words import exit_codes
+from timeoutq.words.errors import WorkerBroken
+from timeoutq.worker.desk import Tally
+from timeoutq.worker.processes import process
 
 __all__ = ["run", "url"]
 

@@ -12,8 +12,8 @@ import pytest
 from tests.rig.processes import Processes, run
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Lease, Queue, State, Worker
-from timeoutq.model import Answer
-from timeoutq.worker import Tally
+from timeoutq.words.model import Answer
+from timeoutq.worker.desk import Tally
 
 __all__ = ["run"]
 

@@ -15,9 +15,10 @@ import redis
 from tests.rig.inside import pump_of, seen
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncQueue, Cleaner, Lease, Outcome, Queue, State, Unavailable, Worker, scripts
-from timeoutq.errors import NotReplicated, WorkerBroken
-from timeoutq.replies import Claimed
+from timeoutq import AsyncQueue, Cleaner, Lease, Outcome, Queue, State, Unavailable, Worker
+from timeoutq.server import scripts
+from timeoutq.verbs.replies import Claimed
+from timeoutq.words.errors import NotReplicated, WorkerBroken
 from timeoutq.worker.ends import Errand
 from timeoutq.worker.exchanges import Exchanges
 from timeoutq.worker.pace import Pace
@@ -349,7 +350,7 @@ async def test_an_exchange_has_failed_if_a_part_of_it_was_refused_and_that_part_
         return [ends, claim]
 
     monkeypatch.setattr(mine, "run", run)
-    monkeypatch.setattr("timeoutq.retry.pause", lambda failures: 0.0)
+    monkeypatch.setattr("timeoutq.words.retry.pause", lambda failures: 0.0)
     desk.took([lease])
     desk.done(lease.key, lease)
     for times in (1, 2):
@@ -376,7 +377,7 @@ async def test_whom_a_worker_waits_for_is_told_once_and_again_when_it_is_somebod
     source = Source(desk, Pace(4, 0, 30.0, 0.0), is_burst=False)
     exchanges = Exchanges(desk, source, Stopping(25.0), Cleaner(mine), lambda leases: None)
     exchanges.common.met = True
-    monkeypatch.setattr("timeoutq.retry.pause", lambda failures: 0.0)
+    monkeypatch.setattr("timeoutq.words.retry.pause", lambda failures: 0.0)
     for trouble in (Unavailable("away"), NotReplicated("few")) * 2:
         await exchanges.wait_out(trouble)
         await exchanges.wait_out(trouble)

@@ -8,7 +8,8 @@ import pytest
 
 from tests.rig.handlers import history
 from tests.rig.processes import Processes, run, url
-from timeoutq import Queue, exit_codes
+from timeoutq import Queue
+from timeoutq.words import exit_codes
 
 __all__ = ["run", "url"]
 

@@ -19,27 +19,16 @@ import pytest
 import redis
 
 from tests.rig.inside import pump_of
-from timeoutq import (
-    AccessDenied,
-    Ack,
-    AsyncQueue,
-    InvalidInput,
-    Lease,
-    Politeness,
-    Queue,
-    Retry,
-    State,
-    Worker,
-    process,
-)
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.errors import TimeoutqError, WorkerBroken
-from timeoutq.heartbeat import Heartbeat
+from timeoutq import AccessDenied, Ack, AsyncQueue, InvalidInput, Lease, Politeness, Queue, Retry, State, Worker
+from timeoutq.client.heartbeat import Heartbeat
+from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.testing import FakeAsyncQueue, fake_async_queue
-from timeoutq.worker import Tally
+from timeoutq.words.errors import TimeoutqError, WorkerBroken
 from timeoutq.worker.crews import TaskCrew
+from timeoutq.worker.desk import Tally
 from timeoutq.worker.ends import Errand
 from timeoutq.worker.exchanges import Exchanges
+from timeoutq.worker.processes import process
 from timeoutq.worker.threads import ThreadCrew
 
 

@@ -19,8 +19,9 @@ import pytest
 from tests.rig.handlers import history
 from tests.rig.processes import Processes, run, url
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncQueue, InvalidInput, Lease, Queue, Worker, exit_codes, telling
+from timeoutq import AsyncQueue, InvalidInput, Lease, Queue, Worker
 from timeoutq.testing import FakeQueue, fake_async_queue, fake_queue
+from timeoutq.words import exit_codes, telling
 
 __all__ = ["run", "url"]
 

@@ -180,7 +180,7 @@ def test_a_blocked_event_loop_does_not_lose_its_lease(queue: Queue, run: Process
 
 
 def test_workers_go_on_after_the_server_was_killed_and_came_back(tmp_path: Path) -> None:
-    from timeoutq.embedded import EmbeddedServer
+    from timeoutq.server.embedded import EmbeddedServer
 
     with (
         EmbeddedServer(tmp_path / "data", config={"appendfsync": "always"}) as server,

@@ -13,26 +13,16 @@ from typing import Any, NoReturn
 import pytest
 from typer.testing import CliRunner
 
-from timeoutq import (
-    Ack,
-    AsyncQueue,
-    GiveUp,
-    InvalidInput,
-    Lease,
-    Politeness,
-    Queue,
-    Release,
-    Worker,
-    logs,
-    tracebacks,
-)
-from timeoutq import refusals as refusals_module
-from timeoutq.calls import BYTES
+from timeoutq import Ack, AsyncQueue, GiveUp, InvalidInput, Lease, Politeness, Queue, Release, Worker
+from timeoutq.cli import logs
 from timeoutq.cli.app import app
-from timeoutq.refusals import Refusals
-from timeoutq.sending import answer
+from timeoutq.server.calls import BYTES
 from timeoutq.testing import fake_queue
-from timeoutq.text import safe, span
+from timeoutq.verbs.sending import answer
+from timeoutq.words import tracebacks
+from timeoutq.words.text import safe, span
+from timeoutq.worker import refusals as refusals_module
+from timeoutq.worker.refusals import Refusals
 
 HOSTILE = "\n2026-01-01 00:00:00 ERROR forged\r\x1b[2J\u202e"
 

@@ -19,11 +19,11 @@ from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
 from tests.worker.test_ends_of_leases import until
 from timeoutq import Ack, AsyncQueue, GiveUp, InvalidInput, Lease, Queue, Retry, RetryPolicy, State, Task, Worker
-from timeoutq.calls import BYTES, Kept
-from timeoutq.handlers import Verdict
-from timeoutq.model import Ended
+from timeoutq.server.calls import BYTES, Kept
 from timeoutq.testing import fake_queue
 from timeoutq.testing import run as run_fake
+from timeoutq.words.model import Ended
+from timeoutq.worker.handlers import Verdict
 
 __all__ = ["run"]
 

@@ -14,8 +14,8 @@ import pytest
 from tests.rig.inside import pump_of, seen
 from timeoutq import AsyncQueue, Cleaner, InvalidInput, Lease, Queue, State, Worker, WorkerBroken
 from timeoutq.testing import fake_async_queue
-from timeoutq.worker import Tally
 from timeoutq.worker.crews import TaskCrew
+from timeoutq.worker.desk import Tally
 
 
 async def until(predicate: Callable[[], bool | Awaitable[bool]], seconds: float = 15.0) -> None:

@@ -5,6 +5,9 @@ imported by the commands that need them, so that --help and completion are quick
 
 The modules, in reading order: each imports only from those above it.
 
+    logs        How the command's log lines look: one event, one line of text that is safe to read.
+    bench       `timeoutq bench`: how many tasks a second a server gives here, and how soon an idle worker picks up a
+                task.
     completion  What a shell shows when somebody presses Tab: names of queues, and sides of a comparison. Silent and
                 quick.
     app         The command itself: the typer app, what commands say and ask, their exit codes, and `main`.

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, TextIO, TypeVar
 
 import typer
 
-from timeoutq import exit_codes
-from timeoutq.errors import ServerError, TimeoutqError
-from timeoutq.exit_codes import DONE, INTERRUPTED, USAGE
-from timeoutq.exit_codes import LATE as LATE
-from timeoutq.exit_codes import LOST as LOST
-from timeoutq.exit_codes import NOTHING as NOTHING
-from timeoutq.exit_codes import SERVER as SERVER
-from timeoutq.text import age, safe
+from timeoutq.words import exit_codes
+from timeoutq.words.errors import ServerError, TimeoutqError
+from timeoutq.words.exit_codes import DONE, INTERRUPTED, USAGE
+from timeoutq.words.exit_codes import LATE as LATE
+from timeoutq.words.exit_codes import LOST as LOST
+from timeoutq.words.exit_codes import NOTHING as NOTHING
+from timeoutq.words.exit_codes import SERVER as SERVER
+from timeoutq.words.text import age, safe
 
 if TYPE_CHECKING:
-    from timeoutq.model import Outcome
-    from timeoutq.shards import AnyQueue
+    from timeoutq.client.shards import AnyQueue
+    from timeoutq.words.model import Outcome
 
 T = TypeVar("T")
 
@@ -98,7 +98,8 @@ def patiently(queue: AnyQueue, step: Callable[[], T], wait: float) -> T:
     A server that has never answered is not waited for: its address may be wrong. The step may be taken twice: what it
     brings in must not be brought in twice by that. Says when it waits.
     """
-    from timeoutq import flows, retry
+    from timeoutq.verbs import flows
+    from timeoutq.words import retry
 
     began = failures = 0.0
     while True:
@@ -130,7 +131,7 @@ def unknown(queue: AnyQueue) -> NoReturn:
 
 def unknown_words(queue: AnyQueue) -> str:
     """Say that a queue is unknown on its server, and which queue may have been meant."""
-    from timeoutq import directory
+    from timeoutq.watch import directory
 
     alike = " or ".join(directory.meant(queue, queue.name))
     hint = f"did you mean {alike}?" if alike else "`timeoutq queues` lists the queues that are there"
@@ -139,7 +140,7 @@ def unknown_words(queue: AnyQueue) -> str:
 
 def new_words(queue: AnyQueue) -> str:
     """Say that a queue is new, and which queue may have been meant; '' if it is not new, or if no name is alike."""
-    from timeoutq import directory
+    from timeoutq.watch import directory
 
     if queue.exists():
         return ""
@@ -149,8 +150,8 @@ def new_words(queue: AnyQueue) -> str:
 
 def with_ended(queue: AnyQueue, outcome: Outcome) -> Outcome:
     """Answer done for each id that no state holds and whose result is kept: the id of a call is not kept in done."""
-    from timeoutq.model import Answer
-    from timeoutq.model import Outcome as Answers
+    from timeoutq.words.model import Answer
+    from timeoutq.words.model import Outcome as Answers
 
     unknown = [task for task, answer in outcome.items() if answer is Answer.UNKNOWN]
     ended = queue.results.look(unknown) if unknown else {}

@@ -16,14 +16,14 @@ from timeoutq.cli.app import LATE, stop
 from timeoutq.cli.command import AppPath, Known, Moment, Seconds, Server, TaskName, Where, argument, command
 from timeoutq.cli.printing import Sink, iso
 from timeoutq.cli.reading import read_json
-from timeoutq.errors import InvalidInput
-from timeoutq.exit_codes import NOTHING
-from timeoutq.model import State, text
-from timeoutq.text import safe
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.exit_codes import NOTHING
+from timeoutq.words.model import State, text
+from timeoutq.words.text import safe
 
 if TYPE_CHECKING:
+    from timeoutq.client.shards import AnyQueue
     from timeoutq.functions import App, Call
-    from timeoutq.shards import AnyQueue
 
 Args = Annotated[str | None, "JSON: A list: arguments by their places."]
 Kwargs = Annotated[str | None, "JSON: An object: arguments by name."]
@@ -195,7 +195,7 @@ def functions(where: Where, *, server: Server, out: Sink) -> None:
 
 
 def _of_app(found: App) -> list[dict[str, Any]]:
-    from timeoutq.schedules.flows import timing_of
+    from timeoutq.rooms.schedules.flows import timing_of
 
     return [
         {
@@ -209,8 +209,8 @@ def _of_app(found: App) -> list[dict[str, Any]]:
 
 def _of_queue(opened: AnyQueue) -> list[dict[str, Any]]:
     """Give the newest published version of each function; `lua/publish.lua` says how these are stored."""
-    from timeoutq.sending import ask
-    from timeoutq.shards.opening import talks_of
+    from timeoutq.client.shards.opening import talks_of
+    from timeoutq.verbs.sending import ask
 
     newest: dict[str, tuple[int, str, Any]] = {}
     for talk in talks_of(opened):

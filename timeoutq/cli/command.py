@@ -22,10 +22,10 @@ from timeoutq.cli.app import app, say, unknown
 from timeoutq.cli.completion import queue_names
 from timeoutq.cli.printing import Sink, length
 from timeoutq.cli.reading import moment, seconds
-from timeoutq.errors import InvalidInput, TimeoutqError, Unavailable
+from timeoutq.words.errors import InvalidInput, TimeoutqError, Unavailable
 
 if TYPE_CHECKING:
-    from timeoutq.shards import AnyQueue
+    from timeoutq.client.shards import AnyQueue
 
 Body: TypeAlias = Callable[..., None]
 Seconds = NewType("Seconds", float)
@@ -72,7 +72,7 @@ class Server:
 
     def address(self) -> str | None:
         """Give the URL; None if the environment names the server."""
-        from timeoutq.address import redact
+        from timeoutq.server.address import redact
 
         url, file = self.url, self.url_file
         if url is not None and file is not None:
@@ -101,7 +101,7 @@ class Server:
         plain one, for a caller that waits for the server, and opens the queue again if it has shards.
         """
         from timeoutq.client import Queue
-        from timeoutq.shards import open_queue
+        from timeoutq.client.shards import open_queue
 
         address = self.address()
         try:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import typer
 
-from timeoutq.model import State
+from timeoutq.words.model import State
 
 PATIENCE = 1.0
 """Seconds after which the shell gets the names that were found until then."""
@@ -19,8 +19,8 @@ PATIENCE = 1.0
 
 def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Give the queues whose names begin with what was typed."""
-    from timeoutq import directory
     from timeoutq.client import Queue
+    from timeoutq.watch import directory
 
     found: list[str] = []
 

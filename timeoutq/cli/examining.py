@@ -16,11 +16,11 @@ from timeoutq.cli.app import exit_unless, say, unknown_words
 from timeoutq.cli.command import Name, Seconds, Server, argument, command, option
 from timeoutq.cli.completion import queue_names
 from timeoutq.cli.printing import Sink
-from timeoutq.errors import InvalidInput, TimeoutqError, Unavailable
-from timeoutq.text import safe
+from timeoutq.words.errors import InvalidInput, TimeoutqError, Unavailable
+from timeoutq.words.text import safe
 
 if TYPE_CHECKING:
-    from timeoutq.shards import AnyQueue
+    from timeoutq.client.shards import AnyQueue
     from timeoutq.watch.doctor import Finding
     from timeoutq.watch.limits import Limits
 
@@ -45,7 +45,7 @@ def doctor(
     With --workers, --max-failed or --max-age the command is a health check of a
     queue, for containers and monitors.
     """
-    from timeoutq.troubles import is_sharded
+    from timeoutq.server.troubles import is_sharded
     from timeoutq.watch import limits
 
     wanted = limits.Limits(workers, max_failed, max_age, here)
@@ -79,8 +79,8 @@ def _met(queue: AnyQueue) -> bool:
 
 
 def _examined(opened: AnyQueue, wanted: Limits, *, named: bool, repair: bool) -> list[Finding]:
-    from timeoutq.shards import ShardedQueue
-    from timeoutq.troubles import is_sharded
+    from timeoutq.client.shards import ShardedQueue
+    from timeoutq.server.troubles import is_sharded
     from timeoutq.watch import divided, limits, nodes
     from timeoutq.watch import doctor as examine
 
@@ -134,7 +134,7 @@ def bench(
     The server is an embedded one, or the one at --url, which will be busy for half a minute.
     The work is in queues named bench-…, which are removed in the end, also by Ctrl-C.
     """
-    from timeoutq.bench import measures
+    from timeoutq.cli.bench import measures
 
     tell: Callable[[str], object] = say if sys.stderr is not None and sys.stderr.isatty() else bool
     found = measures.measure(server.address(), only or [], seconds=each, tell=tell)

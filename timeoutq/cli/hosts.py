@@ -26,11 +26,11 @@ from timeoutq.cli.command import (
 from timeoutq.cli.intake import OWNER
 from timeoutq.cli.printing import Sink, iso, releases
 from timeoutq.cli.reading import seconds
-from timeoutq.errors import InvalidInput
-from timeoutq.exit_codes import NOTHING
-from timeoutq.model import HostInfo, Politeness
-from timeoutq.standing import Standing, standing
-from timeoutq.text import age
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.exit_codes import NOTHING
+from timeoutq.words.model import HostInfo, Politeness
+from timeoutq.words.standing import Standing, standing
+from timeoutq.words.text import age
 
 Host = Annotated[str, argument("HOST", "example.com, example.com:8080, a URL of the host, or a group.")]
 COLUMNS = ("host", "waiting", "in_flight", "turn", "delay", "per_host", "budget", "visits", "failures", "blocked_until",
@@ -207,7 +207,7 @@ BY_HAND = "; a spider owns the queue, and the response then goes to its `parse`:
 @command()
 def why(queue: Known, task: TaskName, *, out: Sink) -> None:
     """Say why a task is not being worked on now, or who works on it; exit 1 when the task is in no state."""
-    from timeoutq.why import advised
+    from timeoutq.verbs.why import advised
 
     found = queue.why(task)
     is_spiders = found.code == "done" and OWNER in queue.stats().settings

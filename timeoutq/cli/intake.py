@@ -16,14 +16,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from timeoutq.arguments import shown
 from timeoutq.cli.app import say, stop
 from timeoutq.cli.command import Seconds, option
 from timeoutq.cli.reading import LONGEST_LINE, bare_line
-from timeoutq.errors import BadUrl, InvalidInput
-from timeoutq.exit_codes import USAGE
-from timeoutq.model import Task, raw, text
-from timeoutq.text import counted, safe
+from timeoutq.words.arguments import shown
+from timeoutq.words.errors import BadUrl, InvalidInput
+from timeoutq.words.exit_codes import USAGE
+from timeoutq.words.model import Task, raw, text
+from timeoutq.words.text import counted, safe
 
 if TYPE_CHECKING:
     from timeoutq.urls import Limits

@@ -14,11 +14,11 @@ from timeoutq.cli.app import LOST, exit_unless, say, stop, unknown, unknown_word
 from timeoutq.cli.command import Count, Ids, Name, Opened, Seconds, Server, command, option
 from timeoutq.cli.printing import Sink, iso
 from timeoutq.cli.reading import LONGEST_LINE, piped_in, read_json
-from timeoutq.errors import InvalidInput, TimeoutqError
+from timeoutq.words.errors import InvalidInput, TimeoutqError
 
 if TYPE_CHECKING:
-    from timeoutq.model import Lease, Outcome
-    from timeoutq.shards import AnyQueue
+    from timeoutq.client.shards import AnyQueue
+    from timeoutq.words.model import Lease, Outcome
 
 EXPLAINED = 3
 """For at most this many lost leases the command says why they are lost: each reason costs a question to the server."""
@@ -43,8 +43,8 @@ def claim(
 
 
 def _lease(task: Any, token: Any, deadline: Any = math.inf, attempt: Any = 1) -> Lease:
-    from timeoutq import arguments
-    from timeoutq.model import Lease, text
+    from timeoutq.words import arguments
+    from timeoutq.words.model import Lease, text
 
     if not isinstance(token, str) or not token.isprintable() or not token:
         raise InvalidInput(f"{token!r:.80} is not a token that claim gave")
@@ -72,7 +72,7 @@ def _leases(tasks: list[str] | None, token: str | None) -> list[Lease]:
 
 
 def _ended(queue: AnyQueue, leases: Sequence[Lease], outcome: Outcome, out: Sink) -> None:
-    from timeoutq.model import Answer
+    from timeoutq.words.model import Answer
 
     out.outcome(outcome)
     if outcome.ok == len(outcome):
@@ -104,7 +104,7 @@ def ack(
     again_in: Annotated[Seconds | None, "Schedule the task again after this."] = None, *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """End leases as done; exit 4 when a lease is lost."""
-    from timeoutq.model import Outcome, Task, raw
+    from timeoutq.words.model import Outcome, Task, raw
 
     if not found and (group is not None or priority is not None or improve or rerun):
         raise InvalidInput("--group, --priority, --improve and --rerun are about the tasks of --put: add --put")

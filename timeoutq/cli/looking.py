@@ -31,17 +31,17 @@ from timeoutq.cli.command import (
 )
 from timeoutq.cli.printing import LINES_AT_ONCE, Sink, far, iso, plain, progress, releases
 from timeoutq.cli.reading import ids_of, moment, seconds
-from timeoutq.errors import InvalidInput
-from timeoutq.exit_codes import NOTHING
-from timeoutq.model import State
-from timeoutq.text import age, safe
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.exit_codes import NOTHING
+from timeoutq.words.model import State
+from timeoutq.words.text import age, safe
 
 if TYPE_CHECKING:
-    from timeoutq.directory import Listed
-    from timeoutq.events import Event
-    from timeoutq.model import Page, TaskId, TaskInfo
-    from timeoutq.shards import AnyQueue
+    from timeoutq.client.shards import AnyQueue
+    from timeoutq.rooms.events import Event
+    from timeoutq.watch.directory import Listed
     from timeoutq.watch.snapshot import Snapshot
+    from timeoutq.words.model import Page, TaskId, TaskInfo
 
 QUEUE_COLUMNS = ("queue", "known", "todos", "waiting", "scheduled", "in_progress", "done", "failed", "workers", "note")
 EVENTS_AT_ONCE = 1000
@@ -57,7 +57,7 @@ def queues(*, server: Server, out: Sink) -> None:
     The columns on a pipe: queue, known, todos, waiting, scheduled, in_progress,
     done, failed, workers, note.
     """
-    from timeoutq import directory
+    from timeoutq.watch import directory
 
     met = readable = 0
     # a server that evicts keys is not refused here: this command only reads
@@ -302,7 +302,7 @@ def states(
 
     A call that has returned is done for as long as its result is kept.
     """
-    from timeoutq import transfer
+    from timeoutq.watch import transfer
 
     if bool(tasks) == (file is not None):
         raise InvalidInput("name tasks, or give --file with one id per line")

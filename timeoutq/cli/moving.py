@@ -17,13 +17,13 @@ from timeoutq.cli.app import exit_unless, patiently, say, saying_how_far, stop, 
 from timeoutq.cli.command import FIVE_MINUTES, Known, Name, Server, Shards, Wait, Yes, command, option
 from timeoutq.cli.printing import Sink, length, progress
 from timeoutq.cli.reading import LONGEST_LINE, lines_of, piped_in
-from timeoutq.errors import InvalidInput
-from timeoutq.exit_codes import NOTHING
-from timeoutq.model import HostRecord, Politeness, Record, State, raw, text
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.exit_codes import NOTHING
+from timeoutq.words.model import HostRecord, Politeness, Record, State, raw, text
 
 if TYPE_CHECKING:
-    from timeoutq.shards import AnyQueue
-    from timeoutq.transfer import Header, Item
+    from timeoutq.client.shards import AnyQueue
+    from timeoutq.watch.transfer import Header, Item
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -61,8 +61,9 @@ def requeue(
 
     Tasks that somebody has cancelled stay in failed. Exit 1 when no task matches.
     """
-    from timeoutq import flows, transfer
-    from timeoutq.shards import talks_of
+    from timeoutq.client.shards import talks_of
+    from timeoutq.verbs import flows
+    from timeoutq.watch import transfer
 
     state, pattern = State(source.value), None if match is None else raw(match)
     matched = looked = moved = 0
@@ -88,7 +89,7 @@ def requeue(
 
 
 def _more_than(queue: AnyQueue, state: State, pattern: bytes | None) -> bool:
-    from timeoutq import transfer
+    from timeoutq.watch import transfer
 
     if transfer.size(queue, state) <= MANY:
         return False
@@ -124,8 +125,8 @@ def export(
     A queue with --keep-done compact has no ids of its done tasks: export the rest
     with --without-done.
     """
-    from timeoutq import carrying, transfer
-    from timeoutq.batches import lines as batch_lines
+    from timeoutq.rooms.batches import lines as batch_lines
+    from timeoutq.watch import carrying, transfer
 
     def wrote(lines: Iterable[str]) -> None:
         sys.stdout.write("".join(line + "\n" for line in lines))
@@ -206,8 +207,8 @@ class Import:
 
         Raises `BrokenLine`, after the tasks before it were given.
         """
-        from timeoutq.calls import BATCH
-        from timeoutq.transfer import Header
+        from timeoutq.server.calls import BATCH
+        from timeoutq.watch.transfer import Header
 
         chunk: list[Item] = []
         size = read = number = 0
@@ -242,7 +243,7 @@ class Import:
         self.is_cut |= self._awaits_end
 
     def _skip(self, line: bytes) -> None:
-        from timeoutq.transfer import Header, read_line
+        from timeoutq.watch.transfer import Header, read_line
 
         if line.startswith(b'{"timeoutq":'):
             with suppress(InvalidInput):
@@ -281,11 +282,11 @@ class Import:
 
     def step(self, number: int, items: list[Item]) -> None:
         """Bring in what some lines tell: their tasks in one atomic step, and before that their hosts in one."""
-        from timeoutq import carrying, transfer
-        from timeoutq.batches.operations import Joined, Sealed
-        from timeoutq.schedules.definition import Stored
-        from timeoutq.shards import ShardedQueue
-        from timeoutq.transfer import Header
+        from timeoutq.client.shards import ShardedQueue
+        from timeoutq.rooms.batches.operations import Joined, Sealed
+        from timeoutq.rooms.schedules.definition import Stored
+        from timeoutq.watch import carrying, transfer
+        from timeoutq.watch.transfer import Header
 
         for item in items:
             if isinstance(item, Header) and item.politeness is not None:
@@ -314,7 +315,7 @@ class Import:
         self.seen.update({what: new, f"{what}_known": total - new})
 
     def _adopt(self, given: Politeness) -> None:
-        from timeoutq import transfer
+        from timeoutq.watch import transfer
 
         kept = transfer.adopt(self.queue, given)
         if kept is not None and kept != given:
@@ -336,7 +337,7 @@ def _say_unruled(queue: AnyQueue, groups: Sequence[str]) -> None:
 
 def _item_of(number: int, line: bytes) -> Item:
     """Read one line of an export. Raises `InvalidInput`."""
-    from timeoutq import transfer
+    from timeoutq.watch import transfer
 
     if number == 1 and not transfer.is_header(line):
         raise InvalidInput('it is not the first line of an export, which is {"timeoutq": 1, …}: add this line')

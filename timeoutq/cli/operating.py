@@ -14,14 +14,14 @@ from timeoutq.cli.app import exit_unless, say, saying_how_far, stop, sure, with_
 from timeoutq.cli.command import Ids, Known, ManyIds, Name, Seconds, Server, Shards, Yes, command, option
 from timeoutq.cli.printing import Sink, iso, length, progress
 from timeoutq.cli.reading import seconds
-from timeoutq.errors import InvalidInput
-from timeoutq.exit_codes import NOTHING
-from timeoutq.model import Answer, Politeness, State
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.exit_codes import NOTHING
+from timeoutq.words.model import Answer, Politeness, State
 
 if TYPE_CHECKING:
-    from timeoutq.counts import Stats
-    from timeoutq.model import Outcome
-    from timeoutq.shards import AnyQueue
+    from timeoutq.client.shards import AnyQueue
+    from timeoutq.words.counts import Stats
+    from timeoutq.words.model import Outcome
 
 LOOKED_AT = 100
 """Of at most this many retried tasks, `retry` looks whether their hosts are banned."""

@@ -17,8 +17,8 @@ import typer
 from timeoutq.cli.app import stop
 from timeoutq.cli.command import Server, command, option
 from timeoutq.cli.printing import Sink
-from timeoutq.errors import InvalidInput
-from timeoutq.exit_codes import NOTHING, USAGE
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.exit_codes import NOTHING, USAGE
 
 
 def pages() -> dict[str, str]:
@@ -102,7 +102,7 @@ def protocol(
     The JSON has the library, and of each verb its function, what its arguments
     are, and what its replies mean: timeoutq protocol -o protocol.json
     """
-    from timeoutq.protocol import document, markdown
+    from timeoutq.gateway.protocol import document, markdown
 
     if as_json and as_markdown:
         raise InvalidInput("give --json or --markdown, not both")
@@ -122,7 +122,8 @@ def library(
     Clients load it by themselves. Where their user may not, an administrator does,
     with --load, or: timeoutq library | redis-cli -x FUNCTION LOAD REPLACE
     """
-    from timeoutq import reads, scripts, sending
+    from timeoutq.server import scripts
+    from timeoutq.verbs import reads, sending
 
     if not load:
         typer.echo(scripts.library(), nl=False)

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from timeoutq.errors import InvalidInput
-from timeoutq.model import text
-from timeoutq.text import safe
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.model import text
+from timeoutq.words.text import safe
 
 if TYPE_CHECKING:
-    from timeoutq.model import Outcome, Progress, TaskInfo
+    from timeoutq.words.model import Outcome, Progress, TaskInfo
 
 T = TypeVar("T")
 

@@ -12,10 +12,10 @@ import typer
 from timeoutq.cli.app import SERVER, say, stop
 from timeoutq.cli.command import command, option
 from timeoutq.cli.reading import nodes
-from timeoutq.errors import InvalidInput, MissingExtra
+from timeoutq.words.errors import InvalidInput, MissingExtra
 
 if TYPE_CHECKING:
-    from timeoutq.embedded_cluster import EmbeddedCluster, Member
+    from timeoutq.server.embedded_cluster import EmbeddedCluster, Member
 
 
 @command(name="server")
@@ -45,8 +45,8 @@ def private_server(
     """
     import signal
 
-    from timeoutq.embedded import EmbeddedServer
-    from timeoutq.embedded_cluster import EmbeddedCluster
+    from timeoutq.server.embedded import EmbeddedServer
+    from timeoutq.server.embedded_cluster import EmbeddedCluster
 
     def leave(*_: object) -> None:
         raise KeyboardInterrupt

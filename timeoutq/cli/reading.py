@@ -17,8 +17,8 @@ from typing import Any, BinaryIO
 
 import typer
 
-from timeoutq.errors import InvalidInput
-from timeoutq.text import length_of
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.text import length_of
 
 LONGEST_LINE = 8 * 1024 * 1024
 """More than any line with a payload of 1 MiB needs, bytes."""
@@ -113,7 +113,7 @@ def pieces_of(path: Path | None) -> Iterator[bytes]:
 
 def ids_of(path: Path | None, null: bool) -> Iterator[bytes]:
     """Read ids, one per line (or with a NUL after each), from a file, or from stdin for None and `-`."""
-    from timeoutq import arguments
+    from timeoutq.words import arguments
 
     for number, piece in enumerate(pieces_of(path) if null else lines_of(path), 1):
         bare = piece if null else bare_line(piece, number)

@@ -15,13 +15,13 @@ from timeoutq.cli.calling import Args, Kwargs, call_of, opened_app
 from timeoutq.cli.command import Moment, Name, Seconds, Server, Where, argument, command, option
 from timeoutq.cli.printing import Sink, iso, length, plain
 from timeoutq.cli.reading import read_json
-from timeoutq.errors import InvalidInput
-from timeoutq.exit_codes import NOTHING, USAGE
-from timeoutq.model import Task
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.exit_codes import NOTHING, USAGE
+from timeoutq.words.model import Task
 
 if TYPE_CHECKING:
-    from timeoutq.schedules.definition import ScheduleInfo
-    from timeoutq.shards import AnyQueue
+    from timeoutq.client.shards import AnyQueue
+    from timeoutq.rooms.schedules.definition import ScheduleInfo
 
 COLUMNS = ("schedule", "state", "timing", "next", "last", "put", "skipped", "missed", "task", "source")
 
@@ -58,7 +58,7 @@ def _timing(info: ScheduleInfo) -> str:
 @contextmanager
 def _having(server: Server, queue: str, name: str, code: int = USAGE) -> Iterator[AnyQueue]:
     """Open a queue that has this schedule; if it has none, say which one may have been meant, and end with `code`."""
-    from timeoutq import directory
+    from timeoutq.watch import directory
 
     with server.known(queue) as opened:
         if opened.schedules.get(name) is None:

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from timeoutq import exit_codes
 from timeoutq.cli.app import new_words, stop
 from timeoutq.cli.command import Name, Seconds, Server, Shards, argument, command, option
 from timeoutq.cli.completion import queue_names
 from timeoutq.cli.reading import seconds
-from timeoutq.errors import InvalidInput, TimeoutqError
+from timeoutq.words import exit_codes
+from timeoutq.words.errors import InvalidInput, TimeoutqError
 
 if TYPE_CHECKING:
-    from timeoutq.ledger import SharedLedger
-    from timeoutq.push import Target
-    from timeoutq.retry import RetryPolicy
-    from timeoutq.shards import AnyAsyncQueue
-    from timeoutq.worker import Worker
+    from timeoutq.client.shards import AnyAsyncQueue
+    from timeoutq.gateway.push import Target
+    from timeoutq.words.retry import RetryPolicy
+    from timeoutq.worker.processes.ledger import SharedLedger
+    from timeoutq.worker.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -42,14 +42,14 @@ class Log:
 
     def begin(self) -> None:
         """Send log lines to stderr, from this level on."""
-        from timeoutq import logs
+        from timeoutq.cli import logs
 
         logs.configure(self.log_level, as_json=self.log_json)
 
     def end(self, code: int, words: str) -> NoReturn:
         """End the command, and say why: in a line of JSON, if the log is in JSON."""
         if self.log_json and words:
-            from timeoutq import telling
+            from timeoutq.words import telling
 
             telling.say(log, logging.ERROR, "%s", words, fields={"error": words, "code": code})
             words = ""
@@ -70,9 +70,9 @@ class Log:
         except BaseException as error:
             if hasattr(error, "exit_code"):  # typer's way to end a command
                 raise
-            from timeoutq import telling
-            from timeoutq.lifespan import told
-            from timeoutq.tracebacks import read_traceback, trace
+            from timeoutq.words import telling
+            from timeoutq.words.tracebacks import read_traceback, trace
+            from timeoutq.worker.lifespan import told
 
             said = told(error)
             telling.say(
@@ -134,7 +134,7 @@ class Work:
 
     def read(self) -> tuple[list[str], list[int], str, str | None]:
         """Give the names of the queues, their weights, the handler or the app, and the URL that the app names."""
-        from timeoutq import handlers
+        from timeoutq.worker import handlers
 
         words, of_app = self.queues or [], self.of_app
         if of_app is None:
@@ -199,7 +199,7 @@ class Attempts:
         """Make the policy that is asked for; `usual` has the delays if nothing is."""
         from tenacity import stop_after_attempt
 
-        from timeoutq.retry import RetryPolicy
+        from timeoutq.words.retry import RetryPolicy
 
         retry = usual if self.retry is None and self.max_attempts is None else self.retry
         if retry is not None and self.max_attempts is not None:
@@ -247,7 +247,7 @@ class Runs:
 
 def place(text: str | None) -> tuple[str, int] | None:
     """Read where to answer health checks."""
-    from timeoutq.responder import read_place
+    from timeoutq.worker.processes.responder import read_place
 
     return None if text is None else read_place(text)
 
@@ -258,9 +258,9 @@ def worker(
     health_port: HealthPort = None, server: Server, logs: Log,
 ) -> None:  # fmt: skip
     """Read the options of a worker, and run it."""
-    from timeoutq import handlers
-    from timeoutq.process import run_alone
-    from timeoutq.worker import Worker
+    from timeoutq.worker import handlers
+    from timeoutq.worker.processes.process import run_alone
+    from timeoutq.worker.worker import Worker
 
     with logs.telling_errors():
         here = str(Path.cwd())
@@ -297,7 +297,7 @@ def worker(
             if not runs.supervise:
                 return run_alone(lambda: make(None), checks), ""
             if sys.platform != "win32":
-                from timeoutq import ledger, supervisor
+                from timeoutq.worker.processes import ledger, supervisor
 
                 slots = ledger.slots_for(claims.concurrency, claims.prefetch)
                 job = supervisor.Job(make, opened, runs.processes, slots, runs.drain_deadline, checks)
@@ -324,7 +324,7 @@ def as_they_are(
 
     When the worker started, a server may have been away, or a queue may not have been there yet.
     """
-    from timeoutq import telling
+    from timeoutq.words import telling
 
     many = [shards for shards, _ in ask()]
     while True:
@@ -406,8 +406,8 @@ def shards_of(name: str, address: str | None, shards: int | None) -> tuple[int |
 
 
 def _asked(name: str, address: str | None, shards: int | None) -> int | None:
-    from timeoutq import telling
-    from timeoutq.shards import ShardedQueue, open_queue
+    from timeoutq.client.shards import ShardedQueue, open_queue
+    from timeoutq.words import telling
 
     with open_queue(name, address, shards=shards, deadline=1.0) as queue:
         words = new_words(queue)
@@ -424,7 +424,8 @@ async def _waited_for(name: str, address: str | None) -> int | None:
     """Look how many shards a queue has, as `shards_of` does, and wait for the server until it answers."""
     import asyncio
 
-    from timeoutq import flows, retry, telling
+    from timeoutq.verbs import flows
+    from timeoutq.words import retry, telling
 
     failures = 0
     while True:
@@ -442,7 +443,7 @@ async def _waited_for(name: str, address: str | None) -> int | None:
 def opened_for_work(name: str, address: str | None, shards: int | None, **settings: Any) -> AnyAsyncQueue:
     """Open a queue as what it is known to be, without asking the server."""
     from timeoutq.client import AsyncQueue
-    from timeoutq.shards import AsyncShardedQueue
+    from timeoutq.client.shards import AsyncShardedQueue
 
     if shards is None:
         return AsyncQueue(name, address, **settings)
@@ -458,8 +459,8 @@ def cleaner(
     import asyncio
     import signal
 
-    from timeoutq.cleaner import Cleaner
-    from timeoutq.troubles import is_sharded
+    from timeoutq.server.troubles import is_sharded
+    from timeoutq.worker.cleaner import Cleaner
 
     address = server.address()
 
@@ -523,10 +524,10 @@ def push(
     drain_deadline: DrainDeadline = Seconds(25), health_port: HealthPort = None, server: Server, logs: Log,
 ) -> None:  # fmt: skip
     """Read the options, and post tasks until the command is stopped."""
-    from timeoutq import push as room
-    from timeoutq import telling
-    from timeoutq.process import run_alone
-    from timeoutq.worker import Worker
+    from timeoutq.gateway import push as room
+    from timeoutq.words import telling
+    from timeoutq.worker.processes.process import run_alone
+    from timeoutq.worker.worker import Worker
 
     with logs.telling_errors():
         target = room.read_target(to, private=allow_private)

@@ -14,11 +14,11 @@ from timeoutq.cli.command import Server, argument, command, option
 from timeoutq.cli.completion import sides
 from timeoutq.cli.printing import Sink, ids, progress
 from timeoutq.cli.reading import ids_of
-from timeoutq.errors import InvalidInput
-from timeoutq.model import State
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.model import State
 
 if TYPE_CHECKING:
-    from timeoutq.shards import AnyQueue
+    from timeoutq.client.shards import AnyQueue
 
 SIDES = (
     " A side is QUEUE:STATE, as in crawl:done, or a file of ids, one per line, or - for stdin. A name with a / is "
@@ -58,7 +58,7 @@ def side(name: str) -> Side:
 
 
 def _compare(first: str, second: str, both: bool, count: bool, null: bool, server: Server, out: Sink) -> None:
-    from timeoutq import transfer
+    from timeoutq.watch import transfer
 
     one, other = side(first), side(second)
     if first == second == "-":
@@ -105,7 +105,7 @@ def _compare(first: str, second: str, both: bool, count: bool, null: bool, serve
 def _membership(
     stack: ExitStack, opened: Callable[[Side], AnyQueue], other: Side, null: bool
 ) -> Callable[[Sequence[bytes]], Sequence[bool]]:
-    from timeoutq import transfer
+    from timeoutq.watch import transfer
 
     if other.state is not None:
         queue, state = opened(other), other.state

@@ -17,12 +17,12 @@ from timeoutq.cli.command import FIVE_MINUTES, Ids, Moment, Name, Seconds, Serve
 from timeoutq.cli.intake import OWNER, By, Intake, Sitemaps, place, voice
 from timeoutq.cli.printing import Sink, bar
 from timeoutq.cli.reading import LONGEST_LINE, bare_line, lines_of, piped_in, read_json
-from timeoutq.errors import AccessDenied, InvalidInput
-from timeoutq.model import State
+from timeoutq.words.errors import AccessDenied, InvalidInput
+from timeoutq.words.model import State
 
 if TYPE_CHECKING:
-    from timeoutq.model import Outcome, Task
-    from timeoutq.shards import AnyQueue
+    from timeoutq.client.shards import AnyQueue
+    from timeoutq.words.model import Outcome, Task
 
 CHUNK = 5000
 
@@ -34,8 +34,8 @@ KEYS = ("task", "payload", "group", "priority", "improve", "rerun")
 
 
 def _read_line(line: bytes, number: int, as_jsonl: bool, payload: Any) -> bytes | Task | None:
-    from timeoutq import arguments
-    from timeoutq.model import Task
+    from timeoutq.words import arguments
+    from timeoutq.words.model import Task
 
     bare = bare_line(line, number)
     if not bare:
@@ -129,7 +129,7 @@ class Source:
             yield read, chunk
 
     def _lines(self) -> Iterator[tuple[int, int, bytes | Task]]:
-        from timeoutq.model import Task
+        from timeoutq.words.model import Task
 
         intake, read, where = self.intake, 0, place(self.path)
         number, begins = 0, True
@@ -207,7 +207,7 @@ def _put(queue: AnyQueue, tasks: list[str], source: Source, how: dict[str, Any],
 
 
 def _put_named(queue: AnyQueue, tasks: list[str], source: Source, how: dict[str, Any], out: Sink) -> None:
-    from timeoutq.model import Task, raw
+    from timeoutq.words.model import Task, raw
 
     body, intake = source.body, source.intake
     given: Any = tasks if body is None else [Task(task, body) for task in tasks]
@@ -305,7 +305,7 @@ def schedule(
     server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """Schedule tasks at a time or after a while; tasks that are scheduled already get the new time."""
-    from timeoutq import arguments
+    from timeoutq.words import arguments
 
     arguments.due(at, after)
     source = source.read(wait=wait)

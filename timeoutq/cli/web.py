@@ -11,8 +11,8 @@ from timeoutq.cli.app import app, say, stop
 from timeoutq.cli.command import Seconds, Server, argument, command, option
 from timeoutq.cli.printing import Sink, iso
 from timeoutq.cli.serving import Log
-from timeoutq.errors import InvalidInput, MissingExtra
-from timeoutq.exit_codes import NOTHING
+from timeoutq.words.errors import InvalidInput, MissingExtra
+from timeoutq.words.exit_codes import NOTHING
 
 if TYPE_CHECKING:
     from timeoutq.gateway.settings import Settings
@@ -101,7 +101,7 @@ def _who_needs_no_token(host: str, url: str | None, first_token: str | None, *, 
 
 def made(settings: Settings) -> Any:
     """Make the application with the routes of all rooms."""
-    from timeoutq.page import make_app
+    from timeoutq.gateway.page import make_app
 
     return make_app(settings)
 
@@ -173,8 +173,8 @@ def _cell(column: str, value: Any) -> Any:
 @command(group)
 def revoke(name: TokenName, *, server: Server, out: Sink) -> None:
     """Revoke a token: within 5 seconds, no gateway lets it in. Exit 1 when there is none of this name."""
-    from timeoutq import directory
     from timeoutq.gateway.tokens import TokenBook
+    from timeoutq.watch import directory
 
     with TokenBook(server.address()) as book:
         if not book.revoke(name):

@@ -4,6 +4,12 @@ Programs, workers, the command and everything else call them.
 
 The modules, in reading order: each imports only from those above it.
 
+    methods      What the methods of the faces do: `QueueFlows` checks what the caller passed, and gives the flow that
+                 does the work.
+    heartbeat    Keeps leases alive: one thread, one connection of its own, one call for all leases each third of the
+                 timeout.
+    keeper       `queue.keeper()`: keeps leases alive for programs that claim by hand, as the heartbeat of a worker does
+                 for a worker.
     face         What both faces hold: the settings of a client, its name, and its tokens.
     driving      Carries out the steps of flows: for code that blocks, and for asyncio. Only the drivers call the links.
     queue        `Queue`: the face of a queue for code that blocks, one line per method. `AsyncQueue` is its twin.
@@ -12,6 +18,8 @@ The modules, in reading order: each imports only from those above it.
                  metrics.
     twin         From a client for asyncio to one for another thread: heartbeats, a worker process and the supervisor
                  need one.
+    shards       One queue over several shards, which may lie on several nodes of a cluster: `open_queue`,
+                 `ShardedQueue`.
 """
 
 from timeoutq.client.async_queue import AsyncQueue

@@ -10,17 +10,20 @@ from collections.abc import AsyncIterator, Iterable
 from datetime import datetime, timedelta
 from typing import Any, Literal, overload
 
-from timeoutq import reads
-from timeoutq.arguments import How
-from timeoutq.batches import AsyncBatches
 from timeoutq.client.driving import AsyncDriver
+from timeoutq.client.keeper import AsyncKeeper, OnLost
 from timeoutq.client.queue import Queue
-from timeoutq.counts import Period, Sample, Stats
-from timeoutq.events import AsyncEvents
-from timeoutq.failures import AsyncFailures
-from timeoutq.hosts import AsyncHosts
-from timeoutq.keeper import AsyncKeeper, OnLost
-from timeoutq.model import (
+from timeoutq.rooms.batches import AsyncBatches
+from timeoutq.rooms.events import AsyncEvents
+from timeoutq.rooms.failures import AsyncFailures
+from timeoutq.rooms.hosts import AsyncHosts
+from timeoutq.rooms.results import AsyncResults
+from timeoutq.rooms.schedules import AsyncSchedules
+from timeoutq.verbs import reads
+from timeoutq.verbs.why import Reason
+from timeoutq.words.arguments import How
+from timeoutq.words.counts import Period, Sample, Stats
+from timeoutq.words.model import (
     Answer,
     Entry,
     Failure,
@@ -37,9 +40,6 @@ from timeoutq.model import (
     Tasks,
     WorkerInfo,
 )
-from timeoutq.results import AsyncResults
-from timeoutq.schedules import AsyncSchedules
-from timeoutq.why import Reason
 
 Found = list
 """`list` is a method of the queue: below it, the type goes by this name."""

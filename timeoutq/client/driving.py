@@ -13,19 +13,19 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
 
-from timeoutq import cluster
 from timeoutq.client.face import Face
-from timeoutq.cluster import AsyncClusterLink, ClusterLink, slot_of
-from timeoutq.connection import Server
-from timeoutq.errors import TimeoutqError
-from timeoutq.keeper import AsyncKeeper, Keeper, Keepers
-from timeoutq.link import AsyncLink, Link
-from timeoutq.memory import AsyncMemoryLink, MemoryLink
-from timeoutq.methods import Claim
-from timeoutq.model import Lease
-from timeoutq.results.waiting import AsyncWaits, Waits
-from timeoutq.sending import BELL_WAIT, Alarm, Bell, Flow, Nodes, Send, Sends
-from timeoutq.troubles import LINK_ERRORS
+from timeoutq.client.keeper import AsyncKeeper, Keeper, Keepers
+from timeoutq.client.methods import Claim
+from timeoutq.rooms.results.waiting import AsyncWaits, Waits
+from timeoutq.server import cluster
+from timeoutq.server.cluster import AsyncClusterLink, ClusterLink, slot_of
+from timeoutq.server.connection import Server
+from timeoutq.server.link import AsyncLink, Link
+from timeoutq.server.memory import AsyncMemoryLink, MemoryLink
+from timeoutq.server.troubles import LINK_ERRORS
+from timeoutq.verbs.sending import BELL_WAIT, Alarm, Bell, Flow, Nodes, Send, Sends
+from timeoutq.words.errors import TimeoutqError
+from timeoutq.words.model import Lease
 
 T = TypeVar("T")
 

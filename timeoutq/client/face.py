@@ -15,15 +15,15 @@ from datetime import timedelta
 from itertools import count
 from typing import Any
 
-from timeoutq import arguments
-from timeoutq.connection import Server
-from timeoutq.division import Division
-from timeoutq.errors import LeaseLost
-from timeoutq.methods import QueueFlows
-from timeoutq.model import Lease, Outcome, Politeness, TaskId
-from timeoutq.operations import Operations
-from timeoutq.retry import Retries, RetryPolicy
-from timeoutq.sending import Flow, ServerClock, Talk, Terms
+from timeoutq.client.methods import QueueFlows
+from timeoutq.server.connection import Server
+from timeoutq.verbs.division import Division
+from timeoutq.verbs.operations import Operations
+from timeoutq.verbs.sending import Flow, ServerClock, Talk, Terms
+from timeoutq.words import arguments
+from timeoutq.words.errors import LeaseLost
+from timeoutq.words.model import Lease, Outcome, Politeness, TaskId
+from timeoutq.words.retry import Retries, RetryPolicy
 
 acts_for: ContextVar[bytes] = ContextVar("acts_for", default=b"")
 """For whom the calls of this context are made, if not for the client itself: the names of calls begin with this name.

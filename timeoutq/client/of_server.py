@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from timeoutq.client.async_queue import AsyncQueue
 from timeoutq.client.queue import Queue
-from timeoutq.sending import Flow
+from timeoutq.verbs.sending import Flow
 
 
 class ServerClient(Queue):

@@ -10,16 +10,19 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any, Literal, overload
 
-from timeoutq import reads
-from timeoutq.arguments import How
-from timeoutq.batches import Batches
 from timeoutq.client.driving import Driver
-from timeoutq.counts import Period, Sample, Stats
-from timeoutq.events import Events
-from timeoutq.failures import Failures
-from timeoutq.hosts import Hosts
-from timeoutq.keeper import Keeper, OnLost
-from timeoutq.model import (
+from timeoutq.client.keeper import Keeper, OnLost
+from timeoutq.rooms.batches import Batches
+from timeoutq.rooms.events import Events
+from timeoutq.rooms.failures import Failures
+from timeoutq.rooms.hosts import Hosts
+from timeoutq.rooms.results import Results
+from timeoutq.rooms.schedules import Schedules
+from timeoutq.verbs import reads
+from timeoutq.verbs.why import Reason
+from timeoutq.words.arguments import How
+from timeoutq.words.counts import Period, Sample, Stats
+from timeoutq.words.model import (
     Answer,
     Entry,
     Failure,
@@ -36,9 +39,6 @@ from timeoutq.model import (
     Tasks,
     WorkerInfo,
 )
-from timeoutq.results import Results
-from timeoutq.schedules import Schedules
-from timeoutq.why import Reason
 
 Found = list
 """`list` is a method of the queue: below it, the type goes by this name."""

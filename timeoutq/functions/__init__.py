@@ -43,7 +43,7 @@ The modules, in reading order: each imports only from those above it.
     loading     Finds the app for `timeoutq worker --app module:app`.
 """
 
-from timeoutq.errors import MissingExtra
+from timeoutq.words.errors import MissingExtra
 
 try:
     import msgspec as msgspec  # all files of this room need it

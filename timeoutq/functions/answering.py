@@ -13,13 +13,13 @@ from collections.abc import Generator
 from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from timeoutq import arguments, telling
-from timeoutq.arguments import shown
-from timeoutq.errors import InvalidInput
 from timeoutq.functions import outcomes
 from timeoutq.functions.errors import BadResult, CallCancelled, CallFailed, CallGone
 from timeoutq.functions.sender import Answers
-from timeoutq.model import Answer, Ended, State, TaskInfo, text
+from timeoutq.words import arguments, telling
+from timeoutq.words.arguments import shown
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.model import Answer, Ended, State, TaskInfo, text
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -16,10 +16,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol
 
 import msgspec
 
-from timeoutq import address, arguments, lifespan
-from timeoutq.arguments import shown
-from timeoutq.calls import BATCH_KEPT
-from timeoutq.errors import InvalidInput
 from timeoutq.functions import calls, ids, options, tracing
 from timeoutq.functions.batching import Batched, batch_of
 from timeoutq.functions.calls import Call
@@ -30,15 +26,21 @@ from timeoutq.functions.options import Chosen, Limit, Missed, Queues, Settings, 
 from timeoutq.functions.running import Calls
 from timeoutq.functions.sender import Answers, Posted, PostedBatch, PutsBatches, Result, Sender
 from timeoutq.functions.task import Definition, Opened, Registered, TaskFunction, define
-from timeoutq.handlers import Hires, Lifespan, Staff, name_of
-from timeoutq.model import Answer, TaskId
-from timeoutq.retry import Delay, Retries
+from timeoutq.server import address
+from timeoutq.server.calls import BATCH_KEPT
+from timeoutq.words import arguments
+from timeoutq.words.arguments import shown
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.model import Answer, TaskId
+from timeoutq.words.retry import Delay, Retries
+from timeoutq.worker import lifespan
+from timeoutq.worker.handlers import Hires, Lifespan, Staff, name_of
 
 if TYPE_CHECKING:
-    from timeoutq.batches.operations import On
     from timeoutq.functions.scheduling import AppSchedules
     from timeoutq.functions.testing import AppTest
-    from timeoutq.worker import Worker
+    from timeoutq.rooms.batches.operations import On
+    from timeoutq.worker.worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -266,7 +268,9 @@ class App(Hires):
         `timeout` the length of a lease in seconds; `options` are those of `Worker`. The worker closes its connections
         when it ends. To work on a queue that is divided into shards, open it, and pass it and `Calls(app)` to `Worker`.
         """
-        from timeoutq.worker import Worker  # a program that only defines functions needs no worker, and no client
+        from timeoutq.worker.worker import (
+            Worker,  # a program that only defines functions needs no worker, and no client
+        )
 
         return Worker(self.at_work(url, timeout=timeout), **options)
 

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import msgspec
 
-from timeoutq.calls import BATCH
-from timeoutq.errors import InvalidInput
 from timeoutq.functions import ids, outcomes
 from timeoutq.functions.calls import Call, posted, travelling
 from timeoutq.functions.envelope import Secrets
 from timeoutq.functions.errors import BadResult, BatchIncomplete, CallFailed, CallGone
 from timeoutq.functions.sender import Posted, PostedBatch, Result, kinds
-from timeoutq.model import Ended, State
-from timeoutq.text import counted
+from timeoutq.server.calls import BATCH
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.model import Ended, State
+from timeoutq.words.text import counted
 
 if TYPE_CHECKING:
-    from timeoutq.batches.operations import BatchInfo, Member, On
+    from timeoutq.rooms.batches.operations import BatchInfo, Member, On
 
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
@@ -63,7 +63,7 @@ def batch_of(
     usual: str,
 ) -> PostedBatch:
     """Decide everything about a batch that is put now. Raises `InvalidInput` and `CallTooLarge`."""
-    from timeoutq.batches.flows import checked  # a program without batches needs no client
+    from timeoutq.rooms.batches.flows import checked  # a program without batches needs no client
 
     named = ids.random_id("batch") if name is None else checked(name)
     chained = next((call for call in many if call.following), None)

@@ -12,12 +12,12 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, over
 
 import msgspec
 
-from timeoutq.errors import InvalidInput
 from timeoutq.functions import ids, tracing
 from timeoutq.functions.envelope import NO_OPTIONS, Letter, Options, Secrets, Step, seal
 from timeoutq.functions.options import Chosen, Settings
 from timeoutq.functions.sender import Answers, Later, Posted, Result
 from timeoutq.functions.signature import Arguments, Signature
+from timeoutq.words.errors import InvalidInput
 
 P = ParamSpec("P")
 R = TypeVar("R")

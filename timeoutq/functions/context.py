@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 from timeoutq.functions.errors import CallFailed
 
 if TYPE_CHECKING:
-    from timeoutq.batches.operations import BatchInfo
+    from timeoutq.rooms.batches.operations import BatchInfo
 
 S_co = TypeVar("S_co", covariant=True)
 T = TypeVar("T")

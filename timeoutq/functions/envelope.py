@@ -28,12 +28,12 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from timeoutq.arguments import error_words, shown
-from timeoutq.errors import InvalidInput
 from timeoutq.functions import ids, options
 from timeoutq.functions.errors import CallTooLarge, Forged, NewerCall, NotACall, UnknownSecret
 from timeoutq.functions.signature import Arguments
-from timeoutq.model import MAX_TIME_MS
+from timeoutq.words.arguments import error_words, shown
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.model import MAX_TIME_MS
 
 VERSION = 1
 LIMIT = 256 * 1024

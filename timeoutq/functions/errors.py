@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from timeoutq.errors import InvalidInput, TimeoutqError
+from timeoutq.words.errors import InvalidInput, TimeoutqError
 
 
 class BadFunction(InvalidInput, TypeError):

@@ -16,11 +16,11 @@ from string import Formatter
 
 import msgspec
 
-from timeoutq.arguments import MAX_ID, host, shown
-from timeoutq.errors import InvalidInput
 from timeoutq.functions.errors import BadFunction
 from timeoutq.functions.signature import Arguments, Signature, built, canonical
-from timeoutq.model import text
+from timeoutq.words.arguments import MAX_ID, host, shown
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.model import text
 
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 """32 signs that nobody takes for each other when reading aloud: Crockford's base 32, in small letters."""

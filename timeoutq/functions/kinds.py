@@ -15,7 +15,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import inspect as spec
 
-from timeoutq.arguments import shown
+from timeoutq.words.arguments import shown
 
 NO_NUMBER = "JSON has no NaN and no infinity"
 

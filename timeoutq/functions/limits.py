@@ -12,13 +12,13 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from timeoutq.errors import InvalidInput
 from timeoutq.functions.options import Limit
-from timeoutq.model import HostInfo, Politeness
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.model import HostInfo, Politeness
 
 if TYPE_CHECKING:
-    from timeoutq.hosts.flows import HostFlows
-    from timeoutq.sending import Flow
+    from timeoutq.rooms.hosts.flows import HostFlows
+    from timeoutq.verbs.sending import Flow
 
 AGAIN = 5.0
 """Seconds after which a limit is declared again: a hand, or a program of another version, may have changed it."""

@@ -10,9 +10,9 @@ import json
 import subprocess
 import sys
 
-from timeoutq import handlers
-from timeoutq.errors import HandlerNotFound, TimeoutqError, WorkerBroken
 from timeoutq.functions.app import App
+from timeoutq.words.errors import HandlerNotFound, TimeoutqError, WorkerBroken
+from timeoutq.worker import handlers
 
 _ASK = "import sys; from timeoutq.functions.loading import tell; tell(sys.argv[1])"
 

@@ -9,8 +9,8 @@ import asyncio
 from contextlib import suppress
 from typing import Any, Protocol
 
-from timeoutq.errors import TimeoutqError
-from timeoutq.model import Lease
+from timeoutq.words.errors import TimeoutqError
+from timeoutq.words.model import Lease
 
 PAUSE = 0.1
 """Seconds between two notes that are sent. Of the notes that come meanwhile, only the last one is sent."""

@@ -11,14 +11,14 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from timeoutq import arguments
-from timeoutq.arguments import shown
-from timeoutq.errors import InvalidInput
-from timeoutq.model import TaskId
-from timeoutq.retry import LONGEST, Delay, Retries, RetryPolicy
+from timeoutq.words import arguments
+from timeoutq.words.arguments import shown
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.model import TaskId
+from timeoutq.words.retry import LONGEST, Delay, Retries, RetryPolicy
 
 if TYPE_CHECKING:
-    from timeoutq.schedules.flows import Schedule
+    from timeoutq.rooms.schedules.flows import Schedule
 
 Unique = Literal["active", "forever"] | timedelta
 """How long the id of a call keeps other calls away. "active": while the call is ready, scheduled or in progress; a
@@ -109,8 +109,8 @@ def timed(given: Mapping[str, Any]) -> Schedule | None:
         return None
     if "cron" not in chosen and "every" not in chosen:
         raise InvalidInput(f"{next(iter(chosen))}= is for schedules: add cron= or every=")
-    from timeoutq.schedules.flows import Schedule, timing_of  # a program without schedules needs no client
-    from timeoutq.schedules.ticks import lateness
+    from timeoutq.rooms.schedules.flows import Schedule, timing_of  # a program without schedules needs no client
+    from timeoutq.rooms.schedules.ticks import lateness
 
     found = Schedule("", **chosen)
     timing_of(found.when())

@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from timeoutq import arguments, tracebacks
-from timeoutq.arguments import shown
-from timeoutq.calls import Kept
 from timeoutq.functions import kinds
 from timeoutq.functions.errors import BadResult
+from timeoutq.server.calls import Kept
+from timeoutq.words import arguments, tracebacks
+from timeoutq.words.arguments import shown
 
 MOST = Kept.MOST
 """Bytes of what is kept of a call."""

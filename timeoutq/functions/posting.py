@@ -12,17 +12,18 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from timeoutq import address, arguments
-from timeoutq.arguments import How, TaskList
-from timeoutq.batches.operations import BatchInfo
-from timeoutq.calls import BATCH
+from timeoutq.client.shards import AnyAsyncQueue, AnyQueue, open_async_queue, open_queue
 from timeoutq.functions import limits
 from timeoutq.functions.answering import Pending
 from timeoutq.functions.options import Limit
 from timeoutq.functions.sender import WHILE_ACTIVE, Answers, Kind, Posted, PostedBatch, kinds
-from timeoutq.model import Answer, Ended, Outcome, TaskInfo, text
-from timeoutq.sending import Flow
-from timeoutq.shards import AnyAsyncQueue, AnyQueue, open_async_queue, open_queue
+from timeoutq.rooms.batches.operations import BatchInfo
+from timeoutq.server import address
+from timeoutq.server.calls import BATCH
+from timeoutq.verbs.sending import Flow
+from timeoutq.words import arguments
+from timeoutq.words.arguments import How, TaskList
+from timeoutq.words.model import Answer, Ended, Outcome, TaskInfo, text
 
 
 class Posting:

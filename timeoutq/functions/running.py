@@ -16,10 +16,6 @@ from typing import Any, Protocol
 
 import msgspec
 
-from timeoutq import telling
-from timeoutq.arguments import Packed, delay_ms, shown
-from timeoutq.calls import Kept
-from timeoutq.errors import InvalidInput, TimeoutqError, Unavailable
 from timeoutq.functions import limits, outcomes
 from timeoutq.functions.batching import CallsBefore
 from timeoutq.functions.context import CallNext, Context, Middleware
@@ -31,10 +27,25 @@ from timeoutq.functions.sender import Posted, Sender
 from timeoutq.functions.task import Opened, TaskFunction
 from timeoutq.functions.threads import NewThreads, RunsFunctions, Threads
 from timeoutq.functions.tracing import traced
-from timeoutq.handlers import LEAVES_NO_ID, RESULTS, AckAfter, Hopeless, Lifespan, Place, Result, Serves, Unrun, Verdict
-from timeoutq.model import Ack, Lease, Task, raw
-from timeoutq.retry import GiveUp, RetryPolicy
-from timeoutq.text import safe
+from timeoutq.server.calls import Kept
+from timeoutq.words import telling
+from timeoutq.words.arguments import Packed, delay_ms, shown
+from timeoutq.words.errors import InvalidInput, TimeoutqError, Unavailable
+from timeoutq.words.model import Ack, Lease, Task, raw
+from timeoutq.words.retry import GiveUp, RetryPolicy
+from timeoutq.words.text import safe
+from timeoutq.worker.handlers import (
+    LEAVES_NO_ID,
+    RESULTS,
+    AckAfter,
+    Hopeless,
+    Lifespan,
+    Place,
+    Result,
+    Serves,
+    Unrun,
+    Verdict,
+)
 
 log = logging.getLogger(__name__)
 
@@ -294,7 +305,7 @@ class _Bench:
             if not is_here and not await self._place.put(call.queue, task, call.call_id):
                 await self._app.sender.aput([call])
         except Exception as error:  # a program may have a sender of its own
-            from timeoutq import flows  # a program that only defines functions needs no client
+            from timeoutq.verbs import flows  # a program that only defines functions needs no client
 
             if isinstance(error, TimeoutqError) and not flows.is_final(error):
                 raise

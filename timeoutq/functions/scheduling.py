@@ -12,8 +12,7 @@ from typing import Any, Protocol, Unpack
 
 import msgspec
 
-from timeoutq.arguments import shown
-from timeoutq.errors import InvalidInput
+from timeoutq.client.shards import AnyAsyncQueue, AnyQueue
 from timeoutq.functions import calls, limits
 from timeoutq.functions.calls import Call
 from timeoutq.functions.envelope import LIMIT, Secrets
@@ -22,11 +21,12 @@ from timeoutq.functions.options import Queues
 from timeoutq.functions.posting import Posting
 from timeoutq.functions.sender import Sender
 from timeoutq.functions.task import TaskFunction
-from timeoutq.model import Task, text
-from timeoutq.schedules.definition import STAMP_ROOM, ScheduleInfo, Stamped
-from timeoutq.schedules.flows import How, Schedule, ScheduleFlows, When, checked
-from timeoutq.sending import Flow
-from timeoutq.shards import AnyAsyncQueue, AnyQueue
+from timeoutq.rooms.schedules.definition import STAMP_ROOM, ScheduleInfo, Stamped
+from timeoutq.rooms.schedules.flows import How, Schedule, ScheduleFlows, When, checked
+from timeoutq.verbs.sending import Flow
+from timeoutq.words.arguments import shown
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.model import Task, text
 
 _NOT_SCHEDULED = ("id", "at", "after", "unique", "rerun")
 """What nobody can choose for a call that a schedule puts."""

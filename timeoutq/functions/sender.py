@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 import msgspec
 
 from timeoutq.functions.options import Limit, Unique
-from timeoutq.model import Answer, TaskInfo
+from timeoutq.words.model import Answer, TaskInfo
 
 if TYPE_CHECKING:
-    from timeoutq.batches.operations import On
+    from timeoutq.rooms.batches.operations import On
 
 T_co = TypeVar("T_co", covariant=True)
 

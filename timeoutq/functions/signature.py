@@ -23,10 +23,10 @@ from typing import Any, NamedTuple, Never, NoReturn, TypeVar, cast, get_args, ge
 
 import msgspec
 
-from timeoutq.arguments import error_words, shown
 from timeoutq.functions import kinds
 from timeoutq.functions.context import Context
 from timeoutq.functions.errors import BadArguments, BadFunction
+from timeoutq.words.arguments import error_words, shown
 
 T = TypeVar("T")
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
-from timeoutq.arguments import shown
-from timeoutq.errors import InvalidInput
 from timeoutq.functions import ids, options
 from timeoutq.functions.calls import Call, Home
 from timeoutq.functions.envelope import Options, Step
@@ -23,9 +21,11 @@ from timeoutq.functions.errors import BadFunction
 from timeoutq.functions.options import Chosen, Queues, Settings, Unique
 from timeoutq.functions.sender import Result
 from timeoutq.functions.signature import Signature, returned
-from timeoutq.handlers import OfApp
-from timeoutq.model import TaskId
-from timeoutq.retry import Delay, RetryPolicy
+from timeoutq.words.arguments import shown
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.model import TaskId
+from timeoutq.words.retry import Delay, RetryPolicy
+from timeoutq.worker.handlers import OfApp
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -15,13 +15,13 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self
 
-from timeoutq.errors import InvalidInput
 from timeoutq.functions import limits
 from timeoutq.functions.posting import Posting
 from timeoutq.functions.running import Calls
 from timeoutq.functions.scheduling import declare
-from timeoutq.model import Ended, State, text
 from timeoutq.testing import Clock, FakeAsyncQueue, FakeQueue, Ran, fake_async_queue, fake_queue, run
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.model import Ended, State, text
 from timeoutq.worker.desk import added
 
 ROUNDS = 1_000

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-from timeoutq import forks
+from timeoutq.worker import forks
 
 PATIENCE = 5.0
 """Seconds that a function may go on after it was to end; then its thread hangs."""

@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from timeoutq.arguments import class_name
-from timeoutq.model import Ack, Lease, Release, raw, text
-from timeoutq.retry import GiveUp, Retry
+from timeoutq.words.arguments import class_name
+from timeoutq.words.model import Ack, Lease, Release, raw, text
+from timeoutq.words.retry import GiveUp, Retry
 
 NAME = "timeoutq"
 _FORM = re.compile("(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")

@@ -1,9 +1,12 @@
 """The gateway: a queue over HTTP, for programs in any language. `timeoutq web` serves it; any ASGI server can mount it.
 
-`make_app(Settings(...))` gives the ASGI application with the API; that of `timeoutq.page.make_app` has the page, too.
+`make_app(Settings(...))` gives the ASGI application with the API; that of `timeoutq.gateway.page` has the page, too.
 
 The modules, in reading order: each imports only from those above it.
 
+    protocol     The protocol: what travels between any client and the library, in one source, for clients in every
+                 language.
+    files        How many files and connections this process may have open: the gateway has many clients.
     problems     What goes wrong, as answers: RFC 9457 problems. One type for each class of `errors.py`, and some
                  others.
     callers      Who sends a request, and what this caller may do. `access.py` finds out who the caller is; every route
@@ -45,6 +48,9 @@ The modules, in reading order: each imports only from those above it.
     connections  Connections of clients that are bounded: the head of a request in time and bytes, a body or an answer
                  nobody reads.
     serving      Serves an application of the gateway with uvicorn: `timeoutq web` calls `serve`, and so do the tests.
+    page         The page for browsers: look at queues and act on them, by links and forms, with a script that keeps the
+                 page fresh.
+    push         Push: a worker that posts each task to a webhook, signed as Standard Webhooks says (extra `web`).
 """
 
 from importlib import import_module

@@ -19,11 +19,11 @@ from functools import lru_cache
 from typing import Any, Literal, Protocol, cast
 from urllib.parse import quote, unquote, urlsplit
 
-from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.gateway.callers import ANYBODY, NOBODY, Caller
 from timeoutq.gateway.problems import Problem, problem_of
 from timeoutq.gateway.settings import ASGI, Message, Receive, Scope, Send, Settings
 from timeoutq.gateway.tokens import FRESH, SHAPE, Token, Tokens
+from timeoutq.words.errors import InvalidInput, TimeoutqError
 
 CALLER = "timeoutq.caller"
 """The key in the ASGI scope under which endpoints find their `Caller`."""

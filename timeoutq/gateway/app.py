@@ -19,9 +19,7 @@ from starlette.requests import Request as PageRequest
 from starlette.responses import Response
 from starlette.routing import Route as PageRoute
 
-from timeoutq import telling
 from timeoutq.client.face import acts_for
-from timeoutq.errors import TimeoutqError
 from timeoutq.gateway import bodies, looks, openapi
 from timeoutq.gateway.access import CALLER, ENTRANCE, Access, Public, route_path
 from timeoutq.gateway.callers import NOBODY, Caller, Needs
@@ -33,8 +31,10 @@ from timeoutq.gateway.routes import API, Parameter, Route
 from timeoutq.gateway.settings import ASGI, Receive, Scope, Send, Settings
 from timeoutq.gateway.state import State
 from timeoutq.gateway.tokens import Tokens
-from timeoutq.tracebacks import read_traceback, trace
-from timeoutq.troubles import is_sharded
+from timeoutq.server.troubles import is_sharded
+from timeoutq.words import telling
+from timeoutq.words.errors import TimeoutqError
+from timeoutq.words.tracebacks import read_traceback, trace
 
 log = logging.getLogger(__name__)
 

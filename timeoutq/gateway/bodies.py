@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, cast
 import msgspec
 from msgspec import inspect
 
-from timeoutq import arguments
-from timeoutq.model import Lease, Task, TaskId, text
+from timeoutq.words import arguments
+from timeoutq.words.model import Lease, Task, TaskId, text
 
 NONE = msgspec.Raw(b"null")
 """No payload. Payloads stay JSON in bytes until each is packed: as values they take many times the memory. (A factory

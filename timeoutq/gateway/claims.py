@@ -11,15 +11,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from timeoutq import arguments, flows
-from timeoutq.calls import BATCH
-from timeoutq.confirming import UNCONFIRMED
-from timeoutq.errors import TimeoutqError
-from timeoutq.model import Answer, Lease, raw
-from timeoutq.sending import Flow, Talk, answer, answers, ask
-from timeoutq.shards import AnyAsyncQueue, AsyncShardedQueue, claims
-from timeoutq.shards.root import Shards
-from timeoutq.shards.together import together
+from timeoutq.client.shards import AnyAsyncQueue, AsyncShardedQueue, claims
+from timeoutq.client.shards.root import Shards
+from timeoutq.client.shards.together import together
+from timeoutq.server.calls import BATCH
+from timeoutq.verbs import flows
+from timeoutq.verbs.confirming import UNCONFIRMED
+from timeoutq.verbs.sending import Flow, Talk, answer, answers, ask
+from timeoutq.words import arguments
+from timeoutq.words.errors import TimeoutqError
+from timeoutq.words.model import Answer, Lease, raw
 
 
 @dataclass(frozen=True, slots=True)

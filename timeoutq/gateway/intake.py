@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 
+from timeoutq.client.shards import AnyAsyncQueue
 from timeoutq.gateway import bodies
 from timeoutq.gateway.access import GONE, unauthorized
 from timeoutq.gateway.bodies import NewTask
 from timeoutq.gateway.problems import Problem, problem_of
 from timeoutq.gateway.requests import ClientGone, Request
-from timeoutq.model import Task
-from timeoutq.shards import AnyAsyncQueue
+from timeoutq.words.model import Task
 
 AT_ONCE = 4000
 """How many lines are put in one go, at most."""

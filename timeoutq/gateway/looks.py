@@ -12,10 +12,10 @@ from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, Literal, cast
 
-from timeoutq import directory
 from timeoutq.gateway.problems import Problem, spelled
 from timeoutq.gateway.requests import Request
-from timeoutq.why import advised
+from timeoutq.verbs.why import advised
+from timeoutq.watch import directory
 
 LISTED = 100
 """The most queues that one answer lists."""

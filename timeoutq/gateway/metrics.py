@@ -20,18 +20,19 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from timeoutq import directory, reads, sending
 from timeoutq.client import AsyncServerClient
-from timeoutq.cluster import Where, slot_of
-from timeoutq.counts import Stats
-from timeoutq.errors import SchemaMismatch, ShardsUnavailable, TimeoutqError
-from timeoutq.model import MAX_TIME_MS, State
-from timeoutq.operations import Operations
-from timeoutq.sending import Flow, Talk
-from timeoutq.shards import looking
-from timeoutq.shards.root import Shards
-from timeoutq.shards.together import together
-from timeoutq.troubles import is_sharded
+from timeoutq.client.shards import looking
+from timeoutq.client.shards.root import Shards
+from timeoutq.client.shards.together import together
+from timeoutq.server.cluster import Where, slot_of
+from timeoutq.server.troubles import is_sharded
+from timeoutq.verbs import reads, sending
+from timeoutq.verbs.operations import Operations
+from timeoutq.verbs.sending import Flow, Talk
+from timeoutq.watch import directory
+from timeoutq.words.counts import Stats
+from timeoutq.words.errors import SchemaMismatch, ShardsUnavailable, TimeoutqError
+from timeoutq.words.model import MAX_TIME_MS, State
 
 T = TypeVar("T")
 

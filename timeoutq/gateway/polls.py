@@ -16,8 +16,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from timeoutq import flows, retry
-from timeoutq.errors import TimeoutqError
+from timeoutq.client.shards import AnyAsyncQueue, AsyncShardedQueue
+from timeoutq.client.shards.claims import LISTEN
+from timeoutq.client.shards.together import together
 from timeoutq.gateway import claims
 from timeoutq.gateway.access import GONE, unauthorized
 from timeoutq.gateway.callers import Caller
@@ -26,11 +27,11 @@ from timeoutq.gateway.problems import Problem
 from timeoutq.gateway.queues import Queues
 from timeoutq.gateway.settings import Settings
 from timeoutq.gateway.tokens import FRESH
-from timeoutq.model import Lease
-from timeoutq.sending import BELL_WAIT
-from timeoutq.shards import AnyAsyncQueue, AsyncShardedQueue
-from timeoutq.shards.claims import LISTEN
-from timeoutq.shards.together import together
+from timeoutq.verbs import flows
+from timeoutq.verbs.sending import BELL_WAIT
+from timeoutq.words import retry
+from timeoutq.words.errors import TimeoutqError
+from timeoutq.words.model import Lease
 
 AT_ONCE = 32
 """The most claims that are sent in one flush when the bell has rung."""

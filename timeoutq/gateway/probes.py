@@ -16,8 +16,15 @@ from dataclasses import dataclass, replace
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from timeoutq import retry, sending, telling
-from timeoutq.errors import (
+from timeoutq.gateway.access import CALLER
+from timeoutq.gateway.callers import NOBODY, Caller
+from timeoutq.gateway.metrics import PATIENCE, Look, Once, Watcher, exposition
+from timeoutq.gateway.settings import Settings
+from timeoutq.verbs import sending
+from timeoutq.verbs.flows import eviction_policy
+from timeoutq.verbs.operations import Operations
+from timeoutq.words import retry, telling
+from timeoutq.words.errors import (
     AccessDenied,
     NotRedis,
     ReadOnly,
@@ -26,12 +33,6 @@ from timeoutq.errors import (
     TimeoutqError,
     Unavailable,
 )
-from timeoutq.flows import eviction_policy
-from timeoutq.gateway.access import CALLER
-from timeoutq.gateway.callers import NOBODY, Caller
-from timeoutq.gateway.metrics import PATIENCE, Look, Once, Watcher, exposition
-from timeoutq.gateway.settings import Settings
-from timeoutq.operations import Operations
 
 log = logging.getLogger(__name__)
 

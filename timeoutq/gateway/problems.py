@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from timeoutq import errors
+from timeoutq.words import errors
 
 RETRY_AFTER = 1
 """After how many seconds a client is to ask again when Redis is away."""

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from fnmatch import fnmatchcase
 
-from timeoutq import arguments
 from timeoutq.client import AsyncServerClient
-from timeoutq.errors import InvalidInput, TimeoutqError
+from timeoutq.client.shards import AnyAsyncQueue, open_async_queue
 from timeoutq.gateway.problems import Problem
 from timeoutq.gateway.settings import Settings
-from timeoutq.shards import AnyAsyncQueue, open_async_queue
+from timeoutq.words import arguments
+from timeoutq.words.errors import InvalidInput, TimeoutqError
 
 KNOWN_FOR = 2.0
 """For how many seconds a queue that was there is taken to be there still."""

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol, cast
 from urllib.parse import parse_qsl
 
+from timeoutq.client.shards import AnyAsyncQueue
 from timeoutq.gateway.callers import Caller
 from timeoutq.gateway.problems import Problem, from_base64
 from timeoutq.gateway.settings import Message, Receive, Scope
 from timeoutq.gateway.state import State
-from timeoutq.model import TaskId
-from timeoutq.shards import AnyAsyncQueue
+from timeoutq.words.model import TaskId
 
 SLOWEST = 65_536
 """The fewest bytes a second at which a large body may come."""

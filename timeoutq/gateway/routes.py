@@ -11,7 +11,7 @@ from typing import Any
 
 from timeoutq.gateway import bodies, intake, looks, verbs
 from timeoutq.gateway.callers import Needs
-from timeoutq.model import State
+from timeoutq.words.model import State
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from types import FrameType
 
 import uvicorn
 
-from timeoutq import files
-from timeoutq.errors import InvalidInput
+from timeoutq.gateway import files
 from timeoutq.gateway.app import Gateway
 from timeoutq.gateway.connections import BoundedProtocol
-from timeoutq.wire import Wire
+from timeoutq.server.wire import Wire
+from timeoutq.words.errors import InvalidInput
 
 DRAIN = 10
 """How long requests may go on after SIGTERM, seconds."""

@@ -40,7 +40,7 @@ class Settings:
     prefix: str = ""
     """Where the application is reached behind a proxy that does not cut the path, such as `/queues`."""
     page: bool = True
-    """Whether browsers can log in; `timeoutq.page.make_app` serves the page, too, if this is true."""
+    """Whether browsers can log in; `timeoutq.gateway.page.make_app` serves the page, too, if this is true."""
     login: Login | None = None
     """The login of a host application; with it, no token is asked for."""
     deadline: float = 5.0

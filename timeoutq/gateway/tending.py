@@ -11,11 +11,12 @@ import logging
 import time
 from collections.abc import Callable
 
-from timeoutq import flows, retry, telling
-from timeoutq.cleaner import Cleaner
-from timeoutq.errors import TimeoutqError
 from timeoutq.gateway.problems import Problem
 from timeoutq.gateway.queues import Queues
+from timeoutq.verbs import flows
+from timeoutq.words import retry, telling
+from timeoutq.words.errors import TimeoutqError
+from timeoutq.worker.cleaner import Cleaner
 
 log = logging.getLogger(__name__)
 

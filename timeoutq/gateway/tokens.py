@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from dataclasses import field as filled
 from typing import Any, cast
 
-from timeoutq.arguments import shown
 from timeoutq.client import AsyncServerClient, ServerClient
-from timeoutq.cluster import slot_of
-from timeoutq.errors import InvalidInput, TimeoutqError, Unavailable
-from timeoutq.model import text
-from timeoutq.sending import Flow, Talk, ask
+from timeoutq.server.cluster import slot_of
+from timeoutq.verbs.sending import Flow, Talk, ask
+from timeoutq.words.arguments import shown
+from timeoutq.words.errors import InvalidInput, TimeoutqError, Unavailable
+from timeoutq.words.model import text
 
 KEY = "timeoutq:tokens"
 PREFIX = "tq_"

@@ -14,14 +14,14 @@ from datetime import datetime
 
 import msgspec
 
-from timeoutq import arguments
 from timeoutq.gateway import bodies, claims
 from timeoutq.gateway.bodies import Answers, Count, Done
 from timeoutq.gateway.callers import Forbidden
 from timeoutq.gateway.claims import Wish
 from timeoutq.gateway.problems import encode, spelled
 from timeoutq.gateway.requests import Request
-from timeoutq.model import Answer, Deep, Lease, Outcome, Payload
+from timeoutq.words import arguments
+from timeoutq.words.model import Answer, Deep, Lease, Outcome, Payload
 
 TOKEN = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 """What a client may name a claim. The marks of our own tokens, # and @ and /, are not among it."""

@@ -11,10 +11,11 @@ from typing import Any, Self
 from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings
 
-from timeoutq import address, arguments, telling
-from timeoutq.errors import InvalidInput
 from timeoutq.scrapy import command, plan, registry, unheld
 from timeoutq.scrapy.engine import REACTOR
+from timeoutq.server import address
+from timeoutq.words import arguments, telling
+from timeoutq.words.errors import InvalidInput
 
 log = logging.getLogger(__name__)
 

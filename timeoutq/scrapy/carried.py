@@ -25,7 +25,7 @@ from zoneinfo import ZoneInfo
 from itemadapter import ItemAdapter
 from scrapy import Item
 
-from timeoutq.errors import InvalidInput
+from timeoutq.words.errors import InvalidInput
 
 MOST_BITS = 4096
 """The size of the largest whole number in a payload. Python reads no number of more than 4,300 digits out of JSON."""

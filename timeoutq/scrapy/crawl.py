@@ -23,12 +23,7 @@ from scrapy.utils.misc import arg_to_iter
 from tenacity import RetryCallState
 from twisted.python.failure import Failure
 
-from timeoutq import telling
 from timeoutq.client import AsyncQueue, twin
-from timeoutq.errors import NOT_POLITE, InvalidInput, TimeoutqError
-from timeoutq.handlers import Verdict
-from timeoutq.model import Lease, Release, Task
-from timeoutq.retry import GiveUp, Retry
 from timeoutq.scrapy import tasks, unheld
 from timeoutq.scrapy.engine import Engine, as_future
 from timeoutq.scrapy.missing import Missing
@@ -39,7 +34,12 @@ from timeoutq.scrapy.staying import Staying
 from timeoutq.scrapy.stored import Store
 from timeoutq.scrapy.strays import Strays
 from timeoutq.scrapy.visits import End, Errback, Visit, error_of, visit_of
-from timeoutq.worker import Worker
+from timeoutq.words import telling
+from timeoutq.words.errors import NOT_POLITE, InvalidInput, TimeoutqError
+from timeoutq.words.model import Lease, Release, Task
+from timeoutq.words.retry import GiveUp, Retry
+from timeoutq.worker.handlers import Verdict
+from timeoutq.worker.worker import Worker
 
 log = logging.getLogger(__name__)
 

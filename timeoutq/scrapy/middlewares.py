@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 from scrapy import Request
 from scrapy.crawler import Crawler
 
-from timeoutq import telling
-from timeoutq.arguments import error_words
-from timeoutq.retry import retry_after
 from timeoutq.scrapy.registry import crawl_of
 from timeoutq.scrapy.visits import contents, visit_of
+from timeoutq.words import telling
+from timeoutq.words.arguments import error_words
+from timeoutq.words.retry import retry_after
 
 if TYPE_CHECKING:
     from scrapy.http import Response

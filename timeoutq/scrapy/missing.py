@@ -6,9 +6,9 @@ from collections.abc import Callable
 from time import monotonic
 
 from timeoutq.client import AsyncQueue
-from timeoutq.model import Lease, Release
-from timeoutq.retry import Retry
 from timeoutq.scrapy.tasks import MissingMethod
+from timeoutq.words.model import Lease, Release
+from timeoutq.words.retry import Retry
 
 SHORTEST_WAIT, LONGEST_WAIT = 10.0, 600.0
 """The first wait, and the longest; each is twice as long as the one before. Seconds."""

@@ -15,12 +15,13 @@ from typing import cast
 
 from scrapy import Spider
 
-from timeoutq import arguments, flows, sending, telling
 from timeoutq.client import AsyncQueue
-from timeoutq.counts import Stats
-from timeoutq.errors import InvalidInput
-from timeoutq.model import Politeness, raw
 from timeoutq.scrapy.plan import Plan
+from timeoutq.verbs import flows, sending
+from timeoutq.words import arguments, telling
+from timeoutq.words.counts import Stats
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.model import Politeness, raw
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from scrapy import version_info
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 
-from timeoutq.errors import InvalidInput
-from timeoutq.model import Politeness
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.model import Politeness
 
 T = TypeVar("T")
 

@@ -6,9 +6,9 @@ from weakref import WeakKeyDictionary
 
 from scrapy.crawler import Crawler
 
-from timeoutq.errors import InvalidInput
 from timeoutq.scrapy.crawl import Crawl
 from timeoutq.scrapy.plan import LINE, Plan
+from timeoutq.words.errors import InvalidInput
 
 _crawls: WeakKeyDictionary[Crawler, Crawl] = WeakKeyDictionary()
 

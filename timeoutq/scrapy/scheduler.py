@@ -9,8 +9,8 @@ from scrapy.core.scheduler import BaseScheduler
 from scrapy.crawler import Crawler
 from scrapy.utils.defer import deferred_from_coro
 
-from timeoutq.errors import TimeoutqError
 from timeoutq.scrapy.registry import crawl_of
+from timeoutq.words.errors import TimeoutqError
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred

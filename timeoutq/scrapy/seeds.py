@@ -14,15 +14,15 @@ from typing import Any, Protocol
 
 from scrapy import Request, Spider, version_info
 
-from timeoutq import telling
-from timeoutq.arguments import error_words
 from timeoutq.client import AsyncQueue
-from timeoutq.errors import InvalidInput
-from timeoutq.model import Answer, Lease, Release, Task
 from timeoutq.scrapy.engine import Engine
 from timeoutq.scrapy.opening import mark_started
 from timeoutq.scrapy.plan import Plan
 from timeoutq.scrapy.visits import End, Visit
+from timeoutq.words import telling
+from timeoutq.words.arguments import error_words
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.model import Answer, Lease, Release, Task
 
 log = logging.getLogger(__name__)
 

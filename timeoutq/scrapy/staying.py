@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from scrapy.exceptions import DontCloseSpider
 
-from timeoutq.errors import TimeoutqError
+from timeoutq.words.errors import TimeoutqError
 
 LOOK_EVERY = 1.0
 """Seconds between two questions whether the queue is drained. They are asked while the process holds no task."""

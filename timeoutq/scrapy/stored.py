@@ -16,8 +16,8 @@ from typing import Any, cast
 
 from scrapy.utils.serialize import ScrapyJSONEncoder
 
-from timeoutq.errors import InvalidInput
-from timeoutq.model import Lease
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.model import Lease
 
 _JSON = ScrapyJSONEncoder(ensure_ascii=False)
 

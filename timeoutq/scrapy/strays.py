@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from itertools import count
 
-from timeoutq.errors import InvalidInput, TimeoutqError
-from timeoutq.model import Task
+from timeoutq.words.errors import InvalidInput, TimeoutqError
+from timeoutq.words.model import Task
 
 IN_ONE_PUT = 500
 """How many tasks are put in one call, at most."""

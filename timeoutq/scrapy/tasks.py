@@ -20,10 +20,10 @@ from typing import Any, Protocol, cast
 from scrapy import Request, Spider
 from w3lib.url import canonicalize_url
 
-from timeoutq import arguments
-from timeoutq.errors import InvalidInput
-from timeoutq.model import Task, raw
 from timeoutq.scrapy import carried
+from timeoutq.words import arguments
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.model import Task, raw
 
 MOST_PRIORITY = 1000
 """Priorities beyond this, in either direction, count as this."""

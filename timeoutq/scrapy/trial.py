@@ -16,11 +16,11 @@ from scrapy.crawler import Crawler, CrawlerProcess
 from scrapy.settings import BaseSettings
 from scrapy.utils.project import get_project_settings
 
-from timeoutq.errors import InvalidInput
 from timeoutq.scrapy import plan, tasks
 from timeoutq.scrapy.addon import ABOVE_ALL, NEXT_TO_ENGINE, Addon
 from timeoutq.scrapy.engine import REACTOR
 from timeoutq.scrapy.seeds import former_start
+from timeoutq.words.errors import InvalidInput
 
 PAGE, FOUND = "TIMEOUTQ_TRIAL_PAGE", "TIMEOUTQ_TRIAL_FOUND"
 """The settings by which the middleware below is told the page, and where to note what it finds."""

@@ -14,9 +14,9 @@ from scrapy import Request
 from scrapy.exceptions import CloseSpider
 from twisted.python.failure import Failure
 
-from timeoutq.arguments import Packed, error_words, pack
-from timeoutq.model import Ack, Lease, Release, Task
-from timeoutq.retry import GiveUp, Retry
+from timeoutq.words.arguments import Packed, error_words, pack
+from timeoutq.words.model import Ack, Lease, Release, Task
+from timeoutq.words.retry import GiveUp, Retry
 
 End = Ack | Release | Retry | GiveUp
 """What a handler of the worker returns."""

@@ -25,13 +25,13 @@ from importlib.metadata import version
 from types import SimpleNamespace
 from typing import Any
 
-from timeoutq import arguments
 from timeoutq.client import AsyncQueue, Queue
-from timeoutq.errors import InvalidInput, MissingExtra
-from timeoutq.model import MAX_TIME_MS
-from timeoutq.sending import ServerClock
-from timeoutq.shards import AsyncShardedQueue, ShardedQueue
-from timeoutq.shards.root import Shards
+from timeoutq.client.shards import AsyncShardedQueue, ShardedQueue
+from timeoutq.client.shards.root import Shards
+from timeoutq.verbs.sending import ServerClock
+from timeoutq.words import arguments
+from timeoutq.words.errors import InvalidInput, MissingExtra
+from timeoutq.words.model import MAX_TIME_MS
 
 START = 1_700_000_000.0
 """When every clock starts, Unix seconds: 2023-11-14 22:13:20 UTC."""

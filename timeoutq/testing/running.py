@@ -18,14 +18,15 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, overload
 
-from timeoutq.counts import Stats
-from timeoutq.errors import InvalidInput
-from timeoutq.handlers import Handler
-from timeoutq.model import BATCH_DUE, Answer, Lease, Payload, State
-from timeoutq.retry import Retries
 from timeoutq.testing.fake import START, Clock, FakeAsyncQueue, FakeAsyncShardedQueue, FakeQueue, FakeShardedQueue
-from timeoutq.worker import Tally, Worker
+from timeoutq.words.counts import Stats
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.model import BATCH_DUE, Answer, Lease, Payload, State
+from timeoutq.words.retry import Retries
+from timeoutq.worker.desk import Tally
+from timeoutq.worker.handlers import Handler
 from timeoutq.worker.runs import Run
+from timeoutq.worker.worker import Worker
 
 AnyFake = FakeQueue | FakeShardedQueue
 AnyAsyncFake = FakeAsyncQueue | FakeAsyncShardedQueue

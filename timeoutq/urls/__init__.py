@@ -17,11 +17,11 @@ The modules, in reading order: each imports only from those above it.
     sitemaps  The pages that a sitemap names (the protocol of sitemaps.org), on the web or in a file, in bounded memory.
 """
 
-from timeoutq.errors import BadSitemap, BadUrl
 from timeoutq.urls.domains import domain, host
 from timeoutq.urls.normal import normalise
 from timeoutq.urls.pinned import async_domains_of, domains_of
 from timeoutq.urls.sitemaps import Limits, Page, sitemap
+from timeoutq.words.errors import BadSitemap, BadUrl
 
 __all__ = [
     "BadSitemap",

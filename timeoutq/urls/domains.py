@@ -10,8 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from timeoutq.errors import MissingExtra
 from timeoutq.urls.normal import normalise
+from timeoutq.words.errors import MissingExtra
 
 if TYPE_CHECKING:
     from publicsuffixlist import PublicSuffixList

@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import NoReturn
 from urllib.parse import unquote_to_bytes
 
-from timeoutq.arguments import MAX_ID, shown
-from timeoutq.errors import BadUrl, InvalidInput, MissingExtra
+from timeoutq.words.arguments import MAX_ID, shown
+from timeoutq.words.errors import BadUrl, InvalidInput, MissingExtra
 
 try:
     import idna

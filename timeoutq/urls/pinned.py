@@ -10,11 +10,11 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 
-from timeoutq.errors import InvalidInput
-from timeoutq.sending import Flow
-from timeoutq.shards import AnyAsyncQueue, AnyQueue, AsyncShardedQueue, ShardedQueue
-from timeoutq.shards.root import Shards
+from timeoutq.client.shards import AnyAsyncQueue, AnyQueue, AsyncShardedQueue, ShardedQueue
+from timeoutq.client.shards.root import Shards
 from timeoutq.urls.domains import domain, domain_by, list_of, rules
+from timeoutq.verbs.sending import Flow
+from timeoutq.words.errors import InvalidInput
 
 FIELD = "suffixes"
 """The field of the record."""

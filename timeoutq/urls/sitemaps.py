@@ -25,10 +25,10 @@ from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, NoReturn
 from xml.parsers import expat
 
-from timeoutq.arguments import shown
-from timeoutq.errors import BadSitemap, BadUrl, InvalidInput, MissingExtra
 from timeoutq.urls import bodies
 from timeoutq.urls.normal import as_written, normalise
+from timeoutq.words.arguments import shown
+from timeoutq.words.errors import BadSitemap, BadUrl, InvalidInput, MissingExtra
 
 if TYPE_CHECKING:
     import ssl

@@ -4,25 +4,29 @@ Only `draw.py`, `panes.py` and `live.py` know rich.
 
 The modules, in reading order: each imports only from those above it.
 
-    metrics   What happened when: rates, made of samples of a queue's counters. Pure.
-    snapshot  All that is shown of a queue at one moment: `snapshot(queue)` gives a `Snapshot`.
-    charts    Pictures of a queue as SVG: states over time, rates, durations, and bars for errors and hosts. Pure:
-              values to text.
-    report    A report of a queue: pictures of a crawl in one file of HTML, which needs no network and runs no script.
-    facts     Gathers what doctor knows of a server and of a queue. Where a server refuses to tell, the facts stay
-              empty.
-    doctor    Examines a server and a queue: `facts.py` gathers facts once, then one pure function per check judges,
-              with its cure.
-    limits    Checks a queue against limits: how many workers live, how many tasks failed, how long ready tasks wait.
-    nodes     Examines the nodes of a cluster: facts gathered once, then one pure function per check. Part of `timeoutq
-              doctor`.
-    divided   Examines a queue over several shards: its record, each node, each shard. Part of `timeoutq doctor`.
-    draw      A snapshot as rich draws it: for a screen of any size, printed once, or as a picture.
-    screen    What the live dashboard shows and what its keys do: decisions, without any I/O.
-    keyboard  Reads single keys from a terminal, by name: `a`, `A`, `up`, `enter`, `esc`. `live.py` opens the terminal
-              with it.
-    hands     Carries out what a person wants at the live dashboard: reads lists and tasks, retries, forgets, blocks.
-    panes     Draws the views of the live dashboard other than the overview: lists, a task, the help, and the line at
-              the bottom.
-    live      The live dashboard: looks at a queue again and again, draws what it sees on the terminal, and reads keys.
+    directory  Which queues a server has, found by their keys; and which queue a mistyped name may have meant.
+    metrics    What happened when: rates, made of samples of a queue's counters. Pure.
+    snapshot   All that is shown of a queue at one moment: `snapshot(queue)` gives a `Snapshot`.
+    charts     Pictures of a queue as SVG: states over time, rates, durations, and bars for errors and hosts. Pure:
+               values to text.
+    report     A report of a queue: pictures of a crawl in one file of HTML, which needs no network and runs no script.
+    facts      Gathers what doctor knows of a server and of a queue. Where a server refuses to tell, the facts stay
+               empty.
+    doctor     Examines a server and a queue: `facts.py` gathers facts once, then one pure function per check judges,
+               with its cure.
+    limits     Checks a queue against limits: how many workers live, how many tasks failed, how long ready tasks wait.
+    nodes      Examines the nodes of a cluster: facts gathered once, then one pure function per check. Part of `timeoutq
+               doctor`.
+    divided    Examines a queue over several shards: its record, each node, each shard. Part of `timeoutq doctor`.
+    draw       A snapshot as rich draws it: for a screen of any size, printed once, or as a picture.
+    screen     What the live dashboard shows and what its keys do: decisions, without any I/O.
+    keyboard   Reads single keys from a terminal, by name: `a`, `A`, `up`, `enter`, `esc`. `live.py` opens the terminal
+               with it.
+    hands      Carries out what a person wants at the live dashboard: reads lists and tasks, retries, forgets, blocks.
+    panes      Draws the views of the live dashboard other than the overview: lists, a task, the help, and the line at
+               the bottom.
+    live       The live dashboard: looks at a queue again and again, draws what it sees on the terminal, and reads keys.
+    transfer   Tasks by the million, in bounded memory: reads states, compares two sets of ids, and writes whole queues
+               as lines.
+    carrying   Carries batches that are over from one queue to another: for an export, and back in, in bounded memory.
 """

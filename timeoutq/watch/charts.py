@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from html import escape
 from itertools import pairwise
 
-from timeoutq.counts import Period, Stats
-from timeoutq.durations import QUICK, bound
-from timeoutq.text import safe
+from timeoutq.words.counts import Period, Stats
+from timeoutq.words.durations import QUICK, bound
+from timeoutq.words.text import safe
 
 WIDTH, HEIGHT = 480, 230
 LEFT, RIGHT, TOP, BOTTOM = 44, 10, 34, 24

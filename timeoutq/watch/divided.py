@@ -12,18 +12,19 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeVar
 
-from timeoutq import arguments, reads
-from timeoutq.calls import BATCH
-from timeoutq.cluster import Map
-from timeoutq.errors import InvalidInput, SchemaMismatch, TimeoutqError, Unavailable
-from timeoutq.schedules.flows import Health
-from timeoutq.sending import Flow, Send, Talk, answer, ask
-from timeoutq.shards import ShardedQueue
-from timeoutq.shards.root import ROUTE, Shards
-from timeoutq.shards.together import together
-from timeoutq.text import counted, safe
+from timeoutq.client.shards import ShardedQueue
+from timeoutq.client.shards.root import ROUTE, Shards
+from timeoutq.client.shards.together import together
+from timeoutq.rooms.schedules.flows import Health
+from timeoutq.server.calls import BATCH
+from timeoutq.server.cluster import Map
+from timeoutq.verbs import reads
+from timeoutq.verbs.sending import Flow, Send, Talk, answer, ask
 from timeoutq.watch.doctor import QUEUE_CHECKS, SERVER_CHECKS, Finding, functions, judge
 from timeoutq.watch.facts import Facts, of_queue, of_server
+from timeoutq.words import arguments
+from timeoutq.words.errors import InvalidInput, SchemaMismatch, TimeoutqError, Unavailable
+from timeoutq.words.text import counted, safe
 
 Name = TypeVar("Name", str, int)
 

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from timeoutq import directory, flows, repairs
-from timeoutq.rights import HARMLESS, MAKING, cure
-from timeoutq.schedules.flows import Health
-from timeoutq.shards import AnyQueue, talks_of
-from timeoutq.text import counted, safe
+from timeoutq.client.shards import AnyQueue, talks_of
+from timeoutq.rooms.schedules.flows import Health
+from timeoutq.server.rights import HARMLESS, MAKING, cure
+from timeoutq.verbs import flows, repairs
+from timeoutq.watch import directory
 from timeoutq.watch.facts import Facts, gather
+from timeoutq.words.text import counted, safe
 
 MARKS = {"green": ("green", "✓"), "yellow": ("yellow", "!"), "red": ("red", "✗")}
 

@@ -16,12 +16,12 @@ from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from timeoutq.counts import Stats
-from timeoutq.model import HostInfo, State, WorkerInfo
-from timeoutq.standing import Standing, standing
-from timeoutq.text import age, compact, number, rate, safe, span
 from timeoutq.watch.metrics import COUNTERS, rates, series
 from timeoutq.watch.snapshot import Snapshot, is_gone
+from timeoutq.words.counts import Stats
+from timeoutq.words.model import HostInfo, State, WorkerInfo
+from timeoutq.words.standing import Standing, standing
+from timeoutq.words.text import age, compact, number, rate, safe, span
 
 COLOURS = {
     "todos": "cyan",

@@ -12,17 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from timeoutq import flows, scripts
-from timeoutq.batches.flows import health as batches_health
-from timeoutq.errors import AccessDenied, SchemaMismatch, TimeoutqError
-from timeoutq.model import raw, text
-from timeoutq.replies import releases_of
-from timeoutq.rights import HARMLESS, MAKING
-from timeoutq.schedules.flows import health
-from timeoutq.scripts import SIZES
-from timeoutq.sending import Flow, Send, Talk, answer, ask
-from timeoutq.shards import AnyQueue
-from timeoutq.why import LATELY, called, idlers, published
+from timeoutq.client.shards import AnyQueue
+from timeoutq.rooms.batches.flows import health as batches_health
+from timeoutq.rooms.schedules.flows import health
+from timeoutq.server import scripts
+from timeoutq.server.rights import HARMLESS, MAKING
+from timeoutq.server.scripts import SIZES
+from timeoutq.verbs import flows
+from timeoutq.verbs.replies import releases_of
+from timeoutq.verbs.sending import Flow, Send, Talk, answer, ask
+from timeoutq.verbs.why import LATELY, called, idlers, published
+from timeoutq.words.errors import AccessDenied, SchemaMismatch, TimeoutqError
+from timeoutq.words.model import raw, text
 
 SETTINGS = ("appendfsync", "bind", "protected-mode", "save", "set-max-intset-entries")
 """What is asked of CONFIG GET; never all of it, for the password is among it."""

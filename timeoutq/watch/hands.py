@@ -13,14 +13,14 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from timeoutq import directory
-from timeoutq.errors import InvalidInput, TimeoutqError
-from timeoutq.model import Answer, Lease, TaskInfo, raw, text
-from timeoutq.sending import Flow, Talk, answer, ask
-from timeoutq.shards import AnyQueue, ShardedQueue
-from timeoutq.text import age, safe
+from timeoutq.client.shards import AnyQueue, ShardedQueue
+from timeoutq.verbs.sending import Flow, Talk, answer, ask
+from timeoutq.verbs.why import advised
+from timeoutq.watch import directory
 from timeoutq.watch.screen import HOSTS, QUEUES, Row, Rows, Screen, Wish
-from timeoutq.why import advised
+from timeoutq.words.errors import InvalidInput, TimeoutqError
+from timeoutq.words.model import Answer, Lease, TaskInfo, raw, text
+from timeoutq.words.text import age, safe
 
 PAGE = 200
 """The most rows of a page."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from timeoutq.counts import Sample, Stats
-from timeoutq.model import WorkerInfo
-from timeoutq.shards import AnyQueue
-from timeoutq.text import age, counted
+from timeoutq.client.shards import AnyQueue
 from timeoutq.watch.doctor import Finding
 from timeoutq.watch.metrics import pace
 from timeoutq.watch.snapshot import is_gone
+from timeoutq.words.counts import Sample, Stats
+from timeoutq.words.model import WorkerInfo
+from timeoutq.words.text import age, counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,16 +21,16 @@ from rich.console import Console, ConsoleDimensions, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from timeoutq.errors import TimeoutqError
-from timeoutq.flows import is_final
-from timeoutq.shards import AnyQueue
-from timeoutq.text import safe
+from timeoutq.client.shards import AnyQueue
+from timeoutq.verbs.flows import is_final
 from timeoutq.watch.draw import one_line, render
 from timeoutq.watch.hands import Hands
 from timeoutq.watch.keyboard import Keyboard
 from timeoutq.watch.panes import bottom, pane
 from timeoutq.watch.screen import OVERVIEW, Screen
 from timeoutq.watch.snapshot import Memory, Snapshot, snapshot
+from timeoutq.words.errors import TimeoutqError
+from timeoutq.words.text import safe
 
 
 class _Looks:

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 
-from timeoutq.counts import Sample
+from timeoutq.words.counts import Sample
 
 COUNTERS = ("put", "acked", "failed", "expired")
 """The counters whose rates are shown, in this order."""

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from timeoutq import reads
-from timeoutq.cluster import SLOTS, Node
-from timeoutq.sending import Flow, Send
-from timeoutq.shards import AnyQueue
+from timeoutq.client.shards import AnyQueue
+from timeoutq.server.cluster import SLOTS, Node
+from timeoutq.verbs import reads
+from timeoutq.verbs.sending import Flow, Send
 from timeoutq.watch.doctor import Finding
 
 APART = 500

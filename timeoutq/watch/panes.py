@@ -13,12 +13,12 @@ from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from timeoutq.counts import Stats
-from timeoutq.model import Entry, HostInfo, State
-from timeoutq.standing import standing
-from timeoutq.text import age, compact, number, safe
 from timeoutq.watch.draw import COLOURS, DIM, TURNS, Column, Section, holder, left, one_line
 from timeoutq.watch.screen import HELP, HOSTS, KEYS, OVERVIEW, QUEUES, TASK, TASKS, Row, Screen
+from timeoutq.words.counts import Stats
+from timeoutq.words.model import Entry, HostInfo, State
+from timeoutq.words.standing import standing
+from timeoutq.words.text import age, compact, number, safe
 
 HINTS = {
     OVERVIEW: "t tasks  h hosts  / filter  c queues  P pause  ? keys  q quit",

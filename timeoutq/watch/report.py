@@ -15,17 +15,18 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Literal
 
-from timeoutq import durations, replies
-from timeoutq.counts import Period
-from timeoutq.errors import InvalidInput
-from timeoutq.failures import FailureKind
-from timeoutq.failures.operations import KINDS
-from timeoutq.model import HostInfo
-from timeoutq.sending import ask
-from timeoutq.shards import AnyQueue
-from timeoutq.text import age, counted, safe
+from timeoutq.client.shards import AnyQueue
+from timeoutq.rooms.failures import FailureKind
+from timeoutq.rooms.failures.operations import KINDS
+from timeoutq.verbs import replies
+from timeoutq.verbs.sending import ask
 from timeoutq.watch import charts
 from timeoutq.watch.snapshot import SILENT, Snapshot, snapshot
+from timeoutq.words import durations
+from timeoutq.words.counts import Period
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.model import HostInfo
+from timeoutq.words.text import age, counted, safe
 
 ROWS = 20
 """The most rows of a table."""

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from timeoutq.model import Entry, HostInfo, State
-from timeoutq.text import safe
+from timeoutq.words.model import Entry, HostInfo, State
+from timeoutq.words.text import safe
 
 STATES = (State.FAILED, State.IN_PROGRESS, State.TODOS, State.WAITING, State.SCHEDULED, State.DONE)
 """The lists of tasks, in the order in which left and right go through them."""

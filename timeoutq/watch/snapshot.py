@@ -12,12 +12,12 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from timeoutq.counts import Sample, Stats
-from timeoutq.errors import InvalidInput
-from timeoutq.model import Entry, Failure, HostInfo, State, WorkerInfo
-from timeoutq.shards import AnyAsyncQueue, AnyQueue, AsyncShardedQueue, ShardedQueue, looking
-from timeoutq.shards.looking import Picture
+from timeoutq.client.shards import AnyAsyncQueue, AnyQueue, AsyncShardedQueue, ShardedQueue, looking
+from timeoutq.client.shards.looking import Picture
 from timeoutq.watch.metrics import rates
+from timeoutq.words.counts import Sample, Stats
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.model import Entry, Failure, HostInfo, State, WorkerInfo
 
 SILENT = 30.0
 """Seconds without a sign of life after which a worker counts as gone: three signs that it owes."""

@@ -4,6 +4,23 @@
 
 The modules, in reading order: each imports only from those above it.
 
+    handlers    What a handler is and what its results mean: kinds of handlers, their parameters, their results. No
+                Redis here.
+    found       Turns the `put=` of an `Ack` into a list of ids and payloads.
+    lifespan    What lives as long as a worker, such as connections: opened before its first claim, closed after its
+                last handler.
+    signals     SIGTERM and SIGINT for all workers of an event loop: a loop has one handler per signal, not one per
+                worker.
+    unending    Leaves behind asyncio tasks that were cancelled and do not end, so that the event loop can end without
+                them.
+    forks       A handler may fork its process; the copy of a worker must not go on as a second worker. This module
+                finds the copies.
+    machine     What a worker gets from its machine: threads, what threads wait with, and a client that blocks a thread.
+    loopwatch   Warns when a handler blocks the event loop.
+    cleaner     Takes back expired leases, makes due tasks ready, puts due ticks, and sleeps exactly until the next of
+                these is due.
+    refusals    How often in a row handlers have released tasks of a host to block the host, and when to warn. No I/O.
+    health      Whether a worker process is healthy: a decision from a few moments, without I/O and without a clock.
     pace        Decides how many tasks a worker claims and holds, from the speed of its handlers and of exchanges. No
                 I/O.
     suspects    Tasks that may kill this process: each runs alone, so that no other lease can be lost with the process.
@@ -43,9 +60,6 @@ The modules, in reading order: each imports only from those above it.
     vitals      What a worker shows of its health: it writes its `Signs` again and again, while it lives, if anybody
                 wants to know.
     worker      The face of a worker: its settings, `run`, `stop`, and what it says of itself.
+    processes   The processes of a worker: a supervisor starts them, replaces those that die, and reports what they were
+                running.
 """
-
-from timeoutq.worker.desk import Ledger, Tally
-from timeoutq.worker.worker import Worker, load_handler
-
-__all__ = ["Ledger", "Tally", "Worker", "load_handler"]

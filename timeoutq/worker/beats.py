@@ -10,13 +10,13 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from timeoutq import sending
-from timeoutq.arguments import error_words
 from timeoutq.client import AsyncDriver
-from timeoutq.durations import Spans
-from timeoutq.heartbeat import FAREWELL, AsyncRounds, Pulse, extend_held, unlimited
-from timeoutq.machine import Machine
-from timeoutq.model import Answer, Lease
+from timeoutq.client.heartbeat import FAREWELL, AsyncRounds, Pulse, extend_held, unlimited
+from timeoutq.verbs import sending
+from timeoutq.words.arguments import error_words
+from timeoutq.words.durations import Spans
+from timeoutq.words.model import Answer, Lease
+from timeoutq.worker.machine import Machine
 
 
 class Beat:

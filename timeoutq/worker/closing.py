@@ -13,16 +13,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from timeoutq import unending
-from timeoutq.deadlines import SLOWEST
-from timeoutq.errors import TimeoutqError
-from timeoutq.machine import Machine
-from timeoutq.model import Lease
-from timeoutq.worker import interrupts
+from timeoutq.server.deadlines import SLOWEST
+from timeoutq.words.errors import TimeoutqError
+from timeoutq.words.model import Lease
+from timeoutq.worker import interrupts, unending
 from timeoutq.worker.desk import Desk
 from timeoutq.worker.ends import Errand
 from timeoutq.worker.exchanges import Exchanges
 from timeoutq.worker.lanes import Lane
+from timeoutq.worker.machine import Machine
 from timeoutq.worker.pump import Pump, all_of
 from timeoutq.worker.stopping import DRAIN, GO_ON, Stopping
 

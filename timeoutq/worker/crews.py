@@ -16,12 +16,13 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from timeoutq import forks, handlers, telling
-from timeoutq.durations import SHORTEST, Spans
-from timeoutq.found import listed
-from timeoutq.handlers import LEAVES_NO_ID, Surroundings
-from timeoutq.model import Lease
+from timeoutq.words import telling
+from timeoutq.words.durations import SHORTEST, Spans
+from timeoutq.words.model import Lease
+from timeoutq.worker import forks, handlers
 from timeoutq.worker.desk import Desk, Ledger
+from timeoutq.worker.found import listed
+from timeoutq.worker.handlers import LEAVES_NO_ID, Surroundings
 from timeoutq.worker.runs import MaxRuntime, Run
 from timeoutq.worker.voice import Voice
 

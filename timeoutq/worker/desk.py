@@ -14,22 +14,23 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol, cast
 
-from timeoutq import arguments, handlers, retry
-from timeoutq.arguments import TaskList
-from timeoutq.calls import Kept
 from timeoutq.client import AsyncDriver
-from timeoutq.durations import Spans
-from timeoutq.errors import InvalidInput, TimeoutqError
-from timeoutq.found import Found, is_nothing, listed_raised
-from timeoutq.handlers import AckAfter, Hopeless, Unrun
-from timeoutq.model import KEPT, Ack, Answer, Lease, Outcome, Release
-from timeoutq.refusals import Refusals
-from timeoutq.retry import GiveUp, Retry
-from timeoutq.sending import Flow
+from timeoutq.server.calls import Kept
+from timeoutq.verbs.sending import Flow
+from timeoutq.words import arguments, retry
+from timeoutq.words.arguments import TaskList
+from timeoutq.words.durations import Spans
+from timeoutq.words.errors import InvalidInput, TimeoutqError
+from timeoutq.words.model import KEPT, Ack, Answer, Lease, Outcome, Release
+from timeoutq.words.retry import GiveUp, Retry
+from timeoutq.worker import handlers
 from timeoutq.worker.ends import NOWHERE, AckOfFound, Ends, Errand, Parcel, may_be_long
 from timeoutq.worker.failures import Failures
 from timeoutq.worker.followers import Followers
+from timeoutq.worker.found import Found, is_nothing, listed_raised
+from timeoutq.worker.handlers import AckAfter, Hopeless, Unrun
 from timeoutq.worker.losses import Losses
+from timeoutq.worker.refusals import Refusals
 from timeoutq.worker.runs import MaxRuntime, Run
 from timeoutq.worker.voice import Voice
 

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import cast
 
-from timeoutq.arguments import TaskList
-from timeoutq.calls import BATCH, BYTES, Call, Kept, fitting, flushes
 from timeoutq.client import AsyncDriver
-from timeoutq.model import Ack, Lease, Outcome
-from timeoutq.operations import Operations
-from timeoutq.sending import Talk
+from timeoutq.server.calls import BATCH, BYTES, Call, Kept, fitting, flushes
+from timeoutq.verbs.operations import Operations
+from timeoutq.verbs.sending import Talk
+from timeoutq.words.arguments import TaskList
+from timeoutq.words.model import Ack, Lease, Outcome
 from timeoutq.worker.failures import Failure
 from timeoutq.worker.pace import NO_LIMIT
 

@@ -18,12 +18,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from timeoutq import flows, retry
-from timeoutq.calls import Call
-from timeoutq.cleaner import Cleaner
-from timeoutq.errors import InvalidInput, NotReplicated, TimeoutqError, Unavailable
-from timeoutq.model import Lease
-from timeoutq.replies import Claimed
+from timeoutq.server.calls import Call
+from timeoutq.verbs import flows
+from timeoutq.verbs.replies import Claimed
+from timeoutq.words import retry
+from timeoutq.words.errors import InvalidInput, NotReplicated, TimeoutqError, Unavailable
+from timeoutq.words.model import Lease
+from timeoutq.worker.cleaner import Cleaner
 from timeoutq.worker.desk import Desk
 from timeoutq.worker.ends import Ends, Errand
 from timeoutq.worker.sources import Source, asked

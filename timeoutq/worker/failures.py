@@ -11,11 +11,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from timeoutq import arguments, tracebacks
-from timeoutq.calls import Kept
-from timeoutq.handlers import Verdict
-from timeoutq.model import Lease
-from timeoutq.retry import Retry, RetryPolicy, decision
+from timeoutq.server.calls import Kept
+from timeoutq.words import arguments, tracebacks
+from timeoutq.words.model import Lease
+from timeoutq.words.retry import Retry, RetryPolicy, decision
+from timeoutq.worker.handlers import Verdict
 from timeoutq.worker.voice import Voice
 
 Judging = Callable[[Lease, BaseException], Verdict | None]

@@ -13,11 +13,12 @@ from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
 
-from timeoutq import flows, retry
 from timeoutq.client import AsyncDriver
-from timeoutq.errors import TimeoutqError
-from timeoutq.handlers import AckAfter
-from timeoutq.model import Ack, Lease
+from timeoutq.verbs import flows
+from timeoutq.words import retry
+from timeoutq.words.errors import TimeoutqError
+from timeoutq.words.model import Ack, Lease
+from timeoutq.worker.handlers import AckAfter
 from timeoutq.worker.voice import Voice
 
 ENDING = 2.0

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from timeoutq import flows, unending
-from timeoutq.model import Answer, Lease
-from timeoutq.sending import Talk
+from timeoutq.verbs import flows
+from timeoutq.verbs.sending import Talk
+from timeoutq.words.model import Answer, Lease
+from timeoutq.worker import unending
 from timeoutq.worker.crews import Crew
 from timeoutq.worker.desk import Desk
 from timeoutq.worker.runs import Run

@@ -18,14 +18,14 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
 
-from timeoutq import flows, sending
-from timeoutq.calls import Call
-from timeoutq.cleaner import Cleaner
-from timeoutq.errors import InvalidInput, TimeoutqError
-from timeoutq.heartbeat import Pulse
-from timeoutq.model import Lease
-from timeoutq.replies import Claimed
+from timeoutq.client.heartbeat import Pulse
+from timeoutq.server.calls import Call
+from timeoutq.verbs import flows, sending
+from timeoutq.verbs.replies import Claimed
+from timeoutq.words.errors import InvalidInput, TimeoutqError
+from timeoutq.words.model import Lease
 from timeoutq.worker.beside import Beside
+from timeoutq.worker.cleaner import Cleaner
 from timeoutq.worker.crews import Crew
 from timeoutq.worker.desk import Desk
 from timeoutq.worker.exchanges import LATE, Common, Exchanges

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from timeoutq import flows
 from timeoutq.client import AsyncDriver
-from timeoutq.errors import TimeoutqError
-from timeoutq.model import Lease
+from timeoutq.verbs import flows
+from timeoutq.words.errors import TimeoutqError
+from timeoutq.words.model import Lease
 from timeoutq.worker.runs import MaxRuntime
 from timeoutq.worker.voice import Voice
 

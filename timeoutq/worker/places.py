@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from timeoutq import sending, telling
-from timeoutq.arguments import How
 from timeoutq.client import AsyncDriver
-from timeoutq.errors import TimeoutqError, Unavailable
-from timeoutq.model import Lease, Task
-from timeoutq.sending import Flow
+from timeoutq.verbs import sending
+from timeoutq.verbs.sending import Flow
+from timeoutq.words import telling
+from timeoutq.words.arguments import How
+from timeoutq.words.errors import TimeoutqError, Unavailable
+from timeoutq.words.model import Lease, Task
 from timeoutq.worker.desk import Desk
 from timeoutq.worker.interrupts import Interrupts
 

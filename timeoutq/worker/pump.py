@@ -15,8 +15,8 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any
 
-from timeoutq.errors import TimeoutqError
-from timeoutq.model import Lease
+from timeoutq.words.errors import TimeoutqError
+from timeoutq.words.model import Lease
 from timeoutq.worker.desk import Desk
 from timeoutq.worker.exchanges import Exchanges
 from timeoutq.worker.lanes import Shared

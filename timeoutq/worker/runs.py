@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from timeoutq import arguments
 from timeoutq.client import AsyncDriver
-from timeoutq.model import Lease
+from timeoutq.words import arguments
+from timeoutq.words.model import Lease
 
 MARGIN_MS = 300
 """A handler is ended this much, or a tenth of its time, before the server would take its task back."""

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
-from timeoutq import flows, sending
-from timeoutq.calls import Call
-from timeoutq.errors import TimeoutqError
-from timeoutq.model import Lease
-from timeoutq.replies import Claimed
-from timeoutq.sending import Flow
+from timeoutq.server.calls import Call
+from timeoutq.verbs import flows, sending
+from timeoutq.verbs.replies import Claimed
+from timeoutq.verbs.sending import Flow
+from timeoutq.words.errors import TimeoutqError
+from timeoutq.words.model import Lease
 from timeoutq.worker.desk import Desk
 from timeoutq.worker.pace import Pace
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from timeoutq.calls import BATCH
-from timeoutq.model import Lease
+from timeoutq.server.calls import BATCH
+from timeoutq.words.model import Lease
 
 CRASHES = 2
 """A task is a suspect after this many crashes."""

@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Collection
 
-from timeoutq.errors import InvalidInput, TimeoutqError
+from timeoutq.words.errors import InvalidInput, TimeoutqError
 from timeoutq.worker.lanes import Lane
 
 CHOOSE_EVERY = 5.0

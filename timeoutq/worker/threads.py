@@ -19,12 +19,13 @@ from itertools import count
 from queue import Empty, PriorityQueue, SimpleQueue
 from typing import Any
 
-from timeoutq import forks, handlers, telling
-from timeoutq.found import listed, listed_here
-from timeoutq.machine import THIS, Machine
-from timeoutq.model import Lease
+from timeoutq.words import telling
+from timeoutq.words.model import Lease
+from timeoutq.worker import forks, handlers
 from timeoutq.worker.crews import Work
 from timeoutq.worker.ends import may_be_long
+from timeoutq.worker.found import listed, listed_here
+from timeoutq.worker.machine import THIS, Machine
 from timeoutq.worker.runs import Run
 
 MOST = 1000

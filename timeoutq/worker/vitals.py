@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from timeoutq.health import Phase, Sheet, Signs
+from timeoutq.worker.health import Phase, Sheet, Signs
 from timeoutq.worker.lanes import Lane
 from timeoutq.worker.pump import Pump
 from timeoutq.worker.stopping import Stopping

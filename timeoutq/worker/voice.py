@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
-from timeoutq import telling
 from timeoutq.client import AsyncDriver
-from timeoutq.model import Lease
+from timeoutq.words import telling
+from timeoutq.words.model import Lease
 
 log = logging.getLogger("timeoutq.worker")
 

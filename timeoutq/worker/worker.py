@@ -15,27 +15,29 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from timeoutq import arguments, flows, forks, handlers, retry, signals
-from timeoutq.cleaner import Cleaner
 from timeoutq.client import AsyncDriver, Driver, sibling
-from timeoutq.errors import InvalidInput, TimeoutqError, WorkerBroken
-from timeoutq.handlers import Handler, Lifespan, Returned, Surroundings
-from timeoutq.health import Sheet
-from timeoutq.heartbeat import Heartbeat
-from timeoutq.lifespan import Span, checked
-from timeoutq.loopwatch import LoopWatch
-from timeoutq.machine import THIS, Machine
-from timeoutq.model import Lease
-from timeoutq.retry import Retries, RetryPolicy
-from timeoutq.sending import Flow
+from timeoutq.client.heartbeat import Heartbeat
+from timeoutq.verbs import flows
+from timeoutq.verbs.sending import Flow
+from timeoutq.words import arguments, retry
+from timeoutq.words.errors import InvalidInput, TimeoutqError, WorkerBroken
+from timeoutq.words.model import Lease
+from timeoutq.words.retry import Retries, RetryPolicy
+from timeoutq.worker import forks, handlers, signals
 from timeoutq.worker.beats import Beat, Beats
+from timeoutq.worker.cleaner import Cleaner
 from timeoutq.worker.closing import Closing
 from timeoutq.worker.crews import Crew, TaskCrew, Work
 from timeoutq.worker.desk import Desk, Ledger, Rules, Tally, added
 from timeoutq.worker.exchanges import Common
 from timeoutq.worker.failures import Failures
+from timeoutq.worker.handlers import Handler, Lifespan, Returned, Surroundings
+from timeoutq.worker.health import Sheet
 from timeoutq.worker.interrupts import Interrupts
 from timeoutq.worker.lanes import Lane, Shared
+from timeoutq.worker.lifespan import Span, checked
+from timeoutq.worker.loopwatch import LoopWatch
+from timeoutq.worker.machine import THIS, Machine
 from timeoutq.worker.pace import Pace
 from timeoutq.worker.places import Place, tell_functions
 from timeoutq.worker.pump import Pump

@@ -27,9 +27,10 @@ from tests.rig.processes import ROOT, processes
 from tests.rig.servers import redis_server, valkey, wrapped
 from tests.rig.shims import Clock
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncQueue, Cleaner, Lease, Politeness, Queue, State, Worker, sending
-from timeoutq.embedded import EmbeddedServer
-from timeoutq.replies import Plan
+from timeoutq import AsyncQueue, Cleaner, Lease, Politeness, Queue, State, Worker
+from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.verbs import sending
+from timeoutq.verbs.replies import Plan
 
 LEASE = 1.0
 LONG_LEASE = 2.0

@@ -25,7 +25,8 @@ from tests.rig.processes import processes
 from tests.rig.replication import Pair, SentinelSet, main, raw, trial
 from tests.rig.servers import redis_server
 from tests.rig.waiting import wait_until
-from timeoutq import Answer, LeaseLost, NotReplicated, Queue, Unavailable, sending
+from timeoutq import Answer, LeaseLost, NotReplicated, Queue, Unavailable
+from timeoutq.verbs import sending
 
 NAME = "failover"
 

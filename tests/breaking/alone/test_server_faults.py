@@ -33,7 +33,7 @@ from tests.rig.processes import Processes, processes
 from tests.rig.servers import redis_server, valkey
 from tests.rig.waiting import wait_until
 from timeoutq import AccessDenied, Lease, Outcome, Queue, ReadOnly, ServerFull, TimeoutqError, Unavailable
-from timeoutq.embedded import EmbeddedServer
+from timeoutq.server.embedded import EmbeddedServer
 
 T = TypeVar("T")
 

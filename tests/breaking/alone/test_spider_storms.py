@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from timeoutq.embedded import EmbeddedServer
+from timeoutq.server.embedded import EmbeddedServer
 
 pytest.importorskip("scrapy")
 

@@ -100,7 +100,7 @@ def test_a_storm_on_hosts_finds_a_host_that_has_no_pause(tmp_path: Path) -> None
 
 
 def test_each_mistake_that_a_storm_can_be_given_is_a_change_of_the_library() -> None:
-    from timeoutq import scripts
+    from timeoutq.server import scripts
 
     for bug in BUGS.values():
         assert scripts.library().count(bug.right) == 1, bug

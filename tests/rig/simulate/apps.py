@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.rig.simulate import handlers
-from timeoutq import telling
+from timeoutq.client.shards import AnyAsyncQueue
 from timeoutq.functions import App
 from timeoutq.functions.calls import Call
 from timeoutq.functions.posting import Posting
 from timeoutq.functions.running import Calls
-from timeoutq.handlers import Staff
-from timeoutq.shards import AnyAsyncQueue
+from timeoutq.words import telling
+from timeoutq.worker.handlers import Staff
 
 WEIGHTS = {"sim": 3, "second": 1}
 """The queues of workers that have two, and their weights."""

@@ -52,7 +52,7 @@ DEFECTS: Mapping[str, Defect] = {
         "handlers that never ran are acked: a call that only gives a coroutine counts as done",
         (
             Change(
-                "handlers",
+                "worker.handlers",
                 "return Shape(name, inspect.iscoroutinefunction(inner),",
                 "return Shape(name, inspect.iscoroutinefunction(handler),",
             ),
@@ -79,15 +79,15 @@ DEFECTS: Mapping[str, Defect] = {
     "D4": Defect(
         "an ack that takes longer than 0.3 of the deadline is sent again whole, and stalls its worker for ever",
         (
-            Change("link", "if sum(map(len, packed)) > SLICE:", "if sum(map(len, packed)) > 1 << 40:"),
-            Change("link", "if begun is None and size <= SLICE:", "if begun is None and size <= 1 << 40:"),
+            Change("server.link", "if sum(map(len, packed)) > SLICE:", "if sum(map(len, packed)) > 1 << 40:"),
+            Change("server.link", "if begun is None and size <= SLICE:", "if begun is None and size <= 1 << 40:"),
         ),
     ),
     "D5": Defect(
         "a worker process that exits with 0 counts as drained",
         (
             Change(
-                "endings",
+                "worker.processes.endings",
                 "    if ending.told is Told.DRAINED:\n",
                 "    if ending.told is Told.DRAINED or (ending.died and ending.code == 0):\n",
             ),
@@ -185,7 +185,7 @@ class _Finder(MetaPathFinder):
     ) -> ModuleSpec | None:
         changes = [change for change in self._changes if fullname == f"timeoutq.{change.module}"]
         texts = [change for change in self._changes if change.module.endswith(".lua")]
-        reads = fullname == "timeoutq.scripts" and bool(texts)
+        reads = fullname == "timeoutq.server.scripts" and bool(texts)
         spec = PathFinder.find_spec(fullname, path) if changes or reads else None
         if spec is not None and spec.origin is not None and reads:
             spec.loader = _Reading(fullname, spec.origin, texts)

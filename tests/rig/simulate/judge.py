@@ -21,8 +21,8 @@ from tests.rig import invariants
 from tests.rig.simulate.apps import RETURNS
 from tests.rig.simulate.plan import AFTER, ENDS_WELL, HOPELESS, RUDE, PlannedTask
 from tests.rig.simulate.witness import COUNTED
-from timeoutq.endings import PATIENCE
-from timeoutq.shards.names import stem, tags
+from timeoutq.client.shards.names import stem, tags
+from timeoutq.worker.processes.endings import PATIENCE
 
 if TYPE_CHECKING:
     from tests.rig.simulate.world import Simulation

@@ -16,17 +16,18 @@ from tests.rig.simulate.clock import Owner, VirtualLoop, owner_of
 from tests.rig.simulate.machine import SimulatedMachine
 from tests.rig.simulate.network import Network
 from tests.rig.simulate.plan import TWO, Plan
-from timeoutq import exit_codes, flows, sending
-from timeoutq.endings import Order, Told
-from timeoutq.errors import TimeoutqError
-from timeoutq.heartbeat import Heartbeat
-from timeoutq.ledger import Left, SharedLedger
-from timeoutq.process import TOLD
-from timeoutq.roster import Roster
-from timeoutq.shards import AnyAsyncQueue
-from timeoutq.worker import Worker
+from timeoutq.client.heartbeat import Heartbeat
+from timeoutq.client.shards import AnyAsyncQueue
+from timeoutq.verbs import flows, sending
+from timeoutq.words import exit_codes
+from timeoutq.words.errors import TimeoutqError
 from timeoutq.worker.beats import Beat, Beats
+from timeoutq.worker.processes.endings import Order, Told
+from timeoutq.worker.processes.ledger import Left, SharedLedger
+from timeoutq.worker.processes.process import TOLD
+from timeoutq.worker.processes.roster import Roster
 from timeoutq.worker.pump import Pump
+from timeoutq.worker.worker import Worker
 
 SLOTS = 64
 

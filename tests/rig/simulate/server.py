@@ -15,7 +15,7 @@ from typing import Any
 import hiredis
 
 from tests.rig.simulate.clock import VirtualClock
-from timeoutq import scripts
+from timeoutq.server import scripts
 
 Reply = Callable[[bytes], None]
 Heard = Callable[[str, list[bytes], Any, int], None]

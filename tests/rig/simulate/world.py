@@ -32,9 +32,9 @@ from tests.rig.simulate.processes import Process, Supervisor
 from tests.rig.simulate.server import SimulatedServer
 from tests.rig.simulate.witness import SUSPECT, Witness
 from timeoutq import AsyncQueue, Lease, Politeness, Task
-from timeoutq.endings import Order
-from timeoutq.errors import TimeoutqError
-from timeoutq.shards import AnyAsyncQueue, AsyncShardedQueue
+from timeoutq.client.shards import AnyAsyncQueue, AsyncShardedQueue
+from timeoutq.words.errors import TimeoutqError
+from timeoutq.worker.processes.endings import Order
 
 QUEUE, SECOND = "sim", "second"
 URL = "redis://127.0.0.1:6379/0"

@@ -22,7 +22,7 @@ from typing import Any
 from tests.rig.spiders.site import Answer, Seen, Site, html
 from tests.rig.spiders.storm import Ran, Storm
 from timeoutq import Politeness, Queue
-from timeoutq.embedded import EmbeddedServer
+from timeoutq.server.embedded import EmbeddedServer
 
 LISTS, BOOKS = 3, 4
 """How many lists the shop has, and how many books each list has."""

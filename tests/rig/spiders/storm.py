@@ -29,7 +29,7 @@ import redis
 from tests.rig.spiders.site import Answer, Seen, Site
 from tests.rig.spiders.starting import order
 from timeoutq import Politeness, Queue
-from timeoutq.embedded import EmbeddedServer
+from timeoutq.server.embedded import EmbeddedServer
 
 QUEUE = "docs"
 KILLS = 10

@@ -18,6 +18,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from timeoutq.server.embedded import EmbeddedServer
+
 LOAD = Path(__file__).with_name("load.py")
 TURNS = 3
 """How often each tree runs a part in a round; the median counts."""
@@ -37,8 +39,9 @@ class Side:
 
     def __init__(self, tree: Path) -> None:
         """Start it; it has run each part once when it names them."""
+        self._server = EmbeddedServer().start()
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(LOAD)], env={**os.environ, "PYTHONPATH": str(tree)}, cwd=tree,
+            [sys.executable, "-P", str(LOAD), self._server.url], env={**os.environ, "PYTHONPATH": str(tree)}, cwd=tree,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         self._tree = tree
@@ -64,6 +67,7 @@ class Side:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
+        self._server.stop()
 
 
 def compare(old: Path, new: Path, count: int) -> list[Row]:

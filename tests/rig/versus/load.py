@@ -18,7 +18,6 @@ from itertools import count
 import redis
 
 from timeoutq import AsyncQueue, Lease, Politeness, Queue, Worker
-from timeoutq.embedded import EmbeddedServer
 
 SINGLE = 2_000
 """Tasks of a part that makes one call per task."""
@@ -170,28 +169,28 @@ def by_worker(url: str, kind: str, politeness: Politeness | None) -> Iterator[Pa
 def main() -> None:
     """Name the parts, then run those that are asked for."""
     polite = Politeness(delay=0, per_host=1_000)
-    with EmbeddedServer() as server:
-        bare = redis.Redis.from_url(server.url)
+    url = sys.argv[1]
+    bare = redis.Redis.from_url(url)
 
-        def now() -> tuple[float, float]:
-            cpu = bare.info("cpu")
-            assert isinstance(cpu, dict)
-            mine = resource.getrusage(resource.RUSAGE_SELF)
-            return float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"]), mine.ru_utime + mine.ru_stime
+    def now() -> tuple[float, float]:
+        cpu = bare.info("cpu")
+        assert isinstance(cpu, dict)
+        mine = resource.getrusage(resource.RUSAGE_SELF)
+        return float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"]), mine.ru_utime + mine.ru_stime
 
-        parts = [
-            *by_queue(server.url, "plain", None), *by_queue(server.url, "polite", polite), *by_async_queue(server.url),
-            *picked_up(server.url), *by_worker(server.url, "plain", None), *by_worker(server.url, "polite", polite),
-        ]  # fmt: skip
-        for _, _, prepare in parts:
-            prepare()()
-        print(json.dumps([name for name, _, _ in parts]), flush=True)
-        for line in sys.stdin:
-            _, tasks, prepare = parts[int(line)]
-            run = prepare()
-            before = now()
-            run()
-            print(json.dumps([(b - a) * 1e6 / tasks for a, b in zip(before, now(), strict=True)]), flush=True)
+    parts = [
+        *by_queue(url, "plain", None), *by_queue(url, "polite", polite), *by_async_queue(url),
+        *picked_up(url), *by_worker(url, "plain", None), *by_worker(url, "polite", polite),
+    ]  # fmt: skip
+    for _, _, prepare in parts:
+        prepare()()
+    print(json.dumps([name for name, _, _ in parts]), flush=True)
+    for line in sys.stdin:
+        _, tasks, prepare = parts[int(line)]
+        run = prepare()
+        before = now()
+        run()
+        print(json.dumps([(b - a) * 1e6 / tasks for a, b in zip(before, now(), strict=True)]), flush=True)
 
 
 if __name__ == "__main__":

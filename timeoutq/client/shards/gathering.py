@@ -1,0 +1,162 @@
+"""Sends calls to many shards at the same time, makes one answer of their answers, and says which shards gave none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from typing import Any, TypeVar
+
+from timeoutq.client.shards.root import Shards
+from timeoutq.client.shards.together import together
+from timeoutq.server.calls import BATCH, FLUSH, Call
+from timeoutq.verbs.confirming import UNCONFIRMED
+from timeoutq.verbs.sending import CALLS, Flow, Talk, settle
+from timeoutq.words.counts import Stats
+from timeoutq.words.errors import NotReplicated, ShardsUnavailable, TimeoutqError, Unavailable
+from timeoutq.words.model import Answer, Outcome
+from timeoutq.words.text import counted
+
+T = TypeVar("T")
+
+WORDS = 2 * CALLS * BATCH
+"""About the most arguments of calls that are sent before the answers are read."""
+
+UNANSWERED = b"?"
+"""The code of an id whose shard did not answer: `Answer.UNANSWERED`."""
+
+
+def each(shards: Shards, flow: Callable[[Talk], Flow[T]]) -> Flow[list[T]]:
+    """Carry out a flow in every shard; give the results. Raises an error that names the shards that failed."""
+    results = yield from together([flow(talk) for talk in shards.talks])
+    return whole(shards, dict(enumerate(results)))
+
+
+def total(shards: Shards, flow: Callable[[Talk], Flow[int]]) -> Flow[int]:
+    """Carry out a flow in every shard; give the sum of the results."""
+    return sum((yield from each(shards, flow)))
+
+
+def whole(shards: Shards, results: Mapping[int, T | TimeoutqError], outcome: Outcome | None = None) -> list[T]:
+    """Give the results of shards; raise an error that names those that failed, if any did."""
+    errors = {shard: result for shard, result in results.items() if isinstance(result, TimeoutqError)}
+    if errors:
+        raise failure(shards, errors, len(results), outcome)
+    return known(results)
+
+
+def known(results: Mapping[int, T | TimeoutqError]) -> list[T]:
+    """Give the results of the shards that answered."""
+    return [result for result in results.values() if not isinstance(result, TimeoutqError)]
+
+
+def failure(
+    shards: Shards, errors: Mapping[int, TimeoutqError], asked: int, outcome: Outcome | Stats | None = None
+) -> TimeoutqError:
+    """Make the error that says which of the `asked` shards failed, and why; if all failed alike, it names no shard."""
+    error = next((one for one in errors.values() if not isinstance(one, Unavailable)), next(iter(errors.values())))
+    if len(errors) == asked and len({type(one) for one in errors.values()}) == 1:
+        return error
+    named = ", ".join(map(str, sorted(errors)))
+    words = f"shard{'' if len(errors) == 1 else 's'} {named} of queue {shards.name}"
+    if isinstance(error, Unavailable):
+        others = counted(asked - len(errors), "other")
+        silent = [one for one in errors.values() if not isinstance(one, NotReplicated)]
+        if not silent:  # the error of one shard says all the rest, and the cure
+            said = f"{words}: no replica has confirmed it, and {others} had no such trouble: {error}"
+        else:
+            what = "did not answer" if len(silent) == len(errors) else "did not answer, or their replicas did not"
+            said = f"{words} {what}, and {others} did: {silent[0]}; call again: nothing is done twice"
+        return ShardsUnavailable(said, shards=errors, outcome=outcome)
+    return type(error)(f"{words}: {error}")
+
+
+def gather(
+    shards: Shards, calls: Mapping[int, Sequence[Call[Any]]], replicas: int = 0, within: float | None = None
+) -> Flow[dict[int, list[Any] | TimeoutqError]]:
+    """Send each shard its calls; give the answers of each shard, or the first error that a shard met.
+
+    A shard that met an error is sent nothing more. With `within`, a deadline in seconds for calls about leases that are
+    held, no replica is waited for.
+    """
+    talks: Sequence[Talk] = shards.talks
+    if within is not None:
+        # who holds leases has been given them by the scripts, so there is nothing to prove
+        talks = [replace(talk, deadline=min(talk.deadline, within), proved=True) for talk in talks]
+        replicas = UNCONFIRMED
+    found: dict[int, list[Any] | TimeoutqError] = {shard: [] for shard in calls}
+    for flush in _flushes(calls):
+        sent = [shard for shard in flush if isinstance(found[shard], list)]
+        ended = yield from together([settle(talks[shard], flush[shard], replicas) for shard in sent], within)
+        for shard, results in zip(sent, ended, strict=True):
+            before = found[shard]
+            if isinstance(results, TimeoutqError):
+                found[shard] = results
+            elif isinstance(before, list):
+                error = next((result for result in results if isinstance(result, TimeoutqError)), None)
+                found[shard] = [*before, *results] if error is None else error
+    return found
+
+
+def _flushes(calls: Mapping[int, Sequence[Call[Any]]]) -> Iterator[dict[int, list[Call[Any]]]]:
+    # the first call of each shard, then the second of each, cut into what is sent at once
+    flush: dict[int, list[Call[Any]]] = {}
+    words = weight = 0
+    for row in zip_longest(*calls.values()):
+        for shard, call in zip(calls, row, strict=True):
+            if call is None:
+                continue
+            more = len(call.args)
+            if flush and (words + more > WORDS or weight + call.weight > FLUSH):
+                yield flush
+                flush, words, weight = {}, 0, 0
+            flush.setdefault(shard, []).append(call)
+            words, weight = words + more, weight + call.weight
+    if flush:
+        yield flush
+
+
+def places_of(shards: Iterable[int]) -> dict[int, list[int]]:
+    """Give for each shard the places in this list at which the shard stands."""
+    found: dict[int, list[int]] = {}
+    for place, shard in enumerate(shards):
+        found.setdefault(shard, []).append(place)
+    return found
+
+
+def any_added(answers: Iterable[object]) -> bool:
+    """Say whether one of these answers tells of a task that its shard did not have."""
+    return any(isinstance(answer, Outcome) and b"A" in answer.codes for answer in answers)
+
+
+def added(answers: Iterable[object]) -> list[bytes]:
+    """Give the ids of the tasks that these answers tell of as put."""
+    outcomes = [answer for answer in answers if isinstance(answer, Outcome)]
+    return [id for one in outcomes for id, answer in zip(one.tasks, one, strict=True) if answer is Answer.ADDED]
+
+
+def outcome_of(
+    shards: Shards,
+    ids: Sequence[bytes],
+    places: Mapping[int, Sequence[int]],
+    results: Mapping[int, Sequence[Outcome] | TimeoutqError],
+) -> Outcome:
+    """Make one outcome of those of the shards, as `merged` does; raise an error that has it if some did not answer."""
+    outcome = merged(ids, places, results)
+    whole(shards, results, outcome)
+    return outcome
+
+
+def merged(
+    ids: Sequence[bytes],
+    places: Mapping[int, Sequence[int]],
+    results: Mapping[int, Sequence[Outcome] | TimeoutqError],
+) -> Outcome:
+    """Make one outcome of those of the shards; ids of a shard that did not answer are `UNANSWERED`."""
+    codes = bytearray(UNANSWERED * len(ids))
+    for shard, result in results.items():
+        if not isinstance(result, TimeoutqError):
+            letters = b"".join(one.codes for one in result)
+            for place, letter in zip(places[shard], letters, strict=True):
+                codes[place] = letter
+    return Outcome(ids, bytes(codes))

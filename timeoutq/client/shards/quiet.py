@@ -1,0 +1,65 @@
+"""Whether a sharded queue is drained: an exact answer, though the shards are asked one after another. No I/O.
+
+One look at each shard is not enough: a shard that is looked at later may send a task to a shard that was quiet before.
+So each shard is looked at twice. If a shard is quiet both times, and all of its counters are the same, nothing has
+happened in this shard between the two looks. If this holds for all shards, there is a moment between the first looks
+and the second looks at which all shards were quiet. A task on its way from shard to shard is not missed: the tasks that
+a handler found are put before the ack of its own task, whose shard is busy until then. `python -m tests.rig.drained`
+tries this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from timeoutq.client.shards.gathering import each
+from timeoutq.client.shards.root import Shards
+from timeoutq.verbs.sending import Flow, Talk, answer
+
+LOOKS = 10
+"""How often all shards are looked at while they are quiet but their counters change; cleaners change counters, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a look at one shard has found; `quiet` is what `drained` says of a plain queue."""
+
+    quiet: bool
+    began: object = None
+    """All counters, at the beginning of the look."""
+    ended: object = None
+    """All counters, at its end. A look takes several calls if tasks wait for hosts whose budget is used up."""
+
+
+def are_quiet(looks: Sequence[Look]) -> bool:
+    """Say whether all shards were quiet, each when it was looked at."""
+    return all(look.quiet for look in looks)
+
+
+def agree(before: Sequence[Look], after: Sequence[Look]) -> bool:
+    """Say whether two looks at each shard show that all of them were quiet at one moment."""
+    same = all(first.began == second.ended for first, second in zip(before, after, strict=True))
+    return same and are_quiet(before) and are_quiet(after)
+
+
+def _look(talk: Talk, before_ms: int | None) -> Flow[Look]:
+    cursor, began = b"0", None
+    while True:
+        quiet, cursor, counters = yield from answer(talk, talk.operations.drained_counted(before_ms, cursor))
+        began = counters if began is None else began
+        if not quiet or cursor == b"0":
+            return Look(quiet, began, counters)
+
+
+def drained(shards: Shards, before_ms: int | None) -> Flow[bool]:
+    """Say whether the queue is drained; tasks that are scheduled count if they are due before `before_ms`."""
+    last: list[Look] | None = None
+    for _ in range(LOOKS):
+        looks = yield from each(shards, lambda talk: _look(talk, before_ms))
+        if not are_quiet(looks):
+            return False
+        if last is not None and agree(last, looks):
+            return True
+        last = looks
+    return False

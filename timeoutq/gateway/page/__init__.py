@@ -1,0 +1,28 @@
+"""The page for browsers: look at queues and act on them, by links and forms, with a script that keeps the page fresh.
+
+`timeoutq web` serves it, and a host application that mounts the gateway does.
+
+The modules, in reading order: each imports only from those above it.
+
+    spelling  How ids travel between the page and the server, and how ids, texts, times and sizes are written into HTML.
+              Pure.
+    hub       Looks at queues for everybody who watches them: one look a second and queue, however many viewers there
+              are.
+    listing   Which queues the server has, for the overview: found by a walk through its keys that goes on beside the
+              requests.
+    paint     From what was seen of a queue to HTML: the parts of pages, and whole pages. Pure but for the templates
+              that it reads.
+    walks     Acts on more tasks than one call takes, such as a retry of all failures of a kind: walks with progress, in
+              pieces.
+    visits    One request of a browser: who asks, about which queue, with which ids; and the answer as a page.
+    acts      What the page does: one function for each form. Each ends with a redirect, and a message on the page it
+              leads to.
+    views     What the page shows: one function for each view, and the stream of fragments of a view that somebody
+              watches.
+    routes    The routes of the page, in the gateway's own form: path, what the caller must be allowed to do, and the
+              endpoint.
+"""
+
+from timeoutq.gateway.page.routes import make_app as make_app
+
+__all__ = ["make_app"]

@@ -1,0 +1,27 @@
+"""The operations on results: which script, which arguments, how to read the reply.
+
+`flows.py` of this room sends the calls. Results are written by the calls that end leases: `ack` and `fail` of
+`timeoutq/verbs/operations.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from timeoutq.server.calls import Call
+from timeoutq.verbs import replies
+from timeoutq.verbs.operations import Operations
+from timeoutq.words.model import Ended
+
+
+def look(operations: Operations, ids: Sequence[bytes], client: str = "") -> Call[list[Ended | None]]:
+    """Build the call that tells how up to 500 tasks have ended, and notes for the others that this client waits.
+
+    If the results are many bytes, the reply is about the first tasks only. Without `client`, nothing is noted.
+    """
+    return operations.call("await", [client, *ids], lambda reply: replies.ended(ids, reply))
+
+
+def answers(operations: Operations, client: str) -> str:
+    """Give the key of the list into which the scripts push the tasks that have ended, for this client."""
+    return operations.key(f"answers:{client}")

@@ -1,0 +1,56 @@
+"""The pattern of a room: what stands behind an attribute of the faces, such as `queue.hosts`.
+
+A room is a folder with its operations, its flows, and two faces that are twins: a `Room` for code that blocks, and an
+`AsyncRoom` for asyncio. `Queue` and `AsyncQueue` have one property for each room. The methods of a room are verbs, and
+the same verbs wherever they fit: `list` gives a page, `each` goes through all, `inspect` tells all about one.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, Protocol, TypeVar
+
+from timeoutq.verbs.sending import Flow
+
+T = TypeVar("T")
+F = TypeVar("F")
+"""The flows of a room."""
+
+
+class Runs(Protocol):
+    """What a room needs of a queue for code that blocks."""
+
+    worker: str
+
+    def run(self, flow: Flow[T]) -> T:
+        """Carry out a flow."""
+        ...
+
+
+class AsyncRuns(Protocol):
+    """What a room needs of a queue for asyncio."""
+
+    worker: str
+
+    async def run(self, flow: Flow[T]) -> T:
+        """Carry out a flow."""
+        ...
+
+
+class Room(Generic[F]):
+    """A room of a `Queue`."""
+
+    def __init__(self, queue: Runs, flows: F) -> None:
+        self._queue, self._flows = queue, flows
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._queue!r}>"
+
+
+class AsyncRoom(Generic[F]):
+    """A room of an `AsyncQueue`."""
+
+    def __init__(self, queue: AsyncRuns, flows: F) -> None:
+        self._queue, self._flows = queue, flows
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._queue!r}>"

@@ -1,0 +1,29 @@
+"""Schedules: tasks that are put again and again, at times that a line of cron or a number of seconds says.
+
+    queue.schedules.set("digest", Task("digest", payload={"to": 42}), cron="0 7 * * *", tz="Asia/Tokyo")
+    queue.schedules.pause("digest")
+
+A schedule lives in Redis. Every worker and every cleaner puts the ticks that are due, and there is no leader: one
+script compares the tick that is due, puts its task, and stores the next tick (`lua/tick.lua`).
+
+The modules, in reading order: each imports only from those above it.
+
+    cron        When a line of cron ticks, by the clock of a time zone. No I/O but for the data of the zone.
+    timing      What says when a schedule ticks, checked, and as the text that is stored in Redis. No I/O.
+    ticks       Which ticks of a schedule are due, and when to look again: decisions from values, without I/O and
+                without a clock.
+    definition  A schedule as it is stored in Redis, and as users see it. No I/O, and no clock.
+    operations  The operations on schedules: which script, which arguments, how to read the reply.
+    ticking     Puts the ticks that are due. Every cleaner does so; the scripts see to it that each tick is put once. No
+                I/O.
+    flows       What `queue.schedules` does: `ScheduleFlows` checks what the caller passed, and gives the flow that does
+                the work.
+    face        `queue.schedules`, the face of this room, in two classes: both have the same names, signatures and
+                docstrings.
+"""
+
+from timeoutq.rooms.schedules.definition import ScheduleInfo, SchedulePage
+from timeoutq.rooms.schedules.face import AsyncSchedules, Schedules
+from timeoutq.rooms.schedules.flows import Schedule, tick_due
+
+__all__ = ["AsyncSchedules", "Schedule", "ScheduleInfo", "SchedulePage", "Schedules", "tick_due"]

@@ -1,0 +1,516 @@
+"""What `queue.schedules` does: `ScheduleFlows` checks what the caller passed, and gives the flow that does the work.
+
+The checks come at once, and raise `InvalidInput` before the client connects. What needs the extra `functions` is
+imported when it is needed first: a client that uses no schedules does without.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypedDict, cast
+
+from timeoutq.rooms.schedules import operations
+from timeoutq.rooms.schedules.definition import LETTERS, STATES, Definition, ScheduleInfo, SchedulePage, Source, Stored
+from timeoutq.server.calls import BATCH, Command
+from timeoutq.verbs import reads
+from timeoutq.verbs.confirming import UNCONFIRMED
+from timeoutq.verbs.sending import Flow, Talk, answer, ask
+from timeoutq.words import arguments
+from timeoutq.words.arguments import shown
+from timeoutq.words.errors import InvalidInput, Unavailable
+from timeoutq.words.model import Task, TaskId, text
+from timeoutq.words.text import counted, safe
+
+if TYPE_CHECKING:
+    from timeoutq.rooms.schedules.ticking import Ticked
+    from timeoutq.rooms.schedules.timing import Timing
+
+DECLARED_MS = 180_000
+"""Code that runs declares its schedules each minute: after this time, it does not any more."""
+TRIES = 20
+"""How often a change is tried again when somebody else has changed the schedule meanwhile."""
+
+
+class When(TypedDict, total=False):
+    """When a schedule ticks: `cron`, with `tz`, or `every`; the others go with both."""
+
+    cron: str | None
+    tz: str | None
+    every: float | timedelta | None
+    times: int | None
+    start: datetime | None
+    until: datetime | None
+
+
+class How(When, total=False):
+    """When a schedule ticks, and what becomes of ticks that are late, or find their task at work."""
+
+    missed: str
+    grace: float | timedelta | None
+    overlap: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A schedule that code declares: what it puts, and when."""
+
+    name: str
+    task: TaskId | Task | None = None
+    cron: str | None = None
+    tz: str | None = None
+    every: float | timedelta | None = None
+    times: int | None = None
+    start: datetime | None = None
+    until: datetime | None = None
+    missed: str = "last"
+    grace: float | timedelta | None = None
+    overlap: bool = False
+
+    def when(self) -> When:
+        """Give the words that say when it ticks."""
+        return When(cron=self.cron, tz=self.tz, every=self.every, times=self.times, start=self.start, until=self.until)
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What doctor wants to know of the schedules of a queue."""
+
+    counts: Mapping[str, int]
+    """How many are in each state."""
+    undeclared: Sequence[str]
+    next: float | None
+
+    def says(self) -> tuple[str, str, str]:
+        """Give green or yellow, what was found, and the cure."""
+        many = counted(sum(self.counts.values()), "schedule")
+        if not self.undeclared:
+            return "green", f"{many}, {self.counts.get('running', 0):,} of them running", ""
+        names = ", ".join(safe(name) for name in self.undeclared[:5])
+        return (
+            "yellow",
+            f"of {many}, {len(self.undeclared):,} paused, because no code declares them: {names}",
+            "start the worker whose code declares them, or cancel them: queue.schedules.cancel(name)",
+        )
+
+
+def checked(name: object) -> bytes:
+    """Check the name of a schedule."""
+    from timeoutq.rooms.schedules.ticks import schedule_name
+
+    return schedule_name(name).encode()
+
+
+def timing_of(when: When) -> Timing:
+    """Check when a schedule ticks."""
+    from timeoutq.rooms.schedules.timing import Timing
+
+    return Timing.of(**when)
+
+
+def defined(schedule: Schedule) -> tuple[bytes, Definition]:
+    """Check a schedule, and give its name and its definition."""
+    from timeoutq.rooms.schedules.ticks import lateness
+
+    if not isinstance(schedule, Schedule):  # pyright: ignore[reportUnnecessaryIsInstance]  # what callers pass
+        raise InvalidInput(f"declare() takes a Schedule(name, …), not {shown(schedule)}")
+    name, timing = checked(schedule.name), timing_of(schedule.when())
+    missed, grace_ms = lateness(schedule.missed, schedule.grace, overlap=schedule.overlap)
+    found = Definition.of(schedule.name, schedule.task, timing.text(), missed, grace_ms, schedule.overlap)
+    return name, found
+
+
+def write(talk: Talk, name: bytes, wanted: Definition, source: Source) -> Flow[Stored]:
+    """Set a schedule, or declare one of code; give what is stored then.
+
+    The same timing as before moves no tick; before another one, what is due by the old one is put, or counted. If code
+    declares another `every`, the timer goes on. What a person has set, code does not change.
+    """
+    for _ in range(TRIES):
+        now_ms, before = yield from read(talk, name)
+        if source == "code" and before is not None and before.source == "set":
+            return before
+        definition, state, next_ms, anew = _fitted(wanted, before, now_ms, source)
+        moves = before is not None and next_ms != before.next_ms
+        if moves and (yield from _settled(talk, name, before, now_ms))[1] is not before:
+            continue
+        if source == "set" and state == "u":
+            state = "r"
+        call = operations.write(
+            talk.operations, talk.nonce(), name, before, state, next_ms, definition, wanted.digest(), source[0],
+            anew=anew, skipped=_left_out(before, now_ms) if moves else 0, unread=moves and _is_due(before, now_ms),
+        )  # fmt: skip
+        if _is_written(talk, (yield from answer(talk, call))):
+            return (yield from _there(talk, name))
+    raise _contended(name)
+
+
+def _fitted(
+    wanted: Definition, before: Stored | None, now_ms: int, source: Source, *, anew: bool = False
+) -> tuple[Definition, str, int, bool]:
+    # the definition to be stored, the state, the next tick, and whether the counts begin anew
+    from timeoutq.rooms.schedules.ticks import next_after
+    from timeoutq.rooms.schedules.timing import Timing
+
+    old: Timing | None = None
+    over_code = source == "set" and before is not None and before.source == "code"
+    if before is not None:
+        try:
+            definition = Definition.read(before.text)
+            over_code = over_code or (source == "set" and definition.over_code)
+            old = Timing.read(definition.timing)
+        except InvalidInput:
+            old = None  # a definition that cannot be read is replaced
+    asked, after_ms, goes_on = Timing.read(wanted.timing), now_ms, False
+    timing = asked.anchored(now_ms, old)
+    if source == "code" and before is not None and before.state == "running" and old is not None and old.every_ms:
+        timing = asked.continuing(now_ms, old, before.last_ms)
+        if asked.every_ms and asked.start_ms is None and timing.start_ms is not None:
+            after_ms, goes_on = max(timing.start_ms, now_ms - 1), asked.times == old.times
+    definition = replace(wanted, timing=timing.text(), declared_ms=now_ms, over_code=over_code)
+    if before is not None and old is not None and old.text() == timing.text() and not anew:
+        state = "r" if before.state == "undeclared" else LETTERS[before.state]
+        return definition, state, before.next_ms, False
+    found = next_after(timing, after_ms)
+    if found is None:
+        raise InvalidInput(f"schedule {shown(str(timing))} would never tick: its until= is over")
+    state = "p" if before is not None and before.state == "paused" else "r"
+    return definition, state, found, before is not None and not goes_on
+
+
+def read(talk: Talk, name: bytes) -> Flow[tuple[int, Stored | None]]:
+    """Read one schedule, and the time of the server, ms."""
+    rows = yield from answer(talk, operations.named(talk.operations, name), UNCONFIRMED)
+    return rows.now_ms, rows.found[0] if rows.found else None
+
+
+def _there(talk: Talk, name: bytes) -> Flow[Stored]:
+    _, found = yield from read(talk, name)
+    if found is None:
+        raise _unknown(talk, name)
+    return found
+
+
+def _is_written(talk: Talk, letter: str) -> bool:
+    if letter == "F":
+        raise InvalidInput(
+            f"queue {talk.operations.name!r} has 10,000 schedules, and takes no more: cancel some, or let a task "
+            "schedule others, with queue.schedule"
+        )
+    return letter == "O"
+
+
+def _unknown(talk: Talk, name: bytes) -> InvalidInput:
+    return InvalidInput(
+        f"queue {talk.operations.name!r} has no schedule {shown(text(name))}: 'timeoutq schedules list "
+        f"{talk.operations.name}' names those that it has"
+    )
+
+
+def _contended(name: bytes) -> Unavailable:
+    return Unavailable(f"schedule {shown(text(name))} was changed by others {TRIES} times in a row: try again")
+
+
+def _is_due(before: Stored | None, now_ms: int) -> bool:
+    return before is not None and before.state == "running" and 0 < before.next_ms <= now_ms
+
+
+def _settled(talk: Talk, name: bytes, before: Stored | None, now_ms: int) -> Flow[tuple[int, Stored | None]]:
+    # what is due of a schedule that is to change is put by the definition that it still has, or counted as missed;
+    # gives the time and the schedule, which is `before` itself if nothing was due. One that cannot be read stays
+    from timeoutq.rooms.schedules import ticking
+
+    while before is not None and _is_due(before, now_ms):
+        try:
+            call = ticking.tick(talk, before, now_ms)
+        except InvalidInput:
+            break
+        try:
+            yield from answer(talk, call)
+        except InvalidInput:
+            yield from answer(talk, ticking.tick(talk, before, now_ms, puts=False))
+        now_ms, before = yield from read(talk, name)
+    return now_ms, before
+
+
+def _left_out(before: Stored | None, now_ms: int) -> int:
+    # how many ticks came while a schedule was paused
+    from timeoutq.rooms.schedules.ticks import count, is_tick
+    from timeoutq.rooms.schedules.timing import Timing
+
+    if before is None or before.state not in ("paused", "undeclared") or not before.next_ms:
+        return 0
+    try:
+        timing = Timing.read(Definition.read(before.text).timing)
+    except InvalidInput:
+        return 0
+    return count(timing, before.next_ms - 1, now_ms) + (
+        before.next_ms <= now_ms and not is_tick(timing, before.next_ms)
+    )
+
+
+def change(talk: Talk, name: bytes, to: str, when: Timing | None = None) -> Flow[ScheduleInfo]:
+    """Move, pause or resume a schedule. Raises `InvalidInput` if there is none."""
+    for _ in range(TRIES):
+        now_ms, before = yield from read(talk, name)
+        if before is None:
+            raise _unknown(talk, name)
+        if to == "move" and when is not None:
+            wanted, anew = _moved(before, when)
+            definition, state, next_ms, _ = _fitted(wanted, before, now_ms, "set", anew=anew)
+            moves = next_ms != before.next_ms
+            if moves and (yield from _settled(talk, name, before, now_ms))[1] is not before:
+                continue
+            call = operations.write(
+                talk.operations, talk.nonce(), name, before, state, next_ms, definition, wanted.digest(),
+                anew=anew, skipped=_left_out(before, now_ms) if moves else 0, unread=moves and _is_due(before, now_ms),
+            )  # fmt: skip
+        elif to == "pause":
+            if before.state == "ended":
+                raise InvalidInput(f"schedule {shown(text(name))} has ended: there is nothing to pause")
+            if (yield from _settled(talk, name, before, now_ms))[1] is not before:
+                continue
+            call = operations.write(
+                talk.operations, talk.nonce(), name, before, "p", before.next_ms, unread=_is_due(before, now_ms)
+            )
+        else:
+            if before.state == "running":
+                return before.info()
+            call = operations.write(
+                talk.operations, talk.nonce(), name, before, "r", _resumed(before, now_ms),
+                skipped=_left_out(before, now_ms),
+            )  # fmt: skip
+        if _is_written(talk, (yield from answer(talk, call))):
+            return (yield from _there(talk, name)).info()
+    raise _contended(name)
+
+
+def _moved(before: Stored, when: Timing) -> tuple[Definition, bool]:
+    # the definition with another timing, and whether the counts begin anew: times and until stay unless they are given
+    from timeoutq.rooms.schedules.timing import Timing
+
+    definition = Definition.read(before.text)
+    old = Timing.read(definition.timing)
+    if when.times is None and old.times is not None and before.put >= old.times:
+        raise InvalidInput(
+            f"schedule {shown(text(before.name))} has put its {counted(old.times, 'tick')}: move it with times=, which "
+            "counts from the move"
+        )
+    times = old.times if when.times is None else when.times
+    until_ms = old.until_ms if when.until_ms is None else when.until_ms
+    return replace(definition, timing=replace(when, times=times, until_ms=until_ms).text()), when.times is not None
+
+
+def _resumed(before: Stored, now_ms: int) -> int:
+    # ticks of the time in which it was paused are not put
+    from timeoutq.rooms.schedules.ticks import next_after
+    from timeoutq.rooms.schedules.timing import Timing
+
+    timing = Timing.read(Definition.read(before.text).timing)
+    found = next_after(timing, now_ms)
+    if found is None or before.state == "ended":
+        raise InvalidInput(
+            f"schedule {shown(text(before.name))} has ended: cancel it, and set it again with another until= or times="
+        )
+    return found
+
+
+def cancel(talk: Talk, name: bytes) -> Flow[bool]:
+    """Remove a schedule; say whether there was one."""
+    for _ in range(TRIES):
+        now_ms, before = yield from read(talk, name)
+        if before is None:
+            return False
+        if before.source == "code" and before.state != "undeclared" and now_ms - before.renewed_ms < DECLARED_MS:
+            raise InvalidInput(
+                f"code declares schedule {shown(text(name))}, which would be there again within a minute: pause it, or "
+                "remove it from the code"
+            )
+        call = operations.write(talk.operations, talk.nonce(), name, before, "x", 0)
+        if _is_written(talk, (yield from answer(talk, call))):
+            return True
+    raise _contended(name)
+
+
+def declare(talk: Talk, wanted: Mapping[bytes, Definition]) -> Flow[None]:
+    """Declare schedules of code: one call for 500 that have not changed."""
+    names = list(wanted)
+    for at in range(0, len(names), BATCH):
+        part = names[at : at + BATCH]
+        call = operations.renew(talk.operations, {name: wanted[name].digest() for name in part})
+        letters = yield from answer(talk, call, UNCONFIRMED)
+        for name, letter in zip(part, letters, strict=True):
+            if letter == "N":
+                yield from write(talk, name, wanted[name], "code")
+
+
+def leave(talk: Talk, names: Sequence[bytes]) -> Flow[None]:
+    """Pause those schedules of code that no code has declared for three minutes. What is due is put before."""
+    for at in range(0, len(names), BATCH):
+        rows = yield from answer(talk, operations.named(talk.operations, *names[at : at + BATCH]), UNCONFIRMED)
+        for one in rows.found:
+            if one.source == "code" and one.state == "running" and rows.now_ms - one.renewed_ms >= DECLARED_MS:
+                now_ms, found = yield from _settled(talk, one.name, one, rows.now_ms)
+                if found is not None and found.rev == one.rev and found.state == "running":
+                    # if somebody else changes it meanwhile, it is looked at again a minute later
+                    unread = _is_due(found, now_ms)
+                    call = operations.write(
+                        talk.operations, talk.nonce(), one.name, found, "u", found.next_ms, unread=unread
+                    )
+                    yield from answer(talk, call)
+
+
+def page(talk: Talk, cursor: str | None, n: int) -> Flow[SchedulePage]:
+    """Read a page of about `n` schedules, from where the last page ended."""
+    return _page(talk, arguments.cursor(cursor), arguments.count(n, high=500))
+
+
+def _page(talk: Talk, cursor: str, n: int) -> Flow[SchedulePage]:
+    rows = yield from answer(talk, operations.page(talk.operations, cursor, n), UNCONFIRMED)
+    found, unread = list[ScheduleInfo](), list(rows.lost)
+    for stored in rows.found:
+        try:
+            found.append(stored.info())
+        except InvalidInput:
+            unread.append(text(stored.name))
+    return SchedulePage(found, None if rows.cursor == "0" else rows.cursor, unread)
+
+
+def restore(talk: Talk, stored: Stored) -> Flow[bool]:
+    """Bring a schedule of an export in as it was; say whether it was new here: one that is there stays as it is."""
+    _, before = yield from read(talk, stored.name)
+    if before is not None:
+        return False
+    call = operations.write(
+        talk.operations, talk.nonce(), stored.name, None, LETTERS[stored.state], stored.next_ms,
+        Definition.read(stored.text), stored.digest, stored.source[0],
+        counts=(stored.last_ms, stored.put, stored.skipped, stored.missed),
+    )  # fmt: skip
+    return _is_written(talk, (yield from answer(talk, call)))
+
+
+def one(talk: Talk, name: bytes) -> Flow[ScheduleInfo | None]:
+    """Read one schedule; None if there is none of this name."""
+    _, found = yield from read(talk, name)
+    return None if found is None else found.info()
+
+
+def tick_due(talk: Talk) -> Flow[Ticked]:
+    """Put the ticks that are due, of up to a hundred schedules: the door by which cleaners come into this room.
+
+    Raises `MissingExtra`, and `Unavailable`.
+    """
+    from timeoutq.rooms.schedules import ticking
+
+    return ticking.tick_due(talk)
+
+
+def health(talk: Talk) -> Flow[Health]:
+    """Count schedules, for doctor."""
+    key = talk.operations.key
+    counts, undeclared = Counter[str](), list[str]()
+    cursor = "0"
+    while True:
+        commands: list[Command] = [
+            ("ZRANGE", key("ticks"), 0, 0, "WITHSCORES"), ("HSCAN", key("ticked"), cursor, "COUNT", 1000),
+        ]  # fmt: skip
+        first, (following, found) = yield from ask(talk, commands)
+        rows: Any = found
+        records: list[tuple[Any, Any]] = (
+            list(cast("Any", rows).items()) if isinstance(rows, dict) else reads.pairs_of(rows)
+        )
+        for name, record in records:
+            state = STATES.get(bytes(record)[:1], "ended")
+            counts[state] += 1
+            if state == "undeclared":
+                undeclared.append(text(name))
+        further = reads.next_cursor(following)
+        if further is None:
+            ticks = [float(at) / 1000 for _, at in reads.pairs_of(first)]
+            return Health(counts, sorted(set(undeclared)), ticks[0] if ticks else None)
+        cursor = further
+
+
+def tick(talk: Talk) -> Flow[int]:
+    """Put all ticks that are due; give the number of tasks that were put."""
+    total = 0
+    while True:
+        found = yield from tick_due(talk)
+        total += found.put
+        if found.moved:
+            continue
+        for name, error in found.stuck.items():
+            if not isinstance(error, InvalidInput):
+                raise error
+            raise InvalidInput(f"the ticks of schedule {shown(name)} cannot be put here: {error}")
+        return total
+
+
+class ScheduleFlows:
+    """The flows about the schedules of a plain queue, which has one talk; those of a sharded queue choose one."""
+
+    def __init__(self, talk: Talk) -> None:
+        self.talk = talk
+
+    def set(self, schedule: Schedule) -> Flow[ScheduleInfo]:
+        """Set a schedule."""
+        return self._set(*defined(schedule))
+
+    def declare(self, schedules: Sequence[Schedule]) -> Flow[None]:
+        """Declare schedules of code."""
+        return self._declare(dict(map(defined, schedules)))
+
+    def leave(self, names: Sequence[str]) -> Flow[None]:
+        """Pause the schedules of code that have these names, if no code declares them any more."""
+        return self._leave([name.encode() for name in names])
+
+    def move(self, name: str, when: When) -> Flow[ScheduleInfo]:
+        """Give a schedule another timing."""
+        timing = timing_of(when)
+        return self._of(checked(name), "move", timing)
+
+    def pause(self, name: str) -> Flow[ScheduleInfo]:
+        """Stop a schedule for some time."""
+        return self._of(checked(name), "pause")
+
+    def resume(self, name: str) -> Flow[ScheduleInfo]:
+        """Let a schedule go on."""
+        return self._of(checked(name), "resume")
+
+    def cancel(self, name: str) -> Flow[bool]:
+        """Remove a schedule."""
+        return self._cancel(checked(name))
+
+    def get(self, name: str) -> Flow[ScheduleInfo | None]:
+        """Read a schedule."""
+        return self._get(checked(name))
+
+    def page(self, cursor: str | None, n: int) -> Flow[SchedulePage]:
+        """Read a page of about `n` schedules, from where the last page ended."""
+        return page(self.talk, cursor, n)
+
+    def tick(self) -> Flow[int]:
+        """Put the ticks that are due."""
+        return tick(self.talk)
+
+    # ---- where the flows above go: here to the one talk; a sharded queue chooses among its talks
+
+    def _set(self, name: bytes, wanted: Definition) -> Flow[ScheduleInfo]:
+        return (yield from write(self.talk, name, wanted, "set")).info()
+
+    def _declare(self, wanted: Mapping[bytes, Definition]) -> Flow[None]:
+        return declare(self.talk, wanted)
+
+    def _leave(self, names: Sequence[bytes]) -> Flow[None]:
+        return leave(self.talk, names)
+
+    def _of(self, name: bytes, to: str, when: Timing | None = None) -> Flow[ScheduleInfo]:
+        return change(self.talk, name, to, when)
+
+    def _cancel(self, name: bytes) -> Flow[bool]:
+        return cancel(self.talk, name)
+
+    def _get(self, name: bytes) -> Flow[ScheduleInfo | None]:
+        return one(self.talk, name)

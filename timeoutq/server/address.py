@@ -1,0 +1,382 @@
+"""Where the server is: a URL from the caller or the environment, parsed, checked, and shown without its password.
+
+`connection.py` connects to what is described here. An option of a URL that is unknown, or has a value that cannot be
+used, is refused with its name and with what would be right; so are certificates that cannot be read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from timeoutq.words.errors import InvalidInput
+
+DEFAULT_URL = "redis://localhost:6379/0"
+PORT = 6379
+SENTINEL_PORT = 26379
+_SCHEMES = ("redis", "rediss", "unix", "valkey", "valkeys")
+_SENTINEL_SCHEME = re.compile(r"(redis|valkey)(s?)\+sentinel")
+_CLUSTER_SCHEME = re.compile(r"(redis|valkey)(s?)\+cluster")
+_HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]@/?#,]+)(?::(?P<port>[0-9]{1,5}))?")
+_ESCAPES = "in a password write / as %2F, ? as %3F, # as %23 and @ as %40"
+_CUT = re.compile(r"[^/?#]*//[^/?#]*[/#].*@", re.DOTALL)
+"""Matches a URL with an @ behind the first / or #, where no part of a URL has one: a password was cut there."""
+_NO_HOST = "the name of its host has an empty part, one of more than 63 letters, or a letter that no name has"
+_NO_FRAGMENT = "a URL here has no part after a #; in a password write # as %23"
+_SHAPES = (
+    "redis://[user:password@]host:port/db, rediss:// for TLS, unix:///path, "
+    "redis+sentinel://[user:password@]host:port,host:port/service/db, or "
+    "redis+cluster://[user:password@]host:port,host:port"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sentinels:
+    """Sentinels to ask for the primary of a service, and how to speak to both."""
+
+    hosts: tuple[tuple[str, int], ...]
+    service: str
+    server: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
+    """Settings of redis-py for the connections to the primary: db, username, password, ssl."""
+    sentinel: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
+    """The same for those to the sentinels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A server: the class of redis-py's connections to it, and their settings; or the sentinels that know it."""
+
+    url: str
+    """As it may be shown."""
+    tls: bool
+    connection: str
+    settings: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
+    sentinels: Sentinels | None = None
+    nodes: tuple[tuple[str, int], ...] = ()
+    """The nodes of a cluster that are asked first for all the others; empty for a single server."""
+
+
+# ---- options
+
+
+def _whole(word: str) -> int:
+    if not re.fullmatch("[0-9]{1,9}", word):
+        raise ValueError
+    return int(word)
+
+
+def _yes(word: str) -> bool:
+    return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[word.lower()]
+
+
+def _requirement(word: str) -> str:
+    if word not in ("required", "optional", "none"):
+        raise ValueError
+    return word
+
+
+def _version(word: str) -> ssl.TLSVersion:
+    return {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}[word.lower().removeprefix("tlsv")]
+
+
+def _word(word: str) -> str:
+    if not word or "\0" in word:
+        raise ValueError
+    return word
+
+
+_OPTIONS: dict[str, tuple[Callable[[str], object], str]] = {
+    "db": (_whole, "the number of a database"),
+    "username": (_word, "a name"),
+    "password": (_word, "a password"),
+    "client_name": (_word, "a name"),
+}
+_TLS_OPTIONS: dict[str, tuple[Callable[[str], object], str]] = {
+    "ssl_ca_certs": (_word, "the path of a file of CA certificates"),
+    "ssl_ca_path": (_word, "the path of a folder of CA certificates"),
+    "ssl_certfile": (_word, "the path of a client certificate"),
+    "ssl_keyfile": (_word, "the path of its key"),
+    "ssl_password": (_word, "the password of that key"),
+    "ssl_check_hostname": (_yes, "true or false"),
+    "ssl_cert_reqs": (_requirement, "required, optional or none"),
+    "ssl_min_version": (_version, "1.2 or 1.3"),
+    "ssl_ciphers": (_word, "a list of ciphers as OpenSSL writes it"),
+}
+_SENTINEL_OPTIONS: dict[str, tuple[Callable[[str], object], str]] = {
+    "sentinel_username": (_word, "a name"),
+    "sentinel_password": (_word, "a password"),
+}
+_OURS = frozenset({
+    "socket_timeout", "socket_connect_timeout", "timeout", "retry_on_timeout", "retry_on_error", "max_connections",
+    "health_check_interval", "protocol", "decode_responses", "encoding", "encoding_errors", "socket_keepalive",
+    "socket_read_size", "legacy_responses",
+})  # fmt: skip
+"""What redis-py takes in a URL and timeoutq decides by itself."""
+
+CA, CERT, KEY = "TIMEOUTQ_CA", "TIMEOUTQ_CERT", "TIMEOUTQ_KEY"
+"""Environment: a file or folder of CA certificates, a client certificate and its key, where the URL names none."""
+
+
+def _options(parts: Any, known: Mapping[str, tuple[Callable[[str], object], str]]) -> tuple[dict[str, object], str]:
+    found: dict[str, object] = {}
+    if "@" in parts.query:
+        # it may be the rest of a password: none of it is shown
+        return {}, f"there is an @ after the ?; {_ESCAPES}"
+    for name, word in parse_qsl(parts.query, keep_blank_values=True):
+        if name not in known:
+            # without a value the name may be the secret
+            shown = repr(name) if word and re.fullmatch("[A-Za-z_]{1,40}", name) else "one"
+            if name in _OURS:
+                return {}, f"{shown} is for timeoutq to decide (deadline= bounds how long a call takes): leave it out"
+            if name in _TLS_OPTIONS:
+                return (
+                    {},
+                    f"{shown} is for TLS: write rediss:// (or rediss+sentinel://, …), or leave it out",
+                )
+            return {}, f"{shown} is not an option; of those it takes {', '.join(known)}"
+        if name in found:
+            return {}, f"{name} is given twice"
+        try:
+            found[name] = known[name][0](word)
+        except (ValueError, KeyError):
+            return {}, f"{name} is {known[name][1]}, not what stands there"
+    return found, ""
+
+
+# ---- the URL
+
+
+def find_url(url: str | None) -> str:
+    """Give the URL, else `TIMEOUTQ_URL`, else `REDIS_URL`, else redis://localhost:6379/0; checked."""
+    if url is not None and not isinstance(url, str):
+        raise InvalidInput(f"the server URL is a str, not {type(url).__name__}")
+    named = next((name for name in ("TIMEOUTQ_URL", "REDIS_URL") if not url and os.environ.get(name)), "")
+    found = url or os.environ.get(named) or DEFAULT_URL
+    problem = _problem(found)
+    if problem:
+        # what does not parse may hold a password anywhere: none of it is shown
+        raise InvalidInput(f"the server URL{' in ' * bool(named)}{named} does not parse: {problem}")
+    return found
+
+
+def _problem(url: str) -> str:
+    problem = _problem_of(url)
+    if problem and _ESCAPES not in problem and not url.startswith("unix") and _CUT.match(url.partition("?")[0]):
+        return f"there is an @ after a / or #; {_ESCAPES}"
+    return problem
+
+
+def _problem_of(url: str) -> str:
+    # an error of the parser quotes what it took for a port, which may be half of a password: it ends here
+    try:
+        parts = urlsplit(url)
+        if _SENTINEL_SCHEME.fullmatch(parts.scheme):
+            return _sentinel_problem(url) or _options(parts, _known(parts.scheme))[1]
+        if _CLUSTER_SCHEME.fullmatch(parts.scheme):
+            return _cluster_problem(url) or _options(parts, _known(parts.scheme))[1]
+        port = parts.port
+        unquote(parts.hostname or "").encode("idna")
+    except UnicodeError:
+        return _NO_HOST
+    except ValueError:
+        return f"its host or port cannot be read; {_ESCAPES}; the shapes are {_SHAPES}"
+    if parts.scheme not in _SCHEMES or (parts.scheme == "unix" and not parts.path):
+        return f"write {_SHAPES}"
+    if parts.scheme == "unix" and parts.hostname:
+        # the name is not quoted: it may be a password whose user was forgotten
+        return "the path of a unix socket begins with a third slash: unix:///tmp/x.sock"
+    if port == 0:
+        return "a port is 1 to 65535"
+    path = parts.path.strip("/")
+    if path and parts.scheme != "unix" and not re.fullmatch("[0-9]{1,9}", path):
+        return "the path is a database number, like /0"
+    if "#" in url:
+        return _NO_FRAGMENT
+    options, problem = _options(parts, _known(parts.scheme))
+    if not problem and path and parts.scheme != "unix" and options.get("db", int(path)) != int(path):
+        return f"it names two databases: /{path} and db={options['db']}"
+    return problem
+
+
+def _sentinel_problem(url: str) -> str:
+    parts = urlsplit(url)
+    if problem := _hosts_problem(parts.netloc, "sentinels", SENTINEL_PORT):
+        return problem
+    if not re.fullmatch(r"/[^/]+(/[0-9]{0,9})?/?", parts.path, re.ASCII):
+        return "the path is the name of the service that the sentinels watch, and a database number: /mymaster/0"
+    return _NO_FRAGMENT if "#" in url else ""
+
+
+def _cluster_problem(url: str) -> str:
+    parts = urlsplit(url)
+    if problem := _hosts_problem(parts.netloc, "nodes", PORT):
+        return problem
+    if parts.path not in ("", "/", "/0"):
+        return "a cluster has only the database 0: write nothing behind the nodes"
+    return _NO_FRAGMENT if "#" in url else ""
+
+
+def _hosts_problem(netloc: str, what: str, port: int) -> str:
+    hosts = [_HOST.fullmatch(name) for name in netloc.rpartition("@")[2].split(",")]
+    if not all(host and 1 <= int(host["port"] or port) <= 65535 for host in hosts):
+        return f"its {what} are host:port, with commas between them"
+    try:
+        for host in hosts:
+            (host["host"] if host else "").encode("idna")
+    except UnicodeError:
+        return _NO_HOST
+    return ""
+
+
+def _known(scheme: str) -> dict[str, tuple[Callable[[str], object], str]]:
+    sentinel = _SENTINEL_SCHEME.fullmatch(scheme)
+    if sentinel is not None:
+        return {**_SENTINEL_OPTIONS, "client_name": _OPTIONS["client_name"], **(_TLS_OPTIONS if sentinel[2] else {})}
+    cluster = _CLUSTER_SCHEME.fullmatch(scheme)
+    if cluster is not None:
+        plain = {name: _OPTIONS[name] for name in ("username", "password", "client_name")}
+        return {**plain, **(_TLS_OPTIONS if cluster[2] else {})}
+    return {**_OPTIONS, **(_TLS_OPTIONS if scheme in ("rediss", "valkeys") else {})}
+
+
+def read(url: str) -> Address:
+    """Read a URL that `find_url` gave, and what the environment adds to it; certificates are read, too.
+
+    Raises `InvalidInput` for certificates and keys that cannot be used.
+    """
+    parts = urlsplit(url)
+    options, _ = _options(parts, _known(parts.scheme))
+    tls = parts.scheme.partition("+")[0] in ("rediss", "valkeys")
+    if tls:
+        options = _with_certificates(options)
+    if _SENTINEL_SCHEME.fullmatch(parts.scheme):
+        return Address(redact(url), tls, "", sentinels=_sentinels(url, options, tls))
+    for name, value in (("username", parts.username), ("password", parts.password)):
+        if value:
+            options[name] = unquote(value)
+    connection = "SSLConnection" if tls else "Connection"
+    if _CLUSTER_SCHEME.fullmatch(parts.scheme):
+        nodes = _hosts(parts.netloc, PORT)
+        return Address(redact(url), tls, connection, {**options, "host": nodes[0][0], "port": nodes[0][1]}, nodes=nodes)
+    if parts.scheme == "unix":
+        return Address(redact(url), False, "UnixDomainSocketConnection", {"path": unquote(parts.path), **options})
+    options |= {"host": unquote(parts.hostname or "localhost"), "port": parts.port or PORT}
+    path = parts.path.strip("/")
+    if path:
+        options["db"] = int(path)
+    return Address(redact(url), tls, connection, options)
+
+
+def _sentinels(url: str, options: Mapping[str, object], tls: bool) -> Sentinels:
+    parts = urlsplit(url)
+    credentials = parts.netloc.rpartition("@")[0]
+    user, _, password = credentials.partition(":")
+    service, _, db = parts.path.strip("/").partition("/")
+    shared: dict[str, object] = {name: value for name, value in options.items() if name not in _SENTINEL_OPTIONS}
+    if tls:
+        shared["ssl"] = True
+    server: dict[str, object] = {"db": int(db or 0), **shared}
+    for name, value in (("username", user), ("password", password)):
+        if value:
+            server[name] = unquote(value)
+    sentinel = {name.removeprefix("sentinel_"): options[name] for name in _SENTINEL_OPTIONS if name in options}
+    return Sentinels(_hosts(parts.netloc, SENTINEL_PORT), unquote(service), server, {**shared, **sentinel})
+
+
+def _hosts(netloc: str, port: int) -> tuple[tuple[str, int], ...]:
+    found: list[tuple[str, int]] = []
+    for name in netloc.rpartition("@")[2].split(","):
+        host = _HOST.fullmatch(name)
+        assert host is not None, "find_url checks it"
+        found.append((host["host"].strip("[]"), int(host["port"] or port)))
+    return tuple(found)
+
+
+# ---- certificates
+
+
+def _with_certificates(options: dict[str, object]) -> dict[str, object]:
+    found = dict(options)
+    ca = os.environ.get(CA)
+    if ca and not {"ssl_ca_certs", "ssl_ca_path"} & found.keys():
+        found["ssl_ca_path" if Path(ca).is_dir() else "ssl_ca_certs"] = ca
+    cert, key = os.environ.get(CERT), os.environ.get(KEY)
+    if "ssl_certfile" not in found and cert:
+        found["ssl_certfile"] = cert
+        if key and "ssl_keyfile" not in found:
+            found["ssl_keyfile"] = key
+    if found.get("ssl_keyfile") and not found.get("ssl_certfile"):
+        raise InvalidInput(f"ssl_keyfile needs its certificate: pass ssl_certfile, too, or set {CERT}")
+    if found.get("ssl_cert_reqs") == "none":
+        found["ssl_check_hostname"] = False
+    _check_certificates(found)
+    return found
+
+
+def _check_certificates(options: Mapping[str, Any]) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    file, folder = options.get("ssl_ca_certs"), options.get("ssl_ca_path")
+    if folder is not None and not Path(folder).is_dir():
+        raise InvalidInput(f"the CA certificates in {folder!r} cannot be read: it is not a folder")
+    if file is not None:
+        try:
+            context.load_verify_locations(cafile=file)
+        except (OSError, ValueError) as error:
+            raise InvalidInput(f"the CA certificates in {file!r} cannot be read: {_why_not(error, file)}") from None
+    cert, key = options.get("ssl_certfile"), options.get("ssl_keyfile")
+    if cert is not None:
+        password = options.get("ssl_password")
+        try:
+            # without a password, nobody is asked for one on a terminal
+            context.load_cert_chain(cert, key, (lambda: "") if password is None else password)
+        except (OSError, ValueError) as error:
+            names = repr(cert) if key is None else f"{cert!r} with the key {key!r}"
+            raise InvalidInput(f"the client certificate {names} cannot be used: {_why_not(error, cert, key)}") from None
+    if options.get("ssl_ciphers") is not None:
+        try:
+            context.set_ciphers(options["ssl_ciphers"])
+        except ssl.SSLError:
+            raise InvalidInput("ssl_ciphers names no cipher of this OpenSSL") from None
+
+
+def _why_not(error: Exception, *files: str | None) -> str:
+    missing = [name for name in files if name is not None and not os.access(name, os.R_OK)]
+    if missing:
+        return f"{missing[0]!r} is missing, or not for this user to read"
+    said = str(error)
+    if "KEY_VALUES_MISMATCH" in said:
+        return "the key is that of another certificate"
+    if "NO_CERTIFICATE_OR_CRL_FOUND" in said or "PEM lib" in said or "NO_START_LINE" in said:
+        return (
+            "it holds no certificate in PEM, or no key, or the key has a password (ssl_password) that is not this one"
+        )
+    return said
+
+
+# ---- secrets
+
+
+def redact(url: str) -> str:
+    """Give the URL with its password, wherever it stands, replaced by ***."""
+    shown = re.sub(r"(://[^:@/?#]*):.*@", r"\1:***@", url)
+    # a name without a password may be a password without its colon
+    shown = re.sub(r"://[^:@/?#]+@", "://***@", shown)
+    # what stands for a port and is none may be a password whose host was forgotten
+    shown = re.sub(r"(://[^:@/?#\[]*):(?!\*|\d+(?:[,/?#]|\Z))[^/?#@]+", r"\1:***", shown)
+    return re.sub(r"(?i)([?&][a-z_]*password=)[^&#]*", r"\1***", shown)
+
+
+def secrets(url: str) -> list[str]:
+    """Give the words of a URL (one that `find_url` gave) that nothing may show."""
+    parts = urlsplit(url)
+    found = [parts.password or ""]
+    for name, word in parse_qsl(parts.query):
+        if name.lower().endswith("password"):
+            found.append(word)
+    return [word for secret in found for word in {secret, unquote(secret)} if word]

@@ -1,0 +1,150 @@
+"""The commands that timeoutq sends and that its scripts run, and how to try, without harm, whether a user may run them.
+
+`sending.py` tries the scripts' commands before the first call that writes; `watch/facts.py` tries all commands. A test
+compares the tables with the text of the package, so that no command is missing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+
+from timeoutq.server import scripts
+
+HARMLESS: Mapping[str, Sequence[str | int]] = {
+    "BLPOP": ("KEY", "0.001"),
+    "DBSIZE": (),
+    "DEL": ("KEY",),
+    "EXISTS": ("KEY",),
+    "FCALL": ("no_function", 1, "KEY"),
+    "FCALL_RO": ("no_function", 1, "KEY"),
+    "FUNCTION": ("LOAD", "no library"),
+    "GET": ("KEY",),
+    "HDEL": ("KEY", "x"),
+    "HEXISTS": ("KEY", "x"),
+    "HGET": ("KEY", "x"),
+    "HGETALL": ("KEY",),
+    "HLEN": ("KEY",),
+    "HMGET": ("KEY", "x"),
+    "HSCAN": ("KEY", 0),
+    "INFO": ("server",),
+    "LINDEX": ("KEY", 0),
+    "LLEN": ("KEY",),
+    "LPOP": ("KEY",),
+    "LRANGE": ("KEY", 0, 0),
+    "LTRIM": ("KEY", 0, 0),
+    "MGET": ("KEY",),
+    "PEXPIRE": ("KEY", 1000),
+    "PTTL": ("KEY",),
+    "SCAN": (0, "MATCH", "KEY"),
+    "SCARD": ("KEY",),
+    "SISMEMBER": ("KEY", "x"),
+    "SMISMEMBER": ("KEY", "x"),
+    "SMOVE": ("KEY", "KEY", "x"),
+    "SRANDMEMBER": ("KEY",),
+    "SREM": ("KEY", "x"),
+    "SSCAN": ("KEY", 0),
+    "TIME": (),
+    "TYPE": ("KEY",),
+    "UNLINK": ("KEY",),
+    "WAIT": (0, 1),
+    "XADD": ("KEY", "NOMKSTREAM", "*", "x", "x"),
+    "XLEN": ("KEY",),
+    "XRANGE": ("KEY", "-", "+", "COUNT", 1),
+    "XREAD": ("COUNT", 1, "STREAMS", "KEY", "0"),
+    "XREVRANGE": ("KEY", "+", "-", "COUNT", 1),
+    "XTRIM": ("KEY", "MAXLEN", 1),
+    "ZADD": ("KEY", "XX", 1, "x"),
+    "ZCARD": ("KEY",),
+    "ZCOUNT": ("KEY", 0, 0),
+    "ZLEXCOUNT": ("KEY", "-", "+"),
+    "ZMSCORE": ("KEY", "x"),
+    "ZPOPMIN": ("KEY",),
+    "ZRANGE": ("KEY", 0, 0),
+    "ZRANGEBYLEX": ("KEY", "-", "+"),
+    "ZRANGEBYSCORE": ("KEY", 0, 0),
+    "ZRANK": ("KEY", "x"),
+    "ZREM": ("KEY", "x"),
+    "ZSCAN": ("KEY", 0),
+    "ZREVRANGE": ("KEY", 0, 0),
+    "ZREVRANGEBYSCORE": ("KEY", 0, 0),
+    "ZSCORE": ("KEY", "x"),
+}
+"""The commands that can be tried with arguments that change nothing as long as KEY does not exist."""
+
+MAKING: Mapping[str, Sequence[str | int]] = {
+    "HINCRBY": ("KEY", "x", 1),
+    "HSET": ("KEY", "x", "x"),
+    "HSETNX": ("KEY", "x", "x"),
+    "LPUSH": ("KEY", "x"),
+    "PSETEX": ("KEY", 1000, "x"),
+    "RPUSH": ("KEY", "x"),
+    "SADD": ("KEY", "x"),
+}
+"""All other commands: each of them makes its key, and the script `probe` deletes the key right after the trial."""
+
+OWN = frozenset(
+    {
+        "BLPOP",
+        "DBSIZE",
+        "FCALL",
+        "FCALL_RO",
+        "FUNCTION",
+        "LPOP",
+        "LRANGE",
+        "SCAN",
+        "TYPE",
+        "WAIT",
+        "XREAD",
+        "XREVRANGE",
+        "ZREVRANGE",
+        "ZREVRANGEBYSCORE",
+    }
+)
+"""The commands that only the client sends; no script needs them."""
+
+
+OPTIONAL = frozenset({"MSETEX"})
+"""What the scripts use where the server has it and the user may run it; everybody does without it."""
+
+
+@cache
+def of_scripts() -> frozenset[str]:
+    """Find the commands of the library in its text, but for those that it can do without."""
+    text = re.sub("--.*", "", scripts.library())
+    found = set(re.findall(r"\b(?:call|quiet|try)\(\s*'([A-Z]+)'", text)) | set(re.findall(r"\{'([A-Z]+SCAN)'", text))
+    return frozenset(found - OPTIONAL)
+
+
+def every() -> list[str]:
+    """Give all commands that a user needs, sorted by name."""
+    return sorted(of_scripts() | {*HARMLESS, *MAKING})
+
+
+def trials() -> tuple[list[str | int], list[str | int]]:
+    """Give the commands that the verb `probe` tries: first those that change nothing, then those that make a key.
+
+    Among the first, each key of the queue is asked for its size, which is refused if the key is of a foreign type.
+    """
+    sizes = [(command, f"KEY:{name}") for command, names in scripts.SIZES.items() for name in names.split()]
+    return _trial([*_tried(HARMLESS), *sizes]), _trial(_tried(MAKING))
+
+
+def _tried(table: Mapping[str, Sequence[str | int]]) -> list[tuple[str | int, ...]]:
+    return [(name, *words) for name, words in table.items() if name not in OWN]
+
+
+def _trial(commands: Sequence[tuple[str | int, ...]]) -> list[str | int]:
+    return [len(commands), *(word for command in commands for word in (len(command), *command))]
+
+
+def cure(user: str, commands: Iterable[str], keys: str = "") -> str:
+    """Give the command that an operator pastes to allow these commands and keys, beside what the user may do already.
+
+    Leave `keys` empty if the user may use these keys already: a server that has given a user `~*` refuses to add
+    another pattern.
+    """
+    allowed = ["function|load" if name == "FUNCTION" else name.lower() for name in commands]
+    words = [f"~{keys}"] * bool(keys) + [f"+{name}" for name in allowed]
+    return f"ACL SETUSER {user or 'USER'} {' '.join(words)}"

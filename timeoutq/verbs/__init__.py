@@ -1,0 +1,19 @@
+"""Verbs: what a program asks of a queue, as calls, their replies, and how calls are sent until each has an answer.
+
+The modules, in reading order: each imports only from those above it.
+
+    replies     From the reply of a script to a value.
+    operations  The table of operations: which script, which keys, which arguments, how to read the reply, may it be
+                sent again.
+    confirming  Which calls replicas must confirm, and how many replicas; and what a caller is told when they have not
+                confirmed.
+    sending     Sends calls until each has an answer or the deadline is over. Decides what may be sent again, when, and
+                for how long.
+    flows       Calls that take more than one exchange with the server: opening, claims that wait, purges. No I/O.
+    reads       Reads that need no script: pages of states and walks through them, workers, the history, errors. No I/O.
+    division    How a queue is divided, as those see it that carry its work: a worker, a supervisor and `timeoutq
+                cleaner`.
+    repairs     What a walk through a queue may find wrong, in words: `lua/repair.lua` finds it, the cleaner and doctor
+                report it.
+    why         Says in one sentence why a task is not being worked on now, from what the server tells of the task.
+"""

@@ -1,0 +1,581 @@
+"""Calls that take more than one exchange with the server: opening, claims that wait, purges. No I/O.
+
+Each flow is a generator of steps (`sending.py`), which `client/driving.py` carries out, blocking or for asyncio. So
+both faces share every decision.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, cast
+
+from timeoutq.server.calls import BATCH, Call, Command, fitting
+from timeoutq.server.deadlines import ATTEMPT
+from timeoutq.server.troubles import IS_SHARDED, is_hopeless, is_sharded
+from timeoutq.verbs import confirming, replies
+from timeoutq.verbs.confirming import UNCONFIRMED
+from timeoutq.verbs.replies import Claimed, Plan, Swept
+from timeoutq.verbs.sending import (
+    BELL_WAIT,
+    LAST_START,
+    Alarm,
+    Bell,
+    Flow,
+    Send,
+    Sleep,
+    Talk,
+    a_moment,
+    answer,
+    answers,
+    ask,
+    count_replicas,
+    prove,
+    settle,
+    tell_time,
+)
+from timeoutq.words import telling
+from timeoutq.words.arguments import TaskList
+from timeoutq.words.errors import (
+    AccessDenied,
+    InvalidInput,
+    LeaseLost,
+    NotRedis,
+    NotReplicated,
+    SchemaMismatch,
+    TimeoutqError,
+    UnsafeServer,
+)
+from timeoutq.words.model import Answer, Lease, Outcome, State, TaskInfo, raw
+
+log = logging.getLogger(__name__)
+
+
+def opening(talk: Talk, settings: Mapping[str, bytes], allow_eviction: bool) -> Flow[None]:
+    """Meet the server: refuse one that evicts, learn its time, read and write settings of the queue."""
+    began, meta = time.monotonic(), talk.operations.key("meta")
+    asked = [("TIME",), ("INFO", "memory"), ("HGET", meta, "schema"), confirming.look(talk.operations)]
+    while isinstance(reply := (yield Send(asked, talk.at)), BaseException):
+        # a server that does not answer cannot be checked: the next call checks it
+        if is_hopeless(reply) or time.monotonic() - began > talk.deadline * LAST_START:
+            raise talk.server.explain(reply)
+        yield a_moment()
+    if isinstance(reply, list):
+        moment, memory, schema, kept = cast("Any", reply)
+        tell_time(talk, moment, began)
+        if isinstance(schema, bytes) and schema.startswith(b"s"):
+            raise InvalidInput(f"{talk.operations.name}: {IS_SHARDED}")
+        talk.durable.read(kept, time.monotonic())
+        policy = eviction_policy(memory)
+        if policy not in (None, "noeviction") and not allow_eviction:
+            raise UnsafeServer(
+                f"{talk.server.url} may throw tasks away: maxmemory-policy is {policy}; run "
+                "'CONFIG SET maxmemory-policy noeviction' (and put it into its configuration), "
+                "or, in Python, pass allow_eviction=True to Queue or AsyncQueue to accept the loss; an App and the "
+                "commands have no such option"
+            )
+    # a queue that is durable already is opened also while its replicas are away
+    new = {name: value for name, value in settings.items() if name != "durable" or int(value) != talk.durable.replicas}
+    if new:
+        yield from configure(talk, new)
+
+
+def configure(talk: Talk, settings: Mapping[str, bytes], converts: int = 0) -> Flow[None]:
+    """Write settings; when the politeness has changed, adapt the tasks that are in the queue, `converts` parts at most.
+
+    Raises `NotReplicated`, before anything is written, if `durable` asks for more replicas than there are.
+    """
+    wanted = int(settings.get("durable", 0))
+    if wanted:
+        yield from find_replicas(talk, wanted)
+    elif settings.keys() & {"politeness", "politeness?"} and "durable" not in settings:
+        # hosts must not be visited more often after a failover than the caller was told
+        talk.durable.read((yield from ask(talk, [confirming.look(talk.operations)]))[0], time.monotonic())
+        wanted = talk.durable.replicas
+    changed = yield from answer(talk, talk.operations.configure(settings), wanted)
+    if "durable" in settings:
+        talk.durable.learn(wanted, time.monotonic())
+    if changed == 2:
+        yield from convert(talk, converts)
+
+
+def find_replicas(talk: Talk, wanted: int) -> Flow[None]:
+    """Raise `NotReplicated` if the server lacks the replicas with which the queue would be durable; write nothing."""
+    name, url = talk.operations.name, talk.server.url
+    connected = yield from count_replicas(talk)
+    if connected is not None and connected < wanted:
+        found = confirming.too_few(connected, name)
+    else:
+        (confirmed,) = yield from ask(talk, [("WAIT", wanted, max(1, int(talk.deadline * ATTEMPT * 800)))])
+        if confirmed >= wanted:
+            return
+        found = f"{confirming.told(confirmed, wanted)}: is a replica far behind, or is it still being filled?"
+    raise NotReplicated(f"queue {name} cannot be durable={wanted} on {url}, and nothing was written: {found}")
+
+
+CONVERTS = 20
+"""How many parts of an unfinished conversion one prune does; a part is 250 tasks."""
+
+
+def convert(talk: Talk, calls: int = 0) -> Flow[None]:
+    """Adapt the tasks to the queue's politeness, from where the last client stopped; `calls` as for `repair`."""
+    sent = 0
+    while (yield from answer(talk, talk.operations.convert())) != b"end":
+        sent += 1
+        if sent == calls:
+            return
+
+
+def drained(talk: Talk, before_ms: int | None = None) -> Flow[bool]:
+    """Say whether the queue is drained; if tasks wait and no host will have a turn, look at each waiting task first."""
+    cursor = b"0"
+    while True:
+        done, cursor = yield from answer(talk, talk.operations.drained(before_ms, cursor))
+        if not done or cursor == b"0":
+            return done
+
+
+def repair(talk: Talk, *, mend: bool = True, calls: int = 0) -> Flow[tuple[Counter[str], bool]]:
+    """Walk through the queue and mend it, or only count what is wrong; `calls` is the limit of calls, 0 for none.
+
+    Gives how often each kind of damage was found, by its word in `repair.lua`, and whether the walk reached its end.
+    """
+    found, cursor, sent = Counter[str](), b"", 0
+    while True:
+        part = yield from answer(talk, talk.operations.repair(cursor=cursor, mend=mend))
+        found.update(part.found)
+        cursor, sent = part.cursor, sent + 1
+        if not cursor or sent == calls:
+            return found, not cursor
+
+
+def wait_drained(drained: Callable[[], Flow[bool]], timeout: float | None) -> Flow[bool]:
+    """Ask again and again until the queue is drained, or `timeout` seconds are over; `drained` makes the flow."""
+    until, pause = None if timeout is None else time.monotonic() + timeout, 0.01
+    while not (yield from drained()):
+        left = pause if until is None else until - time.monotonic()
+        if left <= 0:
+            return False
+        yield Sleep(min(pause, left))
+        pause = min(0.5, pause * 1.5)
+    return True
+
+
+def eviction_policy(info: object) -> str | None:
+    """Read `maxmemory_policy` from an INFO reply, parsed or not; None if the reply does not tell."""
+    if isinstance(info, dict):
+        found: Any = cast("Any", info).get("maxmemory_policy")
+        return str(found) if found else None
+    if isinstance(info, bytes):
+        for line in info.splitlines():
+            if line.startswith(b"maxmemory_policy:"):
+                return line.partition(b":")[2].decode()
+    return None
+
+
+def claim(
+    talk: Talk, n: int, timeout_ms: int, max_runtime_ms: int, wait: float, nonce: Callable[[], bytes]
+) -> Flow[list[Lease]]:
+    """Claim up to n leases; wait for the first one, until the bell rings, a lease runs out, or a task is due.
+
+    `nonce` makes the token of each call.
+    """
+    if not talk.proved:
+        yield from prove(talk)  # before there is a token: until then, nothing can have been claimed
+    until = time.monotonic() + wait
+    found: Claimed | None = None
+
+    def make() -> Call[Claimed]:
+        return talk.operations.claim(nonce(), n, timeout_ms, max_runtime_ms)
+
+    call = make()
+    while True:
+        found = yield from whole(talk, (yield from _claim_now(talk, call)) if found is None else found)
+        if found.leases:
+            return found.leases
+        pause = BELL_WAIT
+        if found.next_ms and found.next_ms <= found.now_ms:
+            requeued, promoted = yield from clean(talk)
+            if (requeued.moved or promoted.moved) and not found.paused:
+                found, call = None, make()
+                continue
+            pause = 0.25
+        elif found.next_ms:
+            pause = min(pause, (found.next_ms - found.now_ms) / 1000)
+        left = until - time.monotonic()
+        if left <= 0:
+            return []
+        asked, call = time.monotonic(), make()
+        try:
+            found = yield from hear_bell(talk, min(pause, left), call)
+        except AccessDenied:
+            raise
+        except TimeoutqError:
+            yield a_moment()
+            # the claim may have run: sent again, it gives what it took
+            found, call = None, replace(call, sent_ms=int((time.monotonic() - asked) * 1000) + 1)
+
+
+def _claim_now(talk: Talk, call: Call[Claimed]) -> Flow[Claimed]:
+    asked = time.monotonic()
+    try:
+        found = yield from answer(talk, call)
+    except NotReplicated:
+        nothing_more = replace(call, args=(0, *call.args[1:]))
+        with suppress(TimeoutqError):  # leases that cannot be given back run out by themselves
+            yield from give_back(talk, nothing_more, int((time.monotonic() - asked) * 1000) + 1)
+        raise
+    talk.clock.seen(found.now_ms, asked)
+    return found
+
+
+def hear_bell(talk: Talk, seconds: float, call: Call[Claimed] | None = None) -> Flow[Claimed | None]:
+    """Wait for a stroke of the bell, at most `seconds`, and then claim: the server carries out `call` at once.
+
+    So a task is on its way to its handler without another exchange. Gives what the claim brought; None without a claim,
+    when the server refused the claim, and when its leases had to be given back. Raises if the bell cannot be heard:
+    then the claim may have run, or not.
+    """
+    then: list[Command] = []
+    # on a durable queue, replicas must confirm a claim: a flush with a wait for the bell cannot wait for them
+    if call is not None and talk.clock.now_ms and not talk.durable.replicas:
+        # the claim runs when the wait is over, at the latest; nobody waits much longer for its reply
+        not_after = talk.clock.now_ms + int((seconds + talk.deadline * ATTEMPT) * 1000)
+        then = [call.command(not_after=not_after)]
+    heard: Any = yield Bell(talk.operations.key("bell"), seconds, talk.at, then)
+    if isinstance(heard, BaseException):
+        raise talk.server.explain(heard)
+    if call is None or not then:
+        return None
+    rang, reply = heard
+    found = None if isinstance(reply, BaseException) else call.read(reply)
+    if found is None or not found.leases:
+        if isinstance(rang, BaseException):
+            raise talk.server.explain(rang)
+        return found
+    # a reply that waited for a client that hung brings leases that run out soon, or have run out
+    half_ms = (found.now_ms + found.leases[0].deadline * 1000) / 2
+    if talk.durable.replicas or talk.clock.now_ms > half_ms:
+        yield from answers(talk, talk.operations.release(found.leases), UNCONFIRMED)
+        return None
+    return found
+
+
+def hear_stroke(talk: Talk, seconds: float, has_room: Callable[[], bool]) -> Flow[None]:
+    """Wait for a stroke of the bell, at most `seconds`; pass the stroke on if then there is no room for a task.
+
+    A worker with several queues hears all bells, also while its handlers are busy with tasks of one queue. Without this
+    the stroke would be lost for an idle worker.
+    """
+    key = talk.operations.key("bell")
+    heard: Any = yield Bell(key, seconds, talk.at)
+    if isinstance(heard, BaseException):
+        raise talk.server.explain(heard)
+    if heard is not None and heard[0] is not None and not has_room():
+        yield Send([("RPUSH", key, "1")], talk.at)
+
+
+def newest_alarm(talk: Talk) -> Flow[bytes]:
+    """Give the id of the newest sound of the alarm; `0-0` if the alarm was never sounded. Asks only once."""
+    reply = yield Send([("XREVRANGE", talk.operations.key("alarm"), "+", "-", "COUNT", 1)], talk.at)
+    if isinstance(reply, BaseException):
+        raise talk.server.explain(reply)
+    newest = reply[0]
+    return cast("bytes", newest[0][0]) if isinstance(newest, list) and newest else b"0-0"
+
+
+def hear_alarm(talk: Talk, last: bytes, seconds: float) -> Flow[bytes]:
+    """Wait for the next sound of the alarm after `last`, at most `seconds`; give the id of the newest sound.
+
+    Raises if the alarm cannot be heard.
+    """
+    heard = yield Alarm(talk.operations.key("alarm"), last, seconds, talk.at)
+    if isinstance(heard, BaseException):
+        raise talk.server.explain(heard)
+    return cast("bytes", heard)
+
+
+def cancelled(talk: Talk, leases: Sequence[Lease]) -> Flow[list[Lease]]:
+    """Give those of the leases whose tasks somebody has cancelled."""
+    found: list[Lease] = []
+    key = talk.operations.key("cancels")
+    for at in range(0, len(leases), BATCH):
+        part = leases[at : at + BATCH]
+        (by,) = yield from ask(talk, [("HMGET", key, *(raw(lease.task) for lease in part))])
+        found += (lease for lease, who in zip(part, by, strict=True) if who is not None)
+    return found
+
+
+def whole(talk: Talk, found: Claimed) -> Flow[Claimed]:
+    """Complete the answer to a claim that was sent again: each call looks for its leases in a part of all leases."""
+    if found.rest is None:
+        return found
+    leases = {lease.task: lease for lease in found.leases}
+    while found.rest is not None:
+        try:
+            found = yield from answer(talk, found.rest)
+        except TimeoutqError:
+            if not leases:
+                raise
+            break  # leases that were not found run out by themselves
+        leases.update((lease.task, lease) for lease in found.leases)
+    return replace(found, leases=list(leases.values()), rest=None)
+
+
+def give_back(talk: Talk, claim: Call[Claimed], age_ms: int) -> Flow[None]:
+    """Release what a claim took that was first sent `age_ms` ago: it may have run although nobody has read its reply.
+
+    `claim` has the token of that claim, and asks for no tasks: so its reply holds what that claim took. Asks the server
+    only once; raises the error if it does not answer. Leases that cannot be given back run out by themselves.
+    """
+    reply: Any = yield Send([claim.command(age_ms)], talk.at)
+    given: Any = reply if isinstance(reply, BaseException) else reply[0]
+    if isinstance(given, BaseException):
+        raise talk.server.explain(given)
+    leases = (yield from whole(talk, claim.read(given))).leases
+    if leases:
+        yield from answers(talk, talk.operations.release(leases), UNCONFIRMED)
+
+
+def clean(talk: Talk) -> Flow[tuple[Swept, Swept]]:
+    """Do one bounded round of the cleaner; give the tasks that it took back and those that it made ready."""
+    promoted, requeued, *_ = yield from _clean(talk, [])
+    return requeued, promoted
+
+
+def clean_and_plan(talk: Talk, longest_ms: int) -> Flow[tuple[Swept, Swept, Plan]]:
+    """Do one round of the cleaner, and ask in the same exchange when the next one is due, `longest_ms` at most."""
+    promoted, requeued, plan = yield from _clean(talk, [talk.operations.plan(longest_ms)])
+    return requeued, promoted, plan
+
+
+def _clean(talk: Talk, more: Sequence[Call[Any]]) -> Flow[list[Any]]:
+    ops = talk.operations
+    asked = time.monotonic()
+    found = yield from settle(talk, [ops.promote_due(), ops.requeue_expired(), *more])
+    for one in found:
+        if isinstance(one, TimeoutqError):
+            raise one
+    talk.clock.swept(found[1].now_ms, asked)
+    tell_given_up(ops.name, found[1])
+    return found
+
+
+def requeue_expired(talk: Talk, n: int) -> Flow[int]:
+    """Take back up to `n` tasks whose lease ran out; give their number."""
+    asked = time.monotonic()
+    swept = yield from answer(talk, talk.operations.requeue_expired(n))
+    talk.clock.swept(swept.now_ms, asked)
+    tell_given_up(talk.operations.name, swept)
+    return swept.moved
+
+
+def promote_due(talk: Talk, n: int) -> Flow[int]:
+    """Make up to `n` scheduled tasks ready that are due; give their number."""
+    asked = time.monotonic()
+    swept = yield from answer(talk, talk.operations.promote_due(n))
+    talk.clock.seen(swept.now_ms, asked)
+    return swept.moved
+
+
+def prune(talk: Talk, n: int) -> Flow[int]:
+    """Drop up to `n` done tasks, go on with a conversion that was left unfinished, and do a part of the repair."""
+    found = yield from answer(talk, talk.operations.prune(n))
+    if found.converting:
+        yield from convert(talk, calls=CONVERTS)
+    yield from answer(talk, talk.operations.repair())
+    return found.pruned
+
+
+def tell_given_up(queue: str, swept: Swept) -> None:
+    """Warn of the tasks that went to failed because their leases ran out too often."""
+    if swept.failed:
+        error = "the lease ran out too often"
+        told = [(task, f"is given up: {error}", {"error": error}) for task in swept.given_up]
+        telling.name_tasks(log, queue, told, {}, swept.failed)
+
+
+def extend(talk: Talk, leases: Sequence[Lease], timeout_ms: int, replicas: int = 0) -> Flow[tuple[float, Outcome]]:
+    """Extend leases; give the deadline and the answers. `replicas` is as for `settle`."""
+    deadline, codes, tasks = 0.0, b"", list[bytes]()
+    for result in (yield from settle(talk, talk.operations.extend(leases, timeout_ms), replicas)):
+        if isinstance(result, TimeoutqError):
+            raise result
+        deadline, outcome = result
+        codes += outcome.codes
+        tasks.extend(outcome.tasks)
+    return deadline, Outcome(tasks, codes)
+
+
+def extend_many(talk: Talk, leases: Sequence[Lease], timeout_ms: int, replicas: int = 0) -> Flow[Outcome]:
+    """Extend leases; give the answers. `replicas` is as for `settle`."""
+    return (yield from extend(talk, leases, timeout_ms, replicas))[1]
+
+
+def extend_one(talk: Talk, lease: Lease, timeout_ms: int) -> Flow[Lease]:
+    """Extend one lease and give it with its new deadline, or raise `LeaseLost`."""
+    deadline, outcome = yield from extend(talk, [lease], timeout_ms)
+    if outcome[0] is Answer.MAX_RUNTIME:
+        raise LeaseLost(
+            f"the lease on {lease.task!r} has reached its max_runtime and is not extended: "
+            "raise max_runtime= or make the handler faster",
+            task=lease.task,
+            holder=lease.holder,
+            state="in_progress",
+        )
+    if outcome[0] is Answer.CANCELLED:
+        raise LeaseLost(
+            f"{lease.task!r} was cancelled: stop working on it, and end its lease (release)",
+            task=lease.task,
+            holder=lease.holder,
+            state="in_progress",
+        )
+    if outcome[0] is Answer.LOST:
+        raise (yield from lost(talk, lease))
+    return replies.renew(lease, deadline)
+
+
+def end_one(talk: Talk, lease: Lease, calls: Sequence[Call[Outcome]]) -> Flow[Answer]:
+    """End one lease; raise `LeaseLost` if it is not this token's any more."""
+    outcome = yield from answers(talk, calls)
+    if outcome[0] is Answer.LOST:
+        raise (yield from lost(talk, lease))
+    return outcome[0]
+
+
+def lost(talk: Talk, lease: Lease, ends_ms: float = 0.0) -> Flow[LeaseLost]:
+    """Find out who has the task now, and give the error that says so; `ends_ms` as for `explain_loss`."""
+    info: TaskInfo = yield from answer(talk, talk.operations.inspect(lease.task))
+    return explain_loss(talk, lease, info, ends_ms)
+
+
+SLACK = 0.1
+"""Seconds by which the server's clock may be ahead of the time that a client expects."""
+
+
+def explain_loss(talk: Talk, lease: Lease, info: TaskInfo, ends_ms: float = 0.0) -> LeaseLost:
+    """Say why a lease is lost, and the cure; `ends_ms` is when max_runtime ended the lease, 0 if that is not known."""
+    ago = talk.clock.now_ms / 1000 - lease.deadline
+    name, where = f"lease on {lease.task!r}", f"is in {info.state.value}" if info.state else "is in no state"
+    if info.holder is not None and info.state is not State.IN_PROGRESS:
+        message = (
+            f"{name} cannot be used: the task {where} now, though worker {info.holder} still has a lease on it. "
+            "Somebody moved the task by hand; timeout= is not the cause"
+        )
+    elif info.state is None:
+        message = f"{name} is gone: the task was forgotten, purged, or done and not kept"
+    else:
+        if info.holder is not None:
+            again = info.holder == lease.holder
+            has = (
+                f"the same worker, {info.holder}, has claimed it again" if again else f"worker {info.holder} has it now"
+            )
+        elif info.state is State.DONE:
+            has = "another worker has finished the task"
+        else:
+            has = f"the task {where} now"
+        cure = "raise timeout=, extend while you work, or make the handler idempotent"
+        over = talk.clock.now_ms - ends_ms if ends_ms else -1.0
+        if over >= 0:
+            message = (
+                f"{name} ended {over / 1000:.1f} s ago with its max_runtime, which nothing extends, and {has}: "
+                "raise max_runtime=, or find what kept the handler from ending (a blocking call in an `async def`?)"
+            )
+        elif lease.deadline == math.inf:  # a command was given only the token
+            message = f"{name} is lost and {has}: if it ran out, {cure}"
+        elif ago > -SLACK:
+            message = f"{name} ran out {max(0.0, ago):.1f} s ago and {has}: {cure}"
+        else:
+            has = "the task is done" if info.state is State.DONE else has
+            message = (
+                f"{name} was revoked before its time was over and {has}: timeout= is not the cause. Was the lease "
+                "ended before, the task moved by hand, or the claim lost in a failover?"
+            )
+    return LeaseLost(message, task=lease.task, holder=info.holder, state=info.state)
+
+
+def ack_put(
+    talk: Talk, lease: Lease, found: TaskList, again_ms: int = -1, payload: bytes | None = None
+) -> Flow[Answer]:
+    """Ack one lease and put the tasks that it found in one atomic step.
+
+    Tasks beyond 499, or beyond 1 MiB of payloads, are put before the ack, never after it. After a crash between the two
+    steps, these tasks are in the queue and the lease is not acked: the handler runs again, and nothing is lost.
+    """
+    fits = fitting(found.ids, found.payloads)
+    puts, call = talk.operations.ack_in_parts(lease, found, fits, talk.nonce, again_ms, payload)
+    if puts:
+        yield from answers(talk, puts)
+    return (yield from end_one(talk, lease, [call]))
+
+
+def retried(retrial: Flow[Outcome]) -> Flow[int]:
+    """Make failed tasks ready again that were named; give their number."""
+    return (yield from retrial).ok
+
+
+def retry_all(talk: Talk) -> Flow[int]:
+    """Make all failed tasks ready again; give their number."""
+    moved = 0
+    while True:
+        found = yield from answer(talk, talk.operations.retry_any(talk.nonce))
+        moved += found
+        if found < BATCH:
+            return moved
+
+
+def retry_uncancelled(talk: Talk) -> Flow[int]:
+    """Make all failed tasks ready again but those that somebody has cancelled; give their number."""
+    moved, cursor, key = 0, b"0", talk.operations.key("failed")
+    while True:
+        ((cursor, ids),) = yield from ask(talk, [("SSCAN", key, cursor, "COUNT", BATCH)])
+        if wanted := (yield from uncancelled(talk, ids)):
+            moved += (yield from answers(talk, talk.operations.retry_failed((wanted,), talk.nonce))).ok
+        if int(cursor) == 0:
+            return moved
+
+
+def uncancelled(talk: Talk, ids: list[bytes]) -> Flow[list[bytes]]:
+    """Give the ids of these failed tasks but those that somebody has cancelled."""
+    if not ids:
+        return []
+    (errors,) = yield from ask(talk, [("HMGET", talk.operations.key("errors"), *ids)])
+    return [id for id, error in zip(ids, errors, strict=True) if not replies.is_cancelled(error)]
+
+
+def purge(talk: Talk) -> Flow[None]:
+    """Remove the queue with all its keys."""
+    while not (yield from answer(talk, talk.operations.purge())):
+        pass
+    # if a foreign hand has deleted all other traces of a lane, a lock or a set of fingerprints, only its name finds it;
+    # so it is with results, and with the tasks of batches
+    prefix, cursor = talk.operations.key("").encode(), b"0"
+    while True:
+        reply = yield Send([("SCAN", cursor, "MATCH", prefix + b"*", "COUNT", 2 * BATCH)], talk.at)
+        if isinstance(reply, BaseException) or isinstance(page := reply[0], BaseException):
+            return  # the queue itself is gone; a user who may not SCAN leaves such lanes and locks behind
+        cursor = page[0] if isinstance(page[0], bytes) else str(page[0]).encode()
+        names = [key[len(prefix) :] for key in page[1]]
+        strays = [
+            name
+            for name in names
+            if name.startswith((b"host:", b"lock:", b"seen:", b"result:", b"answers:", b"batch:"))
+        ]
+        for at in range(0, len(strays), BATCH):
+            yield from answer(talk, talk.operations.purge(strays[at : at + BATCH]))
+        if cursor == b"0":
+            return
+
+
+def is_final(error: TimeoutqError, *, met: bool = False) -> bool:
+    """Say whether waiting cannot mend the error.
+
+    Who has `met` the queue before waits for all but one thing: a queue that has got shards is another queue.
+    """
+    final = isinstance(error, AccessDenied | InvalidInput | NotRedis | SchemaMismatch | UnsafeServer)
+    return final and (not met or is_sharded(error))

@@ -1,0 +1,541 @@
+"""The table of operations: which script, which keys, which arguments, how to read the reply, may it be sent again.
+
+No I/O happens here: each method of `Operations` gives a `Call`, which `sending.py` sends. The operations on
+hosts are in `hosts/operations.py`.
+
+                    schedule(at)                         fail, retries left / release(delay)
+        +--------------------------> scheduled <-------------------------------------+
+        |                                | promote_due (its time has come)           |
+     put|                                v                                           |
+    ----+--------------------------->  todos  --- claim(timeout) --->  in_progress --+
+                                         ^                              | | |
+                                         +--- requeue_expired ----------+ | |   ack
+                                         |    (the lease ran out),        | +--------> done
+                                         |    release()                   |
+                                         +--- retry_failed --- failed <---+ fail, no retries left / crashed too often
+
+On a polite queue, whatever becomes ready waits for its host's turn: ---> waiting ---> todos (`lua/parts/polite.lua`).
+
+The arguments of a call are first the words that each call of its script has, then its options as named sections, such
+as `again 1 60000`: the name, how many words follow, the words. So an option that is not given costs nothing, and a new
+one moves no other word. `lua/parts/sections.lua` defines the form and reads it; the functions in `calls.py` write it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from timeoutq.server import scripts
+from timeoutq.server.calls import (
+    BATCH,
+    Argument,
+    Call,
+    Command,
+    Kept,
+    T,
+    Words,
+    batches,
+    by_position,
+    carried,
+    cut,
+    digest_of,
+    lease_words,
+    pairs,
+    record_words,
+    refuse_rerun,
+    result_words,
+    section,
+    split,
+    task_words,
+    until_words,
+)
+from timeoutq.verbs import replies
+from timeoutq.verbs.replies import Claimed, Plan, Pruned, Repaired, Swept, Why
+from timeoutq.words import arguments
+from timeoutq.words.arguments import AS_IT_IS, Body, How, TaskList
+from timeoutq.words.counts import Stats
+from timeoutq.words.durations import Delta
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.model import Lease, Outcome, Record, Task, TaskId, TaskInfo, Tasks, text
+from timeoutq.words.tracebacks import digest
+
+DESCRIBED = 8 * 1024 * 1024
+"""A call describes no further task when it has met this many bytes of payloads."""
+
+
+class Operations:
+    """The operations of one queue, as calls."""
+
+    def __init__(self, name: str, stem: str = "") -> None:
+        """Name the queue; `stem` is what the names of its keys begin with, if that is not `timeoutq:{name}:`."""
+        self.name = arguments.queue_name(name)
+        self._prefix = stem or f"timeoutq:{{{self.name}}}:"
+        self._heads: dict[str, Command] = {}
+
+    def key(self, name: str) -> str:
+        """Give the full key of one of the names in the design's table; `lock` is the prefix of the lock keys."""
+        return self._prefix + ("lock:" if name == "lock" else name)
+
+    def call(
+        self,
+        name: str,
+        args: Sequence[Argument | Body],
+        read: Callable[[Any], T],
+        *,
+        id: bytes = b"",
+        replayable: bool = True,
+        dated: int | None = None,
+        expects: int | None = None,
+        weight: int = 0,
+    ) -> Call[T]:
+        """Build the call of the verb `name`."""
+        return Call(name, self._head(name), id, args, read, replayable, dated, expects, weight)
+
+    def _head(self, function: str) -> Command:
+        head = self._heads.get(function)
+        if head is None:
+            command = b"FCALL_RO" if function in scripts.READING else b"FCALL"
+            # `lock` is never there: so a node of a cluster from which the slot moves refuses a call before it begins
+            keys = [self.key(name).encode() for name in ("meta", "lock")]
+            head = self._heads[function] = (command, scripts.function(function).encode(), len(keys), *keys)
+        return head
+
+    def if_room(self, call: Call[T], *, links: bool) -> Call[T]:
+        """Have a full server refuse a call; without `links`, it then takes the call without its results."""
+        full = None if links else replace(call, args=[*call.args, *section("full")])
+        return replace(call, head=self._head(f"{call.name}_if_room"), when_full=full)
+
+    # ---- tasks in
+
+    def put(self, tasks: tuple[Tasks, ...], nonce: Callable[[], bytes], how: How = AS_IT_IS) -> list[Call[Outcome]]:
+        """Build the calls that put tasks: one for each 500, or each MiB of payloads."""
+        found = arguments.tasks(tasks)
+        return self.put_checked(found, nonce, how_words(found, how), how.call_id)
+
+    def put_checked(
+        self,
+        tasks: TaskList,
+        nonce: Callable[[], bytes],
+        options: Sequence[Argument | Body] = (),
+        call_id: bytes | None = None,
+    ) -> list[Call[Outcome]]:
+        """Build the calls that put what `arguments.tasks` gave; a call with a `call_id` may have run before."""
+        calls = [
+            self.call("put", task_words(part, options), replies.outcome(part.ids), id=call_id or nonce(), weight=weight)
+            for part, weight in batches(tasks)
+        ]
+        return calls if call_id is None else [replace(call, sent_ms=1) for call in calls]
+
+    def schedule(
+        self,
+        tasks: tuple[Tasks, ...],
+        nonce: Callable[[], bytes],
+        *,
+        at: object = None,
+        after: object = None,
+        how: How = AS_IT_IS,
+    ) -> list[Call[Outcome]]:
+        """Build the calls that schedule tasks."""
+        due, found = arguments.due(at, after), arguments.tasks(tasks)
+        refuse_rerun(found, "schedule()")
+        return self.schedule_checked(due, found, nonce, how_words(found, how))
+
+    def schedule_checked(
+        self, due: bytes, tasks: TaskList, nonce: Callable[[], bytes], options: Sequence[Argument | Body]
+    ) -> list[Call[Outcome]]:
+        """Build the calls that schedule what `arguments.tasks` gave."""
+        return [
+            self.call(
+                "schedule", [due, *task_words(part, options)], replies.outcome(part.ids), id=nonce(), weight=weight
+            )
+            for part, weight in batches(tasks)
+        ]
+
+    # ---- leases
+
+    def claim(
+        self,
+        token: bytes,
+        n: int,
+        timeout_ms: int,
+        max_runtime_ms: int = 0,
+        share: int = 1,
+        start: bytes = b"",
+        read: Callable[[bytes | None], Any] = arguments.unpack,
+    ) -> Call[Claimed]:
+        """Build a claim of up to `n` leases; with `start`, the call goes on looking for leases that it took before.
+
+        `read` makes the payloads of the leases of what stands in Redis.
+        """
+        name = token.decode()
+
+        def rest(start: bytes) -> Call[Claimed]:
+            return self.claim(token, n, timeout_ms, max_runtime_ms, share, start, read)
+
+        words: Words = [min(n, BATCH), timeout_ms, 0]
+        if max_runtime_ms:
+            words += section("max_runtime", max_runtime_ms)
+        if share != 1:
+            words += section("share", share)
+        if start:
+            words += section("from", start)
+        return self.call("claim", words, lambda reply: replies.claimed(reply, name, rest, read), id=token, dated=2)
+
+    def extend(self, leases: Sequence[Lease], timeout_ms: int) -> list[Call[tuple[float, Outcome]]]:
+        """Build the calls that extend leases; each gives the new deadline (seconds) and the answers."""
+        return [
+            self.call("extend", [timeout_ms, *words], replies.extended(ids))
+            for ids, words in map(lease_words, split(leases))
+        ]
+
+    def ack(
+        self,
+        leases: Sequence[Lease],
+        again_ms: int = -1,
+        results: Mapping[int, Kept] | None = None,
+        bare: Collection[int] = (),
+        until: Mapping[int, int] | None = None,
+    ) -> list[Call[Outcome]]:
+        """Build the calls that ack leases; with `again_ms`, their tasks are scheduled for then.
+
+        `results` are kept, by the position of a lease. The tasks of the leases at the positions `bare` leave no id in
+        done. `until` says, by the position of a lease, for how many ms done keeps the id of its task, whatever
+        `keep_done` says.
+        """
+        options = section("again", again_ms) if again_ms >= 0 else []
+        if results or bare or until:
+            return self._ack_kept(leases, results or {}, bare, until or {})
+        return [
+            self.call("ack", [*words, *options], replies.outcome(ids), id=digest_of(b"a", words))
+            for ids, words in map(lease_words, split(leases))
+        ]
+
+    def _ack_kept(
+        self, leases: Sequence[Lease], results: Mapping[int, Kept], bare: Collection[int], until: Mapping[int, int]
+    ) -> list[Call[Outcome]]:
+        calls: list[Call[Outcome]] = []
+        for part, weight in cut([len(results[at].body) if at in results else 0 for at in range(len(leases))]):
+            ids, words = lease_words(leases[part])
+            places = range(len(leases))[part]
+            options = result_words({i: results[at] for i, at in enumerate(places) if at in results})
+            if unkept := [i + 1 for i, at in enumerate(places) if at in bare]:
+                options += section("bare", *unkept)
+            options += until_words({i: until[at] for i, at in enumerate(places) if at in until})
+            call_id = digest_of(b"a", words)
+            call = self.call("ack", [*words, *options], replies.outcome(ids), id=call_id, weight=weight)
+            calls.append(self.if_room(call, links=False) if results else call)
+        return calls
+
+    def ack_put(
+        self,
+        lease: Lease,
+        found: TaskList,
+        again_ms: int = -1,
+        payload: bytes | None = None,
+        result: Kept | None = None,
+        *,
+        bare: bool = False,
+        until_ms: int | None = None,
+    ) -> Call[Outcome]:
+        """Build the call that acks one lease and puts what it found: no more than `fitting` says.
+
+        With `again_ms` it is scheduled for then, with the payload if one is given. `result` and `bare` are as for
+        `ack`, and for `until_ms` done keeps the id.
+        """
+        mine, words = lease_words([lease])
+        options: Words = section("again", again_ms) if again_ms >= 0 else []
+        if payload is not None:
+            options += section("payload", payload)
+        if found.ids:
+            options += section("put", *found.ids) + carried(found)
+        weight = len(payload or b"") + sum(map(len, found.payloads.values()))
+        if result is not None:
+            options += result_words({0: result})
+            weight += len(result.body)
+        if bare:
+            options += section("bare", 1)
+        if until_ms is not None:
+            options += until_words({0: until_ms})
+        call = self.call("ack", [*words, *options], replies.outcome(mine), id=digest_of(b"a", words), weight=weight)
+        return self.if_room(call, links=bool(found.ids)) if found.ids or result is not None else call
+
+    def ack_in_parts(
+        self,
+        lease: Lease,
+        found: TaskList,
+        fits: int,
+        nonce: Callable[[], bytes],
+        again_ms: int,
+        payload: bytes | None,
+        result: Kept | None = None,
+        *,
+        bare: bool = False,
+        until_ms: int | None = None,
+    ) -> tuple[list[Call[Outcome]], Call[Outcome]]:
+        """Build the puts that go before an ack, and the ack, which puts the first `fits` tasks (see `fitting`)."""
+        puts: list[Call[Outcome]] = []
+        if fits < len(found.ids):
+            # the visit is over: none of the tasks may begin before its host has rested
+            visited = section("visited", *lease_words([lease])[0])
+            puts = self.put_checked(found.part(fits, len(found.ids)), nonce, visited)
+            found = found.part(0, fits)
+        return puts, self.ack_put(lease, found, again_ms, payload, result, bare=bare, until_ms=until_ms)
+
+    def release(
+        self,
+        leases: Sequence[Lease],
+        delay_ms: int = 0,
+        block_ms: int = 0,
+        most: int = 0,
+        within_ms: int = 0,
+        deadline_ms: int = 0,
+    ) -> list[Call[Outcome]]:
+        """Build the calls that give leases back.
+
+        With `most`, they are releases of handlers: each that blocks no host is counted, waits longer than the one
+        before, and the `most`-th moves its task to failed. With `within_ms`, a task is not released any more when so
+        much time has passed since the first such release; the answer is then `OVERDUE`, and the lease is still held.
+
+        With `deadline_ms`, only those are given back that run until then: a lease that was extended is `LOST`.
+        """
+        options: Words = []
+        given = {"delay": delay_ms, "block": block_ms, "deadline": deadline_ms, "most": most, "within": within_ms}
+        for name, value in given.items():
+            if value:
+                options += section(name, value)
+        calls: list[Call[Outcome]] = []
+        for ids, words in map(lease_words, split(leases)):
+            own = digest_of(b"r", words)
+            calls.append(self.call("release", [*words, *options], replies.outcome(ids), id=own))
+        return calls
+
+    def publish(self, worker: str, functions: Mapping[str, tuple[str, str]]) -> list[Call[int]]:
+        """Build the calls that tell which functions a worker has: of each the digest and the JSON of what it takes."""
+        calls: list[Call[int]] = []
+        told = [(name, digest, schema) for name, (digest, schema) in functions.items()]
+        for part, weight in cut([len(schema) for _, _, schema in told]):
+            words = [word for one in told[part] for word in one]
+            calls.append(self.call("publish", ["_".join(worker.split()), *words], int, weight=weight))
+        return calls
+
+    def fail(
+        self,
+        leases: Sequence[Lease],
+        retries_ms: Sequence[int],
+        errors: Sequence[bytes],
+        tracebacks: Sequence[bytes] = (),
+        blocks_ms: Mapping[int, int] | None = None,
+        results: Mapping[int, Kept] | None = None,
+    ) -> list[Call[Outcome]]:
+        """Build the calls that fail leases: for each the delay before the next attempt, or -1, and the error.
+
+        `tracebacks` are as `tracebacks.trace` gives them, empty for an error that has none. Each is sent once a call,
+        however many leases it belongs to. `blocks_ms` says, by the position of a lease, for how long its host is
+        blocked. `results` are kept, by the position of a lease, if the task goes to failed.
+        """
+        calls: list[Call[Outcome]] = []
+        traces = tracebacks or [b""] * len(leases)
+        kept = results or {}
+        sizes = [len(error) + len(trace) for error, trace in zip(errors, traces, strict=True)]
+        for at, one in kept.items():
+            sizes[at] += len(one.body)
+        for part, weight in cut(sizes):
+            ids, words = lease_words(leases[part])
+            ends: Words = []
+            for end in zip(retries_ms[part], errors[part], strict=True):
+                ends += end
+            digests = {at: digest(trace) for at, trace in enumerate(traces[part]) if trace}
+            places = range(len(leases))[part]
+            if blocks_ms:
+                ends += by_position("blocks", {i: blocks_ms[at] for i, at in enumerate(places) if at in blocks_ms})
+            if kept:
+                ends += result_words({i: kept[at] for i, at in enumerate(places) if at in kept})
+            ends += by_position("traces", digests)
+            ends += pairs("texts", {name: traces[part][at] for at, name in digests.items()})
+            call = self.call("fail", [*words, *ends], replies.outcome(ids), id=digest_of(b"f", words), weight=weight)
+            calls.append(self.if_room(call, links=False) if kept else call)
+        return calls
+
+    def note(self, lease: Lease, done: str, total: str, words: bytes) -> Call[Outcome]:
+        """Build the call that notes how far a handler is."""
+        ids, lease_is = lease_words([lease])
+        return self.call("note", [*lease_is, done, total, words], replies.outcome(ids))
+
+    def crash(self, leases: Sequence[Lease], reason: str) -> list[Call[Outcome]]:
+        """Build the calls with which a supervisor ends the leases of tasks that a dead process was running."""
+        return [
+            self.call("crash", [arguments.error_text(reason), *words], replies.outcome(ids))
+            for ids, words in map(lease_words, split(leases))
+        ]
+
+    # ---- tasks out, one way or another
+
+    # an event log names who calls by the id of the call; these verbs need none for anything else
+    def pull(self, n: int, nonce: Callable[[], bytes] = bytes) -> Call[list[Task]]:
+        """Build the call that takes up to 500 tasks for good; it is never sent twice."""
+        return self.call("pull", [min(n, BATCH)], replies.pulled, id=nonce(), replayable=False)
+
+    def retry_failed(self, tasks: tuple[Tasks, ...], nonce: Callable[[], bytes] = bytes) -> list[Call[Outcome]]:
+        """Build the calls that make these failed tasks ready again."""
+        return [self.call("retry_failed", [BATCH, *ids], replies.outcome(ids), id=nonce()) for ids in _only_ids(tasks)]
+
+    def retry_any(self, nonce: Callable[[], bytes] = bytes) -> Call[int]:
+        """Build the call that makes any 500 failed tasks ready again."""
+        return self.call("retry_failed", [BATCH], int, id=nonce())
+
+    def forget(self, tasks: tuple[Tasks, ...], nonce: Callable[[], bytes] = bytes) -> list[Call[Outcome]]:
+        """Build the calls that remove tasks from every state."""
+        return [self.call("forget", ids, replies.outcome(ids), id=nonce()) for ids in _only_ids(tasks)]
+
+    def cancel(self, tasks: tuple[Tasks, ...], by: bytes, nonce: Callable[[], bytes]) -> list[Call[Outcome]]:
+        """Build the calls that cancel tasks; `by` says who does."""
+        return [self.call("cancel", [by, *ids], replies.outcome(ids), id=nonce()) for ids in _only_ids(tasks)]
+
+    def purge(self, strays: Sequence[bytes] = ()) -> Call[int]:
+        """Build the call that removes the queue; it answers 0 while it has to be called again."""
+        return self.call("purge", [BATCH, *strays], int)
+
+    # ---- the cleaner's
+
+    def requeue_expired(self, n: int = 200) -> Call[Swept]:
+        """Build a round of taking back expired leases."""
+        return self.call("requeue_expired", [min(n, BATCH), 0], replies.swept, expects=1)
+
+    def promote_due(self, n: int = BATCH) -> Call[Swept]:
+        """Build a round of making due tasks ready."""
+        return self.call("promote_due", [min(n, BATCH)], lambda reply: Swept(reply[0], reply[1], 0, bool(reply[2])))
+
+    def prune(self, n: int = BATCH, cursor: bytes = b"0") -> Call[Pruned]:
+        """Build a round of dropping done tasks that need not be kept."""
+        return self.call("prune", [min(n, BATCH), cursor], lambda r: Pruned(r[0], r[1], bool(r[2]), bool(r[3])))
+
+    def repair(self, n: int = BATCH, cursor: bytes = b"+", *, mend: bool = True) -> Call[Repaired]:
+        """Build a part of the walk that mends, or counts, what is wrong; `b"+"` goes on where any walk ended."""
+        return self.call(
+            "repair",
+            [min(n, BATCH), cursor, int(mend)],
+            lambda r: Repaired(r[0], r[1], {r[i].decode("utf-8", "replace"): r[i + 1] for i in range(2, len(r), 2)}),
+        )
+
+    def about(self) -> Call[scripts.About]:
+        """Build the call that asks which library the server has."""
+        return Call("about", (b"FCALL_RO", scripts.function("about").encode(), 0), b"", (), scripts.about)
+
+    def probe(self, harmless: Sequence[Argument], making: Sequence[Argument]) -> Call[list[str]]:
+        """Build the call that tries which commands this user may run; it gives the names of those that are refused."""
+        return self.call("probe", [*harmless, *making], lambda reply: sorted({name.decode() for name in reply}))
+
+    def plan(self, longest_ms: int) -> Call[Plan]:
+        """Build a cleaner's question: how long may I sleep?"""
+        return self.call("plan", [longest_ms], lambda reply: Plan(*reply))
+
+    def beat(self, worker: str, about: Mapping[str, object] | None, durations: Delta | None = None) -> Call[int]:
+        """Build a worker's sign of life, or its farewell (None); it answers how many workers live.
+
+        `durations` says how long handlers ran since the last one. The same delta is counted once, also when it is sent
+        again in another call, within a minute.
+        """
+        words: Words = [worker, json.dumps(about) if about else ""]
+        if durations is None:
+            return self.call("beat", words, int)
+        id = digest_of(b"b", (worker, durations.number))
+        return self.call("beat", words + pairs("durations", durations.counts), int, id=id)
+
+    # ---- looking
+
+    def inspect(self, task: TaskId | Task) -> Call[TaskInfo]:
+        """Build the call that tells all about one task."""
+        id = _one_id(task)
+        return self.call("inspect", [id], lambda reply: replies.info(text(id), reply))
+
+    def states(self, tasks: tuple[Tasks, ...]) -> list[Call[Outcome]]:
+        """Build the calls that tell where tasks are: one for each 500."""
+        return [self.call("states", ids, replies.outcome(ids)) for ids in _only_ids(tasks)]
+
+    def describe(self, ids: Sequence[bytes]) -> Call[tuple[int, list[Record]]]:
+        """Build the call that tells what an export says of up to 500 tasks: how many it looked at, those it found."""
+        return self.call("describe", [DESCRIBED, *ids], lambda reply: replies.described(ids, reply))
+
+    def restore(self, records: Sequence[Record], nonce: Callable[[], bytes]) -> Call[Outcome]:
+        """Build the call that brings up to 500 tasks in as they were, but for those that a state knows."""
+        words = record_words(records)
+        weight = sum(len(word) for word in words if isinstance(word, bytes))
+        return self.call(
+            "restore", words, replies.outcome([record.task for record in records]), id=nonce(), weight=weight
+        )
+
+    def stats(self) -> Call[Stats]:
+        """Build the call that counts everything at one moment."""
+        return self.call("stats", [], replies.stats)
+
+    def why(self, task: TaskId | Task) -> Call[Why]:
+        """Build the call that tells all that decides whether a task is being worked on."""
+        id = _one_id(task)
+        try:
+            host = arguments.host(id)
+        except InvalidInput:
+            host = b""
+        return self.call("why", [id, host], lambda reply: replies.why(text(id), reply))
+
+    def drained(self, before_ms: int | None = None, cursor: bytes = b"0") -> Call[tuple[bool, bytes]]:
+        """Build the call that says whether nothing is ready, held or scheduled (before a time); `b"0"`: that is all."""
+        before = "+inf" if before_ms is None else before_ms
+        return self.call("drained", [before, cursor, 0], lambda reply: (bool(reply[0]), reply[1]))
+
+    def drained_counted(
+        self, before_ms: int | None, cursor: bytes
+    ) -> Call[tuple[bool, bytes, frozenset[tuple[bytes, bytes]]]]:
+        """Build the same call, which gives all counters of the same moment, too."""
+        before = "+inf" if before_ms is None else before_ms
+        return self.call(
+            "drained",
+            [before, cursor, 1],
+            lambda r: (bool(r[0]), r[1], frozenset(zip(r[2][::2], r[2][1::2], strict=True))),
+        )
+
+    def configure(self, settings: Mapping[str, bytes]) -> Call[int]:
+        """Build the call that writes settings; it answers 2 when `convert` is to be called until it ends.
+
+        A name that ends in `?` is written only where the queue has no such setting.
+        """
+        return self.call("configure", [word for pair in settings.items() for word in pair], int)
+
+    def convert(self) -> Call[bytes]:
+        """Build a round of bringing the queue in line with its politeness, to be called until it gives `end`."""
+        return self.call("convert", [BATCH // 2], bytes)
+
+
+def how_words(found: TaskList, how: How) -> Words:
+    """Check the options that put and schedule have for all of their tasks, and give their words."""
+    words: Words = []
+    if callable(how.group) and not isinstance(how.group, type):
+        found.group_by(how.group)
+    elif how.group is not None:
+        words += section("group", arguments.host(how.group))  # the first option, where `task_words` looks for it
+    if arguments.flag(how.again, "again"):
+        words += section("again")
+    if how.priority is not None:
+        words += section("priority", arguments.priority(how.priority))
+    if arguments.flag(how.improve, "improve"):
+        if how.priority is None and len(found.priorities) < len(found.ids):
+            raise InvalidInput(arguments.NO_PRIORITY)
+        found.improved.clear()  # for the call says it of all tasks
+        words += section("improve")
+    if how.batch is not None:
+        words += section("batch", how.batch)
+    if arguments.flag(how.rerun, "rerun"):
+        found.reruns.clear()  # likewise
+        words += section("rerun")
+    return words
+
+
+def _one_id(task: TaskId | Task) -> bytes:
+    return arguments.task_id(task.task if isinstance(task, Task) else task)
+
+
+def _only_ids(tasks: tuple[Tasks, ...]) -> Iterator[list[bytes]]:
+    ids = arguments.ids(tasks)
+    return (ids[at : at + BATCH] for at in range(0, len(ids), BATCH))

@@ -1,0 +1,396 @@
+"""Says in one sentence why a task is not being worked on now, from what the server tells of the task.
+
+The faces call it for `Queue.why`, and so for `timeoutq why`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import cast
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
+
+from timeoutq.server.calls import Call
+from timeoutq.verbs import sending
+from timeoutq.verbs.reads import pairs_of, workers
+from timeoutq.verbs.replies import Why
+from timeoutq.verbs.sending import Flow, Talk, ask
+from timeoutq.words.errors import AccessDenied
+from timeoutq.words.model import BATCH_DUE, HostInfo, State, Task, TaskId, TaskInfo, WorkerInfo, raw, text
+from timeoutq.words.standing import Standing, standing
+from timeoutq.words.text import counted
+
+ADVICE = {
+    "done": "put it again with again=True, or ack with again_in= for a new visit",
+    "failed": "retry_failed brings it back",
+    "banned": "after hosts.unblock, retry_failed brings it back; before that, it fails again at once",
+    "budget": "hosts.set(budget=) gives more",
+    "no_replica": "start replicas, or configure(durable=) asks for fewer",
+}
+"""Advice for a program in Python, at the end of a message; `advised` writes other words in its place."""
+
+_WORKER = re.compile(r"\S+:[0-9]+:\S+")
+"""The name of a worker, or of a client: host, process, and what tells them apart."""
+
+MAY_LACK = ("queued", "due", "overdue", "suspect")
+"""The reasons behind which may stand that the workers lack the function of a call."""
+ALIVE = 60.0
+"""Seconds since its last sign of life for which a worker counts as alive, as in `lua/why.lua`."""
+LATELY = 150.0
+"""Seconds after which a worker that has not told again which functions it has is gone."""
+LOOKS = 10
+"""How often each state is searched for an id that goes on after a #; each time among the next 1,000 tasks or so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """The one reason, and the facts that show it."""
+
+    code: str
+    """One of: unknown, crooked, done, failed, cancelled, banned, running, cancelling, expired, due, overdue, paused,
+    no_worker, no_claim, no_replica, no_function, queued, suspect; or of its host: blocked, delay, host_busy, budget,
+    turn."""
+    message: str
+    info: TaskInfo
+    host: HostInfo | None = None
+    near: str | None = None
+    """For an unknown task: one that the queue knows and whose URL is the same but for its form, or for what follows
+    a #."""
+    before: int | None = None
+    """For a task that waits for its host's turn: how many of the host's tasks go before it."""
+
+
+def advised(found: Reason, words: Mapping[str, str], queue: str) -> str:
+    """Give the message with other words for the same advice, such as the commands of a shell.
+
+    `words` has them for each name in `ADVICE`; `{queue}`, `{task}` and `{host}` in them are written for a shell.
+    """
+    message = found.message
+    for code, advice in ADVICE.items():
+        if message.endswith(advice):
+            task, host = shlex.quote(found.info.task), shlex.quote(found.info.host or "")
+            return message.removesuffix(advice) + words[code].format(queue=queue, task=task, host=host)
+    return message
+
+
+def explain(talk: Talk, task: TaskId | Task) -> Flow[Reason]:
+    """Ask for all facts about a task, and give the one reason."""
+    return explain_call(talk, talk.operations.why(task))
+
+
+def explain_call(talk: Talk, call: Call[Why]) -> Flow[Reason]:
+    """Give the reason that the answer to this call shows."""
+    found = yield from sending.answer(talk, call)
+    said = crooked(found)
+    if said is not None:
+        return _reason(found, "crooked", said)
+    if found.info.state is None and found.info.has_result:
+        return _reason(found, "done", "it is done, and its id is not kept; its result is; put it again for another run")
+    if found.info.state is None:
+        for other in forms(found.info.task):
+            if (yield from sending.answer(talk, talk.operations.inspect(other))).state is not None:
+                return _reason(found, "unknown", f"it was never put, but {other!r} was", other)
+        longer = yield from _longer(talk, found.info.task)
+        if longer is not None:
+            said = f"it was never put, but {longer!r} was: all after the # belongs to the id"
+            return _reason(found, "unknown", said, longer)
+        return _reason(found, "unknown", "no state holds it: it was never put, or it was forgotten or pruned later")
+    code, message = judge(found)
+    if code == "queued" and found.workers:
+        idle, alive = yield from idlers(talk, found.now)
+        if idle and len(idle) == alive:
+            return _reason(found, "no_claim", (
+                f"it is ready, and no worker that is alive claims: worker {idle[0].worker}: {idle[0].trouble}; start "
+                "it again, and look into its log"
+            ))  # fmt: skip
+    lacking = yield from _lacking(talk, found) if code in MAY_LACK else _nothing()
+    return _reason(found, code, message) if lacking is None else _reason(found, "no_function", lacking)
+
+
+def idlers(talk: Talk, now: float) -> Flow[tuple[list[WorkerInfo], int]]:
+    """Give the workers that say why they do not claim, and how many workers are alive."""
+    try:
+        known = yield from workers(talk)
+    except AccessDenied:  # whoever may only run scripts learns nothing of workers
+        return [], 0
+    alive = [worker for worker in known if now - worker.beat <= ALIVE]
+    return [worker for worker in alive if worker.trouble], len(alive)
+
+
+def _nothing() -> Flow[None]:
+    return
+    yield
+
+
+def _lacking(talk: Talk, found: Why) -> Flow[str | None]:
+    """Say that the workers lack the function of a call, and who has told of it; None if they do not."""
+    info, name = found.info, called(found.info.payload)
+    if name is None:
+        return None
+    key = talk.operations.key("functions")
+    try:
+        tells, told = yield from ask(talk, [("EXISTS", key), ("HGET", key, name.encode("utf-8", "replace"))])
+    except AccessDenied:  # whoever may only run scripts gets the plain answer
+        return None
+    ages = published(told, found.now)
+    lately = [f"worker {worker} has version {version}" for age, worker, version in ages if age <= LATELY]
+    if info.unrun_since is not None:
+        who = " and ".join(lately) or "no worker that is alive has it"
+        since = _moment(info.unrun_since)
+        return f"workers that cannot run its function {name!r} have given it back since {since}; {who}"
+    if lately or info.state is State.SCHEDULED or not tells:
+        return None
+    last = f"; the last was worker {ages[0][1]}, {_span(ages[0][0])} ago" if ages else ""
+    return f"no worker that is alive has its function {name!r}: start one whose program has it{last}"
+
+
+def published(told: bytes | None, now: float) -> list[tuple[float, str, str]]:
+    """Read what workers have told of a function: seconds since then, the worker, its version; the last one first."""
+    lines = [line.split(" ", 3) for line in (told or b"").decode("utf-8", "replace").split("\n")]
+    return [(now - int(line[1]) / 1000, line[2], line[0]) for line in lines if len(line) == 4 and line[1].isdecimal()]
+
+
+def called(payload: object) -> str | None:
+    """Give the function of a call; None for a payload that is no call."""
+    if not isinstance(payload, dict):
+        return None
+    fields = cast("dict[str, object]", payload)
+    name = fields.get("f")
+    return name if isinstance(name, str) and "v" in fields else None
+
+
+def _longer(talk: Talk, task: str) -> Flow[str | None]:
+    # an id that goes on after a #, as that of a POST: a large queue is not searched to its end
+    if "://" not in task:
+        return None
+    start = task if "#" in task else f"{task}#"
+    pattern = re.sub(rb"([\\*?\[\]^-])", rb"\\\1", raw(start)) + b"*"
+    cursors: dict[State, bytes | str] = dict.fromkeys(State, "0")
+    for _ in range(LOOKS):
+        wanted = ("MATCH", pattern, "COUNT", 1000)
+        places = [(state, talk.operations.key(state.value), cursor) for state, cursor in cursors.items()]
+        try:
+            replies = yield from ask(
+                talk,
+                [("ZSCAN" if at is State.SCHEDULED else "SSCAN", key, cursor, *wanted) for at, key, cursor in places],
+            )
+        except AccessDenied:  # whoever may only run scripts gets the plain answer
+            return None
+        for (state, _, _), (_, met) in zip(places, replies, strict=True):
+            if met:
+                return text(pairs_of(met)[0][0] if state is State.SCHEDULED else met[0])
+        cursors = {state: reply[0] for state, reply in zip(cursors, replies, strict=True) if int(reply[0])}
+        if not cursors:
+            return None
+    return None
+
+
+def _reason(found: Why, code: str, message: str, near: str | None = None) -> Reason:
+    return Reason(code, message, found.info, found.host, near, found.before)
+
+
+def crooked(found: Why) -> str | None:
+    """Say how a foreign hand, or a script that was refused half-way, has left a task; None if all agrees."""
+    info, states = found.info, found.states
+    cure = "; the next prune of any worker or cleaner mends that, or `timeoutq doctor --repair` at once"
+    if len(states) > 1:
+        return f"a foreign hand has put it into {' and '.join(states)} at once{cure}"
+    if not states and info.deadline is not None:
+        return f"it has a lease, but a foreign hand has removed it from in_progress{cure}"
+    if not states and found.trace == "lane":
+        return f"it is in the lane of its host, but a foreign hand has removed it from waiting{cure}"
+    if states == (State.IN_PROGRESS,) and info.deadline is None:
+        return f"it is in progress without a lease: a foreign hand put it there, or took the lease away{cure}"
+    if not found.stranded:
+        return None
+    if found.host is None and info.host is None:
+        return (
+            "it waits for its host's turn, and the queue is not polite: a foreign hand has deleted its settings; give "
+            "it politeness again (timeoutq configure --delay), or let go what waits (timeoutq configure --impolite)"
+        )
+    return (
+        f"it waits for its host's turn, and a foreign hand has deleted the host's lane or its turn, or put it off{cure}"
+    )
+
+
+def judge(found: Why) -> tuple[str, str]:
+    """Give the code and the sentence for a task that some state holds."""
+    info, now = found.info, found.now
+    if info.state is State.DONE:
+        kept = ", and its result is kept" if info.has_result else ""
+        return "done", f"it is done{kept}; {ADVICE['done']}"
+    if info.state is State.FAILED:
+        banned = found.host is not None and found.host.banned is not None and "is banned" in (info.error or "")
+        said = f"it failed{_ago(info.error_at, now)}: {info.error or 'no error was kept'}"
+        code = "banned" if banned else "cancelled" if (info.error or "").startswith("cancelled by ") else "failed"
+        # whatever the task failed for: while its host is banned, a retry fails at once
+        is_barred = found.host is not None and found.host.banned is not None
+        return code, f"{said}; {ADVICE['banned' if is_barred else 'failed']}"
+    if info.state is State.IN_PROGRESS:
+        left = info.lease_left or 0.0
+        if info.cancelled_by is not None:
+            return "cancelling", (
+                f"worker {info.holder} works on it, and {info.cancelled_by} has cancelled it: it goes to failed when "
+                "its handler has stopped, or when its lease has run out"
+            )
+        if left > 0:
+            return "running", f"worker {info.holder} works on it; the lease runs for another {_span(left)}"
+        return "expired", (
+            f"the lease of worker {info.holder} ran out {_span(-left)} ago, and no cleaner has taken the task back yet"
+            + ("" if found.workers else ": no worker is alive, and no cleaner seems to be")
+        )
+    if info.state is State.SCHEDULED:
+        return _scheduled(found, info.due or 0.0)
+    if found.paused:
+        return "paused", "the queue is paused: nothing is handed out until it is resumed"
+    if info.state is State.WAITING and found.host is not None:
+        waits = WAITS.get(standing(found.host, now, WAITS))
+        if waits is not None:
+            return waits(found, found.host)
+    if not found.workers:
+        return "no_worker", "it is ready, and no worker is alive to claim it (clients over HTTP give no sign of life)"
+    if 0 <= found.replicas < found.durable:
+        return "no_replica", (
+            f"it is ready, and no claim counts: {counted(found.durable, 'replica')} must confirm it (durable), and the "
+            f"server has heard {found.replicas} in the last 10 s; {ADVICE['no_replica']}"
+        )
+    if info.crashes >= 2:
+        return "suspect", (
+            f"{info.crashes} leases on it were lost: the lease ran out, or the worker's process died; so it waits for "
+            "a worker that holds nothing else"
+        )
+    if info.state is State.WAITING:
+        if found.host is not None and (found.host.turn is None or found.host.turn > now):
+            return (
+                "turn",
+                "the rules of its host have changed: the next cleaner gives the host its turn by the new rules",
+            )
+        return "turn", "its host has its turn now: the next cleaner makes the task ready"
+    others = found.todos - 1
+    alive = "1 worker is" if found.workers == 1 else f"{found.workers} workers are"
+    if not others:
+        return "queued", f"it is ready, and nothing else is; {alive} alive"
+    many = "is 1 other" if others == 1 else f"are {others:,} others"
+    takes = "1 worker takes" if found.workers == 1 else f"{found.workers} workers take"
+    return "queued", f"it is ready, and so {many}; {takes} them in any order"
+
+
+def _scheduled(found: Why, due: float) -> tuple[str, str]:
+    info, now = found.info, found.now
+    after = f", for attempt {info.failures + 1} after: {info.error}" if info.failures else ""
+    if info.releases:
+        times = "once" if info.releases == 1 else f"{info.releases} times"
+        after += f"; its handler has released it {times}, and each release waits longer than the one before"
+    if due == BATCH_DUE:
+        return "due", "it is the callback of a batch, and becomes ready when all tasks of the batch have ended"
+    if due > now:
+        return "due", f"it is due at {_moment(due)}, in {_span(due - now)}{after}"
+    cure = "no cleaner has made it ready: is a worker or a cleaner alive?"
+    return "overdue", f"it was due {_span(now - due)} ago{after}, and {cure}"
+
+
+def _banned(found: Why, host: HostInfo) -> tuple[str, str]:
+    return "banned", f"host {host.host} is banned: {host.banned}; it goes to failed"
+
+
+def _blocked(found: Why, host: HostInfo) -> tuple[str, str]:
+    ends = host.blocked_until or 0.0
+    # who blocked the host, or the reason that was given
+    who = host.blocked_by
+    by = f" by {who}" if who and _WORKER.fullmatch(who) else f" ({who})" if who else ""
+    until = f"{_moment(ends)}, for another {_span(ends - found.now)}"
+    times = found.info.host_releases
+    back = f"; this task was put back {times:,} times to block its host" if times > 1 else ""
+    return "blocked", f"host {host.host} is blocked{by} until {until}{back}"
+
+
+def _full(found: Why, host: HostInfo) -> tuple[str, str]:
+    by = f", by {host.in_flight[0]!r}" if host.in_flight else ""
+    return (
+        "host_busy",
+        f"host {host.host} has {host.busy} of its {host.per_host} places taken{by}{_others(found, host)}",
+    )
+
+
+def _used_up(found: Why, host: HostInfo) -> tuple[str, str]:
+    return "budget", (
+        f"the budget of host {host.host} is used up: {host.visits} of {host.budget} visits were made, "
+        f"and {host.busy} are under way; {ADVICE['budget']}"
+    )
+
+
+def _resting(found: Why, host: HostInfo) -> tuple[str, str]:
+    ends = host.next_allowed or 0.0
+    return "delay", (
+        f"host {host.host} may be visited next at {_moment(ends)}, in {_span(ends - found.now)} "
+        f"({_span(host.delay)} after the last visit){_others(found, host)}"
+    )
+
+
+def _others(found: Why, host: HostInfo) -> str:
+    others, before, level = host.waiting - 1, found.before, found.info.priority
+    if others < 1 or before is None:
+        return ""
+    many = "1 other of that host waits" if others == 1 else f"{others:,} others of that host wait"
+    if before:
+        goes = "goes" if others == 1 else "1 of them goes" if before == 1 else f"{before:,} of them go"
+        return f"; {many} as well, and {goes} before it{f', whose priority is {level}' if level else ''}"
+    return f"; {many} as well, and this task goes first{f': its priority is {level}' if level else ''}"
+
+
+WAITS: Mapping[Standing, Callable[[Why, HostInfo], tuple[str, str]]] = {
+    Standing.BANNED: _banned,
+    Standing.BLOCKED: _blocked,
+    Standing.FULL: _full,
+    Standing.USED_UP: _used_up,
+    Standing.RESTING: _resting,
+}
+"""The code and the sentence for what keeps a host from its turn."""
+
+
+def forms(task: str) -> Iterator[str]:
+    """Give other ways to write the same URL: as it is usually put, then with and without what changes nothing."""
+    try:
+        parts = urlsplit(task)
+        port = parts.port
+    except ValueError:
+        return
+    if not parts.scheme or not parts.hostname:
+        return
+    host = parts.hostname
+    if port is not None and port != {"http": 80, "https": 443}.get(parts.scheme):
+        host = f"{host}:{port}"
+    query = urlencode(sorted(parse_qsl(parts.query, keep_blank_values=True)))
+    plain = SplitResult(parts.scheme.lower(), host, parts.path or "/", query, "")
+    seen = {task}
+    other = parts.path.rstrip("/") if parts.path.endswith("/") else f"{parts.path}/"
+    for candidate in (
+        plain,
+        plain._replace(query=parts.query),
+        plain._replace(path=other),
+        plain._replace(path="" if plain.path == "/" else plain.path),
+        plain._replace(scheme={"http": "https", "https": "http"}.get(plain.scheme, plain.scheme)),
+        parts._replace(fragment=""),
+    ):
+        made = urlunsplit(candidate)
+        if made not in seen:
+            seen.add(made)
+            yield made
+
+
+def _span(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _ago(at: float | None, now: float) -> str:
+    return "" if at is None else f" {_span(max(0.0, now - at))} ago"

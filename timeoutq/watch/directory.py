@@ -1,0 +1,177 @@
+"""Which queues a server has, found by their keys; and which queue a mistyped name may have meant.
+
+Its callers are `timeoutq queues`, the metrics, the completion of names in shells, and every command that gets an
+unknown queue. A server keeps no list of its queues, so all its keys are walked through (SCAN), a bounded number in each
+call.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from itertools import islice
+from typing import cast
+
+from timeoutq.client.shards import AnyAsyncQueue, AnyQueue, looking
+from timeoutq.client.shards.root import Shards
+from timeoutq.server.cluster import Where, slot_of
+from timeoutq.server.troubles import is_sharded
+from timeoutq.verbs import reads, sending
+from timeoutq.verbs.operations import Operations
+from timeoutq.verbs.sending import Flow, Talk
+from timeoutq.words.counts import Stats
+from timeoutq.words.errors import AccessDenied, TimeoutqError
+
+KEYS_A_CALL = 1000
+"""About how many keys the server looks at in one SCAN."""
+
+QUEUES_A_FLUSH = 100
+
+_ALIKE = 0.65
+"""How much two names are alike, 0 to 1, when one may have been meant: `wbe` and `web` are, two letters of three."""
+
+LONE_NODE = "this is one node of a cluster: a client with this URL sees only the queues of this node"
+"""What is said of a node of a cluster whose URL is that of a single server."""
+
+CURE = "write redis+cluster:// (or rediss+cluster:// with TLS) in the place of what stands before the host"
+"""What is then to be done."""
+
+_PATTERN = "timeoutq:{*}:meta"
+_META = re.compile(rb"timeoutq:\{([A-Za-z0-9._-]{1,64})\}:meta")
+"""Matches a whole key, because the key of a lock or a host may end like the key of the settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A queue that was found."""
+
+    name: str
+    stats: Stats | None
+    """None when the queue cannot be read."""
+    trouble: str = ""
+    """Why the queue cannot be read."""
+
+
+def size(queue: AnyQueue) -> int:
+    """Count all keys of the server's database, or of all primaries of the cluster, as the length of a walk."""
+    places = queue.run(reads.primaries(queue.talk))
+    return sum(int(queue.run(sending.ask(queue.talk, [("DBSIZE",)], place))[0]) for place in places)
+
+
+def is_lone_node(queue: AnyQueue) -> bool:
+    """Say whether the server is a node of a cluster, and the URL is that of a single server."""
+    if queue.talk.server.nodes:
+        return False
+    try:
+        (info,) = queue.run(sending.ask(queue.talk, [("INFO", "cluster")]))
+    except AccessDenied:
+        return False  # the server does not tell
+    return bool(cast("dict[str, int]", info).get("cluster_enabled"))
+
+
+def names(queue: AnyQueue) -> Iterator[list[str]]:
+    """Walk through all keys on the server of `queue`; give for each call the names that are new, often none."""
+    met: set[str] = set()
+    for place in queue.run(reads.primaries(queue.talk)):
+        cursor = reads.START
+        while cursor is not None:
+            cursor, found = queue.run(scan(queue.talk, cursor, place))
+            new = sorted({name for name in found if name not in met})
+            met.update(new)
+            yield new
+
+
+def scan(talk: Talk, cursor: str, place: Where) -> Flow[tuple[str | None, list[str]]]:
+    """Look at some keys of a node; give where the walk goes on, None at its end, and the names that were met."""
+    (reply,) = yield from sending.ask(talk, [("SCAN", cursor, "MATCH", _PATTERN, "COUNT", KEYS_A_CALL)], place)
+    following, keys = reply
+    matches = (_META.fullmatch(key) for key in keys)
+    return reads.next_cursor(following), [match[1].decode() for match in matches if match]
+
+
+def look(queue: AnyQueue, found: Iterable[str]) -> Iterator[Listed]:
+    """Count the tasks of these queues; a queue to which nothing was put, and which has no workers, is left out."""
+    rest = iter(found)
+    while part := list(islice(rest, QUEUES_A_FLUSH)):
+        yield from queue.run(_look(queue.talk, part))
+
+
+async def every_name(queue: AnyAsyncQueue) -> AsyncIterator[str]:
+    """Give all names of queues on the server of `queue`, in no order, for asyncio."""
+    met: set[str] = set()
+    for place in await queue.run(reads.primaries(queue.talk)):
+        cursor = reads.START
+        while cursor is not None:
+            cursor, found = await queue.run(scan(queue.talk, cursor, place))
+            for name in found:
+                if name not in met:
+                    met.add(name)
+                    yield name
+
+
+async def look_at(queue: AnyAsyncQueue, found: Sequence[str]) -> AsyncIterator[Listed]:
+    """Count the tasks of these queues, as `look` does, for asyncio."""
+    for at in range(0, len(found), QUEUES_A_FLUSH):
+        for one in await queue.run(_look(queue.talk, found[at : at + QUEUES_A_FLUSH])):
+            yield one
+
+
+def _look(talk: Talk, found: Sequence[str]) -> Flow[list[Listed]]:
+    calls = [Operations(name).stats() for name in found]
+    results: list[Stats | TimeoutqError] = []
+    if talk.server.nodes:  # in a cluster, each queue has a slot of its own
+        for name, call in zip(found, calls, strict=True):
+            results += yield from sending.settle(replace(talk, at=slot_of(name)), [call])
+    else:
+        results = yield from sending.settle(talk, calls)
+    listed: list[Listed] = []
+    for name, result in zip(found, results, strict=True):
+        if is_sharded(result):
+            listed.append((yield from _sharded(talk, name)))
+        elif isinstance(result, TimeoutqError):
+            listed.append(Listed(name, None, str(result)))
+        elif result.exists or result.workers:
+            listed.append(Listed(name, result))
+    return listed
+
+
+def _sharded(talk: Talk, name: str) -> Flow[Listed]:
+    shards = Shards(replace(talk, operations=Operations(name)), None, None, talk.nonce)
+    try:
+        yield from shards.look()
+        return Listed(name, (yield from looking.stats(shards)))
+    except TimeoutqError as error:
+        return Listed(name, None, str(error))
+
+
+def starting_with(queue: AnyQueue, beginning: str, seconds: float) -> list[str]:
+    """Give the names with this beginning, as many as are found within `seconds`."""
+    return [name for name in _within(queue, seconds) if name.startswith(beginning)]
+
+
+def meant(queue: AnyQueue, name: str, seconds: float = 1.0) -> list[str]:
+    """Give up to three names much like `name`, of those found within `seconds`; none if the server cannot be asked."""
+    found: list[str] = []
+    try:
+        for one in _within(queue, seconds):
+            found.append(one)  # noqa: PERF402  # what was found before an error counts
+    except TimeoutqError:
+        pass  # a user who may not SCAN needs no message about that here
+    return alike(name, found)
+
+
+def alike(name: str, found: Iterable[str]) -> list[str]:
+    """Give up to three of these names that are much like `name`."""
+    lower = {one.lower(): one for one in found if one != name}
+    return [lower[one] for one in get_close_matches(name.lower(), lower, 3, _ALIKE)]
+
+
+def _within(queue: AnyQueue, seconds: float) -> Iterator[str]:
+    until = time.monotonic() + seconds
+    for page in names(queue):
+        yield from page
+        if time.monotonic() > until:
+            return

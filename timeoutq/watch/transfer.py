@@ -1,0 +1,589 @@
+"""Tasks by the million, in bounded memory: reads states, compares two sets of ids, and writes whole queues as lines.
+
+The commands diff, intersect, requeue, export and import call this module. It reads states in pages (SSCAN, ZSCAN), asks
+the server about ids in batches, and keeps the ids that it has met in a temporary file, which is gone when the process
+ends. In the file, a digest of 16 bytes stands for an id: no disk can hold so many ids that two would share a digest.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice, product
+from typing import Any, TypeVar, cast
+
+from timeoutq.client.shards import AnyQueue, ShardedQueue, flows, scheduling, talks_of
+from timeoutq.client.shards.gathering import places_of
+from timeoutq.rooms.batches import lines as batch_lines
+from timeoutq.rooms.batches.operations import Joined, Sealed
+from timeoutq.rooms.hosts import operations
+from timeoutq.rooms.schedules import flows as schedule_flows
+from timeoutq.rooms.schedules import operations as of_schedules
+from timeoutq.rooms.schedules.definition import Stored
+from timeoutq.server.calls import BATCH
+from timeoutq.verbs import reads, replies, sending
+from timeoutq.verbs.sending import Flow, Talk
+from timeoutq.words import arguments
+from timeoutq.words.arguments import How
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.model import BATCH_DUE, Answer, HostRecord, Outcome, Payload, Politeness, Record, State, text
+
+T = TypeVar("T")
+
+PAGE = 1000
+"""About how many ids a page of a state brings, and how many ids one question to the server names."""
+
+SCHEDULES = 20
+"""About how many schedules a page brings, each with up to 350 KiB."""
+
+VERSION = 2
+"""The version of the format in which a queue is written as lines; this is the first that tells of hosts."""
+
+ORDERED = frozenset({State.SCHEDULED})
+"""States whose key is a sorted set; the others are sets."""
+
+_CACHE_KIB = 2 * 1024
+
+
+# ---- the ids that we have met
+
+
+class Met:
+    """A set of ids in a temporary file."""
+
+    def __init__(self) -> None:
+        with _on_disk():
+            self._db = sqlite3.connect("", isolation_level=None)  # "": a temporary file without a name
+            for setting in ("journal_mode=OFF", "synchronous=OFF", f"cache_size=-{_CACHE_KIB}"):
+                self._db.execute(f"PRAGMA {setting}")
+            self._db.execute("CREATE TABLE met (digest BLOB PRIMARY KEY) WITHOUT ROWID")
+            self._db.execute("CREATE TABLE bulk (digest BLOB)")
+            self._db.execute("BEGIN")
+
+    def new(self, ids: Iterable[bytes]) -> list[bytes]:
+        """Give the ids that the set did not know yet, in their order, and add them."""
+        with _on_disk():
+            insert = self._db.execute
+            return [id for id in ids if insert("INSERT OR IGNORE INTO met VALUES (?)", (_digest(id),)).rowcount]
+
+    def load(self, batches: Iterable[Sequence[bytes]]) -> None:
+        """Add very many ids, for `known`: they are sorted on disk, which is quicker than one by one."""
+        for ids in batches:
+            with _on_disk():
+                self._db.executemany("INSERT INTO bulk VALUES (?)", ((_digest(id),) for id in ids))
+        with _on_disk():
+            self._db.execute("CREATE INDEX sorted ON bulk (digest)")
+
+    def known(self, ids: Sequence[bytes]) -> list[bool]:
+        """Say for each id whether `load` has added it."""
+        with _on_disk():
+            ask = self._db.execute
+            return [ask("SELECT 1 FROM bulk WHERE digest = ?", (_digest(id),)).fetchone() is not None for id in ids]
+
+    def close(self) -> None:
+        """Drop the file."""
+        self._db.close()
+
+
+def _digest(id: bytes) -> bytes:
+    return hashlib.blake2b(id, digest_size=16).digest()
+
+
+@contextmanager
+def _on_disk() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise InvalidInput(
+            f"the temporary file of ids cannot be used: {error}; free some space, or name a folder that has some "
+            "in SQLITE_TMPDIR"
+        ) from error
+
+
+# ---- states and sides
+
+
+def scan(queue: AnyQueue, state: State, match: bytes | None = None) -> Iterator[list[bytes]]:
+    """Read all ids of a state, page by page; an id that moves meanwhile may be missed, or come twice.
+
+    Raises `InvalidInput` for the done tasks of a queue that keeps no ids of them.
+    """
+    for talk in talks_of(queue):
+        yield from scan_shard(queue, talk, state, match)
+
+
+def scan_shard(queue: AnyQueue, talk: Talk, state: State, match: bytes | None = None) -> Iterator[list[bytes]]:
+    """Read all ids of a state in one shard, whose talk is given, as `scan` does."""
+    if state is State.DONE and not queue.run(reads.keeps_ids(talk)):
+        raise reads.unlisted(queue.name)
+    cursor = reads.START
+    while cursor is not None:
+        cursor, ids = queue.run(_page(talk, state, cursor, match))
+        yield ids
+
+
+def put_again(queue: AnyQueue, talk: Talk, ids: Sequence[bytes]) -> int:
+    """Put tasks back that are done or failed, in the shard in which they are; give their number."""
+    calls = talk.operations.put((ids,), talk.nonce, How(again=True))
+    return queue.run(sending.answers(talk, calls)).added
+
+
+def _page(talk: Talk, state: State, cursor: str, match: bytes | None) -> Flow[tuple[str | None, list[bytes]]]:
+    verb = "ZSCAN" if state in ORDERED else "SSCAN"
+    matching = () if match is None else ("MATCH", match)
+    (reply,) = yield from sending.ask(talk, [(verb, talk.operations.key(state), cursor, *matching, "COUNT", PAGE)])
+    following, found = reply
+    if state in ORDERED:
+        found = [id for id, _ in reads.pairs_of(found)]
+    return reads.next_cursor(following), list(found)
+
+
+def within(queue: AnyQueue, state: State, ids: Sequence[bytes]) -> list[bool]:
+    """Say for each id whether the state holds it."""
+    if not ids:
+        return []
+    talks = talks_of(queue)
+    if state is State.DONE and not queue.run(reads.keeps_ids(talks[0])):
+        return [answer is Answer.DONE for answer in queue.states(ids)]
+    places = {0: list(range(len(ids)))}
+    if isinstance(queue, ShardedQueue):
+        everywhere = queue.run(queue.shards.may_be_elsewhere())
+        places = (
+            dict.fromkeys(range(len(talks)), places[0]) if everywhere else places_of(map(queue.shards.of_task, ids))
+        )
+    there = [False] * len(ids)
+    for shard, chosen in places.items():
+        for at, found in zip(chosen, queue.run(_within(talks[shard], state, [ids[at] for at in chosen])), strict=True):
+            there[at] |= found
+    return there
+
+
+def _within(talk: Talk, state: State, ids: Sequence[bytes]) -> Flow[list[bool]]:
+    verb = "ZMSCORE" if state in ORDERED else "SMISMEMBER"
+    (reply,) = yield from sending.ask(talk, [(verb, talk.operations.key(state), *ids)])
+    return [found is not None for found in reply] if state in ORDERED else [bool(found) for found in reply]
+
+
+def size(queue: AnyQueue, state: State) -> int:
+    """Count the tasks in a state."""
+    if state is State.DONE:  # it may be kept as fingerprints
+        return queue.stats().done
+    verb = "ZCARD" if state in ORDERED else "SCARD"
+    return sum(int(queue.run(sending.ask(talk, [(verb, talk.operations.key(state))]))[0]) for talk in talks_of(queue))
+
+
+def compare(
+    first: Iterable[Sequence[bytes]], second: Callable[[Sequence[bytes]], Sequence[bool]], *, both: bool
+) -> Iterator[list[bytes]]:
+    """Give the ids of the first side that are also in the second (`both`), or are not, each once, batch by batch."""
+    met = Met()
+    try:
+        for ids in first:
+            found = [id for id, there in zip(ids, second(ids), strict=True) if there is both]
+            yield met.new(found)
+    finally:
+        met.close()
+
+
+def once(batches: Iterable[Sequence[bytes]]) -> Iterator[list[bytes]]:
+    """Give each id of the batches once."""
+    return compare(batches, lambda ids: [True] * len(ids), both=True)
+
+
+def parts(items: Iterable[T], length: int = PAGE) -> Iterator[list[T]]:
+    """Cut a stream into lists of `length` items; the last list may be shorter."""
+    rest = iter(items)
+    while part := list(islice(rest, length)):
+        yield part
+
+
+# ---- tasks as lines
+
+
+def describe(queue: AnyQueue, ids: Sequence[bytes], talk: Talk) -> Iterator[list[Record]]:
+    """Give the records of these tasks of a shard, in lists of bounded size; tasks in no state are left out."""
+    start = 0
+    while start < len(ids):
+        looked, records = queue.run(sending.answer(talk, talk.operations.describe(ids[start : start + BATCH])))
+        start += looked
+        yield records
+
+
+def exported(queue: AnyQueue, states: Sequence[State] = (), *, without_done: bool = False) -> tuple[State, ...]:
+    """Say which states an export holds: these, or all; done tasks can be left out.
+
+    Raises `InvalidInput` if done tasks are among them and the queue keeps no ids of them.
+    """
+    wanted = tuple(state for state in states or State if not (without_done and state is State.DONE))
+    if not wanted:
+        raise InvalidInput("done tasks without done tasks are none: name another state, or leave out --without-done")
+    if State.DONE in wanted and not queue.run(reads.keeps_ids(talks_of(queue)[0])):
+        raise InvalidInput(f"{reads.unlisted(queue.name)}. An export of everything else: --without-done")
+    return wanted
+
+
+def export(
+    queue: AnyQueue, states: Sequence[State] = (), looked: Callable[[int], None] | None = None
+) -> Iterator[list[Record]]:
+    """Give all tasks of a queue, or of some states, each once; `exported` says which states can be had.
+
+    Done tasks come last. Callbacks of batches that are not over are left out. If a sharded queue has a task twice, with
+    two groups, the one that is not done counts.
+    A second look finds tasks that changed their state during the first; it is left out if nothing has moved.
+    """
+    wanted = tuple(states) or tuple(State)
+    met = Met()
+    try:
+        before, seen = queue.stats().counters, 0
+        for second in (False, True):
+            if second and queue.stats().counters == before:
+                break
+            # an id with two groups may be in two shards: the task that is not done must be the one that is told of
+            for state, talk in product(sorted(wanted, key=_has_ended), talks_of(queue)):
+                for page in scan_shard(queue, talk, state):
+                    seen += 0 if second else len(page)
+                    if looked is not None:
+                        looked(seen)
+                    for records in describe(queue, page, talk):
+                        there = [one for one in records if one.state in wanted and one.due != BATCH_DUE]
+                        new = set(met.new(record.task for record in there))
+                        if new:
+                            yield [record for record in there if record.task in new]
+    finally:
+        met.close()
+
+
+def _has_ended(state: State) -> int:
+    return (State.FAILED, State.DONE).index(state) + 1 if state in (State.FAILED, State.DONE) else 0
+
+
+def restore(queue: AnyQueue, records: Sequence[Record]) -> Outcome:
+    """Bring up to 500 tasks in as they were, in one step; tasks that the queue knows already are left alone."""
+    if isinstance(queue, ShardedQueue):
+        return queue.run(flows.restore(queue.shards, records))
+    return queue.run(sending.answer(queue.talk, queue.operations.restore(records, queue.token)))
+
+
+# ---- hosts and settings
+
+
+def hosts(queue: AnyQueue) -> Iterator[list[HostRecord]]:
+    """Give the hosts of a polite queue that have rules of their own or were visited, each once; else none."""
+    met = Met()
+    try:
+        for talk in talks_of(queue):
+            cursor = reads.START
+            while cursor is not None:
+                found, cursor = queue.run(_hosts(talk, cursor))
+                told = [host for host in found if host != HostRecord(host.host)]
+                new = set(met.new(host.host for host in told))
+                if new:
+                    yield [host for host in told if host.host in new]
+    finally:
+        met.close()
+
+
+def _hosts(talk: Talk, cursor: str) -> Flow[tuple[list[HostRecord], str | None]]:
+    (reply,) = yield from sending.ask(talk, [("ZSCAN", talk.operations.key("hosts"), cursor, "COUNT", BATCH)])
+    following, found = reply
+    names, told = [name for name, _ in reads.pairs_of(found)], list[HostRecord]()
+    for at in range(0, len(names), BATCH):
+        part = yield from sending.answer(talk, operations.describe_hosts(talk.operations, names[at : at + BATCH]))
+        told += part or []
+    return told, reads.next_cursor(following)
+
+
+def restore_hosts(queue: AnyQueue, records: Sequence[HostRecord]) -> int:
+    """Give up to 500 hosts the rules and counts that the queue lacks, in one step; say how many took something over.
+
+    Raises `InvalidInput` if the queue is not polite.
+    """
+    if isinstance(queue, ShardedQueue):
+        taken = queue.run(flows.restore_hosts(queue.shards, records))
+    else:
+        call = operations.restore_hosts(queue.operations, records, queue.token)
+        taken = queue.run(sending.answer(queue.talk, call))
+    if taken is None:
+        raise InvalidInput(
+            f"the file has rules of hosts, and queue {queue.name!r} is not polite: make it polite first "
+            f"(timeoutq configure {queue.name} --delay 1s), or import only the tasks (--tasks-only)"
+        )
+    return taken
+
+
+def adopt(queue: AnyQueue, politeness: Politeness) -> Politeness | None:
+    """Give an empty queue the politeness of an export; a queue that is polite keeps its own, which is the answer.
+
+    Raises `InvalidInput` if the queue is not polite and has tasks: somebody has to say whether its hosts may wait.
+    """
+    stats = queue.stats()
+    if stats.politeness is not None:
+        return stats.politeness
+    if stats.known:
+        raise InvalidInput(
+            f"the file is of a polite queue, and queue {queue.name!r} has tasks and is not polite: make it polite "
+            f"first (timeoutq configure {queue.name} --delay {politeness.delay:.15g}s --per-host {politeness.per_host})"
+            ", or import only the tasks (--tasks-only)"
+        )
+    queue.configure(politeness=politeness)
+    return None
+
+
+# ---- schedules
+
+
+def schedules(queue: AnyQueue) -> Iterator[list[Stored]]:
+    """Give all schedules of a queue that can be read, each once."""
+    met = Met()
+    try:
+        for talk in talks_of(queue):
+            cursor: str | None = reads.START
+            while cursor is not None:
+                rows = queue.run(sending.answer(talk, of_schedules.page(talk.operations, cursor, SCHEDULES)))
+                cursor = None if rows.cursor == reads.START else rows.cursor
+                new = set(met.new(one.name for one in rows.found))
+                yield [one for one in rows.found if one.name in new]
+    finally:
+        met.close()
+
+
+def restore_schedules(queue: AnyQueue, found: Iterable[Stored]) -> int:
+    """Bring schedules in as they were; a schedule that is there stays as it is. Say how many are new."""
+    if isinstance(queue, ShardedQueue):
+        return sum(queue.run(scheduling.restore(queue.shards, one)) for one in found)
+    return sum(queue.run(schedule_flows.restore(queue.talk, one)) for one in found)
+
+
+# ---- lines
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the first line of an export tells, or the last one."""
+
+    politeness: Politeness | None = None
+    rules: int = 0
+    """How many hosts and groups have rules that the export leaves out."""
+    ends: bool = False
+    """Whether the export has a last line, which says that the export is whole."""
+    is_last: bool = False
+    """Whether this is that last line."""
+
+
+Item = Record | HostRecord | Header | Stored | Joined | Sealed
+"""What a line of an export tells."""
+
+
+def header(queue: AnyQueue, *, whole: bool = True) -> str:
+    """Give the first line of an export; of a whole queue, it tells the politeness."""
+    stats = queue.stats()
+    line: dict[str, Any] = {"timeoutq": VERSION, "queue": queue.name, "at": stats.now, "ends": True}
+    if whole and stats.politeness is not None:
+        line["politeness"] = {"delay": stats.politeness.delay, "per_host": stats.politeness.per_host}
+    if not whole and (rules := _rules(queue)):
+        line["rules"] = rules
+    return json.dumps(line)
+
+
+def footer(left_out: Sequence[str] = ()) -> str:
+    """Give the last line of an export, with the names of batches that are left out because they are not over.
+
+    A timeoutq that does not know this line reads the header of an export of nothing.
+    """
+    named = {"batches_left_out": list(left_out)} if left_out else {}
+    return json.dumps({"timeoutq": VERSION, "end": True, **named})
+
+
+def _rules(queue: AnyQueue) -> int:
+    asked = [queue.run(sending.ask(talk, [("HLEN", talk.operations.key("policies"))])) for talk in talks_of(queue)]
+    return sum(int(count) for (count,) in asked)
+
+
+def is_header(line: bytes) -> bool:
+    """Say whether a line is the first line of an export; raises `InvalidInput` if its format is a later one."""
+    return _header(line) is not None
+
+
+def _header(line: bytes) -> dict[str, Any] | None:
+    try:
+        read: Any = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(read, dict):
+        return None
+    found = cast("dict[str, Any]", read)
+    if "timeoutq" not in found or "task" in found:
+        return None
+    version = found["timeoutq"]
+    if type(version) is not int or not 1 <= version <= VERSION:
+        raise InvalidInput(
+            f"the file has format {version!r:.40}, this timeoutq reads formats 1 to {VERSION}: install a later one"
+        )
+    return found
+
+
+def read_header(line: bytes) -> Header:
+    """Read the first line of an export, or the last one. Raises `InvalidInput`."""
+    of = (_header(line) or {}).get
+    return Header(
+        _politeness(of("politeness")),
+        arguments.count(of("rules", 0), "rules", 0),
+        of("ends") is True,
+        of("end") is not None,
+    )
+
+
+def _politeness(rules: Any) -> Politeness | None:
+    if rules is None:
+        return None
+    if not isinstance(rules, dict):
+        raise InvalidInput(f'"politeness" is an object with "delay" and "per_host", not {rules!r:.60}')
+    of, usual = cast("dict[str, Any]", rules).get, Politeness()
+    found = Politeness(of("delay", usual.delay), of("per_host", usual.per_host))
+    arguments.politeness(found)
+    return found
+
+
+def write_host(record: HostRecord) -> str:
+    """Give the line of a host: JSON in ASCII, without what the host has not."""
+    line = _named("host", record.host)
+    for name in ("delay", "per_host", "budget", "visits", "failures", "next_allowed", "blocked_until", "banned"):
+        value = getattr(record, name)
+        if value is not None and (value or name not in ("visits", "failures")):
+            line[name] = value
+    if record.blocked_by:
+        line["blocked_by"] = record.blocked_by
+    return json.dumps(line)
+
+
+def _named(name: str, value: bytes) -> dict[str, Any]:
+    try:
+        return {name: value.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {f"{name}_b64": base64.b64encode(value).decode()}
+
+
+def write(record: Record) -> str:
+    """Give the line of a task: JSON in ASCII; bytes that are not text go into fields of their own, in base64."""
+    line = _named("task", record.task)
+    line["state"] = record.state.value
+    for name in ("due", "acked", "until", "failures", "crashes", "error", "error_at", "group", "priority"):
+        value = getattr(record, name)
+        if value is not None and (value or name not in ("failures", "crashes", "priority")):
+            line[name] = value
+    payload = record.payload
+    if payload is not None:
+        if not isinstance(payload, bytes):
+            try:
+                return json.dumps({**line, "payload": payload}, allow_nan=False)
+            except ValueError:  # another program wrote NaN, which is not JSON: keep the payload as bytes
+                payload = json.dumps(payload).encode()
+        line["payload_b64"] = base64.b64encode(payload).decode()
+    return json.dumps(line)
+
+
+def read_line(line: bytes) -> Item:
+    """Read any line of an export, also one in front of which another export ended. Raises `InvalidInput`."""
+    return read_header(line) if line[:12] == b'{"timeoutq":' and is_header(line) else read(line)
+
+
+def read(line: bytes) -> Record | HostRecord | Stored | Joined | Sealed:
+    """Read any line but the first. Raises `InvalidInput`, which says what is wrong with the line."""
+    try:
+        found: Any = json.loads(line)
+    except ValueError as error:
+        raise InvalidInput(f"not JSON: {error}") from error
+    except RecursionError:
+        raise InvalidInput("JSON that is nested too deeply") from None
+    if not isinstance(found, dict):
+        raise InvalidInput(f"not an object, as a line of an export is: {found!r:.60}")
+    fields = cast("dict[str, Any]", found)
+    if "task" in fields or "task_b64" in fields:
+        return _task(fields)
+    if "host" in fields or "host_b64" in fields:
+        return _host(fields)
+    if "schedule" in fields or "schedule_b64" in fields:
+        return Stored.from_line(fields)
+    if "batch" in fields:
+        return batch_lines.read(fields)
+    raise InvalidInput(
+        'an object without "task" or "task_b64", "host" or "host_b64", "schedule" or "schedule_b64", "batch"'
+    )
+
+
+def _task(fields: Mapping[str, Any]) -> Record:
+    task = arguments.task_id(_text_or_bytes(fields, "task"))
+    try:
+        state = State(fields.get("state", State.TODOS))
+    except ValueError:
+        raise InvalidInput(f"{fields['state']!r:.60} is not a state: one of {', '.join(State)}") from None
+    if state is State.SCHEDULED and fields.get("due") is None:
+        raise InvalidInput('a scheduled task without the time "due"')
+    failure = fields.get("error")
+    if failure is not None and not isinstance(failure, str):
+        raise InvalidInput(f'"error" is a text, not {failure!r:.60}')
+    payload = _text_or_bytes(fields, "payload")
+    arguments.pack(payload, text(task))
+    return Record(
+        task,
+        state,
+        _moment(fields, "due"),
+        _moment(fields, "acked"),
+        arguments.count(fields.get("failures", 0), "failures", 0),
+        arguments.count(fields.get("crashes", 0), "crashes", 0),
+        failure,
+        _moment(fields, "error_at"),
+        payload,
+        None if fields.get("group") is None else text(arguments.host(fields["group"])),
+        arguments.priority(fields.get("priority", 0)),
+        _moment(fields, "until"),
+    )
+
+
+def _host(fields: Mapping[str, Any]) -> HostRecord:
+    for name in ("banned", "blocked_by"):
+        value = fields.get(name)
+        if value is not None and not isinstance(value, str):
+            raise InvalidInput(f'"{name}" is a text, not {value!r:.60}')
+
+    def number(name: str, low: int, high: int = replies.LARGEST) -> int | None:
+        value = fields.get(name)
+        return None if value is None else arguments.count(value, name, low, high)
+
+    return HostRecord(
+        arguments.host(_text_or_bytes(fields, "host")),
+        _moment(fields, "delay"),
+        number("per_host", 1, 10_000),
+        number("budget", 0),
+        number("visits", 0) or 0,
+        number("failures", 0) or 0,
+        _moment(fields, "next_allowed"),
+        _moment(fields, "blocked_until"),
+        fields.get("blocked_by") or "",
+        fields.get("banned"),
+    )
+
+
+def _moment(fields: Mapping[str, Any], name: str) -> float | None:
+    value = fields.get(name)
+    if value is None:
+        return None
+    arguments.delay_ms(value, name)
+    return float(value)
+
+
+def _text_or_bytes(fields: Mapping[str, Any], name: str) -> Payload:
+    encoded = f"{name}_b64"
+    if encoded not in fields:
+        return fields.get(name)
+    if name in fields:
+        raise InvalidInput(f'both "{name}" and "{encoded}": write only one of them')
+    try:
+        return base64.b64decode(fields[encoded], validate=True)
+    except (ValueError, TypeError) as error:
+        raise InvalidInput(f'"{encoded}" is not base64: {error}') from error

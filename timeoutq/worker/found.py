@@ -1,0 +1,148 @@
+"""Turns the `put=` of an `Ack` into a list of ids and payloads.
+
+This happens where the handler ran: in its thread, or in its asyncio task. `put=` may be a slow or endless generator, so
+its time counts as the handler's time, and the number of tasks is limited. In an asyncio task, other tasks get a turn
+between two items, but a single slow item blocks the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from timeoutq.words import arguments
+from timeoutq.words.arguments import TaskList
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.model import Ack, Task
+from timeoutq.worker.handlers import Hopeless
+
+MOST = 1_000_000
+"""The most tasks of one `Ack(put=…)`."""
+MOST_BYTES = 256 * 1024 * 1024
+"""The most bytes of their ids and payloads."""
+PLAIN = (list, tuple, dict, set, frozenset)
+"""Types that are read in one go: reading them runs no code of the user."""
+TURN = 0.005
+"""After this many seconds, pause and let other asyncio tasks run."""
+
+
+@dataclass(slots=True)
+class Found(TaskList):
+    """Tasks of an `Ack(put=…)` without those that no queue takes, such as a link that is too long for an id."""
+
+    left_out: int = 0
+    """How many were left out."""
+    why: InvalidInput | None = None
+    """What was wrong with the first of them."""
+
+    def add_good(self, task: object, payload: Any = None) -> None:
+        """Add a task, or leave it out. Raises `Hopeless` for what is no task: then the handler is wrong."""
+        at = len(self.ids)
+        try:
+            if payload is None:
+                self.add(task)
+            else:
+                self.add_mapping({cast("Any", task): payload})
+        except InvalidInput as error:
+            if not isinstance(task, str | bytes | Task):
+                raise Hopeless(error) from error
+            for row in (self.payloads, self.groups, self.priorities, self.uniques):
+                cast("dict[int, Any]", row).pop(at, None)
+            if self.reruns[-1:] == [at]:
+                self.reruns.pop()
+            self.left_out += 1
+            self.why = self.why or error
+
+
+async def listed(result: Any) -> Any:
+    """Return the handler's result unchanged; but if it is an `Ack` with tasks, a copy whose `put` is a `TaskList`.
+
+    Raises what the iterable raises, and `Hopeless` for what is no task, and when there are too many.
+    """
+    if not isinstance(result, Ack) or is_nothing(result.put) or isinstance(result.put, TaskList):
+        return result
+    steps = _steps(result)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+        await asyncio.sleep(0)
+
+
+async def listed_raised(problem: BaseException) -> BaseException:
+    """Do the same for a raised `Ack`. If listing it fails, return that error instead."""
+    try:
+        return cast("BaseException", await listed(problem))
+    except BaseException as error:  # whatever the iterable raises is the task's failure
+        return error
+
+
+def listed_here(result: Any, given_up: Callable[[], object]) -> Any:
+    """Do the same for a handler in a thread.
+
+    Returns None as soon as `given_up()` is true: then nobody needs the result.
+    """
+    if not isinstance(result, Ack) or is_nothing(result.put):
+        return result
+    steps = _steps(result)
+    while not given_up():
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+    return None
+
+
+def is_nothing(put: object) -> bool:
+    """Say whether this is the `put` of an `Ack` that puts nothing: the usual case, made quick."""
+    return put is None or (type(put) is tuple and not put)
+
+
+def _steps(ack: Ack) -> Generator[None, None, Ack]:
+    put = () if ack.put is None else ack.put
+    kind: type = type(put)
+    if isinstance(put, Iterable) and kind not in PLAIN and not isinstance(put, str | bytes | bytearray | memoryview):
+        found: TaskList = yield from _walk(cast("Iterable[Any]", put))
+    else:
+        if kind in PLAIN and len(cast("list[Any]", put)) > MOST:
+            raise _too_many()
+        try:
+            found = arguments.tasks((put,))
+        except InvalidInput:
+            found = yield from _walk(cast("Iterable[Any]", put if kind in PLAIN else [put]))
+        if len(found.ids) > MOST or sum(map(len, found.ids)) + sum(map(len, found.payloads.values())) > MOST_BYTES:
+            raise _too_many()
+    return Ack(cast("Any", found), ack.again_in, ack.payload, ack.result, ack.keep_result, ack.keep_id)
+
+
+def _walk(put: Iterable[Any]) -> Generator[None, None, Found]:
+    found = Found()
+    size, since = 0, time.monotonic()
+    pairs = isinstance(put, Mapping)
+    for nth, item in enumerate(cast("Mapping[Any, Any]", put).items() if pairs else put):
+        at = len(found.ids)
+        if pairs:
+            task, payload = item
+            found.add_good(task, payload)
+        else:
+            found.add_good(item)
+        size += sum(map(len, found.ids[at:])) + len(found.payloads.get(at, b""))
+        if nth >= MOST or size > MOST_BYTES:
+            raise _too_many()
+        if time.monotonic() - since > TURN:
+            yield
+            since = time.monotonic()
+    return found
+
+
+def _too_many() -> Hopeless:
+    words = (
+        f"Ack(put=…) holds more than {MOST:,} tasks, or more than {MOST_BYTES >> 20} MiB of ids and payloads. Put the "
+        "tasks in parts with the queue's put() inside the handler, then return Ack(). If put= is a generator, check "
+        "that it ends"
+    )
+    return Hopeless(InvalidInput(words))

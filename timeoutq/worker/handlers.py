@@ -1,0 +1,467 @@
+"""What a handler is and what its results mean: kinds of handlers, their parameters, their results. No Redis here.
+
+A worker asks `shape_of` once, before it starts, and refuses a handler that could not be run. `resolve` awaits whatever
+awaitable a handler returned; `wrong_result` writes the error for a result that means nothing. So only None and `Ack`
+mean "done".
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
+from contextvars import Context, copy_context
+from dataclasses import dataclass
+from importlib import import_module
+from inspect import Parameter
+from operator import is_
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+
+from timeoutq.server.calls import Kept
+from timeoutq.words.arguments import class_name, error_words, is_group
+from timeoutq.words.errors import HandlerNotFound, InvalidInput, WrongResult
+from timeoutq.words.model import Ack, Lease, Release, Task
+from timeoutq.words.retry import GiveUp, Retry, RetryPolicy, members
+from timeoutq.words.telling import running
+
+if TYPE_CHECKING:
+    from timeoutq.verbs.sending import Flow
+
+S = TypeVar("S")
+
+Result = Ack | Release | Retry | GiveUp | None
+"""What a handler returns or raises: after None and `Ack` the task is done, `Release` gives the task back, `Retry` and
+`GiveUp` are failed attempts.
+
+An exception group is a failed attempt: if there is a `GiveUp` anywhere in the group, the task is given up; if not, the
+`Retry` with the longest pause decides. A group of nothing but `Release` gives the task back, after the longest delay.
+An `Ack` in a group does not count, because the other tasks of the `TaskGroup` were cancelled."""
+
+Returned = Result | Awaitable[Result]
+"""What calling a handler returns: a result, or an awaitable that gives a result."""
+
+Handler = Callable[[Lease], Returned] | Callable[[Lease, Any], Returned]
+"""Takes a lease, or a lease and the state that `lifespan=` yielded. It is an `async def`, or a `def`, which runs in a
+thread."""
+
+Lifespan = Callable[[], AbstractAsyncContextManager[S]]
+"""Called once in each process; gives a context manager, which is entered before the first claim and left after the last
+handler."""
+
+RESULTS = (Ack, Release, Retry, GiveUp)
+EXPECTED = "expected None, Ack, Release, Retry or GiveUp"
+
+LEAVES_NO_ID = Ack(keep_id=False)
+"""The end of a task that leaves nothing: an `async def` that returns this very value is as quick as one that returns
+None."""
+
+_DEEPEST = 10
+"""An awaitable may give another awaitable; a longer chain of awaitables than this counts as endless."""
+
+_POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a handler says of one failed attempt."""
+
+    policy: RetryPolicy | None = None
+    """Decides when the task is tried again; None: the policy of the worker decides."""
+    result: Callable[[], Kept] | Kept | None = None
+    """What the queue keeps as the result if the task is given up. A function is called only then."""
+    repeats: bool = False
+    """Whether the task is tried again although no repeat could mend it: the handler will give something else."""
+
+
+class Judge(Protocol):
+    """A handler that is an object, and that the worker asks about each failed attempt of a task."""
+
+    def judge(self, lease: Lease, error: BaseException) -> Verdict | None:
+        """Say what decides about this failure; with None, the worker decides as for any handler.
+
+        It is called in the event loop of the worker, also for failures that the worker finds, such as `max_runtime`.
+        If it raises, the error is logged, and the worker decides.
+        """
+        ...
+
+
+@dataclass(kw_only=True)
+class Unrun(Release):
+    """A handler that `Serves` returns this for a task that only another worker can run, or that nobody can run now.
+
+    Such a release counts against no limit. Once `within` seconds have passed since the first such release after the
+    last failed attempt, the task is not released any more: the attempt fails with `error`.
+    """
+
+    within: float
+    error: BaseException
+
+    __hash__ = Release.__hash__
+
+
+@dataclass(frozen=True, slots=True)
+class AckAfter:
+    """A handler that `Serves` returns this when something must be with a server before the ack.
+
+    No trouble of the server is a failed attempt: the worker calls `first` again until it returns, or until the lease is
+    lost. An error that waiting cannot mend ends the attempt. The ack puts 499 tasks and 1 MiB of payloads at most.
+    """
+
+    first: Callable[[], Awaitable[object]]
+    ack: Ack
+
+
+class Hopeless(Exception):  # no name with Error: it only carries one
+    """Carries the error of what a handler gave after its work: no repeat mends it, so the task is given up at once."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        # the frames are those of this package, and say nothing of the handler
+        self.error = error.with_traceback(None)
+        error.__cause__ = error.__context__ = None
+
+
+class Place(Protocol):
+    """One queue of a worker, for a handler that `Serves`."""
+
+    @property
+    def name(self) -> str:
+        """The name of the queue."""
+        ...
+
+    @property
+    def queue(self) -> Any:
+        """The worker's client of the queue, an `AsyncQueue` or `AsyncShardedQueue`."""
+        ...
+
+    @property
+    def state(self) -> Any:
+        """What the lifespan yielded in this process; None without a lifespan."""
+        ...
+
+    def publish(self, functions: Mapping[str, tuple[str, str]]) -> None:
+        """Have the queue told which functions there are here: of each the digest and the JSON of what it takes."""
+        ...
+
+    async def put(self, queue: str, task: Task, call_id: bytes | None) -> bool:
+        """Put a task to another queue of this worker; false if the worker has no queue of this name.
+
+        A put that is made again under the same `call_id` adds nothing.
+        """
+        ...
+
+    def find(self, queue: str) -> Any:
+        """Give another queue of this worker, by its name; None if the worker has no queue of this name."""
+        ...
+
+    def limit(self, lease: Lease, seconds: float) -> Callable[[], bool]:
+        """Have the handler of this lease cancelled after so many seconds, as by `max_runtime` of the worker.
+
+        Call what this gives when the handler has ended: it says whether the time was over by then.
+        """
+        ...
+
+    def over(self, seconds: float, more: str = "") -> TimeoutError:
+        """Write the error of a task whose time is over."""
+        ...
+
+    def hangs(self, words: str, is_worn_out: bool) -> None:
+        """Say that a thread hangs. A worker process that is worn out, and has a supervisor, drains and is replaced."""
+        ...
+
+    def declare(self, schedules: Callable[[], Flow[None]] | None) -> None:
+        """Have schedules declared in the queue by this, at the start and again each minute; None: there are none."""
+        ...
+
+    def pause(self, seconds: float) -> None:
+        """Have the worker claim nothing from this queue for so many seconds."""
+        ...
+
+    def is_cancelled(self, lease: Lease) -> bool:
+        """Say whether somebody has cancelled the task of this lease, whose handler is running. Any thread may ask."""
+        ...
+
+    def at_end(self, close: Callable[[], object]) -> None:
+        """Have this called when the worker has ended all work."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Staff:
+    """What a worker works with: its queues, and a handler for them."""
+
+    queues: Any
+    """As `Worker` takes them; the worker closes them when it ends."""
+    handler: Serves
+
+
+class Hires(ABC):
+    """What stands for queues and a handler, and may be passed to a worker alone."""
+
+    @abstractmethod
+    def at_work(self) -> Staff:
+        """Give the queues and the handler."""
+
+
+class OfApp:
+    """A function of an app. It takes the arguments of its calls, so it is no handler: a worker runs its app."""
+
+
+class Serves(ABC):
+    """A handler that is an object, and that the worker asks, once for each queue, what runs the tasks of the queue."""
+
+    lifespan: Lifespan[Any] | None = None
+    """The lifespan of its workers, if they are given no other."""
+
+    @abstractmethod
+    def serve(self, place: Place) -> Callable[[Lease], Awaitable[Result | AckAfter]]:
+        """Give what runs the tasks of this queue. The payloads of its leases are the bytes as they stand in Redis."""
+
+    async def __call__(self, lease: Lease) -> Result:
+        """Refuse: only a worker knows of which queue a lease is."""
+        raise InvalidInput(f"{name_of(self)} runs in a worker: pass it to Worker(…), which calls what serve(…) gives")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a handler is called."""
+
+    name: str
+    is_async: bool
+    """Whether a call of the handler only makes a coroutine. If not, the call may block, so it is made in a thread."""
+    takes_state: bool
+    judge: Callable[[Lease, BaseException], Verdict | None] | None = None
+    """The `judge` of the handler, if it is a `Judge`."""
+
+
+def parts_of(path: str, kind: str = "handler") -> tuple[str, str]:
+    """Split `module:function` into its two names, and import nothing; raises `HandlerNotFound` for other words.
+
+    `timeoutq worker` calls this before it starts processes, because each process would only fail in the same way.
+    """
+    module, _, name = path.partition(":")
+    what = "no app" if kind == "app" else f"not a {kind}"
+    if not module or not name:
+        form = "module:app, like shop.tasks:app" if kind == "app" else "module:function, like demo.crawl:fetch"
+        raise HandlerNotFound(f"{path!r} is {what}: write {form}")
+    if module.endswith(".py"):
+        dotted = module.removesuffix(".py").removeprefix("./").strip("/").replace("/", ".")
+        raise HandlerNotFound(f"{path!r} is {what}: a module has no .py, write {dotted}:{name}")
+    return module, name
+
+
+def load(path: str, kind: str = "handler") -> Any:
+    """Import `module:function`; raises `HandlerNotFound`, whose message says what is missing."""
+    found = imported(path, kind)
+    if isinstance(found, Hires):
+        raise HandlerNotFound(f"{path!r} is an App, which brings its functions: leave the {kind} out, use --app {path}")
+    if not callable(found):
+        raise HandlerNotFound(f"{kind} {path!r} is not callable but {type(found).__name__}")
+    return found
+
+
+def imported(path: str, kind: str) -> Any:
+    """Import `module:name`, whatever it is; raises `HandlerNotFound`."""
+    module, name = parts_of(path, kind)
+    try:
+        found: Any = import_module(module)
+    except (Exception, SystemExit) as error:
+        where = "" if not isinstance(error, ModuleNotFoundError) else f" (searched from {sys.path[0] or 'here'})"
+        text = error_words(error)
+        raise HandlerNotFound(f"{kind} {path!r}: importing {module} raised {text}{where}") from error
+    for part in name.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise HandlerNotFound(f"{kind} {path!r}: module {module} has no {name}") from None
+    return found
+
+
+# ---- before the handler runs
+
+
+def name_of(handler: object) -> str:
+    """Give the handler's name for messages: the name of the function, or of the callable object's class."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    name = getattr(handler, "__qualname__", None)
+    return name.rpartition("<locals>.")[2] if isinstance(name, str) else class_name(handler)
+
+
+def shape_of(handler: object, *, has_state: bool = False) -> Shape:
+    """Say how a handler is called; `has_state` says whether there is a state to give to the handler.
+
+    Raises `InvalidInput` for what cannot be called with `(lease)` or `(lease, state)`, and for generator functions.
+    """
+    if not callable(handler):
+        raise InvalidInput(f"handler must be callable, not {class_name(handler)}")
+    if isinstance(handler, OfApp):
+        raise InvalidInput(
+            f"{name_of(handler)}() is a function of an App, and takes no lease: let the worker run the App, with "
+            "Worker(app), or with `timeoutq worker --app module:app`"
+        )
+    name, inner = name_of(handler), _inner(handler)
+    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+        raise InvalidInput(
+            f"the handler {name} is a generator function: calling it runs nothing; return Ack(put=[…]) where it yields"
+        )
+    takes_state, judge = _takes_state(handler, name, has_state), _judge_of(handler, name)
+    return Shape(name, inspect.iscoroutinefunction(inner), takes_state, judge)
+
+
+def _judge_of(handler: object, name: str) -> Callable[[Lease, BaseException], Verdict | None] | None:
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    if inspect.isroutine(handler) or inspect.isclass(handler) or not callable(getattr(type(handler), "judge", None)):
+        return None
+    judge: Callable[..., Any] = cast("Any", handler).judge
+    if inspect.iscoroutinefunction(judge):
+        raise InvalidInput(f"judge of the handler {name} is an async def: the worker calls it, so make it a def")
+    try:
+        inspect.signature(judge).bind(None, None)
+    except ValueError:
+        pass  # a builtin: Python does not know its parameters
+    except TypeError:
+        raise InvalidInput(f"judge of the handler {name} cannot be called with (lease, error)") from None
+    return judge
+
+
+def _inner(handler: Callable[..., Any]) -> Any:
+    """Give the function that a call runs first: the function behind all partials, or the object's `__call__`."""
+    found: Any = handler
+    while isinstance(found, functools.partial):
+        found = found.func
+    if inspect.isroutine(found) or inspect.isclass(found):
+        return found
+    if inspect.iscoroutinefunction(found):
+        return found  # an object that is marked as a coroutine function
+    return getattr(cast("Any", type(found)), "__call__", found)  # noqa: B004  # we need the method itself
+
+
+def _takes_state(handler: Callable[..., Any], name: str, has_state: bool) -> bool:
+    parameters = _parameters(handler)
+    if parameters is None:
+        return False  # a builtin: Python does not know its parameters
+    positional = [one for one in parameters if one.kind in _POSITIONAL]
+    needed = sum(one.default is Parameter.empty for one in positional)
+    unknown = any(one.kind is Parameter.VAR_POSITIONAL for one in parameters)
+    missing = [one.name for one in parameters if one.kind is Parameter.KEYWORD_ONLY and one.default is Parameter.empty]
+    if missing or needed > 2 or not (positional or unknown):
+        takes = ", ".join(str(one) for one in parameters)
+        raise InvalidInput(f"the handler {name} takes ({takes}); handlers are called with (lease) or (lease, state)")
+    if needed == 2 and not has_state:
+        raise InvalidInput(
+            f"the handler {name} takes ({positional[0].name}, {positional[1].name}), but there is no state to give: "
+            "pass lifespan= to the worker (of the command: --lifespan module:function), or take (lease) alone"
+        )
+    if needed == 2 or not has_state:
+        return has_state
+    return positional[1].name == "state" if len(positional) > 1 else unknown
+
+
+def without_arguments(lifespan: Callable[..., Any]) -> None:
+    """Raise `InvalidInput` for a lifespan that cannot be called without arguments."""
+    parameters = _parameters(lifespan) or []
+    variable = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    if any(one.default is Parameter.empty and one.kind not in variable for one in parameters):
+        takes = ", ".join(str(one) for one in parameters)
+        raise InvalidInput(
+            f"the lifespan {name_of(lifespan)} takes ({takes}); a lifespan is called without arguments: give each "
+            "parameter a default, or read the settings inside"
+        )
+
+
+def _parameters(handler: Callable[..., Any]) -> list[Parameter] | None:
+    """Give the parameters of a call. A wrapper with `*args` takes those of the function that it wraps."""
+    found: Any = handler
+    while True:
+        try:
+            parameters = list(inspect.signature(found, follow_wrapped=False).parameters.values())
+        except (TypeError, ValueError):
+            return None
+        wrapped = getattr(found, "__wrapped__", None)
+        if wrapped is None or not any(one.kind is Parameter.VAR_POSITIONAL for one in parameters):
+            return parameters
+        if inspect.ismethod(found) and not inspect.ismethod(wrapped):
+            wrapped = functools.partial(wrapped, found.__self__)
+        found = wrapped
+
+
+# ---- what the handler gave
+
+
+async def resolve(given: Any) -> Any:
+    """Await what a handler gave, again and again, until the value is no awaitable. Raises what the handler raises."""
+    for _ in range(_DEEPEST):
+        if not inspect.isawaitable(given):
+            return given
+        given = await given
+    discard(given)
+    raise WrongResult(f"the handler returned an awaitable that gives an awaitable, {_DEEPEST} deep; {EXPECTED}")
+
+
+def discard(given: Any) -> None:
+    """Close a coroutine that nobody is going to await."""
+    if inspect.iscoroutine(given):
+        with suppress(BaseException):  # it is the user's code that runs here
+            given.close()
+
+
+def released(raised: BaseException) -> BaseException:
+    """Give what a handler raised; for a group of nothing but `Release`, one `Release` with the longest delays."""
+    if not is_group(raised):
+        return raised
+    inside = members(cast("BaseExceptionGroup[BaseException]", raised))
+    releases = [one for one in inside if isinstance(one, Release)]
+    if not releases or len(releases) < len(inside):
+        return raised
+    return Release(max(one.delay for one in releases), max(one.block_host for one in releases))
+
+
+def wrong_result(name: str, given: Any) -> WrongResult:
+    """Write the error for a result that means nothing to the worker."""
+    hint = ""
+    if inspect.isgenerator(given) or inspect.isasyncgen(given):
+        what = "a generator" if inspect.isgenerator(given) else "an async generator"
+        what, hint = f"{what}, so nothing of it has run", "; links go into Ack(put=[…])"
+    elif isinstance(given, type):
+        own = given.__name__
+        what, hint = f"the class {own}", f"; write {own}(…)" if given in RESULTS else ""
+    elif isinstance(given, BaseException):
+        what, hint = f"the exception {class_name(given)}", "; raise it instead"
+    else:
+        kind = class_name(given)
+        what = f"{'an' if kind[:1] in 'aeiouAEIO' else 'a'} {kind}"
+        if isinstance(given, list | tuple | set | frozenset | dict | str):
+            hint = "; links go into Ack(put=[…])"
+    return WrongResult(f"the handler {name} returned {what}; {EXPECTED}{hint}")
+
+
+# ---- what is around the handler
+
+
+class Surroundings:
+    """The context variables with which each handler begins, and whether a handler has changed them."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context.copy()
+        self._context.run(running.set, None)
+        self._values = list(self._context.values())
+        self.bare = len(self._values) == 1
+        """Whether `running` is the only variable. If so, `len(copy_context()) > 1` shows that a handler has set one."""
+
+    def fresh(self) -> Context:
+        """Give a context that no handler has touched."""
+        return self._context.copy()
+
+    def changed(self) -> bool:
+        """Say whether a handler has changed the caller's context; compares by identity, so no foreign code runs.
+
+        Sets `running` back, because it differs for each handler.
+        """
+        running.set(None)
+        now = copy_context()
+        return len(now) != len(self._values) or not all(map(is_, now.values(), self._values))

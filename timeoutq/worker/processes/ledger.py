@@ -1,0 +1,195 @@
+"""Which leases a worker process holds, which handlers run, and how it ended: memory that outlives the process.
+
+`supervisor.py` makes one `SharedLedger` for each process, before the fork; the worker in the process writes into it.
+After a SIGKILL or a segfault the parent reads the ledger: it counts a crash for each task that was running, and gives
+the other tasks back without blame, instead of waiting until their leases run out.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import struct
+from collections.abc import Callable, Iterable
+from copy import copy
+from typing import NamedTuple, Self
+
+from timeoutq.server.calls import BATCH
+from timeoutq.verbs.division import Division
+from timeoutq.words import telling, tracebacks
+from timeoutq.words.model import Lease, raw, text
+from timeoutq.worker import lifespan
+from timeoutq.worker.health import Sheet
+from timeoutq.worker.processes.endings import Told
+
+log = logging.getLogger(__name__)
+
+FREE, HELD, STARTED, ENDED = 0, 1, 2, 3
+TOKEN_BYTES, TASK_BYTES, WORDS_BYTES = 96, 1024, 4096
+_SLOT = struct.Struct(f"=BBHHH{TOKEN_BYTES}s{TASK_BYTES}s")
+_USED = struct.Struct("=I")
+_TOLD_AT = _USED.size
+_WORDS_AT = _TOLD_AT + 1
+_TRACE_AT = _WORDS_AT + WORDS_BYTES
+_WORKER_AT = _TRACE_AT + tracebacks.MOST
+_SHEET_AT = _WORKER_AT + TOKEN_BYTES
+_SLOTS_AT = _SHEET_AT + Sheet.SIZE
+
+
+def slots_for(concurrency: int, prefetch: int | None) -> int:
+    """Give how many leases a worker may hold.
+
+    Some leases run or wait. Up to as many are ended and not yet sent, and up to as many are in each of the two
+    exchanges that may be under way: so four times as many. Memory that is never written takes no room.
+    """
+    return 4 * (concurrency + (2 * BATCH if prefetch is None else prefetch))
+
+
+class Left(NamedTuple):
+    """The leases that a process had when it ended."""
+
+    started: list[Lease]
+    """Their handlers were running."""
+    ended: list[Lease]
+    """Their handlers had ended, and the queue's answer was not there."""
+    held: list[Lease]
+    """Their handlers had not begun."""
+
+
+class SharedLedger:
+    """What one worker process holds. A lease that finds no free slot is not in the ledger; this is logged once.
+
+    If the worker has several queues, `pages` has a ledger for each of them; all pages share the slots.
+    """
+
+    def __init__(self, slots: int, *keys_of: Callable[[Lease], int]) -> None:
+        """Make room for as many leases; `keys_of` give their keys, as the division of each queue does."""
+        self._slots = slots
+        self._memory = mmap.mmap(-1, _SLOTS_AT + slots * _SLOT.size)
+        self.sheet = Sheet(self._memory, _SHEET_AT)
+        """Where the worker writes its signs of health."""
+        self._used = [0]
+        self._free: list[int] = []
+        self._was_full = False
+        self._open(0, *keys_of[:1])
+        self.pages = [self, *(self._page(lane, key_of) for lane, key_of in enumerate(keys_of[1:], 1))]
+
+    def _open(self, lane: int, key_of: Callable[[Lease], int] = Division.key_of) -> None:
+        self._lane = lane
+        self._key_of = key_of
+        self._of: dict[int, int] = {}
+
+    def _page(self, lane: int, key_of: Callable[[Lease], int]) -> Self:
+        page = copy(self)  # the memory, and which slots are free, are the same
+        page._open(lane, key_of)
+        return page
+
+    def hold(self, leases: Iterable[Lease]) -> None:
+        """Enter leases that were claimed."""
+        for lease in leases:
+            slot = self._slot()
+            if slot is None:
+                return
+            self._of[self._key_of(lease)] = slot
+            task = raw(lease.task)
+            token = lease.token.encode()[:TOKEN_BYTES]
+            # the state byte is written last: if the process dies during the write, the parent finds the slot free
+            at = _SLOTS_AT + slot * _SLOT.size
+            crashes = min(lease.crashes, 0xFFFF)
+            _SLOT.pack_into(self._memory, at, FREE, self._lane, len(token), len(task), crashes, token, task)
+            self._memory[at] = HELD
+
+    def _slot(self) -> int | None:
+        if self._free:
+            return self._free.pop()
+        if self._used[0] < self._slots:
+            self._used[0] += 1
+            _USED.pack_into(self._memory, 0, self._used[0])
+            return self._used[0] - 1
+        if not self._was_full:
+            self._was_full = True
+            telling.say(
+                log, logging.ERROR, "more than %d leases are held: if this process dies now, its supervisor cannot "
+                "give all of them back, and the others run out by themselves", self._slots,
+            )  # fmt: skip
+        return None
+
+    def start(self, lease: Lease) -> None:
+        """Note that the handler of a lease runs now."""
+        self._mark(lease, STARTED)
+
+    def finish(self, lease: Lease) -> None:
+        """Note that the handler of a lease has ended; the ack may still be on the way."""
+        self._mark(lease, ENDED)
+
+    def _mark(self, lease: Lease, state: int) -> None:
+        slot = self._of.get(self._key_of(lease))
+        if slot is not None:
+            self._memory[_SLOTS_AT + slot * _SLOT.size] = state
+
+    def end(self, leases: Iterable[Lease]) -> None:
+        """Strike out leases that are ended or lost."""
+        for lease in leases:
+            slot = self._of.pop(self._key_of(lease), None)
+            if slot is not None:
+                self._memory[_SLOTS_AT + slot * _SLOT.size] = FREE
+                self._free.append(slot)
+
+    def sign(self, worker: str) -> None:
+        """Note the name under which the worker of this process gives signs of life."""
+        self._write(worker.encode()[:TOKEN_BYTES], _WORKER_AT)
+
+    @property
+    def worker(self) -> str:
+        """The name of the process's worker; empty if the process ended before it had one."""
+        return self._memory[_WORKER_AT:_SHEET_AT].rstrip(b"\0").decode()
+
+    def tell(self, told: Told, words: str = "") -> None:
+        """Note that the process ends on purpose, and its last words."""
+        self._write(words.encode("utf-8", "replace")[:WORDS_BYTES], _WORDS_AT)
+        self._memory[_TOLD_AT] = told
+
+    def confess(self, error: BaseException) -> None:
+        """Note the error that ends the process, with its traceback."""
+        self._write(lifespan.told(error).encode("utf-8", "replace")[:WORDS_BYTES], _WORDS_AT)
+        self._write(tracebacks.trace(error)[-tracebacks.MOST :], _TRACE_AT)
+
+    @property
+    def trace(self) -> bytes:
+        """The traceback of the error that ended the process, as `tracebacks.trace` gives it, or empty."""
+        return self._memory[_TRACE_AT:_WORKER_AT].rstrip(b"\0")
+
+    def _write(self, text: bytes, at: int) -> None:
+        self._memory[at : at + len(text)] = text
+
+    @property
+    def has_told(self) -> bool:
+        """Whether the process has said that it ends on purpose."""
+        return self._memory[_TOLD_AT] != Told.NOTHING
+
+    def told(self) -> tuple[Told, str]:
+        """Read whether the process ended on purpose, and its last words."""
+        words = self._memory[_WORDS_AT:_TRACE_AT].rstrip(b"\0")
+        return Told(self._memory[_TOLD_AT]), words.decode("utf-8", "replace")
+
+    def read(self, lane: int = 0) -> Left:
+        """Give the leases of a queue that the process has."""
+        left = Left([], [], [])
+        row = {STARTED: left.started, ENDED: left.ended, HELD: left.held}
+        (used,) = _USED.unpack_from(self._memory, 0)
+        for at in range(_SLOTS_AT, _SLOTS_AT + used * _SLOT.size, _SLOT.size):
+            if self._memory[at] == FREE:
+                continue
+            state, its, token_length, task_length, crashes, token, task = _SLOT.unpack_from(self._memory, at)
+            if its != lane:
+                continue
+            lease = Lease(
+                text(task[:task_length]), token[:token_length].decode(), deadline=0.0,
+                crashes=crashes,
+            )  # fmt: skip
+            row[state].append(lease)
+        return left
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._memory.close()

@@ -1,0 +1,306 @@
+"""Runs one worker in this process: starts its event loop, passes orders on to it, and tells why the worker ended.
+
+`supervisor.py` calls `run_worker` in each child after the fork; `timeoutq worker --no-supervise` calls it directly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
+from types import TracebackType
+from typing import Any, Self, cast
+
+from timeoutq.client import AsyncDriver, twin
+from timeoutq.verbs import sending
+from timeoutq.words import exit_codes, telling
+from timeoutq.words.arguments import class_name, error_words
+from timeoutq.words.errors import TimeoutqError, WorkerBroken
+from timeoutq.words.model import Lease
+from timeoutq.words.tracebacks import read_traceback, trace
+from timeoutq.worker.health import Sheet, judge
+from timeoutq.worker.processes import endings
+from timeoutq.worker.processes.endings import Order, Told
+from timeoutq.worker.processes.responder import Responder
+from timeoutq.worker.worker import CURE, Worker
+
+log = logging.getLogger(__name__)
+
+TOLD = {"drained": Told.DRAINED, "stopped": Told.STOPPED, "max_tasks": Told.MAX_TASKS, "worn_out": Told.WORN_OUT}
+"""What a process tells the supervisor, for each `end` that the tally of its worker may have."""
+
+
+def run_worker(
+    make: Callable[[], Worker],
+    orders: Orders | None = None,
+    tell: Callable[[Told], None] | None = None,
+    *,
+    alone: bool = False,
+) -> int:
+    """Run the worker that `make` builds until the worker ends, and give the exit code of the process.
+
+    The code is 1 if the worker ended on purpose, but its lifespan raised an error on the way out; this error is logged.
+
+    `make` is called before the event loop runs, because modules that `make` imports may use `asyncio.run` themselves.
+    `tell` is called with the reason of the end when all work has ended, but before the worker leaves its lifespan and
+    the event loop closes: from then on, the process may be ended at any moment. `alone` is for a command that has no
+    supervisor: if something still runs `PATIENCE` seconds after all work has ended, the whole process is ended. So a
+    caller that has other things to do afterwards must not set `alone`. Raises what `Worker.run` raises, and
+    `WorkerBroken` if something that a handler or the lifespan started has ended or stopped the event loop.
+    """
+    worker = make()
+    escaped: BaseException | None = None
+    mains: list[asyncio.Task[int]] = []
+    limit = _Limit()
+
+    def ending(end: str) -> None:
+        worker.ending = None
+        if escaped is not None:
+            return
+        if alone:
+            limit.start(end)
+        if tell is not None:
+            tell(TOLD[end])
+
+    async def body() -> int:
+        mains.append(cast("asyncio.Task[int]", asyncio.current_task()))
+        code = exit_codes.DONE
+        worker.ending = ending
+        if orders is not None:
+            orders.obey(worker)
+        try:
+            await worker.run()
+        except (Exception, asyncio.CancelledError) as error:
+            if not worker.tally.end:
+                raise
+            code = exit_codes.DIED
+            _tell_left_badly(worker, error)
+        finally:
+            for queue in worker.queues:
+                await queue.close()
+        if worker.ending is not None:  # an error on its way out kept the worker from calling `ending`
+            ending(worker.tally.end)
+        if orders is not None:
+            orders.let_go()
+        return code
+
+    with limit, _runner() as runner:
+        try:
+            return runner.run(body())
+        except asyncio.CancelledError as error:  # not by a caller: only this function has this event loop
+            ran = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+            raise WorkerBroken(
+                f"worker {worker.queue.worker} was cancelled though nobody asked it to stop. {CURE}{ran}"
+            ) from None
+        except (SystemExit, KeyboardInterrupt, RuntimeError) as error:
+            # the worker's own error ends the main task; else another asyncio task raised the error, or stopped the loop
+            running = worker.running
+            if not mains or mains[0].done() or (not running and isinstance(error, KeyboardInterrupt)):
+                raise
+            escaped = error
+            _end_after(runner.get_loop(), worker, mains[0], error)
+            raise WorkerBroken(_broken_words(worker, error, running)) from error
+
+
+def run_alone(make: Callable[[], Worker], health: tuple[str, int] | None = None) -> int:
+    """Run a worker as `run_worker` does for a command that has no supervisor.
+
+    `health` is where to answer health checks, see `responder.py`, in a thread that a blocked event loop does not stop.
+    """
+    if health is None:
+        return run_worker(make, alone=True)
+    sheet = Sheet()
+
+    def watched() -> Worker:
+        worker = make()
+        worker.sheet = sheet
+        return worker
+
+    with Responder(health, lambda: judge(sheet.read(), time.monotonic())):
+        return run_worker(watched, alone=True)
+
+
+def _broken_words(worker: Worker, error: BaseException, running: list[Lease]) -> str:
+    names = ", ".join(f"{lease.task!a:.80}" for lease in running[:5])
+    more = f" and {len(running) - 5} more" if len(running) > 5 else ""
+    tasks = f"these tasks were running: {names}{more}" if running else "no task was running"
+    if isinstance(error, RuntimeError):
+        return f"worker {worker.queue.worker}: its event loop was stopped; does a handler call loop.stop()? {tasks}"
+    whose = "an asyncio task that a handler started" if running else "an asyncio task that is not the worker's"
+    return f"worker {worker.queue.worker}: {whose} raised {class_name(error)}, which ended the event loop; {tasks}"
+
+
+def _end_after(loop: asyncio.AbstractEventLoop, worker: Worker, main: asyncio.Task[int], error: BaseException) -> None:
+    """End a worker after an exception, or a call of `loop.stop()`, has ended its event loop.
+
+    An asyncio task raised the exception. If a handler awaits this asyncio task, the handler gets the exception, and the
+    handler's attempt fails. A handler that stopped the loop soon ends by itself, too. But if none of the handlers that
+    were running ends within 0.05 s, nobody knows which handler is to blame: then each task of the queue that was
+    running counts a crash, as when a process dies.
+    """
+    before = set(map(id, running := worker.running))
+    with suppress(SystemExit, KeyboardInterrupt, RuntimeError):
+        loop.run_until_complete(asyncio.sleep(0.05))
+    if running and before <= set(map(id, worker.running)):
+        for queue, leases in worker.running_on.items():
+            _count_crashes(queue, leases, f"its worker was ended while it ran: {type(error).__name__}")
+    worker.stop(now=True)
+    for _ in range(len(running) + 1):  # other handlers may end the loop in the same way
+        with suppress(SystemExit, KeyboardInterrupt, Exception):
+            loop.run_until_complete(main)
+        if main.done():
+            return
+
+
+def _count_crashes(of: AsyncDriver, leases: list[Lease], reason: str) -> None:
+    queue = twin(of)
+    try:
+        for talk, part in queue.division.parted(leases):
+            queue.run(sending.answers(talk, talk.operations.crash(part, reason)))
+    except TimeoutqError as error:
+        telling.say(
+            log, logging.WARNING, "queue %s: the leases of process %d cannot be given back, so they run out: %s",
+            queue.name, os.getpid(), error, fields={"queue": queue.name, "error": str(error)},
+        )  # fmt: skip
+    finally:
+        queue.close()
+
+
+class _Limit:
+    """A limit of time for the way out: ends the process if a lifespan that is being left, or a thread, does not end.
+
+    The time starts when the worker says why it ends. The limit is called off when the event loop has closed.
+    """
+
+    def __init__(self) -> None:
+        self._timer: threading.Timer | None = None
+
+    def start(self, end: str) -> None:
+        timer = threading.Timer(endings.PATIENCE, _leave_at_once, (end,))
+        timer.daemon = True
+        with suppress(RuntimeError):  # the system starts no more threads: then there is no limit
+            timer.start()
+            self._timer = timer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer.join()
+
+
+def _leave_at_once(end: str) -> None:
+    telling.say(log, logging.ERROR, "process %d does not end by itself (%s): it is ended at once", os.getpid(), end)
+    os._exit(exit_codes.DIED if end == "stopped" else exit_codes.DONE)
+
+
+def _tell_left_badly(worker: Worker, error: BaseException) -> None:
+    said = error_words(error)
+    telling.say(
+        log, logging.ERROR, "worker %s ends (%s), but its lifespan raised when it was left: %s", worker.queue.worker,
+        worker.tally.end, said, fields={"queue": worker.queue.name, "worker": worker.queue.worker, "error": said},
+        traceback=read_traceback(trace(error), said),
+    )  # fmt: skip
+
+
+def _runner() -> asyncio.Runner:
+    try:
+        uvloop: Any = import_module("uvloop")  # optional: used where it is installed
+    except ImportError:
+        return asyncio.Runner(loop_factory=_Loop)
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop with threads of its own for looking up the names of hosts.
+
+    Handlers that hang in `asyncio.to_thread` may occupy all usual threads of the loop. Even then, other handlers must
+    be able to look up names. The worker itself looks up the name of its server in another thread (`names.py`).
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._names = ThreadPoolExecutor(2, "names")
+
+    async def getaddrinfo(
+        self, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
+    ) -> Any:
+        look = partial(socket.getaddrinfo, host, port, family, type, proto, flags)
+        return await self.run_in_executor(self._names, look)
+
+    def close(self) -> None:
+        self._names.shutdown(wait=False, cancel_futures=True)
+        super().close()
+
+
+class Orders:
+    """Passes orders on to the worker of a process: those of the supervisor, which come on the lifeline, and signals.
+
+    SIGTERM and SIGINT mean "drain" here, however often they come. When a whole process group gets a signal, the
+    supervisor gets the signal too, and only the supervisor knows whether the signal is the second one. So only the
+    supervisor orders a worker to stop "now". The lifeline closes when the supervisor is gone; then the worker drains,
+    so that no process outlives its supervisor for long.
+    """
+
+    def __init__(self, lifeline: int) -> None:
+        """Take the reading end of the lifeline, and hear signals from now on; call this in the main thread."""
+        self.asked = False
+        """Whether the worker was asked to stop. Before there is an event loop: whether a signal has come."""
+        self._lifeline = lifeline
+        self._worker: Worker | None = None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._heard)
+
+    def obey(self, worker: Worker) -> None:
+        """Pass all orders on to a worker; call this in the worker's event loop, before the worker runs."""
+        loop = asyncio.get_running_loop()
+        self._worker = worker
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._drain)
+        loop.add_reader(self._lifeline, self._read)
+        if self.asked:  # a signal came before there was an event loop
+            self.asked = False
+            loop.call_soon(self._drain)
+
+    def let_go(self) -> None:
+        """Let a signal end the process at once from now on; a signal then no longer raises an exception."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+
+    def _heard(self, number: int, frame: object) -> None:
+        self.asked = True
+
+    def _drain(self) -> None:
+        if not self.asked and self._worker is not None:
+            self.asked = True
+            self._worker.stop()
+
+    def _read(self) -> None:
+        found = os.read(self._lifeline, 64)
+        if not found:
+            asyncio.get_running_loop().remove_reader(self._lifeline)
+            name = self._worker.queue.name if self._worker is not None else ""
+            telling.say(
+                log, logging.WARNING, "queue %s: the supervisor of process %d is gone: the process drains", name,
+                os.getpid(), fields={"queue": name},
+            )  # fmt: skip
+        if Order.NOW in found and self._worker is not None:
+            self.asked = True
+            self._worker.stop(now=True)
+        else:
+            self._drain()
