@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,7 +19,7 @@ import redis
 
 from tests.rig.proxy import Proxy
 from tests.rig.waiting import wait_until
-from timeoutq import Queue
+from timeoutq import InvalidInput, Queue
 from timeoutq.client import AsyncQueue
 from timeoutq.server.calls import Command
 from timeoutq.server.connection import Server
@@ -617,3 +619,50 @@ def test_a_claim_that_waits_while_another_thread_closes_the_queue_ends_as_it_wou
         wait_until(lambda: any(client["cmd"] == "blpop" for client in raw.client_list()))
         queue.close()
         assert claimed.result() == []
+
+
+# ---- clients that are handed in
+
+
+class Counted(redis.Connection):
+    """A connection of a class of its own."""
+
+    made: ClassVar[int] = 0
+
+    def connect(self) -> None:
+        Counted.made += 1
+        super().connect()
+
+
+def test_a_client_with_connections_of_its_own_class_is_asked_through_them(url: str, name: str) -> None:
+    there = urlsplit(url)
+    pool = redis.ConnectionPool(connection_class=Counted, host=there.hostname, port=there.port, password=there.password)
+    with redis.Redis(connection_pool=pool, decode_responses=True) as client, Queue(name, client=client) as queue:
+        queue.put({"a": b"payload"})
+        (lease,) = queue.claim(wait=1)
+        assert (lease.payload, queue.ack(lease)) == (b"payload", "ok")
+        assert Counted.made > 0
+        queue.purge()
+
+
+async def test_the_other_face_cannot_use_connections_of_a_class_of_its_own() -> None:
+    client = redis.Redis(connection_pool=redis.ConnectionPool(connection_class=Counted))
+    with pytest.raises(InvalidInput, match=r"a class of its own \(Counted\), which only a blocking queue can use"):
+        await AsyncQueue("q", client=client).stats()
+
+
+def test_a_client_that_is_handed_in_is_not_changed(url: str, name: str) -> None:
+    there = urlsplit(url)
+    with redis.Redis(there.hostname or "", there.port or 0, password=there.password, decode_responses=True) as client:
+        before = dict(client.connection_pool.connection_kwargs)
+        with Queue(name, client=client) as queue:
+            queue.put("a")
+            queue.purge()
+        assert client.connection_pool.connection_kwargs == before
+        assert client.echo("x") == "x"
+
+
+def test_without_hiredis_the_cure_is_said() -> None:
+    code = "import sys; sys.modules['hiredis'] = None; import timeoutq; timeoutq.Queue('q').stats()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "timeoutq needs the package hiredis, which is missing: pip install hiredis" in done.stderr

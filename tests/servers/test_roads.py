@@ -16,6 +16,7 @@ import redis
 from redis.exceptions import InvalidResponse
 
 from tests.rig.waiting import wait_until
+from timeoutq.server import road
 from timeoutq.server.connection import Server
 from timeoutq.server.link import AsyncLink
 from timeoutq.server.road import AsyncRoad
@@ -141,6 +142,14 @@ async def test_what_is_no_reply_is_said_to_be_none() -> None:
 async def test_an_error_that_cannot_be_read_is_an_error_of_the_link() -> None:
     async with link_to([b"-MOVED 3999\r\n"], [b"+next\r\n"]) as link:
         with pytest.raises(InvalidResponse, match="a reply cannot be read"):
+            await link.send([("GET", "x")])
+        assert await link.send([("GET", "x")]) == [b"next"]
+
+
+async def test_a_reply_of_more_than_a_server_can_hold_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(road, "MOST", 4000)
+    async with link_to([b"$600000000\r\n" + b"x" * 3000, b"x" * 3000], [b"+next\r\n"]) as link:
+        with pytest.raises(InvalidResponse, match="a reply has more than 4,000 bytes"):
             await link.send([("GET", "x")])
         assert await link.send([("GET", "x")]) == [b"next"]
 

@@ -29,18 +29,16 @@ def _readers() -> dict[str, Callable[[Any], Any]]:
     return dict(redis.Redis(protocol=2).response_callbacks)
 
 
-def _values(commands: Sequence[Command], replies: list[Any]) -> list[Any]:
-    readers = _readers()
-    for at, command in enumerate(commands):
-        name = command[0]
-        if type(name) is str and name in readers and not isinstance(replies[at], Exception):
-            replies[at] = readers[name](replies[at])
-    return replies
-
-
-def _is_demoted(replies: Sequence[Any]) -> bool:
-    # a primary that becomes a replica keeps its clients: only new connections can find the new primary
-    return any(isinstance(reply, ReadOnlyError) for reply in replies)
+def _read(commands: Sequence[Command], replies: list[Any]) -> bool:
+    """Make values of replies, in their places; say whether the server has become a replica."""
+    demoted, readers = False, _readers()
+    for at, reply in enumerate(replies):
+        name = commands[at][0]
+        if isinstance(reply, Exception):
+            demoted = demoted or isinstance(reply, ReadOnlyError)
+        elif type(name) is str and name in readers:
+            replies[at] = readers[name](reply)
+    return demoted
 
 
 def joined(parts: Sequence[Sequence[Command]]) -> list[Command]:
@@ -110,10 +108,11 @@ class Link:
             self._drop(road)
             raise
         self._free.append(road)
-        if _is_demoted(replies):
+        if _read(commands, replies):
+            # it keeps its clients: only new connections can find the new primary
             while self._free:
                 self._drop(self._free.pop())
-        return _values(commands, replies)
+        return replies
 
     def send_all(self, parts: Sequence[Sequence[Command]], places: object = None) -> list[Any]:
         """Send several lists of commands in one flush; give for each its replies, or the error of the network."""
@@ -219,10 +218,11 @@ class AsyncLink:
             self._drop(road)
             raise
         self._free.append(road)
-        if _is_demoted(replies):
+        if _read(commands, replies):
+            # it keeps its clients: only new connections can find the new primary
             while self._free:
                 self._drop(self._free.pop())
-        return _values(commands, replies)
+        return replies
 
     async def send_all(self, parts: Sequence[Sequence[Command]], places: object = None) -> list[Any]:
         """Send several lists of commands in one flush; give for each its replies, or the error of the network."""

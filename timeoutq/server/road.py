@@ -9,6 +9,7 @@ through now and then does not keep its caller waiting without end.
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import ssl
 import time
@@ -53,6 +54,8 @@ LATE = 0.25
 _UNSENT = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 """The option that bounds what the kernel takes of a heavy command before it can send it. Without it the kernel
 takes mebibytes, and then nothing more until a third of them is sent, as if the link carried nothing."""
+
+_poll = getattr(select, "poll", None)  # Windows has none
 
 _ERRORS: dict[str, type[Exception]] = {
     "ASK": AskError, "CLUSTERDOWN": ClusterDownError, "LOADING": BusyLoadingError, "MASTERDOWN": MasterDownError,
@@ -150,6 +153,9 @@ class Road:
         self._reader = _reader()
         self._buffer = bytearray(SLICE)
         self._wait = _Wait(patience)
+        self._poll: Any = None if _poll is None else _poll()
+        if self._poll is not None:
+            self._poll.register(plug, select.POLLIN)
 
     @classmethod
     def open(cls, place: Endpoint, patience: float, within: float) -> Self:
@@ -202,7 +208,7 @@ class Road:
         replies: list[Any] = []
         for _ in commands:
             reply = self._read(patience)
-            if is_fatal(reply):
+            if isinstance(reply, Exception) and is_fatal(reply):
                 raise reply
             replies.append(reply)
             patience = self._patience
@@ -257,6 +263,8 @@ class Road:
 
     def is_stale(self) -> bool:
         """Say whether the server has hung up, or has sent something that nobody asked for."""
+        if self._poll is not None and not self._poll.poll(0):
+            return False
         self._set(0.0)
         try:
             self._plug.recv_into(self._buffer)
@@ -353,7 +361,7 @@ class AsyncRoad(asyncio.Protocol):
             self._wait.begin(self._loop.time(), patience + len(packed) / SLOWEST)
         replies = await waiter
         for reply in replies:
-            if is_fatal(reply):
+            if isinstance(reply, Exception) and is_fatal(reply):
                 raise reply
         return replies
 
