@@ -76,7 +76,9 @@ class Endpoint:
 
     def greeting(self, credentials: Sequence[str]) -> list[Command]:
         """Give what a new connection says first."""
-        said: list[Command] = [("AUTH", *credentials)] if credentials else []
+        said: list[Command] = []
+        if credentials:
+            said.append(("AUTH", *credentials))
         if name := self._settings.get("client_name"):
             said.append(("CLIENT", "SETNAME", str(name)))
         if db := self._settings.get("db"):

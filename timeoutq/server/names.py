@@ -80,11 +80,11 @@ def connect(host: str, port: int, until: float) -> socket.socket:
     raise failed
 
 
-def of_path(path: str, within: float) -> socket.socket:
-    """Connect to a socket in the file system, within so many seconds."""
+def of_path(path: str, until: float) -> socket.socket:
+    """Connect to a socket in the file system; `until` is a time of `time.monotonic`."""
     plug = socket.socket(socket.AF_UNIX)
     try:
-        plug.settimeout(within)
+        plug.settimeout(max(0.001, until - time.monotonic()))
         plug.connect(path)
     except BaseException:
         plug.close()

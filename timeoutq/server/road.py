@@ -146,42 +146,45 @@ class _Wait:
 class Road:
     """A connection for code that blocks."""
 
-    def __init__(self, plug: socket.socket, patience: float) -> None:
-        self._plug = plug
+    def __init__(self, patience: float) -> None:
         self._patience = patience
         self._timeout: float | None = None
         self._reader = _reader()
         self._buffer = bytearray(SLICE)
         self._wait = _Wait(patience)
-        self._poll: Any = None if _poll is None else _poll()
-        if self._poll is not None:
-            self._poll.register(plug, select.POLLIN)
+        self._plug: Any = None
+        """The socket; None before the connection is made."""
+        self._poll: Any = None
 
     @classmethod
     def open(cls, place: Endpoint, patience: float, within: float) -> Self:
         """Connect within so many seconds, and sign on."""
-        until = time.monotonic() + within
+        road = cls(patience)  # before its socket: of a link that nobody closed, the older one is collected first
         try:
-            context = place.context  # raises for files that cannot be used, before there is a socket to close
-            plug = names.of_path(place.path, within) if place.path else names.connect(place.host, place.port, until)
-        except OSError as error:
-            raise _unreached(place, error) from error
-        try:
-            if not place.path:
-                _prepare(plug)
-            if context is not None:
-                plug.settimeout(max(0.001, until - time.monotonic()))
-                plug = context.wrap_socket(plug, server_hostname=place.host)
-            road = cls(plug, patience)
+            road._connect(place, time.monotonic() + within)
             greeting = place.greeting(place.credentials())
             _greeted(road.exchange(greeting) if greeting else ())
         except OSError as error:
-            plug.close()
+            road.close()
             raise _unreached(place, error) from error
         except BaseException:
-            plug.close()
+            road.close()
             raise
         return road
+
+    def _connect(self, place: Endpoint, until: float) -> None:
+        context = place.context  # raises for files that cannot be used, before there is a socket to close
+        if place.path:
+            self._plug = names.of_path(place.path, until)
+        else:
+            self._plug = names.connect(place.host, place.port, until)
+            _prepare(self._plug)
+        if context is not None:
+            self._plug.settimeout(max(0.001, until - time.monotonic()))
+            self._plug = context.wrap_socket(self._plug, server_hostname=place.host)
+        if _poll is not None:
+            self._poll = _poll()
+            self._poll.register(self._plug, select.POLLIN)
 
     def _set(self, seconds: float) -> None:
         if seconds != self._timeout:
@@ -242,7 +245,7 @@ class Road:
 
     def _receive(self) -> int:
         try:
-            size = self._plug.recv_into(self._buffer)
+            size: int = self._plug.recv_into(self._buffer)
         except TimeoutError as error:
             raise redis.TimeoutError("Timeout reading from the server") from error
         except OSError as error:
@@ -276,12 +279,14 @@ class Road:
 
     def close(self) -> None:
         """Close it; another thread that waits on it hears that it was closed."""
-        with suppress(OSError):  # it is closed already, or was never open
-            self._plug.shutdown(socket.SHUT_RDWR)
-        self._plug.close()
+        if self._plug is not None:
+            with suppress(OSError):  # it is closed already
+                self._plug.shutdown(socket.SHUT_RDWR)
+            self._plug.close()
 
     def __del__(self) -> None:
-        self._plug.close()  # a link that nobody closed leaves no warning
+        if self._plug is not None:
+            self._plug.close()  # a link that nobody closed leaves no warning
 
 
 class AsyncRoad(asyncio.Protocol):
