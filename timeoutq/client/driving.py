@@ -95,7 +95,7 @@ class Driver(Face):
     def _new_link(self, server: Server, known: cluster.Map | None = None) -> Link | ClusterLink:
         if not server.nodes:
             return Link(server, BELL_WAIT) if server.is_plain else MemoryLink(server, BELL_WAIT)
-        return ClusterLink(cluster.Nodes(Link, server, BELL_WAIT, known), slot_of(self.name), self._moved)
+        return ClusterLink(cluster.nodes(server, BELL_WAIT, known), slot_of(self.name), self._moved)
 
     def _moved(self, slot: int) -> None:
         self.talk.clock.forget()
@@ -213,7 +213,7 @@ class AsyncDriver(Face):
     def _new_link(self, server: Server, known: cluster.Map | None = None) -> AsyncLink | AsyncClusterLink:
         if not server.nodes:
             return AsyncLink(server, BELL_WAIT) if server.is_plain else AsyncMemoryLink(server, BELL_WAIT)
-        return AsyncClusterLink(cluster.Nodes(AsyncLink, server, BELL_WAIT, known), slot_of(self.name), self._moved)
+        return AsyncClusterLink(cluster.async_nodes(server, BELL_WAIT, known), slot_of(self.name), self._moved)
 
     def _moved(self, slot: int) -> None:
         self.talk.clock.forget()

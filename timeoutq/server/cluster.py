@@ -348,6 +348,16 @@ class Nodes(Generic[L]):
         return found
 
 
+def nodes(server: Server, bell_wait: float, map: Map | None = None) -> Nodes[Link]:
+    """Give the nodes of a cluster for code that blocks."""
+    return Nodes(Link, server, bell_wait, map)
+
+
+def async_nodes(server: Server, bell_wait: float, map: Map | None = None) -> Nodes[AsyncLink]:
+    """Give the nodes of a cluster for asyncio."""
+    return Nodes(AsyncLink, server, bell_wait, map)
+
+
 class _Way(Generic[L]):
     """The way to the node that has a slot. No I/O: its generators give steps, and the two links carry them out."""
 
