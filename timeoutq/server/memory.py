@@ -1,23 +1,25 @@
-"""Links to a fakeredis server: commands go one after another through `execute_command` of a client, which is public.
+"""Links over `execute_command` of a redis-py client: for fakeredis, and for connections of a class of their own.
 
-Only `client/driving.py` uses them, in place of the links of `link.py`. A connection of fakeredis is no socket, and its
-inside changes between versions. These links need not be quick: a wait asks again every few milliseconds, so that a wait
-which is given up leaves nothing behind on the server.
+Only `client/driving.py` uses them, in place of the links of `link.py`. They need not be quick: commands go one after
+another, and a wait asks again every few milliseconds, so that a wait which is given up leaves nothing behind.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Sequence
+from typing import Any, TypeVar
 
 import redis
 from redis.exceptions import ResponseError
 
 from timeoutq.server.calls import Command
-from timeoutq.server.link import AsyncLink, Link, heard, heeding, newest_sound
+from timeoutq.server.connection import Server
+from timeoutq.server.link import AsyncLink, Link, heard, newest_sound
 from timeoutq.server.troubles import is_denied
+
+T = TypeVar("T")
 
 PAUSE = 0.005
 """Seconds between two looks for a stroke of the bell or for an alarm."""
@@ -37,10 +39,24 @@ def _listen(key: str, last: bytes) -> Command:
     return ("XREAD", "COUNT", 1, "STREAMS", key, last)
 
 
-class MemoryLink(Link):
-    """A blocking link to a fakeredis server."""
+async def heeding(answer: Awaitable[T]) -> T:
+    """Wait for an answer. A task that is cancelled meanwhile ends, even if redis-py swallows the cancellation."""
+    task = asyncio.current_task()
+    before = 0 if task is None else task.cancelling()
+    try:
+        return await answer
+    finally:
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError
 
-    _closed = 0
+
+class MemoryLink(Link):
+    """A blocking link."""
+
+    def __init__(self, server: Server, bell_wait: float) -> None:
+        super().__init__(server, bell_wait)
+        self._client = server.client(asynchronous=False)
+        self._closed = 0
 
     def send(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands; errors of the server come as values."""
@@ -81,11 +97,16 @@ class MemoryLink(Link):
     def close(self) -> None:
         """Close all connections; who waits in another thread is told."""
         self._closed += 1
-        super().close()
+        self._client.close()
+        self._client.connection_pool.disconnect()
 
 
 class AsyncMemoryLink(AsyncLink):
     """The same link for asyncio; used by one event loop."""
+
+    def __init__(self, server: Server, bell_wait: float) -> None:
+        super().__init__(server, bell_wait)
+        self._client = server.client(asynchronous=True)
 
     async def send(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands; errors of the server come as values."""
@@ -119,3 +140,8 @@ class AsyncMemoryLink(AsyncLink):
     async def wait_alarm(self, key: str, last: bytes, seconds: float) -> bytes:
         """Wait until a client sounds the alarm after `last`; give the newest sound."""
         return newest_sound(await self._wait(_listen(key, last), min(seconds, self._bell_wait)), last)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.aclose()
+        await self._client.connection_pool.disconnect()

@@ -1,8 +1,8 @@
-"""redis-py's asyncio connections, changed so that the server's name is looked up in a thread of our own.
+"""Sockets to a host by its name: each address of the name gets its share of the time.
 
-asyncio looks up host names in the same thread pool that `asyncio.to_thread` uses. If hanging handlers occupy all
-threads of this pool, a lookup would never start, and the worker could not reconnect. The loop of `timeoutq worker` has
-its own lookup threads (`process.py`), but a `Worker` may run in any loop.
+For asyncio the name is looked up in a thread of our own. asyncio looks up host names in the same thread pool that
+`asyncio.to_thread` uses: if hanging handlers occupy all threads of this pool, a lookup would never start, and a worker
+could not reconnect.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ import asyncio
 import os
 import socket
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
-
-import redis.asyncio.connection
-import redis.asyncio.sentinel
 
 Addresses = Sequence[tuple[Any, ...]]
 
@@ -53,12 +51,49 @@ def _look(key: tuple[int, str, int], search: Future[Addresses]) -> None:
         search.set_result(addresses)
 
 
-async def connect(host: str, port: int, until: float | None) -> socket.socket:
+def connect(host: str, port: int, until: float) -> socket.socket:
     """Connect to the first address of a host that takes the connection; raise the error of the last if none does.
 
-    `until` is a time of the event loop's clock. Each address may take its share of the time that is left, so that one
-    address that does not answer leaves time for the others.
+    `until` is a time of `time.monotonic`. Each address may take its share of the time that is left, so that one address
+    that does not answer leaves time for the others.
     """
+    failed: OSError | None = None
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for at, (family, kind, proto, _, address) in enumerate(addresses):
+        try:
+            plug = socket.socket(family, kind, proto)
+        except OSError as error:  # for example: the address is IPv6, and this machine has no IPv6
+            failed = error
+            continue
+        try:
+            plug.settimeout(max(0.001, (until - time.monotonic()) / (len(addresses) - at)))
+            plug.connect(address)
+        except OSError as error:  # a TimeoutError is one, too
+            plug.close()
+            failed = error
+        except BaseException:
+            plug.close()
+            raise
+        else:
+            return plug
+    assert failed is not None, "a name has an address"
+    raise failed
+
+
+def of_path(path: str, until: float) -> socket.socket:
+    """Connect to a socket in the file system; `until` is a time of `time.monotonic`."""
+    plug = socket.socket(socket.AF_UNIX)
+    try:
+        plug.settimeout(max(0.001, until - time.monotonic()))
+        plug.connect(path)
+    except BaseException:
+        plug.close()
+        raise
+    return plug
+
+
+async def async_connect(host: str, port: int, until: float | None) -> socket.socket:
+    """Do as `connect`; `until` is a time of the event loop's clock."""
     loop = asyncio.get_running_loop()
     errors: list[OSError] = []
     addresses = await find(host, port)
@@ -81,61 +116,3 @@ async def connect(host: str, port: int, until: float | None) -> socket.socket:
         else:
             return sock
     raise errors[-1]
-
-
-_Connection: Any = redis.asyncio.connection.Connection
-_SSLConnection: Any = redis.asyncio.connection.SSLConnection
-_Managed: Any = redis.asyncio.sentinel.SentinelManagedConnection
-_ManagedSSL: Any = redis.asyncio.sentinel.SentinelManagedSSLConnection
-
-
-class _Finding:
-    """Mixin: connects the socket itself, and hands the connected socket to redis-py."""
-
-    host: str
-    port: int
-    socket_connect_timeout: float | None
-    _connected: socket.socket | None = None
-
-    async def _connect(self) -> None:
-        async with asyncio.timeout(self.socket_connect_timeout) as limit:
-            self._connection_arguments()  # raises for TLS files that cannot be used, before there is a socket to close
-            try:
-                self._connected = await connect(self.host, self.port, limit.when())
-                await super()._connect()  # type: ignore[misc]  # redis-py has no types
-            finally:
-                self._connected = None  # it belongs to the transport now
-
-    def _connection_arguments(self) -> dict[str, Any]:
-        arguments: dict[str, Any] = super()._connection_arguments()  # type: ignore[misc]  # redis-py has no types
-        arguments = {**arguments, "sock": self._connected}
-        host = arguments.pop("host")
-        del arguments["port"]
-        if "ssl" in arguments:
-            arguments["server_hostname"] = host  # the certificate is for the name
-        return arguments
-
-
-class _FindingConnection(_Finding, _Connection):  # type: ignore[misc]  # redis-py has no types
-    pass
-
-
-class _FindingSSLConnection(_Finding, _SSLConnection):  # type: ignore[misc]  # redis-py has no types
-    pass
-
-
-class _FindingManagedConnection(_Finding, _Managed):  # type: ignore[misc]  # redis-py has no types
-    pass
-
-
-class _FindingManagedSSLConnection(_Finding, _ManagedSSL):  # type: ignore[misc]  # redis-py has no types
-    pass
-
-
-FINDING: dict[Any, Any] = {
-    _Connection: _FindingConnection,
-    _SSLConnection: _FindingSSLConnection,
-    _Managed: _FindingManagedConnection,
-    _ManagedSSL: _FindingManagedSSLConnection,
-}
-"""For each kind of connection of redis-py, the kind that finds its host by itself."""

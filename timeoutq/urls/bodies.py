@@ -61,7 +61,7 @@ class Layer:
         self.end = 0
         """Where the last whole member ends, in the bytes that were fed."""
         # which form of deflate it is, the first two bytes tell
-        self._unpacker: zlib._Decompress | None = None if name == "deflate" else zlib.decompressobj(_GZIP)
+        self._unpacker = None if name == "deflate" else zlib.decompressobj(_GZIP)
 
     @property
     def ended(self) -> bool:

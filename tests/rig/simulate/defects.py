@@ -79,8 +79,11 @@ DEFECTS: Mapping[str, Defect] = {
     "D4": Defect(
         "an ack that takes longer than 0.3 of the deadline is sent again whole, and stalls its worker for ever",
         (
-            Change("server.link", "if sum(map(len, packed)) > SLICE:", "if sum(map(len, packed)) > 1 << 40:"),
-            Change("server.link", "if begun is None and size <= SLICE:", "if begun is None and size <= 1 << 40:"),
+            Change(
+                "server.road",
+                "        if len(packed) <= SLICE:\n            self._transport",
+                "        if len(packed) <= 1 << 40:\n            self._transport",
+            ),
         ),
     ),
     "D5": Defect(

@@ -1,6 +1,6 @@
-"""Wires: a link of asyncio reads the usual reply straight from the transport, and every other reply as redis-py does.
+"""Connections of asyncio: whatever comes, in whatever pieces, each exchange gets its own replies or an error.
 
-Each link here has made an exchange before, so that its connection has a wire.
+Each link here has made an exchange before, so that it has a connection.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -17,10 +16,10 @@ import redis
 from redis.exceptions import InvalidResponse
 
 from tests.rig.waiting import wait_until
-from timeoutq.server.calls import Command
+from timeoutq.server import road
 from timeoutq.server.connection import Server
 from timeoutq.server.link import AsyncLink
-from timeoutq.server.wire import Wire
+from timeoutq.server.road import AsyncRoad
 
 HANG_UP = b""
 Answer = Sequence[bytes | float]
@@ -31,7 +30,7 @@ Answer = Sequence[bytes | float]
 def awake(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
     """For how many seconds the event loop looks for a reply before it sleeps."""
     seconds: float = request.param
-    monkeypatch.setattr(Wire, "awake", seconds)
+    monkeypatch.setattr(AsyncRoad, "awake", seconds)
     return seconds
 
 
@@ -79,98 +78,6 @@ async def link_to(*answers: Answer) -> AsyncIterator[AsyncLink]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def long_way(link: AsyncLink, monkeypatch: pytest.MonkeyPatch, *commands: Command) -> bool:
-    """Say whether the commands took the way of redis-py's streams."""
-    taken: list[object] = []
-    real = AsyncLink._exchange
-
-    async def exchange(self: AsyncLink, *words: Any) -> Any:
-        taken.append(words)
-        return await real(self, *words)
-
-    monkeypatch.setattr(AsyncLink, "_exchange", exchange)
-    await link.send(commands)
-    return bool(taken)
-
-
-# ---- which way an exchange takes
-
-
-async def test_the_usual_exchange_takes_the_short_way(link: AsyncLink, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not await long_way(link, monkeypatch, ("ECHO", "x"), ("INFO", "memory"))
-
-
-async def test_an_exchange_after_an_odd_one_takes_the_short_way_again(
-    link: AsyncLink, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert await long_way(link, monkeypatch, ("ECHO", "x"), ("GET",))
-    assert not await long_way(link, monkeypatch, ("ECHO", "x"))
-    assert await long_way(link, monkeypatch, ("SET", "heavy", b"x" * 200_000))
-    assert not await long_way(link, monkeypatch, ("ECHO", "x"))
-    assert await link.send([("STRLEN", "heavy"), ("TIME",)])
-
-
-async def test_whoever_reads_between_two_exchanges_is_under_no_alarm(link: AsyncLink) -> None:
-    """redis-py before 8 reads there, to see whether a connection is stale."""
-    parser = link._free[-1][0]._parser
-    for _ in range(2):
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.01):
-                await parser.read_from_socket()
-    assert await link.send([("ECHO", "next")]) == [b"next"]
-
-
-async def test_a_connection_on_which_words_have_come_already_gets_no_wire(link: AsyncLink) -> None:
-    connection = link._free[-1][0]
-    reader = connection._parser._reader
-    reader.feed(b"+unasked\r\n")
-    assert Wire.over(connection, 6.0) is None
-    assert reader.gets() == b"unasked", "redis-py reads on from there"
-    assert Wire.over(connection, 6.0) is not None
-
-
-MISSING: dict[str, tuple[str, object]] = {
-    "the writer": ("_writer", None),
-    "the transport": ("_writer.transport", None),
-    "the parser": ("_parser", None),
-    "the reader of hiredis": ("_parser._reader", None),
-    "a reader that says whether it has more": ("_parser._reader", SimpleNamespace(feed=print, gets=print)),
-    "a reader that is fed": ("_parser._reader", SimpleNamespace(gets=print, has_data=print)),
-    "a transport that tells its stream": ("_writer.transport", SimpleNamespace(write=print, set_protocol=print)),
-    "a stream that hears of the end": (
-        "_writer.transport", SimpleNamespace(write=print, set_protocol=print, get_protocol=SimpleNamespace),
-    ),
-}  # fmt: skip
-"""What another version of redis-py may lack, and what it may have instead."""
-
-
-@pytest.mark.parametrize("missing", MISSING)
-async def test_without_what_a_wire_needs_of_redis_py_all_exchanges_go_the_long_way(
-    url: str, missing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (path, instead), over = MISSING[missing], Wire.over
-
-    def hidden(connection: Any, patience: float) -> Wire | None:
-        found, _, name = path.rpartition(".")
-        seen = SimpleNamespace(
-            _writer=SimpleNamespace(transport=connection._writer.transport),
-            _parser=SimpleNamespace(_reader=connection._parser._reader),
-        )
-        setattr(getattr(seen, found) if found else seen, name, instead)
-        return over(seen, patience)
-
-    monkeypatch.setattr(Wire, "over", hidden)
-    link = AsyncLink(Server(url, None, 20.0), 10.0)
-    try:
-        assert await link.send([("ECHO", "first")]) == [b"first"]
-        assert [wire for _, wire in link._free] == [None]
-        assert await long_way(link, monkeypatch, ("ECHO", "x"))
-        assert await link.send([("ECHO", "y"), ("ECHO", "z")]) == [b"y", b"z"]
-        assert len(link._free) == 1, "the connection is kept all the same"
-    finally:
-        await link.close()
 
 
 # ---- whatever comes
@@ -232,6 +139,21 @@ async def test_what_is_no_reply_is_said_to_be_none() -> None:
         assert await link.send([("GET", "x")]) == [b"next"]
 
 
+async def test_an_error_that_cannot_be_read_is_an_error_of_the_link() -> None:
+    async with link_to([b"-MOVED 3999\r\n"], [b"+next\r\n"]) as link:
+        with pytest.raises(InvalidResponse, match="a reply cannot be read"):
+            await link.send([("GET", "x")])
+        assert await link.send([("GET", "x")]) == [b"next"]
+
+
+async def test_a_reply_of_more_than_a_server_can_hold_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(road, "MOST", 4000)
+    async with link_to([b"$600000000\r\n" + b"x" * 3000, b"x" * 3000], [b"+next\r\n"]) as link:
+        with pytest.raises(InvalidResponse, match="a reply has more than 4,000 bytes"):
+            await link.send([("GET", "x")])
+        assert await link.send([("GET", "x")]) == [b"next"]
+
+
 async def test_a_server_that_is_loading_is_left() -> None:
     async with link_to([b"-LOADING the dataset\r\n"], [b"+next\r\n"]) as link:
         with pytest.raises(redis.BusyLoadingError):
@@ -245,7 +167,7 @@ async def test_a_reply_too_many_is_given_to_nobody() -> None:
         assert await link.send([("GET", "x")]) == [b"mine"]
         assert await link.send([("GET", "x")]) == [b"next"]
         async with asyncio.timeout(10):
-            while (wire := link._free[-1][1]) is not None and wire.quiet:
+            while link._free[-1].quiet:
                 await asyncio.sleep(0.005)  # until it has come
         assert await link.send([("GET", "x")]) == [b"last"]
 
@@ -269,13 +191,13 @@ async def test_a_cancelled_exchange_leaves_no_reply_to_the_next(link: AsyncLink,
 async def test_an_exchange_that_is_cancelled_as_its_reply_arrives_is_cancelled(
     link: AsyncLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    received = Wire.data_received
+    received = AsyncRoad.data_received
 
-    def cancelling(wire: Wire, data: bytes) -> None:
-        received(wire, data)
+    def cancelling(road: AsyncRoad, data: bytes) -> None:
+        received(road, data)
         exchange.cancel()
 
-    monkeypatch.setattr(Wire, "data_received", cancelling)
+    monkeypatch.setattr(AsyncRoad, "data_received", cancelling)
     exchange = asyncio.create_task(link.send([("ECHO", "mine")]))
     with pytest.raises(asyncio.CancelledError):
         await exchange
@@ -337,16 +259,17 @@ async def test_the_loop_sleeps_when_replies_take_longer(awake: float) -> None:
         assert len(sleeps) < 20
 
 
-async def test_one_wire_keeps_the_loop_awake_for_all(awake: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    look, looked = Wire._look, list[Wire]()
+async def test_one_connection_keeps_the_loop_awake_for_all(awake: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    look, looked = AsyncRoad._look, list[AsyncRoad]()
 
-    def noted(wire: Wire) -> None:
-        looked.append(wire)
-        look(wire)
+    def noted(road: AsyncRoad) -> None:
+        looked.append(road)
+        look(road)
 
-    monkeypatch.setattr(Wire, "_look", noted)
+    monkeypatch.setattr(AsyncRoad, "_look", noted)
     late: Answer = [0.02, b"+late\r\n"]
     async with link_to(late) as one, link_to(late) as two:
+        looked.clear()
         await asyncio.gather(one.send([("ECHO", "x")]), two.send([("ECHO", "x")]))
     assert len(set(looked)) == (awake > 0)
 
