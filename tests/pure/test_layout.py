@@ -44,7 +44,7 @@ BUDGETS = {
     "testing": 800,
     "urls": 1300,
     "verbs": 3200,
-    "watch": 4600,
+    "watch": 4200,
     "words": 2600,
     "worker": 8300,
 }

@@ -54,10 +54,20 @@ def argument(metavar: str, help: str, **how: Any) -> Any:
     return typer.Argument(metavar=metavar, help=help, show_default=False, **how)
 
 
-def option(help: str, *names: str, **how: Any) -> Any:
-    """Give an option, named as its parameter if it has no other name; in `N: The number.`, N stands for its value."""
-    if found := re.fullmatch(r"([A-Z][A-Z:=|,…]*): (.+)", help):
-        how["metavar"], help = found.groups()
+_HELP = re.compile(r"((?:--?[\w/-]+ ?)*)([A-Z[][][A-Z:=|,…+]*|[a-z]+(?:\|[a-z]+)+)? ?(?:(\d+)\.\.(\d*))?: (.+)")
+
+
+def option(help: str, **how: Any) -> Any:
+    """Give an option: `-n --count N 1..500: The number.` has these names, and a value from 1 to 500, called N.
+
+    Each of the three may be left out: without names, the option is named as its parameter.
+    """
+    names: list[str] = []
+    if found := _HELP.fullmatch(help):
+        given, metavar, low, high, help = found.groups()
+        names = given.split()
+        limits = {name: int(value) for name, value in (("min", low), ("max", high)) if value}
+        how = {"metavar": metavar, **limits, **how}
     return typer.Option(*names, help=help, **how)
 
 
@@ -137,15 +147,14 @@ Ids = Annotated[list[str] | None, argument("[TASK]...", "Task ids.")]
 ManyIds = Annotated[list[str], typer.Argument(metavar="TASK...", help="Task ids.")]
 AppPath = Annotated[str, argument("MODULE:APP", "The App of a module.")]
 Where = Annotated[str, argument("QUEUE|MODULE:APP", "A queue, or the App of a module.")]
-Yes = Annotated[bool, option("Do not ask.", "--yes", "-y")]
-Count = Annotated[int, option("The most tasks to take.", "-n", "--count", min=1, max=500)]
+Yes = Annotated[bool, "--yes -y: Do not ask."]
+Count = Annotated[int, "-n --count 1..500: The most tasks to take."]
 Cursor = Annotated[str | None, "Where to go on: the cursor that the last page printed."]
-AllPages = Annotated[bool, option("Print all pages.", "--all")]
-Null = Annotated[bool, option("Ids in the file end with a NUL, not a newline.", "--null", "-0")]
+AllPages = Annotated[bool, "--all: Print all pages."]
+Null = Annotated[bool, "--null -0: Ids in the file end with a NUL, not a newline."]
 Shards = Annotated[
-    int | None,
-    option("N: Divide a new queue into N shards, for ever; a queue that is there must have as many.", min=1, max=1000),
-]  # fmt: skip
+    int | None, "N 1..1000: Divide a new queue into N shards, for ever; a queue that is there must have as many."
+]
 Wait = Annotated[Seconds, "How long to wait for the server if it goes away in the middle of many tasks; 0: not at all."]
 FIVE_MINUTES = Seconds(300)
 

@@ -21,7 +21,6 @@ from timeoutq.cli.command import (
     Yes,
     argument,
     command,
-    option,
 )
 from timeoutq.cli.intake import OWNER
 from timeoutq.cli.printing import Sink, iso, releases
@@ -87,7 +86,7 @@ def _tell(info: HostInfo, out: Sink) -> None:
 @command()
 def hosts(
     queue: Known, cursor: Cursor = None,
-    limit: Annotated[int, option("The most hosts per page.", "-n", "--limit", min=1, max=500)] = 100,
+    limit: Annotated[int, "-n --limit 1..500: The most hosts per page."] = 100,
     everything: AllPages = False, *, out: Sink,
 ) -> None:  # fmt: skip
     """List the hosts that the queue has met; the host with the next turn comes first.
@@ -161,7 +160,7 @@ def _is_unmet(info: HostInfo, usual: Politeness | None) -> bool:
 @command()
 def block(
     queue: Name, name: Host,
-    for_: Annotated[Seconds | None, option("For this time, like 60s, 5m, 2h.", "--for")] = None,
+    for_: Annotated[Seconds | None, "--for: For this time, like 60s, 5m, 2h."] = None,
     until: Annotated[Moment | None, "Unix seconds, or ISO 8601 with a zone."] = None,
     reason: Annotated[str | None, "Reason for `why` to show; by default, your name."] = None,
     *, server: Server, out: Sink,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from timeoutq.cli.app import say, stop
-from timeoutq.cli.command import Seconds, option
+from timeoutq.cli.command import Seconds
 from timeoutq.cli.reading import LONGEST_LINE, bare_line
 from timeoutq.words.arguments import shown
 from timeoutq.words.errors import BadUrl, InvalidInput
@@ -175,12 +175,12 @@ class Sitemaps:
 
     sources: Annotated[
         list[str] | None,
-        option("URL|FILE: Put the pages of a sitemap, an index or a robots.txt; may be given again.", "--sitemap"),
+        "--sitemap URL|FILE: Put the pages of a sitemap, an index or a robots.txt; may be given again.",
     ] = None
     keep_data: Annotated[
-        bool, option("Payload: what the sitemap says in lastmod, changefreq and priority.", "--sitemap-data")
+        bool, "--sitemap-data: Payload: what the sitemap says in lastmod, changefreq and priority."
     ] = False
-    max_urls: Annotated[int | None, option("N: The most URLs from each --sitemap (default: 10,000,000).", min=1)] = None
+    max_urls: Annotated[int | None, "N 1..: The most URLs from each --sitemap (default: 10,000,000)."] = None
     max_time: Annotated[Seconds | None, "The longest time for each --sitemap (default: 1h)."] = None
 
     @property

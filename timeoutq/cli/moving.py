@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from timeoutq.cli.app import exit_unless, patiently, say, saying_how_far, stop, sure
-from timeoutq.cli.command import FIVE_MINUTES, Known, Name, Server, Shards, Wait, Yes, command, option
+from timeoutq.cli.command import FIVE_MINUTES, Known, Name, Server, Shards, Wait, Yes, command
 from timeoutq.cli.printing import Sink, length, progress
 from timeoutq.cli.reading import LONGEST_LINE, lines_of, piped_in
 from timeoutq.words.errors import InvalidInput
@@ -104,7 +104,7 @@ def _more_than(queue: AnyQueue, state: State, pattern: bytes | None) -> bool:
 @command()
 def export(
     queue: Known,
-    states: Annotated[list[State] | None, option("Only tasks in this state; may be given again.", "--state")] = None,
+    states: Annotated[list[State] | None, "--state: Only tasks in this state; may be given again."] = None,
     without_done: Annotated[bool, "Leave done tasks out."] = False,
 ) -> None:  # fmt: skip
     """Print the queue as JSON lines: its politeness, hosts, schedules, tasks and batches.
@@ -126,7 +126,7 @@ def export(
     with --without-done.
     """
     from timeoutq.rooms.batches import lines as batch_lines
-    from timeoutq.watch import carrying, transfer
+    from timeoutq.watch import transfer
 
     def wrote(lines: Iterable[str]) -> None:
         sys.stdout.write("".join(line + "\n" for line in lines))
@@ -150,9 +150,9 @@ def export(
             sys.stdout.flush()  # so that every line that is counted is really written
             written += len(records)
             tell(written, written)
-        left_out = dict.fromkeys(carrying.open_batches(queue))
+        left_out = dict.fromkeys(transfer.open_batches(queue))
         # last, so that an import finds the tasks before their batches
-        for batches in () if states else carrying.batches(queue):
+        for batches in () if states else transfer.batches(queue):
             wrote(map(batch_lines.write, batches))
             for one in batches:
                 left_out.pop(one.batch, None)  # it has ended meanwhile
@@ -285,7 +285,7 @@ class Import:
         from timeoutq.client.shards import ShardedQueue
         from timeoutq.rooms.batches.operations import Joined, Sealed
         from timeoutq.rooms.schedules.definition import Stored
-        from timeoutq.watch import carrying, transfer
+        from timeoutq.watch import transfer
         from timeoutq.watch.transfer import Header
 
         for item in items:
@@ -303,7 +303,7 @@ class Import:
             seals = [item.batch for item in batches if isinstance(item, Sealed)]
             refused, new = seals, 0
             if not isinstance(self.queue, ShardedQueue):  # which has no batches
-                new, refused = self._step(carrying.restore_batches, batches)
+                new, refused = self._step(transfer.restore_batches, batches)
             self.seen.update(batches=len(seals) - len(refused), members=new)
             self.refused += refused
         self.taken = number
@@ -356,7 +356,7 @@ def import_tasks(
     file: Annotated[
         Path | None, typer.Argument(metavar="[FILE]", help="What export printed; stdin by default.")
     ] = None,
-    skip_lines: Annotated[int, option("N: Leave out the first N lines, which an earlier import has taken.", min=0)] = 0,
+    skip_lines: Annotated[int, "N 0..: Leave out the first N lines, which an earlier import has taken."] = 0,
     lenient: Annotated[bool, "Leave broken lines out, and count them."] = False,
     tasks_only: Annotated[bool, "Leave all but the tasks of the file out."] = False,
     wait: Wait = FIVE_MINUTES, shards: Shards = None, *, server: Server, out: Sink,

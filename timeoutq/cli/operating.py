@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from timeoutq.cli.app import exit_unless, say, saying_how_far, stop, sure, with_ended
-from timeoutq.cli.command import Ids, Known, ManyIds, Name, Seconds, Server, Shards, Yes, command, option
+from timeoutq.cli.command import Ids, Known, ManyIds, Name, Seconds, Server, Shards, Yes, command
 from timeoutq.cli.printing import Sink, iso, length, progress
 from timeoutq.cli.reading import seconds
 from timeoutq.words.errors import InvalidInput
@@ -33,7 +33,7 @@ PART = 500
 @command()
 def retry(
     queue: Name, tasks: Ids = None,
-    everything: Annotated[bool, option("Retry all failed tasks but cancelled ones.", "--all")] = False,
+    everything: Annotated[bool, "--all: Retry all failed tasks but cancelled ones."] = False,
     cancelled: Annotated[bool, "With --all: those that were cancelled, too."] = False, *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """Make failed tasks ready again, with a clean record; exit 1 when no task was failed.
@@ -156,9 +156,9 @@ def configure(
     keep_done: Annotated[
         str | None, "Done tasks to keep: forever, compact (10 bytes each), 0, a number (1000), or a time (7d)."
     ] = None,
-    max_crashes: Annotated[int | None, option("Lost leases after which a task goes to failed.", min=1)] = None,
+    max_crashes: Annotated[int | None, "1..: Lost leases after which a task goes to failed."] = None,
     delay: Annotated[Seconds | None, "Polite: pause between two visits of a host."] = None,
-    per_host: Annotated[int | None, option("Polite: visits of a host that run at once; 1 by default.", min=1)] = None,
+    per_host: Annotated[int | None, "1..: Polite: visits of a host that run at once; 1 by default."] = None,
     impolite: Annotated[bool, "End the politeness: hosts and their rules are forgotten."] = False,
     durable: Annotated[
         int | None,
@@ -210,7 +210,7 @@ def failures(
     tasks: Annotated[str | None, "KIND: Show tasks of this kind, the last 100."] = None,
     retry: Annotated[str | None, "KIND: Retry all tasks of this kind."] = None,
     forget: Annotated[str | None, "KIND: Forget all tasks of this kind; asks first."] = None,
-    limit: Annotated[int, option("The most kinds to list.", "-n", "--limit", min=1, max=1001)] = 100,
+    limit: Annotated[int, "-n --limit 1..1001: The most kinds to list."] = 100,
     yes: Yes = False, *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """Count the failed tasks by kind, or retry or forget all tasks of one kind. Exit 1: there is none.

@@ -12,7 +12,7 @@ import typer
 
 from timeoutq.cli.app import app, stop
 from timeoutq.cli.calling import Args, Kwargs, call_of, opened_app
-from timeoutq.cli.command import Moment, Name, Seconds, Server, Where, argument, command, option
+from timeoutq.cli.command import Moment, Name, Seconds, Server, Where, argument, command
 from timeoutq.cli.printing import Sink, iso, length, plain
 from timeoutq.cli.reading import read_json
 from timeoutq.words.errors import InvalidInput
@@ -38,7 +38,7 @@ class When:
     cron: Annotated[str | None, "LINE: Minute, hour, day, month, weekday: '0 9 * * 1-5'."] = None
     tz: Annotated[str | None, "ZONE: The zone of --cron: Europe/Berlin."] = None
     every: Annotated[Seconds | None, "Again and again after this time."] = None
-    times: Annotated[int | None, option("N: End after so many ticks.", min=1)] = None
+    times: Annotated[int | None, "N 1..: End after so many ticks."] = None
     start: Annotated[Moment | None, "No tick is earlier."] = None
     until: Annotated[Moment | None, "No tick is later."] = None
 
@@ -113,8 +113,7 @@ def set_(
     ] = None, *,
     when: When,
     missed: Annotated[
-        str,
-        option("Which ticks that nobody put in time are put late; all needs --overlap.", metavar="last|all|none"),
+        str, "last|all|none: Which ticks that nobody put in time are put late; all needs --overlap."
     ] = "last",
     grace: Annotated[Seconds | None, "A tick that is later than this is not put."] = None,
     overlap: Annotated[bool, "Each tick has an id of its own."] = False,

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from timeoutq.cli.app import exit_unless, saying_how_far
-from timeoutq.cli.command import Server, argument, command, option
+from timeoutq.cli.command import Server, argument, command
 from timeoutq.cli.completion import sides
 from timeoutq.cli.printing import Sink, ids, progress
 from timeoutq.cli.reading import ids_of
@@ -29,27 +28,21 @@ SIDES = (
 First = Annotated[str, argument("FIRST", "QUEUE:STATE, a file, or -.", autocompletion=sides)]
 Second = Annotated[str, argument("SECOND", "QUEUE:STATE, a file, or -.", autocompletion=sides)]
 Count = Annotated[bool, "Only print the number of ids."]
-Null = Annotated[bool, option("Ids end with a NUL, not a newline, in files and in the output.", "--null", "-0")]
+Null = Annotated[bool, "--null -0: Ids end with a NUL, not a newline, in files and in the output."]
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
-    """What one of two names stands for: a state of a queue, or a file."""
-
-    name: str
-    queue: str | None = None
-    state: State | None = None
-    path: Path | None = None
+Side = tuple[str, State] | Path
+"""A state of a queue, or a file."""
 
 
 def side(name: str) -> Side:
-    """Say what a name stands for; raises `InvalidInput` if the name is no state and no file."""
+    """Read a side; raises `InvalidInput` if the name is no state and no file."""
     found = re.fullmatch(r"([A-Za-z0-9._-]{1,64}):(\w+)", name)
     if found and found[2] in list(State):
-        return Side(name, found[1], State(found[2]))
+        return found[1], State(found[2])
     path = Path(name)
     if name == "-" or path.exists():
-        return Side(name, path=path)
+        return path
     if found:
         raise InvalidInput(f"{name}: {found[2]!r} is not a state, and no file has this name: {', '.join(State)}")
     if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
@@ -67,61 +60,57 @@ def _compare(first: str, second: str, both: bool, count: bool, null: bool, serve
         raise InvalidInput("give --null or --json, not both")
     with ExitStack() as stack:
 
-        def opened(which: Side) -> AnyQueue:
-            return stack.enter_context(server.known(str(which.queue)))
+        def opened(name: str) -> AnyQueue:
+            return stack.enter_context(server.known(name))
 
-        looked = taken = found = 0
+        looked = found = 0
         word = "are on both sides" if both else f"are not in {second}"
-
-        def counted(batches: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
-            nonlocal taken
-            for batch in batches:
-                taken = len(batch)
-                yield batch
-
         total: int | None = None
-        if one.state is not None:
-            queue = opened(one)
-            total = transfer.size(queue, one.state)
-            batches = transfer.scan(queue, one.state)
+        if isinstance(one, Path):
+            batches = transfer.parts(ids_of(one, null))
         else:
-            batches = transfer.parts(ids_of(one.path, null))
+            queue = opened(one[0])
+            total, batches = transfer.size(queue, one[1]), transfer.scan(queue, one[1])
         stack.enter_context(
             saying_how_far(lambda: (looked, f"{looked:,} tasks of {first} were looked at, {found:,} of them {word}"))
         )
-        there = _membership(stack, opened, other, null)
+        there = _membership(stack, opened, other, second, null)
         tell = stack.enter_context(progress(f"comparing {first}", total, beside_output=not count))
+
+        def counted(batches: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
+            nonlocal looked
+            for batch in batches:
+                yield batch
+                looked += len(batch)
+                tell(looked, found)
+
         for batch in transfer.compare(counted(batches), there, both=both):
             if batch and not count:
                 ids(batch, out.as_json, null)
             found += len(batch)
-            looked += taken
-            tell(looked, found)
     if count:
         out.answer({"count": found}, f"{found}")
     exit_unless(found)
 
 
 def _membership(
-    stack: ExitStack, opened: Callable[[Side], AnyQueue], other: Side, null: bool
+    stack: ExitStack, opened: Callable[[str], AnyQueue], other: Side, name: str, null: bool
 ) -> Callable[[Sequence[bytes]], Sequence[bool]]:
     from timeoutq.watch import transfer
 
-    if other.state is not None:
-        queue, state = opened(other), other.state
+    if not isinstance(other, Path):
+        queue, state = opened(other[0]), other[1]
         return lambda batch: transfer.within(queue, state, batch)
-    met = transfer.Met()
-    stack.callback(met.close)
-    read = 0
+    met, read = stack.enter_context(transfer.Met()), 0
 
     def counted() -> Iterator[list[bytes]]:
         nonlocal read
-        for batch in transfer.parts(ids_of(other.path, null)):
+        for batch in transfer.parts(ids_of(other, null)):
             read += len(batch)
             tell(0, read)
             yield batch
 
-    with progress(f"reading {other.name}") as tell:
+    with progress(f"reading {name}") as tell:
         met.load(counted())
     return met.known
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from timeoutq.cli.app import new_words, patiently, say
-from timeoutq.cli.command import FIVE_MINUTES, Ids, Moment, Name, Seconds, Server, Shards, Wait, command, option
+from timeoutq.cli.command import FIVE_MINUTES, Ids, Moment, Name, Seconds, Server, Shards, Wait, command
 from timeoutq.cli.intake import OWNER, By, Intake, Sitemaps, place, voice
 from timeoutq.cli.printing import Sink, bar
 from timeoutq.cli.reading import LONGEST_LINE, bare_line, lines_of, piped_in, read_json
@@ -85,14 +85,11 @@ def _id_of(given: Any) -> Any:
 class Source:
     """Where many tasks come from."""
 
-    path: Annotated[
-        Path | None, option("File of ids, one per line; blanks around an id are cut; - is stdin.", "--file", "-f")
-    ] = None
+    path: Annotated[Path | None, "--file -f: File of ids, one per line; blanks around an id are cut; - is stdin."] = (
+        None
+    )
     as_jsonl: Annotated[
-        bool,
-        option(
-            'Lines are JSON: {"task": …}, or with "payload", "group", "priority", "improve", "rerun", too.', "--jsonl"
-        ),
+        bool, '--jsonl: Lines are JSON: {"task": …}, or with "payload", "group", "priority", "improve", "rerun", too.'
     ] = False
     payload: Annotated[str | None, "JSON that goes with each task."] = None
     body: Any = None

@@ -28,5 +28,4 @@ The modules, in reading order: each imports only from those above it.
     live       The live dashboard: looks at a queue again and again, draws what it sees on the terminal, and reads keys.
     transfer   Tasks by the million, in bounded memory: reads states, compares two sets of ids, and writes whole queues
                as lines.
-    carrying   Carries batches that are over from one queue to another: for an export, and back in, in bounded memory.
 """

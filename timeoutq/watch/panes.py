@@ -6,19 +6,19 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import cast
 
-from rich.console import Console, Group, RenderableType
-from rich.panel import Panel
+from rich.console import Console, RenderableType
 from rich.text import Text
 
-from timeoutq.watch.draw import COLOURS, DIM, TURNS, Column, Section, holder, left, one_line
+from timeoutq.watch.directory import Listed
+from timeoutq.watch.draw import COLOURS, DIM, TURNS, Cell, Column, Section, framed, heading, one_line, task_table
 from timeoutq.watch.screen import HELP, HOSTS, KEYS, OVERVIEW, QUEUES, TASK, TASKS, Row, Screen
 from timeoutq.words.counts import Stats
-from timeoutq.words.model import Entry, HostInfo, State
+from timeoutq.words.model import Entry, HostInfo
 from timeoutq.words.standing import standing
-from timeoutq.words.text import age, compact, number, safe
+from timeoutq.words.text import compact, number, safe
 
 HINTS = {
     OVERVIEW: "t tasks  h hosts  / filter  c queues  P pause  ? keys  q quit",
@@ -30,12 +30,7 @@ HINTS = {
 }
 """The most important keys of each view."""
 
-Cell = str | tuple[str, str]
-Cells = Callable[[Row, float], Sequence[Cell]]
-"""What stands in the columns of a row, at a moment."""
-
-_CONSOLE = Console(file=io.StringIO(), width=1000)
-"""Only for breaking lines."""
+_CONSOLE = Console(file=io.StringIO(), width=1000)  # only for breaking lines
 
 
 def bottom(screen: Screen, width: int) -> Text:
@@ -60,9 +55,7 @@ def pane(screen: Screen, now: float, stats: Stats | None, width: int, height: in
     """Draw the view of a screen, in `height` lines. `now` is the time of the server, Unix seconds; pure."""
     inner = max(20, width - 4)
     room = max(3, height - 2)
-    title = Text.assemble(("timeoutq ", "bold"), (safe(screen.queue, max(8, inner - 30)), "bold cyan"))
-    if screen.paused:
-        title.append(" PAUSED", "bold white on red")
+    title = heading(screen.queue, inner - 30, paused=screen.paused)
     if screen.view in (TASK, HELP):
         lines = _lines(screen, inner)
         screen.height = room
@@ -72,7 +65,7 @@ def pane(screen: Screen, now: float, stats: Stats | None, width: int, height: in
         title.append_text(_of_list(screen, stats, inner - title.cell_len - 4))
         shown = _list(screen, now, inner, room)
     shown = [*shown, *[one_line()] * (room - len(shown))]
-    return Panel(Group(*shown), title=title, title_align="left", border_style=DIM, width=width)
+    return framed(shown, title, width)
 
 
 def _of_list(screen: Screen, stats: Stats | None, room: int) -> Text:
@@ -105,12 +98,8 @@ def _list(screen: Screen, now: float, width: int, room: int) -> list[Text]:
     rows = screen.rows.rows
     if not rows:
         return [one_line(), one_line((_nothing(screen), DIM))]
-    columns, cells = _columns(screen, width)
     shown = rows[screen.top : screen.top + room - 2]
-    table = Section(
-        columns,
-        [("reverse" if row.key == screen.selected else "", cells(row, now)) for row in shown],
-    )  # fmt: skip
+    table = _table(screen, shown, now, width)
     last = screen.top + len(shown)
     where = f"{screen.top + 1}–{last} of {len(rows)} on this page" if len(rows) > len(shown) else ""
     return [*table.draw(width, room), *([one_line((where, DIM))] if where else [])]
@@ -124,58 +113,29 @@ def _nothing(screen: Screen) -> str:
     return "nothing here"
 
 
-def _columns(screen: Screen, width: int) -> tuple[Sequence[Column], Cells]:
-    if screen.view == HOSTS:
-        return (
-            Column("host"),
-            Column("waiting", 8, True),
-            Column("in flight", 9, True),
-            Column("turn", 10, True),
-        ), _host
-    if screen.view == QUEUES:
-        return (
-            Column("queue"),
-            Column("ready", 8, True),
-            Column("waiting", 8, True),
-            Column("in progress", 11, True),
-            Column("failed", 8, True),
-        ), _queue
-    if screen.state is State.IN_PROGRESS:
-        return (Column("task", share=2), Column("holder", 18 if width < 90 else 28), Column("left", 8, True)), _lease
-    if screen.state is State.FAILED:
-        return (Column("task", share=3), Column("error", share=2), Column("ago", 8, True)), _failed
-    if screen.state is State.SCHEDULED:
-        return (Column("task"), Column("in", 8, True)), _due
-    return (Column("task"),), _plain
+def _table(screen: Screen, rows: Sequence[Row], now: float, width: int) -> Section:
+    if screen.view == TASKS:
+        return task_table(screen.state, [cast(Entry, row.entry) for row in rows], now, width, screen.selected)
+    of_host = screen.view == HOSTS
+    heads = HOST_COLUMNS if of_host else QUEUE_COLUMNS
+    cells = [_host(cast(HostInfo, row.entry), now) if of_host else _queue(cast(Listed, row.entry)) for row in rows]
+    styles = ["reverse" if row.key == screen.selected else "" for row in rows]
+    return Section(heads, [(style, (row.key, *some)) for style, row, some in zip(styles, rows, cells, strict=True)])
 
 
-def _plain(row: Row, now: float) -> Sequence[Cell]:
-    return (row.key,)
+HOST_COLUMNS = (Column("host"), Column("waiting", 8, True), Column("in flight", 9, True), Column("turn", 10, True))
+QUEUE_COLUMNS = (
+    Column("queue"), Column("ready", 8, True), Column("waiting", 8, True), Column("in progress", 11, True),
+    Column("failed", 8, True),
+)  # fmt: skip
 
 
-def _lease(row: Row, now: float) -> Sequence[Cell]:
-    entry = cast(Entry, row.entry)
-    return row.key, (holder(entry.holder), DIM), left(entry.at, now)
+def _host(host: HostInfo, now: float) -> Sequence[Cell]:
+    return compact(host.waiting), compact(host.busy), TURNS[standing(host, now, TURNS)](host, now)
 
 
-def _failed(row: Row, now: float) -> Sequence[Cell]:
-    entry = cast(Entry, row.entry)
-    return row.key, (entry.error or "", "red"), age(None if entry.at is None else max(0.0, now - entry.at))
-
-
-def _due(row: Row, now: float) -> Sequence[Cell]:
-    entry = cast(Entry, row.entry)
-    return row.key, (age(max(0.0, (entry.at or now) - now)), "magenta")
-
-
-def _host(row: Row, now: float) -> Sequence[Cell]:
-    host = cast(HostInfo, row.entry)
-    return row.key, compact(host.waiting), compact(host.busy), TURNS[standing(host, now, TURNS)](host, now)
-
-
-def _queue(row: Row, now: float) -> Sequence[Cell]:
-    found = cast("dict[str, object]", row.entry)
-    stats = found["stats"]
-    if not isinstance(stats, Stats):
-        return row.key, "—", "—", "—", (str(found["trouble"]), "red")
-    return row.key, compact(stats.todos), compact(stats.waiting), compact(stats.in_progress), compact(stats.failed)
+def _queue(found: Listed) -> Sequence[Cell]:
+    stats = found.stats
+    if stats is None:
+        return "—", "—", "—", (found.trouble, "red")
+    return compact(stats.todos), compact(stats.waiting), compact(stats.in_progress), compact(stats.failed)
