@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,20 +25,10 @@ if TYPE_CHECKING:
     from timeoutq.client.shards import AnyQueue
     from timeoutq.watch.transfer import Header, Item
 
-S = TypeVar("S")
-T = TypeVar("T")
-MANY = 1000
-"""To put back more tasks than this, the command asks first."""
-
-NAMED = 5
-"""At most this many batches or groups are named on stderr."""
-
-LOOKED = 100
-"""Of at most this many groups, an import looks whether their rules are there."""
-
-SHOWN = 3
-"""For at most this many broken lines the command says what is wrong with them."""
-
+MANY = 1000  # to put back more tasks than this, the command asks first
+NAMED = 5  # at most this many batches or groups are named on stderr
+LOOKED = 100  # of at most this many groups, an import looks whether their rules are there
+SHOWN = 3  # for at most this many broken lines the command says what is wrong with them
 CHUNK_BYTES = 4 * 1024 * 1024
 
 
@@ -221,7 +211,9 @@ class Import:
                 found = _item_of(number, line)
             except InvalidInput as error:
                 if self.lenient and number > 1:
-                    self._leave_out(number, error)
+                    self.seen["broken"] += 1
+                    if self.seen["broken"] <= SHOWN:
+                        say(f"line {number} is left out: {error}")
                     continue
                 if chunk:
                     yield number - 1, read, chunk
@@ -245,11 +237,9 @@ class Import:
     def _skip(self, line: bytes) -> None:
         from timeoutq.watch.transfer import Header, read_line
 
-        if line.startswith(b'{"timeoutq":'):
-            with suppress(InvalidInput):
-                found = read_line(line)
-                if isinstance(found, Header):
-                    self._note(found)
+        with suppress(InvalidInput):
+            if line.startswith(b'{"timeoutq":') and isinstance(found := read_line(line), Header):
+                self._note(found)
 
     def _note(self, header: Header) -> None:
         if not header.is_last:
@@ -275,11 +265,6 @@ class Import:
             if (found.delay, found.per_host) != (usual.delay, usual.per_host):
                 del self.groups[name]
 
-    def _leave_out(self, number: int, error: InvalidInput) -> None:
-        self.seen["broken"] += 1
-        if self.seen["broken"] <= SHOWN:
-            say(f"line {number} is left out: {error}")
-
     def step(self, number: int, items: list[Item]) -> None:
         """Bring in what some lines tell: their tasks in one atomic step, and before that their hosts in one."""
         from timeoutq.client.shards import ShardedQueue
@@ -290,12 +275,16 @@ class Import:
 
         for item in items:
             if isinstance(item, Header) and item.politeness is not None:
-                self._adopt(item.politeness)
-        # before their tasks, so that bans, blocks and delays count for them at once
-        if hosts := [item for item in items if isinstance(item, HostRecord)]:
-            self._count("hosts", self._step(transfer.restore_hosts, hosts), len(hosts))
-        if schedules := [item for item in items if isinstance(item, Stored)]:
-            self._count("schedules", self._step(transfer.restore_schedules, schedules), len(schedules))
+                kept = transfer.adopt(self.queue, item.politeness)
+                if kept is not None and kept != item.politeness:
+                    words = f"{_words(kept)}; the file has {_words(item.politeness)}"
+                    say(f"queue {self.queue.name} keeps its own politeness, {words}")
+        # hosts before their tasks, so that bans, blocks and delays count for them at once
+        for what, kind, restore in (("hosts", HostRecord, transfer.restore_hosts),
+                                    ("schedules", Stored, transfer.restore_schedules)):  # fmt: skip
+            if some := [item for item in items if isinstance(item, kind)]:
+                new = self._step(restore, some)
+                self.seen.update({what: new, f"{what}_known": len(some) - new})
         if records := [item for item in items if isinstance(item, Record)]:
             outcome = self._step(transfer.restore, records)
             self.seen.update(restored=outcome.added, known=len(outcome) - outcome.added)
@@ -308,18 +297,8 @@ class Import:
             self.refused += refused
         self.taken = number
 
-    def _step(self, restore: Callable[[Any, list[S]], T], items: list[S]) -> T:
+    def _step(self, restore: Any, items: Sequence[Any]) -> Any:
         return patiently(self.queue, partial(restore, self.queue, items), self.wait)
-
-    def _count(self, what: str, new: int, total: int) -> None:
-        self.seen.update({what: new, f"{what}_known": total - new})
-
-    def _adopt(self, given: Politeness) -> None:
-        from timeoutq.watch import transfer
-
-        kept = transfer.adopt(self.queue, given)
-        if kept is not None and kept != given:
-            say(f"queue {self.queue.name} keeps its own politeness, {_words(kept)}; the file has {_words(given)}")
 
 
 def _say_unruled(queue: AnyQueue, groups: Sequence[str]) -> None:

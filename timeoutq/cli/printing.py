@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LINES_AT_ONCE = 500
-"""How many lines are written with one call."""
+LINES_AT_ONCE = 500  # with one write
 
 FACTS = ("what", "value")
 

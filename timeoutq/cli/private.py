@@ -108,10 +108,8 @@ def _cure(cluster: EmbeddedCluster, absent: Member) -> str:
             "--cluster-fix-with-unreachable-masters"
         )
     ports = " ".join(str(node.port) for node in cluster.nodes)
-    return (
-        f"start that node, or let all nodes forget it: for port in {ports}; do redis-cli -p $port cluster forget "
-        f"{absent.id}; done"
-    )
+    forget = f"for port in {ports}; do redis-cli -p $port cluster forget {absent.id}; done"
+    return f"start that node, or let all nodes forget it: {forget}"
 
 
 def _watch_nodes(cluster: EmbeddedCluster) -> NoReturn:

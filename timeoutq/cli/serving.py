@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST_WEIGHT = 1000
-"""The highest weight of a queue of a worker."""
+MOST_WEIGHT = 1000  # of a queue of a worker
 
 
 @dataclass(frozen=True)
@@ -299,10 +298,9 @@ def worker(
 
 
 def as_they_are(
-    names: Sequence[str],
-    work: Callable[[Sequence[int | None]], tuple[int, str]],
+    names: Sequence[str], work: Callable[[Sequence[int | None]], tuple[int, str]],
     ask: Callable[[], Sequence[tuple[int | None, bool]]],
-) -> tuple[int, str]:
+) -> tuple[int, str]:  # fmt: skip
     """Work on queues as what they are; a worker that is refused asks what its queues are by now.
 
     When the worker started, a server may have been away, or a queue may not have been there yet.

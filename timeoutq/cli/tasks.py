@@ -25,10 +25,7 @@ if TYPE_CHECKING:
     from timeoutq.words.model import Outcome, Task
 
 CHUNK = 5000
-
-GATHERING = 1.0
-"""How long the pages of slow sitemaps gather before they are put, seconds."""
-
+GATHERING = 1.0  # how long the pages of slow sitemaps gather before they are put, seconds
 KEYS = ("task", "payload", "group", "priority", "improve", "rerun")
 """What a line of --jsonl may say."""
 
