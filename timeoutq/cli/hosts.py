@@ -20,9 +20,9 @@ from timeoutq.cli.command import (
     argument,
     command,
 )
-from timeoutq.cli.intake import OWNER
 from timeoutq.cli.printing import Sink, iso, releases
 from timeoutq.cli.reading import seconds
+from timeoutq.cli.tasks import OWNER
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.exit_codes import NOTHING
 from timeoutq.words.model import HostInfo, Politeness

@@ -14,11 +14,12 @@ from timeoutq.cli.app import LOST, exit_unless, say, stop, unknown, unknown_word
 from timeoutq.cli.command import Count, Ids, Opened, Seconds, command
 from timeoutq.cli.printing import Sink, iso
 from timeoutq.cli.reading import LONGEST_LINE, piped_in, read_json
+from timeoutq.words import arguments
 from timeoutq.words.errors import InvalidInput, TimeoutqError
+from timeoutq.words.model import Answer, Lease, Outcome, Task, raw, text
 
 if TYPE_CHECKING:
     from timeoutq.client.shards import AnyQueue
-    from timeoutq.words.model import Lease, Outcome
 
 T = TypeVar("T")
 EXPLAINED = 3  # for at most this many lost leases the command says why: each reason costs a question to the server
@@ -54,8 +55,6 @@ def _taken(queue: AnyQueue, taken: Sequence[T], columns: Sequence[str], row: Cal
 
 
 def _lease(task: Any, token: Any, deadline: Any = math.inf, attempt: Any = 1) -> Lease:
-    from timeoutq.words import arguments
-    from timeoutq.words.model import Lease, text
 
     if not isinstance(token, str) or not token.isprintable() or not token:
         raise InvalidInput(f"{token!r:.80} is not a token that claim gave")
@@ -83,7 +82,6 @@ def _leases(tasks: list[str] | None, token: str | None) -> list[Lease]:
 
 
 def _ended(queue: AnyQueue, leases: Sequence[Lease], outcome: Outcome, out: Sink) -> None:
-    from timeoutq.words.model import Answer
 
     out.outcome(outcome)
     if outcome.ok == len(outcome):
@@ -112,7 +110,6 @@ def ack(
     again_in: Annotated[Seconds | None, "Schedule the task again after this."] = None, *, out: Sink,
 ) -> None:  # fmt: skip
     """End leases as done; exit 4 when a lease is lost."""
-    from timeoutq.words.model import Outcome, Task, raw
 
     if not found and (group is not None or priority is not None or improve or rerun):
         raise InvalidInput("--group, --priority, --improve and --rerun are about the tasks of --put: add --put")

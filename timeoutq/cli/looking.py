@@ -33,7 +33,7 @@ from timeoutq.cli.printing import LINES_AT_ONCE, Sink, far, iso, plain, progress
 from timeoutq.cli.reading import ids_of, moment, seconds
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.exit_codes import NOTHING
-from timeoutq.words.model import State
+from timeoutq.words.model import Page, State, TaskId, TaskInfo
 from timeoutq.words.text import age, safe
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from timeoutq.rooms.events import Event
     from timeoutq.watch.directory import Listed
     from timeoutq.watch.snapshot import Snapshot
-    from timeoutq.words.model import Page, TaskId, TaskInfo
 
 QUEUE_COLUMNS = ("queue", "known", "todos", "waiting", "scheduled", "in_progress", "done", "failed", "workers", "note")
 EVENTS_AT_ONCE = 1000

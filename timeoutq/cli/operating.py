@@ -17,13 +17,12 @@ from timeoutq.cli.printing import Sink, iso, length, progress
 from timeoutq.cli.reading import seconds
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.exit_codes import NOTHING
-from timeoutq.words.model import Answer, Politeness, State
+from timeoutq.words.model import Answer, Outcome, Politeness, State
 
 if TYPE_CHECKING:
     from timeoutq.client.shards import AnyQueue
     from timeoutq.rooms.failures import Moved
     from timeoutq.words.counts import Stats
-    from timeoutq.words.model import Outcome
 
 LOOKED_AT = 100  # of at most this many retried tasks, `retry` looks whether their hosts are banned
 PART = 500  # how many failed tasks of a kind are moved between two looks at how far the command is

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 import typer
 
+from timeoutq.words import arguments
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.text import length_of
 
@@ -107,7 +108,6 @@ def pieces_of(path: Path | None) -> Iterator[bytes]:
 
 def ids_of(path: Path | None, null: bool) -> Iterator[bytes]:
     """Read ids, one per line (or with a NUL after each), from a file, or from stdin for None and `-`."""
-    from timeoutq.words import arguments
 
     for number, piece in enumerate(pieces_of(path) if null else lines_of(path), 1):
         bare = piece if null else bare_line(piece, number)
