@@ -5,13 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -22,9 +18,7 @@ from tests.rig.processes import ROOT
 from tests.rig.terminal import on_a_terminal
 from tests.rig.waiting import wait_until
 from timeoutq import Queue
-from timeoutq.server.calls import Kept
 from timeoutq.server.embedded import EmbeddedServer
-from timeoutq.verbs import sending
 
 __all__ = ["say", "server"]
 
@@ -50,27 +44,6 @@ def test_a_lost_lease_ends_with_four(say: Say, name: str, queue: Queue) -> None:
     for verb in ("ack", "extend", "release", "fail"):
         done = say(verb, queue.name, task, "--token", "someone#1")
         assert (done.code, done.lines) == (4, [["a", "lost"]]), verb
-
-
-def test_inspect_and_why_tell_that_a_result_is_kept_also_of_a_task_whose_id_is_not(say: Say, queue: Queue) -> None:
-    queue.put("kept", "bare", "plain")
-    leases = {lease.task: lease for lease in queue.claim(3)}
-    result = Kept(b"8", 60_000)
-    calls = queue.operations.ack([leases["kept"], leases["bare"]], results={0: result, 1: result}, bare=[1])
-    queue.run(sending.answers(queue.talk, calls))
-    queue.ack(leases["plain"])
-    facts = {task: {line[0]: line[1] for line in say("inspect", queue.name, task).lines} for task in leases}
-    assert {task: (found["state"], found.get("result")) for task, found in facts.items()} == {
-        "kept": ("done", "kept for a time"),
-        "bare": ("done, its id is not kept", "kept for a time"),
-        "plain": ("done", None),
-    }
-    assert [say("inspect", queue.name, task, "--json").documents[0]["has_result"] for task in leases] == [
-        task != "plain" for task in leases
-    ]
-    assert "it is done, and its result is kept; " in say("why", queue.name, "kept").out
-    assert "it is done, and its id is not kept; its result is" in say("why", queue.name, "bare").out
-    assert "it is done; " in say("why", queue.name, "plain").out
 
 
 def test_fail_retry_inspect_and_list(say: Say, queue: Queue) -> None:
@@ -137,22 +110,6 @@ def test_schedule_pause_and_settings(say: Say, queue: Queue) -> None:
     assert say("drained", queue.name).code == 1
 
 
-def test_that_a_queue_is_durable_is_shown_and_ended(say: Say, queue: Queue, raw: redis.Redis) -> None:
-    queue.put("a")
-    assert say("configure", queue.name, "--json").documents[0]["durable"] == 0
-    raw.hset(queue.operations.key("meta"), mapping={"uses": "durable", "durable": "2"})
-    assert ["durable", "2"] in say("configure", queue.name).lines
-    assert ["durable", "2"] in say("status", queue.name).lines
-    about = {"host": "h", "trouble": "only 0 of 2 replicas confirmed it"}
-    queue.run(sending.answer(queue.talk, queue.operations.beat("h:1:x", about)))
-    (worker,) = (line for line in say("status", queue.name).lines if line[0] == "worker")
-    assert worker[-1] == "only 0 of 2 replicas confirmed it"
-    assert say("why", queue.name, "a").facts["reason"] == "no_replica"
-    assert f"`timeoutq configure {queue.name} --durable N` asks for fewer" in say("why", queue.name, "a").facts["why"]
-    assert say("configure", queue.name, "--durable", "0").code == 0
-    assert not [line for line in say("configure", queue.name).lines if line[0] == "durable"]
-
-
 def test_dangerous_commands_do_nothing_without_a_yes(say: Say, queue: Queue) -> None:
     queue.put("a", "b")
     for words in (("purge", queue.name), ("forget", queue.name, "a")):
@@ -174,17 +131,6 @@ def test_status_and_dashboard_are_plain_without_a_terminal(say: Say, queue: Queu
         assert "\x1b" not in done.out
     (document,) = say("status", queue.name, "--json").documents
     assert document["queue"] == queue.name
-
-
-def test_a_worker_works_and_a_handler_that_is_missing_is_named(url: str, queue: Queue) -> None:
-    queue.put("a", "b", "c")
-    done = started(url, "worker", queue.name, "tests.rig.handlers:work", "--burst", "--timeout", "5s")
-    assert done.code == 0, done.err
-    assert queue.stats().done == 3
-    done = started(url, "worker", queue.name, "nowhere:f")
-    assert done.code == 2
-    assert "importing nowhere raised ModuleNotFoundError" in done.err
-    assert "Traceback" not in done.err
 
 
 @pytest.mark.parametrize(
@@ -273,30 +219,6 @@ def test_the_server_command_runs_one_and_ends_with_it() -> None:
         Queue("q", address, deadline=0.5).put("a")
 
 
-@contextmanager
-def stranger(answer: bytes) -> Iterator[int]:
-    """Listen on loopback and answer whoever speaks."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(0.1)
-        ended = threading.Event()
-
-        def serve() -> None:
-            while not ended.is_set():
-                with suppress(TimeoutError, OSError):
-                    link, _ = server.accept()
-                    with link:
-                        link.recv(1000)
-                        link.sendall(answer)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield server.getsockname()[1]
-        finally:
-            ended.set()
-            thread.join()
-
-
 @pytest.mark.parametrize(
     ("stdin", "words", "complaint"),
     [
@@ -351,54 +273,6 @@ def test_an_address_that_was_forgotten_is_not_the_default_server(say: Say, queue
         assert (done.code, "must hold one line, the URL" in done.err) == (2, True)
     assert say("purge", queue.name, "--yes", "--url", "").code == 2
     assert queue.stats().known == 1
-
-
-def test_a_password_wherever_it_stands_in_the_url_is_warned_of(say: Say) -> None:
-    for address in ("redis://u:c4n4ry@h/nodb", "redis://:c4n4ry/x@h/0", "redis://h/nodb?password=c4n4ry"):
-        done = say("pause", "q", "--url", address)
-        assert done.code == 2
-        assert "can be seen by all users" in done.err
-        assert "c4n4ry" not in done.out + done.err
-
-
-def refused(say: Say, address: str, name: str = "q") -> str:
-    """Put to a server that does not take it; give the one line that is said."""
-    done = say("put", name, "a", "--url", address)
-    assert done.code == 3, done.err
-    assert len(done.err.splitlines()) == 1
-    return done.err
-
-
-@pytest.mark.breaking
-def test_servers_that_cannot_serve_end_with_three(say: Say) -> None:
-    assert "is the server up" in refused(say, "redis://127.0.0.1:1/0")
-    with stranger(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
-        assert "is not Redis" in refused(say, f"redis://127.0.0.1:{port}/0")
-    with EmbeddedServer(config={"replicaof": "127.0.0.1 1"}) as replica:
-        assert "is a read-only replica: connect to the primary" in refused(say, replica.url)
-    with EmbeddedServer(config={"maxmemory": "1"}) as full:
-        assert "is out of memory and takes no new tasks" in refused(say, full.url)
-    with EmbeddedServer(config={"maxmemory-policy": "allkeys-lru"}) as forgetful:
-        assert "may throw tasks away: maxmemory-policy is allkeys-lru" in refused(say, forgetful.url)
-
-
-def test_a_queue_of_a_newer_schema_ends_with_three(say: Say, queue: Queue, raw: redis.Redis) -> None:
-    queue.put("a")
-    raw.hset(f"timeoutq:{{{queue.name}}}:meta", "schema", "4")
-    done = say("put", queue.name, "a")
-    assert (done.code, len(done.err.splitlines())) == (3, 1)
-    assert "the queue has schema 4" in done.err
-    raw.hset(f"timeoutq:{{{queue.name}}}:meta", "schema", "3")
-
-
-def test_a_stream_that_ends_early_says_how_far_it_came(say: Say, queue: Queue) -> None:
-    lines = b"".join(b"%d\n" % number for number in range(6000))
-    done = say("put", queue.name, stdin=lines + b"x" * 1025)
-    assert done.code == 2
-    assert "the first 5,000 tasks were put" in done.err
-    assert "line 6001: task id" in done.err
-    assert queue.stats().known == 5000
-    assert sorted(say("put", queue.name, stdin=lines).lines) == [["added", "1000"], ["todos", "5000"]]
 
 
 def test_a_lost_lease_names_who_has_it_now(say: Say, queue: Queue) -> None:
@@ -476,13 +350,6 @@ def test_the_module_is_the_command_and_ends_with_its_exit_codes(url: str, queue:
 
 
 @pytest.mark.breaking
-def test_a_character_that_the_output_lacks_is_written_as_its_escape(url: str, queue: Queue) -> None:
-    queue.put("to \u2192")
-    done = started(url, "list", queue.name, "todos", PYTHONIOENCODING="latin-1")
-    assert (done.code, done.lines[0][0], done.err) == (0, "to \\u2192", "")
-
-
-@pytest.mark.breaking
 def test_output_that_cannot_be_written_is_one_line(url: str, queue: Queue) -> None:
     queue.put([f"t{number}" for number in range(5000)])
     environment = {**os.environ, "TIMEOUTQ_URL": url, "PYTHONPATH": str(ROOT)}
@@ -552,12 +419,6 @@ def test_a_page_has_no_more_lines_than_asked_for_and_leaves_nothing_out(say: Say
             break
         cursor = ["--cursor", done.err.split("--cursor ")[1].split(",")[0]]
     assert len(seen) == 200
-
-
-def test_what_a_page_leaves_out_is_counted(say: Say, queue: Queue) -> None:
-    queue.put("1", "2", "3", "4")  # every server gives a small set of numbers at once
-    done = say("list", queue.name, "todos", "-n", "2")
-    assert (len(done.lines), done.err) == (2, "timeoutq: 4 in all, 2 shown: --all shows every task\n")
 
 
 def test_times_are_seconds_in_json_and_iso_elsewhere(say: Say, queue: Queue) -> None:

@@ -8,18 +8,13 @@ import time
 import pytest
 
 from tests.rig.command import Say, say, server
-from tests.rig.corpus import CORPUS, as_id
-from tests.rig.terminal import on_a_terminal
 from timeoutq import Politeness, Queue
-from timeoutq.words.text import safe
 
 __all__ = ["say", "server"]
 
 A, B = "http://a.example/", "http://b.example:8080/"
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 COLUMNS = ["host", "waiting", "in_flight", "turn", "delay", "per_host", "budget", "visits", "failures",
            "blocked_until", "banned"]  # fmt: skip
-GROUPS = [as_id(text) for what, text in CORPUS.items() if what != "only spaces"]
 
 
 @pytest.fixture
@@ -82,18 +77,6 @@ def test_a_host_is_told_in_facts_that_have_something_to_say(say: Say, polite: Qu
     assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", facts["turn"])
     (document,) = say("host", polite.name, "A.EXAMPLE", "--json").documents
     assert (document["host"], document["visits"], document["blocked_by"]) == ("a.example", 1, "")
-
-
-def test_a_host_that_nobody_has_met_has_the_rules_of_the_queue(say: Say, polite: Queue) -> None:
-    done = say("host", polite.name, "new.example")
-    assert (done.code, done.facts["delay"], done.facts["waiting"]) == (1, "3600s", "0")
-    assert f"queue {polite.name} has never visited host new.example, and has no task and no rule for it" in done.err
-    assert say("hosts", polite.name).out == ""
-    for rule in ("--delay", "--per-host", "--budget"):
-        say("host", polite.name, f"new.example{rule}", rule, "7")
-        assert say("host", polite.name, f"new.example{rule}").code == 0, rule
-    say("put", polite.name, "http://new.example/")
-    assert say("host", polite.name, "new.example").code == 0
 
 
 # ---- rules of a host
@@ -290,29 +273,6 @@ def test_a_group_is_the_host_of_what_is_put_or_scheduled_with_it(say: Say, polit
     assert (done.code, done.out) == (2, "")
 
 
-def test_an_ack_may_ask_for_another_visit(say: Say, polite: Queue) -> None:
-    say("put", polite.name, A, "plain words")
-    claimed = say("claim", polite.name, "-n", "5", "--json").out
-    now = polite.stats().now
-    done = say("ack", polite.name, "--again-in", "2h", stdin=claimed.encode())
-    assert (done.code, {line[1] for line in done.lines}) == (0, {"ok"})
-    for task in (A, "plain words"):
-        due = polite.inspect(task).due
-        assert due is not None
-        assert now + 7200 <= due <= polite.stats().now + 7200
-    assert (polite.stats().done, polite.stats().scheduled) == (0, 2)
-    assert (
-        say("ack", polite.name, "--again-in", "2h", stdin=claimed.encode()).code == 0
-    )  # sent again, it changes nothing
-    assert polite.stats().counters["acked"] == 2
-    say("schedule", polite.name, "plain words", "--after", "0")
-    (lease,) = say("claim", polite.name, "--wait", "5s").lines
-    done = say("ack", polite.name, lease[0], "--token", lease[1], "--put", "found", "--again-in", "1d")
-    assert (done.code, polite.inspect("found").state, polite.inspect("plain words").state) == (0, "todos", "scheduled")
-    assert say("ack", polite.name, "a", "--token", "t#1", "--again-in", "soon").code == 2
-    assert say("ack", polite.name, "a", "--token", "t#1", "--again-in", "99999999d").code == 2
-
-
 def test_a_release_may_block_its_host(say: Say, polite: Queue) -> None:
     say("put", polite.name, A)
     claimed = say("claim", polite.name, "--json").out
@@ -326,57 +286,3 @@ def test_a_release_may_block_its_host(say: Say, polite: Queue) -> None:
     until = polite.hosts.inspect(A).blocked_until
     assert until is not None
     assert until < polite.stats().now + 7201  # a lost lease blocks nobody
-
-
-# ---- hostile names
-
-
-@pytest.mark.breaking
-def test_hostile_hosts_are_text_in_all_that_is_said_of_them(say: Say, polite: Queue) -> None:
-    for number, group in enumerate(GROUPS):
-        polite.put([f"{number} ready", f"{number} waits"], group=group)
-    met: dict[str, int] = {}
-    for group in GROUPS:
-        met[polite.hosts.inspect(group).host] = met.get(polite.hosts.inspect(group).host, 0) + 1
-    done = say("hosts", polite.name, "--all")
-    assert sorted(line[0] for line in done.lines) == sorted(map(safe, met))
-    assert all(len(line) == len(COLUMNS) for line in done.lines)
-    listed = say("hosts", polite.name, "--all", "-n", "7", "--json")
-    assert listed.out.isascii()
-    assert {document["host"] for document in listed.documents} == met.keys()
-    for group in GROUPS[::3]:
-        name = polite.hosts.inspect(group).host
-        facts = say("block", polite.name, "--for", "1h", "--reason", group, "--", group).facts
-        assert facts["host"] == safe(name)
-        assert say("host", polite.name, "--", group).facts == facts
-        assert "blocked until" not in say("unblock", polite.name, "--", group).facts
-        done = say("ban", polite.name, "--reason", group, "--", group)
-        assert done.code == 2
-        assert f"Ban host {safe(name)} of queue" in done.err
-    assert say("status", polite.name).code == 0
-
-
-# ---- on a terminal
-
-
-def test_eighty_columns_show_who_is_waited_for_and_for_how_long(polite: Queue, url: str) -> None:
-    for host in ("www.a-long-name-of-a-host.example", "used.example", "blocked.example", "banned.example", "r.example"):
-        polite.put(pages(f"http://{host}/", 30))
-    polite.hosts.set("used.example", budget=1)
-    polite.hosts.set("r.example", delay=86_400 * 30)
-    for lease in polite.claim(10):
-        if "used" in lease.task or "//r." in lease.task:
-            polite.ack(lease)
-    polite.hosts.block("blocked.example", for_=3600)
-    polite.hosts.ban("banned.example", "they asked us to leave, and we did")
-    code, shown = on_a_terminal(url, "hosts", polite.name, columns=80)
-    lines = COLOURS.sub("", shown.decode()).replace("\r", "").splitlines()
-    assert code == 0
-    assert lines[0].split() == ["host", "waiting", "at", "once", "turn", "delay", "visits", "failures"]
-    assert all(len(line.rstrip()) <= 80 for line in lines)
-    told = {line.split()[0]: " ".join(line.split()[1:]) for line in lines[1:]}
-    assert len(told) == 5  # a line for each
-    assert told["used.example"] == "29 0 of 1 used up 1 h 0 m 1 of 1 0"
-    assert re.fullmatch(r"29 1 of 1 blocked (1 h 0 m|59 min) 1 h 0 m 0 0", told["blocked.example"])
-    assert told["banned.example"] == "0 1 of 1 banned 1 h 0 m 0 0"
-    assert re.fullmatch(r"29 0 of 1 in (29|30) d 30 d 1 0", told["r.example"])

@@ -7,7 +7,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,14 +69,6 @@ def test_a_worker_that_waits_for_the_first_task_is_listed_and_a_cleaner_is_not(s
             waits_there(queue, queue.operations.plan(1000))
         waits_there(new, new.operations.beat("w1", {"pid": 1}))
     assert [[line[0], line[1], line[8]] for line in say("queues").lines] == [["new", "0", "1"]]
-
-
-def test_a_queue_of_another_schema_is_listed_with_what_is_wrong(say: Say, web: Queue, raw: redis.Redis) -> None:
-    raw.hset("timeoutq:{later}:meta", "schema", "99")
-    lines = say("queues").lines
-    assert lines[0][:2] == ["later", "-"]
-    assert "schema 99" in lines[0][-1]
-    assert lines[1][0] == "web"
 
 
 def test_a_server_that_refuses_every_queue_ends_the_command_with_3(
@@ -159,17 +150,6 @@ def test_what_makes_a_queue_says_nothing_of_an_unknown_one(say: Say, web: Queue,
             made.purge()
 
 
-def test_a_user_who_may_not_walk_the_keys_is_told_without_a_guess(say: Say, web: Queue, raw: redis.Redis) -> None:
-    raw.acl_setuser("near", True, passwords=["+c4n4ry"], keys=["timeoutq:*"], categories=["+@all"], commands=["-scan"])
-    port = raw.connection_pool.connection_kwargs["port"]
-    kept = f"redis://near:c4n4ry@127.0.0.1:{port}/0"
-    done = say("drained", "wbe", "--url", kept)
-    assert done.code == 1
-    assert "queue wbe is unknown" in done.err
-    refused = say("queues", "--url", kept)
-    assert (refused.code, "scan" in refused.err.lower()) == (3, True)
-
-
 def test_a_queue_exists_from_the_first_put_or_setting_until_it_is_purged(face: Any, raw: redis.Redis) -> None:
     assert not face.exists()
     assert face.drained()
@@ -224,15 +204,6 @@ def test_names_of_queues_are_completed(press: Press, shell: str, url: str, web: 
 
 def test_a_side_of_a_comparison_is_completed_queue_first(press: Press, web: Queue) -> None:
     assert press("timeoutq diff w") == (["web:"], "")
-
-
-def test_completion_asks_the_server_that_the_line_names(press: Press, url: str, web: Queue, tmp_path: Path) -> None:
-    nowhere = "redis://127.0.0.1:1/0"
-    assert press(f"timeoutq status --url {url} w", TIMEOUTQ_URL=nowhere) == (["web"], "")
-    kept = tmp_path / "url"
-    kept.write_text(url)
-    assert press(f"timeoutq status --url-file {kept} w", TIMEOUTQ_URL=nowhere) == (["web"], "")
-    kept.unlink()
 
 
 def test_completion_is_silent_and_soon_where_no_server_answers(press: Press) -> None:

@@ -22,12 +22,12 @@ from rich.console import Console
 
 from tests.rig import canary
 from tests.rig.terminal import Terminal
-from timeoutq import AsyncQueue, Queue
+from timeoutq import Queue
 from timeoutq.client import heartbeat
 from timeoutq.server.embedded import EmbeddedServer
-from timeoutq.watch.draw import BARS, render, share_rows, sparkline, split_cells, svg
+from timeoutq.watch.draw import BARS, render, share_rows, split_cells
 from timeoutq.watch.metrics import rates, series
-from timeoutq.watch.snapshot import SILENT, Memory, Snapshot, snapshot, snapshot_async, to_json
+from timeoutq.watch.snapshot import SILENT, Memory, Snapshot, snapshot, to_json
 from timeoutq.words.counts import Sample, Stats
 from timeoutq.words.model import Entry, Failure, WorkerInfo
 
@@ -112,17 +112,6 @@ def test_eighty_columns_show_everything() -> None:
     assert re.search(r"https://example.com/page/0 +web0:4000 +4\.0 s", text)
     assert re.search(r"https://exam\S* +ValueError: bad page +5\.0 s", text)
     assert re.search(r"https://example.com/news/0 +60 s", text)
-
-
-def test_two_hundred_columns_put_tables_side_by_side_and_the_equation_in_one_line() -> None:
-    lines = drawn(hand_made(), 200, 24)
-    text = "\n".join(lines)
-    assert len(lines) <= 24
-    assert all(cell_len(line) == 200 for line in lines)
-    assert "+ 21 failed = 187,651 known" in lines[2]
-    assert re.search(r"workers 3 .* leases nearest their end", text)
-    assert re.search(r"next due .*", text)
-    assert "https://example.com/page/6" in text
 
 
 def test_every_size_is_filled_and_not_passed() -> None:
@@ -288,12 +277,6 @@ def test_a_sparkline_has_even_steps_whenever_the_samples_came() -> None:
     assert series([Sample(9), Sample(5, put=5)], "put", 4) == []
 
 
-def test_sparklines() -> None:
-    assert sparkline([]) == ""
-    assert sparkline([0, 0]) == "▁▁"
-    assert sparkline([0, 1, 50, 100]) == "▁▂▅█"
-
-
 def test_json_has_the_sum_the_rates_and_the_age() -> None:
     found = json.loads(json.dumps(to_json(hand_made())))
     assert found["stats"]["known"] == 187_651
@@ -301,13 +284,6 @@ def test_json_has_the_sum_the_rates_and_the_age() -> None:
     assert found["waiting"] == 3
     assert found["rates"]["acked"] == pytest.approx(12.5)
     assert found["leases"][0]["holder"] == "web0:4000:abcd"
-
-
-def test_the_picture_is_an_svg_with_the_equation() -> None:
-    found = svg(hand_made())
-    assert found.startswith("<svg")
-    assert "187,651" in found
-    assert "<script" not in svg(hostile("<script>alert(1)</script>"))
 
 
 # ---- on a server
@@ -338,15 +314,6 @@ def test_a_snapshot_of_a_queue_is_what_happened(server: EmbeddedServer) -> None:
         assert seen.errors[0].error == "boom \x1b[2J"
         assert seen.waiting is not None
         assert is_harmless("\n".join(drawn(seen)))
-        queue.purge()
-
-
-async def test_asyncio_sees_the_same(server: EmbeddedServer) -> None:
-    with Queue("snap2", server.url) as queue:
-        fill(queue)
-        async with AsyncQueue("snap2", server.url) as twin:
-            found, expected = await snapshot_async(twin), snapshot(queue)
-        assert replace(found, stats=expected.stats, history=[]) == replace(expected, history=[])
         queue.purge()
 
 
@@ -391,23 +358,6 @@ def test_it_runs_in_a_terminal_follows_the_queue_and_its_size_and_q_leaves(
         assert terminal.is_restored()
         assert b"left in order" in terminal.raw
         queue.purge()
-
-
-def test_a_dashboard_of_a_queue_that_nothing_was_put_to_says_so_and_begins_with_the_first_task(
-    server: EmbeddedServer, terminals: Callable[..., Terminal], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Terminal, "program", ("-m", "timeoutq", "dashboard"))
-    with Queue("shown", server.url) as near, Queue("shwon", server.url) as queue:
-        near.put("a")
-        terminal = terminals("shwon", server.url, width=200)
-        terminal.until(lambda text: "queue shwon is unknown" in text and "did you mean shown?" in text)
-        assert "waits for the first task" in terminal.text
-        queue.put("a")
-        terminal.until(lambda text: "1 todos" in text)
-        terminal.type(b"q")
-        assert terminal.is_restored()
-        for one in (near, queue):
-            one.purge()
 
 
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 0)])

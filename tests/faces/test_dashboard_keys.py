@@ -121,20 +121,6 @@ def test_tasks_are_forgotten_released_and_cancelled(queue: Queue, terminal: Call
     assert queue.inspect("gone").state is None
 
 
-def test_the_queue_is_paused_and_resumed_from_any_view(queue: Queue, terminal: Callable[..., Terminal]) -> None:
-    queue.put("a")
-    shown = terminal()
-    shown.type(b"P")
-    shown.until(lambda text: "Pause queue keys?  y/n" in text)
-    shown.type(b"y")
-    shown.until(lambda text: "PAUSED" in text)
-    assert queue.stats().paused
-    shown.type(b"tP")
-    shown.until(lambda text: "Resume queue keys?" in text)
-    shown.type(b"y")
-    wait_until(lambda: not queue.stats().paused)
-
-
 def test_hosts_are_blocked_and_unblocked(queue: Queue, terminal: Callable[..., Terminal]) -> None:
     shown = terminal(shows="unknown")
     queue.configure(politeness=Politeness(per_host=1))
@@ -296,13 +282,6 @@ def test_the_list_of_queues_counts_ready_and_waiting_tasks_apart() -> None:
     lines = [line.strip("│ \n").split() for line in drawn.getvalue().splitlines()]
     assert ["queue", "ready", "waiting", "in", "progress", "failed"] in lines
     assert ["crawl", "2", "13", "1", "4"] in lines
-
-
-def test_an_act_is_of_the_task_that_was_selected_when_it_was_asked() -> None:
-    shown = screen("a", "b")
-    shown.press("F")
-    shown.show(Rows(TASKS, State.FAILED, rows=[Row("b", Entry("b"))]))
-    assert shown.press("y") == Wish("forget", "a")
 
 
 def test_acts_stand_only_where_they_make_sense() -> None:

@@ -151,11 +151,6 @@ def test_doctor_says_whether_replicas_can_confirm(facts: Facts, verdict: str, wo
     assert bool(finding.cure) == (verdict != "green")
 
 
-def test_nothing_is_said_of_replicas_where_there_are_none_and_none_is_wanted() -> None:
-    for facts in (with_replicas(), replace(SOUND, info={})):
-        assert not [finding for finding in judge(facts) if finding.check == "replicas"]
-
-
 def test_a_server_that_tells_nothing_is_never_called_sound() -> None:
     silent = {finding.check: finding.verdict for finding in judge(Facts(url="redis://localhost/0"))}
     for check in ("version", "role", "eviction", "memory", "durability", "clock"):

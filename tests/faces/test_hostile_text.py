@@ -16,7 +16,7 @@ import redis
 from rich.console import Console
 
 from tests.rig import levels
-from tests.rig.command import Say, say, server, started
+from tests.rig.command import Say, say, server
 from tests.rig.corpus import CORPUS, REFUSED, Text, as_bytes, as_id, stray
 from tests.rig.invariants import check
 from tests.rig.terminal import on_a_terminal
@@ -123,20 +123,6 @@ def test_the_command_says_in_one_line_what_it_was_told_in_many(kept: Queue, say:
     assert (done.code, done.lines) == (0, [[safe(task), "in_progress"] for task in IDS])
 
 
-def test_the_command_reads_every_text_from_a_pipe(kept: Queue, say: Say) -> None:
-    lines = [as_bytes(task) for task in CORPUS.values() if not set(as_bytes(task)) & {10, 13}]
-    wanted = {line.strip(b" \t").decode("utf-8", "surrogateescape") for line in lines if line.strip()}
-    done = say("put", kept.name, stdin=b"\n".join(lines))
-    assert (done.code, done.lines) == (0, [["added", str(len(wanted))]])
-    assert {lease.task for lease in kept.claim(500)} == wanted
-    objects = [json.dumps({"task": task, "payload": {task: task}}) for task in IDS]
-    done = say("put", kept.name, "--jsonl", "--json", stdin="\n".join(objects).encode())
-    assert done.code == 0
-    assert sum(json.loads(done.out).values()) == len(IDS)
-    found = {lease.task: lease.payload for lease in kept.claim(500)}
-    assert found == {task: {task: task} for task in IDS if task not in wanted}
-
-
 WRONG: dict[str, Callable[[str], tuple[str, ...]]] = {
     "a command": lambda text: (text,),
     "a state": lambda text: ("list", "q", f"x{text}"),
@@ -161,17 +147,6 @@ def test_wrong_words_are_refused_in_text(server: EmbeddedServer, say: Say) -> No
             if "\0" not in text or place != "a file with the url":
                 done = say(*words(text))
                 assert done.code == 2, (text, done.err)
-
-
-def test_a_real_process_is_told_and_tells_the_same(kept: Queue, server: EmbeddedServer) -> None:
-    # a program's arguments hold no NUL
-    tasks = [as_bytes(task) for task in CORPUS.values() if b"\0" not in as_bytes(task)]
-    done = started(server.url, "put", kept.name, "--", *tasks)
-    assert (done.code, done.lines) == (0, [[safe(task), "added"] for task in tasks]), done.err
-    claimed = started(server.url, "claim", kept.name, "-n", "500", "--json")
-    assert {as_bytes(lease["task"]) for lease in claimed.documents} == set(tasks)
-    assert started(server.url, "ack", kept.name, stdin=claimed.raw).code == 0
-    assert kept.stats().done == len(tasks)
 
 
 class Titled(pyte.Screen):
@@ -341,21 +316,6 @@ async def test_a_worker_whose_handlers_raise_hostile_text_writes_a_line_an_event
     assert len(failed) == len(IDS)
     lines.check()
     assert {entry.error for entry in kept.list("failed", n=1000).entries} == {f"Hostile: {told(t)}" for t in IDS}
-
-
-def test_a_holder_that_a_stranger_wrote_is_told_in_text(kept: Queue, say: Say, server: EmbeddedServer) -> None:
-    kept.put("a")
-    (lease,) = kept.claim()
-    with redis.Redis.from_url(server.url) as raw:
-        key = f"timeoutq:{{{kept.name}}}:"
-        raw.hset(f"{key}owners", "a", b"\x1b[2J\nevil\x9b\xff#1")
-        raw.set(f"{key}lock:a", b"\x1b[2J\nevil\x9b\xff#1", px=60_000)
-    done = say("ack", kept.name, "a", "--token", lease.token)
-    assert (done.code, done.err.count("\n")) == (4, 1)
-    assert say("list", kept.name, "in_progress").code == 0
-    assert say("inspect", kept.name, "a").code == 0
-    assert stray(drawn(snapshot(kept), 120, terminal=False)) == []
-    kept.forget("a")
 
 
 def test_the_corpus_holds_what_it_says_and_its_judge_sees_it() -> None:

@@ -71,17 +71,6 @@ def test_no_field_steers_a_terminal_or_breaks_the_line() -> None:
     assert line["level"] == "WARNING"
 
 
-def test_a_traceback_keeps_its_lines_and_nothing_else() -> None:
-    with as_json() as lines:
-        try:
-            raise ValueError("\x1b[31mred")
-        except ValueError:
-            logging.getLogger("timeoutq.test").exception("failed")
-    trace = lines[0]["traceback"].splitlines()
-    assert trace[0].startswith("Traceback")
-    assert trace[-1] == r"ValueError: \x1b[31mred"
-
-
 def test_a_log_call_whose_arguments_do_not_fit_is_a_line_all_the_same(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

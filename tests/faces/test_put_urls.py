@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import gzip
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from pathlib import Path
@@ -21,8 +15,6 @@ import pytest
 
 from tests.pure.test_sitemaps import index, urlset
 from tests.rig.command import Say, say, server
-from tests.rig.processes import ROOT
-from tests.rig.waiting import wait_until
 from timeoutq import BadSitemap, Politeness, Queue
 from timeoutq.urls import Limits, sitemap, sitemaps
 from timeoutq.verbs import sending
@@ -235,30 +227,6 @@ def test_the_pages_of_an_index_are_put(say: Say, queue: Queue, site: Site) -> No
     assert pages == ["1", "2", "3", "4", "5", "6", "7", "8"], "the order of the sitemaps is lost"
 
 
-def test_a_sitemap_is_asked_for_as_it_is_written(say: Say, queue: Queue, site: Site) -> None:
-    def answer(handler: _Handler) -> None:
-        is_known = handler.headers.get("Authorization") == f"Basic {base64.b64encode(b'me:p w').decode()}"
-
-        body = (
-            index("/inner?t=c%20d&amp;s=2", f"{site.at}/inner?t=e&amp;s=3")
-            if handler.path.startswith("/s")
-            else urlset(f"http://h.example{escape(handler.path)}")
-        )
-        handler.send_response(200 if is_known else 401)
-        handler.send_header("Content-Length", str(len(body)))
-        handler.end_headers()
-        handler.wfile.write(body.encode())
-
-    paths = ["/s?t=a%20b&s=1#top", "/inner?t=c%20d&s=2", "/inner?t=e&s=3"]
-    site.answers = dict.fromkeys((path.partition("#")[0] for path in paths), answer)
-    address = site.at.replace("//", "//me:p%20w@")
-    done = say("put", queue.name, "--sitemap", f"{address}{paths[0]}")
-    assert (done.code, done.facts, done.err) == (0, {"added": "2"}, "")
-    assert site.asked == [path.partition("#")[0] for path in paths]
-    site.put("/bad.xml", "oh", 503)
-    assert "me:" not in say("put", queue.name, "--sitemap", f"{address}/bad.xml").err, "a password is shown"
-
-
 def test_the_password_of_a_sitemap_is_for_its_own_site(site: Site) -> None:
     with Site() as other:
         threading.Thread(target=other.serve_forever, args=(0.05,)).start()
@@ -333,35 +301,6 @@ def root_of(site: Site) -> str:
     return f"{site.at}/index.xml"
 
 
-def test_max_time_is_that_of_all_sitemaps_together(say: Say, queue: Queue, site: Site, tmp_path: Path) -> None:
-    site.answers["/slow.xml"] = lambda handler: slowly(handler, HEADER + b"\r\n<urlset>", b" ")
-    site.put("/good.xml", urlset("http://h.example/"))
-    file = tmp_path / "index.xml"
-    file.write_text(index(f"{site.at}/slow.xml", f"{site.at}/good.xml"))
-    done = say("put", queue.name, "--sitemap", str(file), "--max-time", "1s", "--lenient")
-    assert (done.code, done.out) == (2, "")
-    assert "it is not read to its end, 1 s after the first began" in done.err
-    assert "/good.xml" not in site.asked
-    assert queue.stats().todos == 0
-
-
-def test_indexes_are_followed_three_deep(site: Site) -> None:
-    for depth in range(6):
-        site.put(f"/{depth}.xml", index(f"/{depth + 1}.xml"))
-    told: list[str] = []
-    assert not list(sitemap(f"{site.at}/0.xml", refused=lambda where, error: told.append(f"{where}: {error}")))
-    assert told == [f"{site.at}/3.xml, line 1: sitemap '{site.at}/4.xml' is behind more than 3 indexes"]
-    assert site.asked == [f"/{depth}.xml" for depth in range(4)]
-    many = site.put("/many.xml", index(*(f"/{i}.xml" for i in range(10))))
-    with pytest.raises(BadSitemap, match="there are more than 5 sitemaps"):
-        list(sitemap(many, limits=Limits(sitemaps=5)))
-    for i in range(10):
-        site.put(f"/{i}.xml", urlset(f"http://h.example/{i}/1", f"http://h.example/{i}/2"))
-    assert len(list(sitemap(many, limits=Limits(sitemaps=11, pages=20)))) == 20
-    with pytest.raises(BadSitemap, match="there are more than 10 sitemaps"):
-        list(sitemap(many, limits=Limits(sitemaps=10)))
-
-
 def slowly(handler: _Handler, begin: bytes, again: bytes) -> None:
     """Answer a little at a time, without end."""
     with_end = handler.server.closing
@@ -422,26 +361,3 @@ def test_a_download_is_left_at_its_limit(site: Site) -> None:
     site.put("/cut.xml", gzip.compress(urlset("http://h.example/").encode())[:-9], Content_Encoding="gzip")
     with pytest.raises(BadSitemap, match="it ends before its Content-Encoding does"):
         list(sitemap(f"{site.at}/cut.xml"))
-
-
-def test_ctrl_c_says_how_far_it_came(url: str, queue: Queue, site: Site, tmp_path: Path) -> None:
-    site.put("/1.xml", urlset(*(f"http://h.example/{i}" for i in range(6000))))
-    site.answers["/2.xml"] = lambda handler: slowly(handler, HEADER + b"\r\n<urlset>", b" ")
-    root = site.put("/index.xml", index("/1.xml", "/2.xml"))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "timeoutq", "put", queue.name, "--sitemap", root],
-        env={**os.environ, "TIMEOUTQ_URL": url, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    with process:
-        try:
-            wait_until(lambda: "/2.xml" in site.asked, 30)
-            process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=30)
-        finally:
-            process.kill()
-    assert (process.returncode, out) == (130, "")
-    put = queue.stats().todos  # what has gathered for less than a second is not put yet
-    assert put >= 1000
-    assert err == f"timeoutq: the first {put:,} tasks were put before the command ended\n"
-    assert not list(tmp_path.iterdir()), "a temporary file is left"

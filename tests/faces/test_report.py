@@ -16,7 +16,7 @@ import pytest
 
 from tests.rig.command import Say
 from tests.rig.command import say as say
-from timeoutq import Period, Politeness, Queue, Stats, open_queue
+from timeoutq import Period, Politeness, Queue, Stats
 from timeoutq.verbs import sending
 from timeoutq.watch import charts, report
 from timeoutq.words.durations import Delta
@@ -147,18 +147,6 @@ def test_a_report_goes_to_stdout_and_never_half_into_a_file(hostile: Queue, say:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_report_of_shards_is_of_all_of_them(url: str, name: str) -> None:
-    with open_queue(name, url, shards=3) as queue:
-        queue.put([f"t{n}" for n in range(30)])
-        for lease in queue.claim(30):
-            queue.fail(lease, "E: 7", give_up=True)
-        plan(queue)
-        found = report.gather(queue)
-        assert [(kind.text, kind.count) for kind in found.kinds] == [("E: #", 30)]
-        assert "E: #" in report.page(found)
-        queue.purge()
-
-
 # ---- the pictures
 
 
@@ -220,25 +208,11 @@ def test_states_lie_upon_each_other_and_the_top_is_their_sum() -> None:
     ]
 
 
-def test_a_picture_says_in_words_what_it_shows() -> None:
-    found = parsed(charts.states(minutes(5, 9, 7), 'a b"c'))
-    title, said = found[0], found[1]
-    assert (title.text, found.attrib["role"]) == ("Tasks by state", "img")
-    assert "todos: 7 at last, 9 at most" in (said.text or "")
-    assert found.attrib["aria-labelledby"] == f"{title.attrib['id']} {said.attrib['id']}" == "abc-title abc-said"
-
-
 def test_counts_have_whole_numbers_at_their_axis() -> None:
     for most, high in ((0, 4), (5, 8), (25, 32), (41, 60), (1_000_001, 1.2e6)):
         found = parsed(charts.states(minutes(0, max(0, most - 1))) if most else charts.durations({}))
         labels = [one.text or "" for one in found.iter() if one.attrib.get("text-anchor") == "end" and one.text]
         assert labels[:5] == [charts.short(high * part / 4) for part in range(5)]
-
-
-def test_the_moments_of_a_short_time_are_told_apart() -> None:
-    stats = Stats(75.0, 2, 0, 0, 6, 1, paused=False, counters={})
-    told = re.findall(r">([0-9:]+)(?: UTC)?</text>", charts.states(minutes(5, 9), "n", stats))[5:]
-    assert told == ["00:00:00", "00:00:37", "00:01:15"]
 
 
 def test_states_have_the_same_colours_in_a_report_and_on_the_page() -> None:
@@ -269,12 +243,6 @@ def test_pictures_of_nothing_of_one_moment_and_of_months_are_small() -> None:
         for picture in (charts.states(some), charts.rates(some, 60), charts.durations(runs)):
             parsed(picture)
             assert len(picture) < 40_000
-
-
-def test_several_periods_become_one_point_and_a_gap_of_one_of_them_is_none() -> None:
-    picture = charts.rates(minutes(*([1, None] * 400)), 60)
-    assert picture.count('class="line c-put"') == 1
-    assert 'class="gap"' not in picture
 
 
 def test_numbers_are_short() -> None:

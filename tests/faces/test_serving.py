@@ -16,9 +16,6 @@ import redis
 from tests.rig.command import Say, say
 from tests.rig.processes import ROOT
 from tests.rig.waiting import wait_until
-from timeoutq.server.address import DEFAULT_URL
-from timeoutq.server.embedded import EmbeddedServer
-from timeoutq.server.troubles import explain
 from timeoutq.words import exit_codes
 
 MAIN = "from timeoutq.cli import main; main()"
@@ -88,13 +85,6 @@ def test_the_help_says_what_people_looked_for_in_it(say: Say) -> None:
         assert says in flat(say(name, "--help").out)
 
 
-@pytest.mark.parametrize(("url", "named"), [(DEFAULT_URL, True), ("redis://a.example:6379/0", False)])
-def test_a_default_server_that_is_down_comes_with_the_way_to_name_another(url: str, named: bool) -> None:
-    said = str(explain(redis.ConnectionError("Error 111 connecting to localhost:6379. Connection refused."), url))
-    assert "is the server up?" in said
-    assert ("--url or TIMEOUTQ_URL names another one" in said) == named
-
-
 def test_a_server_in_the_background_of_a_script_ends_by_a_signal() -> None:
     # a shell lets what it starts with & ignore SIGINT
     code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN);" + MAIN
@@ -110,13 +100,6 @@ def test_a_server_in_the_background_of_a_script_ends_by_a_signal() -> None:
             assert started.wait(20) == exit_codes.DONE
         finally:
             started.kill()
-
-
-def test_a_server_on_a_port_that_is_taken_is_one_short_line() -> None:
-    with EmbeddedServer() as first:
-        done = command("server", "--port", str(first.port), code=MAIN)
-        said = f"timeoutq: port {first.port} is in use: stop what listens there, or take another port\n"
-        assert (done.returncode, done.stderr) == (exit_codes.SERVER, said)
 
 
 def test_a_server_without_its_extra_names_what_to_install_and_no_option_that_it_lacks() -> None:
@@ -194,10 +177,3 @@ def test_a_full_disk_behind_stderr_changes_no_exit_code(words: tuple[str, ...], 
             cwd=ROOT, env={**os.environ, "TIMEOUTQ_URL": AWAY}, stderr=full, check=False, timeout=30,
         )  # fmt: skip
     assert done.returncode == code
-
-
-def test_a_worker_for_which_there_is_no_memory_says_so_and_ends() -> None:
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20));"
-    done = command("worker", "q", "json:loads", "-c", "100000", "--prefetch", "100000", code=limit + MAIN)
-    assert done.returncode == exit_codes.USAGE, done.stderr
-    assert "choose a lower concurrency or prefetch" in flat(done.stderr)

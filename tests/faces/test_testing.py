@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import fakeredis
 import pytest
 
-from timeoutq import AsyncQueue, LeaseLost, Queue
+from timeoutq import AsyncQueue, LeaseLost
 from timeoutq.testing import START, Clock, fake_async_queue, fake_queue
 from timeoutq.words.errors import InvalidInput, MissingExtra
 from timeoutq.words.model import Answer, State
@@ -87,17 +86,6 @@ async def test_asyncio_has_the_same() -> None:
         assert isinstance(queue, AsyncQueue)
 
 
-async def test_both_faces_and_several_queues_can_share_a_clock() -> None:
-    clock = Clock(start=1000.5)
-    async with fake_async_queue("shared", clock=clock) as one:
-        with fake_queue("shared", clock=clock) as two, fake_queue("other", clock=clock) as other:
-            assert isinstance(two, Queue)
-            await one.put("a")
-            assert [lease.task for lease in two.claim()] == ["a"]
-            assert other.stats().known == 0
-            assert other.stats().now == 1000.5
-
-
 def test_each_queue_has_a_server_of_its_own() -> None:
     with fake_queue() as one, fake_queue() as two:
         one.put("a")
@@ -149,19 +137,3 @@ def test_a_fakeredis_that_cannot_be_taught_is_refused_with_the_versions_that_wor
     (said,) = [one for one in done.stderr.splitlines() if "MissingExtra" in one]
     assert refusal in said
     assert "pip install 'fakeredis[lua]>=2.40.0,<=2.41.0'" in said
-
-
-@pytest.mark.breaking
-async def test_a_claim_that_is_given_up_at_any_turn_takes_no_task_and_no_stroke_of_the_bell() -> None:
-    async with fake_async_queue() as queue:
-        for turns in range(60):
-            waiting = asyncio.create_task(queue.claim(wait=60))
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            waiting.cancel()
-            await asyncio.wait([waiting], timeout=10)
-            assert waiting.cancelled()
-            heard = asyncio.create_task(queue.claim(wait=60))
-            await asyncio.sleep(0)
-            await queue.put(f"task {turns}")
-            assert [lease.task for lease in await heard] == [f"task {turns}"]

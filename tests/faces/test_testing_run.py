@@ -10,10 +10,9 @@ from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import Any
 
-import fakeredis
 import pytest
 
-from timeoutq import Ack, GiveUp, InvalidInput, Lease, NotReplicated, Politeness, Release, Retry
+from timeoutq import Ack, GiveUp, InvalidInput, Lease, Politeness, Release, Retry
 from timeoutq.testing import NotDrained, fake_async_queue, fake_queue, run, running
 
 pytest_plugins = ["timeoutq.testing.fixtures"]
@@ -27,16 +26,6 @@ async def busy_at_first(lease: Lease) -> None:
 def busy_in_a_thread(lease: Lease) -> None:
     if lease.attempt == 1:
         raise ConnectionError("HTTP 503")
-
-
-def test_what_has_run_is_told_on_a_queue_that_keeps_fingerprints() -> None:
-    with fake_queue(retry=[3600], keep_done="compact") as queue:
-        queue.put("before")
-        queue.ack(queue.claim())
-        queue.put("a", "before")
-        ran = run(busy_at_first, queue)
-        assert ran.states == {"a": "done"}
-        assert ran.runs == {"a": 2}
 
 
 @pytest.mark.parametrize("handler", [busy_at_first, "tests.faces.test_testing_run:busy_in_a_thread"])
@@ -232,22 +221,6 @@ async def test_fixtures_share_a_clock_and_a_server(
     await timeoutq_async_queue.close()
 
 
-def test_a_durable_put_is_confirmed_by_as_many_replicas_as_the_clock_says() -> None:
-    from timeoutq.testing import Clock
-
-    with fake_queue(clock=Clock(replicas=1)) as queue:
-        assert queue.put("a", durable=1).added == 1
-    clock = Clock()
-    with fake_queue(clock=clock) as queue:
-        queue.put("known")  # the server has the script now: to hand it over may take longer than the deadline below
-    with fake_queue(clock=clock, deadline=1) as queue:
-        with pytest.raises(NotReplicated):
-            queue.put("a", durable=1)
-    plain: Any = fakeredis.FakeRedis(server=fakeredis.FakeServer())
-    with pytest.raises(Exception, match="unknown command"):
-        plain.execute_command("WAIT", 0, 0)
-
-
 # ---- max_runtime
 
 
@@ -280,20 +253,3 @@ def test_a_thread_that_waits_for_ever_fails_at_its_max_runtime_and_is_tried_agai
         over.set()
         assert (ran.states, ran.runs) == ({"a": "done"}, {"a": 2})
         assert ran.seconds == pytest.approx(105, abs=0.01)
-
-
-def test_what_is_due_while_a_handler_waits_runs_before_its_max_runtime() -> None:
-    order: list[str] = []
-
-    async def handler(lease: Lease) -> None:
-        order.append(lease.task)
-        if lease.task == "waits":
-            await asyncio.Event().wait()
-
-    with fake_queue() as queue:
-        queue.put("waits")
-        queue.schedule("due", after=3)
-        ran = run(handler, queue, max_runtime=50, retry=[])
-        assert ran.states == {"waits": "failed", "due": "done"}
-        assert order == ["waits", "due"]
-        assert ran.seconds == pytest.approx(50, abs=0.01)

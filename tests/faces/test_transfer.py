@@ -151,13 +151,6 @@ def test_count_only_counts_and_none_is_exit_code_1(say: Say, queue: Queue, tmp_p
     assert {line["task"] for line in say("diff", done, todos, "--json").documents} == {"a", "b"}
 
 
-def test_no_id_is_printed_twice(say: Say, queue: Queue, tmp_path: Path) -> None:
-    queue.put("a")
-    assert say("intersect", "-", f"{queue.name}:todos", stdin=b"a\n" * 5000).texts == ["a"]
-    assert say("diff", "-", f"{queue.name}:done", stdin=b"b\na\n" * 5000).texts == ["b", "a"]
-    assert list(transfer.once([[b"x", b"y", b"x"], [b"y", b"z"]])) == [[b"x", b"y"], [b"z"]]
-
-
 def test_hostile_ids_go_in_and_out_as_they_are_between_nuls(say: Say, queue: Queue, tmp_path: Path) -> None:
     ids = [task for task in IDS if b"\0" not in task]
     queue.put(ids)
@@ -269,16 +262,6 @@ def test_an_import_brings_in_all_that_an_export_tells(say: Say, queue: Queue, ot
             assert ours == theirs
     assert say("import", other.name, "--json", stdin=exported.raw).documents[0]["known"] == len(IDS)
     assert contents(other) == contents(queue, ready=True)
-
-
-def test_only_some_states_are_exported_when_named(say: Say, queue: Queue) -> None:
-    move(queue, done=["a"], failed=["b"])
-    queue.put("c")
-    tasks = [line["task"] for line in say("export", queue.name, "--state", "done", "--state", "failed").documents[1:-1]]
-    assert sorted(tasks) == ["a", "b"]
-    none = say("export", queue.name, "--state", "scheduled")
-    assert (none.code, len(none.texts)) == (1, 2)
-    assert "has no tasks in scheduled" in none.err
 
 
 def test_a_task_that_the_queue_knows_is_left_as_it_is(say: Say, queue: Queue, other: Queue) -> None:
@@ -419,21 +402,6 @@ def test_lines_that_are_skipped_are_neither_taken_nor_judged(
         assert done.documents == [{"lines": 7, "restored": len(taken), "known": 0, "broken": 0, **NO_HOSTS}]
 
 
-def test_a_server_that_goes_away_is_exit_code_3_and_how_far_it_got(queue: Queue, tmp_path: Path) -> None:
-    with EmbeddedServer() as server:
-        with Queue("q", server.url) as there, command(server.url, "import", "q", "--wait", "1s") as process:
-            assert process.stdin is not None
-            assert process.stderr is not None
-            process.stdin.write(b'{"timeoutq": 1}\n' + b"".join(b'{"task": "%d"}\n' % i for i in range(500)))
-            process.stdin.flush()
-            wait_until(lambda: there.stats().known == 500)
-            server.stop()
-            process.stdin.write(b"".join(b'{"task": "%d"}\n' % i for i in range(500, 1000)))
-            process.stdin.close()
-            assert process.wait(60) == 3
-            assert "501 lines were taken; go on with --skip-lines 501" in process.stderr.read().decode()
-
-
 def test_a_task_that_moves_while_it_is_exported_is_still_told_once(queue: Queue) -> None:
     move(queue, failed=["moves"])
     queue.put([f"t{i}" for i in range(1500)])
@@ -444,25 +412,6 @@ def test_a_task_that_moves_while_it_is_exported_is_still_told_once(queue: Queue)
             queue.retry_failed("moves")
         found += [record.task for record in records]
     assert sorted(found) == sorted([b"moves", *(b"t%d" % i for i in range(1500))])
-
-
-def test_a_restore_that_is_sent_again_changes_nothing(queue: Queue, raw: redis.Redis) -> None:
-    call = queue.operations.restore([Record(b"a", State.TODOS)], queue.token)
-    from timeoutq.verbs import sending
-
-    assert queue.run(sending.answer(queue.talk, call)).added == 1
-    (lease,) = queue.claim()
-    again: Any = raw.execute_command
-    assert again(*call.command(5)) == "A", "its own tasks do not count as known"
-    queue.ack(lease)
-    assert again(*call.command(5)) == "A"
-    other = queue.operations.restore([Record(b"a", State.TODOS), Record(b"b", State.TODOS)], queue.token)
-    assert again(*other.command(0)) == "dA"
-    assert again(*other.command(5)) == "dt", "of a call that brought in only a part, nobody knows which part it was"
-    queue.forget("a")
-    assert again(*call.command(5)) == "A"
-    assert queue.inspect("a").state is None, "it was brought in once, and is not brought in again"
-    assert queue.stats().counters["put"] == 2
 
 
 MEASURED = """
