@@ -14,9 +14,8 @@ from tests.rig.waiting import wait_until
 from timeoutq import Politeness, Queue, Task
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.watch.directory import Listed
-from timeoutq.watch.draw import task_table
-from timeoutq.watch.keyboard import keys_of
-from timeoutq.watch.panes import bottom, pane
+from timeoutq.watch.draw import bottom, pane, task_table
+from timeoutq.watch.live import keys_of
 from timeoutq.watch.screen import HELP, HOSTS, KEYS, LOOKS, QUEUES, TASK, TASKS, VERBS, Row, Rows, Screen, Wish
 from timeoutq.words.model import Entry, State
 

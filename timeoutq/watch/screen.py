@@ -1,7 +1,7 @@
 """What the live dashboard shows and what its keys do: decisions, without any I/O.
 
 `Screen.press` takes a key and changes what is shown, or gives a wish that `hands.py` carries out. Lower-case keys look;
-upper-case keys act, and ask first. `panes.py` draws a screen, and `live.py` brings keys, wishes and answers together.
+upper-case keys act, and ask first. `draw.py` draws a screen, and `live.py` brings keys, wishes and answers together.
 """
 
 from __future__ import annotations
