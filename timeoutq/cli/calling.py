@@ -394,7 +394,7 @@ def resume(queue: Name, name: Schedule, *, server: Server, out: Sink) -> None:
 def cancel(queue: Name, name: Schedule, *, server: Server, out: Sink) -> None:
     """Remove a schedule; what its ticks have put stays. Exit 1 when there is none of this name.
 
-    One that was `set over code` is given back to the code: workers declare it anew within a minute.
+    One that was `set over code` is given back to the code: workers declare it again within a minute.
     """
     with _having(server, queue, name, NOTHING) as opened:
         removed = opened.schedules.cancel(name)

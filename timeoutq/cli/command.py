@@ -28,10 +28,8 @@ if TYPE_CHECKING:
     from timeoutq.client.shards import AnyQueue
 
 Body: TypeAlias = Callable[..., None]
-Seconds = NewType("Seconds", float)
-"""A length of time, which is written as 250ms, 30s, 5m, 2h or 1d."""
-Moment = NewType("Moment", float)
-"""Unix seconds, which may be written in ISO 8601, too."""
+Seconds = NewType("Seconds", float)  # a length of time, which is written as 250ms, 30s, 5m, 2h or 1d
+Moment = NewType("Moment", float)  # Unix seconds, which may be written in ISO 8601, too
 READERS: dict[Any, Callable[[str], float]] = {Seconds: seconds, Moment: moment}
 
 PANELS = {
@@ -135,10 +133,8 @@ class Server:
 _QUEUE = argument("QUEUE", "Name of the queue.", autocompletion=queue_names)
 Name = Annotated[str, _QUEUE]
 if TYPE_CHECKING:
-    Opened: TypeAlias = AnyQueue
-    """A queue, opened; it may be new."""
-    Known: TypeAlias = AnyQueue
-    """A queue, opened, to which something was put."""
+    Opened: TypeAlias = AnyQueue  # a queue, opened; it may be new
+    Known: TypeAlias = AnyQueue  # a queue, opened, to which something was put
 else:
     Opened = Annotated[str, _QUEUE, Server.open]
     Known = Annotated[str, _QUEUE, Server.known]

@@ -13,8 +13,7 @@ import typer
 
 from timeoutq.words.model import State
 
-PATIENCE = 1.0
-"""Seconds after which the shell gets the names that were found until then."""
+PATIENCE = 1.0  # seconds after which the shell gets the names that were found until then
 
 
 def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -64,7 +64,7 @@ def queues(*, server: Server, out: Sink) -> None:
         if directory.is_lone_node(opened):
             say(f"{directory.LONE_NODE}: {directory.CURE}")
         names: list[str] = []
-        with progress("looking at keys", directory.size(opened), beside_output=True, unit="queues") as tell:
+        with progress("looking at keys", directory.size(opened), prints_ids=True, unit="queues") as tell:
             for call, page in enumerate(directory.names(opened), 1):
                 names += page
                 tell(call * directory.KEYS_A_CALL, len(names))

@@ -135,7 +135,7 @@ def export(
     total = sum(transfer.size(queue, state) for state in wanted)
     with (
         saying_how_far(lambda: (written, f"{written:,} of about {total:,} tasks were written, not all")),
-        progress("exporting", total, beside_output=True) as tell,
+        progress("exporting", total, prints_ids=True) as tell,
     ):
         for records in transfer.export(queue, wanted):
             wrote(map(transfer.write, records))
@@ -174,18 +174,12 @@ class Import:
         self.queue = queue
         self.lenient = lenient
         self.tasks_only = tasks_only
-        self.wait = wait
-        """How long the server may be away once it has taken something, seconds."""
-        self.taken = 0
-        """The number of lines, from the first on, that need not be read again."""
-        self.seen = Counter[str]()
-        """What became of the lines, by its name in the answer."""
-        self.refused: list[str] = []
-        """Batches that the queue does not take."""
-        self.is_cut = False
-        """Whether an export among the lines has promised a last line, and has none."""
-        self.groups: dict[str, None] = {}
-        """Groups, `LOOKED` at most, whose rules the lines do not bring in."""
+        self.wait = wait  # how long the server may be away once it has taken something, seconds
+        self.taken = 0  # the number of lines, from the first on, that need not be read again
+        self.seen = Counter[str]()  # what became of the lines, by its name in the answer
+        self.refused: list[str] = []  # batches that the queue does not take
+        self.is_cut = False  # whether an export among the lines has promised a last line, and has none
+        self.groups: dict[str, None] = {}  # groups, `LOOKED` at most, whose rules the lines do not bring in
         self._lacks_rules = self._awaits_end = False
 
     def counts(self) -> dict[str, int]:
@@ -416,8 +410,7 @@ Count = Annotated[bool, "Only print the number of ids."]
 Null = Annotated[bool, "--null -0: Ids end with a NUL, not a newline, in files and in the output."]
 
 
-Side = tuple[str, State] | Path
-"""A state of a queue, or a file."""
+Side = tuple[str, State] | Path  # a state of a queue, or a file
 
 
 def side(name: str) -> Side:
@@ -460,7 +453,7 @@ def _compare(first: str, second: str, both: bool, count: bool, null: bool, serve
             saying_how_far(lambda: (looked, f"{looked:,} tasks of {first} were looked at, {found:,} of them {word}"))
         )
         there = _membership(stack, opened, other, second, null)
-        tell = stack.enter_context(progress(f"comparing {first}", total, beside_output=not count))
+        tell = stack.enter_context(progress(f"comparing {first}", total, prints_ids=not count))
 
         def counted(batches: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
             nonlocal looked

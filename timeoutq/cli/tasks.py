@@ -32,10 +32,8 @@ if TYPE_CHECKING:
     from timeoutq.client.shards import AnyQueue
     from timeoutq.urls import Limits
 
-OWNER = "scrapy_spider"
-"""The setting of a queue that says which spider of Scrapy has made the queue."""
-TOLD = 10
-"""How many URLs are named that are not in the spider's form; all are counted."""
+OWNER = "scrapy_spider"  # the setting of a queue that says which spider of Scrapy has made the queue
+TOLD = 10  # how many URLs are named that are not in the spider's form; all are counted
 
 _COMMENT = re.compile(rb"(?:\A|[ \t])#.*", re.DOTALL)
 
@@ -51,23 +49,17 @@ class By(StrEnum):
 class Intake:
     """How tasks are taken in, and how many were refused."""
 
-    urls: bool = False
-    """Whether ids are URLs, which get their one form."""
+    urls: bool = False  # whether ids are URLs, which get their one form
     by: By | None = None
     lenient: bool = False
     refused: int = 0
-    sitemaps: int = 0
-    """How many of those were sitemaps."""
-    tell: Callable[[str], None] = say
-    """Prints a line on stderr."""
-    is_within: bool = False
-    """Whether what was read last is the beginning of a line that is too long."""
-    spider: str | None = None
-    """The spider that owns the queue: the URLs of its tasks are in Scrapy's form."""
+    sitemaps: int = 0  # how many of those were sitemaps
+    tell: Callable[[str], None] = say  # prints a line on stderr
+    is_within: bool = False  # whether what was read last is the beginning of a line that is too long
+    spider: str | None = None  # the spider that owns the queue: the URLs of its tasks are in Scrapy's form
     domain: Callable[[str], str] | None = None
     """Gives the domain of a URL; None: by the public suffix list of this machine."""
-    unlike: int = 0
-    """How many URLs are in another form."""
+    unlike: int = 0  # how many URLs are in another form
 
     def check(self) -> None:
         """Raise `InvalidInput` for options that do not go together, and `MissingExtra` if a package is missing."""
@@ -219,14 +211,6 @@ class Sitemaps:
             raise InvalidInput("give --payload or --sitemap-data, not both")
 
 
-def voice(progress: Any) -> Callable[[str], None]:
-    """Give a function that prints a line on stderr, above the progress bar."""
-    from rich.text import Text
-
-    console = progress.console
-    return lambda message: console.print(Text(f"timeoutq: {safe(message)}"), soft_wrap=True)
-
-
 def place(path: Path | None) -> str:
     """Name a file; None is standard input."""
     return "standard input" if path is None or str(path) == "-" else str(path)
@@ -234,8 +218,7 @@ def place(path: Path | None) -> str:
 
 CHUNK = 5000
 GATHERING = 1.0  # how long the pages of slow sitemaps gather before they are put, seconds
-KEYS = ("task", "payload", "group", "priority", "improve", "rerun")
-"""What a line of --jsonl may say."""
+KEYS = ("task", "payload", "group", "priority", "improve", "rerun")  # what a line of --jsonl may say
 
 
 def _read_line(line: bytes, number: int, as_jsonl: bool, payload: Any) -> bytes | Task | None:
@@ -295,15 +278,13 @@ class Source:
         bool, '--jsonl: Lines are JSON: {"task": …}, or with "payload", "group", "priority", "improve", "rerun", too.'
     ] = False
     payload: Annotated[str | None, "JSON that goes with each task."] = None
-    body: Any = None
-    """The payload, as it was read from JSON."""
+    body: Any = None  # the payload, as it was read from JSON
     sitemaps: Sitemaps = field(default_factory=Sitemaps)
     intake: Intake = field(default_factory=Intake)
-    wait: float = 0.0
-    """How long the server may be away between two tasks, seconds."""
+    wait: float = 0.0  # how long the server may be away between two tasks, seconds
 
     def read(self, **more: Any) -> Source:
-        """Read --payload; raises `InvalidInput` for what is not JSON, and beside --jsonl."""
+        """Read --payload; raises `InvalidInput` for text that is not JSON, and for one that comes with --jsonl."""
         if self.payload is None:
             return replace(self, **more)
         if self.as_jsonl:
@@ -358,8 +339,11 @@ def _put_stream(queue: AnyQueue, source: Source, how: dict[str, Any]) -> dict[st
     try:
         with bar() if sys.stderr is not None and sys.stderr.isatty() else nullcontext() as progress:
             shown = progress.add_task("putting", total=total, done=0) if progress else None
-            if progress:
-                source.intake.tell = voice(progress)
+            if progress:  # lines on stderr stand above the bar
+                from rich.text import Text
+
+                write = partial(progress.console.print, soft_wrap=True)
+                source.intake.tell = lambda message: write(Text(f"timeoutq: {safe(message)}"))
             for read, chunk in source.chunks():
                 source.intake.compare(chunk)
                 step = partial(_put_or_schedule, queue, [chunk], how)

@@ -51,10 +51,8 @@ STYLE = """
 """
 """The look of the classes; the page gives states the same colours, and may set --chart-text and its like itself."""
 
-Point = tuple[float, float | None]
-"""A moment, Unix seconds, and a value; None where nobody knows it."""
-Series = Mapping[str, Sequence[Point]]
-"""Points by their label; all labels have the same moments."""
+Point = tuple[float, float | None]  # a moment, Unix seconds, and a value; None where nobody knows it
+Series = Mapping[str, Sequence[Point]]  # points by their label; all labels have the same moments
 
 
 @dataclass(frozen=True, slots=True)

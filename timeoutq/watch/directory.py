@@ -43,10 +43,8 @@ class Listed:
     """A queue that was found."""
 
     name: str
-    stats: Stats | None
-    """None when the queue cannot be read."""
-    trouble: str = ""
-    """Why the queue cannot be read."""
+    stats: Stats | None  # None when the queue cannot be read
+    trouble: str = ""  # why the queue cannot be read
 
 
 def size(queue: AnyQueue) -> int:

@@ -28,8 +28,7 @@ from timeoutq.words.text import counted, safe
 
 Name = TypeVar("Name", str, int)
 
-SAMPLE = 50
-"""How many tasks of each state of a shard doctor looks at, to see whether they belong to this shard."""
+SAMPLE = 50  # how many tasks of each state of a shard doctor looks at, to see whether they belong to this shard
 
 OPTIONS = {
     "keep_done": "--keep-done", "max_crashes": "--max-crashes", "politeness": "--delay TIME", "durable": "--durable",
@@ -43,12 +42,9 @@ class Shard:
     """What was seen of a shard."""
 
     facts: Facts
-    looked: int = 0
-    """How many tasks were looked at, to see whether they belong to this shard."""
-    astray: Sequence[bytes] = ()
-    """Those that belong to another shard."""
-    grouped: bool = False
-    """Whether one of them was put with a group."""
+    looked: int = 0  # how many tasks were looked at, to see whether they belong to this shard
+    astray: Sequence[bytes] = ()  # those that belong to another shard
+    grouped: bool = False  # whether one of them was put with a group
 
 
 def examine(queue: ShardedQueue) -> list[Finding]:

@@ -46,8 +46,7 @@ class Said(NamedTuple):
     cure: str = ""
 
 
-Check = Callable[[Facts], Said | None]
-"""Gives None where there is nothing to say."""
+Check = Callable[[Facts], Said | None]  # gives None where there is nothing to say
 green, yellow, red = (partial(Said, verdict) for verdict in ("green", "yellow", "red"))
 
 

@@ -182,8 +182,7 @@ class Column:
     share: int = 1
 
 
-Cell = str | tuple[str, str]
-"""A text, or a text and its style; any text at all, it is made safe when it is drawn."""
+Cell = str | tuple[str, str]  # a text, or a text and its style; any text at all, it is made safe when it is drawn
 Line = tuple[str, Sequence[Cell]]
 """The style of a row, and a cell for each column, or one cell that is as wide as all columns."""
 

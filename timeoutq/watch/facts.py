@@ -30,8 +30,7 @@ SETTINGS = ("appendfsync", "bind", "protected-mode", "save", "set-max-intset-ent
 WALK = 10
 """How many calls of 500 ids doctor makes to look for tasks that are wrong; the cleaners look through all tasks."""
 
-CALLS = 500
-"""How many tasks of each state that waits doctor looks at, to see whose functions no worker has."""
+CALLS = 500  # how many tasks of each state that waits doctor looks at, to see whose functions no worker has
 
 SOON = 30.0
 """Seconds: a scheduled call that is due by then counts as one that waits. A worker that cannot run a call gives it back
@@ -48,32 +47,24 @@ class Facts:
     url: str
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
     config: Mapping[str, str] = field(default_factory=dict[str, str])
-    clock_ms: float | None = None
-    """How far the server's clock is ahead of ours, ms."""
+    clock_ms: float | None = None  # how far the server's clock is ahead of ours, ms
     trip_ms: float = 0.0
-    library: scripts.About | None = None
-    """Which library the server has; None also if it has none."""
+    library: scripts.About | None = None  # which library the server has; None also if it has none
     script_error: str = ""
     queue: Mapping[str, Any] = field(default_factory=dict[str, Any])
     user: str = ""
-    refused: Sequence[str] = ()
-    """Commands that this user may not run."""
-    pattern: str = "timeoutq:*"
-    """The keys of the queue; or of all queues, when none was named."""
-    named: bool = True
-    """Whether a queue was named."""
-    name: str = "QUEUE"
-    """The name of the queue, for cures; a placeholder when none was named."""
-    stem: str = "timeoutq:{QUEUE}:"
-    """The beginning of the names of the queue's keys."""
+    refused: Sequence[str] = ()  # commands that this user may not run
+    pattern: str = "timeoutq:*"  # the keys of the queue; or of all queues, when none was named
+    named: bool = True  # whether a queue was named
+    name: str = "QUEUE"  # the name of the queue, for cures; a placeholder when none was named
+    stem: str = "timeoutq:{QUEUE}:"  # the beginning of the names of the queue's keys
     keys: str = "allowed"
     """Whether this user may use the queue's keys: `allowed`, `refused`, or `untried` when no command could be tried."""
     foreign: Mapping[str, str] = field(default_factory=dict[str, str])
     """Keys of the queue that have a foreign type, and this type."""
     crooked: Mapping[str, int] = field(default_factory=dict[str, int])
     """What a short walk through the queue found wrong, by the words of `repairs.py`."""
-    compact: bool = False
-    """Whether the queue keeps fingerprints of its done tasks."""
+    compact: bool = False  # whether the queue keeps fingerprints of its done tasks
 
 
 def gather(queue: AnyQueue, named: bool = True) -> Facts:

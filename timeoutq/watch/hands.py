@@ -31,8 +31,7 @@ class Hands:
     """Carries out wishes in a thread of its own."""
 
     def __init__(self, queue: AnyQueue, screen: Screen, lock: threading.Lock) -> None:
-        self.number = 0
-        """Grows with every answer."""
+        self.number = 0  # grows with every answer
         self._queue, self._screen, self._lock = queue, screen, lock
         self._wishes: queues.SimpleQueue[Wish | None] = queues.SimpleQueue()
         self._reading: Wish | None = None

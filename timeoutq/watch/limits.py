@@ -23,10 +23,8 @@ class Limits:
 
     workers: int | None = None
     failed: int | None = None
-    age: float | None = None
-    """The longest that a ready task may wait, seconds."""
-    here: bool = False
-    """Whether only workers on this machine, or in this container, count."""
+    age: float | None = None  # the longest that a ready task may wait, seconds
+    here: bool = False  # whether only workers on this machine, or in this container, count
 
     def __bool__(self) -> bool:
         return (self.workers, self.failed, self.age) != (None, None, None)

@@ -122,8 +122,7 @@ class _Looks:
     def __init__(self, queue: AnyQueue, interval: float, rows: int) -> None:
         self.seen: Snapshot | None = None
         self.trouble: Exception | None = None
-        self.number = 0
-        """Grows with every look that ended."""
+        self.number = 0  # grows with every look that ended
         self._seen_at = time.monotonic()
         self._memory = Memory()
         self._end = threading.Event()

@@ -34,17 +34,13 @@ class NodeFacts:
 
     node: Node
     primary: bool
-    silent: str = ""
-    """Why the node cannot be asked; empty if it answers."""
+    silent: str = ""  # why the node cannot be asked; empty if it answers
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    cluster: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What CLUSTER INFO says."""
-    nodes: str = ""
-    """What CLUSTER NODES says."""
+    cluster: Mapping[str, str] = field(default_factory=dict[str, str])  # what CLUSTER INFO says
+    nodes: str = ""  # what CLUSTER NODES says
     clock_ms: float | None = None
     """How far the node's clock is ahead of this machine's, ms; None if the node does not tell."""
-    reads_when_down: bool = False
-    """Whether the node answers reads when it is cut off from the cluster."""
+    reads_when_down: bool = False  # whether the node answers reads when it is cut off from the cluster
 
     @property
     def name(self) -> str:

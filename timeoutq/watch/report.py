@@ -64,10 +64,8 @@ class Report:
     kinds: Sequence[FailureKind]
     durations: Mapping[int, int]
     """How many runs of handlers ended in each bucket of `durations.py`, in the last minutes with any run."""
-    hosts: Sequence[HostInfo]
-    """Of a polite queue: of the hosts that were looked at, those that were visited most."""
-    looked: int
-    """How many hosts were looked at for this."""
+    hosts: Sequence[HostInfo]  # of a polite queue: of the hosts that were looked at, those that were visited most
+    looked: int  # how many hosts were looked at for this
 
 
 def gather(queue: AnyQueue) -> Report:

@@ -31,8 +31,7 @@ class Wish:
 
     what: str
     """fetch: the rows of a list; explain: all about a task; queue: another queue; leave: nothing more; else a verb."""
-    target: str = ""
-    """The task, the host or the queue; of `fetch`, the view whose rows are wanted."""
+    target: str = ""  # the task, the host or the queue; of `fetch`, the view whose rows are wanted
     state: State = State.FAILED
     filter: str = ""
     cursor: str | None = None
@@ -55,12 +54,9 @@ class Rows:
     state: State | None = None
     filter: str = ""
     rows: Sequence[Row] = ()
-    cursor: str | None = None
-    """Where the list goes on; None at its end."""
-    looked: int = 0
-    """How many entries were looked at to find these."""
-    begun: str | None = None
-    """The cursor that this page began with."""
+    cursor: str | None = None  # where the list goes on; None at its end
+    looked: int = 0  # how many entries were looked at to find these
+    begun: str | None = None  # the cursor that this page began with
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +67,7 @@ class Question:
     wish: Wish
     lengths: bool = False
     """Whether the answer is a length of time: a key of `BLOCKS`, or a number and a unit, such as 5m."""
-    typed: str = ""
-    """The length of time while it is typed."""
+    typed: str = ""  # the length of time while it is typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +76,8 @@ class Verb:
 
     name: str
     views: Sequence[str]
-    words: str
-    """The question, with `{}` where the target stands."""
-    states: Sequence[State] = ()
-    """In which lists of tasks it makes sense; empty for all."""
+    words: str  # the question, with `{}` where the target stands
+    states: Sequence[State] = ()  # in which lists of tasks it makes sense; empty for all
 
 
 VERBS: Mapping[str, Verb] = {
@@ -107,25 +100,17 @@ class Screen:
     view: str = OVERVIEW
     state: State = State.FAILED
     rows: Rows = field(default_factory=lambda: Rows(TASKS))
-    selected: str = ""
-    """The key of the selected row: it stays selected when rows come and go."""
+    selected: str = ""  # the key of the selected row: it stays selected when rows come and go
     filter: str = ""
-    typing: str | None = None
-    """The filter while it is typed."""
+    typing: str | None = None  # the filter while it is typed
     question: Question | None = None
-    task: str = ""
-    """The task that is shown in full."""
-    lines: Sequence[tuple[str, str]] = ()
-    """What is told of this task: words and their colour."""
-    top: int = 0
-    """The first line or row that is shown."""
-    height: int = 10
-    """How many lines there is room for."""
-    said: tuple[str, str] = ("", "")
-    """What the last act has given, and its colour."""
+    task: str = ""  # the task that is shown in full
+    lines: Sequence[tuple[str, str]] = ()  # what is told of this task: words and their colour
+    top: int = 0  # the first line or row that is shown
+    height: int = 10  # how many lines there is room for
+    said: tuple[str, str] = ("", "")  # what the last act has given, and its colour
     paused: bool = False
-    host_of: str = ""
-    """The host of the task that is shown in full."""
+    host_of: str = ""  # the host of the task that is shown in full
     trail: list[str] = field(default_factory=list[str])
     """The views from which a task or the help was opened: where the key that closes them leads."""
 

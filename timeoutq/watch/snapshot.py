@@ -19,8 +19,7 @@ from timeoutq.words.counts import Sample, Stats
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import Entry, Failure, HostInfo, State, WorkerInfo
 
-SILENT = 30.0
-"""Seconds without a sign of life after which a worker counts as gone: three signs that it owes."""
+SILENT = 30.0  # seconds without a sign of life after which a worker counts as gone: three signs that it owes
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +33,13 @@ class Snapshot:
     leases: Sequence[Entry] = ()
     due: Sequence[Entry] = ()
     errors: Sequence[Failure] = ()
-    hosts: Sequence[HostInfo] = ()
-    """On a polite queue, the hosts whose turn is next."""
+    hosts: Sequence[HostInfo] = ()  # on a polite queue, the hosts whose turn is next
     host_rates: Mapping[str, float] = field(default_factory=dict[str, float])
     """Visits per second, of the hosts that an earlier snapshot has seen."""
     history: Sequence[Sample] = field(default_factory=list[Sample])
     """The counters at earlier moments, oldest first, and at last those of now."""
-    trouble: str = ""
-    """Why the snapshot is not fresh: the server cannot be reached."""
-    stale: float = 0.0
-    """The age of a snapshot that is not fresh, seconds."""
+    trouble: str = ""  # why the snapshot is not fresh: the server cannot be reached
+    stale: float = 0.0  # the age of a snapshot that is not fresh, seconds
     silent: Mapping[str, str] = field(default_factory=dict[str, str])
     """Of a queue over several shards: what did not answer, such as `shards 4, 5`, and why; all else is of the rest."""
 

@@ -41,8 +41,7 @@ T = TypeVar("T")
 PAGE = 1000  # about how many ids a page of a state brings, and how many ids one question to the server names
 SCHEDULES = 20  # about how many schedules a page brings, each with up to 350 KiB
 VERSION = 2  # of the format in which a queue is written as lines; this is the first that tells of hosts
-ORDERED = frozenset({State.SCHEDULED})
-"""States whose key is a sorted set; the others are sets."""
+ORDERED = frozenset({State.SCHEDULED})  # states whose key is a sorted set; the others are sets
 
 
 # ---- the ids that we have met
@@ -399,16 +398,12 @@ class Header:
     """What the first line of an export tells, or the last one."""
 
     politeness: Politeness | None = None
-    rules: int = 0
-    """How many hosts and groups have rules that the export leaves out."""
-    ends: bool = False
-    """Whether the export has a last line, which says that the export is whole."""
-    is_last: bool = False
-    """Whether this is that last line."""
+    rules: int = 0  # how many hosts and groups have rules that the export leaves out
+    ends: bool = False  # whether the export has a last line, which says that the export is whole
+    is_last: bool = False  # whether this is that last line
 
 
-Item = Record | HostRecord | Header | Stored | Joined | Sealed
-"""What a line of an export tells."""
+Item = Record | HostRecord | Header | Stored | Joined | Sealed  # what a line of an export tells
 
 
 def header(queue: AnyQueue, *, whole: bool = True) -> str:
