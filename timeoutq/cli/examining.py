@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from timeoutq.cli.app import exit_unless, say, unknown_words
-from timeoutq.cli.command import Known, Seconds, Server, argument, command
+from timeoutq.cli.command import Name, Seconds, Server, argument, command
 from timeoutq.cli.completion import queue_names
 from timeoutq.cli.printing import Sink
 from timeoutq.words.errors import InvalidInput, TimeoutqError, Unavailable
@@ -149,7 +149,8 @@ def bench(
 
 @command()
 def report(
-    queue: Known, html: Annotated[Path | None, "FILE: Write the report there; - is stdout."] = None, *, out: Sink,
+    queue: Name, html: Annotated[Path | None, "FILE: Write the report there; - is stdout."] = None,
+    *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """Draw pictures of a crawl: states over time, rates, durations, errors by kind, hosts.
 
@@ -159,7 +160,8 @@ def report(
         raise InvalidInput("say what is wanted: --html FILE or --json")
     from timeoutq.watch import report as reports
 
-    found = reports.gather(queue)
+    with server.known(queue) as opened:
+        found = reports.gather(opened)
     if html is None:
         out.document(reports.document(found))
         return

@@ -14,7 +14,9 @@ from timeoutq.cli.command import (
     Cursor,
     Known,
     Moment,
+    Name,
     Seconds,
+    Server,
     TaskName,
     Yes,
     argument,
@@ -117,13 +119,13 @@ def _number_or(text: str | None, name: str, word: str) -> Any:
 
 @command()
 def host(
-    queue: Known, name: Host,
+    queue: Name, name: Host,
     delay: Annotated[
         Any, typer.Option(parser=_delay, metavar="TIME", help="Pause from the end of a visit to the next; or: usual.")
     ] = None,
     per_host: Annotated[str | None, "N: Visits that run at once; or: usual."] = None,
     budget: Annotated[str | None, "N: The most visits in all; or: none."] = None,
-    usual: Annotated[bool, "Go back to the queue's own delay and per-host."] = False, *, out: Sink,
+    usual: Annotated[bool, "Go back to the queue's own delay and per-host."] = False, *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """Show everything about one host; with options, first give the host rules of its own.
 
@@ -132,16 +134,17 @@ def host(
     """
     if usual and (delay is not None or per_host is not None):
         raise InvalidInput("give --usual, or --delay and --per-host")
-    found = queue.hosts.set(
-        name,
-        delay="usual" if usual else delay,
-        per_host="usual" if usual else _number_or(per_host, "--per-host", "usual"),
-        budget=_number_or(budget, "--budget", "none"),
-    )
+    with server.known(queue) as opened:
+        found = opened.hosts.set(
+            name,
+            delay="usual" if usual else delay,
+            per_host="usual" if usual else _number_or(per_host, "--per-host", "usual"),
+            budget=_number_or(budget, "--budget", "none"),
+        )
+        rules = opened.stats().politeness
     _tell(found, out)
-    is_look = (delay, per_host, budget) == (None, None, None) and not usual
-    if is_look and _is_unmet(found, queue.stats().politeness):
-        stop(NOTHING, f"queue {queue.name} has never visited host {found.host}, and has no task and no rule for it")
+    if (delay, per_host, budget) == (None, None, None) and not usual and _is_unmet(found, rules):
+        stop(NOTHING, f"queue {queue} has never visited host {found.host}, and has no task and no rule for it")
 
 
 def _is_unmet(info: HostInfo, usual: Politeness | None) -> bool:
@@ -153,15 +156,17 @@ def _is_unmet(info: HostInfo, usual: Politeness | None) -> bool:
 
 @command()
 def block(
-    queue: Known, name: Host,
+    queue: Name, name: Host,
     for_: Annotated[Seconds | None, "--for: For this time, like 60s, 5m, 2h."] = None,
     until: Annotated[Moment | None, "Unix seconds, or ISO 8601 with a zone."] = None,
-    reason: Annotated[str | None, "Reason for `why` to show; by default, your name."] = None, *, out: Sink,
+    reason: Annotated[str | None, "Reason for `why` to show; by default, your name."] = None,
+    *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """Let no worker visit a host for a while; visits that are under way are finished."""
     if (for_ is None) == (until is None):
         raise InvalidInput("say for how long: --for 5m, or --until a time")
-    _tell(queue.hosts.block(name, for_=for_, until=until, reason=reason), out)
+    with server.known(queue) as opened:
+        _tell(opened.hosts.block(name, for_=for_, until=until, reason=reason), out)
 
 
 @command()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from timeoutq.cli.app import LOST, exit_unless, say, stop, unknown, unknown_words
-from timeoutq.cli.command import Count, Ids, Opened, Seconds, command
+from timeoutq.cli.command import Count, Ids, Name, Opened, Seconds, Server, command
 from timeoutq.cli.printing import Sink, iso
 from timeoutq.cli.reading import LONGEST_LINE, piped_in, read_json
 from timeoutq.words import arguments
@@ -101,64 +101,68 @@ def _ended(queue: AnyQueue, leases: Sequence[Lease], outcome: Outcome, out: Sink
 
 @command()
 def ack(
-    queue: Opened, tasks: Ids = None, token: Token = None,
+    queue: Name, tasks: Ids = None, token: Token = None,
     found: Annotated[list[str] | None, "--put: Put this task too, in the same step; may be given again."] = None,
     group: Annotated[str | None, "The host to which the --put tasks belong."] = None,
     priority: Annotated[int | None, "N: The priority of the --put tasks."] = None,
     improve: Annotated[bool, "As --improve of put, for the --put tasks."] = False,
     rerun: Annotated[bool, "As --rerun of put, for the --put tasks."] = False,
-    again_in: Annotated[Seconds | None, "Schedule the task again after this."] = None, *, out: Sink,
+    again_in: Annotated[Seconds | None, "Schedule the task again after this."] = None, *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """End leases as done; exit 4 when a lease is lost."""
 
     if not found and (group is not None or priority is not None or improve or rerun):
         raise InvalidInput("--group, --priority, --improve and --rerun are about the tasks of --put: add --put")
     leases = _leases(tasks, token)
-    if not found:
-        _ended(queue, leases, queue.ack(leases, again_in=again_in), out)
-        return
-    if len(leases) != 1:
+    if found and len(leases) != 1:
         raise InvalidInput("--put works with one lease only")
-    links = [Task(link, group=group, priority=priority, improve=improve, rerun=rerun) for link in found]
-    queue.ack(leases[0], put=links, again_in=again_in)
-    out.outcome(Outcome([raw(leases[0].task)], b"O"))
+    with server.open(queue) as opened:
+        if found:
+            links = [Task(link, group=group, priority=priority, improve=improve, rerun=rerun) for link in found]
+            opened.ack(leases[0], put=links, again_in=again_in)
+            out.outcome(Outcome([raw(leases[0].task)], b"O"))
+        else:
+            _ended(opened, leases, opened.ack(leases, again_in=again_in), out)
 
 
 @command()
 def extend(
-    queue: Opened, tasks: Ids = None, token: Token = None,
-    timeout: Annotated[Seconds, "New length of the lease, from now."] = Seconds(30), *, out: Sink,
+    queue: Name, tasks: Ids = None, token: Token = None,
+    timeout: Annotated[Seconds, "New length of the lease, from now."] = Seconds(30), *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """Extend leases; exit 4 when a lease is lost."""
     leases = _leases(tasks, token)
-    _ended(queue, leases, queue.extend(leases, timeout), out)
+    with server.open(queue) as opened:
+        _ended(opened, leases, opened.extend(leases, timeout), out)
 
 
 @command()
 def release(
-    queue: Opened, tasks: Ids = None, token: Token = None,
+    queue: Name, tasks: Ids = None, token: Token = None,
     delay: Annotated[Seconds | None, "Ready again only after this time."] = None,
     block_host: Annotated[Seconds | None, "Also block the tasks' hosts for this time."] = None,
-    *, out: Sink,
+    *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """Give leases back; no attempt is counted, and the tasks are ready again at once or after a delay."""
     leases = _leases(tasks, token)
-    _ended(queue, leases, queue.release(leases, delay or 0.0, block_host=block_host or 0.0), out)
+    with server.open(queue) as opened:
+        _ended(opened, leases, opened.release(leases, delay or 0.0, block_host=block_host or 0.0), out)
 
 
 @command()
 def fail(
-    queue: Opened, tasks: Ids = None, token: Token = None,
+    queue: Name, tasks: Ids = None, token: Token = None,
     error: Annotated[str, "What went wrong; kept with the task."] = "failed by hand",
     retry_in: Annotated[Seconds | None, "Time until the next attempt."] = None,
-    give_up: Annotated[bool, "Move to failed, without another attempt."] = False, *, out: Sink,
+    give_up: Annotated[bool, "Move to failed, without another attempt."] = False, *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """End leases as failed; tasks are tried again as the policy says, after --retry-in, or never (--give-up)."""
     leases = _leases(tasks, token)
-    if retry_in is None and not give_up:
-        # the policy counts attempts, which a token alone does not tell
-        leases = [
-            lease if lease.deadline < math.inf else replace(lease, attempt=queue.inspect(lease.task).failures + 1)
-            for lease in leases
-        ]
-    _ended(queue, leases, queue.fail(leases, error, retry_in=retry_in, give_up=give_up), out)
+    with server.open(queue) as opened:
+        if retry_in is None and not give_up:
+            # the policy counts attempts, which a token alone does not tell
+            leases = [
+                lease if lease.deadline < math.inf else replace(lease, attempt=opened.inspect(lease.task).failures + 1)
+                for lease in leases
+            ]
+        _ended(opened, leases, opened.fail(leases, error, retry_in=retry_in, give_up=give_up), out)

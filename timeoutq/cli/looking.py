@@ -273,10 +273,10 @@ def _facts(info: TaskInfo) -> list[tuple[str, Any]]:
 
 @command()
 def states(
-    queue: Known, tasks: Ids = None,
+    queue: Name, tasks: Ids = None,
     file: Annotated[Path | None, "--file -f: File of ids, one per line; - is stdin."] = None,
     null: Null = False, count: Annotated[bool, "Only count the tasks in each state."] = False,
-    *, out: Sink,
+    *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """Say for each task in which state it is; exit 1 when none of the tasks is in a state.
 
@@ -288,11 +288,12 @@ def states(
         raise InvalidInput("name tasks, or give --file with one id per line")
     totals = Counter[str]()
     given: Iterator[TaskId] = iter(tasks or ()) if file is None else ids_of(file, null)
-    for batch in transfer.parts(given):
-        outcome = with_ended(queue, queue.states(batch))
-        totals.update(outcome.counts())
-        if not count:
-            out.rows(("task", "state"), ((task, answer.value) for task, answer in outcome.items()))
+    with server.known(queue) as opened:
+        for batch in transfer.parts(given):
+            outcome = with_ended(opened, opened.states(batch))
+            totals.update(outcome.counts())
+            if not count:
+                out.rows(("task", "state"), ((task, answer.value) for task, answer in outcome.items()))
     if count:
         out.facts(totals, totals.items(), ("state", "tasks"))
     exit_unless(totals.keys() - {"unknown"})

@@ -30,9 +30,9 @@ PART = 500  # how many failed tasks of a kind are moved between two looks at how
 
 @command()
 def retry(
-    queue: Known, tasks: Ids = None,
+    queue: Name, tasks: Ids = None,
     everything: Annotated[bool, "--all: Retry all failed tasks but cancelled ones."] = False,
-    cancelled: Annotated[bool, "With --all: those that were cancelled, too."] = False, *, out: Sink,
+    cancelled: Annotated[bool, "With --all: those that were cancelled, too."] = False, *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """Make failed tasks ready again, with a clean record; exit 1 when no task was failed.
 
@@ -44,15 +44,16 @@ def retry(
         raise InvalidInput("name failed tasks, or give --all")
     if cancelled and not everything:
         raise InvalidInput("--cancelled goes with --all: tasks that are named are retried in any case")
-    if everything:
-        moved = queue.retry_failed(all=True, cancelled=cancelled)
-        out.answer({"retried": moved}, f"{moved} retried")
-    else:
-        outcome = queue.run(queue.retrial(tasks or []))
-        moved = outcome.ok
-        answers = ((task, "retried" if answer is Answer.OK else answer.value) for task, answer in outcome.items())
-        out.rows(("task", "answer"), answers)
-        _tell_banned(queue, outcome)
+    with server.known(queue) as opened:
+        if everything:
+            moved = opened.retry_failed(all=True, cancelled=cancelled)
+            out.answer({"retried": moved}, f"{moved} retried")
+        else:
+            outcome = opened.run(opened.retrial(tasks or []))
+            moved = outcome.ok
+            answers = ((task, "retried" if answer is Answer.OK else answer.value) for task, answer in outcome.items())
+            out.rows(("task", "answer"), answers)
+            _tell_banned(opened, outcome)
     exit_unless(moved)
 
 
@@ -203,12 +204,12 @@ def purge(queue: Known, yes: Yes = False, *, out: Sink) -> None:
 
 @command()
 def failures(
-    queue: Known,
+    queue: Name,
     tasks: Annotated[str | None, "KIND: Show tasks of this kind, the last 100."] = None,
     retry: Annotated[str | None, "KIND: Retry all tasks of this kind."] = None,
     forget: Annotated[str | None, "KIND: Forget all tasks of this kind; asks first."] = None,
     limit: Annotated[int, "-n --limit 1..1001: The most kinds to list."] = 100,
-    yes: Yes = False, *, out: Sink,
+    yes: Yes = False, *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """Count the failed tasks by kind, or retry or forget all tasks of one kind. Exit 1: there is none.
 
@@ -221,25 +222,26 @@ def failures(
     given = [kind for kind in (tasks, retry, forget) if kind is not None]
     if len(given) > 1:
         raise InvalidInput("give one of --tasks, --retry and --forget")
-    if tasks is not None:
-        page = queue.failures.tasks(tasks)
-        out.rows(("task", "at", "error"), ((one.task, iso(one.at), one.error) for one in page))
-        met = len(page)
-    elif retry is not None:
-        met = _move(queue, queue.failures.retry, "retried", retry, out)
-    elif forget is not None:
-        known = next((one for one in queue.failures.list(1001) if forget in (one.id, one.text)), None)
-        if known is None:
-            stop(NOTHING, _none(queue.name))
-        sure(f"Forget {known.count:,} failed tasks of queue {queue.name}: {known.text}?", yes)
-        met = _move(queue, queue.failures.forget, "forgotten", forget, out)
-    else:
-        found = queue.failures.list(limit)
-        columns = ("kind", "count", "last", "task", "error")
-        out.each(columns, found, lambda one: (one.id, one.count, iso(one.last), one.task, one.text))
-        met = len(found)
+    with server.known(queue) as opened:
+        if tasks is not None:
+            page = opened.failures.tasks(tasks)
+            out.rows(("task", "at", "error"), ((one.task, iso(one.at), one.error) for one in page))
+            met = len(page)
+        elif retry is not None:
+            met = _move(opened, opened.failures.retry, "retried", retry, out)
+        elif forget is not None:
+            known = next((one for one in opened.failures.list(1001) if forget in (one.id, one.text)), None)
+            if known is None:
+                stop(NOTHING, _none(queue))
+            sure(f"Forget {known.count:,} failed tasks of queue {queue}: {known.text}?", yes)
+            met = _move(opened, opened.failures.forget, "forgotten", forget, out)
+        else:
+            found = opened.failures.list(limit)
+            columns = ("kind", "count", "last", "task", "error")
+            out.each(columns, found, lambda one: (one.id, one.count, iso(one.last), one.task, one.text))
+            met = len(found)
     if not met and given:
-        say(_none(queue.name))
+        say(_none(queue))
     exit_unless(met)
 
 

@@ -213,7 +213,7 @@ def _sum(parts: Sequence[Facts]) -> Facts:
     told: list[tuple[bool, Mapping[str, str]]] = [queue.get("functions", (False, {})) for queue in queues]
     whole |= {
         "now": now, "paused": False,
-        "settings": next((one["settings"] for one in queues if "schema" in one["settings"]), {}),
+        "settings": next((one["settings"] for one in queues if "schema" in one["settings"]), dict[str, str]()),
         "functions": (any(tells for tells, _ in told), {name: id for _, one in told for name, id in one.items()}),
         "workers": max((queue["workers"] for queue in queues), default=0),
     }  # fmt: skip
