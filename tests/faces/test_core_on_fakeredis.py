@@ -13,7 +13,6 @@ import fakeredis
 import pytest
 
 from tests.core import test_batches, test_core, test_records
-from tests.rig.faces import Blocking
 from timeoutq import Queue
 
 # These look at raw keys or at a second client: fakeredis keeps the time to live of a key in whole seconds, so that the
@@ -21,15 +20,11 @@ from timeoutq import Queue
 NEED_A_SERVER = {"url", "name", "raw"}
 
 
-@pytest.fixture(params=["sync", "async"])
-def face(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """An empty queue in memory, through either face."""
+@pytest.fixture
+def face() -> Iterator[Any]:
+    """An empty queue in memory."""
     server = fakeredis.FakeServer()
-    if request.param == "sync":
-        opened: Any = Queue("fake", client=fakeredis.FakeRedis(server=server), timeout=5)
-    else:
-        opened = Blocking("fake", client=fakeredis.FakeAsyncRedis(server=server), timeout=5)
-    with opened:
+    with Queue("fake", client=fakeredis.FakeRedis(server=server), timeout=5) as opened:
         yield opened
         opened.purge()
         with fakeredis.FakeRedis(server=server) as raw:

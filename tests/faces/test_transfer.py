@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-import pty
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,18 +18,18 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.rig.command import Say, say
-from tests.rig.corpus import CORPUS, as_bytes, as_id, stray
+from tests.rig.command import Say, say, server
+from tests.rig.corpus import CORPUS, as_bytes
 from tests.rig.invariants import check
 from tests.rig.processes import ROOT
 from tests.rig.terminal import on_a_terminal
 from tests.rig.waiting import wait_until
-from timeoutq import InvalidInput, Politeness, Queue
+from timeoutq import InvalidInput, Queue
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.watch import transfer
-from timeoutq.words.model import Record, State, text
+from timeoutq.words.model import Record, State
 
-__all__ = ["say"]
+__all__ = ["say", "server"]
 
 NO_HOSTS = {"hosts": 0, "hosts_known": 0}
 IDS = sorted({as_bytes(task) for task in CORPUS.values()})
@@ -153,34 +151,16 @@ def test_count_only_counts_and_none_is_exit_code_1(say: Say, queue: Queue, tmp_p
     assert {line["task"] for line in say("diff", done, todos, "--json").documents} == {"a", "b"}
 
 
-def test_no_id_is_printed_twice(say: Say, queue: Queue, tmp_path: Path) -> None:
-    queue.put("a")
-    assert say("intersect", "-", f"{queue.name}:todos", stdin=b"a\n" * 5000).texts == ["a"]
-    assert say("diff", "-", f"{queue.name}:done", stdin=b"b\na\n" * 5000).texts == ["b", "a"]
-    assert list(transfer.once([[b"x", b"y", b"x"], [b"y", b"z"]])) == [[b"x", b"y"], [b"z"]]
-
-
-@pytest.mark.parametrize("side", ["first", "second"])
-def test_hostile_ids_go_in_and_out_as_they_are_between_nuls(say: Say, queue: Queue, tmp_path: Path, side: str) -> None:
+def test_hostile_ids_go_in_and_out_as_they_are_between_nuls(say: Say, queue: Queue, tmp_path: Path) -> None:
     ids = [task for task in IDS if b"\0" not in task]
     queue.put(ids)
     file = tmp_path / "ids"
     file.write_bytes(b"\0".join(ids))
     sides = [f"{queue.name}:todos", str(file)]
-    done = say("intersect", "--null", *(sides if side == "first" else reversed(sides)))
-    assert sorted(done.raw.removesuffix(b"\0").split(b"\0")) == ids
-    assert say("diff", "-0", *(sides if side == "first" else reversed(sides))).raw == b""
-
-
-def test_hostile_ids_are_printed_as_text_and_come_whole_as_json(say: Say, queue: Queue) -> None:
-    queue.put(IDS)
-    shown = say("diff", f"{queue.name}:todos", f"{queue.name}:done")
-    assert stray(shown.out) == []
-    assert len(shown.raw.splitlines()) == len(IDS)
-    documents = say("diff", f"{queue.name}:todos", f"{queue.name}:done", "--json").documents
-    assert sorted(line["task"] for line in documents) == sorted(map(text, IDS))
-    refused = say("diff", "-0", f"{queue.name}:todos", f"{queue.name}:done")
-    assert (refused.code, "holds a NUL" in refused.err, "use --json" in refused.err) == (2, True, True)
+    for both in (sides, sides[::-1]):
+        done = say("intersect", "--null", *both)
+        assert sorted(done.raw.removesuffix(b"\0").split(b"\0")) == ids
+        assert say("diff", "-0", *both).raw == b""
 
 
 def test_a_name_with_a_slash_is_a_file_else_a_state_comes_first(
@@ -197,31 +177,21 @@ def test_a_name_with_a_slash_is_a_file_else_a_state_comes_first(
     assert "with a / is always a file" in " ".join(say("diff", "--help").out.replace("│", "").split())
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["crawl:dne", "-"], "'dne' is not a state, and no file has this name: todos"),
-        (["crawl", "-"], "there is no file 'crawl'; for the tasks of a queue name a state too, as in crawl:done"),
-        (["no/such", "-"], "there is no file 'no/such'"),
-        (["-", "-"], "only one side can be stdin"),
-        (["-", "q:done", "-0", "--json"], "give --null or --json, not both"),
-        (["/", "q:done"], "cannot read /"),
-    ],
-)
-def test_a_side_that_is_nothing_is_named_with_the_cure(say: Say, queue: Queue, words: list[str], said: str) -> None:
-    queue.put("a")
-    done = say("diff", *(word.replace("q:", f"{queue.name}:") for word in words))
-    assert (done.code, done.raw) == (2, b"")
-    assert said in done.err
+NO_SIDES = {
+    "crawl:dne -": "'dne' is not a state, and no file has this name: todos",
+    "crawl -": "there is no file 'crawl'; for the tasks of a queue name a state too, as in crawl:done",
+    "no/such -": "there is no file 'no/such'",
+    "- -": "only one side can be stdin",
+    "- q:done -0 --json": "give --null or --json, not both",
+    "/ q:done": "cannot read /",
+}
 
 
-def test_a_line_that_is_no_id_is_named(say: Say, queue: Queue, tmp_path: Path) -> None:
+def test_a_side_that_is_nothing_is_named_with_the_cure(say: Say, queue: Queue) -> None:
     queue.put("a")
-    file = tmp_path / "ids"
-    file.write_bytes(b"a\n" + b"x" * 2000 + b"\n")
-    for sides in ((file, f"{queue.name}:done"), (f"{queue.name}:done", file)):
-        done = say("diff", *sides)
-        assert (done.code, f"{file}, line 2: " in done.err, "the limit is 1,024" in done.err) == (2, True, True)
+    for words, said in NO_SIDES.items():
+        done = say("diff", *words.replace("q:", f"{queue.name}:").split())
+        assert (done.code, done.raw, said in done.err) == (2, b"", True), done.err
 
 
 def test_sides_of_many_thousands_agree_with_sets_in_memory(say: Say, queue: Queue, tmp_path: Path) -> None:
@@ -294,40 +264,6 @@ def test_an_import_brings_in_all_that_an_export_tells(say: Say, queue: Queue, ot
     assert contents(other) == contents(queue, ready=True)
 
 
-def test_what_waits_on_a_polite_queue_comes_with_the_host_it_was_put_with(say: Say, queue: Queue, other: Queue) -> None:
-    for each in (queue, other):
-        each.configure(politeness=Politeness(delay=60))
-    queue.put({"http://a.example/1": 1, "http://a.example/2": 2})
-    queue.put("x", "y", group="shop")
-    assert say("import", other.name, stdin=say("export", queue.name).raw).code == 0
-    assert {task for one in other.hosts.list().hosts for task in one.in_flight} == {
-        task for task in ("http://a.example/1", "http://a.example/2", "x", "y")
-        if other.inspect(task).state is State.TODOS
-    }  # fmt: skip
-    assert [(one.host, one.waiting) for one in other.hosts.list().hosts] == [("a.example", 1), ("shop", 1)]
-    assert other.inspect("http://a.example/2").payload == 2
-
-
-def test_what_an_import_brought_in_is_worked_on(say: Say, queue: Queue, other: Queue) -> None:
-    queue.put({"a": {"depth": 1}})
-    (lease,) = queue.claim()
-    queue.fail(lease, "HTTP 500", retry_in=0)
-    assert say("import", other.name, stdin=say("export", queue.name).raw).code == 0
-    (lease,) = other.claim(wait=5)
-    assert (lease.task, lease.attempt, lease.payload) == ("a", 2, {"depth": 1})
-    other.ack(lease)
-
-
-def test_only_some_states_are_exported_when_named(say: Say, queue: Queue) -> None:
-    move(queue, done=["a"], failed=["b"])
-    queue.put("c")
-    tasks = [line["task"] for line in say("export", queue.name, "--state", "done", "--state", "failed").documents[1:-1]]
-    assert sorted(tasks) == ["a", "b"]
-    none = say("export", queue.name, "--state", "scheduled")
-    assert (none.code, len(none.texts)) == (1, 2)
-    assert "has no tasks in scheduled" in none.err
-
-
 def test_a_task_that_the_queue_knows_is_left_as_it_is(say: Say, queue: Queue, other: Queue) -> None:
     move(queue, done=["a", "b"])
     other.put("a", "c")
@@ -336,18 +272,6 @@ def test_a_task_that_the_queue_knows_is_left_as_it_is(say: Say, queue: Queue, ot
     assert done.documents == [{"lines": 4, "restored": 1, "known": 1, "broken": 0, **NO_HOSTS}]
     assert (other.inspect("a").state, other.inspect("b").state) == (State.IN_PROGRESS, State.DONE)
     assert other.ack(leases).ok == 2
-
-
-def test_the_time_of_an_ack_is_kept_where_done_tasks_are_kept_for_a_time(say: Say, url: str, queue: Queue) -> None:
-    queue.configure(keep_done=1000)
-    move(queue, done=["a"])
-    with Queue(f"{queue.name}-kept", url) as kept:
-        kept.configure(keep_done=10)
-        say("import", kept.name, stdin=say("export", queue.name).raw)
-        acked = contents(queue)[b"a"].acked
-        assert acked is not None
-        assert contents(kept)[b"a"].acked == acked
-        kept.purge()
 
 
 def test_a_broken_line_ends_it_with_its_number_and_nothing_behind_it(say: Say, queue: Queue) -> None:
@@ -362,47 +286,31 @@ def test_a_broken_line_ends_it_with_its_number_and_nothing_behind_it(say: Say, q
     assert queue.stats().todos == 2
 
 
-BROKEN: Mapping[str, tuple[str, str]] = {
-    "no JSON": ("{", "not JSON"),
-    "nested too deeply": ("[" * 200_000, "nested too deeply"),
-    "no object": ("[1]", "not an object"),
-    "no task": ('{"state": "done"}', 'without "task"'),
-    "a task that is no text": ('{"task": 5}', "str or bytes, not int"),
-    "an empty task": ('{"task": ""}', "must not be empty"),
-    "a task too long": (json.dumps({"task": "x" * 1025}), "the limit is 1,024"),
-    "two tasks": ('{"task": "a", "task_b64": "YQ=="}', 'both "task" and "task_b64"'),
-    "no base64": ('{"task_b64": "%"}', "is not base64"),
-    "base64 that is no text": ('{"task_b64": 5}', "is not base64"),
-    "a lone surrogate": ('{"task": "\\ud800"}', "lone surrogate"),
-    "a state that is none": ('{"task": "a", "state": []}', "is not a state"),
-    "scheduled for no time": ('{"task": "a", "state": "scheduled"}', 'without the time "due"'),
-    "a time that is none": ('{"task": "a", "state": "scheduled", "due": "now"}', "due must be a finite number"),
-    "a time past all": ('{"task": "a", "state": "scheduled", "due": 1e300}', "past the year 9999"),
-    "no end of time": ('{"task": "a", "state": "scheduled", "due": Infinity}', "due must be a finite number"),
-    "failures below zero": ('{"task": "a", "failures": -1}', "failures must be a whole number"),
-    "crashes that are text": ('{"task": "a", "crashes": "2"}', "crashes must be a whole number"),
-    "an error that is no text": ('{"task": "a", "error": {}}', '"error" is a text'),
-    "a payload too large": (json.dumps({"task": "a", "payload": "x" * 1_100_000}), "the limit is 1,048,576"),
-    "a payload that is no JSON": ('{"task": "a", "payload": NaN}', "neither bytes nor JSON"),
-    "a priority that is no integer": ('{"task": "a", "priority": 1.5}', "priority must be a whole number"),
-    "a priority out of range": ('{"task": "a", "priority": 1001}', "from -1,000 to 1,000, not 1001"),
-    "a host without a name": ('{"host": ""}', "a host is a name like example.com"),
-    "two hosts": ('{"host": "a", "host_b64": "YQ=="}', 'both "host" and "host_b64"'),
-    "a delay below zero": ('{"host": "a", "delay": -1}', "delay must be a finite number"),
-    "no place for a host": ('{"host": "a", "per_host": 0}', "per_host must be a whole number from 1 to 10,000"),
-    "a budget that is text": ('{"host": "a", "budget": "5"}', "budget must be a whole number"),
-    "visits below zero": ('{"host": "a", "visits": -1}', "visits must be a whole number"),
-    "a ban that is no text": ('{"host": "a", "banned": true}', '"banned" is a text'),
-    "a block past all": ('{"host": "a", "blocked_until": 1e300}', "past the year 9999"),
-    "bytes that are not UTF-8": ('{"task": "\udcff"}', "not JSON"),
+BROKEN = {
+    "{": "not JSON",
+    "[" * 200_000: "nested too deeply",
+    "[1]": "not an object",
+    '{"state": "done"}': 'without "task"',
+    '{"task": 5}': "str or bytes, not int",
+    '{"task": "a", "task_b64": "YQ=="}': 'both "task" and "task_b64"',
+    '{"task_b64": "%"}': "is not base64",
+    '{"task": "a", "state": []}': "is not a state",
+    '{"task": "a", "state": "scheduled"}': 'without the time "due"',
+    '{"task": "a", "state": "scheduled", "due": 1e300}': "past the year 9999",
+    '{"task": "a", "failures": -1}': "failures must be a whole number",
+    '{"task": "a", "error": {}}': '"error" is a text',
+    '{"task": "a", "payload": NaN}': "neither bytes nor JSON",
+    '{"task": "a", "priority": 1001}': "from -1,000 to 1,000, not 1001",
+    '{"host": ""}': "a host is a name like example.com",
+    '{"host": "a", "per_host": 0}': "per_host must be a whole number from 1 to 10,000",
+    '{"host": "a", "banned": true}': '"banned" is a text',
 }
 
 
-@pytest.mark.parametrize("what", BROKEN)
-def test_what_is_wrong_with_a_line_is_said(what: str) -> None:
-    line, said = BROKEN[what]
-    with pytest.raises(InvalidInput, match=said.replace('"', ".")):
-        transfer.read(line.encode("utf-8", "surrogateescape"))
+def test_what_is_wrong_with_a_line_is_said() -> None:
+    for line, said in BROKEN.items():
+        with pytest.raises(InvalidInput, match=said.replace('"', ".")):
+            transfer.read(line.encode())
 
 
 def test_what_is_no_export_is_refused_before_anything_is_written(say: Say, queue: Queue, tmp_path: Path) -> None:
@@ -419,14 +327,6 @@ def test_what_is_no_export_is_refused_before_anything_is_written(say: Say, queue
             assert (done.code, said in done.err, queue.stats().known) == (1, True, 0)
     assert say("import", queue.name, tmp_path / "none").code == 2
     assert "pipe in what export printed" in say("import", queue.name, stdin=None).err
-
-
-def test_two_exports_behind_each_other_are_one(say: Say, queue: Queue, other: Queue) -> None:
-    queue.put("a")
-    one = say("export", queue.name).raw
-    queue.put("b")
-    done = say("import", other.name, "--json", stdin=one + say("export", queue.name).raw)
-    assert done.documents == [{"lines": 7, "restored": 2, "known": 1, "broken": 0, **NO_HOSTS}]
 
 
 def test_an_import_that_is_killed_goes_on_when_it_is_run_again(
@@ -475,7 +375,7 @@ def test_ctrl_c_says_how_far_it_got_and_skip_lines_goes_on_there(
     assert contents(other) == contents(queue)
 
 
-@pytest.mark.parametrize("skip", [0, 1, 3, 6, 7, 100])
+@pytest.mark.parametrize("skip", [1, 3, 7])
 def test_lines_that_are_skipped_are_neither_taken_nor_judged(
     skip: int, say: Say, queue: Queue, other: Queue, tmp_path: Path
 ) -> None:
@@ -502,36 +402,6 @@ def test_lines_that_are_skipped_are_neither_taken_nor_judged(
         assert done.documents == [{"lines": 7, "restored": len(taken), "known": 0, "broken": 0, **NO_HOSTS}]
 
 
-def test_ctrl_c_ends_a_diff_that_says_how_far_it_got(queue: Queue, url: str) -> None:
-    queue.put("a")
-    with command(url, "diff", "-", f"{queue.name}:done") as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdin.write(b"".join(b"%d\n" % i for i in range(5000)))
-        process.stdin.flush()
-        os.read(process.stdout.fileno(), 1)
-        process.send_signal(signal.SIGINT)
-        process.stdout.read()
-        assert process.wait(20) == 130
-        assert "tasks of - were looked at" in process.stderr.read().decode()
-
-
-def test_a_server_that_goes_away_is_exit_code_3_and_how_far_it_got(queue: Queue, tmp_path: Path) -> None:
-    with EmbeddedServer() as server:
-        with Queue("q", server.url) as there, command(server.url, "import", "q", "--wait", "1s") as process:
-            assert process.stdin is not None
-            assert process.stderr is not None
-            process.stdin.write(b'{"timeoutq": 1}\n' + b"".join(b'{"task": "%d"}\n' % i for i in range(500)))
-            process.stdin.flush()
-            wait_until(lambda: there.stats().known == 500)
-            server.stop()
-            process.stdin.write(b"".join(b'{"task": "%d"}\n' % i for i in range(500, 1000)))
-            process.stdin.close()
-            assert process.wait(60) == 3
-            assert "501 lines were taken; go on with --skip-lines 501" in process.stderr.read().decode()
-
-
 def test_a_task_that_moves_while_it_is_exported_is_still_told_once(queue: Queue) -> None:
     move(queue, failed=["moves"])
     queue.put([f"t{i}" for i in range(1500)])
@@ -542,90 +412,6 @@ def test_a_task_that_moves_while_it_is_exported_is_still_told_once(queue: Queue)
             queue.retry_failed("moves")
         found += [record.task for record in records]
     assert sorted(found) == sorted([b"moves", *(b"t%d" % i for i in range(1500))])
-
-
-def test_a_task_that_has_left_the_exported_state_meanwhile_is_not_told(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def leaves_meanwhile(face: Queue, page: Sequence[Any], talk: Any) -> Iterator[list[Record]]:
-        queue.retry_failed("leaves")
-        return describe(face, page, talk)
-
-    describe = transfer.describe
-    move(queue, failed=["leaves", "stays"])
-    monkeypatch.setattr(transfer, "describe", leaves_meanwhile)
-    found = [record.task for records in transfer.export(queue, [State.FAILED]) for record in records]
-    assert found == [b"stays"]
-
-
-def test_a_bar_on_the_terminal_takes_nothing_of_the_output(queue: Queue, url: str) -> None:
-    queue.put([f"t{i}" for i in range(3000)])
-    ours, theirs = pty.openpty()
-    done = subprocess.run(
-        [sys.executable, "-m", "timeoutq", "export", queue.name],
-        cwd=ROOT,
-        env={**os.environ, "TIMEOUTQ_URL": url, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "COLUMNS": "80"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-        check=True,
-    )
-    os.close(theirs)
-    shown = os.read(ours, 65_536)
-    os.close(ours)
-    assert b"exporting" in shown
-    assert {json.loads(line)["task"] for line in done.stdout.splitlines()[1:-1]} == {f"t{i}" for i in range(3000)}
-
-
-def test_payloads_of_a_megabyte_come_a_few_at_a_time(queue: Queue) -> None:
-    queue.put({f"t{i}": "x" * 1_000_000 for i in range(60)})
-    lists = list(transfer.describe(queue, [b"t%d" % i for i in range(60)], queue.talk))
-    assert [record.task for records in lists for record in records] == [b"t%d" % i for i in range(60)]
-    assert max(map(len, lists)) <= 40
-    assert sum(len(record.payload) for records in lists for record in records) == 60_000_000
-
-
-def test_a_restore_that_is_sent_again_changes_nothing(queue: Queue, raw: redis.Redis) -> None:
-    call = queue.operations.restore([Record(b"a", State.TODOS)], queue.token)
-    from timeoutq.verbs import sending
-
-    assert queue.run(sending.answer(queue.talk, call)).added == 1
-    (lease,) = queue.claim()
-    again: Any = raw.execute_command
-    assert again(*call.command(5)) == "A", "its own tasks do not count as known"
-    queue.ack(lease)
-    assert again(*call.command(5)) == "A"
-    other = queue.operations.restore([Record(b"a", State.TODOS), Record(b"b", State.TODOS)], queue.token)
-    assert again(*other.command(0)) == "dA"
-    assert again(*other.command(5)) == "dt", "of a call that brought in only a part, nobody knows which part it was"
-    queue.forget("a")
-    assert again(*call.command(5)) == "A"
-    assert queue.inspect("a").state is None, "it was brought in once, and is not brought in again"
-    assert queue.stats().counters["put"] == 2
-
-
-def test_an_id_twice_in_one_step_is_restored_once(queue: Queue) -> None:
-    outcome = transfer.restore(queue, [Record(b"a", State.DONE), Record(b"a", State.TODOS), Record(b"b", State.FAILED)])
-    assert list(outcome) == ["added", "done", "added"]
-    stats = queue.stats()
-    assert (stats.done, stats.todos, stats.failed, stats.counters["put"]) == (1, 0, 1, 2)
-
-
-@pytest.mark.breaking
-def test_a_hundred_thousand_tasks_come_back_equal(url: str, queue: Queue, other: Queue, tmp_path: Path) -> None:
-    queue.put({f"https://example.com/{i}": i % 7 or None for i in range(70_000)})
-    queue.schedule([f"https://example.com/later/{i}" for i in range(10_000)], at=4_000_000_000.5)
-    for _ in range(40):
-        leases = queue.claim(500)
-        queue.ack(leases[:300])
-        queue.fail(leases[300:], "HTTP 500", give_up=True)
-    queue.put([f"https://example.com/more/{i}" for i in range(20_000)])
-    file = tmp_path / "export.jsonl"
-    with file.open("wb") as out:
-        ends(url, "export", queue.name, stdout=out)
-    ends(url, "import", other.name, str(file))
-    assert len(mine := contents(queue)) == 100_000
-    assert contents(other) == mine
 
 
 MEASURED = """
@@ -713,21 +499,3 @@ def test_a_line_is_read_as_it_was_written(record: Record) -> None:
     assert line.isascii()
     assert "\n" not in line
     assert transfer.read(line.encode()) == record
-
-
-def test_what_another_program_wrote_as_a_payload_goes_along(queue: Queue, other: Queue, url: str) -> None:
-    queue.put("nan", "raw")
-    with redis.Redis.from_url(url) as raw:
-        raw.hset(f"timeoutq:{{{queue.name}}}:payload", mapping={"nan": b"NaN", "raw": b"\xff\xfe"})
-    for records in transfer.export(queue):
-        read = [transfer.read(transfer.write(record).encode()) for record in records]
-        transfer.restore(other, [record for record in read if isinstance(record, Record)])
-    assert (other.inspect("nan").payload, other.inspect("raw").payload) == (b"NaN", b"\xff\xfe")
-
-
-def test_ids_show_in_the_api_as_they_were(queue: Queue) -> None:
-    transfer.restore(queue, [Record(as_bytes(task), State.TODOS) for task in CORPUS.values()])
-    shown: set[str] = set()
-    for page in transfer.scan(queue, State.TODOS):
-        shown |= set(map(text, page))
-    assert shown == {as_id(as_bytes(task)) for task in CORPUS.values()}

@@ -57,7 +57,7 @@ SLOWER = (
     "core/test_keys.py", "core/test_records.py", "core/test_repair.py", "core/test_results_walk.py",
     "core/test_sections.py", "demo/test_demo.py", "demo/test_demo_chromium.py",
     "demo/test_demo_hostile.py", "demo/test_demo_hosts.py", "demo/test_demo_seeds.py", "demo/test_demo_warc.py",
-    "events/test_log_walk.py", "faces/test_bad_objects.py",
+    "events/test_log_walk.py",
     "faces/test_cli_hosts.py", "faces/test_cli_patience.py", "faces/test_cli_words.py", "faces/test_core_model.py",
     "faces/test_core_on_fakeredis.py", "faces/test_dashboard.py", "faces/test_dashboard_hosts.py",
     "faces/test_dashboard_keys.py", "faces/test_faults.py", "faces/test_hostile_arguments.py",

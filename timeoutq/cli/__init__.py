@@ -15,8 +15,6 @@ The modules, in reading order: each imports only from those above it.
     reading     What commands read: lengths of time, moments, ids, lines of files and of stdin.
     command     What commands ask for: the decorator `command`, the server of a command, and the arguments that commands
                 share.
-    intake      What `timeoutq put` makes of URLs on their way in: one form for each, pages of sitemaps, groups; and
-                what it refuses.
     tasks       The commands that bring tasks in: put and schedule, from arguments, files, stdin and sitemaps.
     leases      The commands about leases: claim, ack, extend, release, fail, and pull, which takes no lease.
     serving     The commands that work on queues until they are stopped: worker; cleaner; push, which posts tasks to a
@@ -28,10 +26,9 @@ The modules, in reading order: each imports only from those above it.
                 package.
     hosts       The commands about the hosts of a polite queue: hosts, host, block, unblock, ban; and why, which names
                 hosts too.
-    calling     The commands about calls of functions: call, result, functions.
-    scheduling  The commands about schedules: schedules list, set, move, pause, resume, cancel.
-    sets        The commands that compare: diff and intersect, of states of queues and files of ids.
-    moving      The commands that move tasks by the million: requeue, within a queue; export and import, between queues.
+    calling     The commands about functions: call, result, functions; and schedules, what is put again and again.
+    moving      The commands about many tasks: requeue, export and import; and diff and intersect, which compare states
+                and files.
     operating   The commands of an operator: retry, cancel, forget, pause, resume, configure, purge; and failures, by
                 kind.
     web         The commands about the gateway: web, which serves the API over HTTP and the page; and token new, list,
@@ -50,9 +47,7 @@ try:
     from timeoutq.cli import operating as operating
     from timeoutq.cli import pages as pages
     from timeoutq.cli import private as private
-    from timeoutq.cli import scheduling as scheduling
     from timeoutq.cli import serving as serving
-    from timeoutq.cli import sets as sets
     from timeoutq.cli import tasks as tasks
     from timeoutq.cli import web as web
     from timeoutq.cli.app import app, main

@@ -22,11 +22,11 @@ from timeoutq.words.exit_codes import LATE as LATE
 from timeoutq.words.exit_codes import LOST as LOST
 from timeoutq.words.exit_codes import NOTHING as NOTHING
 from timeoutq.words.exit_codes import SERVER as SERVER
+from timeoutq.words.model import Answer, Outcome
 from timeoutq.words.text import age, safe
 
 if TYPE_CHECKING:
     from timeoutq.client.shards import AnyQueue
-    from timeoutq.words.model import Outcome
 
 T = TypeVar("T")
 
@@ -150,14 +150,12 @@ def new_words(queue: AnyQueue) -> str:
 
 def with_ended(queue: AnyQueue, outcome: Outcome) -> Outcome:
     """Answer done for each id that no state holds and whose result is kept: the id of a call is not kept in done."""
-    from timeoutq.words.model import Answer
-    from timeoutq.words.model import Outcome as Answers
 
     unknown = [task for task, answer in outcome.items() if answer is Answer.UNKNOWN]
     ended = queue.results.look(unknown) if unknown else {}
     done = {task for task, one in ended.items() if one.state is None and one.result is not None}
     codes = [ord("d") if task in done else code for (task, _), code in zip(outcome.items(), outcome.codes, strict=True)]
-    return Answers(outcome.tasks, bytes(codes)) if done else outcome
+    return Outcome(outcome.tasks, bytes(codes)) if done else outcome
 
 
 def sure(question: str, yes: bool) -> None:

@@ -28,10 +28,8 @@ if TYPE_CHECKING:
     from timeoutq.client.shards import AnyQueue
 
 Body: TypeAlias = Callable[..., None]
-Seconds = NewType("Seconds", float)
-"""A length of time, which is written as 250ms, 30s, 5m, 2h or 1d."""
-Moment = NewType("Moment", float)
-"""Unix seconds, which may be written in ISO 8601, too."""
+Seconds = NewType("Seconds", float)  # a length of time, which is written as 250ms, 30s, 5m, 2h or 1d
+Moment = NewType("Moment", float)  # Unix seconds, which may be written in ISO 8601, too
 READERS: dict[Any, Callable[[str], float]] = {Seconds: seconds, Moment: moment}
 
 PANELS = {
@@ -54,10 +52,20 @@ def argument(metavar: str, help: str, **how: Any) -> Any:
     return typer.Argument(metavar=metavar, help=help, show_default=False, **how)
 
 
-def option(help: str, *names: str, **how: Any) -> Any:
-    """Give an option, named as its parameter if it has no other name; in `N: The number.`, N stands for its value."""
-    if found := re.fullmatch(r"([A-Z][A-Z:=|,…]*): (.+)", help):
-        how["metavar"], help = found.groups()
+_HELP = re.compile(r"((?:--?[\w/-]+ ?)*)([A-Z[][][A-Z:=|,…+]*|[a-z]+(?:\|[a-z]+)+)? ?(?:(\d+)\.\.(\d*))?: (.+)")
+
+
+def option(help: str, **how: Any) -> Any:
+    """Give an option: `-n --count N 1..500: The number.` has these names, and a value from 1 to 500, called N.
+
+    Each of the three may be left out: without names, the option is named as its parameter.
+    """
+    names: list[str] = []
+    if found := _HELP.fullmatch(help):
+        given, metavar, low, high, help = found.groups()
+        names = given.split()
+        limits = {name: int(value) for name, value in (("min", low), ("max", high)) if value}
+        how = {"metavar": metavar, **limits, **how}
     return typer.Option(*names, help=help, **how)
 
 
@@ -125,10 +133,8 @@ class Server:
 _QUEUE = argument("QUEUE", "Name of the queue.", autocompletion=queue_names)
 Name = Annotated[str, _QUEUE]
 if TYPE_CHECKING:
-    Opened: TypeAlias = AnyQueue
-    """A queue, opened; it may be new."""
-    Known: TypeAlias = AnyQueue
-    """A queue, opened, to which something was put."""
+    Opened: TypeAlias = AnyQueue  # a queue, opened; it may be new
+    Known: TypeAlias = AnyQueue  # a queue, opened, to which something was put
 else:
     Opened = Annotated[str, _QUEUE, Server.open]
     Known = Annotated[str, _QUEUE, Server.known]
@@ -137,15 +143,14 @@ Ids = Annotated[list[str] | None, argument("[TASK]...", "Task ids.")]
 ManyIds = Annotated[list[str], typer.Argument(metavar="TASK...", help="Task ids.")]
 AppPath = Annotated[str, argument("MODULE:APP", "The App of a module.")]
 Where = Annotated[str, argument("QUEUE|MODULE:APP", "A queue, or the App of a module.")]
-Yes = Annotated[bool, option("Do not ask.", "--yes", "-y")]
-Count = Annotated[int, option("The most tasks to take.", "-n", "--count", min=1, max=500)]
+Yes = Annotated[bool, "--yes -y: Do not ask."]
+Count = Annotated[int, "-n --count 1..500: The most tasks to take."]
 Cursor = Annotated[str | None, "Where to go on: the cursor that the last page printed."]
-AllPages = Annotated[bool, option("Print all pages.", "--all")]
-Null = Annotated[bool, option("Ids in the file end with a NUL, not a newline.", "--null", "-0")]
+AllPages = Annotated[bool, "--all: Print all pages."]
+Null = Annotated[bool, "--null -0: Ids in the file end with a NUL, not a newline."]
 Shards = Annotated[
-    int | None,
-    option("N: Divide a new queue into N shards, for ever; a queue that is there must have as many.", min=1, max=1000),
-]  # fmt: skip
+    int | None, "N 1..1000: Divide a new queue into N shards, for ever; a queue that is there must have as many."
+]
 Wait = Annotated[Seconds, "How long to wait for the server if it goes away in the middle of many tasks; 0: not at all."]
 FIVE_MINUTES = Seconds(300)
 

@@ -1,7 +1,7 @@
 """What a shell shows when somebody presses Tab: names of queues, and sides of a comparison. Silent and quick.
 
-`app.py` and `sets.py` give these functions to their arguments. If the server is away, slow, or closed to this user, the
-answer is empty, comes within `PATIENCE`, and nothing is printed: a completion must never disturb the line being typed.
+`command.py` and `moving.py` give these functions to their arguments. If the server is away, slow, or closed to this
+user, the answer is empty and comes within `PATIENCE`: a completion must never disturb the line being typed.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import typer
 
 from timeoutq.words.model import State
 
-PATIENCE = 1.0
-"""Seconds after which the shell gets the names that were found until then."""
+PATIENCE = 1.0  # seconds after which the shell gets the names that were found until then
 
 
 def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from timeoutq.cli.app import exit_unless, say, unknown_words
-from timeoutq.cli.command import Name, Seconds, Server, argument, command, option
+from timeoutq.cli.command import Name, Seconds, Server, argument, command
 from timeoutq.cli.completion import queue_names
 from timeoutq.cli.printing import Sink
 from timeoutq.words.errors import InvalidInput, TimeoutqError, Unavailable
@@ -31,9 +31,9 @@ def doctor(
         str | None,
         argument("[QUEUE]", "Name of the queue; without it, only the server is examined.", autocompletion=queue_names),
     ] = None,
-    workers: Annotated[int | None, option("N: Red when fewer than N workers are alive.", min=0)] = None,
+    workers: Annotated[int | None, "N 0..: Red when fewer than N workers are alive."] = None,
     here: Annotated[bool, "Let --workers count only workers on this machine, or in this container."] = False,
-    max_failed: Annotated[int | None, option("N: Red when more than N tasks have failed.", min=0)] = None,
+    max_failed: Annotated[int | None, "N 0..: Red when more than N tasks have failed."] = None,
     max_age: Annotated[
         Seconds | None, "Red when ready tasks wait for longer than TIME; `timeoutq help health`: how this is measured."
     ] = None,
@@ -106,9 +106,10 @@ def _examined(opened: AnyQueue, wanted: Limits, *, named: bool, repair: bool) ->
     return findings
 
 
-def _show_findings(findings: Sequence[Finding], out: Sink) -> None:
-    from timeoutq.watch.doctor import MARKS
+MARKS = {"green": "✓", "yellow": "!", "red": "✗"}
 
+
+def _show_findings(findings: Sequence[Finding], out: Sink) -> None:
     if out.as_json or not sys.stdout.isatty():
         out.rows(("check", "verdict", "found", "cure"), ((f.check, f.verdict, f.found, f.cure) for f in findings))
     else:
@@ -117,8 +118,8 @@ def _show_findings(findings: Sequence[Finding], out: Sink) -> None:
 
         console = Console(highlight=False)
         for finding in findings:
-            colour, mark = MARKS[finding.verdict]
-            line = Text.assemble((f"{mark} ", colour), (f"{finding.check:<12} ", "bold"), safe(finding.found))
+            colour = finding.verdict
+            line = Text.assemble((f"{MARKS[colour]} ", colour), (f"{finding.check:<12} ", "bold"), safe(finding.found))
             if finding.cure:
                 line.append(f"\n  → {safe(finding.cure)}", style=colour)
             console.print(line)
@@ -127,7 +128,7 @@ def _show_findings(findings: Sequence[Finding], out: Sink) -> None:
 @command()
 def bench(
     *, server: Server, only: Annotated[list[str] | None, "NAME: Only these: put, claim, worker, pickup, calls."] = None,
-    each: Annotated[Seconds, option("How long to take each figure, like 500ms.", "--for")] = Seconds(3.0), out: Sink,
+    each: Annotated[Seconds, "--for: How long to take each figure, like 500ms."] = Seconds(3.0), out: Sink,
 ) -> None:  # fmt: skip
     """Measure how many tasks a second a server gives, and how soon an idle worker picks up a task.
 
@@ -196,7 +197,7 @@ def check(
     spider: Annotated[str, argument("SPIDER", "Name of the spider.")],
     page: Annotated[str, argument("URL", "The page to fetch.")],
     callback: Annotated[str | None, "NAME: The method that parses it."] = None,
-    given: Annotated[list[str] | None, option("NAME=VALUE: An argument of the spider.", "-a")] = None,
+    given: Annotated[list[str] | None, "-a NAME=VALUE: An argument of the spider."] = None,
     *, out: Sink,
 ) -> None:  # fmt: skip
     """Fetch one page with a spider of Scrapy, and list what timeoutq would refuse. Exit 1: something.

@@ -21,11 +21,10 @@ from timeoutq.cli.command import (
     Yes,
     argument,
     command,
-    option,
 )
-from timeoutq.cli.intake import OWNER
 from timeoutq.cli.printing import Sink, iso, releases
 from timeoutq.cli.reading import seconds
+from timeoutq.cli.tasks import OWNER
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.exit_codes import NOTHING
 from timeoutq.words.model import HostInfo, Politeness
@@ -35,11 +34,8 @@ from timeoutq.words.text import age
 Host = Annotated[str, argument("HOST", "example.com, example.com:8080, a URL of the host, or a group.")]
 COLUMNS = ("host", "waiting", "in_flight", "turn", "delay", "per_host", "budget", "visits", "failures", "blocked_until",
            "banned")  # fmt: skip
-BRIEFLY = ("host", "waiting", "at once", "turn", "delay", "visits", "failures")
-"""What fits beside a name in 80 columns."""
-
-LAST_LINES = 5
-"""Lines of a traceback that `why` shows; `inspect` shows all."""
+BRIEFLY = ("host", "waiting", "at once", "turn", "delay", "visits", "failures")  # fits beside a name in 80 columns
+LAST_LINES = 5  # of a traceback that `why` shows; `inspect` shows all
 
 
 def _length(seconds: float) -> str:
@@ -87,7 +83,7 @@ def _tell(info: HostInfo, out: Sink) -> None:
 @command()
 def hosts(
     queue: Known, cursor: Cursor = None,
-    limit: Annotated[int, option("The most hosts per page.", "-n", "--limit", min=1, max=500)] = 100,
+    limit: Annotated[int, "-n --limit 1..500: The most hosts per page."] = 100,
     everything: AllPages = False, *, out: Sink,
 ) -> None:  # fmt: skip
     """List the hosts that the queue has met; the host with the next turn comes first.
@@ -147,7 +143,7 @@ def host(
         )
         rules = opened.stats().politeness
     _tell(found, out)
-    if delay is None and per_host is None and budget is None and not usual and _is_unmet(found, rules):
+    if (delay, per_host, budget) == (None, None, None) and not usual and _is_unmet(found, rules):
         stop(NOTHING, f"queue {queue} has never visited host {found.host}, and has no task and no rule for it")
 
 
@@ -161,7 +157,7 @@ def _is_unmet(info: HostInfo, usual: Politeness | None) -> bool:
 @command()
 def block(
     queue: Name, name: Host,
-    for_: Annotated[Seconds | None, option("For this time, like 60s, 5m, 2h.", "--for")] = None,
+    for_: Annotated[Seconds | None, "--for: For this time, like 60s, 5m, 2h."] = None,
     until: Annotated[Moment | None, "Unix seconds, or ISO 8601 with a zone."] = None,
     reason: Annotated[str | None, "Reason for `why` to show; by default, your name."] = None,
     *, server: Server, out: Sink,

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from timeoutq.cli.app import LOST, exit_unless, say, stop, unknown, unknown_words
-from timeoutq.cli.command import Count, Ids, Name, Opened, Seconds, Server, command, option
+from timeoutq.cli.command import Count, Ids, Name, Opened, Seconds, Server, command
 from timeoutq.cli.printing import Sink, iso
 from timeoutq.cli.reading import LONGEST_LINE, piped_in, read_json
+from timeoutq.words import arguments
 from timeoutq.words.errors import InvalidInput, TimeoutqError
+from timeoutq.words.model import Answer, Lease, Outcome, Task, raw, text
 
 if TYPE_CHECKING:
     from timeoutq.client.shards import AnyQueue
-    from timeoutq.words.model import Lease, Outcome
 
-EXPLAINED = 3
-"""For at most this many lost leases the command says why they are lost: each reason costs a question to the server."""
+T = TypeVar("T")
+EXPLAINED = 3  # for at most this many lost leases the command says why: each reason costs a question to the server
 
 Token = Annotated[str | None, "The token that claim printed."]
 
@@ -35,16 +36,25 @@ def claim(
 ) -> None:  # fmt: skip
     """Lease ready tasks and print them with their tokens; exit 1 when no task is ready."""
     leases = queue.claim(n, timeout=timeout, max_runtime=max_runtime, wait=wait)
-    if not leases and not queue.exists():
-        unknown(queue)  # asked only now: with --wait, the first task may have come meanwhile
     columns = ("task", "token", "deadline", "attempt")
-    out.each(columns, leases, lambda lease: (lease.task, lease.token, iso(lease.deadline), lease.attempt))
-    exit_unless(leases)
+    _taken(queue, leases, columns, lambda one: (one.task, one.token, iso(one.deadline), one.attempt), out)
+
+
+@command()
+def pull(queue: Opened, n: Count = 1, *, out: Sink) -> None:
+    """Take tasks without a lease: they are done at once, and lost if you crash. Exit 1 when no task is ready."""
+    tasks = [{"task": task.task, "payload": task.payload} for task in queue.pull(n)]
+    _taken(queue, tasks, ("task",), lambda one: (one["task"],), out)
+
+
+def _taken(queue: AnyQueue, taken: Sequence[T], columns: Sequence[str], row: Callable[[T], Any], out: Sink) -> None:
+    if not taken and not queue.exists():
+        unknown(queue)  # asked only now: with --wait, the first task may have come meanwhile
+    out.each(columns, taken, row)
+    exit_unless(taken)
 
 
 def _lease(task: Any, token: Any, deadline: Any = math.inf, attempt: Any = 1) -> Lease:
-    from timeoutq.words import arguments
-    from timeoutq.words.model import Lease, text
 
     if not isinstance(token, str) or not token.isprintable() or not token:
         raise InvalidInput(f"{token!r:.80} is not a token that claim gave")
@@ -61,27 +71,25 @@ def _leases(tasks: list[str] | None, token: str | None) -> list[Lease]:
         raise InvalidInput("name tasks and --token, or pipe in what claim --json printed")
     found: list[Lease] = []
     for number, line in enumerate(iter(lambda: piped.readline(LONGEST_LINE), b""), 1):
-        if not line.strip():
-            continue
         try:
-            read = read_json(line)
-            found.append(_lease(read["task"], read["token"], read.get("deadline", math.inf), read.get("attempt", 1)))
+            if line.strip():
+                read = read_json(line)
+                of = read["task"], read["token"], read.get("deadline", math.inf), read.get("attempt", 1)
+                found.append(_lease(*of))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise InvalidInput(f"line {number} is not a lease as claim --json prints it: {error}") from error
     return found
 
 
 def _ended(queue: AnyQueue, leases: Sequence[Lease], outcome: Outcome, out: Sink) -> None:
-    from timeoutq.words.model import Answer
 
     out.outcome(outcome)
     if outcome.ok == len(outcome):
         return
     lost = [lease for lease, answer in zip(leases, outcome, strict=True) if answer is Answer.LOST]
-    with suppress(TimeoutqError):
+    with suppress(TimeoutqError):  # if the server cannot be asked, the lease is lost all the same
         if not queue.exists():
             stop(LOST, unknown_words(queue))
-    with suppress(TimeoutqError):  # if the server cannot be asked, the lease is lost all the same
         for lease in lost[:EXPLAINED]:
             say(str(queue.run(queue.loss(lease))))
     if len(lost) > EXPLAINED:
@@ -94,9 +102,7 @@ def _ended(queue: AnyQueue, leases: Sequence[Lease], outcome: Outcome, out: Sink
 @command()
 def ack(
     queue: Name, tasks: Ids = None, token: Token = None,
-    found: Annotated[
-        list[str] | None, option("Put this task too, in the same step; may be given again.", "--put")
-    ] = None,
+    found: Annotated[list[str] | None, "--put: Put this task too, in the same step; may be given again."] = None,
     group: Annotated[str | None, "The host to which the --put tasks belong."] = None,
     priority: Annotated[int | None, "N: The priority of the --put tasks."] = None,
     improve: Annotated[bool, "As --improve of put, for the --put tasks."] = False,
@@ -104,15 +110,14 @@ def ack(
     again_in: Annotated[Seconds | None, "Schedule the task again after this."] = None, *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """End leases as done; exit 4 when a lease is lost."""
-    from timeoutq.words.model import Outcome, Task, raw
 
     if not found and (group is not None or priority is not None or improve or rerun):
         raise InvalidInput("--group, --priority, --improve and --rerun are about the tasks of --put: add --put")
     leases = _leases(tasks, token)
+    if found and len(leases) != 1:
+        raise InvalidInput("--put works with one lease only")
     with server.open(queue) as opened:
         if found:
-            if len(leases) != 1:
-                raise InvalidInput("--put works with one lease only")
             links = [Task(link, group=group, priority=priority, improve=improve, rerun=rerun) for link in found]
             opened.ack(leases[0], put=links, again_in=again_in)
             out.outcome(Outcome([raw(leases[0].task)], b"O"))
@@ -161,13 +166,3 @@ def fail(
                 for lease in leases
             ]
         _ended(opened, leases, opened.fail(leases, error, retry_in=retry_in, give_up=give_up), out)
-
-
-@command()
-def pull(queue: Opened, n: Count = 1, *, out: Sink) -> None:
-    """Take tasks without a lease: they are done at once, and lost if you crash. Exit 1 when no task is ready."""
-    tasks = queue.pull(n)
-    if not tasks and not queue.exists():
-        unknown(queue)
-    out.each(("task",), [{"task": task.task, "payload": task.payload} for task in tasks], lambda one: (one["task"],))
-    exit_unless(tasks)

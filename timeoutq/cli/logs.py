@@ -22,8 +22,7 @@ from timeoutq.words.tracebacks import read_traceback, trace
 
 log = logging.getLogger(__name__)
 
-MOST_SHOWN = 1000
-"""The most characters that are shown of a log call whose arguments do not fit its text, and of these arguments."""
+MOST_SHOWN = 1000  # characters of a log call whose arguments do not fit its text, and of these arguments
 
 Failed = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
@@ -36,9 +35,8 @@ class SafeFormatter(logging.Formatter):
         message, problem = _message(record)
         if problem is not None:
             # logging would print lines of its own instead, and lose this one
-            record = logging.makeLogRecord(
-                {**vars(record), "args": None, "msg": f"{message} ({_why(record, problem)})"}
-            )
+            why = f"its arguments {shown(record.args, MOST_SHOWN)} do not fit: {error_words(problem)}"
+            record = logging.makeLogRecord({**vars(record), "args": None, "msg": f"{message} ({why})"})
         return safe(super().format(record).replace("\n", " | "))
 
     def formatException(self, ei: Failed) -> str:  # noqa: N802  # the name is logging's
@@ -98,10 +96,6 @@ def _message(record: logging.LogRecord) -> tuple[str, Exception | None]:
         return record.getMessage(), None
     except Exception as error:  # the log call of a handler may be wrong in any way
         return safe(record.msg)[:MOST_SHOWN], error
-
-
-def _why(record: logging.LogRecord, problem: Exception) -> str:
-    return f"its arguments {shown(record.args, MOST_SHOWN)} do not fit: {error_words(problem)}"
 
 
 def _lines(value: object) -> str:

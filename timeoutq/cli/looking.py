@@ -33,7 +33,7 @@ from timeoutq.cli.printing import LINES_AT_ONCE, Sink, far, iso, plain, progress
 from timeoutq.cli.reading import ids_of, moment, seconds
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.exit_codes import NOTHING
-from timeoutq.words.model import State
+from timeoutq.words.model import Page, State, TaskId, TaskInfo
 from timeoutq.words.text import age, safe
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from timeoutq.rooms.events import Event
     from timeoutq.watch.directory import Listed
     from timeoutq.watch.snapshot import Snapshot
-    from timeoutq.words.model import Page, TaskId, TaskInfo
 
 QUEUE_COLUMNS = ("queue", "known", "todos", "waiting", "scheduled", "in_progress", "done", "failed", "workers", "note")
 EVENTS_AT_ONCE = 1000
@@ -65,7 +64,7 @@ def queues(*, server: Server, out: Sink) -> None:
         if directory.is_lone_node(opened):
             say(f"{directory.LONE_NODE}: {directory.CURE}")
         names: list[str] = []
-        with progress("looking at keys", directory.size(opened), beside_output=True, unit="queues") as tell:
+        with progress("looking at keys", directory.size(opened), prints_ids=True, unit="queues") as tell:
             for call, page in enumerate(directory.names(opened), 1):
                 names += page
                 tell(call * directory.KEYS_A_CALL, len(names))
@@ -89,23 +88,27 @@ def _listed(one: Listed) -> list[Any]:
     return [one.name, *(getattr(stats, name) for name in QUEUE_COLUMNS[1:-1]), one.trouble or note]
 
 
-def _show(seen: Snapshot) -> None:
-    if sys.stdout.isatty():
+def _show(seen: Snapshot, queue: AnyQueue, out: Sink) -> None:
+    if not seen.exists:
+        unknown(queue)
+    if out.as_json:
+        from timeoutq.watch.snapshot import to_json
+
+        out.document(to_json(seen))
+    elif sys.stdout.isatty():
         from timeoutq.watch.draw import show
 
         show(seen)
     else:
-        Sink().rows((), _lines(seen))
+        out.rows((), _lines(seen))
 
 
 def _lines(seen: Snapshot) -> Iterator[Sequence[Any]]:
     """Give a snapshot as lines: counts and rates, then a line for each worker, host, lease, due task and error."""
     from timeoutq.watch.metrics import rates
 
-    stats = seen.stats
-    yield "queue", seen.queue
-    yield "at", seen.url
-    yield "paused", "yes" if stats.paused else "no"
+    stats, ran = seen.stats, seen.stats.durations
+    yield from (("queue", seen.queue), ("at", seen.url), ("paused", "yes" if stats.paused else "no"))
     if stats.durable:
         yield "durable", stats.durable
     for state in State:
@@ -119,33 +122,23 @@ def _lines(seen: Snapshot) -> Iterator[Sequence[Any]]:
     if reruns := stats.counters.get("reruns"):
         yield "reruns", reruns
     yield "ready tasks since", iso(stats.todos_since)
-    if stats.durations is not None:
-        ran = stats.durations  # seconds
+    if ran is not None:  # seconds
         yield "handlers ran", ran.count, f"{ran.p50:.4g}", f"{ran.p95:.4g}", f"{ran.max:.4g}"
     for number, ready in seen.depths.items():
         shard = stats.shards[number]
         yield "shard", number, ready, shard.scheduled, shard.in_progress, shard.done, shard.failed
-    for what, why in seen.silent.items():
-        yield "silent", what, why
-    yield "workers", len(seen.living)
-    yield "gone", len(seen.gone)
+    yield from (("silent", what, why) for what, why in seen.silent.items())
+    yield from (("workers", len(seen.living)), ("gone", len(seen.gone)))
     for worker in seen.workers:
-        alive = "gone" if worker in seen.gone else "alive"
-        yield (
-            "worker", worker.worker, alive, worker.concurrency, worker.held, worker.acked, worker.failed,
-            iso(worker.beat), *([worker.trouble] if worker.trouble else []),
-        )  # fmt: skip
-    for worker in seen.workers:
-        if worker.tends is not None:
-            yield "tends", worker.worker, *worker.tends
+        counts = worker.concurrency, worker.held, worker.acked, worker.failed, iso(worker.beat)
+        trouble = [worker.trouble] if worker.trouble else []
+        yield "worker", worker.worker, "gone" if worker in seen.gone else "alive", *counts, *trouble
+    yield from (("tends", worker.worker, *worker.tends) for worker in seen.workers if worker.tends is not None)
     for host in seen.hosts:
         yield "host", host.host, host.waiting, host.busy, iso(host.turn), host.visits, host.failures
-    for entry in seen.leases:
-        yield "lease", entry.task, entry.holder, iso(entry.at)
-    for entry in seen.due:
-        yield "due", entry.task, iso(entry.at)
-    for failure in seen.errors:
-        yield "error", failure.task, iso(failure.at), failure.error
+    yield from (("lease", entry.task, entry.holder, iso(entry.at)) for entry in seen.leases)
+    yield from (("due", entry.task, iso(entry.at)) for entry in seen.due)
+    yield from (("error", failure.task, iso(failure.at), failure.error) for failure in seen.errors)
 
 
 @command()
@@ -171,13 +164,7 @@ def status(queue: Opened, *, out: Sink) -> None:
     """
     from timeoutq.watch import snapshot
 
-    seen = snapshot.snapshot(queue)
-    if not seen.exists:
-        unknown(queue)
-    if out.as_json:
-        out.document(snapshot.to_json(seen))
-    else:
-        _show(seen)
+    _show(snapshot.snapshot(queue), queue, out)
 
 
 @command()
@@ -191,27 +178,23 @@ def dashboard(
 
     with server.open(queue, waits=sys.stdout.isatty()) as opened:
         if not sys.stdout.isatty():
-            seen = snapshot.snapshot(opened)
-            if not seen.exists:
-                unknown(opened)
-            _show(seen)
+            _show(snapshot.snapshot(opened), opened, Sink())
             return
+        how: Any = {"read_only": read_only, "another": server.open}
         try:
-            live.run(
-                opened, interval, unknown=lambda: unknown_words(opened), read_only=read_only, another=server.open
-            )  # fmt: skip
+            live.run(opened, interval, unknown=lambda: unknown_words(opened), **how)
         except InvalidInput:
             # the server was away when it was to say what the queue is
             with server.open(queue) as again:
                 if type(again) is type(opened):
                     raise
-                live.run(again, interval, read_only=read_only, another=server.open)
+                live.run(again, interval, **how)
 
 
 @command(name="list")
 def list_state(
     queue: Known, state: Annotated[State, typer.Argument(help="The state to page through.")], cursor: Cursor = None,
-    limit: Annotated[int, option("The most entries per page.", "-n", "--limit", min=1, max=1000)] = 100,
+    limit: Annotated[int, "-n --limit 1..1000: The most entries per page."] = 100,
     everything: AllPages = False,
     traceback: Annotated[bool, "Also print the tracebacks of failed tasks."] = False, *, out: Sink,
 ) -> None:  # fmt: skip
@@ -221,20 +204,17 @@ def list_state(
     the end of the lease, or the time of the last error. With --json also:
     releases, traceback.
     """
+    columns = ("task", "at", "holder", "error", "priority", "releases", "traceback")[: 7 if out.as_json else 5]
     begun = cursor
     while True:
         page = queue.list(state.value, cursor, limit) if everything else _page(queue, state, cursor, limit)
         entries = page.entries if everything else page.entries[:limit]
-        columns = ("task", "at", "holder", "error", "priority", "releases", "traceback")
-        shown = len(columns) if out.as_json else 5
         rows = (
-            (
-                e.task, e.at if out.as_json else iso(e.at), e.holder, e.error, e.priority or None, e.releases or None,
-                e.traceback,
-            )
+            (e.task, e.at if out.as_json else iso(e.at), e.holder, e.error, e.priority or None, e.releases or None,
+             e.traceback)
             for e in entries
         )  # fmt: skip
-        out.rows(columns[:shown], [row[:shown] for row in rows])
+        out.rows(columns, [row[: len(columns)] for row in rows])
         for entry in entries if traceback and not out.as_json else ():
             for line in (entry.task, *(f"    {line}" for line in (entry.traceback or "").splitlines())):
                 typer.echo(safe(line))
@@ -294,7 +274,7 @@ def _facts(info: TaskInfo) -> list[tuple[str, Any]]:
 @command()
 def states(
     queue: Name, tasks: Ids = None,
-    file: Annotated[Path | None, option("File of ids, one per line; - is stdin.", "--file", "-f")] = None,
+    file: Annotated[Path | None, "--file -f: File of ids, one per line; - is stdin."] = None,
     null: Null = False, count: Annotated[bool, "Only count the tasks in each state."] = False,
     *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
@@ -307,8 +287,8 @@ def states(
     if bool(tasks) == (file is not None):
         raise InvalidInput("name tasks, or give --file with one id per line")
     totals = Counter[str]()
+    given: Iterator[TaskId] = iter(tasks or ()) if file is None else ids_of(file, null)
     with server.known(queue) as opened:
-        given: Iterator[TaskId] = iter(tasks or ()) if file is None else ids_of(file, null)
         for batch in transfer.parts(given):
             outcome = with_ended(opened, opened.states(batch))
             totals.update(outcome.counts())
@@ -334,11 +314,11 @@ def drained(
 @command()
 def log(
     queue: Known,
-    follow: Annotated[bool, option("Go on, and show what comes. Ctrl-C ends it.", "--follow", "-f")] = False,
+    follow: Annotated[bool, "--follow -f: Go on, and show what comes. Ctrl-C ends it."] = False,
     task: Annotated[str | None, "ID: Only what happened to this task."] = None,
     since: Annotated[str | None, "TIME: From then on: a time, or how long ago (10m, 2h, 0)."] = None,
     n: Annotated[
-        int | None, option("The last N calls; with --since, the first N.", "-n", min=0, show_default="20")
+        int | None, option("-n 0..: The last N calls; with --since, the first N.", show_default="20")
     ] = None, *, out: Sink,
 ) -> None:  # fmt: skip
     """Show the event log: which tasks each call has moved. Exit 1: no log, or nothing of the task of --task in it.
@@ -393,10 +373,7 @@ def _logged(queue: AnyQueue, begin: float | None, n: int | None, task: str | Non
 def _show_event(event: Event, task: str | None, out: Sink) -> None:
     """Print an entry: a line for each move, or one JSON document."""
     if out.as_json:
-        shown = {
-            "id": event.id, "at": event.at, "verb": event.verb, "by": event.by, "moves": dict(event.moves),
-            "shard": event.shard, "level": event.level,
-        }  # fmt: skip
+        shown = {name: getattr(event, name) for name in ("id", "at", "verb", "by", "moves", "shard", "level")}
         out.document({name: value for name, value in shown.items() if value is not None})
         return
     moves = [(f"{left}>{entered}", id) for id, left, entered in event.each() if task is None or id == task]

@@ -1,22 +1,24 @@
-"""The commands that move tasks by the million: requeue, within a queue; export and import, between queues."""
+"""The commands about many tasks: requeue, export and import; and diff and intersect, which compare states and files."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from timeoutq.cli.app import exit_unless, patiently, say, saying_how_far, stop, sure
-from timeoutq.cli.command import FIVE_MINUTES, Known, Name, Server, Shards, Wait, Yes, command, option
-from timeoutq.cli.printing import Sink, length, progress
-from timeoutq.cli.reading import LONGEST_LINE, lines_of, piped_in
+from timeoutq.cli.command import FIVE_MINUTES, Known, Name, Server, Shards, Wait, Yes, argument, command
+from timeoutq.cli.completion import sides
+from timeoutq.cli.printing import Sink, ids, length, progress
+from timeoutq.cli.reading import LONGEST_LINE, ids_of, lines_of, piped_in
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.exit_codes import NOTHING
 from timeoutq.words.model import HostRecord, Politeness, Record, State, raw, text
@@ -25,20 +27,10 @@ if TYPE_CHECKING:
     from timeoutq.client.shards import AnyQueue
     from timeoutq.watch.transfer import Header, Item
 
-S = TypeVar("S")
-T = TypeVar("T")
-MANY = 1000
-"""To put back more tasks than this, the command asks first."""
-
-NAMED = 5
-"""At most this many batches or groups are named on stderr."""
-
-LOOKED = 100
-"""Of at most this many groups, an import looks whether their rules are there."""
-
-SHOWN = 3
-"""For at most this many broken lines the command says what is wrong with them."""
-
+MANY = 1000  # to put back more tasks than this, the command asks first
+NAMED = 5  # at most this many batches or groups are named on stderr
+LOOKED = 100  # of at most this many groups, an import looks whether their rules are there
+SHOWN = 3  # for at most this many broken lines the command says what is wrong with them
 CHUNK_BYTES = 4 * 1024 * 1024
 
 
@@ -104,7 +96,7 @@ def _more_than(queue: AnyQueue, state: State, pattern: bytes | None) -> bool:
 @command()
 def export(
     queue: Known,
-    states: Annotated[list[State] | None, option("Only tasks in this state; may be given again.", "--state")] = None,
+    states: Annotated[list[State] | None, "--state: Only tasks in this state; may be given again."] = None,
     without_done: Annotated[bool, "Leave done tasks out."] = False,
 ) -> None:  # fmt: skip
     """Print the queue as JSON lines: its politeness, hosts, schedules, tasks and batches.
@@ -126,7 +118,7 @@ def export(
     with --without-done.
     """
     from timeoutq.rooms.batches import lines as batch_lines
-    from timeoutq.watch import carrying, transfer
+    from timeoutq.watch import transfer
 
     def wrote(lines: Iterable[str]) -> None:
         sys.stdout.write("".join(line + "\n" for line in lines))
@@ -143,16 +135,16 @@ def export(
     total = sum(transfer.size(queue, state) for state in wanted)
     with (
         saying_how_far(lambda: (written, f"{written:,} of about {total:,} tasks were written, not all")),
-        progress("exporting", total, beside_output=True) as tell,
+        progress("exporting", total, prints_ids=True) as tell,
     ):
         for records in transfer.export(queue, wanted):
             wrote(map(transfer.write, records))
             sys.stdout.flush()  # so that every line that is counted is really written
             written += len(records)
             tell(written, written)
-        left_out = dict.fromkeys(carrying.open_batches(queue))
+        left_out = dict.fromkeys(transfer.open_batches(queue))
         # last, so that an import finds the tasks before their batches
-        for batches in () if states else carrying.batches(queue):
+        for batches in () if states else transfer.batches(queue):
             wrote(map(batch_lines.write, batches))
             for one in batches:
                 left_out.pop(one.batch, None)  # it has ended meanwhile
@@ -182,18 +174,12 @@ class Import:
         self.queue = queue
         self.lenient = lenient
         self.tasks_only = tasks_only
-        self.wait = wait
-        """How long the server may be away once it has taken something, seconds."""
-        self.taken = 0
-        """The number of lines, from the first on, that need not be read again."""
-        self.seen = Counter[str]()
-        """What became of the lines, by its name in the answer."""
-        self.refused: list[str] = []
-        """Batches that the queue does not take."""
-        self.is_cut = False
-        """Whether an export among the lines has promised a last line, and has none."""
-        self.groups: dict[str, None] = {}
-        """Groups, `LOOKED` at most, whose rules the lines do not bring in."""
+        self.wait = wait  # how long the server may be away once it has taken something, seconds
+        self.taken = 0  # the number of lines, from the first on, that need not be read again
+        self.seen = Counter[str]()  # what became of the lines, by its name in the answer
+        self.refused: list[str] = []  # batches that the queue does not take
+        self.is_cut = False  # whether an export among the lines has promised a last line, and has none
+        self.groups: dict[str, None] = {}  # groups, `LOOKED` at most, whose rules the lines do not bring in
         self._lacks_rules = self._awaits_end = False
 
     def counts(self) -> dict[str, int]:
@@ -221,7 +207,9 @@ class Import:
                 found = _item_of(number, line)
             except InvalidInput as error:
                 if self.lenient and number > 1:
-                    self._leave_out(number, error)
+                    self.seen["broken"] += 1
+                    if self.seen["broken"] <= SHOWN:
+                        say(f"line {number} is left out: {error}")
                     continue
                 if chunk:
                     yield number - 1, read, chunk
@@ -245,11 +233,9 @@ class Import:
     def _skip(self, line: bytes) -> None:
         from timeoutq.watch.transfer import Header, read_line
 
-        if line.startswith(b'{"timeoutq":'):
-            with suppress(InvalidInput):
-                found = read_line(line)
-                if isinstance(found, Header):
-                    self._note(found)
+        with suppress(InvalidInput):
+            if line.startswith(b'{"timeoutq":') and isinstance(found := read_line(line), Header):
+                self._note(found)
 
     def _note(self, header: Header) -> None:
         if not header.is_last:
@@ -275,27 +261,26 @@ class Import:
             if (found.delay, found.per_host) != (usual.delay, usual.per_host):
                 del self.groups[name]
 
-    def _leave_out(self, number: int, error: InvalidInput) -> None:
-        self.seen["broken"] += 1
-        if self.seen["broken"] <= SHOWN:
-            say(f"line {number} is left out: {error}")
-
     def step(self, number: int, items: list[Item]) -> None:
         """Bring in what some lines tell: their tasks in one atomic step, and before that their hosts in one."""
         from timeoutq.client.shards import ShardedQueue
         from timeoutq.rooms.batches.operations import Joined, Sealed
         from timeoutq.rooms.schedules.definition import Stored
-        from timeoutq.watch import carrying, transfer
+        from timeoutq.watch import transfer
         from timeoutq.watch.transfer import Header
 
         for item in items:
             if isinstance(item, Header) and item.politeness is not None:
-                self._adopt(item.politeness)
-        # before their tasks, so that bans, blocks and delays count for them at once
-        if hosts := [item for item in items if isinstance(item, HostRecord)]:
-            self._count("hosts", self._step(transfer.restore_hosts, hosts), len(hosts))
-        if schedules := [item for item in items if isinstance(item, Stored)]:
-            self._count("schedules", self._step(transfer.restore_schedules, schedules), len(schedules))
+                kept = transfer.adopt(self.queue, item.politeness)
+                if kept is not None and kept != item.politeness:
+                    words = f"{_words(kept)}; the file has {_words(item.politeness)}"
+                    say(f"queue {self.queue.name} keeps its own politeness, {words}")
+        # hosts before their tasks, so that bans, blocks and delays count for them at once
+        for what, kind, restore in (("hosts", HostRecord, transfer.restore_hosts),
+                                    ("schedules", Stored, transfer.restore_schedules)):  # fmt: skip
+            if some := [item for item in items if isinstance(item, kind)]:
+                new = self._step(restore, some)
+                self.seen.update({what: new, f"{what}_known": len(some) - new})
         if records := [item for item in items if isinstance(item, Record)]:
             outcome = self._step(transfer.restore, records)
             self.seen.update(restored=outcome.added, known=len(outcome) - outcome.added)
@@ -303,23 +288,13 @@ class Import:
             seals = [item.batch for item in batches if isinstance(item, Sealed)]
             refused, new = seals, 0
             if not isinstance(self.queue, ShardedQueue):  # which has no batches
-                new, refused = self._step(carrying.restore_batches, batches)
+                new, refused = self._step(transfer.restore_batches, batches)
             self.seen.update(batches=len(seals) - len(refused), members=new)
             self.refused += refused
         self.taken = number
 
-    def _step(self, restore: Callable[[Any, list[S]], T], items: list[S]) -> T:
+    def _step(self, restore: Any, items: Sequence[Any]) -> Any:
         return patiently(self.queue, partial(restore, self.queue, items), self.wait)
-
-    def _count(self, what: str, new: int, total: int) -> None:
-        self.seen.update({what: new, f"{what}_known": total - new})
-
-    def _adopt(self, given: Politeness) -> None:
-        from timeoutq.watch import transfer
-
-        kept = transfer.adopt(self.queue, given)
-        if kept is not None and kept != given:
-            say(f"queue {self.queue.name} keeps its own politeness, {_words(kept)}; the file has {_words(given)}")
 
 
 def _say_unruled(queue: AnyQueue, groups: Sequence[str]) -> None:
@@ -356,7 +331,7 @@ def import_tasks(
     file: Annotated[
         Path | None, typer.Argument(metavar="[FILE]", help="What export printed; stdin by default.")
     ] = None,
-    skip_lines: Annotated[int, option("N: Leave out the first N lines, which an earlier import has taken.", min=0)] = 0,
+    skip_lines: Annotated[int, "N 0..: Leave out the first N lines, which an earlier import has taken."] = 0,
     lenient: Annotated[bool, "Leave broken lines out, and count them."] = False,
     tasks_only: Annotated[bool, "Leave all but the tasks of the file out."] = False,
     wait: Wait = FIVE_MINUTES, shards: Shards = None, *, server: Server, out: Sink,
@@ -421,3 +396,112 @@ def _tell(work: Import, out: Sink) -> None:
         )
     if work.groups:
         _say_unruled(work.queue, list(work.groups))
+
+
+SIDES = (
+    " A side is QUEUE:STATE, as in crawl:done, or a file of ids, one per line, or - for stdin. A name with a / is "
+    "always a file: write ./crawl:done for a file of that name. Exit 1 when "
+    "there is no such id."
+)
+
+First = Annotated[str, argument("FIRST", "QUEUE:STATE, a file, or -.", autocompletion=sides)]
+Second = Annotated[str, argument("SECOND", "QUEUE:STATE, a file, or -.", autocompletion=sides)]
+Count = Annotated[bool, "Only print the number of ids."]
+Null = Annotated[bool, "--null -0: Ids end with a NUL, not a newline, in files and in the output."]
+
+
+Side = tuple[str, State] | Path  # a state of a queue, or a file
+
+
+def side(name: str) -> Side:
+    """Read a side; raises `InvalidInput` if the name is no state and no file."""
+    found = re.fullmatch(r"([A-Za-z0-9._-]{1,64}):(\w+)", name)
+    if found and found[2] in list(State):
+        return found[1], State(found[2])
+    path = Path(name)
+    if name == "-" or path.exists():
+        return path
+    if found:
+        raise InvalidInput(f"{name}: {found[2]!r} is not a state, and no file has this name: {', '.join(State)}")
+    if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
+        raise InvalidInput(f"there is no file {name!r}; for the tasks of a queue name a state too, as in {name}:done")
+    raise InvalidInput(f"there is no file {name!r}; a side is a file, - for stdin, or QUEUE:STATE, as in crawl:done")
+
+
+def _compare(first: str, second: str, both: bool, count: bool, null: bool, server: Server, out: Sink) -> None:
+    from timeoutq.watch import transfer
+
+    one, other = side(first), side(second)
+    if first == second == "-":
+        raise InvalidInput("only one side can be stdin")
+    if null and out.as_json:
+        raise InvalidInput("give --null or --json, not both")
+    with ExitStack() as stack:
+
+        def opened(name: str) -> AnyQueue:
+            return stack.enter_context(server.known(name))
+
+        looked = found = 0
+        word = "are on both sides" if both else f"are not in {second}"
+        total: int | None = None
+        if isinstance(one, Path):
+            batches = transfer.parts(ids_of(one, null))
+        else:
+            queue = opened(one[0])
+            total, batches = transfer.size(queue, one[1]), transfer.scan(queue, one[1])
+        stack.enter_context(
+            saying_how_far(lambda: (looked, f"{looked:,} tasks of {first} were looked at, {found:,} of them {word}"))
+        )
+        there = _membership(stack, opened, other, second, null)
+        tell = stack.enter_context(progress(f"comparing {first}", total, prints_ids=not count))
+
+        def counted(batches: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
+            nonlocal looked
+            for batch in batches:
+                yield batch
+                looked += len(batch)
+                tell(looked, found)
+
+        for batch in transfer.compare(counted(batches), there, both=both):
+            if batch and not count:
+                ids(batch, out.as_json, null)
+            found += len(batch)
+    if count:
+        out.answer({"count": found}, f"{found}")
+    exit_unless(found)
+
+
+def _membership(
+    stack: ExitStack, opened: Callable[[str], AnyQueue], other: Side, name: str, null: bool
+) -> Callable[[Sequence[bytes]], Sequence[bool]]:
+    from timeoutq.watch import transfer
+
+    if not isinstance(other, Path):
+        queue, state = opened(other[0]), other[1]
+        return lambda batch: transfer.within(queue, state, batch)
+    met, read = stack.enter_context(transfer.Met()), 0
+
+    def counted() -> Iterator[list[bytes]]:
+        nonlocal read
+        for batch in transfer.parts(ids_of(other, null)):
+            read += len(batch)
+            tell(0, read)
+            yield batch
+
+    with progress(f"reading {name}") as tell:
+        met.load(counted())
+    return met.known
+
+
+@command(help="Print the ids that are in the first side and not in the second." + SIDES)
+def diff(first: First, second: Second, count: Count = False, null: Null = False, *, server: Server, out: Sink) -> None:
+    """Print the ids that are in the first side and not in the second; see `SIDES`."""
+    _compare(first, second, False, count, null, server, out)
+
+
+@command(help="Print the ids that are in both sides." + SIDES)
+def intersect(
+    first: First, second: Second, count: Count = False, null: Null = False, *, server: Server, out: Sink
+) -> None:
+    """Print the ids that are in both sides; see `SIDES`."""
+    _compare(first, second, True, count, null, server, out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -11,29 +12,26 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from timeoutq.cli.app import exit_unless, say, saying_how_far, stop, sure, with_ended
-from timeoutq.cli.command import Ids, Known, ManyIds, Name, Seconds, Server, Shards, Yes, command, option
+from timeoutq.cli.command import Ids, Known, ManyIds, Name, Seconds, Server, Shards, Yes, command
 from timeoutq.cli.printing import Sink, iso, length, progress
 from timeoutq.cli.reading import seconds
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.exit_codes import NOTHING
-from timeoutq.words.model import Answer, Politeness, State
+from timeoutq.words.model import Answer, Outcome, Politeness, State
 
 if TYPE_CHECKING:
     from timeoutq.client.shards import AnyQueue
+    from timeoutq.rooms.failures import Moved
     from timeoutq.words.counts import Stats
-    from timeoutq.words.model import Outcome
 
-LOOKED_AT = 100
-"""Of at most this many retried tasks, `retry` looks whether their hosts are banned."""
-
-PART = 500
-"""How many failed tasks of a kind are moved between two looks at how far the command is."""
+LOOKED_AT = 100  # of at most this many retried tasks, `retry` looks whether their hosts are banned
+PART = 500  # how many failed tasks of a kind are moved between two looks at how far the command is
 
 
 @command()
 def retry(
     queue: Name, tasks: Ids = None,
-    everything: Annotated[bool, option("Retry all failed tasks but cancelled ones.", "--all")] = False,
+    everything: Annotated[bool, "--all: Retry all failed tasks but cancelled ones."] = False,
     cancelled: Annotated[bool, "With --all: those that were cancelled, too."] = False, *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """Make failed tasks ready again, with a clean record; exit 1 when no task was failed.
@@ -156,9 +154,9 @@ def configure(
     keep_done: Annotated[
         str | None, "Done tasks to keep: forever, compact (10 bytes each), 0, a number (1000), or a time (7d)."
     ] = None,
-    max_crashes: Annotated[int | None, option("Lost leases after which a task goes to failed.", min=1)] = None,
+    max_crashes: Annotated[int | None, "1..: Lost leases after which a task goes to failed."] = None,
     delay: Annotated[Seconds | None, "Polite: pause between two visits of a host."] = None,
-    per_host: Annotated[int | None, option("Polite: visits of a host that run at once; 1 by default.", min=1)] = None,
+    per_host: Annotated[int | None, "1..: Polite: visits of a host that run at once; 1 by default."] = None,
     impolite: Annotated[bool, "End the politeness: hosts and their rules are forgotten."] = False,
     durable: Annotated[
         int | None,
@@ -210,7 +208,7 @@ def failures(
     tasks: Annotated[str | None, "KIND: Show tasks of this kind, the last 100."] = None,
     retry: Annotated[str | None, "KIND: Retry all tasks of this kind."] = None,
     forget: Annotated[str | None, "KIND: Forget all tasks of this kind; asks first."] = None,
-    limit: Annotated[int, option("The most kinds to list.", "-n", "--limit", min=1, max=1001)] = 100,
+    limit: Annotated[int, "-n --limit 1..1001: The most kinds to list."] = 100,
     yes: Yes = False, *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """Count the failed tasks by kind, or retry or forget all tasks of one kind. Exit 1: there is none.
@@ -230,13 +228,13 @@ def failures(
             out.rows(("task", "at", "error"), ((one.task, iso(one.at), one.error) for one in page))
             met = len(page)
         elif retry is not None:
-            met = _move(opened, "retry", retry, out)
+            met = _move(opened, opened.failures.retry, "retried", retry, out)
         elif forget is not None:
             known = next((one for one in opened.failures.list(1001) if forget in (one.id, one.text)), None)
             if known is None:
                 stop(NOTHING, _none(queue))
             sure(f"Forget {known.count:,} failed tasks of queue {queue}: {known.text}?", yes)
-            met = _move(opened, "forget", forget, out)
+            met = _move(opened, opened.failures.forget, "forgotten", forget, out)
         else:
             found = opened.failures.list(limit)
             columns = ("kind", "count", "last", "task", "error")
@@ -251,9 +249,7 @@ def _none(queue: str) -> str:
     return f"queue {queue} has no failed task of this kind; `timeoutq failures {queue}` lists the kinds that there are"
 
 
-def _move(queue: AnyQueue, verb: str, kind: str, out: Sink) -> int:
-    move = queue.failures.retry if verb == "retry" else queue.failures.forget
-    word = "retried" if verb == "retry" else "forgotten"
+def _move(queue: AnyQueue, move: Callable[..., Moved], word: str, kind: str, out: Sink) -> int:
     met, before = 0, None
     with saying_how_far(lambda: (met, f"{met:,} {word}; the same command goes on")), progress(word) as tell:
         while True:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar
 import typer
 
 from timeoutq.cli.app import stop
-from timeoutq.cli.command import Server, command, option
+from timeoutq.cli.command import Server, command
 from timeoutq.cli.printing import Sink
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.exit_codes import NOTHING, USAGE
@@ -93,9 +93,9 @@ def _show(text: str) -> None:
 
 @command()
 def protocol(
-    out: Annotated[Path | None, option("FILE: Write to this file.", "--out", "-o")] = None,
-    as_json: Annotated[bool, option("Write JSON, for programs: the default.", "--json")] = False,
-    as_markdown: Annotated[bool, option("Write Markdown, for people.", "--markdown")] = False,
+    out: Annotated[Path | None, "--out -o FILE: Write to this file."] = None,
+    as_json: Annotated[bool, "--json: Write JSON, for programs: the default."] = False,
+    as_markdown: Annotated[bool, "--markdown: Write Markdown, for people."] = False,
 ) -> None:
     """Write what travels between clients and the server: for a client in another language.
 

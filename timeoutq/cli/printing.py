@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LINES_AT_ONCE = 500
-"""How many lines are written with one call."""
+LINES_AT_ONCE = 500  # with one write
 
 FACTS = ("what", "value")
 
@@ -147,13 +146,13 @@ def bar(unit: str = "tasks") -> Any:
 
 @contextmanager
 def progress(
-    what: str, total: int | None = None, *, beside_output: bool = False, unit: str = "tasks"
+    what: str, total: int | None = None, *, prints_ids: bool = False, unit: str = "tasks"
 ) -> Iterator[Callable[[int, int], None]]:
     """Show a bar on stderr, if stderr is a terminal; give a function to call with how far the work is, and a count.
 
-    `beside_output`: ids are being printed; if they go to a terminal, too, a bar would stand among them: there is none.
+    There is no bar if the command prints ids meanwhile (`prints_ids`), and they go to a terminal, too.
     """
-    crowded = beside_output and sys.stdout.isatty()
+    crowded = prints_ids and sys.stdout.isatty()
     if sys.stderr is None or not sys.stderr.isatty() or crowded:
         yield lambda _completed, _done: None
         return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from timeoutq.cli.app import SERVER, say, stop
-from timeoutq.cli.command import command, option
+from timeoutq.cli.command import command
 from timeoutq.cli.reading import nodes
 from timeoutq.words.errors import InvalidInput, MissingExtra
 
@@ -21,15 +21,10 @@ if TYPE_CHECKING:
 @command(name="server")
 def private_server(
     port: Annotated[int | None, "Port on 127.0.0.1; a free port by default."] = None,
-    directory: Annotated[
-        Path | None, option("Keep the data here; without it, data is deleted at exit.", "--dir")
-    ] = None,
+    directory: Annotated[Path | None, "--dir: Keep the data here; without it, data is deleted at exit."] = None,
     cluster: Annotated[
         str | None,
-        option(
-            "Run a cluster instead: 3+3 is 3 primaries and 3 replicas, 3 is 3 primaries without replicas.",
-            metavar="N+M",
-        ),
+        "N+M: Run a cluster instead: 3+3 is 3 primaries and 3 replicas, 3 is 3 primaries without replicas.",
     ] = None,
 ) -> None:  # fmt: skip
     """Run a private Valkey server in the foreground, for a laptop: Ctrl-C (SIGINT) or SIGTERM ends it.
@@ -113,10 +108,8 @@ def _cure(cluster: EmbeddedCluster, absent: Member) -> str:
             "--cluster-fix-with-unreachable-masters"
         )
     ports = " ".join(str(node.port) for node in cluster.nodes)
-    return (
-        f"start that node, or let all nodes forget it: for port in {ports}; do redis-cli -p $port cluster forget "
-        f"{absent.id}; done"
-    )
+    forget = f"for port in {ports}; do redis-cli -p $port cluster forget {absent.id}; done"
+    return f"start that node, or let all nodes forget it: {forget}"
 
 
 def _watch_nodes(cluster: EmbeddedCluster) -> NoReturn:

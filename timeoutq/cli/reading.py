@@ -17,11 +17,11 @@ from typing import Any, BinaryIO
 
 import typer
 
+from timeoutq.words import arguments
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.text import length_of
 
-LONGEST_LINE = 8 * 1024 * 1024
-"""More than any line with a payload of 1 MiB needs, bytes."""
+LONGEST_LINE = 8 * 1024 * 1024  # more than any line with a payload of 1 MiB needs, bytes
 
 
 def seconds(text: str) -> float:
@@ -76,12 +76,7 @@ def piped_in() -> BinaryIO | None:
 
 def lines_of(path: Path | None) -> Iterator[bytes]:
     """Read the lines of a file, or of stdin for None and `-`."""
-
-    yield from _read(path, lambda file: file.readline(LONGEST_LINE))
-
-
-def _blocks_of(path: Path | None) -> Iterator[bytes]:
-    yield from _read(path, lambda file: file.read(1 << 16))
+    return _read(path, lambda file: file.readline(LONGEST_LINE))
 
 
 def _read(path: Path | None, take: Callable[[BinaryIO], bytes]) -> Iterator[bytes]:
@@ -100,7 +95,7 @@ def _read(path: Path | None, take: Callable[[BinaryIO], bytes]) -> Iterator[byte
 def pieces_of(path: Path | None) -> Iterator[bytes]:
     """Read pieces that end with a NUL, from a file, or from stdin for None and `-`."""
     rest = b""
-    for block in _blocks_of(path):
+    for block in _read(path, lambda file: file.read(1 << 16)):
         *whole, rest = (rest + block).split(b"\0")
         yield from whole
         if len(rest) > LONGEST_LINE:
@@ -113,7 +108,6 @@ def pieces_of(path: Path | None) -> Iterator[bytes]:
 
 def ids_of(path: Path | None, null: bool) -> Iterator[bytes]:
     """Read ids, one per line (or with a NUL after each), from a file, or from stdin for None and `-`."""
-    from timeoutq.words import arguments
 
     for number, piece in enumerate(pieces_of(path) if null else lines_of(path), 1):
         bare = piece if null else bare_line(piece, number)

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST_WEIGHT = 1000
-"""The highest weight of a queue of a worker."""
+MOST_WEIGHT = 1000  # of a queue of a worker
 
 
 @dataclass(frozen=True)
@@ -101,11 +100,8 @@ Timeout = Annotated[Seconds, "Length of a lease."]
 DrainDeadline = Annotated[Seconds, "How long handlers may go on after SIGTERM."]
 HealthPort = Annotated[
     str | None,
-    option(
-        "Answer GET /healthz and /readyz: 503 when the worker hangs though the server answers. On 127.0.0.1, unless a "
-        "host is named, such as 0.0.0.0:8081.",
-        metavar="[HOST:]PORT",
-    ),
+    "[HOST:]PORT: Answer GET /healthz and /readyz: 503 when the worker hangs though the server answers. On 127.0.0.1, "
+    "unless a host is named, such as 0.0.0.0:8081.",
 ]
 
 
@@ -125,11 +121,8 @@ class Work:
     handler: Annotated[str | None, "MODULE:FUNCTION: The handler, if it does not stand behind the queues."] = None
     of_app: Annotated[
         str | None,
-        option(
-            "MODULE:APP: Run the functions of this App of timeoutq.functions, on its queues, or on those that are "
-            "named.",
-            "--app",
-        ),
+        "--app MODULE:APP: Run the functions of this App of timeoutq.functions, on its queues, or on those that are "
+        "named.",
     ] = None
 
     def read(self) -> tuple[list[str], list[int], str, str | None]:
@@ -164,16 +157,11 @@ class Work:
 class Claims:
     """How a worker claims tasks."""
 
-    concurrency: Annotated[
-        int, option("Handlers that run at once in each process.", "-c", "--concurrency", min=1, max=100_000)
-    ] = 100
+    concurrency: Annotated[int, "-c --concurrency 1..100000: Handlers that run at once in each process."] = 100
     prefetch: Annotated[
         int | None,
-        option(
-            "Tasks that are claimed before a handler is free for them; by default the worker adapts the number.",
-            min=0, max=100_000,
-        ),
-    ] = None  # fmt: skip
+        "0..100000: Tasks that are claimed before a handler is free for them; by default the worker adapts the number.",
+    ] = None
     timeout: Timeout = Seconds(30)
     max_runtime: Annotated[
         Seconds | None,
@@ -191,8 +179,7 @@ class Attempts:
         "then the task fails). Not with --max-attempts.",
     ] = None
     max_attempts: Annotated[
-        int | None,
-        option("Attempts before the task fails, with growing delays; 5 by default. Not with --retry.", min=1),
+        int | None, "1..: Attempts before the task fails, with growing delays; 5 by default. Not with --retry."
     ] = None
 
     def policy(self, usual: str | None = None) -> RetryPolicy:
@@ -221,16 +208,12 @@ class Attempts:
 class Runs:
     """How a worker runs handlers, in which processes, and for how long."""
 
-    max_releases: Annotated[
-        int, option("N: A task fails when its handler has released it N times; 0: no limit.", min=0)
-    ] = 100
-    processes: Annotated[int, option("Number of worker processes.", "-p", "--processes", min=1, max=256)] = 1
+    max_releases: Annotated[int, "N 0..: A task fails when its handler has released it N times; 0: no limit."] = 100
+    processes: Annotated[int, "-p --processes 1..256: Number of worker processes."] = 1
     supervise: Annotated[
         bool,
-        option(
-            "Run worker processes and replace those that die, or run one worker in this process.",
-            "--supervise/--no-supervise",
-        ),
+        "--supervise/--no-supervise: Run worker processes and replace those that die, or run one worker in this "
+        "process.",
     ] = True
     lifespan: Annotated[
         str | None,
@@ -238,8 +221,7 @@ class Runs:
         "that take (lease, state).",
     ] = None
     max_tasks: Annotated[
-        int | None,
-        option("Replace a process by a new one after this many handler runs, against leaks in a library.", min=1),
+        int | None, "1..: Replace a process by a new one after this many handler runs, against leaks in a library."
     ] = None
     burst: Annotated[bool, "End when all queues are drained."] = False
     drain_deadline: DrainDeadline = Seconds(25)
@@ -316,10 +298,9 @@ def worker(
 
 
 def as_they_are(
-    names: Sequence[str],
-    work: Callable[[Sequence[int | None]], tuple[int, str]],
+    names: Sequence[str], work: Callable[[Sequence[int | None]], tuple[int, str]],
     ask: Callable[[], Sequence[tuple[int | None, bool]]],
-) -> tuple[int, str]:
+) -> tuple[int, str]:  # fmt: skip
     """Work on queues as what they are; a worker that is refused asks what its queues are by now.
 
     When the worker started, a server may have been away, or a queue may not have been there yet.
@@ -506,12 +487,11 @@ def push(
     secret_file: Annotated[
         Path,
         option(
-            "FILE: File with the secret, whsec_ and base64; with several, one a line, each signs.",
-            show_default=False,
+            "FILE: File with the secret, whsec_ and base64; with several, one a line, each signs.", show_default=False
         ),
     ],
     concurrency: Annotated[
-        int, option("The most messages that are under way at once.", "-c", "--concurrency", min=1, max=1000)
+        int, "-c --concurrency 1..1000: The most messages that are under way at once."
     ] = 8,
     timeout: Timeout = Seconds(30), *,
     answer_within: Annotated[Seconds, "How long a message and its answer may take, all in all."] = Seconds(15),

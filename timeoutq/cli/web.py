@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from timeoutq.cli.app import app, say, stop
-from timeoutq.cli.command import Seconds, Server, argument, command, option
+from timeoutq.cli.command import Seconds, Server, argument, command
 from timeoutq.cli.printing import Sink, iso
 from timeoutq.cli.serving import Log
 from timeoutq.words.errors import InvalidInput, MissingExtra
@@ -29,7 +29,7 @@ TokenName = Annotated[str, argument("NAME", "Name of the token.")]
 @command()
 def web(
     host: Annotated[str, "Address to listen at."] = "127.0.0.1",
-    port: Annotated[int, option("Port; 0 takes a free one.", min=0, max=65535)] = 8080,
+    port: Annotated[int, "0..65535: Port; 0 takes a free one."] = 8080,
     queues: Annotated[str, "GLOB: Serve only these queues."] = "*",
     host_name: Annotated[list[str] | None, "NAME: A name by which others reach it, such as that of a proxy."] = None,
     first_token: Annotated[

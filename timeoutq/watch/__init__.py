@@ -1,6 +1,6 @@
 """What people see of a queue: counts and rates at one moment, what is wrong, and the live dashboard.
 
-Only `draw.py`, `panes.py` and `live.py` know rich.
+Only `draw.py` and `live.py` know rich.
 
 The modules, in reading order: each imports only from those above it.
 
@@ -18,15 +18,11 @@ The modules, in reading order: each imports only from those above it.
     nodes      Examines the nodes of a cluster: facts gathered once, then one pure function per check. Part of `timeoutq
                doctor`.
     divided    Examines a queue over several shards: its record, each node, each shard. Part of `timeoutq doctor`.
-    draw       A snapshot as rich draws it: for a screen of any size, printed once, or as a picture.
     screen     What the live dashboard shows and what its keys do: decisions, without any I/O.
-    keyboard   Reads single keys from a terminal, by name: `a`, `A`, `up`, `enter`, `esc`. `live.py` opens the terminal
-               with it.
+    draw       A snapshot and the views of the live dashboard as rich draws them: for a screen of any size, once, or as
+               a picture.
     hands      Carries out what a person wants at the live dashboard: reads lists and tasks, retries, forgets, blocks.
-    panes      Draws the views of the live dashboard other than the overview: lists, a task, the help, and the line at
-               the bottom.
     live       The live dashboard: looks at a queue again and again, draws what it sees on the terminal, and reads keys.
     transfer   Tasks by the million, in bounded memory: reads states, compares two sets of ids, and writes whole queues
                as lines.
-    carrying   Carries batches that are over from one queue to another: for an export, and back in, in bounded memory.
 """

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import islice
@@ -25,23 +26,16 @@ from timeoutq.verbs.sending import Flow, Talk
 from timeoutq.words.counts import Stats
 from timeoutq.words.errors import AccessDenied, TimeoutqError
 
-KEYS_A_CALL = 1000
-"""About how many keys the server looks at in one SCAN."""
-
+KEYS_A_CALL = 1000  # about how many keys the server looks at in one SCAN
 QUEUES_A_FLUSH = 100
-
-_ALIKE = 0.65
-"""How much two names are alike, 0 to 1, when one may have been meant: `wbe` and `web` are, two letters of three."""
+ALIKE = 0.65  # two names that are alike by this much, 0 to 1, may be meant for each other: `wbe` and `web`
 
 LONE_NODE = "this is one node of a cluster: a client with this URL sees only the queues of this node"
-"""What is said of a node of a cluster whose URL is that of a single server."""
-
+"""The words about a node of a cluster whose URL is that of a single server, and the cure."""
 CURE = "write redis+cluster:// (or rediss+cluster:// with TLS) in the place of what stands before the host"
-"""What is then to be done."""
 
 _PATTERN = "timeoutq:{*}:meta"
-_META = re.compile(rb"timeoutq:\{([A-Za-z0-9._-]{1,64})\}:meta")
-"""Matches a whole key, because the key of a lock or a host may end like the key of the settings."""
+_META = re.compile(rb"timeoutq:\{([A-Za-z0-9._-]{1,64})\}:meta")  # a whole key: that of a lock may end like this one
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +43,8 @@ class Listed:
     """A queue that was found."""
 
     name: str
-    stats: Stats | None
-    """None when the queue cannot be read."""
-    trouble: str = ""
-    """Why the queue cannot be read."""
+    stats: Stats | None  # None when the queue cannot be read
+    trouble: str = ""  # why the queue cannot be read
 
 
 def size(queue: AnyQueue) -> int:
@@ -76,12 +68,24 @@ def names(queue: AnyQueue) -> Iterator[list[str]]:
     """Walk through all keys on the server of `queue`; give for each call the names that are new, often none."""
     met: set[str] = set()
     for place in queue.run(reads.primaries(queue.talk)):
-        cursor = reads.START
+        cursor: str | None = reads.START
         while cursor is not None:
             cursor, found = queue.run(scan(queue.talk, cursor, place))
-            new = sorted({name for name in found if name not in met})
-            met.update(new)
-            yield new
+            new = {*found} - met
+            met |= new
+            yield sorted(new)
+
+
+async def every_name(queue: AnyAsyncQueue) -> AsyncIterator[str]:
+    """Give all names of queues on the server of `queue`, in no order, for asyncio."""
+    met: set[str] = set()
+    for place in await queue.run(reads.primaries(queue.talk)):
+        cursor: str | None = reads.START
+        while cursor is not None:
+            cursor, found = await queue.run(scan(queue.talk, cursor, place))
+            for name in {*found} - met:
+                met.add(name)
+                yield name
 
 
 def scan(talk: Talk, cursor: str, place: Where) -> Flow[tuple[str | None, list[str]]]:
@@ -97,19 +101,6 @@ def look(queue: AnyQueue, found: Iterable[str]) -> Iterator[Listed]:
     rest = iter(found)
     while part := list(islice(rest, QUEUES_A_FLUSH)):
         yield from queue.run(_look(queue.talk, part))
-
-
-async def every_name(queue: AnyAsyncQueue) -> AsyncIterator[str]:
-    """Give all names of queues on the server of `queue`, in no order, for asyncio."""
-    met: set[str] = set()
-    for place in await queue.run(reads.primaries(queue.talk)):
-        cursor = reads.START
-        while cursor is not None:
-            cursor, found = await queue.run(scan(queue.talk, cursor, place))
-            for name in found:
-                if name not in met:
-                    met.add(name)
-                    yield name
 
 
 async def look_at(queue: AnyAsyncQueue, found: Sequence[str]) -> AsyncIterator[Listed]:
@@ -130,21 +121,17 @@ def _look(talk: Talk, found: Sequence[str]) -> Flow[list[Listed]]:
     listed: list[Listed] = []
     for name, result in zip(found, results, strict=True):
         if is_sharded(result):
-            listed.append((yield from _sharded(talk, name)))
-        elif isinstance(result, TimeoutqError):
+            shards = Shards(replace(talk, operations=Operations(name)), None, None, talk.nonce)
+            try:
+                yield from shards.look()
+                result = yield from looking.stats(shards)
+            except TimeoutqError as error:
+                result = error
+        if isinstance(result, TimeoutqError):
             listed.append(Listed(name, None, str(result)))
         elif result.exists or result.workers:
             listed.append(Listed(name, result))
     return listed
-
-
-def _sharded(talk: Talk, name: str) -> Flow[Listed]:
-    shards = Shards(replace(talk, operations=Operations(name)), None, None, talk.nonce)
-    try:
-        yield from shards.look()
-        return Listed(name, (yield from looking.stats(shards)))
-    except TimeoutqError as error:
-        return Listed(name, None, str(error))
 
 
 def starting_with(queue: AnyQueue, beginning: str, seconds: float) -> list[str]:
@@ -155,18 +142,15 @@ def starting_with(queue: AnyQueue, beginning: str, seconds: float) -> list[str]:
 def meant(queue: AnyQueue, name: str, seconds: float = 1.0) -> list[str]:
     """Give up to three names much like `name`, of those found within `seconds`; none if the server cannot be asked."""
     found: list[str] = []
-    try:
-        for one in _within(queue, seconds):
-            found.append(one)  # noqa: PERF402  # what was found before an error counts
-    except TimeoutqError:
-        pass  # a user who may not SCAN needs no message about that here
+    with suppress(TimeoutqError):  # a user who may not SCAN needs no message about that here
+        found.extend(_within(queue, seconds))
     return alike(name, found)
 
 
 def alike(name: str, found: Iterable[str]) -> list[str]:
     """Give up to three of these names that are much like `name`."""
     lower = {one.lower(): one for one in found if one != name}
-    return [lower[one] for one in get_close_matches(name.lower(), lower, 3, _ALIKE)]
+    return [lower[one] for one in get_close_matches(name.lower(), lower, 3, ALIKE)]
 
 
 def _within(queue: AnyQueue, seconds: float) -> Iterator[str]:

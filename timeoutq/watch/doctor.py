@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from timeoutq.client.shards import AnyQueue, talks_of
@@ -20,16 +21,11 @@ from timeoutq.watch import directory
 from timeoutq.watch.facts import Facts, gather
 from timeoutq.words.text import counted, safe
 
-MARKS = {"green": ("green", "✓"), "yellow": ("yellow", "!"), "red": ("red", "✗")}
-
-NUMBERS = 512
-"""Up to so many numbers a server must keep a set as a plain row of them, or compact done tasks take much memory."""
-
-TORN = "7.0."
-"""How the versions of Redis begin that keep the first half of a script which a power cut has cut in two."""
-
-LATE = 1.0
-"""Seconds after its time at which a lease or a due task has been forgotten by everybody."""
+NUMBERS = 512  # up to so many numbers a server must keep a set as a plain row, or compact done tasks take much memory
+TORN = "7.0."  # so begin the versions of Redis that keep the first half of a script which a power cut has cut in two
+LATE = 1.0  # seconds after its time at which a lease or a due task has been forgotten by everybody
+BEHIND = 10  # seconds since its last word after which a replica counts as away
+UNTOLD = "the server does not tell"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +38,16 @@ class Finding:
     cure: str = ""
 
 
-Check = Callable[[Facts], Finding | None]
+class Said(NamedTuple):
+    """What one check says; the name of the check is added by `judge`."""
+
+    verdict: str
+    found: str
+    cure: str = ""
+
+
+Check = Callable[[Facts], Said | None]  # gives None where there is nothing to say
+green, yellow, red = (partial(Said, verdict) for verdict in ("green", "yellow", "red"))
 
 
 def examine(queue: AnyQueue, named: bool = True) -> list[Finding]:
@@ -53,9 +58,10 @@ def examine(queue: AnyQueue, named: bool = True) -> list[Finding]:
     return judge(gather(queue, named))
 
 
-def judge(facts: Facts, checks: Sequence[Check] | None = None) -> list[Finding]:
+def judge(facts: Facts, checks: Mapping[str, Check] | None = None) -> list[Finding]:
     """Run every check, or these; pure."""
-    return [finding for check in checks or CHECKS for finding in [check(facts)] if finding is not None]
+    said = {name: check(facts) for name, check in (checks or CHECKS).items()}
+    return [Finding(name, *found) for name, found in said.items() if found is not None]
 
 
 def repair(queue: AnyQueue) -> Finding:
@@ -69,324 +75,289 @@ def repair(queue: AnyQueue) -> Finding:
         found += queue.run(flows.repair(talk))[0]
     mended = {what: n for what, n in found.items() if what not in (*repairs.CURES, repairs.NOTED)}
     said = f"mended: {repairs.told(mended)}" if mended else "nothing to mend"
-    noted = {repairs.NOTED: found[repairs.NOTED]} if repairs.NOTED in found else {}
-    return Finding("repair", "green", f"{said}; noted: {repairs.told(noted)}" if noted else said)
+    if noted := found[repairs.NOTED]:
+        said += f"; noted: {repairs.told({repairs.NOTED: noted})}"
+    return Finding("repair", "green", said)
 
 
-# ---- judging
+# ---- the server
 
 
-def version(facts: Facts) -> Finding:
+def version(facts: Facts) -> Said:
     """Redis 7.0 or later, Valkey, or something that says so."""
-    away = f"{facts.trip_ms:.1f} ms away"
-    if "redis_version" not in facts.info:
-        return Finding("version", "yellow", f"the server does not tell; {away}", "make sure it is 7.0 or later")
-    name = "Valkey" if "valkey_version" in facts.info else "Redis"
-    shown = str(facts.info.get("valkey_version") or facts.info["redis_version"])
-    number = tuple(int(part) for part in str(facts.info["redis_version"]).split(".")[:2] if part.isdecimal())
-    if number < (7, 0):
-        return Finding("version", "red", f"{name} {shown}", "upgrade to Redis 7.0 or later, or to Valkey")
-    return Finding("version", "green", f"{name} {shown}, {away}")
+    info, away = facts.info, f"{facts.trip_ms:.1f} ms away"
+    if "redis_version" not in info:
+        return yellow(f"{UNTOLD}; {away}", "make sure it is 7.0 or later")
+    name = f"Valkey {info['valkey_version']}" if "valkey_version" in info else f"Redis {info['redis_version']}"
+    if int(str(info["redis_version"]).partition(".")[0]) < 7:
+        return red(name, "upgrade to Redis 7.0 or later, or to Valkey")
+    return green(f"{name}, {away}")
 
 
-def role(facts: Facts) -> Finding:
+def role(facts: Facts) -> Said:
     """The primary, not a replica."""
     if "role" not in facts.info:
-        return Finding("role", "yellow", "the server does not tell", "make sure it is the primary, not a replica")
+        return yellow(UNTOLD, "make sure it is the primary, not a replica")
     if facts.info["role"] in ("slave", "replica"):
-        return Finding("role", "red", "a read-only replica", f"connect to the primary, {facts.info.get('master_host')}")
-    replicas = int(facts.info.get("connected_slaves", 0))
-    return Finding("role", "green", f"primary with {counted(replicas, 'replica')}")
+        return red("a read-only replica", f"connect to the primary, {facts.info.get('master_host')}")
+    return green(f"primary with {counted(int(facts.info.get('connected_slaves', 0)), 'replica')}")
 
 
-def lone_node(facts: Facts) -> Finding | None:
+def lone_node(facts: Facts) -> Said | None:
     """A server of a cluster is spoken to as a cluster."""
     if not int(facts.info.get("cluster_enabled", 0)) or "+cluster:" in facts.url:
         return None
-    return Finding("cluster", "red", f"{directory.LONE_NODE}, and loses sight of these in a failover", directory.CURE)
+    return red(f"{directory.LONE_NODE}, and loses sight of these in a failover", directory.CURE)
 
 
-BEHIND = 10
-"""Seconds since its last word after which a replica counts as away."""
-
-
-def replicas(facts: Facts) -> Finding | None:
+def replicas(facts: Facts) -> Said | None:
     """As many replicas as must confirm, and how far each is behind."""
     wanted = facts.queue.get("durable", 0)
     if "connected_slaves" not in facts.info:
-        silent = Finding("replicas", "yellow", "the server does not tell", "make sure that it has replicas")
-        return silent if wanted else None
-    known = [one for one in map(_replica, facts.info.items()) if one is not None]
+        return yellow(UNTOLD, "make sure that it has replicas") if wanted else None
+    known = replicas_of(facts.info)
     if not known and not wanted:
         return None
     near = [one for one in known if one["state"] == "online" and int(one.get("lag", 0)) <= BEHIND]
-    written = int(facts.info.get("master_repl_offset", 0))
     found = counted(len(known), "replica")
     if known:
-        behind = max(written - int(one.get("offset", 0)) for one in known)
+        behind = max(int(facts.info.get("master_repl_offset", 0)) - int(one.get("offset", 0)) for one in known)
         silent_for = max(int(one.get("lag", 0)) for one in known)
         found += f", {max(0, behind):,} bytes behind and heard {silent_for} s ago at worst"
     if wanted:
         found += f"; the queue is durable={wanted}"
     if len(near) < wanted:
-        return Finding(
-            "replicas", "red", f"{found}: no put is confirmed, and no task is given out",
+        return red(
+            f"{found}: no put is confirmed, and no task is given out",
             f"connect more, or see why they do not keep up; or timeoutq configure {facts.name} --durable {len(near)}",
-        )  # fmt: skip
-    if len(near) < len(known):
-        return Finding("replicas", "yellow", found, "see why a replica does not keep up")
-    return Finding("replicas", "green", found)
+        )
+    return yellow(found, "see why a replica does not keep up") if len(near) < len(known) else green(found)
 
 
-def _replica(field: tuple[str, Any]) -> dict[str, Any] | None:
-    """Read a line of INFO about a replica, such as slave0:ip=…,port=…,state=online,offset=…,lag=0."""
-    name, told = field
-    if re.fullmatch(r"slave\d+", name) is None:  # redis-py splits such a line
-        return None
-    return {"state": "unknown", **told} if isinstance(told, dict) else None
+def replicas_of(info: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Give what INFO tells of each replica: ip, port, state, offset, and lag, the seconds since its last word."""
+    return [{"state": "unknown", **told} for name, told in info.items() if re.fullmatch(r"slave\d+", name)]
 
 
-def eviction(facts: Facts) -> Finding:
+def eviction(facts: Facts) -> Said:
     """Noeviction, or tasks vanish without an error."""
     policy = str(facts.info.get("maxmemory_policy", "unknown"))
-    if policy == "noeviction":
-        return Finding("eviction", "green", "noeviction")
     if policy == "unknown":
-        return Finding("eviction", "yellow", "the server does not tell", "make sure maxmemory-policy is noeviction")
-    return Finding(
-        "eviction", "red", f"{policy}: the server may throw tasks away",
-        "CONFIG SET maxmemory-policy noeviction, and the same in its configuration",
-    )  # fmt: skip
+        return yellow(UNTOLD, "make sure maxmemory-policy is noeviction")
+    if policy == "noeviction":
+        return green(policy)
+    cure = "CONFIG SET maxmemory-policy noeviction, and the same in its configuration"
+    return red(f"{policy}: the server may throw tasks away", cure)
 
 
-def memory(facts: Facts) -> Finding:
+def memory(facts: Facts) -> Said:
     """Room for more tasks."""
     if "used_memory" not in facts.info:
-        return Finding("memory", "yellow", "the server does not tell", "make sure it has room for the tasks to come")
+        return yellow(UNTOLD, "make sure it has room for the tasks to come")
     used, most = int(facts.info["used_memory"]), int(facts.info.get("maxmemory", 0))
     if most and used > 0.85 * most:
         drop = "" if facts.compact else f", or drop done tasks: timeoutq configure {facts.name} --keep-done 7d"
-        return Finding(
-            "memory", "red" if used > 0.98 * most else "yellow", f"{used / most:.0%} of {most / 2**20:,.0f} MiB used",
-            f"raise maxmemory{drop}",
-        )  # fmt: skip
-    return Finding("memory", "green", f"{used / 2**20:,.0f} MiB used" + (f" of {most / 2**20:,.0f}" if most else ""))
+        full = f"{used / most:.0%} of {most / 2**20:,.0f} MiB used"
+        return Said("red" if used > 0.98 * most else "yellow", full, f"raise maxmemory{drop}")
+    return green(f"{used / 2**20:,.0f} MiB used" + (f" of {most / 2**20:,.0f}" if most else ""))
 
 
-def durability(facts: Facts) -> Finding:
+def durability(facts: Facts) -> Said:
     """What a crash of the server's machine can take with it: the class of persistence, and the most that is lost."""
-
-    def found(verdict: str, what: str, cure: str = "") -> Finding:
-        return Finding("durability", verdict, what, cure)
-
-    cure = "CONFIG SET appendonly yes, and the same in its configuration"
-    if "aof_enabled" not in facts.info:
-        return found("yellow", "the server does not tell", "make sure that appendonly is on")
-    if int(facts.info["aof_enabled"]):
-        if facts.info.get("aof_last_write_status", "ok") != "ok":
-            return found("red", "AOF: writing the append-only file fails", "free space on its disk")
-        torn = ("", "")
-        if "valkey_version" not in facts.info and str(facts.info.get("redis_version", "")).startswith(TORN):
-            torn = (f"; after a power cut, Redis {facts.info['redis_version']} may mix half a script with later writes",
-                    "after each power cut, once the server is up: redis-cli BGREWRITEAOF")  # fmt: skip
-        safe = "yellow" if torn[0] else "green"
-        return {
-            "always": found(safe, f"AOF always: nothing accepted is lost{torn[0]}", torn[1]),
-            "everysec": found(safe, f"AOF everysec: up to 2 s may be lost in a power cut{torn[0]}", torn[1]),
-            "no": found("yellow", "AOF no: it is synced when the system likes, about 30 s may be lost",
-                        "CONFIG SET appendfsync everysec"),
-        }.get(
-            facts.config.get("appendfsync", ""),
-            found("yellow", "AOF, but the server does not tell how often it is synced",
-                  "make sure that appendfsync is everysec (up to 2 s may be lost) or always"),
-        )  # fmt: skip
-    if "save" not in facts.config:
-        return found("yellow", "no AOF, and the server does not tell about snapshots", cure)
-    if facts.info.get("rdb_last_bgsave_status", "ok") != "ok":
-        return found("red", "RDB: the last snapshot failed", f"free space on its disk; {cure}")
-    spans = [int(word) for word in facts.config["save"].split()[::2] if word.isdecimal()]
+    info, config, cure = facts.info, facts.config, "CONFIG SET appendonly yes, and the same in its configuration"
+    if "aof_enabled" not in info:
+        return yellow(UNTOLD, "make sure that appendonly is on")
+    if int(info["aof_enabled"]):
+        return _append_only(facts)
+    if "save" not in config:
+        return yellow(f"no AOF, and {UNTOLD} about snapshots", cure)
+    if info.get("rdb_last_bgsave_status", "ok") != "ok":
+        return red("RDB: the last snapshot failed", f"free space on its disk; {cure}")
+    spans = [int(word) for word in config["save"].split()[::2] if word.isdecimal()]
     if spans:
-        return found("yellow", f"RDB: up to {max(spans):,} s may be lost", cure)
-    return found("yellow", "NONE: all tasks are lost when the server restarts", cure)
+        return yellow(f"RDB: up to {max(spans):,} s may be lost", cure)
+    return yellow("NONE: all tasks are lost when the server restarts", cure)
 
 
-def clock(facts: Facts) -> Finding:
+def _append_only(facts: Facts) -> Said:
+    if facts.info.get("aof_last_write_status", "ok") != "ok":
+        return red("AOF: writing the append-only file fails", "free space on its disk")
+    lost = {"always": "nothing accepted is lost", "everysec": "up to 2 s may be lost in a power cut"}
+    synced, number = facts.config.get("appendfsync", ""), str(facts.info.get("redis_version", ""))
+    if synced == "no":
+        said = "AOF no: it is synced when the system likes, about 30 s may be lost"
+        return yellow(said, "CONFIG SET appendfsync everysec")
+    if synced not in lost:
+        cure = "make sure that appendfsync is everysec (up to 2 s may be lost) or always"
+        return yellow(f"AOF, but {UNTOLD} how often it is synced", cure)
+    if "valkey_version" in facts.info or not number.startswith(TORN):
+        return green(f"AOF {synced}: {lost[synced]}")
+    return yellow(
+        f"AOF {synced}: {lost[synced]}; after a power cut, Redis {number} may mix half a script with later writes",
+        "after each power cut, once the server is up: redis-cli BGREWRITEAOF",
+    )
+
+
+def clock(facts: Facts) -> Said:
     """Leases count by the server's clock; people read times by theirs."""
     ahead = facts.clock_ms
     if ahead is None:
-        return Finding("clock", "yellow", "the server does not tell", "allow TIME")
+        return yellow(UNTOLD, "allow TIME")
     if abs(ahead) > 2000:
-        return Finding(
-            "clock", "yellow", f"the server's clock is {ahead / 1000:+.1f} s off from this machine's",
-            "run NTP on both; leases are right, but at= times of this machine are not",
-        )  # fmt: skip
-    return Finding("clock", "green", f"{ahead:+.0f} ms from this machine's")
+        cure = "run NTP on both; leases are right, but at= times of this machine are not"
+        return yellow(f"the server's clock is {ahead / 1000:+.1f} s off from this machine's", cure)
+    return green(f"{ahead:+.0f} ms from this machine's")
 
 
-def access(facts: Facts) -> Finding:
+def access(facts: Facts) -> Said:
     """Who may come in."""
     host = urlsplit(facts.url).hostname or ""
     local = host in ("", "localhost", "::1") or host.startswith("127.") or facts.url.startswith("unix")
     password = "***" in facts.url.replace("://***@", "://")
     if not local and not password:
-        return Finding("access", "yellow", f"{host} without a password", "set requirepass or an ACL user, and use TLS")
+        return yellow(f"{host} without a password", "set requirepass or an ACL user, and use TLS")
     if not local and not facts.url.startswith(("rediss", "valkeys")):
-        return Finding("access", "yellow", f"{host} without TLS", "use rediss://")
+        return yellow(f"{host} without TLS", "use rediss://")
     # an empty `bind` is all addresses; a minus before one says that it may be missing
     listens = [word.lstrip("-") for word in facts.config.get("bind", "127.0.0.1").split()] or ["*"]
     open_to = [word for word in listens if word != "::1" and not word.startswith("127.")]
     if open_to and not password and facts.config.get("protected-mode") == "no":
-        return Finding(
-            "access", "yellow", f"the server listens on {' '.join(open_to)} without a password",
-            "set requirepass or an ACL user, or bind it to 127.0.0.1",
-        )  # fmt: skip
-    return Finding("access", "green", "local" if local else "password and TLS")
+        cure = "set requirepass or an ACL user, or bind it to 127.0.0.1"
+        return yellow(f"the server listens on {' '.join(open_to)} without a password", cure)
+    return green("local" if local else "password and TLS")
 
 
-def acl(facts: Facts) -> Finding:
+def acl(facts: Facts) -> Said:
     """The user may run every command on the keys of the queue."""
     user = facts.user or "this user"
     # who may not load the library works all the same, once somebody else has loaded it
     refused = [name for name in facts.refused if name != "FUNCTION" or facts.script_error]
     if not refused and facts.keys == "allowed":
-        return Finding("acl", "green", f"{user} may run all {len(HARMLESS) + len(MAKING)} commands that are used")
+        return green(f"{user} may run all {len(HARMLESS) + len(MAKING)} commands that are used")
     verdict = "yellow" if facts.keys == "allowed" and set(refused) <= {"INFO"} else "red"  # it lacks only checks
     # without UNLINK, commands that make a key cannot be tried; they may be missing, too
     missing = sorted({*refused, *(MAKING if "UNLINK" in refused else ())})
     lacks = [*refused, *([f"the keys {facts.pattern}"] if facts.keys == "refused" else [])]
     keys = "" if facts.keys == "allowed" else facts.pattern
-    return Finding(
-        "acl", verdict, f"{user} is refused {', '.join(lacks)}",
-        cure(facts.user, missing, keys) if facts.named or not keys else
-        "timeoutq doctor QUEUE proposes the rights for the keys of one queue",
-    )  # fmt: skip
+    rights = "timeoutq doctor QUEUE proposes the rights for the keys of one queue"
+    if facts.named or not keys:
+        rights = cure(facts.user, missing, keys)
+    return Said(verdict, f"{user} is refused {', '.join(lacks)}", rights)
 
 
-def library(facts: Facts) -> Finding:
-    """The library is there and runs, and the queue's schema is ours."""
+# ---- the queue
+
+
+def library(facts: Facts) -> Said | None:
+    """The library is there and runs."""
+    has = facts.library
+    if facts.script_error and not facts.script_error.startswith("schema: "):
+        return red(facts.script_error, f"allow FCALL, FUNCTION LOAD and the keys {facts.pattern}")
+    if has is not None and has.is_another:
+        cure = "use one timeoutq for all; then timeoutq library --load"
+        return red(f"another text of revision {has.revision} ({has.digest[:12]})", cure)
+    return None
+
+
+def schema(facts: Facts) -> Said | None:
+    """The queue's schema is ours."""
     if facts.script_error.startswith("schema: "):
-        return Finding("schema", "red", facts.script_error[8:], "use the timeoutq that made it, or upgrade")
-    if facts.script_error:
-        return Finding("library", "red", facts.script_error, f"allow FCALL, FUNCTION LOAD and the keys {facts.pattern}")
-    if facts.library is not None and facts.library.is_another:
-        return Finding(
-            "library", "red", f"another text of revision {facts.library.revision} ({facts.library.digest[:12]})",
-            "use one timeoutq for all; then timeoutq library --load",
-        )  # fmt: skip
-    schema = facts.queue.get("settings", {}).get("schema", "none yet")
+        return red(facts.script_error[8:], "use the timeoutq that made it, or upgrade")
+    if library(facts) is not None:
+        return None
+    found = facts.queue.get("settings", {}).get("schema", "none yet")
     runs = "the library runs" if facts.library is None else f"library revision {facts.library.revision}"
     runs += ", which this user may not load" if "FUNCTION" in facts.refused else ""
-    return Finding("schema", "green", f"{schema}; {runs}; {counted(facts.queue.get('known', 0), 'task')} known")
+    return green(f"{found}; {runs}; {counted(facts.queue.get('known', 0), 'task')} known")
 
 
-def keys(facts: Facts) -> Finding | None:
+def keys(facts: Facts) -> Said | None:
     """No key of the queue has a foreign type."""
     if not facts.foreign:
         return None
     said = ", ".join(f"{name} is a {kind}" for name, kind in facts.foreign.items())
-    key = f"{facts.stem}{next(iter(facts.foreign))}"
-    return Finding(
-        "keys", "red", f"{said}: calls that meet it stop half-way",
-        f"find out who wrote it; then redis-cli RENAME '{key}' elsewhere",
-    )  # fmt: skip
+    cure = f"find out who wrote it; then redis-cli RENAME '{facts.stem}{next(iter(facts.foreign))}' elsewhere"
+    return red(f"{said}: calls that meet it stop half-way", cure)
 
 
-def tasks(facts: Facts) -> Finding | None:
-    """Each task is in one state, and its lease, lane and records agree with it."""
+def tasks(facts: Facts) -> Said | None:
+    """Each task is in one state, and its lease, its place and its records agree with it."""
     found = facts.crooked
     if not found:
         return None
     cures = [] if found.keys() <= repairs.CURES.keys() else [f"timeoutq doctor {facts.name} --repair"]
     cures += [cure.format(queue=facts.name) for what, cure in repairs.CURES.items() if what in found]
-    return Finding("tasks", "yellow", repairs.told(found), "; ".join(cures))
+    return yellow(repairs.told(found), "; ".join(cures))
 
 
-def compact(facts: Facts) -> Finding | None:
+def compact(facts: Facts) -> Said | None:
     """Done tasks that are kept as fingerprints take the 10 bytes that they should take."""
     if not facts.compact:
         return None
-    given = facts.config.get("set-max-intset-entries", "")
-    large, looked = facts.large
-    cure = f"CONFIG SET set-max-intset-entries {NUMBERS}, and the same in its configuration"
+    setting = "set-max-intset-entries"
+    given = facts.config.get(setting, "")
     if given.isdecimal() and int(given) < NUMBERS:
-        found = f"set-max-intset-entries is {given}, so done tasks take several times 10 bytes each"
-        return Finding(
-            "compact", "yellow", found, f"{cure}; what is there already becomes small when the server restarts"
-        )
-    if large:
-        return Finding(
-            "compact", "yellow", f"{large} of {looked} sets of done tasks that were looked at take too much memory",
-            "set-max-intset-entries was lower before; a restart of the server makes them small again",
-        )  # fmt: skip
+        cure = f"CONFIG SET {setting} {NUMBERS}, and the same in its configuration; what is there already becomes "
+        said = f"{setting} is {given}, so done tasks take several times 10 bytes each"
+        return yellow(said, f"{cure}small when the server restarts")
     if not given:
-        return Finding(
-            "compact",
-            "yellow",
-            "the server does not tell its set-max-intset-entries",
-            f"make sure that it is at least {NUMBERS}",
-        )
-    return Finding("compact", "green", f"done tasks are kept as fingerprints; set-max-intset-entries is {given}")
+        return yellow(f"{UNTOLD} its {setting}", f"make sure that it is at least {NUMBERS}")
+    return green(f"done tasks are kept as fingerprints; {setting} is {given}")
 
 
-def politeness(facts: Facts) -> Finding | None:
+def politeness(facts: Facts) -> Said | None:
     """All tasks follow the politeness that is set."""
     settings = facts.queue.get("settings", {})
     ends = settings.get("politeness", "").endswith("off")
     if "converting" not in settings and not ends:
         return None
     what = "ends" if ends else "has changed"
-    return Finding(
-        "politeness", "yellow", f"the politeness of the queue {what}, and not all tasks are in line with it yet",
+    return yellow(
+        f"the politeness of the queue {what}, and not all tasks are in line with it yet",
         f"let workers or `timeoutq cleaner` go on with it, or do it now: timeoutq doctor {facts.name} --repair",
-    )  # fmt: skip
+    )
 
 
-def paused(facts: Facts) -> Finding | None:
+def paused(facts: Facts) -> Said | None:
     """Somebody paused it, and may have forgotten."""
-    if not facts.queue.get("paused"):
-        return None
-    return Finding("paused", "yellow", "nobody is given a task", f"timeoutq resume {facts.name}")
+    return yellow("nobody is given a task", f"timeoutq resume {facts.name}") if facts.queue.get("paused") else None
 
 
-def leases(facts: Facts) -> Finding | None:
+def leases(facts: Facts) -> Said | None:
     """Expired leases are taken back."""
     deadline = facts.queue.get("next_deadline")
     if not deadline:
         return None
     left = deadline - facts.queue["now"]
     held = f"{facts.queue['in_progress']:,} held, {counted(facts.queue['workers'], 'worker')} alive"
-    return _late(facts, "leases", left, "a lease ran out") or Finding(
-        "leases", "green", f"{held}, the next one ends in {max(left, 0):.1f} s"
-    )
+    return _late(facts, left, "a lease ran out") or green(f"{held}, the next one ends in {max(left, 0):.1f} s")
 
 
-def scheduled(facts: Facts) -> Finding | None:
+def scheduled(facts: Facts) -> Said | None:
     """Due tasks become ready."""
     due = facts.queue.get("next_due")
     if not due:
         return None
-    left = due - facts.queue["now"]
-    return _late(facts, "scheduled", left, "a task was due") or Finding(
-        "scheduled", "green", f"{counted(facts.queue['scheduled'], 'task')}, the next one due in {max(left, 0):.1f} s"
-    )
+    left, many = due - facts.queue["now"], counted(facts.queue["scheduled"], "task")
+    return _late(facts, left, "a task was due") or green(f"{many}, the next one due in {max(left, 0):.1f} s")
 
 
-def schedules(facts: Facts) -> Finding | None:
+def schedules(facts: Facts) -> Said | None:
     """Due ticks are put, and code declares its schedules."""
     found: Health | None = facts.queue.get("schedules")
     if found is None:
         return None
-    late = None if found.next is None else _late(facts, "schedules", found.next - facts.queue["now"], "a tick was due")
-    return late or Finding("schedules", *found.says())
+    late = None if found.next is None else _late(facts, found.next - facts.queue["now"], "a tick was due")
+    return late or Said(*found.says())
 
 
-def batches(facts: Facts) -> Finding | None:
+def batches(facts: Facts) -> Said | None:
     """Batches are sealed, and their tasks are done."""
     found = facts.queue.get("batches")
-    return None if found is None else Finding("batches", *found)
+    return None if found is None else Said(*found)
 
 
-def claims(facts: Facts) -> Finding | None:
+def claims(facts: Facts) -> Said | None:
     """Workers that are alive claim what is ready."""
     idle, _ = facts.queue.get("idlers", ([], 0))
     ready = facts.queue.get("ready", 0)
@@ -394,13 +365,13 @@ def claims(facts: Facts) -> Finding | None:
         return None
     some = "; ".join(f"worker {safe(one.worker, 80)} claims nothing: {safe(one.trouble, 200)}" for one in idle[:3])
     more = f"; and {counted(len(idle) - 3, 'other')}" if len(idle) > 3 else ""
-    return Finding(
-        "claims", "yellow", f"{counted(ready, 'task')} {'is' if ready == 1 else 'are'} ready, and {some}{more}",
+    return yellow(
+        f"{counted(ready, 'task')} {'is' if ready == 1 else 'are'} ready, and {some}{more}",
         "start such a worker again (SIGTERM, and its supervisor or a new start brings another), and look into its log",
-    )  # fmt: skip
+    )
 
 
-def functions(facts: Facts) -> Finding | None:
+def functions(facts: Facts) -> Said | None:
     """A worker that is alive has the function of each call that waits."""
     tells, lacking = facts.queue.get("functions", (False, {}))
     # where no worker of functions has ever been, those that are alive may read such payloads by themselves
@@ -408,36 +379,35 @@ def functions(facts: Facts) -> Finding | None:
         return None
     some = ", ".join(f"{safe(name, 60)} (as of call {safe(id, 80)})" for name, id in list(lacking.items())[:5])
     more = f" and {counted(len(lacking) - 5, 'other')}" if len(lacking) > 5 else ""
-    return Finding(
-        "functions", "yellow", f"calls wait, and no worker that is alive has their function: {some}{more}",
+    return yellow(
+        f"calls wait, and no worker that is alive has their function: {some}{more}",
         "start a worker whose program has it: timeoutq worker --app MODULE:APP; a worker that lacks it gives a call "
         "back for an hour, and then the call fails",
-    )  # fmt: skip
+    )
 
 
-def _late(facts: Facts, check: str, left: float, what: str) -> Finding | None:
+def _late(facts: Facts, left: float, what: str) -> Said | None:
     if left > -LATE:
         return None
     workers = facts.queue.get("workers", 0)
     if not workers:
-        return Finding(
-            check, "red", f"{what} {-left:.0f} s ago, and nobody saw to it", "start a worker or `timeoutq cleaner`"
-        )
+        return red(f"{what} {-left:.0f} s ago, and nobody saw to it", "start a worker or `timeoutq cleaner`")
     nobody = "the one worker has not seen" if workers == 1 else f"none of {workers:,} workers saw"
-    return Finding(
-        check, "yellow",
+    return yellow(
         f"{what} {-left:.0f} s ago, and {nobody} to it: it may be that none lives, for a worker that was killed counts "
         "as alive for a minute after its last sign of life",
         f"see when each gave its last sign: timeoutq status {facts.name}; after a restart of the server workers wait "
         "for one lease; else look into their logs",
-    )  # fmt: skip
+    )
 
 
-SERVER_CHECKS: tuple[Check, ...] = (
-    version, role, lone_node, replicas, eviction, memory, durability, clock, access, acl,
-)  # fmt: skip
-QUEUE_CHECKS: tuple[Check, ...] = (
-    library, keys, tasks, compact, politeness, paused, leases, scheduled, schedules, batches,
-    claims, functions,
-)  # fmt: skip
-CHECKS = SERVER_CHECKS + QUEUE_CHECKS
+SERVER_CHECKS: Mapping[str, Check] = {
+    "version": version, "role": role, "cluster": lone_node, "replicas": replicas, "eviction": eviction,
+    "memory": memory, "durability": durability, "clock": clock, "access": access, "acl": acl,
+}  # fmt: skip
+QUEUE_CHECKS: Mapping[str, Check] = {
+    "library": library, "schema": schema, "keys": keys, "tasks": tasks, "compact": compact, "politeness": politeness,
+    "paused": paused, "leases": leases, "scheduled": scheduled, "schedules": schedules, "batches": batches,
+    "claims": claims, "functions": functions,
+}  # fmt: skip
+CHECKS = {**SERVER_CHECKS, **QUEUE_CHECKS}

@@ -1,6 +1,6 @@
-"""A snapshot as rich draws it: for a screen of any size, printed once, or as a picture.
+"""A snapshot and the views of the live dashboard as rich draws them: for a screen of any size, once, or as a picture.
 
-`timeoutq status` and the demo print it; `live.py` draws a new one again and again. Whatever came from a task passes
+`timeoutq status` and the demo print a snapshot; `live.py` draws again and again. Whatever came from a task passes
 `safe()` and becomes plain `Text`.
 """
 
@@ -9,47 +9,38 @@ from __future__ import annotations
 import io
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import cast
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
+from timeoutq.watch.directory import Listed
 from timeoutq.watch.metrics import COUNTERS, rates, series
+from timeoutq.watch.screen import HELP, HOSTS, KEYS, OVERVIEW, QUEUES, TASK, TASKS, Row, Screen
 from timeoutq.watch.snapshot import Snapshot, is_gone
 from timeoutq.words.counts import Stats
-from timeoutq.words.model import HostInfo, State, WorkerInfo
+from timeoutq.words.model import Entry, HostInfo, State, WorkerInfo
 from timeoutq.words.standing import Standing, standing
 from timeoutq.words.text import age, compact, number, rate, safe, span
 
 COLOURS = {
-    "todos": "cyan",
-    "waiting": "blue",
-    "scheduled": "magenta",
-    "in_progress": "yellow",
-    "done": "green",
+    "todos": "cyan", "waiting": "blue", "scheduled": "magenta", "in_progress": "yellow", "done": "green",
     "failed": "red",
-}
+}  # fmt: skip
 RATES = {"put": ("put", "cyan"), "acked": ("ack", "green"), "failed": ("fail", "red"), "expired": ("expired", "yellow")}
 """The word and the colour of each counter."""
+ORDER = (State.WAITING, State.TODOS, State.SCHEDULED, State.IN_PROGRESS, State.DONE, State.FAILED)
 
 BARS = "▁▂▃▄▅▆▇█"
-WIDE = 140
-"""From this many columns on, the tables stand in two columns."""
-
-NAMED = 76
-"""With less room than this the table of hosts has fewer columns, so that names can be told from each other."""
-
-ROOMY = 84
-"""With less room than this the table of workers shows which shards they tend, and not how many slots they have."""
-
-UNEVEN = 100
-"""Shards differ much if the deepest has so many more ready tasks than twice as many as the shallowest."""
-
-MOST_LINES = 3
-"""What troubles a worker is drawn in at most this many lines."""
-
+WIDE = 140  # from this many columns on, the tables stand in two columns
+NAMED = 76  # with less room the table of hosts has fewer columns, so that names can be told from each other
+ROOMY = 84  # with less room the table of workers shows which shards they tend, and not how many slots they have
+UNEVEN = 100  # shards differ much if the deepest has so many more ready tasks than twice as many as the shallowest
+MOST_LINES = 3  # of the trouble of a worker
 DIM = "bright_black"
 
 
@@ -75,44 +66,42 @@ def split_cells(counts: Sequence[int], width: int) -> list[int]:
 def render(seen: Snapshot, width: int = 80, height: int = 24) -> RenderableType:
     """Draw a snapshot for a screen of that size; pure."""
     inner = max(20, width - 4)
-    lines: list[Text] = []
-    if seen.trouble:
-        ago = f" — as it was {age(seen.stale)} ago "
-        lines.append(
-            one_line((safe(f" {seen.trouble}", inner - cell_len(ago)), ""), (ago, ""), style="bold white on red")
-        )
+    lines = [_alarm(f" {seen.trouble}", f" — as it was {age(seen.stale)} ago ", inner)] if seen.trouble else []
     shown = [state for state in ORDER if state is not State.WAITING or seen.stats.politeness or seen.stats.waiting]
     counts = {state.value: int(getattr(seen.stats, state.value)) for state in shown}
-    lines.append(_bar(counts, inner))
+    cells = split_cells(list(counts.values()), inner)
+    bar = [("█" * share, COLOURS[name]) for share, name in zip(cells, counts, strict=True)]
+    lines.append(one_line(*bar) if any(cells) else one_line(("░" * inner, DIM)))
     lines += _equation(counts, seen.stats, inner)
     lines += _shards(seen, inner)
     lines += _pace(seen, inner)
     lines += _durations(seen)
     lines += _tables(seen, inner, height - 2 - len(lines))
-    name = safe(seen.queue, max(8, inner - 20))
-    paused = (" PAUSED", "bold white on red") if seen.stats.paused else ("", "")
-    title = Text.assemble(("timeoutq ", "bold"), (name, "bold cyan"), paused)
+    title = heading(seen.queue, inner - 20, paused=seen.stats.paused)
     room = inner - title.cell_len - 6
     if room >= 12:
         title.append(f" at {safe(seen.url, room)}")
-    return Panel(
-        Group(*lines), title=title, title_align="left", border_style="red" if seen.trouble else DIM, width=width
-    )
+    return framed(lines, title, width, "red" if seen.trouble else DIM)
 
 
-ORDER = (State.WAITING, State.TODOS, State.SCHEDULED, State.IN_PROGRESS, State.DONE, State.FAILED)
+def heading(queue: str, width: int, *, paused: bool) -> Text:
+    """Draw the title of a view."""
+    name = (safe(queue, max(8, width)), "bold cyan")
+    return Text.assemble(("timeoutq ", "bold"), name, (" PAUSED", "bold white on red") if paused else "")
+
+
+def framed(lines: Sequence[Text], title: Text, width: int, border: str = DIM) -> Panel:
+    """Draw a frame around lines."""
+    return Panel(Group(*lines), title=title, title_align="left", border_style=border, width=width)
+
+
+def _alarm(begin: str, end: str, width: int) -> Text:
+    return one_line((safe(begin, width - cell_len(end)), ""), (end, ""), style="bold white on red")
 
 
 def one_line(*parts: tuple[str, str], style: str = "") -> Text:
     """Join pieces, each a text and its style, into one line that is cropped where the screen ends."""
     return Text.assemble(*parts, style=style, no_wrap=True, overflow="crop", end="\n")
-
-
-def _bar(counts: dict[str, int], width: int) -> Text:
-    if not any(counts.values()):
-        return one_line(("░" * width, DIM))
-    cells = split_cells(list(counts.values()), width)
-    return one_line(*(("█" * share, COLOURS[name]) for share, name in zip(cells, counts, strict=True)))
 
 
 def _equation(counts: dict[str, int], stats: Stats, width: int) -> list[Text]:
@@ -145,23 +134,16 @@ def _shards(seen: Snapshot, width: int) -> list[Text]:
         line.append(f", {number(depths[shallow])} in shard {shallow}", COLOURS["todos"])
     if seen.untended:
         line.append(f"  nobody tends {ranges(seen.untended)}", "yellow")
-    found = [line]
-    for what, why in seen.silent.items():
-        begin = f" {what}: no answer, and not counted here: "
-        found.append(
-            one_line((begin, ""), (safe(why, max(10, width - cell_len(begin))), ""), style="bold white on red")
-        )
-    return found
+    silent = [f" {what}: no answer, and not counted here: {why}" for what, why in seen.silent.items()]
+    return [line, *(_alarm(words, "", width) for words in silent)]
 
 
 def ranges(numbers: Sequence[int]) -> str:
     """Write numbers as people do: 0-3,7."""
-    words: list[tuple[int, int]] = []
-    for one in sorted(numbers):
-        if words and words[-1][1] == one - 1:
-            words[-1] = (words[-1][0], one)
-        else:
-            words.append((one, one))
+    known = set(numbers)
+    firsts = sorted(one for one in known if one - 1 not in known)
+    lasts = sorted(one for one in known if one + 1 not in known)
+    words = zip(firsts, lasts, strict=True)
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in words)
 
 
@@ -192,13 +174,17 @@ def _durations(seen: Snapshot) -> list[Text]:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table."""
+    """A column of a table; one without a width shares the cells that the others leave, by `share`."""
 
     head: str
     width: int = 0
-    """Cells; a column of 0 shares what the others leave, by `share`."""
     right: bool = False
     share: int = 1
+
+
+Cell = str | tuple[str, str]  # a text, or a text and its style; any text at all, it is made safe when it is drawn
+Line = tuple[str, Sequence[Cell]]
+"""The style of a row, and a cell for each column, or one cell that is as wide as all columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +192,7 @@ class Section:
     """A table."""
 
     columns: Sequence[Column]
-    rows: Sequence[tuple[str, Sequence[str | tuple[str, str]]]]
-    """(style of the row, a text or (text, style) for each column, or one text that is as wide as all columns); any text
-    at all, it is made safe here."""
+    rows: Sequence[Line]
 
     def draw(self, width: int, most: int) -> Iterator[Text]:
         """Give the line with the heads and at most `most` rows."""
@@ -223,9 +207,7 @@ class Section:
     def _span(self, sizes: Sequence[int]) -> int:
         return sum(sizes) + 2 * (len(sizes) - 1)
 
-    def _row(
-        self, cells: Sequence[str | tuple[str, str]], sizes: Sequence[int], style: str, *, heads: bool = False
-    ) -> Text:
+    def _row(self, cells: Sequence[Cell], sizes: Sequence[int], style: str, *, heads: bool = False) -> Text:
         line = one_line(style=style)
         if isinstance(whole := cells[0], str) and len(cells) < len(sizes):
             return line.append(safe(whole, self._span(sizes)))
@@ -239,12 +221,10 @@ class Section:
         return line
 
 
-def _worker_rows(
-    worker: WorkerInfo, now: float, left_out: Collection[str], width: int
-) -> Iterator[tuple[str, tuple[str | tuple[str, str], ...]]]:
+def _worker_rows(worker: WorkerInfo, now: float, left_out: Collection[str], width: int) -> Iterator[Line]:
     gone = is_gone(worker, now)
     style = DIM if gone else "red" if worker.trouble else ""
-    cells: dict[str, str | tuple[str, str]] = {
+    cells: dict[str, Cell] = {
         "worker": ("† " if gone else "") + (worker.host or worker.worker),
         "pid": str(worker.pid),
         "tends": "" if worker.tends is None else ranges(worker.tends),
@@ -260,26 +240,44 @@ def _worker_rows(
         yield style, (f"  {line}",)
 
 
+def task_table(state: State | None, entries: Sequence[Entry], now: float, width: int, selected: str = "") -> Section:
+    """Give the table of the tasks in a state: leases have a holder, due tasks a time, failed tasks an error."""
+
+    def ago(entry: Entry) -> str:
+        return age(None if entry.at is None else max(0.0, now - entry.at))
+
+    ends: dict[State | None, tuple[list[Column], Callable[[Entry], Sequence[Cell]]]] = {
+        State.IN_PROGRESS: (
+            [Column("task", share=2), Column("holder", 18 if width < 90 else 28), Column("left", 8, True)],
+            lambda entry: ((holder(entry.holder), DIM), left(entry.at, now)),
+        ),
+        State.FAILED: (
+            [Column("task", share=3), Column("error", share=2), Column("ago", 8, True)],
+            lambda entry: ((entry.error or "", "red"), ago(entry)),
+        ),
+        State.SCHEDULED: (
+            [Column("task"), Column("in", 8, True)],
+            lambda entry: ((age(max(0.0, (entry.at or now) - now)), "magenta"),),
+        ),
+    }  # fmt: skip
+    columns, cells = ends.get(state, ([Column("task")], lambda entry: ()))
+    rows = [("reverse" if entry.task == selected else "", (entry.task, *cells(entry))) for entry in entries]
+    return Section(columns, rows)
+
+
+def _titled(table: Section, title: str) -> Section:
+    return replace(table, columns=[replace(table.columns[0], head=title), *table.columns[1:]])
+
+
 def _sections(seen: Snapshot, width: int) -> list[Section]:
     now = seen.stats.now
-    room = 18 if width < 90 else 28
-    workers = _worker_section(seen, width)
-    leases = Section(
-        (Column("leases nearest their end"), Column("holder", room), Column("left", 8, True)),
-        [
-            ("", (entry.task, (holder(entry.holder), DIM), left(entry.at, now)))
-            for entry in seen.leases
-        ],
-    )  # fmt: skip
-    due = Section(
-        (Column("next due"), Column("in", 8, True)),
-        [("", (entry.task, (age(max(0.0, (entry.at or now) - now)), "magenta"))) for entry in seen.due],
-    )
+    leases = _titled(task_table(State.IN_PROGRESS, seen.leases, now, width), "leases nearest their end")
+    due = _titled(task_table(State.SCHEDULED, seen.due, now, width), "next due")
     errors = Section(
         (Column("last errors", share=2), Column("error", share=3), Column("ago", 8, True)),
         [("", (failure.task, (failure.error, "red"), age(max(0.0, now - failure.at)))) for failure in seen.errors],
     )
-    return [workers, *_host_section(seen, width), leases, errors, due]
+    return [_worker_section(seen, width), *_host_section(seen, width), leases, errors, due]
 
 
 def _worker_section(seen: Snapshot, width: int) -> Section:
@@ -311,9 +309,9 @@ def _host_section(seen: Snapshot, width: int) -> list[Section]:
         del columns["in flight"], columns["errors"]
     if not seen.host_rates:  # one look alone knows none
         del columns["/s"]
-    rows: list[tuple[str, Sequence[str | tuple[str, str]]]] = []
+    rows: list[Line] = []
     for host in sorted(seen.hosts, key=_place):
-        cells: dict[str, str | tuple[str, str]] = {
+        cells: dict[str, Cell] = {
             "waiting": (compact(host.waiting), COLOURS["waiting"]),
             "in flight": (compact(host.busy), COLOURS["in_progress"]),
             "turn": TURNS[standing(host, seen.stats.now, TURNS)](host, seen.stats.now),
@@ -377,12 +375,11 @@ def _tables(seen: Snapshot, width: int, room: int) -> list[Text]:
         return _stack(_sections(seen, width), width, room)
     half = (width - 4) // 2
     workers, *hosts, leases, errors, due = _sections(seen, half)
-    left, right = _stack([workers, *hosts, due], half, room), _stack([leases, errors], half, room)
+    both = _stack([workers, *hosts, due], half, room), _stack([leases, errors], half, room)
     rows: list[Text] = []
-    for i in range(max(len(left), len(right))):
-        line = left[i] if i < len(left) else one_line()
-        line.append(" " * (half - line.cell_len + 4))
-        rows.append(line.append_text(right[i]) if i < len(right) else line)
+    for left, right in zip_longest(*both):
+        line = left or one_line()
+        rows.append(line.append(" " * (half - line.cell_len + 4)).append_text(right or one_line()))
     return rows
 
 
@@ -407,3 +404,124 @@ def svg(seen: Snapshot, width: int = 100, height: int = 26) -> str:
     )
     console.print(render(seen, width, height))
     return console.export_svg(title=f"timeoutq dashboard {safe(seen.queue)}")
+
+
+HINTS = {
+    OVERVIEW: "t tasks  h hosts  / filter  c queues  P pause  ? keys  q quit",
+    TASKS: "←→ state  ↑↓ select  enter why  / filter  n next  R F L C act  esc back",
+    TASK: "↑↓ scroll  R retry  F forget  L release  C cancel  B block host  esc back",
+    HOSTS: "↑↓ select  B block  U unblock  n next  esc back",
+    QUEUES: "↑↓ select  enter open  esc back",
+    HELP: "↑↓ scroll  esc back",
+}
+"""The most important keys of each view."""
+
+_CONSOLE = Console(file=io.StringIO(), width=1000)  # only for breaking lines
+
+
+def bottom(screen: Screen, width: int) -> Text:
+    """Draw the line at the bottom: a question, what is typed, what the last act has given, or the keys."""
+    if screen.question is not None:
+        answers = "  y/n"
+        if screen.question.lengths:
+            answers = "  m 10 minutes  h an hour  d a day  or 5m"
+            if screen.question.typed:
+                answers = f"  {safe(screen.question.typed)}▏  enter blocks"
+        words = safe(screen.question.words, max(10, width - len(answers) - 2))
+        return one_line((f" {words}{answers} ", "bold black on yellow"))
+    if screen.typing is not None:
+        return one_line((f" filter: {safe(screen.typing, max(10, width - 30))}", "bold"), ("▏  enter sets it", DIM))
+    words, colour = screen.said
+    if words:
+        return one_line((f" {safe(words, width - 2)}", colour or "bold"))
+    return one_line((f" {safe(HINTS[screen.view], width - 2)}", DIM))
+
+
+def pane(screen: Screen, now: float, stats: Stats | None, width: int, height: int) -> RenderableType:
+    """Draw the view of a screen, in `height` lines. `now` is the time of the server, Unix seconds; pure."""
+    inner = max(20, width - 4)
+    room = max(3, height - 2)
+    title = heading(screen.queue, inner - 30, paused=screen.paused)
+    if screen.view in (TASK, HELP):
+        lines = _lines(screen, inner)
+        screen.height = room
+        shown = lines[screen.top : screen.top + room]
+    else:
+        screen.height = room - 2
+        title.append_text(_of_list(screen, stats, inner - title.cell_len - 4))
+        shown = _list(screen, now, inner, room)
+    shown = [*shown, *[one_line()] * (room - len(shown))]
+    return framed(shown, title, width)
+
+
+def _of_list(screen: Screen, stats: Stats | None, room: int) -> Text:
+    if screen.view != TASKS:
+        return Text(f"  {screen.view}")
+    count = "" if stats is None else f"{number(getattr(stats, screen.state.value))} "
+    found = Text.assemble("  ", (f"{count}{screen.state.value}", COLOURS[screen.state.value]))
+    if screen.filter:
+        found.append(f"  with {safe(screen.filter, max(6, room - found.cell_len - 30))}")
+        found.append(f": {number(len(screen.rows.rows))} of {number(screen.rows.looked)} looked at", DIM)
+    if screen.rows.cursor is not None:
+        found.append("  n: more", DIM)
+    return found
+
+
+def _lines(screen: Screen, width: int) -> list[Text]:
+    if screen.view == HELP:
+        return [one_line((f"{keys:12}", "bold"), (safe(words, width - 12), "")) for keys, words in KEYS]
+    if not screen.lines:
+        return [one_line(("looks at the task …", DIM))]
+    found: list[Text] = []
+    for words, colour in screen.lines:
+        # what is long goes on in the next lines: an id, an error or a payload is shown whole
+        text = Text(words, style=colour)
+        found += text.wrap(_CONSOLE, width) if words else [one_line()]
+    return found
+
+
+def _list(screen: Screen, now: float, width: int, room: int) -> list[Text]:
+    rows = screen.rows.rows
+    if not rows:
+        return [one_line(), one_line((_nothing(screen), DIM))]
+    shown = rows[screen.top : screen.top + room - 2]
+    table = _table(screen, shown, now, width)
+    last = screen.top + len(shown)
+    where = f"{screen.top + 1}–{last} of {len(rows)} on this page" if len(rows) > len(shown) else ""
+    return [*table.draw(width, room), *([one_line((where, DIM))] if where else [])]
+
+
+def _nothing(screen: Screen) -> str:
+    if screen.view == TASKS and screen.filter:
+        return f"none of {number(screen.rows.looked)} tasks that were looked at has this text" + (
+            "; n looks further" if screen.rows.cursor is not None else ""
+        )
+    return "nothing here"
+
+
+def _table(screen: Screen, rows: Sequence[Row], now: float, width: int) -> Section:
+    if screen.view == TASKS:
+        return task_table(screen.state, [cast(Entry, row.entry) for row in rows], now, width, screen.selected)
+    of_host = screen.view == HOSTS
+    heads = HOST_COLUMNS if of_host else QUEUE_COLUMNS
+    cells = [_host(cast(HostInfo, row.entry), now) if of_host else _queue(cast(Listed, row.entry)) for row in rows]
+    styles = ["reverse" if row.key == screen.selected else "" for row in rows]
+    return Section(heads, [(style, (row.key, *some)) for style, row, some in zip(styles, rows, cells, strict=True)])
+
+
+HOST_COLUMNS = (Column("host"), Column("waiting", 8, True), Column("in flight", 9, True), Column("turn", 10, True))
+QUEUE_COLUMNS = (
+    Column("queue"), Column("ready", 8, True), Column("waiting", 8, True), Column("in progress", 11, True),
+    Column("failed", 8, True),
+)  # fmt: skip
+
+
+def _host(host: HostInfo, now: float) -> Sequence[Cell]:
+    return compact(host.waiting), compact(host.busy), TURNS[standing(host, now, TURNS)](host, now)
+
+
+def _queue(found: Listed) -> Sequence[Cell]:
+    stats = found.stats
+    if stats is None:
+        return "—", "—", "—", (found.trouble, "red")
+    return compact(stats.todos), compact(stats.waiting), compact(stats.in_progress), compact(stats.failed)

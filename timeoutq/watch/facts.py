@@ -17,97 +17,79 @@ from timeoutq.rooms.batches.flows import health as batches_health
 from timeoutq.rooms.schedules.flows import health
 from timeoutq.server import scripts
 from timeoutq.server.rights import HARMLESS, MAKING
-from timeoutq.server.scripts import SIZES
 from timeoutq.verbs import flows
-from timeoutq.verbs.replies import releases_of
+from timeoutq.verbs.replies import flat, releases_of
 from timeoutq.verbs.sending import Flow, Send, Talk, answer, ask
 from timeoutq.verbs.why import LATELY, called, idlers, published
 from timeoutq.words.errors import AccessDenied, SchemaMismatch, TimeoutqError
 from timeoutq.words.model import raw, text
 
 SETTINGS = ("appendfsync", "bind", "protected-mode", "save", "set-max-intset-entries")
-"""What is asked of CONFIG GET; never all of it, for the password is among it."""
+"""The settings that CONFIG GET is asked for; never all of them, for the password is among them."""
 
 WALK = 10
 """How many calls of 500 ids doctor makes to look for tasks that are wrong; the cleaners look through all tasks."""
 
-CALLS = 500
-"""How many tasks of each state that waits doctor looks at, to see whose functions no worker has."""
+CALLS = 500  # how many tasks of each state that waits doctor looks at, to see whose functions no worker has
 
 SOON = 30.0
 """Seconds: a scheduled call that is due by then counts as one that waits. A worker that cannot run a call gives it back
 for less; for a call that is due tomorrow, a worker may yet come."""
 
-SAMPLE = 100
-"""How many of the sets of a queue with compact done doctor looks at."""
+KINDS = {"SCARD": "set", "ZCARD": "zset", "HLEN": "hash", "LLEN": "list", "XLEN": "stream"}
+"""The type of the keys whose size a command tells."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What was seen."""
+    """What was seen. What the server does not tell is empty or None."""
 
     url: str
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Empty where the server does not tell."""
     config: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Empty where the server does not tell."""
-    clock_ms: float | None = None
-    """How far the server's clock is ahead of ours, ms; None where it does not tell."""
+    clock_ms: float | None = None  # how far the server's clock is ahead of ours, ms
     trip_ms: float = 0.0
-    library: scripts.About | None = None
-    """Which library the server has; None: none, or the user may not ask."""
+    library: scripts.About | None = None  # which library the server has; None also if it has none
     script_error: str = ""
     queue: Mapping[str, Any] = field(default_factory=dict[str, Any])
     user: str = ""
-    """Empty where the server does not tell."""
-    refused: Sequence[str] = ()
-    """Commands that this user may not run."""
-    pattern: str = "timeoutq:*"
-    """The keys of the queue; or of all queues, when none was named."""
-    named: bool = True
-    """Whether a queue was named."""
-    name: str = "QUEUE"
-    """The name of the queue, for cures; a placeholder when none was named."""
-    stem: str = "timeoutq:{QUEUE}:"
-    """What the names of the queue's keys begin with."""
+    refused: Sequence[str] = ()  # commands that this user may not run
+    pattern: str = "timeoutq:*"  # the keys of the queue; or of all queues, when none was named
+    named: bool = True  # whether a queue was named
+    name: str = "QUEUE"  # the name of the queue, for cures; a placeholder when none was named
+    stem: str = "timeoutq:{QUEUE}:"  # the beginning of the names of the queue's keys
     keys: str = "allowed"
     """Whether this user may use the queue's keys: `allowed`, `refused`, or `untried` when no command could be tried."""
     foreign: Mapping[str, str] = field(default_factory=dict[str, str])
     """Keys of the queue that have a foreign type, and this type."""
     crooked: Mapping[str, int] = field(default_factory=dict[str, int])
     """What a short walk through the queue found wrong, by the words of `repairs.py`."""
-    compact: bool = False
-    """Whether the queue keeps fingerprints of its done tasks."""
-    large: tuple[int, int] = (0, 0)
-    """Of so many sets of fingerprints that were looked at (the second number), how many are no plain rows."""
+    compact: bool = False  # whether the queue keeps fingerprints of its done tasks
 
 
 def gather(queue: AnyQueue, named: bool = True) -> Facts:
     """Ask the server; where it refuses to tell, the facts stay empty, and the checks say what they could not see."""
     facts = queue.run(of_queue(queue.talk, queue.run(of_server(queue.talk))))
-    if named:
-        return facts
-    return replace(facts, pattern="timeoutq:*", named=False, name="QUEUE")
+    return facts if named else replace(facts, pattern="timeoutq:*", named=False, name="QUEUE")
 
 
 def of_server(talk: Talk) -> Flow[Facts]:
     """Gather the facts about the server, or about the node of a cluster, that has this queue."""
-    (told,) = yield from _try(talk, [("INFO",)])
+    (info,) = yield from _told(talk, [("INFO",)])
     began = time.time()
-    (moment,) = yield from _try(talk, [("TIME",)])
+    (moment,) = yield from _told(talk, [("TIME",)])
     ended = time.time()
-    ahead = None
-    if not isinstance(moment, BaseException):
-        ahead = (int(moment[0]) + int(moment[1]) / 1e6 - (began + ended) / 2) * 1000
-    (about,) = yield from _try(talk, [talk.operations.about().command()])
-    user, config = (yield from _user(talk)), (yield from _config(talk))
+    about, user, *given = yield from _told(
+        talk, [talk.operations.about().command(), ("ACL", "WHOAMI"), *(("CONFIG", "GET", name) for name in SETTINGS)]
+    )
+    words = [list(map(as_text, flat(pair))) for pair in given]
     refused, keys = yield from _refused(talk)
     stem = talk.operations.key("")
     return Facts(
-        url=talk.server.url, info={} if isinstance(told, BaseException) else told, config=config, clock_ms=ahead,
-        library=None if isinstance(about, BaseException) else scripts.about(about),
-        trip_ms=(ended - began) * 1000, user=user, refused=refused, keys=keys, pattern=f"{stem}*", stem=stem,
-        name=talk.operations.name,
+        url=talk.server.url, info=info or {}, config={pair[0]: pair[1] for pair in words if pair},
+        clock_ms=ahead(moment, began, ended), library=None if about is None else scripts.about(about),
+        trip_ms=(ended - began) * 1000, user=talk.server.user if user is None else as_text(user), refused=refused,
+        keys=keys, pattern=f"{stem}*", stem=stem, name=talk.operations.name,
     )  # fmt: skip
 
 
@@ -130,68 +112,62 @@ def of_queue(talk: Talk, server: Facts) -> Flow[Facts]:
     except TimeoutqError as refused:
         error = str(refused)
     foreign, crooked = (yield from _foreign(talk)), (yield from _crooked(talk))
-    large = (yield from _large(talk)) if compact else (0, 0)
-    return replace(
-        server, script_error=error, queue=found, foreign=foreign, crooked=crooked, compact=compact, large=large
-    )
+    return replace(server, script_error=error, queue=found, foreign=foreign, crooked=crooked, compact=compact)
 
 
-def _try(talk: Talk, commands: Sequence[tuple[Any, ...]]) -> Flow[list[Any]]:
-    # what the server says against a command stands in the place of its reply: it may hide much, and doctor goes on
+def ahead(moment: Any, began: float, ended: float) -> float | None:
+    """Give how far a server's clock is ahead of ours, ms, by its answer to TIME; None if there is none."""
+    return None if moment is None else (int(moment[0]) + int(moment[1]) / 1e6 - (began + ended) / 2) * 1000
+
+
+def as_text(reply: Any) -> str:
+    """Give a reply as text."""
+    return reply.decode("utf-8", "replace") if isinstance(reply, bytes) else str(reply)
+
+
+def _sent(talk: Talk, commands: Sequence[tuple[Any, ...]]) -> Flow[list[Any]]:
+    # an error against one command stands in the place of its reply
     reply = yield Send(commands, talk.at)
     if isinstance(reply, BaseException):
         raise talk.server.explain(reply)
     return cast("list[Any]", reply)
 
 
-def _config(talk: Talk) -> Flow[dict[str, str]]:
-    config: dict[str, str] = {}
-    for reply in (yield from _try(talk, [("CONFIG", "GET", name) for name in SETTINGS])):
-        if isinstance(reply, BaseException):
-            continue
-        pairs: Any = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]  # a reply
-        config.update((_text(name), _text(value)) for name, value in pairs)
-    return config
-
-
-def _user(talk: Talk) -> Flow[str]:
-    (reply,) = yield from _try(talk, [("ACL", "WHOAMI")])
-    return talk.server.user if isinstance(reply, BaseException) else _text(reply)
+def _told(talk: Talk, commands: Sequence[tuple[Any, ...]]) -> Flow[list[Any]]:
+    # None for each reply that the server refuses
+    found = yield from _sent(talk, commands)
+    return [None if isinstance(reply, BaseException) else reply for reply in found]
 
 
 def _refused(talk: Talk) -> Flow[tuple[list[str], str]]:
     # a user who is not allowed much may not ask ACL DRYRUN either: so each command is tried, on a key that nobody has
     key = f"{talk.operations.key('doctor')}:{secrets.token_hex(8)}"
+    refused: list[str] = []
+    keyless: list[str] = []
+    keyed: list[str] = []
 
-    def spoken(name: str, words: Sequence[str | int]) -> tuple[str | int, ...]:
-        return (name, *(key if word == "KEY" else word for word in words))
+    def words(name: str) -> tuple[str | int, ...]:
+        return (name, *(key if word == "KEY" else word for word in {**HARMLESS, **MAKING}[name]))
 
-    def judged(replies: Mapping[str, Any]) -> None:
+    def judge(replies: Mapping[str, Any]) -> None:
         for name, reply in replies.items():
             if isinstance(reply, BaseException) and isinstance(talk.server.explain(reply), AccessDenied):
                 # a server that names the keys has allowed the command
                 (keyless if re.search(r"\bkeys?\b", str(reply)) else refused).append(name)
-            elif "KEY" in {**HARMLESS, **MAKING}[name]:
+            elif key in words(name):
                 keyed.append(name)
 
-    refused: list[str] = []
-    keyless: list[str] = []
-    keyed: list[str] = []
-    tried = list(HARMLESS)
-    judged(dict(zip(tried, (yield from _try(talk, [spoken(name, HARMLESS[name]) for name in tried])), strict=True)))
+    judge(dict(zip(HARMLESS, (yield from _sent(talk, [words(name) for name in HARMLESS])), strict=True)))
     if "UNLINK" not in refused:  # else what they make would stay
-        making = [words for name in MAKING for words in (spoken(name, MAKING[name]), ("UNLINK", key))]
-        judged(dict(zip(MAKING, (yield from _try(talk, making))[::2], strict=True)))
+        making = [command for name in MAKING for command in (words(name), ("UNLINK", key))]
+        judge(dict(zip(MAKING, (yield from _sent(talk, making))[::2], strict=True)))
     return sorted(refused), "refused" if keyless else "allowed" if keyed else "untried"
 
 
 def _foreign(talk: Talk) -> Flow[dict[str, str]]:
-    kinds = {"SCARD": "set", "ZCARD": "zset", "HLEN": "hash", "LLEN": "list", "XLEN": "stream"}
-    wanted = {name: kinds[size] for size, names in SIZES.items() for name in names.split()} | {"meta": "hash"}
-    replies = yield from _try(talk, [("TYPE", talk.operations.key(name)) for name in wanted])
-    found = {
-        name: _text(reply) for name, reply in zip(wanted, replies, strict=True) if not isinstance(reply, Exception)
-    }
+    wanted = {name: KINDS[size] for size, names in scripts.SIZES.items() for name in names.split()} | {"meta": "hash"}
+    replies = yield from _told(talk, [("TYPE", talk.operations.key(name)) for name in wanted])
+    found = {name: as_text(reply) for name, reply in zip(wanted, replies, strict=True) if reply is not None}
     return {name: kind for name, kind in found.items() if kind not in (wanted[name], "none")}
 
 
@@ -223,20 +199,9 @@ def _functions(talk: Talk, now: float) -> Flow[tuple[bool, dict[str, str]]]:
                 waiting.setdefault(name, text(one.task))
     if not waiting:
         return bool(tells), {}
-    names = [name.encode("utf-8", "replace") for name in waiting]  # what a foreign hand has put may be no text
+    names = [name.encode("utf-8", "replace") for name in waiting]  # a payload written by hand may hold no text
     ids = map(raw, waiting.values())
     told, releases = yield from ask(talk, [("HMGET", key("functions"), *names), ("HMGET", key("releases"), *ids)])
     tells |= any(releases_of(one)[2] is not None for one in releases)  # a worker without functions tells none
     alive = [any(age <= LATELY for age, _, _ in published(one, now)) for one in told]
     return bool(tells), {name: id for (name, id), is_run in zip(waiting.items(), alive, strict=True) if not is_run}
-
-
-def _large(talk: Talk) -> Flow[tuple[int, int]]:
-    key = talk.operations.key
-    replies = yield from _try(talk, [("OBJECT", "ENCODING", key(f"seen:{number}")) for number in range(SAMPLE)])
-    kinds = [_text(reply) for reply in replies if isinstance(reply, str | bytes)]
-    return sum(kind != "intset" for kind in kinds), len(kinds)
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

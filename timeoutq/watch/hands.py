@@ -10,34 +10,28 @@ import json
 import queue as queues
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
-from timeoutq.client.shards import AnyQueue, ShardedQueue
+from timeoutq.client.shards import AnyQueue, talks_of
 from timeoutq.verbs.sending import Flow, Talk, answer, ask
 from timeoutq.verbs.why import advised
 from timeoutq.watch import directory
 from timeoutq.watch.screen import HOSTS, QUEUES, Row, Rows, Screen, Wish
 from timeoutq.words.errors import InvalidInput, TimeoutqError
-from timeoutq.words.model import Answer, Lease, TaskInfo, raw, text
+from timeoutq.words.model import Answer, Lease, Payload, Progress, raw, text
 from timeoutq.words.text import age, safe
 
-PAGE = 200
-"""The most rows of a page."""
-
-SEARCHED = 20_000
-"""The most tasks that are looked at for a page of those that match a filter."""
-
-LONGEST = 1.0
-"""Seconds that the search for a page takes at most."""
+PAGE = 200  # the most rows of a page
+SEARCHED = 20_000  # the most tasks that are looked at for a page of those that match a filter
+LONGEST = 1.0  # seconds that the search for a page takes at most
 
 
 class Hands:
     """Carries out wishes in a thread of its own."""
 
     def __init__(self, queue: AnyQueue, screen: Screen, lock: threading.Lock) -> None:
-        self.number = 0
-        """Grows with every answer."""
+        self.number = 0  # grows with every answer
         self._queue, self._screen, self._lock = queue, screen, lock
         self._wishes: queues.SimpleQueue[Wish | None] = queues.SimpleQueue()
         self._reading: Wish | None = None
@@ -82,7 +76,7 @@ class Hands:
             with self._lock:
                 self._screen.explain(wish.target, lines, host)
         else:
-            words = ACTS[wish.what](self._queue, wish)
+            words = _done(self._queue, wish)
             again = self._screen.wish
             if again is not None:
                 self._carry_out(again)
@@ -100,7 +94,7 @@ def rows_of(queue: AnyQueue, wish: Wish) -> Rows:
     if wish.target == QUEUES:
         listed = [one for found in directory.names(queue) for one in directory.look(queue, found)]
         listed.sort(key=lambda one: one.name)
-        return Rows(QUEUES, rows=[Row(one.name, {"stats": one.stats, "trouble": one.trouble}) for one in listed])
+        return Rows(QUEUES, rows=[Row(one.name, one) for one in listed])
     cursor, found, looked, until = wish.cursor, list[Row](), 0, time.monotonic() + LONGEST
     wanted = wish.filter.lower()
     while True:
@@ -138,9 +132,9 @@ def told_of(queue: AnyQueue, task: str) -> tuple[list[tuple[str, str]], str]:
         ("due", _moment(info.due)), ("lease left", None if info.lease_left is None else age(info.lease_left)),
         ("holder", info.holder), ("attempt", info.failures + 1 if info.state is not None else None),
         ("failures", info.failures or None), ("crashes", info.crashes or None), ("releases", info.releases or None),
-        ("host", info.host), ("priority", info.priority or None), ("progress", _progress(info)),
+        ("host", info.host), ("priority", info.priority or None), ("progress", _progress(info.progress)),
         ("cancelled by", info.cancelled_by), ("error", info.error), ("error at", _moment(info.error_at)),
-        ("payload", _payload(info)),
+        ("payload", _payload(info.payload)),
     )  # fmt: skip
     lines += [
         (f"{name:13}{safe(value)}", "red" if name == "error" else "") for name, value in facts if value is not None
@@ -155,37 +149,23 @@ def _moment(at: float | None) -> str | None:
     return None if at is None else datetime.fromtimestamp(at).astimezone().isoformat(" ", "seconds")
 
 
-def _progress(info: TaskInfo) -> str | None:
-    found = info.progress
-    return (
-        None if found is None else f"{found.done:g}{'' if found.total is None else f' of {found.total:g}'} {found.text}"
-    )
-
-
-def _payload(info: TaskInfo) -> str | None:
-    if info.payload is None:
+def _progress(found: Progress | None) -> str | None:
+    if found is None:
         return None
-    if isinstance(info.payload, bytes):
-        return safe(info.payload, 1000)
-    return safe(json.dumps(info.payload, ensure_ascii=False), 1000)
+    return f"{found.done:g}{'' if found.total is None else f' of {found.total:g}'} {found.text}"
 
 
-def _retry(queue: AnyQueue, wish: Wish) -> str:
-    many = queue.retry_failed(wish.target)
-    return f"retried {safe(wish.target, 60)}" if many else f"{safe(wish.target, 60)} is not in failed any more"
+def _payload(payload: Payload) -> str | None:
+    if payload is None:
+        return None
+    return safe(payload if isinstance(payload, bytes) else json.dumps(payload, ensure_ascii=False), 1000)
 
 
-def _forget(queue: AnyQueue, wish: Wish) -> str:
-    said = queue.forget(wish.target)[wish.target]
-    return f"{'the queue did not know' if said is Answer.UNKNOWN else 'forgot'} {safe(wish.target, 60)}"
-
-
-def _release(queue: AnyQueue, wish: Wish) -> str:
-    talks = queue.shards.talks if isinstance(queue, ShardedQueue) else [queue.talk]
-    for talk in talks:
-        if token := queue.run(_taken(talk, wish.target)):
-            return f"took {safe(wish.target, 60)} from {safe(token.partition('#')[0], 40)}; it is ready again"
-    return f"{safe(wish.target, 60)} has no lease any more"
+def _release(queue: AnyQueue, task: str, name: str) -> str:
+    for talk in talks_of(queue):
+        if token := queue.run(_taken(talk, task)):
+            return f"took {name} from {safe(token.partition('#')[0], 40)}; it is ready again"
+    return f"{name} has no lease any more"
 
 
 def _taken(talk: Talk, task: str) -> Flow[str | None]:
@@ -198,42 +178,37 @@ def _taken(talk: Talk, task: str) -> Flow[str | None]:
     return token if outcome[0] is Answer.OK else None
 
 
-def _cancel(queue: AnyQueue, wish: Wish) -> str:
-    said = queue.cancel(wish.target)[wish.target]
-    return CANCELLED.get(said, "{} is in no state: there is nothing to cancel").format(safe(wish.target, 60))
-
-
 CANCELLED = {
     Answer.CANCELLED: "cancelled {}: it is in failed now",
     Answer.CANCELLING: "cancel {}: its worker is told to stop its handler",
     Answer.DONE: "{} is done already",
     Answer.FAILED: "{} is in failed already",
 }
-"""The words for what became of a task that was to be cancelled."""
 
 
-def _pause(queue: AnyQueue, wish: Wish) -> str:
-    queue.pause()
-    return "paused: no task is handed out until P resumes the queue"
-
-
-def _resume(queue: AnyQueue, wish: Wish) -> str:
-    queue.resume()
-    return "resumed"
-
-
-def _block(queue: AnyQueue, wish: Wish) -> str:
-    queue.hosts.block(wish.target, for_=wish.seconds)
-    return f"blocked {safe(wish.target, 60)} for {age(wish.seconds)}"
-
-
-def _unblock(queue: AnyQueue, wish: Wish) -> str:
-    queue.hosts.unblock(wish.target)
-    return f"unblocked {safe(wish.target, 60)}"
-
-
-ACTS: dict[str, Callable[[AnyQueue, Wish], str]] = {
-    "retry": _retry, "forget": _forget, "release": _release, "cancel": _cancel, "pause": _pause, "resume": _resume,
-    "block": _block, "unblock": _unblock,
-}  # fmt: skip
-"""What each verb does; gives the words that say so."""
+def _done(queue: AnyQueue, wish: Wish) -> str:
+    """Do what a verb says; give the words that say so."""
+    target, name = wish.target, safe(wish.target, 60)
+    match wish.what:
+        case "retry":
+            return f"retried {name}" if queue.retry_failed(target) else f"{name} is not in failed any more"
+        case "forget":
+            unknown = queue.forget(target)[target] is Answer.UNKNOWN
+            return f"{'the queue did not know' if unknown else 'forgot'} {name}"
+        case "cancel":
+            said = CANCELLED.get(queue.cancel(target)[target], "{} is in no state: there is nothing to cancel")
+            return said.format(name)
+        case "release":
+            return _release(queue, target, name)
+        case "block":
+            queue.hosts.block(target, for_=wish.seconds)
+            return f"blocked {name} for {age(wish.seconds)}"
+        case "unblock":
+            queue.hosts.unblock(target)
+            return f"unblocked {name}"
+        case "pause":
+            queue.pause()
+            return "paused: no task is handed out until P resumes the queue"
+        case _:
+            queue.resume()
+            return "resumed"

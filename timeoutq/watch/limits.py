@@ -23,10 +23,8 @@ class Limits:
 
     workers: int | None = None
     failed: int | None = None
-    age: float | None = None
-    """The longest that a ready task may wait, seconds."""
-    here: bool = False
-    """Whether only workers on this machine, or in this container, count."""
+    age: float | None = None  # the longest that a ready task may wait, seconds
+    here: bool = False  # whether only workers on this machine, or in this container, count
 
     def __bool__(self) -> bool:
         return (self.workers, self.failed, self.age) != (None, None, None)
@@ -34,8 +32,7 @@ class Limits:
 
 def check_limits(queue: AnyQueue, limits: Limits) -> list[Finding]:
     """Look at the queue and check each limit that was given. Raises what `Queue.stats` raises."""
-    stats = queue.stats()
-    findings: list[Finding] = []
+    stats, findings = queue.stats(), list[Finding]()
     if limits.workers is not None:
         here = queue.worker.partition(":")[0] if limits.here else None
         findings.append(enough_workers(stats.now, queue.workers(), limits.workers, here))
@@ -60,22 +57,19 @@ def enough_workers(now: float, known: Sequence[WorkerInfo], least: int, host: st
 
 def few_failed(stats: Stats, most: int, name: str) -> Finding:
     """Check that at most `most` tasks have failed; `name` is that of the queue."""
+    found = counted(stats.failed, "task")
     if stats.failed <= most:
-        return Finding("failed", "green", counted(stats.failed, "task"))
-    return Finding(
-        "failed", "red", f"{counted(stats.failed, 'task')}, allowed {most:,}",
-        f"timeoutq list {name} failed; timeoutq retry {name} --all",
-    )  # fmt: skip
+        return Finding("failed", "green", found)
+    cure = f"timeoutq list {name} failed; timeoutq retry {name} --all"
+    return Finding("failed", "red", f"{found}, allowed {most:,}", cure)
 
 
 def short_wait(stats: Stats, history: Sequence[Sample], longest: float, name: str) -> Finding:
     """Check that no ready task waits for longer than `longest` seconds, as far as this can be known.
 
-    The queue does not keep the moment at which a task became ready. It is certain that no ready task has waited for
-    longer than there have been ready tasks without a break. If that time is beyond the limit, the pace of the last
-    claims decides: the check is green if, at this pace, all ready tasks are claimed within the limit. A pace says
-    nothing of the time to come if no worker is alive or the queue is paused: then the check is red. `name` is that of
-    the queue.
+    The queue keeps since when there have been ready tasks without a break: no ready task has waited for longer. If that
+    is beyond the limit, the check is green if at the pace of the last claims all ready tasks are claimed within the
+    limit. A pace says nothing of the time to come if no worker is alive or the queue is paused: then the check is red.
     """
     if not stats.todos or stats.todos_since is None:
         return Finding("ready", "green", "no ready tasks")
@@ -83,21 +77,19 @@ def short_wait(stats: Stats, history: Sequence[Sample], longest: float, name: st
     found = f"{counted(stats.todos, 'ready task')}; there have been some for {age(since)}"
     if since <= longest:
         return Finding("ready", "green", found)
+    cure, claims = "start more workers, or see why they are slow", _lasting(stats, history, longest)
     if stats.paused:
-        found += ", and the queue is paused"
-        return Finding("ready", "red", f"{found}, wanted {age(longest)}", f"timeoutq resume {name}")
-    if not stats.workers:
-        found += ", and no worker is alive"
-        return Finding("ready", "red", f"{found}, wanted {age(longest)}", f"start one: timeoutq worker {name} …")
-    claims = _lasting(stats, history, longest)
-    if claims:
+        found, cure = f"{found}, and the queue is paused", f"timeoutq resume {name}"
+    elif not stats.workers:
+        found, cure = f"{found}, and no worker is alive", f"start one: timeoutq worker {name} …"
+    elif claims:
         wait = stats.todos / claims
         found += f"; at the present pace they are all claimed in {age(wait)}"
         if wait <= longest:
             return Finding("ready", "green", found)
     else:
         found += ", and none is being claimed"
-    return Finding("ready", "red", f"{found}, wanted {age(longest)}", "start more workers, or see why they are slow")
+    return Finding("ready", "red", f"{found}, wanted {age(longest)}", cure)
 
 
 def _lasting(stats: Stats, history: Sequence[Sample], over: float) -> float | None:

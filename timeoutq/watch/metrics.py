@@ -11,11 +11,9 @@ from itertools import pairwise
 
 from timeoutq.words.counts import Sample
 
-COUNTERS = ("put", "acked", "failed", "expired")
-"""The counters whose rates are shown, in this order."""
+COUNTERS = ("put", "acked", "failed", "expired")  # the counters whose rates are shown, in this order
 
-STEP = 10.0
-"""Seconds that one point of a series stands for, as soon as there is that much history."""
+STEP = 10.0  # seconds that one point of a series stands for, as soon as there is that much history
 
 
 def pace(history: Sequence[Sample], counter: str, over: float) -> float | None:

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
-from typing import Literal
 
 from timeoutq.client.shards import AnyQueue
 from timeoutq.rooms.failures import FailureKind
@@ -28,10 +27,8 @@ from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import HostInfo
 from timeoutq.words.text import age, counted, safe
 
-ROWS = 20
-"""The most rows of a table."""
-HOSTS = 5000
-"""How many hosts the report looks at, at most; it shows those of them that were visited most."""
+ROWS = 20  # the most rows of a table
+HOSTS = 5000  # the most hosts that the report looks at; it shows those of them that were visited most
 HOST_PAGE = 500
 
 STYLE = (
@@ -67,10 +64,8 @@ class Report:
     kinds: Sequence[FailureKind]
     durations: Mapping[int, int]
     """How many runs of handlers ended in each bucket of `durations.py`, in the last minutes with any run."""
-    hosts: Sequence[HostInfo]
-    """Of a polite queue: of the hosts that were looked at, those that were visited most."""
-    looked: int
-    """How many hosts were looked at for this."""
+    hosts: Sequence[HostInfo]  # of a polite queue: of the hosts that were looked at, those that were visited most
+    looked: int  # how many hosts were looked at for this
 
 
 def gather(queue: AnyQueue) -> Report:
@@ -120,6 +115,8 @@ def page(report: Report) -> str:
     """Write the report as one file of HTML."""
     seen = report.seen
     allowed = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+    paused = ", paused" if seen.stats.paused else ""
+    silent = "".join(f"; {_safe(what)} did not answer: {_safe(why, 200)}" for what, why in seen.silent.items())
     parts = [
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">',
         f"<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'sha256-{allowed}'\">",
@@ -127,16 +124,13 @@ def page(report: Report) -> str:
         '<meta name="referrer" content="no-referrer">',
         f"<title>{_safe(seen.queue)}: report</title><style>{STYLE}</style></head><body><main>",
         f"<h1>Queue {_safe(seen.queue)}</h1>",
-        f"<p>{_moment(seen.stats.now)} UTC, {_safe(seen.url)}{_state(seen)}</p>",
+        f"<p>{_moment(seen.stats.now)} UTC, {_safe(seen.url)}{paused}{silent}</p>",
         _counts(seen),
         f'<div class="pictures">{"".join(_pictures(report))}</div>',
-        _kinds(report.kinds),
-        _hosts(report),
-        _errors(seen),
-        _workers(seen),
+        *_tables(report),
         "</main></body></html>\n",
     ]
-    return "\n".join(part for part in parts if part)
+    return "\n".join(parts)
 
 
 def _safe(value: object, most: int | None = None) -> str:
@@ -147,12 +141,6 @@ def _moment(at: float) -> str:
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}"
 
 
-def _state(seen: Snapshot) -> str:
-    words = [", paused"] if seen.stats.paused else []
-    words += [f"; {_safe(what)} did not answer: {_safe(why, 200)}" for what, why in seen.silent.items()]
-    return "".join(words)
-
-
 def _counts(seen: Snapshot) -> str:
     stats = seen.stats
     of = [("known", stats.known), *((name.replace("_", " "), getattr(stats, name)) for name in reversed(charts.STACK))]
@@ -161,89 +149,71 @@ def _counts(seen: Snapshot) -> str:
 
 
 def _pictures(report: Report) -> list[str]:
-    minutes, hours, stats = report.minutes, report.hours, report.seen.stats
-    found = [
-        _figure("Tasks by state, by the minute", charts.states(minutes, "minutes", stats)),
-        _figure("Tasks a second, by the minute", charts.rates(minutes, 60, "minute-rates", stats.now)),
-    ]
-    if len(hours) > 24:  # the minutes do not tell all
-        found.append(_figure("Tasks by state, by the hour", charts.states(hours, "hours", stats)))
-        found.append(_figure("Tasks a second, by the hour", charts.rates(hours, 3600, "hour-rates", stats.now)))
-    found.append(_figure("How long handlers ran, in the last minutes with any run", charts.durations(report.durations)))
+    stats = report.seen.stats
+    figures: list[tuple[str, str]] = []
+    for periods, length, of in ((report.minutes, 60, "minute"), (report.hours, 3600, "hour")):
+        if of == "minute" or len(periods) > 24:  # else the minutes tell all
+            figures.append((f"Tasks by state, by the {of}", charts.states(periods, f"{of}s", stats)))
+            rates = charts.rates(periods, length, f"{of}-rates", stats.now)
+            figures.append((f"Tasks a second, by the {of}", rates))
+    figures.append(("How long handlers ran, in the last minutes with any run", charts.durations(report.durations)))
     kinds = [(kind.text, float(kind.count)) for kind in report.kinds]
-    left = len(kinds) - charts.ROWS
-    more = f"and {left:,} more kinds" if left > 0 else ""
-    found.append(_figure("Failures by kind", charts.bars("Failures by kind", kinds, "kinds", more)))
+    more = f"and {len(kinds) - charts.ROWS:,} more kinds" if len(kinds) > charts.ROWS else ""
+    figures.append(("Failures by kind", charts.bars("Failures by kind", kinds, "kinds", more)))
     visits = [(host.host, float(host.visits)) for host in report.hosts if host.visits]
-    waiting = sorted(report.hosts, key=lambda host: -host.waiting)
-    waits = [(host.host, float(host.waiting)) for host in waiting if host.waiting]
+    waits = sorted(((host.host, float(host.waiting)) for host in report.hosts if host.waiting), key=lambda one: -one[1])
     for title, rows, name in (("Visits by host", visits, "visits"), ("Waiting tasks by host", waits, "waits")):
         if rows:
-            found.append(_figure(title, charts.bars(title, rows, name)))
-    return found
+            figures.append((title, charts.bars(title, rows, name)))
+    return [f"<figure><figcaption>{title}</figcaption>{picture}</figure>" for title, picture in figures]
 
 
-def _figure(title: str, picture: str) -> str:
-    return f"<figure><figcaption>{title}</figcaption>{picture}</figure>"
+def _tables(report: Report) -> list[str]:
+    seen, kinds = report.seen, report.kinds
+    looked = f"the first {report.looked:,} of " if seen.stats.hosts > report.looked else ""
+    hosts = f"the most visited of {looked}{counted(seen.stats.hosts, 'host')}"
+    return [
+        _table(
+            "Failures by kind", "tasks:n error:words last_task:id given_up_at,_UTC:when",
+            [(kind.count, kind.text, kind.task, _moment(kind.last)) for kind in kinds],
+            f"and {len(kinds) - ROWS:,} more kinds",
+        ),
+        _table(
+            "Hosts", "host:id visits:n failures:n waiting:n",
+            [(host.host, host.visits, host.failures, host.waiting) for host in report.hosts], hosts, seen.stats.hosts,
+        ),
+        _table(
+            "Last errors", "at,_UTC:when task:id error:words",
+            [(_moment(one.at), one.task, one.error) for one in seen.errors], "",
+        ),
+        _table(
+            "Workers", "worker:id held:n acked:n failed:n last_sign_of_life:when",
+            [(one.worker, one.held, one.acked, one.failed, _heard(seen.stats.now - one.beat)) for one in seen.workers],
+            f"and {len(seen.workers) - ROWS:,} more",
+        ),
+    ]  # fmt: skip
 
 
-Column = tuple[str, Literal["n", "when", "id", "words"]]
-"""A column of a table: what stands above it, and what stands in it: numbers, moments, ids, or words."""
-
-
-def _table(title: str, columns: Sequence[Column], rows: Sequence[Sequence[object]], below: str = "") -> str:
+def _table(title: str, columns: str, rows: Sequence[Sequence[object]], more: str, many: int = 0) -> str:
+    """Draw a table; `columns` are heads, each with its class: n (numbers), when, id or words."""
     if not rows:
         return ""
-    head = "".join(f'<th scope="col" class="{kind}">{name}</th>' for name, kind in columns)
+    heads = [column.rpartition(":") for column in columns.split()]
+    head = "".join(f'<th scope="col" class="{kind}">{name.replace("_", " ")}</th>' for name, _, kind in heads)
     body = "".join(
         "<tr>"
         + "".join(
             f'<td class="{kind}">{f"{cell:,}" if isinstance(cell, int) else _safe(cell, 300)}</td>'
-            for (_, kind), cell in zip(columns, row, strict=True)
+            for (_, _, kind), cell in zip(heads, row, strict=True)
         )
         + "</tr>"
-        for row in rows
+        for row in rows[:ROWS]
     )
-    said = f"<p>{below}</p>" if below else ""
+    below = f"<p>{more}</p>" if max(many, len(rows)) > ROWS else ""
     return (
-        f"<section><h2>{title}</h2>"
-        f'<div class="table" tabindex="0" role="region" aria-label="{title}"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>{said}</section>"
+        f'<section><h2>{title}</h2><div class="table" tabindex="0" role="region" aria-label="{title}"><table>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{below}</section>"
     )
-
-
-def _kinds(kinds: Sequence[FailureKind]) -> str:
-    rows = [(kind.count, kind.text, kind.task, _moment(kind.last)) for kind in kinds[:ROWS]]
-    below = f"and {len(kinds) - ROWS:,} more kinds" if len(kinds) > ROWS else ""
-    columns: list[Column] = [("tasks", "n"), ("error", "words"), ("last task", "id"), ("given up at, UTC", "when")]
-    return _table("Failures by kind", columns, rows, below)
-
-
-def _hosts(report: Report) -> str:
-    rows = [(host.host, host.visits, host.failures, host.waiting) for host in report.hosts[:ROWS]]
-    many = report.seen.stats.hosts
-    below = ""
-    if many > len(rows):
-        first = f"the first {report.looked:,} of " if many > report.looked else ""
-        below = f"the most visited of {first}{counted(many, 'host')}"
-    columns: list[Column] = [("host", "id"), ("visits", "n"), ("failures", "n"), ("waiting", "n")]
-    return _table("Hosts", columns, rows, below)
-
-
-def _errors(seen: Snapshot) -> str:
-    rows = [(_moment(one.at), one.task, one.error) for one in seen.errors]
-    return _table("Last errors", [("at, UTC", "when"), ("task", "id"), ("error", "words")], rows)
-
-
-def _workers(seen: Snapshot) -> str:
-    rows = [
-        (one.worker, one.held, one.acked, one.failed, _heard(seen.stats.now - one.beat)) for one in seen.workers[:ROWS]
-    ]
-    below = f"and {len(seen.workers) - ROWS:,} more" if len(seen.workers) > ROWS else ""
-    columns: list[Column] = [
-        ("worker", "id"), ("held", "n"), ("acked", "n"), ("failed", "n"), ("last sign of life", "when"),
-    ]  # fmt: skip
-    return _table("Workers", columns, rows, below)
 
 
 def _heard(ago: float) -> str:

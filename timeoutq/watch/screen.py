@@ -1,42 +1,28 @@
 """What the live dashboard shows and what its keys do: decisions, without any I/O.
 
 `Screen.press` takes a key and changes what is shown, or gives a wish that `hands.py` carries out. Lower-case keys look;
-upper-case keys act, and ask first. `panes.py` draws a screen, and `live.py` brings keys, wishes and answers together.
+upper-case keys act, and ask first. `draw.py` draws a screen, and `live.py` brings keys, wishes and answers together.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from timeoutq.watch.directory import Listed
 from timeoutq.words.model import Entry, HostInfo, State
-from timeoutq.words.text import safe
+from timeoutq.words.text import length_of, safe
 
 STATES = (State.FAILED, State.IN_PROGRESS, State.TODOS, State.WAITING, State.SCHEDULED, State.DONE)
 """The lists of tasks, in the order in which left and right go through them."""
 
-LONGEST = 200
-"""The most characters of a filter."""
+LONGEST, LONGEST_LENGTH = 200, 10
+"""The most characters of a filter, and of a length of time."""
 
-BLOCKS: Mapping[str, tuple[float, str]] = {
-    "m": (600.0, "10 minutes"), "h": (3600.0, "an hour"), "d": (86400.0, "a day"),
-}  # fmt: skip
-"""The keys that answer the question for how long a host is blocked: seconds, and their words."""
-
-UNITS: Mapping[str, float] = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-"""The units of a length of time that is typed, in seconds."""
-
-LONGEST_LENGTH = 10
-"""The most characters of a length of time."""
+BLOCKS: Mapping[str, float] = {"m": 600.0, "h": 3600.0, "d": 86400.0}
+"""The keys that answer the question for how long a host is blocked, seconds; other lengths of time are typed."""
 
 OVERVIEW, TASKS, TASK, HOSTS, QUEUES, HELP = "overview", "tasks", "task", "hosts", "queues", "help"
-
-
-def length(typed: str) -> float | None:
-    """Read a length of time, such as 90, 5m, 1.5h or 7d, seconds; None for what is none, or is 0."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)", typed)
-    return (float(found[1]) * UNITS[found[2]] or None) if found else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +31,7 @@ class Wish:
 
     what: str
     """fetch: the rows of a list; explain: all about a task; queue: another queue; leave: nothing more; else a verb."""
-    target: str = ""
-    """The task, the host or the queue; of `fetch`, the view whose rows are wanted."""
+    target: str = ""  # the task, the host or the queue; of `fetch`, the view whose rows are wanted
     state: State = State.FAILED
     filter: str = ""
     cursor: str | None = None
@@ -58,7 +43,7 @@ class Row:
     """A row of a list: of a task, of a host, or of a queue."""
 
     key: str
-    entry: Entry | HostInfo | Mapping[str, object]
+    entry: Entry | HostInfo | Listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +54,9 @@ class Rows:
     state: State | None = None
     filter: str = ""
     rows: Sequence[Row] = ()
-    cursor: str | None = None
-    """Where the list goes on; None at its end."""
-    looked: int = 0
-    """How many entries were looked at to find these."""
-    begun: str | None = None
-    """The cursor that this page began with."""
+    cursor: str | None = None  # where the list goes on; None at its end
+    looked: int = 0  # how many entries were looked at to find these
+    begun: str | None = None  # the cursor that this page began with
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +67,7 @@ class Question:
     wish: Wish
     lengths: bool = False
     """Whether the answer is a length of time: a key of `BLOCKS`, or a number and a unit, such as 5m."""
-    typed: str = ""
-    """The length of time while it is typed."""
+    typed: str = ""  # the length of time while it is typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +76,8 @@ class Verb:
 
     name: str
     views: Sequence[str]
-    words: str
-    """The question, with `{}` where the target stands."""
-    states: Sequence[State] = ()
-    """In which lists of tasks it makes sense; empty for all."""
+    words: str  # the question, with `{}` where the target stands
+    states: Sequence[State] = ()  # in which lists of tasks it makes sense; empty for all
 
 
 VERBS: Mapping[str, Verb] = {
@@ -121,25 +100,17 @@ class Screen:
     view: str = OVERVIEW
     state: State = State.FAILED
     rows: Rows = field(default_factory=lambda: Rows(TASKS))
-    selected: str = ""
-    """The key of the selected row: it stays selected when rows come and go."""
+    selected: str = ""  # the key of the selected row: it stays selected when rows come and go
     filter: str = ""
-    typing: str | None = None
-    """The filter while it is typed."""
+    typing: str | None = None  # the filter while it is typed
     question: Question | None = None
-    task: str = ""
-    """The task that is shown in full."""
-    lines: Sequence[tuple[str, str]] = ()
-    """What is told of this task: words and their colour."""
-    top: int = 0
-    """The first line or row that is shown."""
-    height: int = 10
-    """How many lines there is room for."""
-    said: tuple[str, str] = ("", "")
-    """What the last act has given, and its colour."""
+    task: str = ""  # the task that is shown in full
+    lines: Sequence[tuple[str, str]] = ()  # what is told of this task: words and their colour
+    top: int = 0  # the first line or row that is shown
+    height: int = 10  # how many lines there is room for
+    said: tuple[str, str] = ("", "")  # what the last act has given, and its colour
     paused: bool = False
-    host_of: str = ""
-    """The host of the task that is shown in full."""
+    host_of: str = ""  # the host of the task that is shown in full
     trail: list[str] = field(default_factory=list[str])
     """The views from which a task or the help was opened: where the key that closes them leads."""
 
@@ -227,26 +198,24 @@ class Screen:
 
     def _look(self, key: str) -> Wish | None:
         views = {"o": OVERVIEW, "t": TASKS, "h": HOSTS, "c": QUEUES, "?": HELP}
+        is_list = self.view in (TASKS, HOSTS)
         if key in views:
             return self._open(views[key])
         if key == "/":
             opened = self._open(TASKS) if self.view != TASKS else None
             self.typing = self.filter
             return opened
-        if key == "n" and self.view in (TASKS, HOSTS):
-            if self.rows.cursor is None:
-                self.said = ("this is the last page", "")
-                return None
-            return self._fetch(self.rows.cursor)
-        if key == "g" and self.view in (TASKS, HOSTS):
+        if key == "g" and is_list:
             return self._open(self.view)
-        if not self.selected and self.view != TASK:
-            return None
-        if key in ("enter", "w") and self.view == TASKS:
+        if key == "n" and is_list:
+            if self.rows.cursor is not None:
+                return self._fetch(self.rows.cursor)
+            self.said = ("this is the last page", "")
+        elif key in ("enter", "w") and self.view == TASKS and self.selected:
             self.task, self.lines, self.host_of = self.selected, (), ""
             self._open(TASK)
             return Wish("explain", self.task)
-        if key == "enter" and self.view == QUEUES:
+        elif key == "enter" and self.view == QUEUES and self.selected:
             return Wish("queue", self.selected)
         return None
 
@@ -276,24 +245,21 @@ class Screen:
         verb = VERBS.get(key)
         if verb is None:
             return
+        of_host = verb.name in ("block", "unblock")
+        target = self.selected
+        if self.view == TASK:
+            target = self.host_of if of_host else self.task
         if self.view not in verb.views:
-            where = "h shows hosts" if verb.views[0] == HOSTS else "t shows tasks"
-            self.said = (f"{key} needs a selected row: {where}", "")
-            return
-        if verb.states and self.view == TASKS and self.state not in verb.states:
+            self.said = (f"{key} needs a selected row: {'h shows hosts' if of_host else 't shows tasks'}", "")
+        elif verb.states and self.view == TASKS and self.state not in verb.states:
             self.said = (f"{verb.name}: only for tasks in {verb.states[0].value}", "")
-            return
-        target = self.task if self.view == TASK else self.selected
-        if verb.name in ("block", "unblock") and self.view == TASK:
-            target = self.host_of
-        elif verb.name in ("block", "unblock") and self.view == TASKS:
+        elif of_host and self.view == TASKS:
             self.said = (f"{key} blocks the host of a task that is open (enter), or one of the hosts (h)", "")
-            return
-        if not target:
+        elif not target:
             self.said = ("nothing is selected", "")
-            return
-        words = verb.words.format(safe(target, 60))
-        self._ask(Question(words, Wish(verb.name, target), lengths=verb.name == "block"))
+        else:
+            words = verb.words.format(safe(target, 60))
+            self._ask(Question(words, Wish(verb.name, target), lengths=verb.name == "block"))
 
     def _ask(self, question: Question) -> None:
         if self.read_only:
@@ -314,13 +280,13 @@ class Screen:
     def _take_length(self, question: Question, key: str) -> Wish | None:
         typed = question.typed
         if not typed and key in BLOCKS:
-            return replace(question.wish, seconds=BLOCKS[key][0])
-        if key in "0123456789" or (typed and (key == "." or key in UNITS)):
+            return replace(question.wish, seconds=BLOCKS[key])
+        if key in "0123456789" or (typed and key in tuple(".smhd")):
             self.question = replace(question, typed=(typed + key)[:LONGEST_LENGTH])
         elif typed and key == "backspace":
             self.question = replace(question, typed=typed[:-1])
         elif typed and key == "enter":
-            if seconds := length(typed):
+            if seconds := length_of(typed):
                 return replace(question.wish, seconds=seconds)
             self.question = replace(question, typed="")
         else:

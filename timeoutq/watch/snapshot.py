@@ -19,8 +19,7 @@ from timeoutq.words.counts import Sample, Stats
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import Entry, Failure, HostInfo, State, WorkerInfo
 
-SILENT = 30.0
-"""Seconds without a sign of life after which a worker counts as gone: three signs that it owes."""
+SILENT = 30.0  # seconds without a sign of life after which a worker counts as gone: three signs that it owes
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +33,13 @@ class Snapshot:
     leases: Sequence[Entry] = ()
     due: Sequence[Entry] = ()
     errors: Sequence[Failure] = ()
-    hosts: Sequence[HostInfo] = ()
-    """On a polite queue, the hosts whose turn is next."""
+    hosts: Sequence[HostInfo] = ()  # on a polite queue, the hosts whose turn is next
     host_rates: Mapping[str, float] = field(default_factory=dict[str, float])
     """Visits per second, of the hosts that an earlier snapshot has seen."""
     history: Sequence[Sample] = field(default_factory=list[Sample])
     """The counters at earlier moments, oldest first, and at last those of now."""
-    trouble: str = ""
-    """Why the snapshot is not fresh: the server cannot be reached."""
-    stale: float = 0.0
-    """The age of a snapshot that is not fresh, seconds."""
+    trouble: str = ""  # why the snapshot is not fresh: the server cannot be reached
+    stale: float = 0.0  # the age of a snapshot that is not fresh, seconds
     silent: Mapping[str, str] = field(default_factory=dict[str, str])
     """Of a queue over several shards: what did not answer, such as `shards 4, 5`, and why; all else is of the rest."""
 
@@ -93,46 +89,23 @@ def snapshot(queue: AnyQueue, rows: int = 20) -> Snapshot:
     """Look at the queue: counts, and pages of at most `rows` entries. Raises `Unavailable`."""
     if isinstance(queue, ShardedQueue):
         return _shown(queue, queue.run(looking.picture(queue.shards, rows)))
-    stats = queue.stats()
-    return _seen(
-        queue,
-        stats,
-        _hosts_of(queue, rows) if stats.politeness else (),
-        queue.workers(),
-        queue.list(State.IN_PROGRESS, n=rows).entries[:rows],
-        queue.list(State.SCHEDULED, n=rows).entries[:rows],
-        queue.errors(min(rows, 50)),
-        queue.history(),
-    )
+    stats, hosts = queue.stats(), list[HostInfo]()
+    with suppress(InvalidInput):  # it is polite no more
+        hosts = [*queue.hosts.list(n=rows).hosts] if stats.politeness else []
+    leases, due = (queue.list(state, n=rows).entries[:rows] for state in (State.IN_PROGRESS, State.SCHEDULED))
+    return _seen(queue, stats, hosts, queue.workers(), leases, due, queue.errors(min(rows, 50)), queue.history())
 
 
 async def snapshot_async(queue: AnyAsyncQueue, rows: int = 20) -> Snapshot:
     """Look at the queue as `snapshot` does, for asyncio."""
     if isinstance(queue, AsyncShardedQueue):
         return _shown(queue, await queue.run(looking.picture(queue.shards, rows)))
-    stats = await queue.stats()
-    return _seen(
-        queue,
-        stats,
-        await _hosts_of_async(queue, rows) if stats.politeness else (),
-        await queue.workers(),
-        (await queue.list(State.IN_PROGRESS, n=rows)).entries[:rows],
-        (await queue.list(State.SCHEDULED, n=rows)).entries[:rows],
-        await queue.errors(min(rows, 50)),
-        await queue.history(),
-    )
-
-
-def _hosts_of(queue: AnyQueue, rows: int) -> Sequence[HostInfo]:
+    stats, hosts = await queue.stats(), list[HostInfo]()
     with suppress(InvalidInput):  # it is polite no more
-        return queue.hosts.list(n=rows).hosts
-    return ()
-
-
-async def _hosts_of_async(queue: AnyAsyncQueue, rows: int) -> Sequence[HostInfo]:
-    with suppress(InvalidInput):  # it is polite no more
-        return (await queue.hosts.list(n=rows)).hosts
-    return ()
+        hosts = [*(await queue.hosts.list(n=rows)).hosts] if stats.politeness else []
+    leases, due = [(await queue.list(state, n=rows)).entries[:rows] for state in (State.IN_PROGRESS, State.SCHEDULED)]
+    workers, errors = await queue.workers(), await queue.errors(min(rows, 50))
+    return _seen(queue, stats, hosts, workers, leases, due, errors, await queue.history())
 
 
 def _shown(queue: ShardedQueue | AsyncShardedQueue, seen: Picture) -> Snapshot:
@@ -141,15 +114,9 @@ def _shown(queue: ShardedQueue | AsyncShardedQueue, seen: Picture) -> Snapshot:
 
 
 def _seen(
-    queue: AnyQueue | AnyAsyncQueue,
-    stats: Stats,
-    hosts: Sequence[HostInfo],
-    workers: Sequence[WorkerInfo],
-    leases: Sequence[Entry],
-    due: Sequence[Entry],
-    errors: Sequence[Failure],
-    history: Sequence[Sample],
-) -> Snapshot:
+    queue: AnyQueue | AnyAsyncQueue, stats: Stats, hosts: Sequence[HostInfo], workers: Sequence[WorkerInfo],
+    leases: Sequence[Entry], due: Sequence[Entry], errors: Sequence[Failure], history: Sequence[Sample],
+) -> Snapshot:  # fmt: skip
     # living workers first, then by name, so that the row of a worker stays where it is
     ordered = sorted(workers, key=lambda one: (is_gone(one, stats.now), one.host, one.pid, one.worker))
     samples = [*history, stats.sample]

@@ -15,11 +15,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice, product
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
+from timeoutq.client import Queue
 from timeoutq.client.shards import AnyQueue, ShardedQueue, flows, scheduling, talks_of
 from timeoutq.client.shards.gathering import places_of
+from timeoutq.rooms.batches import flows as batch_flows
 from timeoutq.rooms.batches import lines as batch_lines
+from timeoutq.rooms.batches import operations as of_batches
 from timeoutq.rooms.batches.operations import Joined, Sealed
 from timeoutq.rooms.hosts import operations
 from timeoutq.rooms.schedules import flows as schedule_flows
@@ -31,39 +34,36 @@ from timeoutq.verbs.sending import Flow, Talk
 from timeoutq.words import arguments
 from timeoutq.words.arguments import How
 from timeoutq.words.errors import InvalidInput
-from timeoutq.words.model import BATCH_DUE, Answer, HostRecord, Outcome, Payload, Politeness, Record, State, text
+from timeoutq.words.model import BATCH_DUE, Answer, HostRecord, Outcome, Payload, Politeness, Record, State, raw, text
 
 T = TypeVar("T")
 
-PAGE = 1000
-"""About how many ids a page of a state brings, and how many ids one question to the server names."""
-
-SCHEDULES = 20
-"""About how many schedules a page brings, each with up to 350 KiB."""
-
-VERSION = 2
-"""The version of the format in which a queue is written as lines; this is the first that tells of hosts."""
-
-ORDERED = frozenset({State.SCHEDULED})
-"""States whose key is a sorted set; the others are sets."""
-
-_CACHE_KIB = 2 * 1024
+PAGE = 1000  # about how many ids a page of a state brings, and how many ids one question to the server names
+SCHEDULES = 20  # about how many schedules a page brings, each with up to 350 KiB
+VERSION = 2  # of the format in which a queue is written as lines; this is the first that tells of hosts
+ORDERED = frozenset({State.SCHEDULED})  # states whose key is a sorted set; the others are sets
 
 
 # ---- the ids that we have met
 
 
 class Met:
-    """A set of ids in a temporary file."""
+    """A set of ids in a temporary file, which is dropped when the block ends."""
 
     def __init__(self) -> None:
         with _on_disk():
             self._db = sqlite3.connect("", isolation_level=None)  # "": a temporary file without a name
-            for setting in ("journal_mode=OFF", "synchronous=OFF", f"cache_size=-{_CACHE_KIB}"):
+            for setting in ("journal_mode=OFF", "synchronous=OFF", "cache_size=-2048"):  # KiB
                 self._db.execute(f"PRAGMA {setting}")
             self._db.execute("CREATE TABLE met (digest BLOB PRIMARY KEY) WITHOUT ROWID")
             self._db.execute("CREATE TABLE bulk (digest BLOB)")
             self._db.execute("BEGIN")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._db.close()
 
     def new(self, ids: Iterable[bytes]) -> list[bytes]:
         """Give the ids that the set did not know yet, in their order, and add them."""
@@ -85,10 +85,6 @@ class Met:
             ask = self._db.execute
             return [ask("SELECT 1 FROM bulk WHERE digest = ?", (_digest(id),)).fetchone() is not None for id in ids]
 
-    def close(self) -> None:
-        """Drop the file."""
-        self._db.close()
-
 
 def _digest(id: bytes) -> bytes:
     return hashlib.blake2b(id, digest_size=16).digest()
@@ -103,6 +99,19 @@ def _on_disk() -> Iterator[None]:
             f"the temporary file of ids cannot be used: {error}; free some space, or name a folder that has some "
             "in SQLITE_TMPDIR"
         ) from error
+
+
+def _each_once(
+    queue: AnyQueue, page: Callable[[Talk, str], Flow[tuple[str | None, list[T]]]], name: Callable[[T], bytes]
+) -> Iterator[tuple[Talk, list[T]]]:
+    """Walk through the pages of all shards; give each thing once, with its shard."""
+    with Met() as met:
+        for talk in talks_of(queue):
+            cursor: str | None = reads.START
+            while cursor is not None:
+                cursor, found = queue.run(page(talk, cursor))
+                new = set(met.new(map(name, found)))
+                yield talk, [one for one in found if name(one) in new]
 
 
 # ---- states and sides
@@ -181,13 +190,9 @@ def compare(
     first: Iterable[Sequence[bytes]], second: Callable[[Sequence[bytes]], Sequence[bool]], *, both: bool
 ) -> Iterator[list[bytes]]:
     """Give the ids of the first side that are also in the second (`both`), or are not, each once, batch by batch."""
-    met = Met()
-    try:
+    with Met() as met:
         for ids in first:
-            found = [id for id, there in zip(ids, second(ids), strict=True) if there is both]
-            yield met.new(found)
-    finally:
-        met.close()
+            yield met.new(id for id, there in zip(ids, second(ids), strict=True) if there is both)
 
 
 def once(batches: Iterable[Sequence[bytes]]) -> Iterator[list[bytes]]:
@@ -237,14 +242,14 @@ def export(
     A second look finds tasks that changed their state during the first; it is left out if nothing has moved.
     """
     wanted = tuple(states) or tuple(State)
-    met = Met()
-    try:
-        before, seen = queue.stats().counters, 0
+    before, seen = queue.stats().counters, 0
+    # an id with two groups may be in two shards: the task that is not done must be the one that is told of
+    ordered = sorted(wanted, key=lambda state: ENDED.index(state) if state in ENDED else -1)
+    with Met() as met:
         for second in (False, True):
             if second and queue.stats().counters == before:
                 break
-            # an id with two groups may be in two shards: the task that is not done must be the one that is told of
-            for state, talk in product(sorted(wanted, key=_has_ended), talks_of(queue)):
+            for state, talk in product(ordered, talks_of(queue)):
                 for page in scan_shard(queue, talk, state):
                     seen += 0 if second else len(page)
                     if looked is not None:
@@ -254,12 +259,9 @@ def export(
                         new = set(met.new(record.task for record in there))
                         if new:
                             yield [record for record in there if record.task in new]
-    finally:
-        met.close()
 
 
-def _has_ended(state: State) -> int:
-    return (State.FAILED, State.DONE).index(state) + 1 if state in (State.FAILED, State.DONE) else 0
+ENDED = (State.FAILED, State.DONE)
 
 
 def restore(queue: AnyQueue, records: Sequence[Record]) -> Outcome:
@@ -274,28 +276,16 @@ def restore(queue: AnyQueue, records: Sequence[Record]) -> Outcome:
 
 def hosts(queue: AnyQueue) -> Iterator[list[HostRecord]]:
     """Give the hosts of a polite queue that have rules of their own or were visited, each once; else none."""
-    met = Met()
-    try:
-        for talk in talks_of(queue):
-            cursor = reads.START
-            while cursor is not None:
-                found, cursor = queue.run(_hosts(talk, cursor))
-                told = [host for host in found if host != HostRecord(host.host)]
-                new = set(met.new(host.host for host in told))
-                if new:
-                    yield [host for host in told if host.host in new]
-    finally:
-        met.close()
+    return (found for _, found in _each_once(queue, _hosts, lambda host: host.host) if found)
 
 
-def _hosts(talk: Talk, cursor: str) -> Flow[tuple[list[HostRecord], str | None]]:
+def _hosts(talk: Talk, cursor: str) -> Flow[tuple[str | None, list[HostRecord]]]:
     (reply,) = yield from sending.ask(talk, [("ZSCAN", talk.operations.key("hosts"), cursor, "COUNT", BATCH)])
     following, found = reply
     names, told = [name for name, _ in reads.pairs_of(found)], list[HostRecord]()
-    for at in range(0, len(names), BATCH):
-        part = yield from sending.answer(talk, operations.describe_hosts(talk.operations, names[at : at + BATCH]))
-        told += part or []
-    return told, reads.next_cursor(following)
+    for part in parts(names, BATCH):
+        told += (yield from sending.answer(talk, operations.describe_hosts(talk.operations, part))) or []
+    return reads.next_cursor(following), [host for host in told if host != HostRecord(host.host)]
 
 
 def restore_hosts(queue: AnyQueue, records: Sequence[HostRecord]) -> int:
@@ -334,22 +324,17 @@ def adopt(queue: AnyQueue, politeness: Politeness) -> Politeness | None:
     return None
 
 
-# ---- schedules
+# ---- schedules and batches
 
 
 def schedules(queue: AnyQueue) -> Iterator[list[Stored]]:
     """Give all schedules of a queue that can be read, each once."""
-    met = Met()
-    try:
-        for talk in talks_of(queue):
-            cursor: str | None = reads.START
-            while cursor is not None:
-                rows = queue.run(sending.answer(talk, of_schedules.page(talk.operations, cursor, SCHEDULES)))
-                cursor = None if rows.cursor == reads.START else rows.cursor
-                new = set(met.new(one.name for one in rows.found))
-                yield [one for one in rows.found if one.name in new]
-    finally:
-        met.close()
+    return (found for _, found in _each_once(queue, _schedules, lambda one: one.name))
+
+
+def _schedules(talk: Talk, cursor: str) -> Flow[tuple[str | None, list[Stored]]]:
+    rows = yield from sending.answer(talk, of_schedules.page(talk.operations, cursor, SCHEDULES))
+    return reads.next_cursor(rows.cursor), list(rows.found)
 
 
 def restore_schedules(queue: AnyQueue, found: Iterable[Stored]) -> int:
@@ -357,6 +342,52 @@ def restore_schedules(queue: AnyQueue, found: Iterable[Stored]) -> int:
     if isinstance(queue, ShardedQueue):
         return sum(queue.run(scheduling.restore(queue.shards, one)) for one in found)
     return sum(queue.run(schedule_flows.restore(queue.talk, one)) for one in found)
+
+
+def batches(queue: AnyQueue) -> Iterator[list[Joined | Sealed]]:
+    """Give the batches of a queue that are over, each once: its tasks, in their order, then what it was sealed with."""
+    for talk, found in _each_once(queue, _seals, lambda one: one.batch.encode()):
+        for one in found:
+            first, count = 1, 1
+            while first <= count:
+                call = of_batches.members(talk.operations, one.batch, first, first + BATCH - 1)
+                count, members = queue.run(sending.answer(talk, call))
+                yield [Joined(one.batch, raw(member.task), member.end) for member in members]
+                first += BATCH
+            yield [one]
+
+
+def _seals(talk: Talk, cursor: str) -> Flow[tuple[str | None, list[Sealed]]]:
+    following, found = yield from sending.answer(talk, of_batches.seals(talk.operations, cursor, BATCH))
+    return reads.next_cursor(following), found
+
+
+def open_batches(queue: AnyQueue) -> list[str]:
+    """Name batches of a queue that are not over, ten thousand at most."""
+    known = [one for talk in talks_of(queue) for one in queue.run(batch_flows.some(talk))]
+    return sorted({one.name for one in known if not one.is_over})
+
+
+def restore_batches(queue: Queue, items: Sequence[Joined | Sealed]) -> tuple[int, list[str]]:
+    """Bring up to 500 lines of batches in, in their order, after the tasks of these batches.
+
+    What is there stays, so this may be repeated. Give how many tasks have joined, and the batches that the queue does
+    not take, because it has sealed others of the same names.
+    """
+    new, refused, joined = 0, list[str](), list[Joined]()
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        if isinstance(item, Joined):
+            joined.append(item)
+            if following is not None and following.batch == item.batch:
+                continue
+        seal = item if isinstance(item, Sealed) else None
+        call = of_batches.restore_batch(queue.operations, queue.token, item.batch, joined, seal)
+        count = queue.run(sending.answer(queue.talk, call))
+        new += max(0, count)
+        joined = []
+        if count < 0 and seal is not None:
+            refused.append(seal.batch)
+    return new, refused
 
 
 # ---- lines
@@ -367,16 +398,12 @@ class Header:
     """What the first line of an export tells, or the last one."""
 
     politeness: Politeness | None = None
-    rules: int = 0
-    """How many hosts and groups have rules that the export leaves out."""
-    ends: bool = False
-    """Whether the export has a last line, which says that the export is whole."""
-    is_last: bool = False
-    """Whether this is that last line."""
+    rules: int = 0  # how many hosts and groups have rules that the export leaves out
+    ends: bool = False  # whether the export has a last line, which says that the export is whole
+    is_last: bool = False  # whether this is that last line
 
 
-Item = Record | HostRecord | Header | Stored | Joined | Sealed
-"""What a line of an export tells."""
+Item = Record | HostRecord | Header | Stored | Joined | Sealed  # what a line of an export tells
 
 
 def header(queue: AnyQueue, *, whole: bool = True) -> str:
@@ -385,8 +412,9 @@ def header(queue: AnyQueue, *, whole: bool = True) -> str:
     line: dict[str, Any] = {"timeoutq": VERSION, "queue": queue.name, "at": stats.now, "ends": True}
     if whole and stats.politeness is not None:
         line["politeness"] = {"delay": stats.politeness.delay, "per_host": stats.politeness.per_host}
-    if not whole and (rules := _rules(queue)):
-        line["rules"] = rules
+    if not whole:
+        asked = [queue.run(sending.ask(one, [("HLEN", one.operations.key("policies"))])) for one in talks_of(queue)]
+        line |= {"rules": rules} if (rules := sum(int(count) for (count,) in asked)) else {}
     return json.dumps(line)
 
 
@@ -397,11 +425,6 @@ def footer(left_out: Sequence[str] = ()) -> str:
     """
     named = {"batches_left_out": list(left_out)} if left_out else {}
     return json.dumps({"timeoutq": VERSION, "end": True, **named})
-
-
-def _rules(queue: AnyQueue) -> int:
-    asked = [queue.run(sending.ask(talk, [("HLEN", talk.operations.key("policies"))])) for talk in talks_of(queue)]
-    return sum(int(count) for (count,) in asked)
 
 
 def is_header(line: bytes) -> bool:
@@ -430,12 +453,8 @@ def _header(line: bytes) -> dict[str, Any] | None:
 def read_header(line: bytes) -> Header:
     """Read the first line of an export, or the last one. Raises `InvalidInput`."""
     of = (_header(line) or {}).get
-    return Header(
-        _politeness(of("politeness")),
-        arguments.count(of("rules", 0), "rules", 0),
-        of("ends") is True,
-        of("end") is not None,
-    )
+    rules = arguments.count(of("rules", 0), "rules", 0)
+    return Header(_politeness(of("politeness")), rules, of("ends") is True, of("end") is not None)
 
 
 def _politeness(rules: Any) -> Politeness | None:
@@ -451,14 +470,16 @@ def _politeness(rules: Any) -> Politeness | None:
 
 def write_host(record: HostRecord) -> str:
     """Give the line of a host: JSON in ASCII, without what the host has not."""
-    line = _named("host", record.host)
-    for name in ("delay", "per_host", "budget", "visits", "failures", "next_allowed", "blocked_until", "banned"):
-        value = getattr(record, name)
-        if value is not None and (value or name not in ("visits", "failures")):
-            line[name] = value
-    if record.blocked_by:
-        line["blocked_by"] = record.blocked_by
-    return json.dumps(line)
+    names = ("delay", "per_host", "budget", "visits", "failures", "next_allowed", "blocked_until", "banned")
+    told = _told(record, names, ("visits", "failures"))
+    blocked = {"blocked_by": record.blocked_by} if record.blocked_by else {}
+    return json.dumps({**_named("host", record.host), **told, **blocked})
+
+
+def _told(record: Record | HostRecord, names: Sequence[str], counts: Sequence[str]) -> dict[str, Any]:
+    """Give the fields that a record has; a count of 0 is left out."""
+    values = {name: getattr(record, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None and (value or name not in counts)}
 
 
 def _named(name: str, value: bytes) -> dict[str, Any]:
@@ -470,12 +491,9 @@ def _named(name: str, value: bytes) -> dict[str, Any]:
 
 def write(record: Record) -> str:
     """Give the line of a task: JSON in ASCII; bytes that are not text go into fields of their own, in base64."""
-    line = _named("task", record.task)
-    line["state"] = record.state.value
-    for name in ("due", "acked", "until", "failures", "crashes", "error", "error_at", "group", "priority"):
-        value = getattr(record, name)
-        if value is not None and (value or name not in ("failures", "crashes", "priority")):
-            line[name] = value
+    names = ("due", "acked", "until", "failures", "crashes", "error", "error_at", "group", "priority")
+    told = _told(record, names, ("failures", "crashes", "priority"))
+    line = {**_named("task", record.task), "state": record.state.value, **told}
     payload = record.payload
     if payload is not None:
         if not isinstance(payload, bytes):
@@ -530,19 +548,11 @@ def _task(fields: Mapping[str, Any]) -> Record:
     payload = _text_or_bytes(fields, "payload")
     arguments.pack(payload, text(task))
     return Record(
-        task,
-        state,
-        _moment(fields, "due"),
-        _moment(fields, "acked"),
-        arguments.count(fields.get("failures", 0), "failures", 0),
-        arguments.count(fields.get("crashes", 0), "crashes", 0),
-        failure,
-        _moment(fields, "error_at"),
-        payload,
+        task, state, _moment(fields, "due"), _moment(fields, "acked"), _number(fields, "failures") or 0,
+        _number(fields, "crashes") or 0, failure, _moment(fields, "error_at"), payload,
         None if fields.get("group") is None else text(arguments.host(fields["group"])),
-        arguments.priority(fields.get("priority", 0)),
-        _moment(fields, "until"),
-    )
+        arguments.priority(fields.get("priority", 0)), _moment(fields, "until"),
+    )  # fmt: skip
 
 
 def _host(fields: Mapping[str, Any]) -> HostRecord:
@@ -550,23 +560,17 @@ def _host(fields: Mapping[str, Any]) -> HostRecord:
         value = fields.get(name)
         if value is not None and not isinstance(value, str):
             raise InvalidInput(f'"{name}" is a text, not {value!r:.60}')
-
-    def number(name: str, low: int, high: int = replies.LARGEST) -> int | None:
-        value = fields.get(name)
-        return None if value is None else arguments.count(value, name, low, high)
-
     return HostRecord(
-        arguments.host(_text_or_bytes(fields, "host")),
-        _moment(fields, "delay"),
-        number("per_host", 1, 10_000),
-        number("budget", 0),
-        number("visits", 0) or 0,
-        number("failures", 0) or 0,
-        _moment(fields, "next_allowed"),
-        _moment(fields, "blocked_until"),
-        fields.get("blocked_by") or "",
-        fields.get("banned"),
-    )
+        arguments.host(_text_or_bytes(fields, "host")), _moment(fields, "delay"),
+        _number(fields, "per_host", 1, 10_000), _number(fields, "budget"), _number(fields, "visits") or 0,
+        _number(fields, "failures") or 0, _moment(fields, "next_allowed"), _moment(fields, "blocked_until"),
+        fields.get("blocked_by") or "", fields.get("banned"),
+    )  # fmt: skip
+
+
+def _number(fields: Mapping[str, Any], name: str, low: int = 0, high: int = replies.LARGEST) -> int | None:
+    value = fields.get(name)
+    return None if value is None else arguments.count(value, name, low, high)
 
 
 def _moment(fields: Mapping[str, Any], name: str) -> float | None:

@@ -51,7 +51,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "an escape sequence that came in two parts is two keys",
-        "watch/keyboard.py",
+        "watch/live.py",
         "            if _BEGUN.match(typed):\n                return found, typed\n",
         "",
         [in_test(KEYS, "told_apart")],

@@ -27,14 +27,12 @@ from timeoutq.words.model import Lease
 
 T = TypeVar("T")
 
-PATIENCE = 60.0
-"""How long a worker may take for what usually takes a moment, seconds."""
+PATIENCE = 60.0  # how long a worker may take for what usually takes a moment, seconds
 
 # runs `timeoutq …` as a user does; only, the import makes the process end when the measurement ends
 _START = f"import {handlers.__name__}; from timeoutq.cli import main; main()"
 
-ID = "https://example.com/articles/2026/of-the-benchmark/%012d.html"
-"""The format of the ids: 68 bytes."""
+ID = "https://example.com/articles/2026/of-the-benchmark/%012d.html"  # the format of the ids: 68 bytes
 
 
 def ids(count: int, first: int = 0) -> list[str]:

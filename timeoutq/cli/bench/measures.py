@@ -94,8 +94,7 @@ class Sight(NamedTuple):
 
     at: float
     acked: int
-    cpu: float = 0.0
-    """The CPU time that the server has had, seconds, where that is asked."""
+    cpu: float = 0.0  # the CPU time that the server has had, seconds, where that is asked
 
 
 def watch(look: Callable[[], Sight], tasks: int, window: float) -> tuple[Sight, Sight]:
