@@ -15,12 +15,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.node.judge import check_call
 from tests.rig import levels
 from tests.rig.generated import Builder, Generator
 from tests.rig.node import node, play, write_protocol
 from tests.rig.transcripts import FILES, Player, read
 from timeoutq import Queue
-from timeoutq.gateway.protocol import check_call, headers
+from timeoutq.gateway.protocol import headers
 from timeoutq.server import scripts
 from timeoutq.verbs import sending
 
@@ -57,7 +58,7 @@ def test_both_languages_make_the_same_bytes_of_1200_calls(
                 assert there == here, (step, differ[:3])
             for words in ours:
                 verb = verb_of(words)
-                check_call(headers()[verb], words[3 + int(words[2]) :])
+                check_call(verb, words[3 + int(words[2]) :])
                 called[verb] += 1
     assert sum(called.values()) >= 1000
     assert len(called) >= 20, called
@@ -147,7 +148,7 @@ def shown(commands: list[list[bytes]]) -> list[tuple[str, list[bytes]]]:
             continue  # who asks which library is there does so in its own way
         verb = verb_of(words)
         count = int(words[2])
-        check_call(headers()[verb], words[3 + count :])
+        check_call(verb, words[3 + count :])
         rest = words[3 + count + 1 :]
         if verb == "claim":
             rest[3] = b"not after"

@@ -4,6 +4,8 @@
 
 The modules, in reading order: each imports only from those above it.
 
+    grammar      The grammar of the headers of verbs: reads the comment at the top of a verb as the values of
+                 `protocol.json`. Pure.
     protocol     The protocol: what travels between any client and the library, in one source, for clients in every
                  language.
     files        How many files and connections this process may have open: the gateway has many clients.
