@@ -29,12 +29,10 @@ from tests.rig.receiver import (
     endless,
     hangs,
     lies,
-    node,
     receiving,
     resets,
     says,
     status,
-    verified_by_node,
 )
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, InvalidInput, Lease, Queue, Task, Worker
@@ -141,16 +139,6 @@ def test_each_of_two_secrets_signs(tmp_path: Path) -> None:
         assert Webhook(secret).verify("{}", headers) == {}
 
 
-async def test_signatures_are_verified_by_the_official_package_of_node(
-    url: str, queue: Queue, receiver: Receiver
-) -> None:
-    if node() is None:
-        pytest.skip("node does not find the package standardwebhooks: npm install standardwebhooks, and set NODE_PATH")
-    queue.put([Task(f"t{i} ü", {"i": i}) for i in range(20)])
-    await pushed(url, queue.name, receiver)
-    assert await asyncio.to_thread(verified_by_node, receiver.messages) == (20, 20)
-
-
 # ---- what answers mean
 
 
@@ -242,13 +230,6 @@ async def test_a_failed_attempt_is_sent_again_with_the_same_id_and_the_next_numb
     assert queue.inspect("a").state == "done"
 
 
-async def test_a_receiver_that_nobody_listens_for_is_a_failed_attempt(url: str, queue: Queue) -> None:
-    queue.put("a")
-    await pushed(url, queue.name, Receiver(), to="http://127.0.0.1:1/")
-    info = queue.inspect("a")
-    assert (info.state, "the receiver cannot be reached" in (info.error or "")) == ("failed", True)
-
-
 # ---- a busy receiver
 
 
@@ -293,36 +274,6 @@ async def test_a_task_that_a_busy_receiver_holds_up_for_too_long_is_a_failed_att
     assert 2 <= len(receiver.messages) < 10, "each block lasts for a tenth of a second at least"
 
 
-async def test_what_was_sent_before_a_block_does_not_end_it_and_exactly_one_task_tries_first(
-    url: str, queue: Queue, receiver: Receiver, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    began: list[float] = []
-    ended: dict[int, float] = {}
-
-    async def answer(message: Message, writer: asyncio.StreamWriter) -> None:
-        number = len(began)
-        began.append(time.monotonic())
-        # the first four are under way at once: one is busy, two end in the block, and the last one while a task tries
-        await asyncio.sleep({0: 0.2, 1: 0.4, 2: 0.4, 3: 1.6}.get(number, 0.8))
-        ended[number] = time.monotonic()
-        await says(status(429, "Retry-After: 1") if number == 0 else OK)(message, writer)
-
-    receiver.answer = answer
-    queue.put([f"t{i}" for i in range(12)])
-    await pushed(url, queue.name, receiver, seconds=5)
-    assert queue.stats().done == 12
-    assert began[4] - ended[0] >= 0.9, "two that were under way have been taken, and the block goes on"
-    tried = ended[4]
-    assert began[5] >= tried, "one task tries, and the others go when it has been taken"
-    told = [record for record in caplog.records if "the receiver" in record.getMessage()]
-    said = [record.getMessage().partition(receiver.url)[2] for record in told]
-    assert said == [
-        " answers HTTP 429: nothing is sent for 1 s, as it asks", " is not busy any more: tasks are sent",
-    ]  # fmt: skip
-    assert time.time() - told[-1].created <= time.monotonic() - tried + 0.1, "it is told when the try has ended"
-
-
 def test_blocks_grow_until_a_task_is_taken_and_one_task_at_a_time_tries() -> None:
     endpoint = Endpoint()
     assert endpoint.try_begin(0) and endpoint.try_begin(0)
@@ -357,23 +308,6 @@ def test_what_was_sent_before_a_block_neither_ends_it_nor_lets_a_second_task_try
     assert endpoint.busy(11, 12, None) == 2, "the second block in a row"
     assert endpoint.try_begin(14)
     assert endpoint.taken(14, 15)
-
-
-def test_time_that_a_receiver_asks_for_while_a_task_tries_is_kept() -> None:
-    endpoint = Endpoint()
-    assert endpoint.busy(5, 10, None) == 1
-    assert endpoint.try_begin(11)
-    assert endpoint.busy(4, 11.5, 20) is None, "the block goes on"
-    assert not endpoint.taken(11, 12), "the task has been taken, and the time is not over"
-    assert not endpoint.try_begin(31)
-    assert endpoint.try_begin(31.5) and not endpoint.try_begin(31.5)
-    assert endpoint.taken(31.5, 32)
-    # an answer that comes so late that the block is over, and asks for time, begins the next block
-    assert endpoint.busy(4, 40, None) is None
-    assert endpoint.try_begin(40)
-    assert endpoint.busy(4, 40, 6) == 6
-    assert not endpoint.try_begin(45.9)
-    assert endpoint.try_begin(46) and not endpoint.try_begin(46)
 
 
 # ---- TLS, and the command

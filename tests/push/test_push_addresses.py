@@ -184,17 +184,6 @@ async def test_a_name_without_an_address_is_a_reason_and_no_connection() -> None
         assert "cannot be reached" in answer.reason
 
 
-async def test_a_look_up_that_hangs_ends_with_the_time_of_the_message() -> None:
-    async def never(name: str, port: int) -> Sequence[str]:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    target = Target("http", "slow.example", 80, "slow.example", "/")
-    async with Poster(target, concurrency=1, seconds=0.1, network=Checked(resolve=never)) as poster:
-        with pytest.raises(NotDelivered):
-            await poster.post({}, b"{}")
-
-
 async def test_of_several_addresses_the_next_is_tried(receiver: Receiver) -> None:
     counting = Counting()
 

@@ -1,4 +1,4 @@
-"""The protocol: what travels between any client and the library, in one source, for clients in every language.
+"""The protocol between any client and the library, in one source, for clients in every language.
 
 `timeoutq protocol` writes it as JSON, which clients in other languages read when they run, and as Markdown, for people.
 All of it comes from the headers of the verbs and the constants of the package.
@@ -26,7 +26,7 @@ DIGEST = (
     "the letter `a`, then the first 24 hex digits of SHA-256 of the words of the leases, from `count` on, with NULs "
     "between them: the same leases ended in the same way are the same call"
 )
-"""What the type `digest a` means, whatever the letter is."""
+"""The meaning of the type `digest a`, whatever the letter is."""
 
 LIMITS: Mapping[str, int] = {
     "ids_in_a_call": calls.BATCH,
@@ -44,7 +44,7 @@ LIMITS: Mapping[str, int] = {
     "sent_again_within_ms": int(sending.RESEND * 1000),
     "bell_wait_ms": int(sending.BELL_WAIT * 1000),
 }
-"""What a client keeps to."""
+"""The limits that a client keeps to."""
 
 RULES = """
 A payload is JSON in UTF-8, or a NUL and any bytes.

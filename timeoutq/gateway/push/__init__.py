@@ -6,12 +6,11 @@ The modules, in reading order: each imports only from those above it.
 
     target    Where push may send: the URL of the receiver, and which addresses a receiver may have. Pure but for
               `check_name`.
-    message   What is posted for a task: a JSON object, its id, and the signature of Standard Webhooks
+    message   The message for a task: a JSON object, its id, and the signature of Standard Webhooks
               (standardwebhooks.com).
     endpoint  The receiver, as its answers tell: what each answer means for the task, and for how long nothing is sent.
               No I/O.
-    posting   Posts to the receiver, within limits that no receiver can stretch, and only to addresses that were
-              judged.
+    posting   Posts to the receiver, within limits that no receiver can stretch, and only to addresses that were judged.
     pushing   The handler that posts tasks: `Push` runs in a worker, one message for each lease.
 """
 

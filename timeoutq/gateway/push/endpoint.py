@@ -76,7 +76,7 @@ def _quoted(text: str) -> str:
 
 
 class Endpoint:
-    """Whether the receiver takes tasks now, as one worker knows it. Times are those of one clock, read by the caller."""
+    """Whether the receiver takes tasks now, as one worker knows it. Times are those of one clock."""
 
     def __init__(self) -> None:
         self.until = 0.0
@@ -84,7 +84,7 @@ class Endpoint:
         self.strikes = 0
         """How many blocks in a row there were."""
         self._since = 0.0
-        """When the last block began: what was sent before tells nothing of its end."""
+        """When the last block began: a message that was sent before tells nothing of its end."""
         self._trying = False
         """Whether the task that tries after a block is under way."""
 
@@ -100,10 +100,9 @@ class Endpoint:
         return True
 
     def taken(self, began: float, now: float) -> bool:
-        """Note that what was sent at `began` has ended, also without an answer, but not with busy.
+        """Note that a message of `began` has ended, and the receiver is not busy; say whether this ended a block.
 
-        Says whether this ended a block. What was sent before the block began does not, and nothing does while the
-        receiver has asked for more time.
+        A message from before the block ends none; nor does any, while the receiver has asked for more time.
         """
         if not self.strikes or began < self._since:
             return False
@@ -114,15 +113,15 @@ class Endpoint:
         return True
 
     def given_up(self, began: float) -> None:
-        """Note that what was sent at `began` was broken off; if it was the task that tries, the next one may."""
+        """Note that a message of `began` was broken off; if it was the one that tries, the next one may."""
         if began >= self._since:
             self._trying = False
 
     def busy(self, began: float, now: float, asked: float | None) -> float | None:
-        """Note that the receiver is busy, which it said of what was sent at `began`; `asked` is what it asked for.
+        """Note that the receiver is busy, as it said to a message of `began`; `asked` is the time that it asks for.
 
-        Gives the seconds for which it is blocked, if this begins a block. What was under way when the last block began
-        begins none, unless that block is over and the receiver asks for time.
+        Gives the seconds of the block that this begins, if it begins one. A message from before the last block begins
+        none, unless that block is over and the receiver asks for time.
         """
         is_new = began >= self._since or (not self.strikes and asked is not None)
         if is_new:

@@ -1,4 +1,4 @@
-"""What is posted for a task: a JSON object, its id, and the signature of Standard Webhooks (standardwebhooks.com).
+"""The message for a task: a JSON object, its id, and the signature of Standard Webhooks (standardwebhooks.com).
 
 The id of a message is made of queue, task and payload: it is the same when a task is sent again, also when the task is
 put again with the same payload. `timeoutq push` reads the secrets from a file.

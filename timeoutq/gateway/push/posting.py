@@ -151,7 +151,3 @@ async def _begin(response: httpcore.Response, until: float) -> str:
     except (TimeoutError, httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError):
         pass
     return bytes(data[:MOST_READ]).decode("utf-8", "replace")
-
-
-def _words(error: BaseException) -> str:
-    return safe(str(error) or type(error).__name__, 300)

@@ -53,7 +53,7 @@ class _Sending:
         self._patience = patience
         self._endpoint = Endpoint()
         self._settled = asyncio.Event()
-        """Set, and made anew, whenever a message has ended: it may have been the try after a block."""
+        """Set whenever a message has ended, and replaced: it may have been the try after a block."""
 
     async def push(self, lease: Lease) -> Result:
         """Post the message of a lease, and say what the answer means for its task."""

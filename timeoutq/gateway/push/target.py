@@ -30,7 +30,7 @@ TUNNELS = {ipaddress.IPv6Network("2001::/32"): "Teredo", ipaddress.IPv6Network("
 ISATAP = (0x0000_5EFE, 0x0200_5EFE)
 """The middle of an address that carries an address of IPv4 in its last 32 bits (RFC 5214)."""
 SPECIAL = [*map(ipaddress.ip_network, ("2001::/23", "2001:db8::/32", "3fff::/20", "192.0.0.8/32", "192.88.99.0/24"))]
-"""What no server has (RFC 6890, RFC 9637, RFC 7600, RFC 7526); older Pythons do not know all of these."""
+"""Networks without servers (RFC 6890, RFC 9637, RFC 7600, RFC 7526); older Pythons do not know all of these."""
 PORTS = {"https": 443, "http": 80}
 
 
