@@ -187,40 +187,6 @@ def test_what_is_done_to_chosen_tasks_is_asked_with_their_number_and_of_none_not
         assert seen.wrong == []
 
 
-def test_without_scripts_links_and_forms_do_the_same(chromium: Any, url: str, queue: Queue) -> None:
-    with Served(settings(url)) as served, tab(chromium, scripts=False) as seen:
-        page = seen.page
-        page.goto(served.base + f"/q/{queue.name}/put")
-        page.fill("#ids", "plain")
-        page.click("button >> text=Put")
-        says(seen, "1 task put")
-        for button, words, state in (
-            ("Cancel", "1 task cancelled", State.FAILED),
-            ("Retry", "1 task ready again", State.TODOS),
-            ("Forget", "1 task forgotten", None),
-        ):
-            page.goto(served.base + f"/q/{queue.name}/task?id=plain")
-            page.click(f"main button >> text={button}")
-            if button != "Retry":
-                assert "?" in page.inner_text("h1")
-                page.click(f"main button >> text={button}")
-            says(seen, words)
-            assert queue.inspect("plain").state is state, button
-        queue.put("done")
-        queue.ack(queue.claim())
-        page.goto(served.base + f"/q/{queue.name}/tasks?state=done")
-        page.check("tbody input")
-        page.click("button >> text=Run again")
-        says(seen, "1 task ready")
-        assert queue.inspect("done").state is State.TODOS
-        page.goto(served.base + f"/q/{queue.name}")
-        page.click("main button >> text=Pause")
-        page.click("main button >> text=Pause")
-        says(seen, f"{queue.name} is paused; tasks that have a lease are finished")
-        assert queue.stats().paused
-        assert seen.wrong == []
-
-
 def test_a_hidden_tab_has_no_stream_and_one_that_is_seen_again_has(chromium: Any, url: str, queue: Queue) -> None:
     queue.put("x")
     with Served(settings(url)) as served, tab(chromium) as seen:

@@ -36,7 +36,7 @@ BUDGETS = {
     "cli": 5400,
     "client": 5400,
     "functions": 5500,
-    "gateway": 7700,
+    "gateway": 7600,
     "lua": 5200,
     "rooms": 4500,
     "scrapy": 3000,

@@ -78,6 +78,8 @@ class Places:
         if not self._taken[caller]:
             del self._taken[caller]
         for other in list(self._lines):
+            if not self._free:
+                return
             line = self._lines[other]
             while line and self._free and self._taken[other] < self._each:
                 turn = line.popleft()
