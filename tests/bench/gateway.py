@@ -23,7 +23,7 @@ from tests.bench.terms import Figure, Readings, Target
 from timeoutq.cli.bench.ground import ids
 from timeoutq.cli.bench.measures import percentile
 from timeoutq.client import Queue
-from timeoutq.gateway import files
+from timeoutq.gateway.serving import allow_many_files
 
 LINES = "application/x-ndjson"
 PART = 256 * 1024
@@ -199,7 +199,7 @@ CLIENTS = 1000
 def _polls(ground: Ground) -> Readings:
     """Let a thousand clients wait for tasks, and put tasks one by one."""
     took: list[float] = []
-    files.allow_many()
+    allow_many_files()
     with ground.queue() as queue, _gateway(ground) as port, _clients(port, CLIENTS) as clients:
         queue.put("first")
         queue.ack(queue.claim(1))

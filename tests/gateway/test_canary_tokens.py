@@ -18,9 +18,8 @@ from tests.rig.command import Say, say
 from tests.rig.served import Reply, served
 from timeoutq.cli.web import made
 from timeoutq.gateway.settings import Settings
-from timeoutq.gateway.tokens import KEY, SCOPES, SHAPE, TokenBook, Tokens
+from timeoutq.gateway.tokens import KEY, SCOPES, SHAPE
 from timeoutq.server.embedded import EmbeddedServer
-from timeoutq.words.errors import TimeoutqError
 
 __all__ = ["say"]
 
@@ -108,21 +107,3 @@ def test_a_token_is_in_no_answer_no_log_no_key_and_no_command_to_the_server(
     assert SECRET[3:] not in repr(kept)
     listed = say("token", "list", "--json").out + say("token", "list").out + say("doctor").out
     assert SECRET[3:] not in listed
-
-
-async def test_a_token_is_in_no_error_and_in_no_repr(url: str, raw: redis.Redis) -> None:
-    keep(raw, "canary")
-    raw.connection_pool.disconnect()
-    tokens = Tokens(url)
-    found = await tokens.look_up(SECRET)
-    assert found is not None
-    assert SECRET[3:] not in repr((tokens, found, vars(tokens)))
-    await tokens.close()
-    away = Tokens("redis://127.0.0.1:1")
-    with pytest.raises(TimeoutqError) as caught:
-        await away.look_up(SECRET)
-    assert not canary.holds(canary.told(caught.value))
-    await away.close()
-    with TokenBook("redis://127.0.0.1:1") as book, pytest.raises(TimeoutqError) as refused:
-        book.new("ci", queues=["*"], allow=["look"])
-    assert "tq_" not in canary.told(refused.value)

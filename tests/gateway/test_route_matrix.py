@@ -157,12 +157,7 @@ def test_no_route_can_escape_the_matrix() -> None:
         methods = (route.methods or set()) - {"HEAD"}
         assert methods, route
         assert {(method, route.path) for method in methods} <= table, f"{route} is not in the table"
-    short: list[tuple[str, str]] = [
-        (method, f"{start}{path}")
-        for start, entries in (("/v1/{queue}/", APP._verbs), ("", APP._fixed))
-        for path, methods in entries.items()
-        for method in methods
-    ]
+    short = [(method, path) for path, methods in APP.entries.items() for method in methods]
     assert set(short) <= table
     assert len(short) + len(APP.routes) == len(ROUTES)
     assert {route.needs for route in ROUTES} <= {None, *SCOPES}
@@ -179,29 +174,20 @@ KNOWN_AS_OPEN = {
 # ---- who may come in
 
 
-def test_a_route_without_a_token_is_refused(place: Place) -> None:
+WRONG = [
+    "Bearer ", f"Bearer {LETTERS}", "Basic YTpi", LETTERS, "bearer\ttq_x", "Bearer " + "x" * 8000, "Bearer \xff\xfe",
+    "Bearer null", f"Bearer {LETTERS} {LETTERS}", f"Bearer {LETTERS},{LETTERS}",
+]  # fmt: skip
+
+
+def test_a_route_without_a_good_token_is_refused(place: Place) -> None:
     for route in SHUT:
         reply = place.ask(route)
         refused(reply, 401, "unauthorized")
         assert reply.headers["www-authenticate"].startswith("Bearer")
-
-
-WRONG = [
-    "Bearer", "Bearer ", "Bearer x", f"Bearer {LETTERS}", "Basic YTpi", LETTERS, "bearer\ttq_x", "Bearer " + "x" * 8000,
-    "Bearer \xff\xfe", "Bearer null", "Token tq_x", f"Bearer {LETTERS} {LETTERS}", f"Bearer {LETTERS},{LETTERS}",
-]  # fmt: skip
-
-
-def test_a_route_with_garbage_for_a_token_is_refused(place: Place) -> None:
-    for route in SHUT:
-        wrong = WRONG if route in (SHUT[0], SHUT[-1]) else WRONG[2:4]
-        for words in wrong:
-            refused(place.ask(route, {"Authorization": words}), 401, "unauthorized")
-
-
-def test_a_route_with_an_expired_token_is_refused(place: Place) -> None:
-    for route in SHUT:
         refused(place.ask(route, place.bearer("expired")), 401, "unauthorized")
+        for words in WRONG if route in (SHUT[0], SHUT[-1]) else WRONG[1:2]:
+            refused(place.ask(route, {"Authorization": words}), 401, "unauthorized")
 
 
 def test_a_revoked_token_is_refused_by_each_route_within_five_seconds(place: Place) -> None:
@@ -214,14 +200,11 @@ def test_a_revoked_token_is_refused_by_each_route_within_five_seconds(place: Pla
         refused(place.ask(route, place.bearer("revoked")), 401, "unauthorized")
 
 
-def test_a_route_with_a_token_for_other_queues_is_refused(place: Place) -> None:
-    for route in OF_QUEUES:
-        refused(place.ask(route, place.bearer("foreign")), 403, "forbidden")
-
-
-def test_a_route_with_a_token_that_allows_all_the_rest_is_refused(place: Place) -> None:
+def test_a_route_with_a_token_for_other_queues_or_rights_is_refused(place: Place) -> None:
     for route in SHUT:
         refused(place.ask(route, place.bearer(f"all but {route.needs}")), 403, "forbidden")
+        if route in OF_QUEUES:
+            refused(place.ask(route, place.bearer("foreign")), 403, "forbidden")
 
 
 @pytest.mark.usefixtures("acting")
@@ -348,12 +331,6 @@ def test_a_route_asked_with_another_method_does_nothing(place: Place) -> None:
             assert reply.status == 405, (method, reply.status, reply.body[:200])
 
 
-def test_a_head_is_refused_as_a_get_is(place: Place) -> None:
-    for route in [route for route in SHUT if route.method == "GET"]:
-        assert place.gateway.ask("HEAD", route.path.replace("{queue}", "crawl")).status == 401
-        assert place.ask(route, {**place.bearer("all"), "Host": "rebound.example"}, method="HEAD").status == 421
-
-
 SPELLED = [
     "//v1/crawl/stats", "/v1//crawl/stats", "/v1/crawl//stats", "/v1/crawl/stats/", "/V1/crawl/stats",
     "/v1/crawl/../stats", "/v1/x/../crawl/stats", "/v1/crawl%2Fstats", "/v1/crawl/%2e%2e/crawl/stats",
@@ -365,14 +342,12 @@ SPELLED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("path", SPELLED)
-def test_no_spelling_of_a_path_gets_past_the_token(place: Place, path: str) -> None:
-    reply = place.gateway.ask("GET", path)
-    assert reply.status in (400, 401, 404), (path, reply.status, reply.body[:200])
-    assert b"todos" not in reply.body
-    other = place.gateway.ask("GET", path, place.bearer("foreign"))
-    assert other.status in (400, 401, 403, 404), (path, other.status, other.body[:200])
-    assert b"todos" not in other.body
+def test_no_spelling_of_a_path_gets_past_the_token(place: Place) -> None:
+    for path in SPELLED:
+        for headers in ({}, place.bearer("foreign")):
+            reply = place.gateway.ask("GET", path, headers)
+            assert reply.status in (400, 401, 403, 404), (path, reply.status, reply.body[:200])
+            assert b"todos" not in reply.body
 
 
 def test_what_tells_of_all_queues_names_none_that_the_token_is_not_for(place: Place) -> None:
@@ -384,13 +359,6 @@ def test_what_tells_of_all_queues_names_none_that_the_token_is_not_for(place: Pl
             assert b"crab" not in reply.body, reply
             told += b"crab" in place.ask(route, place.bearer("look")).body
     assert told >= 2, "no route tells of queues any more?"
-
-
-def test_a_list_of_queues_shows_only_those_that_the_token_is_for(place: Place) -> None:
-    reply = place.gateway.ask("GET", "/v1/queues", place.bearer("foreign"))
-    assert (reply.status, json.loads(reply.body)["queues"]) == (200, [])
-    reply = place.gateway.ask("GET", "/v1/queues", place.bearer("look"))
-    assert [one["queue"] for one in json.loads(reply.body)["queues"]] == [ACTED, "crawl"]
 
 
 def test_a_gateway_that_is_read_only_refuses_every_write_whatever_the_token(place: Place, tmp_path: Path) -> None:

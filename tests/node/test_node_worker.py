@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
@@ -89,34 +88,6 @@ def test_what_a_handler_returns_or_throws_ends_the_lease(queue: Queue, start: St
     assert list(queue.workers()) == []
 
 
-def test_a_worker_never_holds_more_than_its_concurrency(queue: Queue, start: Start) -> None:
-    queue.put(["deaf:1", "deaf:2"])
-    start("--concurrency", "3")
-    wait_until(lambda: queue.stats().in_progress == 2, 20)
-    queue.put(["slow:1", "slow:2", "slow:3", "slow:4"])
-    most = 0
-    while queue.stats().done < 2:
-        most = max(most, queue.stats().in_progress)
-    assert most == 3
-
-
-def test_a_retry_counts_as_an_attempt_and_the_last_one_gives_up(queue: Queue, start: Start) -> None:
-    queue.put("soon:1")
-    start("--max-attempts", "3")
-    wait_until(lambda: queue.inspect("soon:1").state is State.FAILED, 20)
-    assert (queue.inspect("soon:1").failures, queue.inspect("soon:1").error) == (3, "soon")
-
-
-def test_a_handler_may_release_a_task_a_hundred_times(queue: Queue, raw: Any, start: Start) -> None:
-    queue.put(["back:1", "back:2"])
-    # both were released before: one more is the last one for the first task only
-    raw.hset(f"timeoutq:{{{queue.name}}}:releases", mapping={"back:1": 99, "back:2": 98})
-    start()
-    wait_until(lambda: queue.inspect("back:1").state is State.FAILED, 20)
-    wait_until(lambda: queue.inspect("back:2").state is State.SCHEDULED, 20)
-    assert "released 100 times by its handler" in (queue.inspect("back:1").error or "")
-
-
 def test_a_worker_says_that_it_starts_and_which_attempts_fail(queue: Queue, start: Start, tmp_path: Path) -> None:
     queue.put(["error:\x1b[31m\u202e", "giveup:1", "plain:1"])
     start("--concurrency", "3", "--timeout", "20")
@@ -127,15 +98,6 @@ def test_a_worker_says_that_it_starts_and_which_attempts_fail(queue: Queue, star
         r"task error:\u{1b}[31m\u{202e} failed on attempt 1, again in 2 s: TypeError: bad \u{1b}[31m page",
         "task giveup:1 failed on attempt 1, given up: no such page",
     ]
-
-
-def test_a_quiet_worker_says_nothing(queue: Queue, start: Start, tmp_path: Path) -> None:
-    queue.put(["error:1", "giveup:1"])
-    worker = start("--quiet")
-    wait_until(lambda: queue.stats().todos + queue.stats().in_progress == 0, 20)
-    worker.send_signal(signal.SIGTERM)
-    assert worker.wait(20) == 0
-    assert (tmp_path / "said.log").read_text() == ""
 
 
 @pytest.mark.breaking
@@ -175,16 +137,6 @@ def test_a_worker_in_node_takes_back_what_a_dead_one_held_and_takes_samples(queu
     wait_until(lambda: queue.inspect("deaf:1").crashes == 1, 20)
     wait_until(lambda: len(queue.history()) > 0, 20)
     wait_until(lambda: queue.inspect("plain:1").state is State.DONE, 20)
-
-
-@pytest.mark.breaking
-def test_a_worker_that_ends_tells_how_long_its_last_handlers_ran(queue: Queue, raw: Any, start: Start) -> None:
-    worker = start()
-    queue.put([f"plain:{n}" for n in range(5)])
-    wait_until(lambda: queue.stats().done == 5)
-    worker.send_signal(signal.SIGTERM)
-    assert worker.wait(20) == 0
-    assert sum(int(runs) for runs in raw.hgetall(queue.operations.key("durations")).values()) == 5
 
 
 def test_a_worker_waits_for_a_server_that_is_away(start: Start, tmp_path: Path) -> None:
@@ -228,12 +180,8 @@ def test_a_queue_that_this_client_cannot_serve_is_refused_by_name(
     ("words", "code", "said"),
     [
         (("--help",), 0, "usage: node worker.mjs QUEUE HANDLER.mjs"),
-        (("-h",), 0, "--concurrency N"),
-        (("--help",), 0, "--timeout S          the length of leases, seconds, 30 by default"),
-        (("--help",), 0, "--max-runtime S      the longest run of a handler, seconds, unlimited by default"),
         (("--help",), 0, "--max-attempts N     attempts in all before a failing task is given up, 5 by default"),
         ((), 2, "usage: node worker.mjs"),
-        (("crawl", "handler.mjs", "--nonsense"), 2, "usage: node worker.mjs"),
         (("crawl", "/no/such/handler.mjs"), 2, "the handler /no/such/handler.mjs"),
         (("crawl", "handler.mjs", "--concurrency", "many"), 2, "--concurrency is a number, not many"),
     ],
@@ -245,18 +193,3 @@ def test_words_that_cannot_be_used_end_it_with_2_and_help_with_0(
     assert node().start(CLIENT / "worker.mjs", *words, url="", log=log).wait(20) == code
     assert said in log.read_text()
     assert "    at " not in log.read_text()
-
-
-def test_without_a_protocol_the_cure_is_said(url: str, start: Start, tmp_path: Path) -> None:
-    assert start(protocol=tmp_path / "none.json").wait(20) == 1
-    assert 'write it with "timeoutq protocol -o protocol.json"' in (tmp_path / "said.log").read_text()
-
-
-def test_without_its_library_the_cure_is_said_at_once(tmp_path: Path) -> None:
-    handler, document = tmp_path / "handler.mjs", write_protocol(tmp_path)
-    handler.write_text("export default async () => {};")
-    words: list[Any] = ["node", CLIENT / "worker.mjs", "q", handler, "--protocol", document, "--library", "ioredis"]
-    bare = {name: value for name, value in os.environ.items() if name != "NODE_PATH"}
-    done = subprocess.run(words, env=bare, capture_output=True, text=True, timeout=20, check=False)
-    assert done.returncode == 1
-    assert done.stderr == "TypeError: the library is not there: npm install ioredis\n"

@@ -13,7 +13,7 @@ from tests.rig import levels
 from tests.rig.invariants import check
 from tests.rig.node import node, play, write_protocol
 from tests.rig.proxy import Fault, Proxy
-from tests.rig.transcripts import FILES, Player, fits, read
+from tests.rig.transcripts import FILES, Player, read
 from timeoutq import Queue
 from timeoutq.gateway.protocol import headers
 from timeoutq.server import scripts
@@ -32,9 +32,11 @@ def test_there_are_thirty_transcripts_and_they_call_most_verbs() -> None:
     assert len(called & headers().keys()) >= 20, called
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_python_plays_each_transcript(queue: Queue, path: Path) -> None:
-    Player(queue).play(read(path))
+def test_python_plays_each_transcript(url: str, name: str) -> None:
+    for number, path in enumerate(FILES):
+        with Queue(f"{name}-{number}", url) as queue:
+            Player(queue).play(read(path))
+            queue.purge()
 
 
 @pytest.mark.parametrize("library", ["redis", "ioredis"])
@@ -46,25 +48,6 @@ def test_node_plays_each_transcript(url: str, document: Path, name: str, library
     for number in range(len(FILES)):
         check(url, f"{name}-{number}")
     levels.count("languages", transcripts=len(said))
-
-
-def test_a_wrong_answer_is_told_by_both_with_its_line(
-    queue: Queue, url: str, document: Path, name: str, tmp_path: Path
-) -> None:
-    node()
-    lines = [{"call": "put", "args": {"tasks": ["a", "b"]}, "expect": "AA"}]
-    lines += [{"call": "states", "args": {"ids": ["a"]}, "expect": "d"}]
-    (tmp_path / "wrong.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    with pytest.raises(AssertionError, match="line 2, states: expected d, got t"):
-        Player(queue).play(read(tmp_path / "wrong.jsonl"))
-    said = play(url, document, "redis", f"{name}w", [tmp_path / "wrong.jsonl"])
-    assert said == {"wrong.jsonl": 'Error: line 2, states: expected "d", got "t"'}
-
-
-def test_wildcards_match_anything_and_objects_the_fields_that_they_name() -> None:
-    assert fits({"a": "*", "b": [1, "*"]}, {"a": None, "b": [1, 2], "c": 3})
-    assert not fits({"a": 1}, {"b": 1})
-    assert not fits([1], [1, 2])
 
 
 UNDER_FAULTS = [
@@ -83,8 +66,6 @@ UNDER_FAULTS = [
     [
         ("redis", Fault.RESET_AFTER, ["claim", "ack"]),
         pytest.param("redis", Fault.RESET_BEFORE, ["claim", "ack"], marks=pytest.mark.breaking),
-        pytest.param("redis", Fault.RESET_AFTER, ["put", "fail"], marks=pytest.mark.breaking),
-        pytest.param("redis", Fault.CUT, ["claim", "ack"], marks=pytest.mark.breaking),
         pytest.param("ioredis", Fault.RESET_AFTER, ["put", "claim", "ack", "fail"], marks=pytest.mark.breaking),
     ],
 )

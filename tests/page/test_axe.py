@@ -36,8 +36,7 @@ def fill(queue: Queue) -> None:
     queue.hosts.block("a29.example", for_=600)
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(("dark", "width"), [(False, 1280), (True, 390)], ids=["light and wide", "dark and narrow"])
 def test_no_view_has_a_violation(chromium: Any, url: str, queue: Queue, dark: bool, width: int) -> None:
     fill(queue)
     script = axe()
@@ -63,12 +62,11 @@ def test_no_view_has_a_violation(chromium: Any, url: str, queue: Queue, dark: bo
             seen.page.keyboard.press("Escape")
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_the_login_has_no_violation(chromium: Any, url: str, dark: bool) -> None:
+def test_the_login_has_no_violation(chromium: Any, url: str) -> None:
     script = axe()
     with TokenBook(url) as book:
         book.new("somebody", queues=["*"], allow=["look"])
-    with Served(settings(url)) as served, tab(chromium, dark=dark) as seen:
+    with Served(settings(url)) as served, tab(chromium) as seen:
         assert judged(seen.page, served.base + "/login", script) == []
 
 

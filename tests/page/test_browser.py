@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -26,49 +23,6 @@ pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 def chromium() -> Iterator[Any]:
     with browser() as started:
         yield started
-
-
-@contextmanager
-def proxied(port: int) -> Iterator[int]:
-    """A small proxy that passes on what comes for `/ops`, byte by byte, and cuts nothing from the path."""
-    loop = asyncio.new_event_loop()
-    ready: list[int] = []
-    writers: list[asyncio.StreamWriter] = []
-
-    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(65536):
-                writer.write(data)
-                await writer.drain()
-        except ConnectionError:
-            pass
-        finally:
-            writer.close()
-
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        behind, into = await asyncio.open_connection("127.0.0.1", port)
-        writers.extend((writer, into))
-        await asyncio.gather(carry(reader, into), carry(behind, writer))
-
-    async def serve() -> None:
-        server = await asyncio.start_server(accept, "127.0.0.1", 0)
-        ready.append(server.sockets[0].getsockname()[1])
-        await stop.wait()
-        server.close()
-        for writer in writers:
-            writer.transport.abort()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        await asyncio.wait_for(asyncio.gather(*others, return_exceptions=True), 5)
-
-    stop = asyncio.Event()
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), daemon=True)
-    thread.start()
-    try:
-        yield wait_until(lambda: ready)[0]
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(5)
-        loop.close()
 
 
 def test_hostile_text_in_every_field_does_nothing(chromium: Any, url: str, raw: Redis, queue: Queue) -> None:
@@ -223,68 +177,13 @@ def test_what_is_done_to_chosen_tasks_is_asked_with_their_number_and_of_none_not
         assert not page.is_visible("#ask")
         page.check("#all")
         page.click("button >> text=Run again")
-        assert page.wait_for_selector("#ask[open] h2").inner_text() == "Put 2 done tasks again?"
+        assert page.wait_for_selector("#ask[open] h2").inner_text() == "Run 2 tasks again?"
         keys(seen, "Escape")
         page.locator("tbody input").first.uncheck()
         page.click("button >> text=Run again")
-        assert page.wait_for_selector("#ask[open] h2").inner_text() == "Put this task again?"
+        assert page.wait_for_selector("#ask[open] h2").inner_text() == "Run 1 task again?"
         keys(seen, "Enter")
         says(seen, "1 task ready")
-        assert seen.wrong == []
-
-
-def test_a_time_that_is_typed_is_chosen(chromium: Any, url: str, queue: Queue) -> None:
-    with Served(settings(url)) as served, tab(chromium) as seen:
-        page = seen.page
-        page.goto(f"{served.base}/q/{queue.name}/put")
-        page.fill("#ids", "later")
-        page.fill("[name=at]", "2030-01-01T08:00:00")
-        assert page.is_checked("[value=at]")
-        page.fill("[name=after]", "1h")
-        assert page.is_checked("[value=after]")
-        assert page.input_value("[name=at]") == "", "there is one time, the one that was typed last"
-        page.click("button >> text=Put")
-        says(seen, "1 task put")
-        assert queue.inspect("later").state is State.SCHEDULED
-        assert seen.wrong == []
-
-
-def test_and_again_under_a_prefix_behind_a_proxy(chromium: Any, url: str, queue: Queue) -> None:
-    with Served(settings(url, prefix="/ops/queues")) as served, proxied(served.port) as port, tab(chromium) as seen:
-        by_keyboard_alone(seen, f"http://localhost:{port}/ops/queues/", queue)
-
-
-def test_without_scripts_links_and_forms_do_the_same(chromium: Any, url: str, queue: Queue) -> None:
-    with Served(settings(url)) as served, tab(chromium, scripts=False) as seen:
-        page = seen.page
-        page.goto(served.base + f"/q/{queue.name}/put")
-        page.fill("#ids", "plain")
-        page.click("button >> text=Put")
-        says(seen, "1 task put")
-        for button, words, state in (
-            ("Cancel", "1 task cancelled", State.FAILED),
-            ("Retry", "1 task ready again", State.TODOS),
-            ("Forget", "1 task forgotten", None),
-        ):
-            page.goto(served.base + f"/q/{queue.name}/task?id=plain")
-            page.click(f"main button >> text={button}")
-            if button != "Retry":
-                assert "?" in page.inner_text("h1")
-                page.click(f"main button >> text={button}")
-            says(seen, words)
-            assert queue.inspect("plain").state is state, button
-        queue.put("done")
-        queue.ack(queue.claim())
-        page.goto(served.base + f"/q/{queue.name}/tasks?state=done")
-        page.check("tbody input")
-        page.click("button >> text=Run again")
-        says(seen, "1 task ready")
-        assert queue.inspect("done").state is State.TODOS
-        page.goto(served.base + f"/q/{queue.name}")
-        page.click("main button >> text=Pause")
-        page.click("main button >> text=Pause")
-        says(seen, f"{queue.name} is paused; tasks that have a lease are finished")
-        assert queue.stats().paused
         assert seen.wrong == []
 
 

@@ -36,7 +36,7 @@ BUDGETS = {
     "cli": 5250,
     "client": 5400,
     "functions": 5500,
-    "gateway": 10200,
+    "gateway": 7600,
     "lua": 5200,
     "rooms": 4500,
     "scrapy": 3000,

@@ -64,7 +64,7 @@ async def scrape(url: str) -> tuple[bytes, float]:
     watcher = Watcher(url)
     try:
         await watcher.look()
-        watcher.look.forget()
+        watcher.shared.forget()
         began = time.perf_counter()
         text, _ = exposition(await watcher.look())
         return text, time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""Who may ask what over HTTP: decisions, which take values and give values, and the one ASGI middleware that asks them.
+"""Who may come in over HTTP: decisions, which take values and give values, and the ASGI middleware that asks them.
 
 `app.py` puts `Access` around the whole application, so that no route can be reached past it. A request must name a host
 that is ours (a page of a rebound DNS name names another), must not come from a page of another site, must not have a
@@ -13,23 +13,20 @@ import inspect
 import ipaddress
 import re
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Literal, Protocol, cast
+from typing import Any, cast
 from urllib.parse import quote, unquote, urlsplit
 
 from timeoutq.gateway.callers import ANYBODY, NOBODY, Caller
 from timeoutq.gateway.problems import Problem, problem_of
 from timeoutq.gateway.settings import ASGI, Message, Receive, Scope, Send, Settings
-from timeoutq.gateway.tokens import FRESH, SHAPE, Token, Tokens
+from timeoutq.gateway.tokens import FRESH, SHAPE, Tokens
 from timeoutq.words.errors import InvalidInput, TimeoutqError
 
-CALLER = "timeoutq.caller"
-"""The key in the ASGI scope under which endpoints find their `Caller`."""
-
-ENTRANCE = "timeoutq.entrance"
-"""The key in the ASGI scope under which endpoints that wait find whether their caller still counts."""
+CALLER, ANSWER = "timeoutq.caller", "timeoutq.answer"
+"""The keys in the ASGI scope under which endpoints find their `Caller`, and the `Answer` that is sent to it."""
 
 HEADERS: Sequence[tuple[bytes, bytes]] = (
     (
@@ -46,14 +43,14 @@ HEADERS: Sequence[tuple[bytes, bytes]] = (
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
-"""What every answer says to browsers, whatever the endpoint is."""
+"""Headers of every answer, whatever the endpoint is."""
 _OURS = frozenset(name for name, _ in HEADERS)
-NO_STORE = (b"cache-control", b"no-store")
 
 COOKIE_TLS = "__Host-timeoutq"
 """The cookie over https. Browsers take this name only from the host itself, over TLS and for all paths."""
 COOKIE = "timeoutq"
 """The cookie over http, where browsers refuse the other name: for a laptop, or for a network that is trusted."""
+GONE = "the token is unknown, revoked or has run out: timeoutq token list shows which are good"
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -64,12 +61,16 @@ _FORWARDED_BEGIN = (
     b"cf-", b"fly-", b"fastly-", b"forwarded-",
 )  # fmt: skip
 _FORWARDED_END = (b"-ip", b"-clientip")
+_LOOKED_AT = frozenset({
+    b"transfer-encoding", b"content-length",
+    b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest", b"authorization", b"cookie", b"accept",
+})  # fmt: skip
 _HOST = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(?::([0-9]{1,5}))?\Z")
 
 
 @dataclass(slots=True)
 class Request:
-    """What decisions look at in a request."""
+    """A request, as decisions see it."""
 
     method: str
     path: str
@@ -89,8 +90,8 @@ class Request:
     cookies: bool = False
     """Whether there are cookies at all."""
     forwarded: bool = False
-    """Whether a proxy has passed the request on, as headers tell, or HTTP/1.0, which nginx speaks to what is behind it
-    unless told otherwise. A proxy may also leave no sign at all."""
+    """Whether a proxy has passed the request on, as headers tell, or HTTP/1.0, which nginx speaks to the servers behind
+    it unless told otherwise. A proxy may also leave no sign at all."""
     twice: bool = False
     """Whether the length of the body is told in two ways: a proxy before us may believe the other one."""
     html: bool = False
@@ -98,53 +99,39 @@ class Request:
 
 
 def read(scope: Scope) -> Request:
-    """Read what decisions look at from the scope of ASGI."""
-    found: dict[bytes, bytes] = {}
-    again: list[tuple[bytes, bytes]] = []
+    """Read a request from the scope of ASGI, for the decisions."""
+    found: dict[bytes, list[str]] = {}
     forwarded = scope.get("http_version") == "1.0"
     for name, value in scope["headers"]:
         if name in _LOOKED_AT:
-            if name in found:
-                again.append((name, value))
-            else:
-                found[name] = value
+            found.setdefault(name, []).append(value.decode("latin-1").strip())
         elif name in _FORWARDED or name.startswith(_FORWARDED_BEGIN) or name.endswith(_FORWARDED_END):
             forwarded = True
 
-    def each(name: bytes) -> tuple[str, ...]:
-        if name not in found:
-            return ()
-        values = [found[name], *(value for other, value in again if other == name)] if again else [found[name]]
-        return tuple([value.decode("latin-1") for value in values])
+    def each(name: bytes) -> list[str]:
+        return found.get(name, [])
 
-    tls = scope.get("scheme") == "https"
-    cookies = each(b"cookie")
+    tls, cookies = scope.get("scheme") == "https", each(b"cookie")
     return Request(
         method=scope["method"],
         path=route_path(scope),
         query=scope.get("query_string", b""),
         tls=tls,
-        hosts=tuple([value.strip().lower() for value in each(b"host")]),
-        origins=tuple([value.strip().lower() for value in each(b"origin")]) if b"origin" in found else (),
-        site=found[b"sec-fetch-site"].decode("latin-1").strip().lower() if b"sec-fetch-site" in found else "",
-        navigates=found.get(b"sec-fetch-mode") == b"navigate" and found.get(b"sec-fetch-dest") == b"document",
-        authorizations=each(b"authorization"),
+        hosts=tuple([value.lower() for value in each(b"host")]),
+        origins=tuple([value.lower() for value in each(b"origin")]),
+        site="".join(each(b"sec-fetch-site")[:1]).lower(),
+        navigates=each(b"sec-fetch-mode") == ["navigate"] and each(b"sec-fetch-dest") == ["document"],
+        authorizations=tuple(each(b"authorization")),
         cookie=cookie_of("; ".join(cookies), tls) if cookies else "",
         cookies=bool(cookies),
         forwarded=forwarded,
         twice=b"transfer-encoding" in found and b"content-length" in found,
-        html=b"text/html" in found.get(b"accept", b""),
+        html=any("text/html" in value for value in each(b"accept")),
     )
 
 
-_LOOKED_AT = frozenset({
-    b"transfer-encoding", b"content-length",
-    b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest", b"authorization", b"cookie", b"accept",
-})  # fmt: skip
-
-
 def route_path(scope: Scope) -> str:
-    """Give the path of a request without what a host application or a proxy has put before it."""
+    """Give the path of a request without the prefix of a host application or a proxy."""
     path, root = cast("str", scope["path"]), cast("str", scope.get("root_path") or "").rstrip("/")
     return path[len(root) :] or "/" if root and f"{path}/".startswith(root + "/") else path
 
@@ -157,6 +144,14 @@ def cookie_of(header: str, tls: bool) -> str:
 
 
 # ---- decisions: each gives the problem with a request, or None
+
+
+def length_trouble(request: Request) -> Problem | None:
+    """Refuse a request that tells the length of its body in two ways."""
+    if not request.twice:
+        return None
+    detail = "a body is chunked or has a Content-Length, not both"
+    return Problem(400, "bad-http", detail, headers={"connection": "close"})
 
 
 def host_trouble(request: Request, names: Sequence[str]) -> Problem | None:
@@ -176,42 +171,30 @@ def host_trouble(request: Request, names: Sequence[str]) -> Problem | None:
     )  # fmt: skip
 
 
-def length_trouble(request: Request) -> Problem | None:
-    """Refuse a request that tells the length of its body in two ways."""
-    if not request.twice:
-        return None
-    return Problem(
-        400, "bad-http", "a body is chunked or has a Content-Length, not both", headers={"connection": "close"}
-    )
-
-
 @lru_cache(256)
 def _is_ours(told: str, names: tuple[str, ...]) -> bool:
     found = _HOST.match(told)
     if found is None:
         return False
     host = found[1]
-    return host in LOOPBACK_NAMES or host in names or told in names or _is_address(host)
+    return host in LOOPBACK_NAMES or host in names or told in names or _address(host) is not None
 
 
-def _is_address(host: str) -> bool:
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        ipaddress.ip_address(host.strip("[]"))
+        return ipaddress.ip_address(host.strip("[]"))
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def url_trouble(request: Request) -> Problem | None:
     """Refuse a token in a URL: URLs stand in logs, histories and referrers. The problem does not repeat the token."""
-    query = request.query
-    if not query and "tq_" not in request.path:
+    plain = request.query.decode("latin-1")
+    if not plain and "tq_" not in request.path:
         return None
-    plain = query.decode("latin-1")
-    said = unquote(unquote(plain))
     # the id of a task may be a URL with parameters of its own: only those of this URL count
-    names = {unquote(part.partition("=")[0]).lower() for part in plain.split("&")} if query else set[str]()
-    if names & _PARAMETERS or SHAPE.search(said) or SHAPE.search(unquote(request.path)):
+    names = {unquote(part.partition("=")[0]).lower() for part in plain.split("&")}
+    if names & _PARAMETERS or SHAPE.search(unquote(unquote(plain))) or SHAPE.search(unquote(request.path)):
         return Problem(
             400, "token-in-url",
             "a token must not stand in a URL, because URLs are logged and kept: send it as 'Authorization: Bearer …', "
@@ -229,15 +212,12 @@ def is_own(origin: str, request: Request, names: Sequence[str]) -> bool:
         return False
     if parts.scheme not in ("http", "https") or (request.tls and parts.scheme != "https"):
         return False
-    return bool(where) and (where == _bare(request.hosts[0], parts.scheme) or where in names)
-
-
-def _bare(host: str, scheme: str) -> str:
-    return host.removesuffix(":443" if scheme == "https" else ":80")
+    here = request.hosts[0].removesuffix(":443" if parts.scheme == "https" else ":80")
+    return bool(where) and (where == here or where in names)
 
 
 def origin_trouble(request: Request, names: Sequence[str]) -> Problem | None:
-    """Refuse what a page of another site sends, whatever it brings with it.
+    """Refuse a request that a page of another site sends, whatever it brings with it.
 
     Only a person who follows a link to us is let in from there.
     """
@@ -264,36 +244,19 @@ def proof_trouble(request: Request, names: Sequence[str]) -> Problem | None:
     )  # fmt: skip
 
 
-class Named(Protocol):
-    """What is looked at in a route of the table."""
-
-    @property
-    def path(self) -> str:
-        """The path, with `{name}` where something stands."""
-        ...
-
-    @property
-    def needs(self) -> str | None:
-        """What a caller must be allowed to do; None: anybody may."""
-        ...
+def bearer(request: Request) -> str:
+    """Give the token of the header Authorization, '' if there is none; raises a problem if it cannot be read."""
+    if not request.authorizations:
+        return ""
+    scheme, _, secret = request.authorizations[0].partition(" ")
+    if len(request.authorizations) > 1 or scheme.lower() != "bearer" or not secret.strip():
+        raise unauthorized("the header Authorization cannot be read: write 'Authorization: Bearer TOKEN', once")
+    return secret.strip()
 
 
-Credential = tuple[Literal["bearer", "cookie", "none"], str]
-
-
-def credential(request: Request) -> Credential:
-    """Give what a request brings: the kind and the token. Raises a problem for a header that cannot be read."""
-    if request.authorizations:
-        scheme, _, secret = request.authorizations[0].strip().partition(" ")
-        if len(request.authorizations) > 1 or scheme.lower() != "bearer" or not secret.strip():
-            raise unauthorized("the header Authorization cannot be read: write 'Authorization: Bearer TOKEN', once")
-        return "bearer", secret.strip()
-    return ("cookie", request.cookie) if request.cookie else ("none", "")
-
-
-def unauthorized(detail: str) -> Problem:
+def unauthorized(detail: str = GONE) -> Problem:
     """Give the problem for a request whose token is missing or no good."""
-    return Problem(401, "unauthorized", detail, headers={"www-authenticate": 'Bearer realm="timeoutq"'})
+    return Problem(401, "unauthorized", detail)
 
 
 def may_be_anybody(request: Request, settings: Settings) -> bool:
@@ -304,22 +267,8 @@ def may_be_anybody(request: Request, settings: Settings) -> bool:
     """
     if not settings.anonymous or request.forwarded or len(request.hosts) != 1:
         return False
-    return _is_near(request.hosts[0], settings.hosts)
-
-
-@lru_cache(256)
-def _is_near(told: str, names: tuple[str, ...]) -> bool:
-    found = _HOST.match(told)
-    return found is not None and (found[1] in LOOPBACK_NAMES or found[1] in names)
-
-
-def caller_of(token: Token, settings: Settings) -> Caller:
-    """Give what the holder of a token is for the endpoints."""
-    return _bounded(Caller(token.name, token.allow, token.queues), settings)
-
-
-def _bounded(caller: Caller, settings: Settings) -> Caller:
-    return replace(caller, read_only=True) if settings.read_only else caller
+    found = _HOST.match(request.hosts[0])
+    return found is not None and (found[1] in LOOPBACK_NAMES or found[1] in settings.hosts)
 
 
 def next_page(wanted: str, home: str) -> str:
@@ -334,12 +283,8 @@ def next_page(wanted: str, home: str) -> str:
 
 def is_loopback(host: str) -> bool:
     """Say whether only programs of this machine reach a socket that is bound to `host`."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+    found = _address(host)
+    return host == "localhost" or (found is not None and found.is_loopback)
 
 
 def check_bind(host: str, has_tokens: bool) -> None:
@@ -355,22 +300,6 @@ def check_bind(host: str, has_tokens: bool) -> None:
 # ---- the middleware
 
 
-class Public:
-    """Says whether a path needs no token. All other paths need one, also paths where nothing is."""
-
-    def __init__(self, routes: Sequence[Named]) -> None:
-        self._plain = {route.path for route in routes if route.needs is None and "{" not in route.path}
-        self._plain -= {route.path for route in routes if route.needs is not None}
-        below = [route.path.partition("{")[0] for route in routes if route.needs is None and "{" in route.path]
-        shut = [route.path.partition("{")[0] for route in routes if route.needs is not None]
-        self._below = tuple(beginning for beginning in below if beginning.count("/") > 1 and beginning not in shut)
-        """Beginnings of paths, such as `/static/`."""
-
-    def __call__(self, path: str) -> bool:
-        """Say whether the path is public."""
-        return path in self._plain or (bool(self._below) and path.startswith(self._below))
-
-
 class Access:
     """Lets in who may come in; all others get a problem. Everything that leaves has the headers for browsers."""
 
@@ -379,9 +308,9 @@ class Access:
         app: ASGI,
         settings: Settings,
         tokens: Tokens,
-        public: Callable[[str], bool] = lambda path: False,
+        public: Callable[[str], bool],
         *,
-        has_login: bool = True,
+        has_login: bool,
     ) -> None:
         """Stand before `app`.
 
@@ -389,11 +318,12 @@ class Access:
         """
         self._app = app
         self._settings = settings
-        self._tokens = tokens
+        self.tokens = tokens
         self._public = public
         self._has_login = has_login
         self._names = tuple(name.lower() for name in settings.hosts)
-        self._anybody = Entered(_bounded(replace(ANYBODY, allow=settings.anonymous), settings), is_anybody=True)
+        self.anybody = self._bounded(replace(ANYBODY, allow=settings.anonymous))
+        """The caller without a token."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -403,20 +333,18 @@ class Access:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-
         request = read(scope)
+        answer = scope[ANSWER] = Answer(self, request, scope, send)
         try:
-            entered = await self._enter(request, scope)
+            answer.caller, answer.secret = await self._enter(request, scope)
         except (Problem, TimeoutqError) as error:
-            await _refuse(problem_of(error), request, scope, send, has_login=self._has_login)
+            await self.refuse(problem_of(error), request, scope, answer.send)
             return
-        scope[CALLER] = entered.caller
-        watched = scope[ENTRANCE] = _CheckedAnswer(
-            entered, self._tokens, request, scope, send, has_login=self._has_login
-        )
-        await self._app(scope, receive, watched.send)
+        scope[CALLER] = answer.caller
+        await self._app(scope, receive, answer.send)
 
-    async def _enter(self, request: Request, scope: Scope) -> Entered:
+    async def _enter(self, request: Request, scope: Scope) -> tuple[Caller, str]:
+        """Give the caller, and the token; raises a problem if the caller may not come in."""
         trouble = (
             length_trouble(request)
             or host_trouble(request, self._names)
@@ -427,66 +355,63 @@ class Access:
             raise trouble
         settings = self._settings
         if self._public(request.path):
-            return Entered(NOBODY)
+            return NOBODY, ""
         if settings.login is not None:
             found = settings.login(scope)
             caller = await found if inspect.isawaitable(found) else found
             if caller is None:
-                # there is no login of ours to go to
-                raise Problem(401, "unauthorized", "the application knows nobody who sends this request")
+                raise unauthorized("the application knows nobody who sends this request")
             if request.cookies and (trouble := proof_trouble(request, self._names)) is not None:
                 raise trouble
-            return Entered(_bounded(caller, settings))
-        kind, secret = credential(request)
-        if kind == "none":
-            if may_be_anybody(request, settings) and not await self._tokens.are_there():
-                return self._anybody
+            return self._bounded(caller), ""
+        secret = bearer(request)
+        if not secret and request.cookie:
+            if (trouble := proof_trouble(request, self._names)) is not None:
+                raise trouble
+            secret = request.cookie
+        if not secret:
+            if may_be_anybody(request, settings) and not await self.tokens.are_there():
+                return self.anybody, ""
             raise unauthorized(
                 "this needs a token: 'Authorization: Bearer TOKEN' (timeoutq token new NAME --queues '*' "
                 "--allow look,put,work makes one)"
             )
-        if kind == "cookie" and (trouble := proof_trouble(request, self._names)) is not None:
-            raise trouble
-        token = await self._tokens.look_up(secret)
+        token = await self.tokens.look_up(secret)
         if token is None:
-            raise unauthorized(GONE)
-        return Entered(caller_of(token, settings), secret)
+            raise unauthorized()
+        return self._bounded(Caller(token.name, token.allow, token.queues)), secret
+
+    def _bounded(self, caller: Caller) -> Caller:
+        return replace(caller, read_only=True) if self._settings.read_only else caller
+
+    async def refuse(self, problem: Problem, request: Request, scope: Scope, send: Send) -> None:
+        """Send a problem; a browser that needs a token is sent to the login."""
+        wants_page = request.html and request.method == "GET" and not request.path.startswith("/v1")
+        if self._has_login and problem.status == 401 and wants_page:
+            where = f"{scope.get('root_path', '')}/login?next={quote(scope['path'], safe='/')}"
+            await send_all(send, 303, b"text/plain", b"", {"location": where})
+        else:
+            await send_problem(send, problem, bare=request.method == "HEAD")
 
 
-GONE = "the token is unknown, revoked or has run out: timeoutq token list shows which are good"
-
-
-@dataclass(frozen=True, slots=True)
-class Entered:
-    """How somebody came in."""
-
-    caller: Caller
-    secret: str = field(default="", repr=False)
-    is_anybody: bool = False
-    """Whether this is a caller without a token."""
-
-
-class _CheckedAnswer:
+class Answer:
     """The answer to one request: when it takes longer than a token may be trusted, the token is looked up again.
 
-    A token may be revoked while its holder waits for tasks or watches a page. Then the holder gets no more, and what
-    was done for a request whose answer is refused is undone.
+    A token may be revoked while its holder waits for tasks or watches a page. Then the holder gets no more, and a claim
+    whose answer is refused is undone.
     """
 
-    __slots__ = ("_checked", "_entered", "_has_login", "_request", "_scope", "_send", "_tokens", "was_refused")
+    __slots__ = ("_access", "_checked", "_request", "_scope", "_send", "caller", "secret", "was_refused")
 
-    def __init__(
-        self, entered: Entered, tokens: Tokens, request: Request, scope: Scope, send: Send, *, has_login: bool
-    ) -> None:
-        self._has_login = has_login
-        self._entered = entered
-        self._tokens = tokens
+    def __init__(self, access: Access, request: Request, scope: Scope, send: Send) -> None:
+        self._access = access
         self._request = request
         self._scope = scope
         self._send = send
         self._checked = time.monotonic()
+        self.caller, self.secret = NOBODY, ""
         self.was_refused = False
-        """Whether an answer was not sent, or not to its end."""
+        """Whether the answer was not sent, or not to its end, because the caller may not come in any more."""
 
     async def send(self, message: Message) -> None:
         """Send a part of the answer, unless the token does not count any more."""
@@ -498,56 +423,44 @@ class _CheckedAnswer:
             if not await self.still_counts():
                 self.was_refused = True
                 if message["type"] == "http.response.start":
-                    refusal = unauthorized(GONE)
-                    await _refuse(refusal, self._request, self._scope, self._send, has_login=self._has_login)
+                    refusal = unauthorized()
+                    await self._access.refuse(refusal, self._request, self._scope, self._send_with_headers)
                 else:
                     await self._send({"type": "http.response.body", "body": b"", "more_body": False})
                 return
+        await self._send_with_headers(message)
+
+    async def _send_with_headers(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = _with_headers(message.get("headers", ()))
+            given = cast("Iterable[tuple[bytes, bytes]]", message.get("headers", ()))
+            kept = [pair for pair in given if pair[0] not in _OURS]
+            if all(name != b"cache-control" for name, _ in kept):
+                kept.append((b"cache-control", b"no-store"))
+            message["headers"] = [*kept, *HEADERS]
         await self._send(message)
 
     async def still_counts(self) -> bool:
         """Say whether the caller may still come in; this costs Redis one reading in `FRESH` seconds at most."""
+        tokens = self._access.tokens
         try:
-            if self._entered.secret:
-                return await self._tokens.look_up(self._entered.secret) is not None
-            return not (self._entered.is_anybody and await self._tokens.are_there())
+            if self.secret:
+                return await tokens.look_up(self.secret) is not None
+            return self.caller is not self._access.anybody or not await tokens.are_there()
         except TimeoutqError:
             return True  # Redis does not answer: nothing new can be told
 
 
-def _with_headers(given: Any) -> list[tuple[bytes, bytes]]:
-    kept: list[tuple[bytes, bytes]] = []
-    stored = False
-    for pair in given:
-        name = pair[0]
-        if name not in _OURS:
-            kept.append(pair)
-            stored = stored or name == b"cache-control"
-    if not stored:
-        kept.append(NO_STORE)
-    kept += HEADERS
-    return kept
+async def send_all(
+    send: Send, status: int, kind: bytes, body: bytes, more: Mapping[str, str] | None = None, *, bare: bool = False
+) -> None:
+    """Send an answer; `bare`: without its body."""
+    headers: list[Any] = [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
+    for name, value in (more or {}).items():
+        headers.append((name.encode("latin-1"), value.encode("latin-1")))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if bare else body})
 
 
-async def _refuse(problem: Problem, request: Request, scope: Scope, send: Send, *, has_login: bool) -> None:
-    headers = [(name.encode(), value.encode()) for name, value in problem.headers.items()]
-    if (
-        has_login
-        and "www-authenticate" in problem.headers
-        and request.html
-        and request.method == "GET"
-        and not request.path.startswith("/v1")
-    ):
-        home = cast("str", scope.get("root_path", ""))
-        wanted = quote(scope["path"], safe="/")
-        where = f"{home}/login?next={wanted}".encode()
-        told = _with_headers([(b"location", where)])
-        await send({"type": "http.response.start", "status": 303, "headers": told})
-        await send({"type": "http.response.body", "body": b""})
-        return
-    body = problem.body()
-    headers += [(b"content-type", b"application/problem+json"), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": problem.status, "headers": _with_headers(headers)})
-    await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else body})
+async def send_problem(send: Send, problem: Problem, *, bare: bool = False) -> None:
+    """Send a problem."""
+    await send_all(send, problem.status, b"application/problem+json", problem.body(), problem.headers, bare=bare)

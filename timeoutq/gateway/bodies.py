@@ -1,13 +1,16 @@
-"""The bodies of requests and answers, as types: they are checked, and the OpenAPI description is made of them.
+"""The types of requests and answers: requests are checked by them, and the OpenAPI description is made of them.
 
-No I/O. `verbs.py` and `looks.py` use the types; a field that a body does not know is refused by name.
+The arguments of an endpoint are those that its signature names behind the `*`: `arguments_of` makes a type of them, for
+a body of JSON or for the query of a URL.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, cast
+from collections.abc import Callable, Sequence
+from functools import cache
+from inspect import Parameter, signature
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import inspect
@@ -16,15 +19,21 @@ from timeoutq.words import arguments
 from timeoutq.words.model import Lease, Task, TaskId, text
 
 NONE = msgspec.Raw(b"null")
-"""No payload. Payloads stay JSON in bytes until each is packed: as values they take many times the memory. (A factory
-gives it: OpenAPI cannot write such a default.)"""
+"""No payload. Payloads stay JSON in bytes until each is packed: as values they take many times the memory."""
+MOST_COUNTED = 1_000_000
+"""The largest count of attempts or crashes that a lease tells."""
+
+
+def no_payload() -> msgspec.Raw:
+    """Give `NONE`: OpenAPI cannot write such a default."""
+    return NONE
 
 
 class Strict(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What a client sends: an unknown field is refused, since it may be a mistyped one."""
+    """A part of a request: an unknown field is refused, since it may be a mistyped one."""
 
 
-class Bytes(Strict, kw_only=True):
+class Bytes(Strict):
     """Bytes that are no UTF-8 text, as base64."""
 
     b64: bytes
@@ -34,12 +43,12 @@ Id = str | Bytes
 """The id of a task."""
 
 
-class NewTask(Strict, kw_only=True):
+class NewTask(Strict):
     """A task of a put: its id as `task`, or bytes as `b64`."""
 
     task: Id | None = None
     b64: bytes | None = None
-    payload: msgspec.Raw = msgspec.field(default_factory=lambda: NONE)
+    payload: msgspec.Raw = msgspec.field(default_factory=no_payload)
     group: str | None = None
     priority: int | None = None
     improve: bool = False
@@ -47,56 +56,7 @@ class NewTask(Strict, kw_only=True):
     rerun: bool = False
 
 
-class Put(Strict, kw_only=True):
-    """Tasks for `put`: ids, or objects with payloads."""
-
-    tasks: list[str | NewTask]
-    again: bool = False
-    group: str | None = None
-    priority: int | None = None
-    improve: bool = False
-    rerun: bool = False
-    durable: int = 0
-
-
-class Schedule(Strict, kw_only=True):
-    """Tasks for `schedule`, `at` a time (Unix seconds, or ISO 8601 with a zone) or `after` a number of seconds."""
-
-    tasks: list[str | NewTask]
-    at: float | str | None = None
-    after: float | None = None
-    again: bool = False
-    group: str | None = None
-    priority: int | None = None
-    improve: bool = False
-    durable: int = 0
-
-
-class Claim(Strict, kw_only=True):
-    """How many tasks a worker wants, for how long, and how long it waits for the first one.
-
-    Leases that were taken for a client that has hung up go back at once, unless the client has sent the claim again.
-    """
-
-    n: int = 1
-    timeout: float | None = None
-    """Seconds until the leases run out; 30 if omitted."""
-    max_runtime: float | None = None
-    wait: float = 0.0
-    token: str | None = None
-    """The name of this very claim: no other claim has it. A claim that is sent again has it again, here or at another
-    gateway, and gets the leases that it took before."""
-    age: float = 0.0
-    """Seconds since this claim was first sent, if its answer did not come."""
-    payloads: Literal["json", "text"] = "json"
-    """`text`: a payload is a string with its JSON, for a client that rounds large numbers or reads no deep nesting."""
-
-
-MOST_COUNTED = 1_000_000
-"""The largest count of attempts or crashes that a lease tells."""
-
-
-class LeaseIn(Strict, kw_only=True):
+class LeaseIn(Strict):
     """A lease, as `claim` has given it; only `task` and `token` are needed.
 
     Where the number of the attempt decides and the lease has none, the queue's own count does.
@@ -108,109 +68,7 @@ class LeaseIn(Strict, kw_only=True):
     attempt: Annotated[int, msgspec.Meta(ge=1, le=MOST_COUNTED)] | None = None
     crashes: Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNTED)] = 0
     fence: str | None = None
-    payload: msgspec.Raw = msgspec.field(default_factory=lambda: NONE)
-
-
-class Leased(Strict, kw_only=True):
-    """One `lease`, or many `leases`."""
-
-    lease: LeaseIn | None = None
-    leases: list[LeaseIn] | None = None
-
-
-class Extend(Leased, kw_only=True):
-    """Leases that go on for `timeout` seconds from now."""
-
-    timeout: float | None = None
-
-
-class Ack(Leased, kw_only=True):
-    """Leases that are done. One lease may put the tasks that it found, or be done `again_in` so many seconds."""
-
-    put: list[str | NewTask] | None = None
-    again_in: float | None = None
-    payload: msgspec.Raw = msgspec.field(default_factory=lambda: NONE)
-
-
-class Fail(Leased, kw_only=True):
-    """Leases whose tasks have failed. Without `retry_in` and `give_up`, the number of the attempt decides."""
-
-    error: str
-    retry_in: float | None = None
-    give_up: bool = False
-
-
-class Release(Leased, kw_only=True):
-    """Leases that are given back."""
-
-    delay: float = 0.0
-    block_host: float = 0.0
-
-
-class Note(Strict, kw_only=True):
-    """How far the work on a lease is."""
-
-    lease: LeaseIn
-    done: float
-    total: float | None = None
-    text: str = ""
-
-
-class Pull(Strict, kw_only=True):
-    """How many tasks are taken without a lease."""
-
-    n: int = 1
-
-
-class Ids(Strict, kw_only=True):
-    """Ids of tasks."""
-
-    tasks: list[Id]
-
-
-class Cancel(Ids, kw_only=True):
-    """Tasks that are cancelled; `by` tells on whose behalf, and stands behind the name of the caller."""
-
-    by: str | None = None
-
-
-class Retry(Strict, kw_only=True):
-    """Failed tasks that get another attempt: these, all, or those of a kind of failure."""
-
-    tasks: list[Id] | None = None
-    all: bool = False
-    kind: str | None = None
-    """The id of a kind, or its text: see `GET failures`."""
-    at_most: int = 10_000
-    """How many tasks of a kind one call retries."""
-    before: float | None = None
-    """What the last call has answered, to go on with the tasks of a kind that had failed by then."""
-
-
-class Nothing(Strict, kw_only=True):
-    """No argument."""
-
-
-class Block(Strict, kw_only=True):
-    """A host that is left alone until a time, or for a number of seconds."""
-
-    host: str
-    until: float | None = None
-    seconds: float | None = None
-    reason: str | None = None
-
-
-class Unblock(Strict, kw_only=True):
-    """A host that is visited again."""
-
-    host: str
-
-
-class Ban(Strict, kw_only=True):
-    """A host that is never visited again."""
-
-    host: str
-    reason: str = "banned"
+    payload: msgspec.Raw = msgspec.field(default_factory=no_payload)
 
 
 # ---- answers
@@ -229,7 +87,7 @@ class LeaseOut(msgspec.Struct):
 
 
 class Leases(msgspec.Struct):
-    """What a claim has brought."""
+    """The leases of a claim."""
 
     leases: list[LeaseOut]
 
@@ -242,14 +100,14 @@ class Answers(msgspec.Struct):
 
 
 class Lines(msgspec.Struct):
-    """What a put of NDJSON has put: how many lines, and how often each answer was given."""
+    """How many lines of a put of NDJSON were put, and how often each answer was given."""
 
     lines: int
     counts: dict[str, int]
 
 
 class Count(msgspec.Struct):
-    """How many tasks were moved; of a kind of failure, also how many are left, and what the next call is to give."""
+    """How many tasks were moved; of a kind of failure, also how many are left, and the `before` of the next call."""
 
     count: int
     left: int = 0
@@ -275,42 +133,50 @@ class Pulled(msgspec.Struct):
     tasks: list[PulledTask]
 
 
-# ---- what does not fit
+# ---- the arguments of endpoints
+
+
+@cache
+def arguments_of(endpoint: Callable[..., Any]) -> type[msgspec.Struct]:
+    """Make a type of the arguments of an endpoint."""
+    fields: list[Any] = []
+    for one in signature(endpoint, eval_str=True).parameters.values():
+        if one.kind is Parameter.KEYWORD_ONLY:
+            raw = msgspec.field(default_factory=no_payload)
+            default = () if one.default is Parameter.empty else (raw if one.default is NONE else one.default,)
+            fields.append((one.name, one.annotation, *default))
+    doc = {"__doc__": (endpoint.__doc__ or "").partition("\n")[0]}
+    return msgspec.defstruct(endpoint.__name__.title(), fields, bases=(Strict,), namespace=doc, kw_only=True)
+
 
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>.*?)`(?: - at `\$(?P<path>[^`]*)`)?", re.DOTALL)
-_STEP = re.compile(r"\.(?P<field>\w+)|\[[^\]]*\]")
 
 
-def unfit(body: Any, error: msgspec.ValidationError) -> str:
-    """Say why a body of this type cannot be used; of a field that is unknown, also which ones are known there."""
+def unfit(wanted: Any, error: msgspec.ValidationError) -> str:
+    """Say why a request cannot be used; of a field that is unknown, also which ones are known there."""
     found = _UNKNOWN.fullmatch(str(error))
     if found is None:
         return str(error)
     path = found["path"] or ""
-    known = _fields(body, path)
+    kinds = _each(inspect.type_info(wanted))
+    for field in re.findall(r"\.(\w+)", path):
+        fields = [one for kind in kinds for one in kind.fields if one.encode_name == field]
+        kinds = [kind for one in fields for kind in _each(one.type)]
+    known = ", ".join(one.encode_name for kind in kinds for one in kind.fields)
     where = f" at {path.lstrip('.')}" if path else ""
-    return f"unknown field {found['field']!r:.80}{where}: known: {', '.join(known) or 'none'}"
+    return f"unknown field {found['field']!r:.80}{where}: known: {known or 'none'}"
 
 
-def _fields(body: Any, path: str) -> list[str]:
-    kinds = _each([inspect.type_info(body)])
-    for step in _STEP.finditer(path):
-        if step["field"]:
-            kinds = [
-                one.type for kind in kinds for one in getattr(kind, "fields", ()) if one.encode_name == step["field"]
-            ]
-        else:
-            kinds = [getattr(kind, "item_type", kind) for kind in kinds]
-        kinds = _each(kinds)
-    objects = [kind for kind in kinds if isinstance(kind, inspect.StructType)]
-    return [one.encode_name for kind in objects for one in kind.fields]
+def _each(kind: inspect.Type) -> list[inspect.StructType]:
+    """Give the objects that a value of this type may be, or may be a list of."""
+    if isinstance(kind, inspect.UnionType):
+        return [one for some in kind.types for one in _each(some)]
+    if isinstance(kind, inspect.ListType):
+        return _each(kind.item_type)
+    return [kind] if isinstance(kind, inspect.StructType) else []
 
 
-def _each(kinds: Sequence[inspect.Type]) -> list[inspect.Type]:
-    return [one for kind in kinds for one in (kind.types if isinstance(kind, inspect.UnionType) else (kind,))]
-
-
-# ---- from bodies to what the queue takes
+# ---- from requests to arguments of the queue
 
 
 def id_of(task: Id) -> TaskId:
@@ -323,20 +189,24 @@ def payload_of(given: msgspec.Raw, task: TaskId = "") -> bytes | None:
     if given is NONE:
         return None
     payload: Any = msgspec.json.decode(given)
-    fields = cast("dict[str, Any]", payload) if type(payload) is dict else {}
-    if len(fields) == 1 and type(fields.get("b64")) is str:
-        try:
-            payload = msgspec.convert(fields["b64"], bytes)
-        except msgspec.ValidationError as error:
-            raise msgspec.ValidationError(f"a payload {{'b64': …}} is base64: {error}") from None
+    match payload:
+        case {"b64": str(word), **others} if not others:
+            try:
+                payload = msgspec.convert(word, bytes)
+            except msgspec.ValidationError as error:
+                raise msgspec.ValidationError(f"a payload {{'b64': …}} is base64: {error}") from None
+        case _:
+            pass
     packed = arguments.pack(payload, task)
     return None if packed is None else arguments.Packed(packed)
 
 
-def task_of(given: str | NewTask) -> str | Task:
-    """Give a task as `put` takes it."""
-    if isinstance(given, str):
-        return given
+def tasks_of(given: Sequence[str | NewTask]) -> list[str | Task]:
+    """Give tasks as `put` takes them."""
+    return [one if isinstance(one, str) else _task_of(one) for one in given]
+
+
+def _task_of(given: NewTask) -> Task:
     if (given.task is None) == (given.b64 is None):
         raise msgspec.ValidationError('a task is {"task": ID, …}, or {"b64": BYTES, …}')
     name: TaskId = id_of(given.task) if given.task is not None else given.b64 or b""
@@ -344,11 +214,6 @@ def task_of(given: str | NewTask) -> str | Task:
         name, payload_of(given.payload, name), given.group, priority=given.priority, improve=given.improve,
         unique=given.unique, rerun=given.rerun,
     )  # fmt: skip
-
-
-def tasks_of(given: Sequence[str | NewTask]) -> list[str | Task]:
-    """Give tasks as `put` takes them."""
-    return [one if type(one) is str else task_of(one) for one in given]
 
 
 def lease_of(given: LeaseIn) -> Lease:

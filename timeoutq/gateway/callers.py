@@ -1,4 +1,4 @@
-"""Who sends a request, and what this caller may do. `access.py` finds out who the caller is; every route asks it."""
+"""Who sends a request, and the rights of this caller."""
 
 from __future__ import annotations
 
@@ -10,15 +10,8 @@ from typing import Literal
 from timeoutq.gateway.problems import Problem
 
 Needs = Literal["look", "put", "work", "manage"]
-"""What a caller must be allowed to do for a route."""
+"""The rights of callers: each route needs one."""
 EVERYTHING: tuple[Needs, ...] = ("look", "put", "work", "manage")
-
-
-class Forbidden(Problem):
-    """The caller is known and may not do this."""
-
-    def __init__(self, detail: str) -> None:
-        super().__init__(403, "forbidden", detail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +34,13 @@ class Caller:
         return queue is None or any(glob == "*" or fnmatchcase(queue, glob) for glob in self.queues)
 
     def require(self, needs: str, queue: str | None = None) -> None:
-        """Raise `Forbidden` unless the caller may do this."""
+        """Raise a problem unless the caller may do this."""
         if self.may(needs, queue):
             return
         if self.read_only and needs != "look":
-            raise Forbidden(f"this gateway is read-only, and lets nobody {needs}: ask one that is not")
+            raise Problem(403, "forbidden", f"this gateway is read-only, and lets nobody {needs}: ask one that is not")
         where = "" if queue is None else f" on queue {queue:.80}"
-        raise Forbidden(f"{self.name} may not {needs}{where}: use a token that allows it")
+        raise Problem(403, "forbidden", f"{self.name} may not {needs}{where}: use a token that allows it")
 
 
 ANYBODY = Caller("anybody")

@@ -1,6 +1,6 @@
 """Claims with the client's own token: sent again with the token and its age, a claim gives the same leases. No I/O.
 
-`polls.py` carries these flows out. They are those of a plain client, but for the token.
+They are the flows of a plain client, but for the token.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 from timeoutq.client.shards import AnyAsyncQueue, AsyncShardedQueue, claims
 from timeoutq.client.shards.root import Shards
@@ -25,7 +24,7 @@ from timeoutq.words.model import Answer, Lease, raw
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a client wants: the words of its claim, checked."""
+    """The words of a claim, checked."""
 
     token: str
     n: int
@@ -36,49 +35,36 @@ class Wish:
 
     @classmethod
     def of(
-        cls,
-        queue: AnyAsyncQueue,
-        token: str,
-        n: int,
-        timeout: float | None,
-        max_runtime: float | None,
-        age: float,
+        cls, queue: AnyAsyncQueue, token: str, n: int, timeout: float | None, max_runtime: float | None, age: float
     ) -> Wish:
-        """Check what the client has sent; raises `InvalidInput`."""
-        terms = queue.talk.terms
+        """Check the words of a claim; raises `InvalidInput`."""
         age_ms = arguments.delay_ms(age, "age")
         return cls(
             token,
             arguments.count(n, high=BATCH),
-            terms.timeout_ms if timeout is None else arguments.timeout_ms(timeout),
+            queue.talk.terms.timeout_ms if timeout is None else arguments.timeout_ms(timeout),
             0 if max_runtime is None else arguments.timeout_ms(max_runtime, "max_runtime"),
             max(1, age_ms) if age > 0 else 0,
         )
 
 
 def take(queue: AnyAsyncQueue, wish: Wish) -> Flow[list[Lease]]:
-    """Claim what is ready; a claim that was sent before first looks for the leases that it took then."""
+    """Claim ready tasks; a claim that was sent before first looks for the leases that it took then."""
     if isinstance(queue, AsyncShardedQueue):
-        return _take_sharded(queue.shards, wish)
-    return _again(queue.talk, wish) if wish.age_ms else _take(queue.talk, wish)
-
-
-def _take(talk: Talk, wish: Wish) -> Flow[list[Lease]]:
+        return (yield from _take_sharded(queue.shards, wish))
     token = wish.token.encode()
-    return flows.claim(talk, wish.n, wish.timeout_ms, wish.max_runtime_ms, 0.0, lambda: token)
-
-
-def _again(talk: Talk, wish: Wish) -> Flow[list[Lease]]:
-    found = yield from _replay(talk, wish, wish.token.encode(), wish.n)
-    # nothing was taken, and nothing is ready: a plain claim then looks also for tasks that are due or lost their lease
-    return found or (yield from _take(talk, wish))
+    found = (yield from _replay(queue.talk, wish, token, wish.n)) if wish.age_ms else []
+    # nothing was taken, and nothing is ready: a plain claim looks also for tasks that are due or lost their lease
+    return found or (
+        yield from flows.claim(queue.talk, wish.n, wish.timeout_ms, wish.max_runtime_ms, 0.0, lambda: token)
+    )
 
 
 def _replay(talk: Talk, wish: Wish, token: bytes, n: int) -> Flow[list[Lease]]:
     """Send the claim as one that was sent before: gives the leases that it took then, else leases up to `n` tasks.
 
     The leases that it took then run anew from now on. So a gateway that carried out the first claim, and sees late that
-    its client has hung up, does not give them back: see `give_back`.
+    its client has hung up, does not give them back.
     """
     asked = time.monotonic()
     call = talk.operations.claim(token, n, wish.timeout_ms, wish.max_runtime_ms)
@@ -121,18 +107,14 @@ def _take_sharded(shards: Shards, wish: Wish) -> Flow[list[Lease]]:
     return (yield from _Named(shards, wish).flow())
 
 
-def counted(queue: AnyAsyncQueue, given: Lease | Sequence[Lease]) -> Flow[Any]:
-    """Give the lease or the leases with the attempts that the queue has counted, whatever their holder knows."""
-    leases = [given] if isinstance(given, Lease) else given
+def counted(queue: AnyAsyncQueue, leases: Sequence[Lease]) -> Flow[list[Lease]]:
+    """Give leases with the attempts that the queue has counted, whatever their holder knows."""
     found: dict[str, int] = {}
     for talk, part in queue.division.parted(leases):
         ids = [raw(lease.task) for lease in part]
         (counts,) = yield from ask(talk, [("HMGET", talk.operations.key("attempts"), *ids)])
-        for lease, count in zip(part, counts, strict=True):
-            with suppress(ValueError):
-                found[lease.task] = int(count or 0) + 1
-    told = [replace(lease, attempt=found.get(lease.task, 1)) for lease in leases]
-    return told[0] if isinstance(given, Lease) else told
+        found |= {lease.task: int(count or 0) + 1 for lease, count in zip(part, counts, strict=True)}
+    return [replace(lease, attempt=found.get(lease.task, 1)) for lease in leases]
 
 
 def give_back(queue: AnyAsyncQueue, leases: Sequence[Lease]) -> Flow[None]:

@@ -16,21 +16,17 @@ class Memory:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._all = 0
         self._each = Counter[str]()
 
     def change(self, caller: str, by: int) -> None:
         """Take so many bytes more, or give them back (less than 0); raises a problem when there are too many."""
-        if by > 0 and self._each[caller] + by > self._most // 2:
-            detail = f"bodies of {self._each[caller]:,} bytes of {caller} are being read already: send fewer at once"
-            raise Problem(429, "too-many", detail, headers={"retry-after": "1"})
-        if by > 0 and self._all + by > self._most:
-            detail = (
-                f"bodies of {self._all:,} bytes are in memory, and {self._most:,} are the most here: send this again "
-                "in a second"
-            )
-            raise Problem(503, "unavailable", detail, headers={"retry-after": "1"})
-        self._all += by
+        mine, all = self._each[caller], self._each.total()
+        if by > 0 and mine + by > self._most // 2:
+            detail = f"bodies of {mine:,} bytes of {caller} are being read already: send fewer at once"
+            raise Problem(429, "too-many", detail)
+        if by > 0 and all + by > self._most:
+            detail = f"bodies of {all:,} bytes are in memory, and {self._most:,} are the most here: send it again soon"
+            raise Problem(503, "unavailable", detail)
         self._each[caller] += by
         if not self._each[caller]:
             del self._each[caller]
@@ -61,8 +57,7 @@ class Places:
             return
         line = self._lines.setdefault(caller, deque())
         if len(line) >= self._in_line:
-            detail = f"{len(line)} requests of {caller} wait already: send fewer at once"
-            raise Problem(429, "too-many", detail, headers={"retry-after": "1"})
+            raise Problem(429, "too-many", f"{len(line)} requests of {caller} wait already: send fewer at once")
         turn = asyncio.get_running_loop().create_future()
         line.append(turn)
         try:
@@ -70,8 +65,10 @@ class Places:
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 self.give(caller)
-            else:
-                self._leave(caller, turn)
+            elif turn in line:
+                line.remove(turn)
+                if not line:
+                    del self._lines[caller]
             raise
 
     def give(self, caller: str) -> None:
@@ -80,29 +77,18 @@ class Places:
         self._taken[caller] -= 1
         if not self._taken[caller]:
             del self._taken[caller]
-        if self._lines:
-            self._hand_out()
-
-    def _leave(self, caller: str, turn: asyncio.Future[None]) -> None:
-        line = self._lines.get(caller)
-        if line is not None and turn in line:
-            line.remove(turn)
-            if not line:
-                del self._lines[caller]
-
-    def _hand_out(self) -> None:
-        for caller in list(self._lines):
+        for other in list(self._lines):
             if not self._free:
                 return
-            line = self._lines[caller]
-            while line and self._free and self._taken[caller] < self._each:
+            line = self._lines[other]
+            while line and self._free and self._taken[other] < self._each:
                 turn = line.popleft()
                 if not turn.done():
                     self._free -= 1
-                    self._taken[caller] += 1
+                    self._taken[other] += 1
                     turn.set_result(None)
                     break  # one each: then it is the next caller's turn
             if line:
-                self._lines.move_to_end(caller)
+                self._lines.move_to_end(other)
             else:
-                del self._lines[caller]
+                del self._lines[other]

@@ -1,6 +1,6 @@
-"""What `GET /v1/{queue}/…` tells: one function for each look. None of them changes anything.
+"""The looks of `GET /v1/{queue}/…`: one function each, whose arguments are the parameters of the URL.
 
-`routes.py` names them. A queue that is not there is a problem here, since its name may be mistyped.
+None of them changes anything. A queue that is not there is a problem here, since its name may be mistyped.
 """
 
 from __future__ import annotations
@@ -10,69 +10,74 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
-from timeoutq.gateway.problems import Problem, spelled
+import msgspec
+
+from timeoutq.gateway.problems import Problem, from_base64, spelled
 from timeoutq.gateway.requests import Request
 from timeoutq.verbs.why import advised
 from timeoutq.watch import directory
+from timeoutq.words.model import State, TaskId
+
+N = Annotated[int, msgspec.Meta(description="About how many")]
+Cursor = Annotated[str | None, msgspec.Meta(description="The cursor that the last page ended with")]
+Name = Annotated[str | None, msgspec.Meta(description="The id of the task")]
+InBase64 = Annotated[str | None, msgspec.Meta(description="Or its bytes, as base64")]
 
 LISTED = 100
 """The most queues that one answer lists."""
+COUNTS = ("todos", "waiting", "scheduled", "in_progress", "done", "failed", "paused", "workers")
 
 
-PERIODS: Mapping[str, Literal["minute", "hour"]] = {"minute": "minute", "hour": "hour"}
-
-
-def plain(value: Any) -> Any:
+def plain(value: Any, name: str = "") -> Any:
     """Give a value as JSON has it: dataclasses as objects, ids that are no UTF-8 text as `{"b64": …}`."""
+    if isinstance(value, bytes):
+        return {"b64": bytes(value)}
+    # a payload is JSON already; it may be nested as deeply as JSON can be, so nobody walks through it
+    if name == "payload" or value is None or isinstance(value, bool | int):
+        return value
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, str):
         return spelled(value)
-    if value is None or isinstance(value, bool | int):
-        return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if isinstance(value, bytes):
-        return {"b64": bytes(value)}
     if isinstance(value, dict):
         return {str(key): plain(one) for key, one in cast("Mapping[Any, Any]", value).items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        return {one.name: _field(one.name, getattr(value, one.name)) for one in fields(value)}
+    if is_dataclass(value):
+        return {one.name: plain(getattr(value, one.name), one.name) for one in fields(value)}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(one) for one in cast("Iterable[Any]", value)]
     return str(value)
 
 
-def _field(name: str, value: Any) -> Any:
-    # a payload is JSON already, or bytes; it may be nested as deeply as JSON can be, so nobody walks through it
-    return value if name == "payload" and not isinstance(value, bytes) else plain(value)
+def named(id: str | None, b64: str | None) -> TaskId:
+    """Give the id that `?id=` or `?b64=` names."""
+    if (id is None) == (b64 is None):
+        raise Problem(422, "bad-body", "name one task: ?id=ID, or ?b64=BYTES in base64")
+    try:
+        return id if id is not None else from_base64(b64 or "")
+    except ValueError as error:
+        raise Problem(422, "bad-body", f"?b64= is not base64: {error}") from None
 
 
 async def stats(request: Request) -> dict[str, Any]:
     """Count all states, and read counters and settings."""
-    request.only()
     found = await (await request.known()).stats()
     return {**plain(found), "known": found.known, "drained": found.drained}
 
 
-async def tasks(request: Request) -> dict[str, Any]:
+async def tasks(request: Request, *, state: State, n: N = 100, cursor: Cursor = None) -> dict[str, Any]:
     """Read a page of a state: `?state=failed&n=100&cursor=…`; the answer has the cursor of the next page, or null."""
-    asked = request.only("state", "n", "cursor")
-    queue = await request.known()
-    if "state" not in asked:
-        raise Problem(422, "bad-body", "say which state: ?state=todos, or another one")
-    page = await queue.list(asked["state"], asked.get("cursor"), request.number("n", 100))
+    page = await (await request.known()).list(state, cursor, n)
     return {"state": page.state.value, "tasks": plain(page.entries), "cursor": page.cursor}
 
 
-async def task(request: Request) -> dict[str, Any]:
+async def task(request: Request, *, id: Name = None, b64: InBase64 = None) -> dict[str, Any]:
     """Tell all that is known of one task."""
-    request.only("id", "b64")
-    id = request.id()
-    queue = await request.known()
-    return dict(plain(await queue.inspect(id)))
+    name = named(id, b64)
+    return dict(plain(await (await request.known()).inspect(name)))
 
 
 ADVICE = {
@@ -85,91 +90,64 @@ ADVICE = {
 """Advice for a program that speaks HTTP, where the API has a verb for it."""
 
 
-async def why(request: Request) -> dict[str, Any]:
+async def why(request: Request, *, id: Name = None, b64: InBase64 = None) -> dict[str, Any]:
     """Say why a task is not being worked on now, or who works on it."""
-    request.only("id", "b64")
-    id = request.id()
-    queue = await request.known()
-    found = await queue.why(id)
+    name = named(id, b64)
+    found = await (await request.known()).why(name)
     return dict(plain(replace(found, message=advised(found, ADVICE, request.name))))
 
 
-async def hosts(request: Request) -> dict[str, Any]:
+async def hosts(request: Request, *, n: N = 100, cursor: Cursor = None, host: str | None = None) -> dict[str, Any]:
     """Read a page of the hosts of a polite queue; with `?host=`, tell all about one host."""
-    asked = request.only("n", "cursor", "host")
     queue = await request.known()
-    if "host" in asked:
-        return {"hosts": [plain(await queue.hosts.inspect(asked["host"]))], "cursor": None}
-    page = await queue.hosts.list(asked.get("cursor"), request.number("n", 100))
+    if host is not None:
+        return {"hosts": [plain(await queue.hosts.inspect(host))], "cursor": None}
+    page = await queue.hosts.list(cursor, n)
     return {"hosts": plain(page.hosts), "cursor": page.cursor}
 
 
 async def workers(request: Request) -> dict[str, Any]:
     """Tell which workers there are. Workers over HTTP give no signs of life, and are not among them."""
-    request.only()
     return {"workers": plain(await (await request.known()).workers())}
 
 
-async def errors(request: Request) -> dict[str, Any]:
+async def errors(request: Request, *, n: N = 10) -> dict[str, Any]:
     """Give the last errors, the newest first."""
-    request.only("n")
-    queue = await request.known()
-    return {"errors": plain(await queue.errors(request.number("n", 10)))}
+    return {"errors": plain(await (await request.known()).errors(n))}
 
 
-async def queues(request: Request) -> dict[str, Any]:
+async def queues(request: Request, *, after: str = "") -> dict[str, Any]:
     """List the queues that this caller may look at, with their counts: 100 at most, and the name to go on `after`."""
-    asked = request.only("after")
-    queue = await request.state.queues.directory()
-    found = sorted([name async for name in directory.every_name(queue)])
-    served = [
-        name
-        for name in found
-        if name > asked.get("after", "") and request.state.queues.serves(name) and request.caller.may("look", name)
-    ]
-    told = [one async for one in directory.look_at(queue, served[:LISTED])]
-    return {
-        "queues": [{"queue": one.name, **_counts(one)} for one in told],
-        "after": served[LISTED - 1] if len(served) > LISTED else None,
-    }
+    client, serves = request.state.queues.directory, request.state.queues.serves
+    found = sorted([name async for name in directory.every_name(client)])
+    served = [name for name in found if name > after and serves(name) and request.caller.may("look", name)]
+    told: list[dict[str, Any]] = []
+    async for one in directory.look_at(client, served[:LISTED]):
+        counts = {name: getattr(one.stats, name) for name in COUNTS} if one.stats else {"trouble": one.trouble}
+        told.append({"queue": one.name, **counts})
+    return {"queues": told, "after": served[LISTED - 1] if len(served) > LISTED else None}
 
 
-def _counts(one: directory.Listed) -> dict[str, Any]:
-    stats = one.stats
-    if stats is None:
-        return {"trouble": one.trouble}
-    names = ("todos", "waiting", "scheduled", "in_progress", "done", "failed", "paused", "workers")
-    return {name: getattr(stats, name) for name in names}
-
-
-async def history(request: Request) -> dict[str, Any]:
+async def history(request: Request, *, by: Literal["minute", "hour"] | None = None) -> dict[str, Any]:
     """Give the counters of the last twenty minutes; `?by=minute`, `?by=hour`: rows for a day, or for 90 days."""
-    by = request.only("by").get("by")
     queue = await request.known()
-    if by is None:
-        return {"history": plain(await queue.history())}
-    if by not in PERIODS:
-        raise Problem(422, "bad-body", f"by={by!r:.80} is neither minute nor hour")
-    return {"history": plain(await queue.history(by=PERIODS[by]))}
+    return {"history": plain(await (queue.history() if by is None else queue.history(by=by)))}
 
 
-async def failures(request: Request) -> dict[str, Any]:
+async def failures(request: Request, *, kind: str | None = None, cursor: Cursor = None, n: N = 100) -> dict[str, Any]:
     """Tell about the kinds of failures with most tasks, `?n=` of them; `?kind=`: read a page of the tasks of one."""
-    asked = request.only("kind", "cursor", "n")
     queue = await request.known()
-    if "kind" not in asked:
-        return {"kinds": plain(await queue.failures.list(request.number("n", 100)))}
-    page = await queue.failures.tasks(asked["kind"], asked.get("cursor"), request.number("n", 100))
-    return {"kind": asked["kind"], "tasks": plain(page.entries), "cursor": page.cursor}
+    if kind is None:
+        return {"kinds": plain(await queue.failures.list(n))}
+    page = await queue.failures.tasks(kind, cursor, n)
+    return {"kind": kind, "tasks": plain(page.entries), "cursor": page.cursor}
 
 
-async def events(request: Request) -> dict[str, Any]:
+async def events(
+    request: Request, *, after: str | None = None, n: N = 100, id: Name = None, b64: InBase64 = None
+) -> dict[str, Any]:
     """Read the event log behind `?after=` (a cursor or Unix seconds; else the last entries); `?id=`: of one task."""
-    asked = request.only("after", "n", "id", "b64")
-    task = request.id() if "id" in asked or "b64" in asked else None
-    said = asked.get("after")
-    is_time = said is not None and re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,9})?", said)
-    after = float(said) if said is not None and is_time else said
-    queue = await request.known()
-    page = await queue.events.list(after, request.number("n", 100), task)
+    task = named(id, b64) if id is not None or b64 is not None else None
+    is_time = after is not None and re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,9})?", after)
+    page = await (await request.known()).events.list(float(after) if after and is_time else after, n, task)
     return {"events": plain(page.events), "cursor": page.cursor}

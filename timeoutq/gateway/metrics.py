@@ -1,4 +1,4 @@
-"""What a queue tells Prometheus: `/metrics` of the gateway. `families` makes metrics of what was seen, without I/O.
+"""The metrics of queues for Prometheus: `/metrics` of the gateway.
 
 One scrape serves all queues. The numbers of a whole queue come from the queue itself, so it does not matter which
 process is scraped, nor how many workers there are. No label names a worker, a host, a task or an error: a queue with
@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from itertools import islice
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, cast
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
@@ -24,22 +23,22 @@ from timeoutq.client import AsyncServerClient
 from timeoutq.client.shards import looking
 from timeoutq.client.shards.root import Shards
 from timeoutq.client.shards.together import together
-from timeoutq.server.cluster import Where, slot_of
+from timeoutq.gateway.names import Names, Shared
+from timeoutq.server.cluster import slot_of
 from timeoutq.server.troubles import is_sharded
-from timeoutq.verbs import reads, sending
+from timeoutq.verbs import sending
 from timeoutq.verbs.operations import Operations
 from timeoutq.verbs.sending import Flow, Talk
-from timeoutq.watch import directory
 from timeoutq.words.counts import Stats
 from timeoutq.words.errors import SchemaMismatch, ShardsUnavailable, TimeoutqError
 from timeoutq.words.model import MAX_TIME_MS, State
 
-T = TypeVar("T")
-
 PATIENCE = 2.0
-"""Seconds for one scrape: what has not answered by then is left out, and counts as away."""
-SHARED = 1.0
-"""Seconds for which all who scrape share one look at the queues."""
+"""Seconds for one scrape: a queue that has not answered by then is left out, and counts as away."""
+WALK = 1.0
+"""For how many of these seconds a scrape waits for a walk through the keys of the server."""
+AGAIN, SHARE = 10.0, 40.0
+"""Seconds between two walks, or this many times as long as one took."""
 SIDE_BY_SIDE = 8
 """How many queues are asked at once."""
 MOST = 1000
@@ -49,8 +48,6 @@ PAGE, PAGES = 1000, 100
 
 FIELDS = 3
 """Fields of each kind of failure in the key `kinds`, which has one or two more."""
-STEPS, AGAIN = 100, 10.0
-"""Calls of SCAN in one scrape, each of some 1,000 keys; and the seconds between the beginnings of two walks."""
 
 BOUNDS = tuple(2.0**power for power in range(-10, 17))
 """Upper bounds of the histogram of durations, seconds, from 1 ms to 18 hours: each is the end of a bucket of
@@ -61,12 +58,12 @@ EVENTS = (
     "again", "cancelled", "cancelling", "forgotten", "pulled", "pruned", "adopted", "ticked", "ticks_missed",
     "ticks_skipped", "results_lost",
 )  # fmt: skip
-"""The counters of a queue. What a foreign hand has added to them makes no series."""
+"""The counters of a queue. Others, which somebody has added by hand, make no series."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What was seen of one queue."""
+    """A queue, as one scrape has seen it."""
 
     queue: str
     stats: Stats | None
@@ -83,7 +80,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one scrape has seen."""
+    """All queues, as one scrape has seen them."""
 
     is_up: bool
     """Whether the server has answered."""
@@ -118,7 +115,9 @@ _GAUGES: Mapping[str, tuple[str, Callable[[Facts, Stats], float]]] = {
     "timeoutq_hosts": ("Hosts of a polite queue that have tasks.", lambda _, stats: stats.hosts),
     "timeoutq_hosts_blocked": ("Hosts that are blocked or banned now.", lambda facts, _: facts.blocked),
     "timeoutq_failure_kinds": ("Kinds of failures that the queue tells apart.", lambda facts, _: facts.kinds),
-    "timeoutq_shards": ("Shards of the queue; 1 for a queue that is not divided.", lambda _, stats: _shards(stats)),
+    "timeoutq_shards": (
+        "Shards of the queue; 1 for a queue that is not divided.", lambda _, stats: max(1, len(stats.shards)),
+    ),
     "timeoutq_shards_silent": (
         "Shards that did not answer; the other figures leave them out.", lambda facts, _: facts.silent,
     ),
@@ -126,7 +125,7 @@ _GAUGES: Mapping[str, tuple[str, Callable[[Facts, Stats], float]]] = {
 
 
 def families(look: Look) -> Iterator[Metric]:
-    """Give the metrics for what was seen."""
+    """Give the metrics of a look."""
     yield GaugeMetricFamily("timeoutq_up", "Whether the Redis server answers.", float(look.is_up))
     yield GaugeMetricFamily(
         "timeoutq_queues_left_out", "Queues beyond the first 1,000 of the server, of which no scrape tells.",
@@ -178,12 +177,8 @@ def _age(stats: Stats, at: float | None) -> float:
     return 0.0 if at is None else max(0.0, stats.now - at)
 
 
-def _shards(stats: Stats) -> int:
-    return max(1, len(stats.shards))
-
-
 class _Seen(Collector):
-    """What prometheus-client writes down."""
+    """A look as prometheus-client takes it."""
 
     def __init__(self, look: Look) -> None:
         self._look = look
@@ -202,7 +197,7 @@ def exposition(look: Look, accept: str = "") -> tuple[bytes, str]:
 
 
 def facts_of(talk: Talk, name: str) -> Flow[Facts]:
-    """Look at one queue; what cannot be read is left out. Raises what waiting may mend, and `AccessDenied`."""
+    """Look at one queue; raises `TimeoutqError` if it cannot be read."""
     silent, talks = 0, [talk]
     try:
         stats = yield from sending.answer(talk, talk.operations.stats())
@@ -241,83 +236,11 @@ def _more_of(talk: Talk, *, polite: bool) -> Flow[tuple[int, int]]:
 
 def is_blocked(rule: bytes, now_ms: float) -> bool:
     """Say whether the rule of a host, as it is stored, keeps the host from being visited now."""
-    # delay, visits at once, budget, until when, what for: `b` is blocked, `x` is banned
+    # delay, visits at once, budget, until when, and `b` for blocked or `x` for banned
     words = rule.split(b" ", 5)
-    if len(words) < 5 or not words[3].isdigit():  # a foreign hand wrote this
+    if len(words) < 5 or not words[3].isdigit():
         return False
     return words[4] == b"x" or (words[4] == b"b" and now_ms < int(words[3]) <= MAX_TIME_MS)
-
-
-class Names:
-    """The names of the queues of a server, found by their keys, some calls of SCAN at a time.
-
-    A server may have millions of keys. So each walk goes on where the last one ended; the first goes to the end, or
-    for as long as the caller waits.
-    """
-
-    def __init__(self, glob: str) -> None:
-        """Find the names that the glob matches."""
-        self._glob = glob
-        self.found: dict[str, None] = {}
-        """The names that were found, and may be there still."""
-        self._met: dict[str, None] = {}
-        self._walk: list[tuple[Where, str]] = []
-        self._walked_at = -AGAIN
-
-    async def walk(self, queue: AsyncServerClient) -> None:
-        """Go on, for `STEPS` calls at most, or to the end of the walk if there was none yet."""
-        first, now = not self.found, time.monotonic()
-        if not self._walk:
-            if now - self._walked_at < AGAIN:
-                return
-            self._walked_at = now
-            self._walk = [(place, "0") for place in await queue.run(reads.primaries(queue.talk))]
-            self._met = {}
-        steps = 0
-        while self._walk and (first or steps < STEPS):
-            steps += 1
-            place, cursor = self._walk[-1]
-            following, names = await queue.run(directory.scan(queue.talk, cursor, place))
-            self._met |= dict.fromkeys(name for name in names if fnmatchcase(name, self._glob))
-            self.found |= self._met
-            if following is None:
-                self._walk.pop()
-            else:
-                self._walk[-1] = place, following
-        if not self._walk:
-            self.found = dict(sorted(self._met.items()))
-
-
-class Once(Generic[T]):
-    """Looks at something for many who ask: looks that would overlap are one, and each serves for `SHARED` seconds."""
-
-    def __init__(self, look: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        """Prepare; `look` must end by itself."""
-        self._look = look
-        self._last: tuple[float, T] | None = None
-        self._looking: asyncio.Task[T] | None = None
-
-    async def __call__(self) -> T:
-        """Give what is seen."""
-        if self._last is not None and time.monotonic() - self._last[0] < SHARED:
-            return self._last[1]
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._kept())
-        return await asyncio.shield(self._looking)
-
-    async def _kept(self) -> T:
-        found = await self._look()
-        self._last = time.monotonic(), found
-        return found
-
-    def forget(self) -> None:
-        """Look anew next time."""
-        self._last = None
-
-    def close(self) -> None:
-        """End a look that is under way."""
-        if self._looking is not None:
-            self._looking.cancel()
 
 
 class Watcher:
@@ -329,35 +252,41 @@ class Watcher:
     def __init__(self, url: str | None = None, queues: str = "*", deadline: float = 5.0) -> None:
         """Prepare; `url` says where the server is, and `queues` is a glob. Nothing connects yet."""
         self.client = AsyncServerClient("metrics", url, deadline=min(deadline, PATIENCE))
-        self._names = Names(queues)
-        self.look = Once(self._look)
-        """Looks at the queues, for `PATIENCE` seconds at most; never raises what a server or a queue does."""
+        self._names = Names(lambda: self.client, lambda name: fnmatchcase(name, queues), AGAIN, SHARE)
+        self.shared = Shared(self._look, share=0.0)
+
+    async def look(self) -> Look:
+        """Look at the queues, for `PATIENCE` seconds at most; an error of the server ends the look."""
+        return await self.shared.get()
 
     async def close(self) -> None:
         """Close the client."""
-        self.look.close()
+        await self.shared.close()
+        await self._names.close()
         await self.client.close()
 
     async def _look(self) -> Look:
         began, found, is_up = time.monotonic(), dict[str, Facts](), False
         with suppress(TimeoutError, TimeoutqError):
             async with asyncio.timeout(PATIENCE):
-                await self._names.walk(self.client)
+                await self.client.run(sending.ask(self.client.talk, [("TIME",)]))
                 is_up = True
+                await self._names.get(WALK)
                 await self._read_all(found)
-        rows = [found.get(name, Facts(name, None)) for name in islice(self._names.found, MOST)]
+        names = sorted(self._names.found)
+        rows = [found.get(name, Facts(name, None)) for name in names[:MOST]]
         there = [row for row in rows if row.stats is None or row.stats.exists or row.stats.workers]
-        return Look(is_up, there, time.monotonic() - began, list(islice(self._names.found, MOST, None)))
+        return Look(is_up, there, time.monotonic() - began, names[MOST:])
 
     async def _read_all(self, found: dict[str, Facts]) -> None:
-        rest = iter(list(islice(self._names.found, MOST)))
+        rest = iter(sorted(self._names.found)[:MOST])
 
         async def read_some() -> None:
             for name in rest:
                 found[name] = await self._read(name)
 
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(SIDE_BY_SIDE, len(self._names.found))):
+            for _ in range(SIDE_BY_SIDE):
                 group.create_task(read_some())
 
     async def _read(self, name: str) -> Facts:
@@ -366,5 +295,5 @@ class Watcher:
             talk = replace(talk, at=slot_of(name))
         try:
             return await self.client.run(facts_of(talk, name))
-        except TimeoutqError as error:  # its node is away, the queue is of another version, or of a foreign hand
+        except TimeoutqError as error:  # its node is away, or the queue is of another version
             return Facts(name, None, is_strange=isinstance(error, SchemaMismatch))

@@ -1,27 +1,25 @@
-"""The OpenAPI 3.1 description of the API, made from the table of routes. `app.py` serves it at `/v1/openapi.json`."""
+"""The OpenAPI 3.1 description of the API, made from the table of routes."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any
 
 import msgspec
 
-from timeoutq.gateway.routes import Parameter, Route
+from timeoutq.gateway.bodies import arguments_of
+from timeoutq.gateway.routes import Endpoint, Route
 
 REFERENCE = "#/components/schemas/{name}"
 
+_FIELDS = ["type", "title", "status", "detail"]
 PROBLEM: dict[str, Any] = {
     "type": "object",
     "description": "What went wrong (RFC 9457).",
-    "required": ["type", "title", "status", "detail"],
-    "properties": {
-        "type": {"type": "string"},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string"},
-    },
+    "required": _FIELDS,
+    "properties": {name: {"type": "integer" if name == "status" else "string"} for name in _FIELDS},
 }
 
 FAULTS = {
@@ -30,7 +28,7 @@ FAULTS = {
     "403": "The token does not allow this.",
     "404": "There is no such queue.",
     "405": "This path does not take this method.",
-    "408": "The head or the body came too slowly.",
+    "408": "The body came too slowly.",
     "409": "The lease of this call is lost.",
     "413": "The body is too large.",
     "415": "The body is of a type that is not read.",
@@ -55,72 +53,75 @@ QUEUE = {
 
 def describe(routes: Sequence[Route], prefix: str = "") -> dict[str, Any]:
     """Describe the routes of the API."""
-    shown = [route for route in routes if not route.by_starlette]
-    types = [kind for route in shown for kind in (route.body, route.answer, route.lines_answer) if kind is not None]
-    _, schemas = msgspec.json.schema_components(types, ref_template=REFERENCE)
+    schemas: dict[str, Any] = {"Problem": PROBLEM}
     paths: dict[str, Any] = {}
-    for route in shown:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+    for route in routes:
+        if not route.by_starlette:
+            paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": "timeoutq", "version": "1", "description": "Work queues on Redis, over HTTP."},
         "servers": [{"url": prefix or "/"}],
         "paths": paths,
         "components": {
-            "schemas": {**schemas, "Problem": PROBLEM},
+            "schemas": schemas,
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
 
 
-def _operation(route: Route) -> dict[str, Any]:
+def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
+    def schema(kind: Any) -> dict[str, Any]:
+        (found,), more = msgspec.json.schema_components([kind], ref_template=REFERENCE)
+        schemas.update(more)
+        return found
+
+    def parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+        return [
+            {"name": one.name, "in": "query", "required": one.required, "schema": _present(schema(one.type))}
+            for one in msgspec.structs.fields(arguments_of(endpoint))
+        ]
+
     named = re.sub(r"[^a-z0-9]+", "_", route.path.removeprefix("/v1/").replace("{queue}/", "").lower()).strip("_")
+    answers = [signature(one, eval_str=True).return_annotation for one in (route.endpoint, route.lines) if one]
+    answer = schema(answers[0]) if len(answers) == 1 else {"oneOf": [*map(schema, answers)]}
+    queried = route.endpoint if route.method == "GET" else route.lines
     found: dict[str, Any] = {
         "operationId": f"{route.method.lower()}_{named}",
-        "summary": route.about,
-        "parameters": [*([QUEUE] if "{queue}" in route.path else []), *map(_parameter, route.parameters)],
-        "responses": {"200": {"description": "Done.", "content": _json(_answer(route))}, **_faults(route)},
+        "summary": (route.endpoint.__doc__ or "").partition("\n")[0],
+        "parameters": [*([QUEUE] if "{queue}" in route.path else []), *(parameters(queried) if queried else ())],
+        "responses": {"200": {"description": "Done.", "content": _json(answer)}, **_faults(route)},
     }
     if route.needs is not None:
         found["security"] = [{"token": []}]
         found["x-needs"] = route.needs
-    if route.body is not None:
-        content = _json(_schema(route.body))
+    if route.method == "POST":
+        body = arguments_of(route.endpoint)
+        content = _json(schema(body))
         if route.lines is not None:
             content["application/x-ndjson"] = {"schema": {"type": "string"}}
-        needed = any(field.required for field in msgspec.structs.fields(route.body))
+        needed = any(field.required for field in msgspec.structs.fields(body))
         found["requestBody"] = {"required": needed, "content": content}
     return found
 
 
-def _answer(route: Route) -> dict[str, Any]:
-    kinds = [route.answer] if route.lines_answer is None else [route.answer, route.lines_answer]
-    found = [_schema(kind) for kind in kinds]
-    return found[0] if len(found) == 1 else {"oneOf": found}
-
-
-def _parameter(one: Parameter) -> dict[str, Any]:
-    return {
-        "name": one.name, "in": "query", "required": one.required, "description": one.about, "schema": one.schema,
-    }  # fmt: skip
+def _present(schema: dict[str, Any]) -> dict[str, Any]:
+    """Give the schema of a parameter that is there: it is never null."""
+    kinds = [one for one in schema.get("anyOf", ()) if one != {"type": "null"}]
+    rest = {name: value for name, value in schema.items() if name not in ("anyOf", "default")}
+    return {**rest, **kinds[0]} if kinds else rest
 
 
 def _faults(route: Route) -> dict[str, Any]:
-    def tells(code: str) -> bool:
-        if route.needs is None:
-            return code in ("400", "403", "405", "408", "421")
-        if route.body is None:
-            return code not in ("409", "413", "415", "507")
-        return code != "409" or route.needs == "work"
-
+    if route.needs is None:
+        codes = {"400", "403", "405", "408", "421"}
+    elif route.method == "GET":
+        codes = FAULTS.keys() - {"409", "413", "415", "507"}
+    else:
+        codes = FAULTS.keys() - (set() if route.needs == "work" else {"409"})
     problem = {"application/problem+json": {"schema": {"$ref": REFERENCE.format(name="Problem")}}}
-    return {code: {"description": words, "content": problem} for code, words in FAULTS.items() if tells(code)}
+    return {code: {"description": words, "content": problem} for code, words in FAULTS.items() if code in codes}
 
 
 def _json(schema: dict[str, Any]) -> dict[str, Any]:
     return {"application/json": {"schema": schema}}
-
-
-def _schema(kind: Any) -> dict[str, Any]:
-    (found,), _ = msgspec.json.schema_components([kind], ref_template=REFERENCE)
-    return found

@@ -1,9 +1,8 @@
 """Claims over HTTP, and waiting for tasks: many clients wait with one blocked connection for each queue.
 
 A client that asks for tasks first looks, unless others wait already; if there are none, it stands in line. One asyncio
-task for each queue hears the bell, and serves the line in turn. What is taken for a client that is gone is given back
-at once, unless the client has sent the claim again meanwhile, with the same token and its age, to this gateway or to
-another one. Nothing of this outlives the process.
+task for each queue hears the bell, and serves the line in turn. Leases that were taken for a client that is gone go
+back at once, unless the client has sent the claim again meanwhile, to this gateway or to another one.
 """
 
 from __future__ import annotations
@@ -12,19 +11,20 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from timeoutq.client.shards import AnyAsyncQueue, AsyncShardedQueue
 from timeoutq.client.shards.claims import LISTEN
 from timeoutq.client.shards.together import together
 from timeoutq.gateway import claims
-from timeoutq.gateway.access import GONE, unauthorized
-from timeoutq.gateway.callers import Caller
+from timeoutq.gateway.access import unauthorized
 from timeoutq.gateway.claims import Wish
+from timeoutq.gateway.names import end
 from timeoutq.gateway.problems import Problem
 from timeoutq.gateway.queues import Queues
+from timeoutq.gateway.requests import Request
 from timeoutq.gateway.settings import Settings
 from timeoutq.gateway.tokens import FRESH
 from timeoutq.verbs import flows
@@ -37,54 +37,21 @@ AT_ONCE = 32
 """The most claims that are sent in one flush when the bell has rung."""
 
 
-class Asking(Protocol):
-    """The request behind a claim, as far as this module needs it: see `Request`."""
-
-    name: str
-    caller: Caller
-    undo: Callable[[], Awaitable[None]] | None
-
-    @property
-    def tells_when_gone(self) -> bool:
-        """Whether `is_gone` is right without `watch`."""
-        ...
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether the client has hung up, as far as this is known or watched."""
-        ...
-
-    def watch(self, tell: Callable[[], Any]) -> None:
-        """Call `tell` if the client hangs up."""
-
-    def step_aside(self) -> None:
-        """Give the place back: from now on the request only waits."""
-
-    async def still_counts(self) -> bool:
-        """Say whether the caller may still come in."""
-        ...
-
-
 class Ticket:
     """One claim of a client, from its arrival until its leases are there, or there will be none."""
 
-    def __init__(self, wish: Wish, request: Asking) -> None:
+    def __init__(self, wish: Wish, request: Request) -> None:
         self.wish = wish
         self.request = request
         self.began = time.monotonic()
         self.left = False
-        """Whether the client is gone, or has sent this claim anew."""
+        """Whether the client is gone, or has sent this claim again."""
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.turn: asyncio.Future[list[Lease]] | None = None
-        """Where the ticket stands in line: what the line brings."""
+        """Where the ticket stands in line: the answer that the line brings."""
         self.flying = False
         """Whether a call of this claim is on its way to Redis: then its answer is waited for."""
         self.expired = False
-
-    @property
-    def is_answered(self) -> bool:
-        """Whether the ticket has left the line, or is about to."""
-        return self.turn is not None and self.turn.done()
 
     def expire(self) -> None:
         """Wait no more."""
@@ -98,7 +65,7 @@ class Ticket:
         self.expire()
 
     def answer(self, given: list[Lease] | Exception) -> None:
-        """Give what the line brings, once."""
+        """Give the answer of the line, once."""
         if self.turn is None or self.turn.done():
             return
         if isinstance(given, Exception):
@@ -114,44 +81,23 @@ class Line:
         self._name = name
         self._who = who
         self._queues = queues
-        self._tickets: dict[Ticket, None] = {}
-        self._listener: asyncio.Task[None] | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nobody waits, and nobody listens."""
-        return not self._tickets and self._listener is None
-
-    def __len__(self) -> int:
-        return len(self._tickets)
+        self.tickets: dict[Ticket, None] = {}
+        self.listener: asyncio.Task[None] | None = None
 
     async def stand(self, ticket: Ticket, seconds: float) -> list[Lease]:
         """Stand in line until there are tasks, at most so many seconds."""
         ticket.turn = asyncio.get_running_loop().create_future()
         if ticket.left:
             return []
-        self._tickets[ticket] = None
-        if self._listener is None:
-            self._listener = asyncio.create_task(self._listen(), name=f"line-{self._name}")
+        self.tickets[ticket] = None
+        if self.listener is None:
+            self.listener = asyncio.create_task(self._listen(), name=f"line-{self._name}")
         timer = asyncio.get_running_loop().call_later(seconds, ticket.expire)
         try:
             return await ticket.turn
         finally:
             timer.cancel()
-            self._tickets.pop(ticket, None)
-
-    def end(self) -> None:
-        """Give everybody an empty answer."""
-        for ticket in list(self._tickets):
-            ticket.expire()
-
-    async def close(self) -> None:
-        """Listen no more; those that wait have been answered."""
-        if self._listener is not None:
-            self._listener.cancel()
-            await asyncio.gather(self._listener, return_exceptions=True)
-
-    # ---- the listener
+            self.tickets.pop(ticket, None)
 
     async def _listen(self) -> None:
         # it listens a little longer than somebody waits: the next client often comes at once
@@ -170,24 +116,24 @@ class Line:
                     await asyncio.sleep(retry.pause(failures))
                 except Problem as error:
                     self._fail(error)
-                if not self._tickets:
+                if not self.tickets:
                     return
         finally:
-            self._listener = None
+            self.listener = None
 
     async def _hear(self, queue: AnyAsyncQueue) -> None:
         talk, seconds = queue.talk, BELL_WAIT
         if isinstance(queue, AsyncShardedQueue):
             talk, seconds = random.choice(queue.shards.talks), LISTEN  # noqa: S311  # not a secret
-        await queue.run(flows.hear_stroke(talk, seconds, lambda: bool(self._tickets)))
+        await queue.run(flows.hear_stroke(talk, seconds, lambda: bool(self.tickets)))
 
     async def _serve(self, queue: AnyAsyncQueue) -> None:
         """Claim for the first in line, then for twice as many, until the queue has no more tasks."""
         many = 1
-        while self._tickets:
-            tickets = await self._let_in(list(self._tickets)[:many])
+        while self.tickets:
+            tickets = await self._let_in(list(self.tickets)[:many])
             for ticket in tickets:
-                del self._tickets[ticket]
+                del self.tickets[ticket]
                 ticket.flying = True
             if tickets and not await self._serve_some(queue, tickets):
                 return
@@ -197,15 +143,17 @@ class Line:
         """Give those that want tasks still; the others leave the line, those whose token was revoked with a problem."""
         late = time.monotonic() - FRESH
         old = [ticket for ticket in tickets if ticket.began < late]
-        if old:
-            counts = await asyncio.gather(*[ticket.request.still_counts() for ticket in old])
-            for ticket, good in zip(old, counts, strict=True):
-                if not good:
-                    ticket.answer(unauthorized(GONE))
+        counts = await asyncio.gather(*[ticket.request.answer.still_counts() for ticket in old])
+        for ticket, good in zip(old, counts, strict=True):
+            if not good:
+                ticket.answer(unauthorized())
+        wanting: list[Ticket] = []
         for ticket in tickets:
-            if ticket.is_answered:
-                self._tickets.pop(ticket, None)
-        return [ticket for ticket in tickets if not ticket.is_answered]
+            if ticket.turn is not None and ticket.turn.done():
+                self.tickets.pop(ticket, None)
+            else:
+                wanting.append(ticket)
+        return wanting
 
     async def _serve_some(self, queue: AnyAsyncQueue, tickets: Sequence[Ticket]) -> bool:
         """Claim for these; say whether each of them got tasks."""
@@ -217,30 +165,25 @@ class Line:
             back: dict[Ticket, None] = {}
             for ticket, result in zip(tickets, results, strict=True):
                 ticket.flying = False
-                given: Any = result
-                if is_hopeless(result) or (type(result) is list and result):
-                    ticket.answer(given)
+                is_error = isinstance(result, TimeoutqError)
+                if flows.is_final(result) if is_error else result:
+                    ticket.answer(result)
                 elif ticket.expired:
                     ticket.answer([])
                 else:
                     back[ticket] = None
-                    if isinstance(result, TimeoutqError):
-                        # the claim may have run: sent again, it gives what it took
+                    if is_error:
+                        # the claim may have run: sent again, it gives the same leases
                         ticket.wish = replace(ticket.wish, age_ms=int(1000 * (time.monotonic() - ticket.began)) + 1)
-            self._tickets = back | self._tickets
+            self.tickets = back | self.tickets
         for result in results:
             if isinstance(result, TimeoutqError):
                 raise result
         return all(results)
 
     def _fail(self, error: Exception) -> None:
-        for ticket in list(self._tickets):
+        for ticket in list(self.tickets):
             ticket.answer(error)
-
-
-def is_hopeless(result: object) -> bool:
-    """Say whether this is an error that waiting does not mend."""
-    return isinstance(result, TimeoutqError) and flows.is_final(result)
 
 
 class Polls:
@@ -255,30 +198,25 @@ class Polls:
         self._waits = Counter[str]()
         self._stopping = False
 
-    def waiting(self, name: str) -> int:
-        """Say how many claims wait for tasks of a queue."""
-        line = self._lines.get(name)
-        return 0 if line is None else len(line)
-
     def is_busy(self, name: str) -> bool:
         """Say whether anybody waits for tasks of a queue, or did so a moment ago."""
         line = self._lines.get(name)
-        return line is not None and not line.is_empty
+        return line is not None and bool(line.tickets or line.listener)
 
     def stop(self) -> None:
         """Give all that wait an empty answer, and let nobody wait from now on."""
         self._stopping = True
         for line in self._lines.values():
-            line.end()
+            for ticket in list(line.tickets):
+                ticket.expire()
 
     async def close(self) -> None:
         """Stop, and listen no more."""
         self.stop()
-        for line in self._lines.values():
-            await line.close()
+        await end(*(line.listener for line in self._lines.values()))
         self._lines.clear()
 
-    async def claim(self, request: Asking, queue: AnyAsyncQueue, wish: Wish, seconds: float) -> list[Lease]:
+    async def claim(self, request: Request, queue: AnyAsyncQueue, wish: Wish, seconds: float) -> list[Lease]:
         """Claim for a client; wait so many seconds for the first task. A client that is gone waits no more."""
         key = request.name, wish.token
         older = self._current.get(key)
@@ -311,19 +249,18 @@ class Polls:
         request.undo = undo
         return leases
 
-    async def _claim(self, request: Asking, queue: AnyAsyncQueue, ticket: Ticket, seconds: float) -> list[Lease]:
+    async def _claim(self, request: Request, queue: AnyAsyncQueue, ticket: Ticket, seconds: float) -> list[Lease]:
         waits = seconds > 0 and not self._stopping
         line = self._lines.get(request.name)
-        # whoever comes while others wait need not look: the others would have taken what is ready
-        if not waits or ticket.wish.age_ms or not line:
+        # whoever comes while others wait need not look: the others would have taken all ready tasks
+        if not waits or ticket.wish.age_ms or line is None or not line.tickets:
             leases = await queue.run(claims.take(queue, ticket.wish))
             if leases or not waits or ticket.left:
                 return leases
             ticket.wish = replace(ticket.wish, age_ms=0)
         who = request.caller.name
         if self._waits[who] >= self._settings.most_waits:
-            detail = f"{self._waits[who]} claims of {who} wait already: let fewer wait at once"
-            raise Problem(429, "too-many", detail, headers={"retry-after": "1"})
+            raise Problem(429, "too-many", f"{self._waits[who]} claims of {who} wait already: let fewer wait at once")
         request.step_aside()
         request.watch(ticket.leave)
         line = self._lines.get(request.name)  # again: others may have come meanwhile

@@ -1,9 +1,8 @@
-"""What monitors ask of a gateway: `/metrics` for Prometheus, and `/readyz` for whoever sends it requests.
+"""Answers for monitors: `/metrics` for Prometheus, and `/readyz`, which says whether requests can be carried out.
 
-`/healthz`, which says no more than that the gateway runs, stands in `app.py`. Readiness is public, so it tells no names
-and no addresses, and however often it is asked, the server is asked once a second. The log of the gateway has the rest,
-if the gateway is served by itself (a host application that mounts it begins nothing, so it has no such lines):
-`Probes` looks at the server every few seconds, and warns when the server is away.
+Readiness is public, so it tells no names and no addresses, and however often it is asked, the server is asked once a
+second. The log of the gateway has the rest, if the gateway is served by itself (a host application that mounts it
+begins nothing): `Probes` looks at the server every few seconds, and warns when the server is away.
 """
 
 from __future__ import annotations
@@ -11,28 +10,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from timeoutq.gateway.access import CALLER
 from timeoutq.gateway.callers import NOBODY, Caller
-from timeoutq.gateway.metrics import PATIENCE, Look, Once, Watcher, exposition
+from timeoutq.gateway.metrics import PATIENCE, Look, Watcher, exposition
+from timeoutq.gateway.names import Shared, end
 from timeoutq.gateway.settings import Settings
 from timeoutq.verbs import sending
 from timeoutq.verbs.flows import eviction_policy
 from timeoutq.verbs.operations import Operations
 from timeoutq.words import retry, telling
-from timeoutq.words.errors import (
-    AccessDenied,
-    NotRedis,
-    ReadOnly,
-    SchemaMismatch,
-    ServerFull,
-    TimeoutqError,
-    Unavailable,
-)
+from timeoutq.words.errors import AccessDenied, NotRedis, ReadOnly, SchemaMismatch, ServerFull, TimeoutqError
 
 log = logging.getLogger(__name__)
 
@@ -54,25 +46,17 @@ _CAUSES = (
     ("it hung up", "the server hangs up: is it starting or stopping, or does it speak TLS?"),
     ("name no primary", "the sentinels name no primary that is up"),
 )
-"""Words of `troubles.py` about a server that does not answer, and what is told to everybody: no address."""
-
-
-@dataclass(frozen=True, slots=True)
-class Readiness:
-    """Whether requests can be carried out."""
-
-    ok: bool
-    why: str = ""
+"""Words of `server/troubles.py` about a server that does not answer, and the words for everybody: no address."""
 
 
 class Probes:
-    """What one gateway tells of itself."""
+    """The looks of one gateway at its server."""
 
     def __init__(self, settings: Settings) -> None:
         """Prepare; nothing connects yet."""
         self.watcher = Watcher(settings.url, settings.queues, settings.deadline)
         self._writes = not settings.read_only
-        self.ready = Once(self._ready)
+        self.ready = Shared(self._ready, share=0.0)
         self._watching: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -81,10 +65,8 @@ class Probes:
 
     async def close(self) -> None:
         """Close the connections."""
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
-        self.ready.close()
+        await end(self._watching)
+        await self.ready.close()
         await self.watcher.close()
 
     async def _watch(self) -> None:
@@ -103,23 +85,27 @@ class Probes:
                 failures = 0
             await asyncio.sleep(retry.pause(failures) if failures else LOOK)
 
-    async def _ready(self) -> Readiness:
+    async def _ready(self) -> str:
+        """Say why requests cannot be carried out; '' if they can."""
         client = self.watcher.client
         talk = replace(client.talk, operations=Operations("readyz"))
         # a key that never exists: a primary that takes writes finds nothing to delete
         asked = ("DEL", talk.operations.key("probe")) if self._writes else ("TIME",)
-        why = SILENT
         with suppress(TimeoutError):
             # a little longer than the client tries, which then says why
             async with asyncio.timeout(PATIENCE + 0.5):
                 try:
                     await client.run(sending.ask(talk, [asked]))
                     if await self._evicts():
-                        return Readiness(False, EVICTS)
-                    return understood(await self.watcher.look())
+                        return EVICTS
+                    look = await self.watcher.look()
+                    # if all queues are of another version, this gateway cannot do anything
+                    strange = look.queues and all(facts.is_strange for facts in look.queues)
+                    return _WORDS[SchemaMismatch] if strange else ""
                 except TimeoutqError as error:
-                    why = cause_of(error)
-        return Readiness(False, why)
+                    found = next((words for kind, words in _WORDS.items() if isinstance(error, kind)), None)
+                    return found or next((words for sign, words in _CAUSES if sign in str(error)), SILENT)
+        return SILENT
 
     async def _evicts(self) -> bool:
         """Say whether the server may throw tasks away: then no queue is opened."""
@@ -131,23 +117,8 @@ class Probes:
         return eviction_policy(memory) not in (None, "noeviction")
 
 
-def cause_of(error: TimeoutqError) -> str:
-    """Give the cause without names and addresses, for everybody."""
-    found = next((words for kind, words in _WORDS.items() if isinstance(error, kind)), None)
-    if found is None and isinstance(error, Unavailable):
-        found = next((words for sign, words in _CAUSES if sign in str(error)), None)
-    return found or SILENT
-
-
-def understood(look: Look) -> Readiness:
-    """Judge by what was seen of the queues: if all are of another version, this gateway cannot do anything."""
-    if look.queues and all(facts.is_strange for facts in look.queues):
-        return Readiness(False, _WORDS[SchemaMismatch])
-    return Readiness(True)
-
-
 def visible(look: Look, caller: Caller) -> Look:
-    """Give of a look what a caller may see."""
+    """Give the part of a look that a caller may see."""
     return replace(
         look,
         queues=[facts for facts in look.queues if caller.may("look", facts.queue)],
@@ -170,7 +141,7 @@ async def readyz(request: Request) -> Response:
     throw tasks away, or if all the queues are of another version of timeoutq.
     """
     probes: Probes = request.app.state.probes
-    found = await probes.ready()
-    more = {"retry-after": "2"} if not found.ok else {}
-    body = {"ok": True} if found.ok else {"ok": False, "why": found.why}
-    return JSONResponse(body, 200 if found.ok else 503, headers={"cache-control": "no-store", **more})
+    why = await probes.ready.get()
+    if why:
+        return JSONResponse({"ok": False, "why": why}, 503, headers={"cache-control": "no-store", "retry-after": "2"})
+    return JSONResponse({"ok": True}, headers={"cache-control": "no-store"})

@@ -1,70 +1,43 @@
-"""What goes wrong, as answers: RFC 9457 problems. One type for each class of `errors.py`, and some others.
-
-Every part of the gateway raises a `Problem`, or an error of `errors.py`, which `problem_of` turns into one.
-"""
+"""Errors as answers: RFC 9457 problems. One type for each class of `errors.py`, and some others."""
 
 from __future__ import annotations
 
 import base64
 import json
+import logging
 import re
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from timeoutq.words import errors
+from timeoutq.words import errors, telling
+from timeoutq.words.tracebacks import read_traceback, trace
 
-RETRY_AFTER = 1
-"""After how many seconds a client is to ask again when Redis is away."""
+log = logging.getLogger(__name__)
 
-STATUS: Mapping[type[errors.TimeoutqError], int] = {
-    errors.InvalidInput: 422,
-    errors.BadUrl: 422,
-    errors.BadSitemap: 422,
-    errors.LeaseLost: 409,
-    errors.Unavailable: 503,
-    errors.ServerFull: 507,
-    errors.ShardsUnavailable: 503,
-    errors.ReadOnly: 503,
-    errors.NotReplicated: 503,
-    errors.AccessDenied: 502,
-    errors.NotRedis: 502,
-    errors.UnsafeServer: 502,
-    errors.SchemaMismatch: 502,
-    errors.ServerError: 502,
-    errors.MissingExtra: 501,
+_STATUSES: Mapping[int, tuple[type[errors.TimeoutqError], ...]] = {
+    409: (errors.LeaseLost,),
+    422: (errors.InvalidInput, errors.BadUrl, errors.BadSitemap),
+    501: (errors.MissingExtra,),
+    # Redis refuses the gateway, and whoever runs the gateway has to mend this
+    502: (errors.AccessDenied, errors.NotRedis, errors.UnsafeServer, errors.SchemaMismatch, errors.ServerError),
+    503: (errors.Unavailable, errors.ShardsUnavailable, errors.ReadOnly, errors.NotReplicated),
+    507: (errors.ServerFull,),
 }
-"""The status for each error. 502: Redis refuses the gateway, and whoever runs the gateway has to mend this."""
+STATUS = {kind: status for status, kinds in _STATUSES.items() for kind in kinds}
 
-TITLES: Mapping[str, str] = {
-    "bad-json": "The body is not JSON",
-    "bad-body": "The body does not fit the verb",
-    "unknown-queue": "There is no such queue",
-    "not-found": "There is nothing at this path",
-    "unknown-verb": "There is no such verb",
-    "wrong-method": "The path is known, the method is not",
-    "too-large": "The body is too large",
-    "too-slow": "The body comes too slowly",
-    "wrong-media": "The body is of a type that is not read",
-    "too-many": "Too many requests of this caller at once",
-    "unauthorized": "A token is needed",
-    "forbidden": "This caller may not do that",
-    "bad-http": "This is not HTTP/1.1 as it should be",
-    "bad-host": "The request names no host, or several",
-    "foreign-host": "This host is not served here",
-    "foreign-origin": "A page of another site has sent this",
-    "token-in-url": "A token must not stand in a URL",
-    "failed": "The gateway has failed",
-    "invalid-input": "An argument cannot be used",
-    "lease-lost": "The lease is not this holder's any more",
-    "unavailable": "Redis does not answer",
-    "server-full": "Redis is full",
+HEADERS: Mapping[int, Mapping[str, str]] = {
+    401: {"www-authenticate": 'Bearer realm="timeoutq"'},
+    408: {"connection": "close"},
+    429: {"retry-after": "1"},
+    503: {"retry-after": "1"},
 }
+"""Headers that every problem of a status has."""
 
 
 class Problem(Exception):
-    """A request that fails: the status, the name of the type, and what to tell the caller."""
+    """A request that fails: the status, the name of the type, and the words for the caller."""
 
     def __init__(
         self,
@@ -78,51 +51,44 @@ class Problem(Exception):
         super().__init__(detail)
         self.status = status
         self.name = name
+        self.title = name.replace("-", " ").capitalize()
         self.detail = detail
-        self.headers = dict(headers or {})
-        self.more = dict(more or {})
+        self.headers = {**HEADERS.get(status, {}), **(headers or {})}
+        self.more = more or {}
         """Further fields of the answer."""
-
-    @property
-    def title(self) -> str:
-        """What has happened, in a few words."""
-        return TITLES.get(self.name) or self.name.replace("-", " ").capitalize()
 
     def body(self) -> bytes:
         """Give the body of the answer."""
-        found = {
-            "type": f"/problems/{self.name}",
-            "title": self.title,
-            "status": self.status,
-            "detail": self.detail,
-        }
+        found = {"type": f"/problems/{self.name}", "title": self.title, "status": self.status, "detail": self.detail}
         return encode({**found, **self.more})
-
-
-def kebab(name: str) -> str:
-    """Give the name of a class as a problem has it: `LeaseLost` is `lease-lost`."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
 
 
 def problem_of(error: BaseException) -> Problem:
     """Give the problem that tells of an error."""
     if isinstance(error, Problem):
         return error
+    if isinstance(error, msgspec.ValidationError):
+        return Problem(422, "bad-body", str(error))
     known = next((kind for kind in type(error).__mro__ if kind in STATUS), None)
-    if known is None or not isinstance(error, errors.TimeoutqError):
-        # what nobody expects may quote anything: its text stays in the log
+    if known is None:
+        # an error that nobody expects may quote anything: its text stays in the log
         return Problem(500, "failed", "an unexpected error, which stands in the log of the gateway: tell its operator")
-    status = STATUS[known]
-    headers = {"retry-after": str(RETRY_AFTER)} if status == 503 else {}
     more: dict[str, Any] = {}
     if isinstance(error, errors.LeaseLost):
         more = {"task": spelled(error.task), "holder": error.holder, "state": error.state}
     elif isinstance(error, errors.ShardsUnavailable):
         more = {"shards": {str(shard): str(why) for shard, why in error.shards.items()}}
-        answers = getattr(error.outcome, "codes", None)
-        if answers is not None:
+        if hasattr(error.outcome, "codes"):
             more["answers"] = [str(answer) for answer in error.outcome]
-    return Problem(status, kebab(known.__name__), str(error), headers=headers, more=more)
+    name = re.sub(r"(?<!^)(?=[A-Z])", "-", known.__name__).lower()
+    return Problem(STATUS[known], name, str(error), more=more)
+
+
+def report(words: str, error: BaseException) -> None:
+    """Log an error that nobody expects, with its traceback."""
+    said = type(error).__name__
+    fields, traceback = {"error": said}, read_traceback(trace(error), said)
+    telling.say(log, logging.ERROR, "%s: %s", words, said, fields=fields, traceback=traceback)
 
 
 def spelled(task: str) -> Any:
@@ -137,7 +103,7 @@ def spelled(task: str) -> Any:
 
 
 def from_base64(word: str) -> bytes:
-    """Read what `?b64=` names: base64 in either alphabet, also without the `=` at its end. Raises `ValueError`."""
+    """Read base64 in either alphabet, also without the `=` at its end. Raises `ValueError`."""
     plain = word.replace("-", "+").replace("_", "/").encode("ascii")
     return base64.b64decode(plain + b"=" * (-len(plain) % 4), validate=True)
 

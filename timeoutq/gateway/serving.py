@@ -1,6 +1,6 @@
-"""Serves an application of the gateway with uvicorn: `timeoutq web` calls `serve`, and so do the tests.
+"""Serves an application of the gateway with uvicorn.
 
-On SIGTERM, clients that wait get an empty answer first; then the server ends what has begun, and goes.
+On SIGTERM, clients that wait get an empty answer first; then the server ends the requests that have begun, and goes.
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 
 import uvicorn
 
-from timeoutq.gateway import files
 from timeoutq.gateway.app import Gateway
 from timeoutq.gateway.connections import BoundedProtocol
 from timeoutq.server.road import AsyncRoad
@@ -21,6 +22,7 @@ from timeoutq.words.errors import InvalidInput
 
 DRAIN = 10
 """How long requests may go on after SIGTERM, seconds."""
+FILES = 65_536
 AWAKE = 0.0003
 """For how many seconds the gateway stays awake for a reply of Redis, if it may use two cores: see `AsyncRoad.awake`."""
 
@@ -44,6 +46,19 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def allow_many_files() -> None:
+    """Let this process have many files and connections open at once, as far as its user may."""
+    if sys.platform == "win32":  # it has no such limit
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def listen(host: str, port: int) -> socket.socket:
     """Open the socket to listen at; port 0 takes a free one."""
     try:
@@ -59,7 +74,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 def serve(app: Gateway, host: str, port: int, tell: Callable[[str], None] = lambda place: None) -> None:
     """Serve until a signal comes; `tell` is called with the address as soon as clients may connect."""
-    files.allow_many()
+    allow_many_files()
     if _cores() > 1:
         AsyncRoad.awake = AWAKE
     bound = listen(host, port)

@@ -1,4 +1,4 @@
-"""What an application of the gateway is told when it is made. `timeoutq web` fills this in from its options."""
+"""The settings of an application of the gateway. `timeoutq web` fills them in from its options."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Settings:
     queues: str = "*"
     """Which queues are served: a glob."""
     anonymous: tuple[str, ...] = ()
-    """What callers without a token may do while the server has no tokens at all: some of look, put, work and manage.
+    """The rights of callers without a token while the server has no tokens at all: some of look, put, work and manage.
     Only callers on the same machine can be meant, or those of a network where everybody may do this."""
     read_only: bool = False
     """Whether every write is refused, whatever a token allows."""

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from timeoutq.gateway.names import end
 from timeoutq.gateway.problems import Problem
 from timeoutq.gateway.queues import Queues
 from timeoutq.verbs import flows
@@ -46,10 +47,7 @@ class Tending:
 
     async def close(self) -> None:
         """Clean no more."""
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(*self._tasks.values())
 
     async def _tend(self, name: str, who: str) -> None:
         failures, told = 0, False

@@ -1,11 +1,8 @@
-"""Tokens: what lets a program or a browser ask the gateway, and for which queues. Kept in Redis, as SHA-256 only.
-
-`timeoutq token` makes, lists and revokes them through `TokenBook`; the gateway looks tokens up through `Tokens`.
+"""Tokens, with which programs and browsers ask the gateway about some queues. Kept in Redis, as SHA-256 only.
 
 All tokens are in one HASH, `timeoutq:tokens`: the name of a token, and JSON with its digest, its queues, what it allows
-and when it ends. So a name is taken by one write (HSETNX), and a token is revoked by one (HDEL). A gateway reads the
-whole hash, which is small, and finds a token there by its digest. So wrong tokens cost Redis four readings a second at
-most, need no memory, and the time of the search says nothing of any token.
+and when it ends. A gateway reads the whole hash, which is small, and finds a token there by its digest. So wrong tokens
+cost Redis four readings a second at most, and the time of the search says nothing of any token.
 """
 
 from __future__ import annotations
@@ -18,7 +15,6 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from dataclasses import field as filled
 from typing import Any, cast
 
 from timeoutq.client import AsyncServerClient, ServerClient
@@ -33,20 +29,18 @@ PREFIX = "tq_"
 """With this every token begins, so that people and scanners of secrets recognise one."""
 SHAPE = re.compile(r"tq_[A-Za-z0-9_-]{43}")
 SCOPES = ("look", "put", "work", "manage")
-"""What a token may allow: to look; to put and schedule; to claim, extend, ack, fail, release, note and pull; all the
-rest."""
+"""The rights of tokens: to look; to put and schedule; to claim, extend, ack, fail, release, note and pull; all else."""
 MOST = 1000
 """The most tokens of a server: a gateway reads all of them."""
 FRESH = 2.0
-"""Seconds for which a gateway uses what it has read; with `STALE`, this bounds how long a revoked token works."""
+"""Seconds between two readings of all tokens; with `STALE`, this bounds how long a revoked token works."""
 STALE = 5.0
-"""Seconds after which what was read counts no more, when Redis does not answer."""
+"""Seconds after which the last reading counts no more, when Redis does not answer."""
 AGAIN = 0.25
 """Seconds between two looks for a token that is not there: a new token works at once, and wrong ones cost little."""
 
 LONGEST = 100 * 365 * 86400.0
 """The most seconds after which a token may end."""
-
 RESERVED = ("anybody", "nobody")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}\Z")
@@ -56,7 +50,7 @@ _SLOT = slot_of(KEY)
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What is known of a token: all but the token itself."""
+    """All that is known of a token, but the token itself."""
 
     name: str
     queues: tuple[str, ...]
@@ -72,9 +66,9 @@ class Token:
 class Table:
     """All tokens of a server at one moment."""
 
-    by_digest: Mapping[str, Token] = filled(default_factory=dict[str, Token])
+    by_digest: Mapping[str, Token]
     broken: tuple[str, ...] = ()
-    """Names of entries that another program has written, and that cannot be read: they let nobody in."""
+    """Names of entries that cannot be read: they let nobody in."""
     now: float = 0.0
     """Unix seconds, by the clock of the server."""
 
@@ -85,12 +79,12 @@ class Table:
 
 
 def digest(secret: str) -> str:
-    """Give what is kept of a token."""
+    """Give the digest under which a token is kept."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def described(name: str, queues: Sequence[str], allow: Sequence[str], expires: float | None) -> Token:
-    """Check what a new token shall be; `expires` is seconds from now. Raises `InvalidInput`."""
+    """Check the words of a new token; `expires` is seconds from now. Raises `InvalidInput`."""
     if not _NAME.match(name):
         raise InvalidInput(
             f"{shown(name)} is not a name for a token: 1 to 32 of A-Z a-z 0-9 . _ -, with a letter or a digit first"
@@ -124,7 +118,7 @@ def load(talk: Talk) -> Flow[Table]:
     for name, value in sorted(cast("dict[bytes, bytes]", entries).items()):
         try:
             key, token = _parsed(name.decode(), json.loads(value))
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             broken.append(text(name))
         else:
             found[key] = token
@@ -190,7 +184,7 @@ class TokenBook:
     def new(
         self, name: str, *, queues: Sequence[str], allow: Sequence[str], expires: float | None = None
     ) -> tuple[str, Token]:
-        """Make a token, which ends `expires` seconds from now; give the token, which is kept nowhere, and what it is.
+        """Make a token, which ends `expires` seconds from now; give the token, which is kept nowhere, and its record.
 
         Raises `InvalidInput` for a name that is taken, and for arguments that cannot be used.
         """
@@ -225,14 +219,14 @@ class Tokens:
         """Describe the server as for `AsyncQueue`; the first look connects."""
         self._client = AsyncServerClient("tokens", url, client=client, deadline=2.0)
         self._clock = clock
-        self._table = Table()
+        self._table = Table({})
         self._read_at = float("-inf")
         self._reading: asyncio.Future[None] | None = None
         self.met = False
         """Whether a token has ever been seen: a gateway that has seen one does not let everybody in any more."""
 
     async def look_up(self, secret: str) -> Token | None:
-        """Give what is known of a token; None if it is unknown, revoked or has run out.
+        """Give the record of a token; None if it is unknown, revoked or has run out.
 
         Raises `Unavailable` when Redis has not answered for `STALE` seconds.
         """

@@ -1,38 +1,56 @@
-"""What `POST /v1/{queue}/{verb}` does: one function for each verb, which takes the request and its body.
-
-`routes.py` names them. Each checks nothing that the queue checks by itself.
-"""
+"""The verbs of `POST /v1/{queue}/{verb}`: one function each, whose arguments are the fields of the body."""
 
 from __future__ import annotations
 
 import re
 import secrets
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
+from typing import Any, Literal
 
 import msgspec
 
-from timeoutq.gateway import bodies, claims
-from timeoutq.gateway.bodies import Answers, Count, Done
-from timeoutq.gateway.callers import Forbidden
+from timeoutq.gateway import claims
+from timeoutq.gateway.bodies import (
+    MOST_COUNTED,
+    NONE,
+    Answers,
+    Count,
+    Done,
+    Id,
+    LeaseIn,
+    LeaseOut,
+    Leases,
+    NewTask,
+    Pulled,
+    PulledTask,
+    id_of,
+    lease_of,
+    payload_of,
+    tasks_of,
+)
 from timeoutq.gateway.claims import Wish
-from timeoutq.gateway.problems import encode, spelled
+from timeoutq.gateway.polls import Polls
+from timeoutq.gateway.problems import Problem, encode, spelled
 from timeoutq.gateway.requests import Request
 from timeoutq.words import arguments
 from timeoutq.words.model import Answer, Deep, Lease, Outcome, Payload
 
+NewTasks = list[str | NewTask]
+Given = LeaseIn | None
+Many = list[LeaseIn] | None
+
 TOKEN = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
-"""What a client may name a claim. The marks of our own tokens, # and @ and /, are not among it."""
+"""The name that a client may give a claim. The marks of our own tokens, # and @ and /, are not among its letters."""
 
 
-def answers(outcome: Outcome) -> Answers:
-    """Give the answers to a batch."""
-    if len(outcome) == 1:
-        word = str(outcome[0])
+def answers(found: Outcome | Answer) -> Answers:
+    """Give the answers to a batch, or to the end of one lease."""
+    if isinstance(found, Answer) or len(found) == 1:
+        word = str(found if isinstance(found, Answer) else found[0])
         return Answers([word], {word: 1})
-    return Answers([str(answer) for answer in outcome], outcome.counts())
+    return Answers([str(answer) for answer in found], found.counts())
 
 
 # ---- tasks in
@@ -53,32 +71,28 @@ def moment_of(at: float | str | None) -> float | datetime | None:
     return found
 
 
-async def put(request: Request, body: bodies.Put) -> Answers:
+async def put(
+    request: Request, *, tasks: NewTasks, again: bool = False, group: str | None = None, priority: int | None = None,
+    improve: bool = False, rerun: bool = False, durable: int = 0,
+) -> Answers:  # fmt: skip
     """Put tasks: each answer is `added`, or the state that holds the id already."""
-    queue = await request.queue()
-    return answers(
-        await queue.put(
-            bodies.tasks_of(body.tasks), again=body.again, group=body.group, priority=body.priority,
-            improve=body.improve, rerun=body.rerun, durable=body.durable,
-        )
-    )  # fmt: skip
+    how: Any = {"again": again, "group": group, "priority": priority, "improve": improve, "durable": durable}
+    return answers(await (await request.queue()).put(tasks_of(tasks), rerun=rerun, **how))
 
 
-async def schedule(request: Request, body: bodies.Schedule) -> Answers:
-    """Schedule tasks `at` a time, or `after` a number of seconds."""
-    queue = await request.queue()
-    return answers(
-        await queue.schedule(
-            bodies.tasks_of(body.tasks), at=moment_of(body.at), after=body.after, again=body.again, group=body.group,
-            priority=body.priority, improve=body.improve, durable=body.durable,
-        )
-    )  # fmt: skip
+async def schedule(
+    request: Request, *, tasks: NewTasks, at: float | str | None = None, after: float | None = None,
+    again: bool = False, group: str | None = None, priority: int | None = None, improve: bool = False, durable: int = 0,
+) -> Answers:  # fmt: skip
+    """Schedule tasks `at` a time (Unix seconds, or ISO 8601 with a zone), or `after` a number of seconds."""
+    how: Any = {"again": again, "group": group, "priority": priority, "improve": improve, "durable": durable}
+    return answers(await (await request.queue()).schedule(tasks_of(tasks), at=moment_of(at), after=after, **how))
 
 
-async def requeue(request: Request, body: bodies.Ids) -> Answers:
+async def requeue(request: Request, *, tasks: list[Id]) -> Answers:
     """Make done and failed tasks ready again, with a clean record; others stay, and an unknown one stays unknown."""
     queue = await request.known()
-    ids = [bodies.id_of(task) for task in body.tasks]
+    ids = [*map(id_of, tasks)]
     # a put would add the tasks that the queue does not know: a mistyped id would become a task
     states = await queue.states(ids)
     there = [id for id, state in zip(ids, states, strict=True) if state is not Answer.UNKNOWN]
@@ -95,207 +109,198 @@ def text_of(payload: Payload) -> str:
     if isinstance(payload, Deep):
         with suppress(UnicodeDecodeError):
             return payload.decode()
-    return encode({"b64": bytes(payload)} if isinstance(payload, bytes) else payload).decode()
+    return encode(told(payload)).decode()
 
 
-def lease_out(lease: Lease, *, as_text: bool = False) -> bodies.LeaseOut:
+def told(payload: Payload) -> Any:
+    """Give a payload as JSON has it: `{"b64": …}` for bytes."""
+    return {"b64": bytes(payload)} if isinstance(payload, bytes) else payload
+
+
+def lease_out(lease: Lease, *, as_text: bool) -> LeaseOut:
     """Give a lease as JSON has it; `as_text`: with a string of JSON for its payload, if it has one."""
     payload = lease.payload
-    if as_text and payload is not None:
-        payload = text_of(payload)
-    elif isinstance(payload, bytes):
-        payload = {"b64": bytes(payload)}
-    return bodies.LeaseOut(
+    return LeaseOut(
         spelled(lease.task), lease.token, lease.deadline,
-        # as `LeaseIn` takes them, also if a foreign hand has damaged them
-        max(1, min(lease.attempt, bodies.MOST_COUNTED)), max(0, min(lease.crashes, bodies.MOST_COUNTED)),
-        str(lease.fence), payload,
+        # as `LeaseIn` takes them, also if somebody has edited them
+        max(1, min(lease.attempt, MOST_COUNTED)), max(0, min(lease.crashes, MOST_COUNTED)),
+        str(lease.fence), text_of(payload) if as_text and payload is not None else told(payload),
     )  # fmt: skip
 
 
-def leases_of(request: Request, body: bodies.Leased) -> Lease | list[Lease]:
+def leases_of(request: Request, lease: Given, leases: Many) -> Any:
     """Give the lease or the leases of a body; refuses those of others, unless the caller may manage the queue."""
-    if (body.lease is None) == (body.leases is None):
+    if (lease is None) == (leases is None):
         raise msgspec.ValidationError('name one "lease", or many "leases"')
-    check_holder(request, [body.lease] if body.lease is not None else body.leases or [])
-    if body.lease is not None:
-        return bodies.lease_of(body.lease)
-    return [bodies.lease_of(one) for one in body.leases or ()]
-
-
-def check_holder(request: Request, leases: Sequence[bodies.LeaseIn]) -> None:
-    """Refuse leases of others, unless the caller may manage the queue."""
-    for lease in leases:
-        # the name of a caller may have slashes; what a client names a claim has none
-        is_own = lease.token.rpartition("/")[0] == request.caller.name
+    for one in leases or ([lease] if lease else ()):
+        # the name of a caller may have slashes; the name of a claim has none
+        is_own = one.token.rpartition("/")[0] == request.caller.name
         if not is_own and not request.caller.may("manage", request.name):
-            raise Forbidden(f"a lease is not one of {request.caller.name}: whoever has claimed the task ends its lease")
+            detail = f"a lease is not one of {request.caller.name}: whoever has claimed the task ends its lease"
+            raise Problem(403, "forbidden", detail)
+    return lease_of(lease) if lease is not None else [*map(lease_of, leases or ())]
 
 
-def ended(found: Answer | Outcome) -> Answers:
-    """Give the answers to the end of one lease, or of many."""
-    return Answers([str(found)], {str(found): 1}) if isinstance(found, Answer) else answers(found)
-
-
-async def claim(request: Request, body: bodies.Claim) -> bodies.Leases:
+async def claim(
+    request: Request, *, n: int = 1, timeout: float | None = None, max_runtime: float | None = None, wait: float = 0.0,
+    token: str | None = None, age: float = 0.0, payloads: Literal["json", "text"] = "json",
+) -> Leases:  # fmt: skip
     """Lease ready tasks; wait up to `wait` seconds for the first one.
 
-    If the client hangs up, its leases go back at once, unless it sends the claim again meanwhile.
+    If the client hangs up, its leases go back at once, unless it sends the claim again meanwhile: with the same
+    `token`, which no other claim has, and its `age`, the seconds since it was first sent.
     """
-    wait = arguments.seconds(body.wait, "wait")
-    state = request.state
+    seconds = arguments.seconds(wait, "wait")
     queue = await request.queue()
-    if body.token is None:
-        token = secrets.token_hex(8)
-    elif TOKEN.fullmatch(body.token):
-        token = body.token
-    else:
+    if token is not None and not TOKEN.fullmatch(token):
         raise msgspec.ValidationError("a token is 1 to 64 of A-Z a-z 0-9 . _ : - `$.token`")
-    token = f"{request.caller.name}/{token}"
-    wish = Wish.of(queue, token, body.n, body.timeout, body.max_runtime, body.age)
-    leases = await state.polls.claim(request, queue, wish, min(wait, state.settings.longest_wait))
-    return bodies.Leases([lease_out(lease, as_text=body.payloads == "text") for lease in leases])
+    token = f"{request.caller.name}/{token or secrets.token_hex(8)}"
+    wish = Wish.of(queue, token, n, timeout, max_runtime, age)
+    polls: Polls = request.scope["app"].polls
+    leases = await polls.claim(request, queue, wish, min(seconds, request.state.settings.longest_wait))
+    return Leases([lease_out(lease, as_text=payloads == "text") for lease in leases])
 
 
-async def extend(request: Request, body: bodies.Extend) -> Answers:
+async def extend(
+    request: Request, *, lease: Given = None, leases: Many = None, timeout: float | None = None
+) -> Answers:
     """Let leases run for `timeout` seconds from now."""
-    queue = await request.queue()
-    leases = leases_of(request, body)
-    if isinstance(leases, Lease):
-        await queue.extend(leases, body.timeout)
-        return ended(Answer.OK)
-    return ended(await queue.extend(leases, body.timeout))
+    queue: Any = await request.queue()
+    found: Outcome | Lease | None = await queue.extend(leases_of(request, lease, leases), timeout)
+    return answers(found if isinstance(found, Outcome) else Answer.OK)
 
 
-async def ack(request: Request, body: bodies.Ack) -> Answers:
+async def ack(
+    request: Request, *, lease: Given = None, leases: Many = None, put: NewTasks | None = None,
+    again_in: float | None = None, payload: msgspec.Raw = NONE,
+) -> Answers:  # fmt: skip
     """End leases as done; one lease may put the tasks that it found, in the same step."""
-    queue = await request.queue()
-    leases = leases_of(request, body)
-    if isinstance(leases, Lease):
-        if body.put is not None:
-            request.caller.require("put", request.name)
-        found = None if body.put is None else bodies.tasks_of(body.put)
-        payload = bodies.payload_of(body.payload)
-        return ended(await queue.ack(leases, found, again_in=body.again_in, payload=payload))
-    if body.put is not None or bytes(body.payload) != bytes(bodies.NONE):
-        raise msgspec.ValidationError('"put" and "payload" go with one "lease" only')
-    return ended(await queue.ack(leases, again_in=body.again_in))
+    queue: Any = await request.queue()
+    given = leases_of(request, lease, leases)
+    if lease is None:
+        if put is not None or bytes(payload) != bytes(NONE):
+            raise msgspec.ValidationError('"put" and "payload" go with one "lease" only')
+        many: Outcome = await queue.ack(given, again_in=again_in)
+        return answers(many)
+    if put is not None:
+        request.caller.require("put", request.name)
+    found = None if put is None else tasks_of(put)
+    one: Answer = await queue.ack(given, found, again_in=again_in, payload=payload_of(payload))
+    return answers(one)
 
 
-async def fail(request: Request, body: bodies.Fail) -> Answers:
+async def fail(
+    request: Request, *, lease: Given = None, leases: Many = None, error: str, retry_in: float | None = None,
+    give_up: bool = False,
+) -> Answers:  # fmt: skip
     """End leases as failed; tasks are tried again in `retry_in` seconds, never (`give_up`), or as usual."""
-    queue = await request.queue()
-    leases = leases_of(request, body)
-    told = [body.lease] if body.lease is not None else body.leases or []
-    if body.retry_in is None and not body.give_up and any(one.attempt is None for one in told):
-        leases = await queue.run(claims.counted(queue, leases))
-    # the same call twice: with one lease it raises LeaseLost, with many it gives an answer for each
-    if isinstance(leases, Lease):
-        return ended(await queue.fail(leases, body.error, retry_in=body.retry_in, give_up=body.give_up))
-    return ended(await queue.fail(leases, body.error, retry_in=body.retry_in, give_up=body.give_up))
+    queue: Any = await request.queue()
+    given = leases_of(request, lease, leases)
+    usual = retry_in is None and not give_up
+    if usual and any(one.attempt is None for one in leases or ([lease] if lease else ())):
+        # the number of the attempt decides: the queue has counted it
+        found: list[Lease] = await queue.run(claims.counted(queue, given if lease is None else [given]))
+        given = found if lease is None else found[0]
+    ended: Outcome | Answer = await queue.fail(given, error, retry_in=retry_in, give_up=give_up)
+    return answers(ended)
 
 
-async def release(request: Request, body: bodies.Release) -> Answers:
+async def release(
+    request: Request, *, lease: Given = None, leases: Many = None, delay: float = 0.0, block_host: float = 0.0
+) -> Answers:
     """Give leases back; their tasks are ready at once, or after `delay` seconds."""
-    queue = await request.queue()
-    leases = leases_of(request, body)
-    # the same call twice, as in `fail`
-    if isinstance(leases, Lease):
-        return ended(await queue.release(leases, body.delay, block_host=body.block_host))
-    return ended(await queue.release(leases, body.delay, block_host=body.block_host))
+    queue: Any = await request.queue()
+    found: Outcome | Answer = await queue.release(leases_of(request, lease, leases), delay, block_host=block_host)
+    return answers(found)
 
 
-async def note(request: Request, body: bodies.Note) -> Answers:
+async def note(request: Request, *, lease: LeaseIn, done: float, total: float | None = None, text: str = "") -> Answers:
     """Note how far the work on a lease is."""
     queue = await request.queue()
-    check_holder(request, [body.lease])
-    return ended(await queue.note(bodies.lease_of(body.lease), body.done, body.total, body.text))
+    return answers(await queue.note(leases_of(request, lease, None), done, total, text))
 
 
-async def pull(request: Request, body: bodies.Pull) -> bodies.Pulled:
+async def pull(request: Request, *, n: int = 1) -> Pulled:
     """Take tasks without a lease: they count as done at once, and are lost if the answer is."""
     queue = await request.queue()
-    tasks = await queue.pull(body.n)
-    return bodies.Pulled(
-        [
-            bodies.PulledTask(
-                spelled(one.task), {"b64": bytes(one.payload)} if isinstance(one.payload, bytes) else one.payload
-            )
-            for one in tasks
-        ]
-    )
+    return Pulled([PulledTask(spelled(one.task), told(one.payload)) for one in await queue.pull(n)])
 
 
 # ---- the operator's
 
 
-async def states(request: Request, body: bodies.Ids) -> Answers:
+async def states(request: Request, *, tasks: list[Id]) -> Answers:
     """Tell the state of each task; `unknown` for a task in no state."""
-    queue = await request.known()
-    return answers(await queue.states([bodies.id_of(task) for task in body.tasks]))
+    return answers(await (await request.known()).states([*map(id_of, tasks)]))
 
 
-async def forget(request: Request, body: bodies.Ids) -> Answers:
+async def forget(request: Request, *, tasks: list[Id]) -> Answers:
     """Remove tasks from every state; each answer is the state in which the task was."""
+    return answers(await (await request.known()).forget([*map(id_of, tasks)]))
+
+
+async def cancel(request: Request, *, tasks: list[Id], by: str | None = None) -> Answers:
+    """Cancel tasks that have not ended; `by` tells on whose behalf, and stands behind the name of the caller."""
+    name = request.caller.name
+    return answers(await (await request.known()).cancel([*map(id_of, tasks)], by=f"{name}/{by}" if by else name))
+
+
+async def retry(
+    request: Request, *, tasks: list[Id] | None = None, all: bool = False, kind: str | None = None,
+    at_most: int = 10_000, before: float | None = None,
+) -> Count:  # fmt: skip
+    """Make failed tasks ready again with a clean record: these, all, or those of a kind of failure.
+
+    `kind` is the id of a kind, or its text. One call retries `at_most` tasks of a kind; the next one goes on with the
+    `before` of the answer.
+    """
     queue = await request.known()
-    return answers(await queue.forget([bodies.id_of(task) for task in body.tasks]))
-
-
-async def cancel(request: Request, body: bodies.Cancel) -> Answers:
-    """Cancel tasks that have not ended."""
-    queue = await request.known()
-    # in front stands who has asked, whatever name is told
-    by = request.caller.name if body.by is None else f"{request.caller.name}/{body.by}"
-    return answers(await queue.cancel([bodies.id_of(task) for task in body.tasks], by=by))
-
-
-async def retry(request: Request, body: bodies.Retry) -> Count:
-    """Make failed tasks ready again with a clean record: these, all, or those of a kind of failure."""
-    queue = await request.known()
-    if body.kind is not None:
-        if body.tasks is not None or body.all:
+    if kind is not None:
+        if tasks is not None or all:
             raise msgspec.ValidationError('"kind" goes without "tasks" and without "all"')
-        moved = await queue.failures.retry(body.kind, at_most=body.at_most, before=body.before)
+        moved = await queue.failures.retry(kind, at_most=at_most, before=before)
         return Count(moved.moved, moved.left, moved.before)
-    ids = [bodies.id_of(task) for task in body.tasks or ()]
-    if body.tasks is not None and not ids:
+    ids = [*map(id_of, tasks or ())]
+    if tasks is not None and not ids:
         return Count(0)
-    return Count(await (queue.retry_failed(ids, all=body.all) if ids else queue.retry_failed(all=body.all)))
+    return Count(await (queue.retry_failed(ids, all=all) if ids else queue.retry_failed(all=all)))
 
 
-async def pause(request: Request, body: bodies.Nothing) -> Done:
+async def pause(request: Request) -> Done:
     """Stop giving out tasks."""
     await (await request.known()).pause()
     return Done()
 
 
-async def resume(request: Request, body: bodies.Nothing) -> Done:
+async def resume(request: Request) -> Done:
     """Give out tasks again."""
     await (await request.known()).resume()
     return Done()
 
 
-async def purge(request: Request, body: bodies.Nothing) -> Done:
+async def purge(request: Request) -> Done:
     """Remove the queue with all its tasks."""
     await (await request.known()).purge()
     await request.state.queues.forget(request.name)
     return Done()
 
 
-async def block(request: Request, body: bodies.Block) -> Done:
-    """Keep all workers from a host for a time."""
-    queue = await request.known()
-    await queue.hosts.block(body.host, until=body.until, for_=body.seconds, reason=body.reason or request.caller.name)
+async def block(
+    request: Request, *, host: str, until: float | None = None, seconds: float | None = None, reason: str | None = None
+) -> Done:
+    """Keep all workers from a host until a time, or for a number of seconds."""
+    hosts = (await request.known()).hosts
+    await hosts.block(host, until=until, for_=seconds, reason=reason or request.caller.name)
     return Done()
 
 
-async def unblock(request: Request, body: bodies.Unblock) -> Done:
+async def unblock(request: Request, *, host: str) -> Done:
     """End a block or a ban of a host."""
-    await (await request.known()).hosts.unblock(body.host)
+    await (await request.known()).hosts.unblock(host)
     return Done()
 
 
-async def ban(request: Request, body: bodies.Ban) -> Done:
+async def ban(request: Request, *, host: str, reason: str = "banned") -> Done:
     """Never visit a host again; its tasks go to failed."""
-    await (await request.known()).hosts.ban(body.host, body.reason)
+    await (await request.known()).hosts.ban(host, reason)
     return Done()

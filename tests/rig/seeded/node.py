@@ -59,14 +59,14 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "the judge of calls takes any position",
-        "gateway/protocol/judge.py",
+        "../tests/node/judge.py",
         "or not 1 <= int(word) <= most",
         "",
         [BROKEN],
     ),
     Mutant(
         "the judge of calls takes a section twice",
-        "gateway/protocol/judge.py",
+        "../tests/node/judge.py",
         "if name not in known or name in found:",
         "if name not in known:",
         [BROKEN],

@@ -6,20 +6,18 @@ The modules, in reading order: each imports only from those above it.
 
     spelling  How ids travel between the page and the server, and how ids, texts, times and sizes are written into HTML.
               Pure.
-    hub       Looks at queues for everybody who watches them: one look a second and queue, however many viewers there
+    hub       Looks at queues for everybody who watches them: one look a second and page, however many viewers there
               are.
-    listing   Which queues the server has, for the overview: found by a walk through its keys that goes on beside the
-              requests.
-    paint     From what was seen of a queue to HTML: the parts of pages, and whole pages. Pure but for the templates
-              that it reads.
+    listing   The queues of a server, as the overview shows them.
+    paint     From a snapshot of a queue to HTML: the parts of pages, and whole pages. Pure but for the templates that
+              it reads.
     walks     Acts on more tasks than one call takes, such as a retry of all failures of a kind: walks with progress, in
               pieces.
     visits    One request of a browser: who asks, about which queue, with which ids; and the answer as a page.
-    acts      What the page does: one function for each form. Each ends with a redirect, and a message on the page it
+    acts      The acts of the page: one function for each form. Each ends with a redirect, and a message on the page it
               leads to.
-    views     What the page shows: one function for each view, and the stream of fragments of a view that somebody
-              watches.
-    routes    The routes of the page, in the gateway's own form: path, what the caller must be allowed to do, and the
+    views     The views of the page: one function for each, and the stream of fragments of a view that somebody watches.
+    routes    The routes of the page, in the gateway's own form: path, the right that the caller must have, and the
               endpoint.
 """
 

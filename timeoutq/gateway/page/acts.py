@@ -1,22 +1,21 @@
-"""What the page does: one function for each form. Each ends with a redirect, and a message on the page it leads to.
+"""The acts of the page: one function for each form. Each ends with a redirect, and a message on the page it leads to.
 
-`routes.py` names them. What cannot be undone asks first: the script of the page asks in a dialog and sends `sure=1`;
-without the script, the same form is answered with a page that asks.
+Acts that cannot be undone ask first: the script of the page asks in a dialog and sends `sure=1`; without the script,
+the same form is answered with a page that asks.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from starlette.responses import Response
 
 from timeoutq.client.shards import AnyAsyncQueue, AsyncShardedQueue
-from timeoutq.gateway.page import spelling
+from timeoutq.gateway.page import paint, spelling
 from timeoutq.gateway.page.visits import Form, Visit
 from timeoutq.rooms.failures.operations import KINDS
 from timeoutq.verbs.sending import ask
@@ -29,58 +28,26 @@ MOST_IDS = 10_000
 STEP = 200
 """Tasks in one step of a walk."""
 
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What an act asks before it is done, if the form does not say that somebody was asked."""
-
-    label: str
-    asks: str
-    """`{n}` stands for how many tasks it is about, `{all}` for all of so many; `{queue}`, `{state}`, `{host}`,
-    `{time}` and `{error}` for what the form names."""
-    kind: str = ""
+Done = tuple[str, bool]
+"""The message of an act, and whether it has done anything."""
 
 
-QUESTIONS: Mapping[str, Question] = {
-    "forget": Question("Forget", "Forget {n}?", "danger"),
-    "cancel": Question("Cancel", "Cancel {n}?"),
-    "release": Question("Release", "Take the leases of {n} from their workers?"),
-    "pause": Question("Pause", "Give out no tasks of {queue} until somebody resumes it?"),
-    "block": Question("Block", "Do not visit {host} for {time}?"),
-    "empty": Question("Empty", "Forget {all} in {state} of {queue}?", "danger"),
-    "forget-kind": Question("Forget all", "Forget {all} of {queue} that failed with: {error}?", "danger"),
-    "retry-kind": Question("Retry all", "Make {all} of {queue} ready again that failed with: {error}?"),
-    "retry-all": Question("Retry all", "Make {all} in failed of {queue} ready again?"),
-}
-
-
-def _sure(visit: Visit, form: Form, verb: str, tasks: list[str] | None = None, **about: Any) -> Response | None:
-    if form.is_sure:
+def _unsure(visit: Visit, form: Form, name: str, tasks: Sequence[str] = (), **words: Any) -> Response | None:
+    """Ask whether an act is meant, unless the form says that somebody was asked, or the act needs no question."""
+    act = paint.ACTS[name]
+    if not act.sure or form.get("sure") == "1":
         return None
-    asked = QUESTIONS[verb]
-    words = {name: safe(value, spelling.SHORT) for name, value in about.items()}
-    question = asked.asks.format(n=counted(len(tasks or ()), "task"), queue=visit.name, **words)
+    question = paint.question(name, n=counted(len(tasks), "task"), queue=visit.name, **words)
+    return _asked(visit, name, question, form.pairs, form.get("back"), tasks=tasks)
+
+
+def _asked(
+    visit: Visit, name: str, question: str, fields: Sequence[tuple[str, str]], back: str, error: str = "", **given: Any
+) -> Response:
     return visit.page(
-        "sure.html", question=question, verb=verb, label=asked.label, kind=asked.kind, tasks=tasks or [],
-        fields=form.pairs, back=form.get("back"), typed=False, error="",
+        "sure.html", 422 if error else 200, question=question, verb=name, act=paint.ACTS[name], fields=fields,
+        back=back, error=error, **{"tasks": (), "typed": False, **given},
     )  # fmt: skip
-
-
-TasksAct = Callable[[Visit, Form, AnyAsyncQueue, list[str]], Awaitable[Response]]
-
-
-def _on_tasks(act: TasksAct) -> Callable[[Visit], Awaitable[Response]]:
-    """Make an act of one on chosen tasks; whoever has chosen none is led back to the list, and told so."""
-
-    @functools.wraps(act)
-    async def acting(visit: Visit) -> Response:
-        form, queue = await visit.form(), await visit.queue()
-        tasks = form.tasks
-        if not tasks:
-            return visit.back(form.get("back"), "choose a task first: check its box, then press the button", "bad")
-        return await act(visit, form, queue, tasks)
-
-    return acting
 
 
 # ---- tasks in
@@ -88,14 +55,13 @@ def _on_tasks(act: TasksAct) -> Callable[[Visit], Awaitable[Response]]:
 
 async def put_form(visit: Visit) -> Response:
     """Show the form for new tasks."""
-    queue = await visit.queues.get(visit.name, visit.caller.name)
-    return await _put_page(visit, queue, Form([]))
+    return await _put_page(visit, Form([]))
 
 
-async def _put_page(visit: Visit, queue: AnyAsyncQueue, form: Form, error: str = "") -> Response:
+async def _put_page(visit: Visit, form: Form, error: str = "") -> Response:
     names = ("ids", "payload", "when", "after", "at", "group", "priority", "again")
-    given = {name: form.get(name) for name in names}
     polite = (await visit.hub.snapshot(visit.name)).stats.politeness is not None
+    given = {name: form.get(name) for name in names}
     return visit.page("put.html", 422 if error else 200, given=given, polite=polite, error=error, tab="Put")
 
 
@@ -103,85 +69,70 @@ async def put(visit: Visit) -> Response:
     """Put or schedule the tasks of the form."""
     form, queue = await visit.form(), await visit.queues.get(visit.name, visit.caller.name)
     try:
-        tasks, when = _wanted(form)
+        tasks, when = _wanted(form), _when(form)
         again = form.get("again") == "1"
-        if when:
-            outcome = await queue.schedule(*tasks, again=again, **when)
-        else:
-            outcome = await queue.put(*tasks, again=again)
+        outcome = await (queue.schedule(*tasks, again=again, **when) if when else queue.put(*tasks, again=again))
     except InvalidInput as error:
-        return await _put_page(visit, queue, form, str(error))
+        return await _put_page(visit, form, str(error))
     if "look" not in visit.at.rights:
         to = "put"
     elif len(tasks) == 1:
         to = f"task?{spelling.query(tasks[0].task)}"
     else:
-        # most of them: on a polite queue, of each host one is in todos, and the others are in waiting
+        # the state of most of them: on a polite queue, one of each host is in todos, and the others are in waiting
         counts = (await queue.states(*tasks[:STEP])).counts()
         held = [state for state in State if state in counts]
         to = f"tasks?state={max(held, key=lambda state: counts[state], default=State.TODOS)}"
     return visit.back(to, told(outcome))
 
 
-def _wanted(form: Form) -> tuple[list[Task], dict[str, Any]]:
+def _wanted(form: Form) -> list[Task]:
     # without blanks at both ends, as `timeoutq put -f` reads a file
-    ids = [line.strip(" \t\r") for line in form.get("ids").removeprefix("\ufeff").split("\n")]
-    ids = [line for line in ids if line]
+    lines = (line.strip(" \t\r") for line in form.get("ids").removeprefix("\ufeff").split("\n"))
+    ids = [line for line in lines if line]
     if not ids:
         raise InvalidInput("no id was given: write one on each line")
     if len(ids) > MOST_IDS:
         raise InvalidInput(f"{len(ids):,} ids; at most {MOST_IDS:,} at once: use the command or the API")
-    payload = _payload(form.get("payload"))
-    group, priority = form.get("group").strip() or None, _whole(form.get("priority"), "priority")
-    tasks = [Task(id, payload, group, priority=priority) for id in ids]
-    return tasks, _when(form)
+    words = form.get("payload")
+    try:
+        payload = json.loads(words) if words.strip() else None
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"the payload is not JSON: {error}") from None
+    words = form.get("priority").strip()
+    try:
+        priority = int(words) if words else None
+    except ValueError:
+        raise InvalidInput(f"priority: {words[:40]!r} is not a whole number") from None
+    return [Task(id, payload, form.get("group").strip() or None, priority=priority) for id in ids]
 
 
 def _when(form: Form) -> dict[str, Any]:
     """Read when the tasks are due. Raises `InvalidInput` if a field is filled whose choice was not made."""
     how = form.get("when", "now")
-    filled = {name: text for name in ("after", "at") if (text := form.get(name).strip())}
-    for name, text in filled.items():
-        if name != how:
+    for name in ("after", "at"):
+        words = form.get(name).strip()
+        if words and name != how:
             raise InvalidInput(
-                f"'{name}' is filled with {text[:40]!r}, and '{how}' is chosen: choose '{name}', or empty the field"
+                f"'{name}' is filled with {words[:40]!r}, and '{how}' is chosen: choose '{name}', or empty the field"
             )
+    words = form.get(how).strip()
     if how == "after":
-        return {"after": _length(filled.get("after", ""), "after")}
-    return {"at": _moment(filled.get("at", ""))} if how == "at" else {}
-
-
-def _payload(text: str) -> Any:
-    if not text.strip():
-        return None
+        return {"after": _length(words, "after")}
+    if how != "at":
+        return {}
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"the payload is not JSON: {error}") from None
-
-
-def _whole(text: str, name: str) -> int | None:
-    if not text.strip():
-        return None
-    try:
-        return int(text)
+        found = datetime.fromisoformat(words)
     except ValueError:
-        raise InvalidInput(f"{name}: {text[:40]!r} is not a whole number") from None
+        raise InvalidInput(f"at: {words[:40]!r} is not a time such as 2026-11-23T08:15") from None
+    return {"at": found.replace(tzinfo=UTC) if found.tzinfo is None else found}
 
 
-def _length(text: str, name: str) -> float:
-    found = length_of(text)
+def _length(words: str, name: str) -> float:
+    found = length_of(words)
     if found is None:
-        raise InvalidInput(f"{name}: {text[:40]!r} is not a length of time: write 30, 250ms, 30s, 5m, 2h or 1d")
+        raise InvalidInput(f"{name}: {words[:40]!r} is not a length of time: write 30, 250ms, 30s, 5m, 2h or 1d")
     return found
-
-
-def _moment(text: str) -> datetime:
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidInput(f"at: {text[:40]!r} is not a time such as 2026-11-23T08:15") from None
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
 
 
 # ---- tasks that are there
@@ -194,25 +145,47 @@ TOLD: Mapping[Answer, str] = {
 
 
 def told(outcome: Outcome, words: str = "{} in {} already") -> str:
-    """Say what became of tasks: `3 tasks put, 1 task in done already`."""
-    parts: list[str] = []
-    for name, count in outcome.counts().items():
-        many, answer = counted(count, "task"), Answer(name)
-        parts.append(TOLD[answer].format(many) if answer in TOLD else words.format(many, name))
-    return ", ".join(parts) or "nothing to do"
+    """Say how a call on tasks ended: `3 tasks put, 1 task in done already`."""
+    found = ((TOLD.get(Answer(name), words), count, name) for name, count in outcome.counts().items())
+    return ", ".join(form.format(counted(count, "task"), name) for form, count, name in found) or "nothing to do"
 
 
-@_on_tasks
-async def retry(visit: Visit, form: Form, queue: AnyAsyncQueue, tasks: list[str]) -> Response:
-    """Make the failed tasks of the form ready again."""
+def _but(left: int, words: str) -> str:
+    return f", {counted(left, 'task')} {words}" if left else ""
+
+
+Act = Callable[[Visit, AnyAsyncQueue, list[str]], Awaitable[Done]]
+
+
+def _on_tasks(name: str) -> Callable[[Act], Callable[[Visit], Awaitable[Response]]]:
+    """Make an act on chosen tasks; whoever has chosen none is led back to the list, and told so."""
+
+    def make(act: Act) -> Callable[[Visit], Awaitable[Response]]:
+        @functools.wraps(act)
+        async def acting(visit: Visit) -> Response:
+            form, queue = await visit.form(), await visit.queue()
+            tasks, back = form.tasks, form.get("back")
+            if not tasks:
+                return visit.back(back, "choose a task first: check its box, then press the button", "bad")
+            if (question := _unsure(visit, form, name, tasks)) is not None:
+                return question
+            message, good = await act(visit, queue, tasks)
+            return visit.back(back, message, "good" if good else "bad")
+
+        return acting
+
+    return make
+
+
+@_on_tasks("retry")
+async def retry(visit: Visit, queue: AnyAsyncQueue, tasks: list[str]) -> Done:
+    """Make failed tasks ready again."""
     count = await queue.retry_failed(*tasks)
-    left = len(tasks) - count
-    message = f"{counted(count, 'task')} ready again" + (f", {counted(left, 'task')} not in failed" if left else "")
-    return visit.back(form.get("back"), message, "good" if count else "bad")
+    return f"{counted(count, 'task')} ready again" + _but(len(tasks) - count, "not in failed"), count > 0
 
 
-@_on_tasks
-async def run_now(visit: Visit, form: Form, queue: AnyAsyncQueue, tasks: list[str]) -> Response:
+@_on_tasks("run-now")
+async def run_now(visit: Visit, queue: AnyAsyncQueue, tasks: list[str]) -> Done:
     """Make tasks ready that are done or scheduled."""
     states = await queue.states(tasks)
     soon = [task for task, state in states.items() if state is Answer.SCHEDULED]
@@ -220,39 +193,32 @@ async def run_now(visit: Visit, form: Form, queue: AnyAsyncQueue, tasks: list[st
         await queue.schedule(*soon, after=0.0)
         await queue.promote_due()
     done = [task for task, state in states.items() if state is Answer.DONE]
-    outcome = await queue.put(*done, again=True) if done else None
-    count = len(soon) + (outcome.added if outcome is not None else 0)
-    left = len(tasks) - count
-    others = f", {counted(left, 'task')} neither done nor scheduled" if left else ""
-    message = f"{counted(count, 'task')} ready{others}"
-    return visit.back(form.get("back"), message, "good" if count else "bad")
+    count = len(soon) + ((await queue.put(*done, again=True)).added if done else 0)
+    return f"{counted(count, 'task')} ready" + _but(len(tasks) - count, "neither done nor scheduled"), count > 0
 
 
-@_on_tasks
-async def forget(visit: Visit, form: Form, queue: AnyAsyncQueue, tasks: list[str]) -> Response:
-    """Remove the tasks of the form from every state."""
-    if (question := _sure(visit, form, "forget", tasks)) is not None:
-        return question
+@_on_tasks("forget")
+async def forget(visit: Visit, queue: AnyAsyncQueue, tasks: list[str]) -> Done:
+    """Remove tasks from every state."""
+    gone = await _forget(queue, tasks)
+    return f"{counted(gone, 'task')} forgotten", gone > 0
+
+
+async def _forget(queue: AnyAsyncQueue, tasks: list[str]) -> int:
     outcome = await queue.forget(*tasks)
-    gone = len(outcome) - outcome.counts().get(Answer.UNKNOWN, 0)
-    return visit.back(form.get("back"), f"{counted(gone, 'task')} forgotten", "good" if gone else "bad")
+    return len(outcome) - outcome.counts().get(Answer.UNKNOWN, 0)
 
 
-@_on_tasks
-async def cancel(visit: Visit, form: Form, queue: AnyAsyncQueue, tasks: list[str]) -> Response:
-    """Cancel the tasks of the form."""
-    if (question := _sure(visit, form, "cancel", tasks)) is not None:
-        return question
+@_on_tasks("cancel")
+async def cancel(visit: Visit, queue: AnyAsyncQueue, tasks: list[str]) -> Done:
+    """Cancel tasks."""
     outcome = await queue.cancel(*tasks, by=visit.caller.name)
-    good = any(answer in (Answer.CANCELLED, Answer.CANCELLING) for answer in outcome)
-    return visit.back(form.get("back"), told(outcome, "{} in {}"), "good" if good else "bad")
+    return told(outcome, "{} in {}"), any(answer in (Answer.CANCELLED, Answer.CANCELLING) for answer in outcome)
 
 
-@_on_tasks
-async def release(visit: Visit, form: Form, queue: AnyAsyncQueue, tasks: list[str]) -> Response:
+@_on_tasks("release")
+async def release(visit: Visit, queue: AnyAsyncQueue, tasks: list[str]) -> Done:
     """Take the leases of tasks from their workers: the tasks are ready at once."""
-    if (question := _sure(visit, form, "release", tasks)) is not None:
-        return question
     released = 0
     for task in tasks:
         for lease in await leases_of(queue, task):
@@ -261,24 +227,19 @@ async def release(visit: Visit, form: Form, queue: AnyAsyncQueue, tasks: list[st
                 released += 1
             except LeaseLost:
                 continue
-    left = len(tasks) - released
-    message = f"{counted(released, 'task')} ready again" + (f", {counted(left, 'task')} had no lease" if left else "")
-    return visit.back(form.get("back"), message, "good" if released else "bad")
+    return f"{counted(released, 'task')} ready again" + _but(len(tasks) - released, "had no lease"), released > 0
 
 
 async def leases_of(queue: AnyAsyncQueue, task: str) -> list[Lease]:
     """Give the leases on a task, as its holder has them: one, or none if nobody holds the task."""
-    if isinstance(queue, AsyncShardedQueue):
-        await queue.exists()  # which looks at the record of the queue
-        talks = enumerate(queue.shards.talks)
-        found: list[Lease] = []
-        for shard, talk in talks:
-            (token,) = await queue.run(ask(talk, [("HGET", talk.operations.key("owners"), raw(task))]))
-            if token:
-                found.append(Lease(task, f"{token.decode('utf-8', 'surrogateescape')}@{shard}", 0.0))
-        return found
-    (token,) = await queue.run(ask(queue.talk, [("HGET", queue.talk.operations.key("owners"), raw(task))]))
-    return [Lease(task, token.decode("utf-8", "surrogateescape"), 0.0)] if token else []
+    await queue.exists()  # which looks at the record of the shards
+    found: list[Lease] = []
+    for shard, talk in enumerate(queue.division.talks):
+        (token,) = await queue.run(ask(talk, [("HGET", talk.operations.key("owners"), raw(task))]))
+        if token:
+            at = f"@{shard}" if isinstance(queue, AsyncShardedQueue) else ""
+            found.append(Lease(task, token.decode("utf-8", "surrogateescape") + at, 0.0))
+    return found
 
 
 # ---- the queue
@@ -287,7 +248,7 @@ async def leases_of(queue: AnyAsyncQueue, task: str) -> list[Lease]:
 async def pause(visit: Visit) -> Response:
     """Stop giving out tasks."""
     form, queue = await visit.form(), await visit.queue()
-    if (question := _sure(visit, form, "pause")) is not None:
+    if (question := _unsure(visit, form, "pause")) is not None:
         return question
     await queue.pause()
     return visit.back(form.get("back"), f"{visit.name} is paused; tasks that have a lease are finished")
@@ -309,10 +270,11 @@ async def block(visit: Visit) -> Response:
     """Keep all workers from a host for a time."""
     form, queue = await visit.form(), await visit.queue()
     host, seconds = _host(form), _length(form.get("for", "3600"), "for")
-    if (question := _sure(visit, form, "block", host=host, time=spelling.lasting(seconds))) is not None:
+    time = spelling.lasting(seconds)
+    if (question := _unsure(visit, form, "block", host=host, time=time)) is not None:
         return question
     await queue.hosts.block(host, for_=seconds, reason=visit.caller.name)
-    return visit.back(form.get("back"), f"{host} is not visited for {spelling.lasting(seconds)}")
+    return visit.back(form.get("back"), f"{host} is not visited for {time}")
 
 
 async def unblock(visit: Visit) -> Response:
@@ -330,11 +292,8 @@ async def purge_form(visit: Visit) -> Response:
 
 
 def _purge_page(visit: Visit, error: str) -> Response:
-    question = f"Remove {visit.name} with all its tasks, settings and history?"
-    return visit.page(
-        "sure.html", 422 if error else 200, question=question, verb="purge", label="Purge", kind="danger", tasks=[],
-        fields=[], back="", typed=True, error=error,
-    )  # fmt: skip
+    question = paint.question("purge", queue=visit.name)
+    return _asked(visit, "purge", question, (), "", error, typed=True)
 
 
 async def purge(visit: Visit) -> Response:
@@ -350,9 +309,6 @@ async def purge(visit: Visit) -> Response:
 # ---- walks
 
 
-Step = Callable[[list[str]], Awaitable[int]]
-
-
 async def empty(visit: Visit) -> Response:
     """Forget all tasks of a state, in steps, with progress."""
     form, queue = await visit.form(), await visit.queue()
@@ -360,65 +316,20 @@ async def empty(visit: Visit) -> Response:
     if state not in list(State):
         raise InvalidInput(f"{state!r:.40} is not a state: one of {', '.join(State)}")
     total = int(getattr(await queue.stats(), state))
-    if (question := _sure(visit, form, "empty", all=all_of(total, "task"), state=state)) is not None:
+    if (question := _unsure(visit, form, "empty", all=all_of(total, "task"), state=state)) is not None:
         return question
-
-    async def step(tasks: list[str]) -> int:
-        outcome = await queue.forget(*tasks)
-        return len(outcome) - outcome.counts().get(Answer.UNKNOWN, 0)
-
-    visit.walks.begin(visit.name, f"forgetting tasks in {state}", total, _through(queue, State(state), step))
-    return visit.back(form.get("back"), f"forgetting {counted(total, 'task')}: see below")
+    steps = _through(queue, State(state), lambda tasks: _forget(queue, tasks), lambda entry: True)
+    return _begun(visit, form, "forgetting", f"tasks in {state}", total, steps)
 
 
 async def retry_all(visit: Visit) -> Response:
-    """Make all failed tasks ready again, in steps, with progress."""
+    """Make all failed tasks ready again that were not cancelled, in steps, with progress."""
     form, queue = await visit.form(), await visit.queue()
     total = (await queue.stats()).failed
-    if (question := _sure(visit, form, "retry-all", all=all_of(total, "task"))) is not None:
+    if (question := _unsure(visit, form, "retry-all", all=all_of(total, "task"))) is not None:
         return question
-
-    async def step(tasks: list[str]) -> int:
-        return await queue.retry_failed(*tasks)
-
-    visit.walks.begin(
-        visit.name, "retrying failed tasks", total, _through(queue, State.FAILED, step, _was_not_cancelled)
-    )
-    return visit.back(form.get("back"), f"retrying {counted(total, 'task')}: see below")
-
-
-async def retry_kind(visit: Visit) -> Response:
-    """Make all failed tasks of a kind ready again, in steps, with progress."""
-    return await _move_kind(visit, "retry-kind")
-
-
-async def forget_kind(visit: Visit) -> Response:
-    """Forget all failed tasks of a kind, in steps, with progress."""
-    return await _move_kind(visit, "forget-kind")
-
-
-async def _move_kind(visit: Visit, verb: str) -> Response:
-    form, queue = await visit.form(), await visit.queue()
-    wanted = form.get("kind")
-    kinds = {one.id: one for one in await queue.failures.list(KINDS + 1)}
-    if wanted not in kinds:
-        return visit.back(form.get("back"), "no task of this kind is in failed", "bad")
-    kind = kinds[wanted]
-    if (question := _sure(visit, form, verb, all=all_of(kind.count, "task"), error=kind.text)) is not None:
-        return question
-
-    async def steps() -> AsyncIterator[int]:
-        before, move = None, queue.failures.retry if verb == "retry-kind" else queue.failures.forget
-        while True:
-            moved = await move(kind, at_most=STEP, before=before)
-            yield moved.moved
-            before = moved.before
-            if not moved.left or not moved.moved:
-                return
-
-    doing = "retrying" if verb == "retry-kind" else "forgetting"
-    visit.walks.begin(visit.name, f"{doing} {safe(kind.text, 80)}", kind.count, steps())
-    return visit.back(form.get("back"), f"{doing} {counted(kind.count, 'task')}: see below")
+    steps = _through(queue, State.FAILED, lambda tasks: queue.retry_failed(*tasks), _was_not_cancelled)
+    return _begun(visit, form, "retrying", "failed tasks", total, steps)
 
 
 def _was_not_cancelled(entry: Entry) -> bool:
@@ -426,7 +337,7 @@ def _was_not_cancelled(entry: Entry) -> bool:
 
 
 async def _through(
-    queue: AnyAsyncQueue, state: State, step: Step, wanted: Callable[[Entry], bool] = bool
+    queue: AnyAsyncQueue, state: State, step: Callable[[list[str]], Awaitable[int]], wanted: Callable[[Entry], bool]
 ) -> AsyncIterator[int]:
     part: list[str] = []
     async for entry in queue.each(state):
@@ -437,3 +348,39 @@ async def _through(
             part = []
     if part:
         yield await step(part)
+
+
+async def retry_kind(visit: Visit) -> Response:
+    """Make all failed tasks of a kind ready again, in steps, with progress."""
+    return await _move_kind(visit, "retry-kind", "retrying")
+
+
+async def forget_kind(visit: Visit) -> Response:
+    """Forget all failed tasks of a kind, in steps, with progress."""
+    return await _move_kind(visit, "forget-kind", "forgetting")
+
+
+async def _move_kind(visit: Visit, name: str, doing: str) -> Response:
+    form, queue = await visit.form(), await visit.queue()
+    kinds = {one.id: one for one in await queue.failures.list(KINDS + 1)}
+    kind = kinds.get(form.get("kind"))
+    if kind is None:
+        return visit.back(form.get("back"), "no task of this kind is in failed", "bad")
+    if (question := _unsure(visit, form, name, all=all_of(kind.count, "task"), error=kind.text)) is not None:
+        return question
+
+    async def steps() -> AsyncIterator[int]:
+        before, move = None, queue.failures.retry if name == "retry-kind" else queue.failures.forget
+        while True:
+            moved = await move(kind, at_most=STEP, before=before)
+            yield moved.moved
+            before = moved.before
+            if not moved.left or not moved.moved:
+                return
+
+    return _begun(visit, form, doing, safe(kind.text, 80), kind.count, steps())
+
+
+def _begun(visit: Visit, form: Form, doing: str, tasks: str, total: int, steps: AsyncIterator[int]) -> Response:
+    visit.walks.begin(visit.name, f"{doing} {tasks}", total, steps)
+    return visit.back(form.get("back"), f"{doing} {counted(total, 'task')}: see below")

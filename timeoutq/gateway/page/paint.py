@@ -1,6 +1,6 @@
-"""From what was seen of a queue to HTML: the parts of pages, and whole pages. Pure but for the templates that it reads.
+"""From a snapshot of a queue to HTML: the parts of pages, and whole pages. Pure but for the templates that it reads.
 
-`views.py` and `acts.py` call it. Whatever came from a task passes a filter of `spelling.py` and Jinja's escaping.
+Whatever came from a task passes a filter of `spelling.py` and Jinja's escaping.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from markupsafe import Markup
 
 import timeoutq
 from timeoutq.gateway.page import spelling
-from timeoutq.rooms.failures.operations import FailureKind
+from timeoutq.rooms.events import Event
 from timeoutq.watch import charts
-from timeoutq.watch.directory import Listed
 from timeoutq.watch.metrics import COUNTERS, rates, series
 from timeoutq.watch.snapshot import Snapshot, is_gone
 from timeoutq.words.counts import Period, Stats
-from timeoutq.words.model import HostInfo, State, TaskInfo, WorkerInfo, raw
+from timeoutq.words.model import HostInfo, State, TaskInfo, raw
 from timeoutq.words.standing import Standing, standing
 from timeoutq.words.text import age, all_of, compact, counted, number, rate, safe, span
 
@@ -31,7 +30,6 @@ STATIC = Path(__file__).parent / "static"
 WORDS = {"put": "put", "acked": "acked", "failed": "failed attempts", "expired": "leases run out"}
 STATES = (State.WAITING, State.TODOS, State.SCHEDULED, State.IN_PROGRESS, State.DONE, State.FAILED)
 """In the order in which the page shows them."""
-SHOWN_WORKERS = 100
 FEW = 8
 """Rows of a table on the page of a queue, which has many tables."""
 MOST_KINDS = 100
@@ -39,18 +37,66 @@ MOST_KINDS = 100
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """Where a part stands, and for whom: what the templates need to make links and forms."""
+    """Where a part stands, and for whom: the templates need this to make links and forms."""
 
     base: str
-    """What stands before all paths of the application."""
+    """The beginning of all paths of the application."""
     queue: str = ""
     rights: frozenset[str] = frozenset()
-    """What the caller may do with the queue."""
+    """The rights of the caller in this queue."""
 
-    @staticmethod
-    def shares(counts: Sequence[tuple[str, int]]) -> list[tuple[str, float, float]]:
-        """Divide the bar of the states."""
-        return shares(counts, 1000.0)
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """A button that changes something: its label, and the question that the page asks before."""
+
+    label: str
+    ask: str
+    """`{n}` stands for the chosen tasks, `{all}` for all of so many."""
+    key: str = ""
+    kind: str = ""
+    sure: bool = True
+    """Whether a page asks, too, where there is no script."""
+    verb: str = ""
+    """Where the form is sent to, if not to the name of the act."""
+
+
+ACTS: Mapping[str, Act] = {
+    "retry": Act("Retry", "Make {n} ready again?", "R", "act", sure=False),
+    "run-now": Act("Run now", "Run {n} now?", "A", "act", sure=False),
+    "run-again": Act("Run again", "Run {n} again?", "A", "act", sure=False, verb="run-now"),
+    "cancel": Act("Cancel", "Cancel {n}?", "C"),
+    "release": Act("Release", "Take the leases of {n} from their workers?", "L"),
+    "forget": Act("Forget", "Forget {n}?", "F", "danger"),
+    "pause": Act("Pause", "Give out no tasks of {queue} until somebody resumes it?", "P"),
+    "resume": Act("Resume", "Give out tasks of {queue} again?", "P", sure=False),
+    "block": Act("Block", "Do not visit {host} for {time}?"),
+    "unblock": Act("Unblock", "Visit {host} again?", sure=False),
+    "empty": Act("Empty", "Forget {all} in {state} of {queue}?", "E", "danger"),
+    "retry-all": Act("Retry all", "Make {all} in failed of {queue} ready again?", "A"),
+    "retry-kind": Act("Retry all", "Make {all} of {queue} ready again that failed with: {error}?"),
+    "forget-kind": Act("Forget all", "Forget {all} of {queue} that failed with: {error}?", kind="danger"),
+    "purge": Act("Purge", "Remove {queue} with all its tasks, settings and history?", kind="danger"),
+}
+OF_STATES: Mapping[State, Sequence[str]] = {
+    State.TODOS: ("cancel", "forget"),
+    State.WAITING: ("cancel", "forget"),
+    State.SCHEDULED: ("run-now", "cancel", "forget"),
+    State.IN_PROGRESS: ("cancel", "release", "forget"),
+    State.DONE: ("run-again", "forget"),
+    State.FAILED: ("retry", "forget"),
+}
+"""The acts on the tasks of each state."""
+
+
+class _Words(dict[str, str]):
+    def __missing__(self, name: str) -> str:
+        return f"{{{name}}}"
+
+
+def question(act: str, **words: object) -> str:
+    """Give the question before an act; a word that is not given stays for the script of the page."""
+    return ACTS[act].ask.format_map(_Words({name: safe(word, spelling.SHORT) for name, word in words.items()}))
 
 
 @cache
@@ -60,7 +106,12 @@ def environment() -> Environment:
         loader=PackageLoader("timeoutq.gateway.page"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    made.filters.update(spelling.FILTERS, plain=lambda value: safe(value, spelling.SHORT), for_one=for_one)
+    made.filters.update(spelling.FILTERS, age=age, number=number, compact=compact, rate=rate, span=span)
+    used: dict[str, Any] = {
+        "acts": ACTS, "ask": question, "states": STATES, "few": FEW, "lengths": spelling.LENGTHS, "is_gone": is_gone,
+        "note_of": note_of, "counted": counted, "all_of": all_of, "max": max,
+    }  # fmt: skip
+    made.globals.update(used)
     return made
 
 
@@ -68,12 +119,11 @@ def warm() -> None:
     """Compile all templates, so that the first page does not wait for it."""
     for name in environment().list_templates():
         environment().get_template(name)
-    asset_version()
 
 
 @cache
 def asset_version() -> str:
-    """Give what changes when the style or the script does, so that browsers keep both until then."""
+    """Give a word that changes when the style or the script does, so that browsers keep both until then."""
     digest = hashlib.sha256()
     for path in sorted(STATIC.iterdir()):
         digest.update(path.read_bytes())
@@ -132,109 +182,36 @@ TABS = (
     ("look", "Log", "l", "/log", "log of events"),
     ("put", "Put", "n", "/put", "put new tasks"),
 )
-"""What a caller must be allowed to do for each view of a queue; its name, key, path and words."""
+"""The views of a queue: the right that the caller must have, name, key, path and words."""
 
 
 # ---- a queue
 
 
-def states_of(seen: Snapshot) -> list[tuple[str, int]]:
-    """Give the states that the queue has, with the numbers of their tasks."""
-    polite = seen.stats.politeness or seen.stats.waiting
-    shown = [state for state in STATES if state is not State.WAITING or polite]
-    return [(state.value, int(getattr(seen.stats, state.value))) for state in shown]
-
-
 def counts(at: At, seen: Snapshot) -> Markup:
-    """Write the equation of the states."""
-    return part("counts", at, seen, states_of(seen))
+    """Write the equation of the states that the queue has."""
+    polite = seen.stats.politeness or seen.stats.waiting
+    shown = [state.value for state in STATES if state is not State.WAITING or polite]
+    states = [(state, int(getattr(seen.stats, state))) for state in shown]
+    return part("counts", at, seen, states, shares(states, 1000.0))
 
 
 def pace(at: At, seen: Snapshot) -> Markup:
-    """Write what happens in a second, and how it has changed in the last minutes."""
+    """Write the rates of now, and how they have changed in the last minutes."""
     now = rates(seen.history)
     rows = [(name, WORDS[name], rate(now.get(name)), spark(series(seen.history, name, 40))) for name in COUNTERS]
-    ran = seen.stats.durations
-    durations = ran and {
-        "count": compact(ran.count), "p50": span(ran.p50), "p95": span(ran.p95), "max": span(ran.max),
-    }  # fmt: skip
-    return part("rates", at, rows, seen, age(seen.waiting), durations)
+    return part("rates", at, rows, seen)
 
 
-def workers(at: At, seen: Snapshot, most: int = SHOWN_WORKERS) -> Markup:
-    """Write the table of workers."""
-    return part("workers", at, seen, [_worker(one, seen.stats.now) for one in seen.workers], most)
-
-
-def _worker(one: WorkerInfo, now: float) -> Mapping[str, Any]:
-    return {
-        "name": one.worker, "gone": is_gone(one, now), "trouble": one.trouble, "slots": number(one.concurrency),
-        "held": number(one.held), "acked": compact(one.acked), "failed": compact(one.failed),
-        "beat": age(max(0.0, now - one.beat)),
-    }  # fmt: skip
-
-
-def leases(at: At, seen: Snapshot) -> Markup:
-    """Write the leases that are nearest to their end."""
-    rows = [_entry(one.task, one.holder or "", one.at, seen.stats.now) for one in seen.leases]
-    return part("entries", at, "Leases nearest their end", rows, "holder")
-
-
-def due(at: At, seen: Snapshot) -> Markup:
-    """Write the scheduled tasks that are next."""
-    rows = [_entry(one.task, spelling.moment(one.at), one.at, seen.stats.now) for one in seen.due]
-    return part("entries", at, "Next due", [{**row, "late": False} for row in rows], "at")
-
-
-def _entry(task: str, about: str, when: float | None, now: float) -> Mapping[str, Any]:
-    left = None if when is None else when - now
-    return {"task": task, "about": about, "time": age(left), "late": left is not None and left < 0}
-
-
-def errors(at: At, seen: Snapshot) -> Markup:
-    """Write the last errors."""
-    rows = [
-        {"task": one.task, "error": one.error, "ago": age(max(0.0, seen.stats.now - one.at))}
-        for one in seen.errors[: FEW + 2]
-    ]
-    return part("errors", at, rows)
-
-
-def hosts(at: At, seen: Snapshot, found: Sequence[HostInfo], most: int) -> Markup:
-    """Write a table of hosts."""
-    rows = [_host(one, seen.stats.now, seen.host_rates.get(one.host)) for one in found[:most]]
-    return part("hosts", at, rows, f"{number(seen.stats.hosts)} met", spelling.LENGTHS)
-
-
-def _host(one: HostInfo, now: float, visits_a_second: float | None) -> Mapping[str, Any]:
-    now_is = standing(one, now)
-    blocked = one.blocked_until is not None and one.blocked_until > now
+def note_of(one: HostInfo, now: float) -> str:
+    """Say why a host is not visited now."""
+    left = (one.blocked_until or now) - now
     notes = {
         Standing.BANNED: f"banned: {one.banned}",
-        Standing.BLOCKED: f"blocked for {age((one.blocked_until or now) - now)} by {one.blocked_by}",
+        Standing.BLOCKED: f"blocked for {age(left)} by {one.blocked_by}",
         Standing.USED_UP: "its budget is used up",
     }
-    turn = "—" if one.turn is None else age(max(0.0, one.turn - now))
-    return {
-        "name": one.host, "waiting": compact(one.waiting), "busy": compact(one.busy), "turn": turn,
-        "visits": compact(one.visits), "pace": rate(visits_a_second), "failures": compact(one.failures),
-        "note": notes.get(now_is, ""), "closed": one.banned is not None or blocked,
-    }  # fmt: skip
-
-
-def kinds(at: At, found: Sequence[FailureKind], stats: Stats, most: int) -> Markup:
-    """Write the kinds of failures, those with most tasks first."""
-    rows = [
-        {
-            "kind": one.id, "text": one.text, "count": number(one.count), "sample": one.task,
-            "asked": f"{all_of(one.count, 'task')} of {at.queue}",
-            "first": age(max(0.0, stats.now - one.first)), "last": age(max(0.0, stats.now - one.last)),
-        }
-        for one in found[:most]
-    ]  # fmt: skip
-    cut = f", the {len(rows)} kinds with most tasks" if len(found) > len(rows) else ""
-    total = f"{counted(stats.failed, 'task')}{cut}"
-    return part("kinds", at, {"rows": rows, "total": total})
+    return notes.get(standing(one, now), "")
 
 
 def pictures(at: At, minutes: Sequence[Period], stats: Stats) -> Markup:
@@ -246,119 +223,26 @@ def pictures(at: At, minutes: Sequence[Period], stats: Stats) -> Markup:
     return part("charts", at, [Markup(one) for one in drawn])  # noqa: S704  # SVG of our own, escaped there
 
 
-def events(at: At, found: Sequence[Any], head: str, *, with_ids: bool) -> Markup:
+def events(at: At, found: Sequence[Event], head: str, *, with_ids: bool) -> Markup:
     """Write entries of the event log."""
-    return part("events", at, [_event(one) for one in found], head, with_ids)
-
-
-def _event(one: Any) -> Mapping[str, Any]:
-    ids = [task for tasks in one.moves.values() for task in tasks]
-    ways = [f"{way.replace('>', ' → ')}: {number(len(tasks))}" for way, tasks in one.moves.items()]
-    level = [f"level {one.level}"] if one.level else []
-    return {
-        "time": spelling.moment(one.at), "verb": one.verb, "tasks": ids[:3], "more": len(ids[3:]),
-        "actor": one.by or "", "about": ", ".join([*ways, *level]),
-    }  # fmt: skip
-
-
-def memory(at: At, info: Mapping[str, Any]) -> Markup:
-    """Write how much memory the server has in use, from the reply of INFO."""
-    most, maker = int(info.get("maxmemory", 0) or 0), "Valkey" if "valkey_version" in info else "Redis"
-    rows = [
-        ("in use", spelling.size(_number(info, "used_memory"))),
-        ("at most so far", spelling.size(_number(info, "used_memory_peak"))),
-        ("limit", spelling.size(most) if most else "none"),
-        ("when full", str(info.get("maxmemory_policy", "—"))),
-        ("server", f"{maker} {info.get('valkey_version', info.get('redis_version', ''))}"),
-    ]
-    return part("memory", at, rows)
-
-
-def _number(info: Mapping[str, Any], name: str) -> float | None:
-    try:
-        return float(info[name])
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
-# ---- all queues
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A queue in the overview."""
-
-    name: str
-    stats: Any
-    trouble: str
-    link: bool
-
-
-def queues(at: At, found: Sequence[Listed], left: int, looking: bool) -> Markup:
-    """Write the overview of queues; `left` further ones are not shown."""
-    rows = [
-        Row(one.name, one.stats, one.trouble, one.name.strip(".") != "") for one in sorted(found, key=lambda o: o.name)
-    ]
-    shown = {
-        "rows": rows, "more": left, "looking": looking,
-        "states": [state.value for state in STATES],
-    }  # fmt: skip
-    return part("queues", at, shown)
+    rows: list[tuple[Event, list[str], str]] = []
+    for one in found:
+        ways = [f"{way.replace('>', ' → ')}: {number(len(tasks))}" for way, tasks in one.moves.items()]
+        level = [f"level {one.level}"] if one.level else []
+        ids = [task for tasks in one.moves.values() for task in tasks]
+        rows.append((one, ids, ", ".join([*ways, *level])))
+    return part("events", at, rows, head, with_ids)
 
 
 # ---- a task
-
-Act = tuple[str, str, str, str, str]
-"""Verb, label, question, key, and the kind of the button."""
-
-RETRY: Act = ("retry", "Retry", "Make {n} failed tasks ready again?", "R", "act")
-AGAIN: Act = ("run-now", "Run again", "Put {n} done tasks again?", "A", "act")
-NOW: Act = ("run-now", "Run now", "Make {n} scheduled tasks ready now?", "A", "act")
-CANCEL: Act = ("cancel", "Cancel", "Cancel {n} tasks?", "C", "")
-RELEASE: Act = ("release", "Release", "Take {n} leases from their workers? The tasks are ready again.", "L", "")
-FORGET: Act = ("forget", "Forget", "Forget {n} tasks for good?", "F", "danger")
-
-ACTS: Mapping[str, Sequence[Act]] = {
-    State.TODOS.value: [CANCEL, FORGET],
-    State.WAITING.value: [CANCEL, FORGET],
-    State.SCHEDULED.value: [NOW, CANCEL, FORGET],
-    State.IN_PROGRESS.value: [CANCEL, RELEASE, FORGET],
-    State.DONE.value: [AGAIN, FORGET],
-    State.FAILED.value: [RETRY, FORGET],
-}
-"""What can be done with the tasks of each state."""
-
-
-def for_one(ask: str) -> str:
-    """Give the question of an act for one task."""
-    words = {"{n} failed tasks": "this task", "{n} done tasks": "this task", "{n} scheduled tasks": "this task",
-             "{n} tasks": "this task", "{n} leases from their workers? The tasks are": "the lease from its worker? "
-             "The task is"}  # fmt: skip
-    for many, one in words.items():
-        ask = ask.replace(many, one)
-    return ask
 
 
 def task(at: At, info: TaskInfo, why: str, now: float) -> Markup:
     """Write all that is known of a task."""
     state = info.state.value if info.state else ""
-    acts = [
-        (verb, label, for_one(ask), key, kind)
-        for verb, label, ask, key, kind in ACTS.get(state, ())
-        if "manage" in at.rights
-    ]
-    far = info.progress
-    progress = far and {
-        "done": far.done, "total": far.total, "text": far.text,
-        "told": f"{far.done:g} of {far.total:g}" if far.total else f"{far.done:g}",
-    }  # fmt: skip
-    shown = {
-        "task": info.task, "state": state, "state_word": state or ("done, not kept" if info.has_result else "unknown"),
-        "why": why, "facts": _facts(info, now), "error": info.error, "traceback": info.traceback,
-        "payload": info.payload, "has_payload": info.payload is not None, "acts": acts, "progress": progress,
-        "back": f"task?{spelling.query(info.task)}",
-    }  # fmt: skip
-    return part("task", at, shown)
+    acts = OF_STATES[info.state] if info.state and "manage" in at.rights else ()
+    word = state or ("done, not kept" if info.has_result else "unknown")
+    return part("task", at, info, state, word, why, acts, _facts(info, now))
 
 
 def _facts(info: TaskInfo, now: float) -> list[tuple[str, str]]:

@@ -1,8 +1,7 @@
 """How ids travel between the page and the server, and how ids, texts, times and sizes are written into HTML. Pure.
 
-The templates call the filters, `acts.py` and `views.py` read ids from queries and forms. An id never stands in a path:
-it is a field `id` of a query or a form, or a field `b64` when a browser would change it (control bytes, bytes that are
-not UTF-8, spaces at an end).
+An id never stands in a path: it is a field `id` of a query or a form, or a field `b64` when a browser would change it
+(control bytes, bytes that are not UTF-8, spaces at an end).
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import base64
 import json
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -24,7 +24,7 @@ from timeoutq.words.text import ELLIPSIS, age, safe
 SHORT = 120
 """Cells of an id or an error in a table; the rest stands on the page of the task."""
 MOST_LINES, LONGEST_LINE = 400, 2_000
-"""What is shown of a traceback or a payload."""
+"""How much is shown of a traceback or a payload."""
 LENGTHS: Mapping[float, str] = {
     600: "10 minutes", 3600: "an hour", 21_600: "6 hours", 86_400: "a day", 604_800: "a week",
 }  # fmt: skip
@@ -33,7 +33,8 @@ LENGTHS: Mapping[float, str] = {
 
 def field(task: str) -> tuple[str, str]:
     """Give the name and the value of the form field in which this id travels."""
-    if task.isprintable() and task.strip(" ") == task and not _surrogates(task):
+    # no surrogate is printable
+    if task.isprintable() and task.strip(" ") == task:
         return "id", task
     return "b64", _b64(task)
 
@@ -42,13 +43,9 @@ def _b64(task: str) -> str:
     return base64.urlsafe_b64encode(raw(task)).decode("ascii").rstrip("=")
 
 
-def _surrogates(task: str) -> bool:
-    return any("\ud800" <= character <= "\udfff" for character in task)
-
-
 def pair(task: str) -> tuple[str, str]:
     """Give the name and the value of the parameter of a URL that names this id."""
-    # what might be taken for a token in a URL is refused by the gateway: see `url_trouble` of `gateway/access.py`
+    # the gateway refuses a URL with a word that might be a token
     return ("b64", _b64(task)) if "&" in task or "=" in task or "tq_" in task else field(task)
 
 
@@ -59,7 +56,7 @@ def query(task: str) -> str:
 
 
 def read(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """Give the ids that a query or a form names, in their order. Raises `InvalidInput` for what is no base64."""
+    """Give the ids that a query or a form names, in their order. Raises `InvalidInput` if one is no base64."""
     found: list[str] = []
     for name, value in pairs:
         if name == "id" and value:
@@ -130,4 +127,5 @@ def size(count: float | None) -> str:
 
 FILTERS: dict[str, Any] = {
     "shown": shown, "block": block, "payload": payload, "moment": moment, "size": size, "query": query, "field": field,
+    "plain": partial(safe, width=SHORT),
 }  # fmt: skip

@@ -1,16 +1,15 @@
-"""What the page shows: one function for each view, and the stream of fragments of a view that somebody watches.
+"""The views of the page: one function for each, and the stream of fragments of a view that somebody watches.
 
-`routes.py` names them. A view is first written as a whole page; while a browser shows the page, its script asks `live`
-for the same view, and gets the parts of it that have changed.
+A view is first written as a whole page; while a browser shows the page, its script asks `live` for the same view, and
+gets the parts of it that have changed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import aclosing
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -18,22 +17,20 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 
 from timeoutq.client.shards import AnyAsyncQueue
 from timeoutq.gateway.page import paint, spelling
-from timeoutq.gateway.page.hub import Crowded, Hub, Parts
+from timeoutq.gateway.page.hub import Crowded, Parts
 from timeoutq.gateway.page.visits import Visit
 from timeoutq.gateway.problems import Problem
 from timeoutq.rooms.events import Event, EventPage
 from timeoutq.rooms.failures.operations import FailureKind
 from timeoutq.verbs.why import advised
 from timeoutq.words.errors import InvalidInput
-from timeoutq.words.model import HostInfo, Page, State
+from timeoutq.words.model import Entry, Page, State
 from timeoutq.words.text import age
 
 ROWS = 50
 """Tasks and hosts on one page."""
 PAGES = 20
 """How many pages without a task are passed over in one request."""
-LONGEST_STREAM = 300.0
-"""Seconds after which a stream ends, and the browser asks again: whoever may not look any more is refused then."""
 LOGGED, ROWS_OF_LOG = 500, 100
 """How many of the last entries of the event log are read, and how many are shown."""
 UNKNOWN = "no state holds it: it was never put, or it was forgotten or pruned later"
@@ -45,52 +42,22 @@ ADVICE = {
     "no_replica": "start replicas, or `timeoutq configure {queue} --durable N` asks for fewer",
 }
 """Advice for whoever reads the page: by the buttons of the page, where it has them."""
-QUIET = 15.0
-"""Seconds after which a stream without news sends a comment, so that proxies keep the connection."""
 KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-
-Fields = tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """A view that can be watched: its name, its queue, and what else the query of its page says."""
-
-    name: str
-    queue: str
-    fields: Fields
-    rights: frozenset[str]
-    base: str
-    globs: str = ""
-
-    @property
-    def live(self) -> str:
-        """Where the fragments of this view come from."""
-        path = f"{self.base}/q/{self.queue}/live" if self.queue else f"{self.base}/live"
-        return f"{path}?{urlencode([('view', self.name), *self.fields], quote_via=quote)}"
-
-
-def view_of(visit: Visit, name: str, **fields: str | None) -> View:
-    """Name the view of a visit."""
-    given = tuple(sorted((key, value) for key, value in fields.items() if value))
-    globs = "" if visit.name else " ".join(visit.caller.queues)
-    return View(name, visit.name, given, visit.at.rights, visit.at.base, globs)
 
 
 # ---- the parts of each view
 
 
 async def _overview(visit: Visit, fields: Mapping[str, str]) -> Parts:
-    listing = visit.shared.listing
-    found, left = await listing.get(visit.caller, "look")
-    return {"queues": paint.queues(visit.at, found, left, listing.looking)}
+    found, left = await visit.shared.listing.get(visit.caller, "look")
+    return {"queues": paint.part("queues", visit.at, found, left, visit.shared.listing.names.looking)}
 
 
 async def _queue(visit: Visit, fields: Mapping[str, str]) -> Parts:
     at, queue = visit.at, await visit.queue()
     seen, minutes, kinds, info = await asyncio.gather(
         visit.hub.snapshot(visit.name),
-        visit.hub.shared(("history", visit.name), lambda: queue.history(by="minute"), 20.0),
+        visit.hub.shared(visit.name, "history", lambda: queue.history(by="minute"), 20.0),
         _kinds(visit),
         visit.shared.server.get(),
     )
@@ -98,18 +65,18 @@ async def _queue(visit: Visit, fields: Mapping[str, str]) -> Parts:
         "head": paint.part("head", at, seen),
         "counts": paint.counts(at, seen),
         "rates": paint.pace(at, seen),
-        "workers": paint.workers(at, seen, paint.FEW),
-        "leases": paint.leases(at, seen),
-        "due": paint.due(at, seen),
-        "recent": paint.errors(at, seen),
-        "memory": paint.memory(at, info),
+        "workers": paint.part("workers", at, seen, paint.FEW),
+        "leases": paint.part("leases", at, seen),
+        "due": paint.part("due", at, seen),
+        "recent": paint.part("errors", at, seen),
+        "memory": paint.part("memory", at, info),
     }
     if sum(one.acked is not None for one in minutes) >= 2:  # else there is nothing to draw yet
         parts["charts"] = paint.pictures(at, minutes, seen.stats)
     if seen.stats.failed:
-        parts["kinds"] = paint.kinds(at, kinds, seen.stats, paint.FEW)
+        parts["kinds"] = paint.part("kinds", at, kinds, seen.stats, paint.FEW)
     if seen.stats.politeness:
-        parts["hosts"] = paint.hosts(at, seen, seen.hosts, paint.FEW)
+        parts["hosts"] = paint.part("hosts", at, seen, seen.hosts[: paint.FEW])
     return parts
 
 
@@ -121,29 +88,25 @@ async def _tasks(visit: Visit, fields: Mapping[str, str]) -> Parts:
 async def _task(visit: Visit, fields: Mapping[str, str]) -> Parts:
     (task,) = spelling.read(fields.items())
     queue = await visit.queue()
-    info, seen = await asyncio.gather(queue.inspect(task), visit.hub.snapshot(visit.name))
+    info, seen, logged = await asyncio.gather(queue.inspect(task), visit.hub.snapshot(visit.name), _events(visit))
     # `why` would search a large queue for ids that are much alike: too much for a page that anybody may ask for
     known = info.state is not None or info.has_result
     why = advised(await queue.why(task), ADVICE, queue=visit.name) if known else UNKNOWN
-    return {"task": paint.task(visit.at, info, why, seen.stats.now), "events": await _history(visit, task)}
-
-
-async def _history(visit: Visit, task: str) -> str:
-    """Write what the last entries of the event log tell of a task; nothing if the log has no entries."""
-    logged = await _events(visit)
-    moved = [one for one in logged if one.of(task)]
-    if not moved:
-        return paint.part("no_history", visit.at, LOGGED) if logged else ""
-    head = f"History, from the last {LOGGED} entries of the log"
-    return paint.events(visit.at, moved[::-1][:ROWS], head, with_ids=False)
+    moved, history = [one for one in logged if one.of(task)][::-1], ""
+    if moved:
+        head = f"History, from the last {LOGGED} entries of the log"
+        history = paint.events(visit.at, moved[:ROWS], head, with_ids=False)
+    elif logged:
+        history = paint.part("no_history", visit.at, LOGGED)
+    return {"task": paint.task(visit.at, info, why, seen.stats.now), "events": history}
 
 
 async def _failures(visit: Visit, fields: Mapping[str, str]) -> Parts:
     seen = await visit.hub.snapshot(visit.name)
     return {
         "walks": _walks(visit),
-        "kinds": paint.kinds(visit.at, await _kinds(visit), seen.stats, paint.MOST_KINDS),
-        "recent": paint.errors(visit.at, seen),
+        "kinds": paint.part("kinds", visit.at, await _kinds(visit), seen.stats, paint.MOST_KINDS),
+        "recent": paint.part("errors", visit.at, seen),
     }
 
 
@@ -151,14 +114,12 @@ async def _hosts(visit: Visit, fields: Mapping[str, str]) -> Parts:
     seen = await visit.hub.snapshot(visit.name)
     if not seen.stats.politeness:
         return {"hosts": '<p class="empty">This queue is not polite: it knows no hosts.</p>'}
-    queue = await visit.queue()
-    found: Sequence[HostInfo] = (await queue.hosts.list(fields.get("cursor"), ROWS)).hosts
-    return {"hosts": paint.hosts(visit.at, seen, found, 4 * ROWS)}
+    page = await (await visit.queue()).hosts.list(fields.get("cursor"), ROWS)
+    return {"hosts": paint.part("hosts", visit.at, seen, page.hosts, page.cursor)}
 
 
 async def _workers(visit: Visit, fields: Mapping[str, str]) -> Parts:
-    seen = await visit.hub.snapshot(visit.name)
-    return {"workers": paint.workers(visit.at, seen)}
+    return {"workers": paint.part("workers", visit.at, await visit.hub.snapshot(visit.name), 100)}
 
 
 async def _log(visit: Visit, fields: Mapping[str, str]) -> Parts:
@@ -172,7 +133,7 @@ PARTS: Mapping[str, Callable[[Visit, Mapping[str, str]], Awaitable[Parts]]] = {
     "overview": _overview, "queue": _queue, "tasks": _tasks, "task": _task, "failures": _failures, "hosts": _hosts,
     "workers": _workers, "log": _log,
 }  # fmt: skip
-"""Each view that can be watched, and what gives its parts."""
+"""Each view that can be watched, and the function that gives its parts."""
 
 
 def _walks(visit: Visit) -> str:
@@ -183,30 +144,31 @@ def _walks(visit: Visit) -> str:
 async def _events(visit: Visit) -> Sequence[Event]:
     """Read the last entries of the event log; nothing if the queue has none."""
     queue = await visit.queue()
-    found: EventPage = await visit.hub.shared(("events", visit.name), lambda: queue.events.list(n=LOGGED), 2.0)
+    found: EventPage = await visit.hub.shared(visit.name, "events", lambda: queue.events.list(n=LOGGED), 2.0)
     return found.events
 
 
 async def _kinds(visit: Visit) -> Sequence[FailureKind]:
     """Read the kinds of failures with most tasks: one more than are shown, if there are more."""
     queue = await visit.queue()
-    found: Sequence[FailureKind] = await visit.hub.shared(
-        ("kinds", visit.name), lambda: queue.failures.list(paint.MOST_KINDS + 1)
-    )
+    most = paint.MOST_KINDS + 1
+    found: Sequence[FailureKind] = await visit.hub.shared(visit.name, "kinds", lambda: queue.failures.list(most))
     return found
 
 
 # ---- pages
 
 
-async def _shown(visit: Visit, template: str, view: View, **given: Any) -> Response:
-    parts = await PARTS[view.name](visit, dict(view.fields))
-    return visit.page(template, live=view.live, parts={"trouble": "", **parts}, **given)
+async def _shown(visit: Visit, template: str, name: str, fields: Mapping[str, str], **given: Any) -> Response:
+    parts = await PARTS[name](visit, fields)
+    path = f"{visit.at.base}/q/{visit.name}/live" if visit.name else f"{visit.at.base}/live"
+    live = f"{path}?{urlencode({'view': name, **fields}, quote_via=quote)}"
+    return visit.page(template, live=live, parts={"trouble": "", **parts}, **given)
 
 
 async def overview(visit: Visit) -> Response:
     """Show the queues that the caller may look at: the first by name."""
-    return await _shown(visit, "overview.html", view_of(visit, "overview"))
+    return await _shown(visit, "plain.html", "overview", {}, heading="Queues", cards={"queues": "Queues"})
 
 
 async def puts(visit: Visit) -> Response:
@@ -217,21 +179,9 @@ async def puts(visit: Visit) -> Response:
     return visit.page("puts.html", names=names, left=left)
 
 
-WIDE = (("charts", "The last day"), ("kinds", "Failures by kind"))
-COLUMNS_OF_CARDS = (
-    (("workers", "Workers"), ("hosts", "Hosts"), ("leases", "Leases nearest their end")),
-    (("recent", "Last errors"), ("due", "Next due"), ("memory", "Memory of the server")),
-)
-
-
 async def queue(visit: Visit) -> Response:
     """Show a queue: its states, rates, workers, errors, hosts and memory."""
-    await visit.queue()
-    view = view_of(visit, "queue")
-    parts = await PARTS["queue"](visit, {})
-    return visit.page(
-        "queue.html", live=view.live, parts={"trouble": "", **parts}, wide=WIDE, columns=COLUMNS_OF_CARDS, tab="Queue"
-    )
+    return await _shown(visit, "queue.html", "queue", {}, tab="Queue")
 
 
 COLUMNS: Mapping[State, Sequence[str]] = {
@@ -244,29 +194,17 @@ COLUMNS: Mapping[State, Sequence[str]] = {
 
 async def tasks(visit: Visit) -> Response:
     """List the tasks of a state, a page at a time; no payload is read."""
-    await visit.queue()
-    state = visit.query("state", "todos")
+    queue, state, cursor = await visit.queue(), visit.query("state", "todos"), visit.query("cursor") or None
     if state not in list(State):
         raise InvalidInput(f"{state!r:.40} is not a state: one of {', '.join(State)}")
-    known, cursor = State(state), visit.query("cursor") or None
-    rows: list[dict[str, str]] = []
-    following, refused = None, ""
+    page, refused = Page(State(state), [], None), ""
     try:
-        page = await _page_of(await visit.queue(), known, cursor)
+        page = await _page_of(queue, State(state), cursor)
     except InvalidInput as error:
         if cursor is not None:
             raise
         refused = str(error)  # a queue that keeps no ids of its done tasks
-    else:
-        now = (await visit.hub.snapshot(visit.name)).stats.now
-        rows, following = [_row(known, one, now) for one in page.entries], page.cursor
-    may = "manage" in visit.at.rights
-    view = view_of(visit, "tasks")
-    return await _shown(
-        visit, "tasks.html", view, tab="Tasks", state=state, rows=rows, following=following, cursor=cursor,
-        refused=refused, columns=COLUMNS.get(known, ()), acts=paint.ACTS[state] if may else (),
-        can_empty=known is not State.IN_PROGRESS, heading=f"Tasks in {state}", here=f"tasks?state={state}",
-    )  # fmt: skip
+    return await _list(visit, page, "Tasks", f"Tasks in {state}", f"tasks?state={state}", refused)
 
 
 async def _page_of(queue: AnyAsyncQueue, state: State, cursor: str | None) -> Page:
@@ -279,7 +217,25 @@ async def _page_of(queue: AnyAsyncQueue, state: State, cursor: str | None) -> Pa
     return page
 
 
-def _row(state: State, one: Any, now: float) -> dict[str, str]:
+async def kind(visit: Visit) -> Response:
+    """List the failed tasks of one kind, a page at a time."""
+    queue, wanted = await visit.queue(), visit.query("kind")
+    page = await queue.failures.tasks(wanted, visit.query("cursor") or None, ROWS)
+    return await _list(visit, page, "Failures", "Failed tasks of one kind", f"kind?kind={quote(wanted, safe='')}")
+
+
+async def _list(visit: Visit, page: Page, tab: str, heading: str, here: str, refused: str = "") -> Response:
+    now, state = (await visit.hub.snapshot(visit.name)).stats.now, page.state
+    acts = paint.OF_STATES[state] if "manage" in visit.at.rights else ()
+    return await _shown(
+        visit, "tasks.html", "tasks", {}, tab=tab, heading=heading, here=here, refused=refused, state=state.value,
+        rows=[_row(state, one, now) for one in page.entries], columns=COLUMNS.get(state, ()), names=acts,
+        following=page.cursor, cursor=visit.query("cursor"),
+        can_empty=tab == "Tasks" and acts and state is not State.IN_PROGRESS,
+    )  # fmt: skip
+
+
+def _row(state: State, one: Entry, now: float) -> dict[str, str]:
     when = "—" if one.at is None else age(now - one.at if state is State.FAILED else one.at - now)
     return {
         "task": one.task, "priority": str(one.priority or ""), "holder": one.holder or "", "error": one.error or "",
@@ -290,58 +246,28 @@ def _row(state: State, one: Any, now: float) -> dict[str, str]:
 
 async def task(visit: Visit) -> Response:
     """Show all that is known of a task, whatever its id is."""
-    await visit.queue()
-    name, value = spelling.pair(visit.task())
-    return await _shown(visit, "task.html", view_of(visit, "task", **{name: value}), tab="Tasks")
+    return await _shown(visit, "task.html", "task", dict([spelling.pair(visit.task())]), tab="Tasks")
 
 
-async def _plain(visit: Visit, name: str, tab: str, cards: Sequence[tuple[str, str]], **given: Any) -> Response:
-    await visit.queue()
-    fields = given.pop("fields", {})
-    return await _shown(visit, "plain.html", view_of(visit, name, **fields), tab=tab, cards=cards,
-                        **{"following": None, **given})  # fmt: skip
+CARDS = {
+    "failures": {"walks": "Under way", "kinds": "Failures by kind", "recent": "Last errors"},
+    "hosts": {"hosts": "Hosts"},
+    "workers": {"workers": "Workers"},
+    "log": {"events": "Log"},
+}
+"""The views of a queue that are cards below each other."""
 
 
-async def failures(visit: Visit) -> Response:
-    """Show the failures of a queue, grouped by the kind of error."""
-    cards = (("walks", "Under way"), ("kinds", "Failures by kind"), ("recent", "Last errors"))
-    return await _plain(visit, "failures", "Failures", cards)
+def cards(name: str) -> Callable[[Visit], Awaitable[Response]]:
+    """Make a page of cards below each other."""
 
+    async def shown(visit: Visit) -> Response:
+        await visit.queue()
+        tab, cursor = name.capitalize(), visit.query("cursor")
+        fields, heading = {"cursor": cursor} if cursor else {}, f"{tab} of {visit.name}"
+        return await _shown(visit, "plain.html", name, fields, tab=tab, heading=heading, cards=CARDS[name])
 
-async def kind(visit: Visit) -> Response:
-    """List the failed tasks of one kind, a page at a time."""
-    queue, wanted, cursor = await visit.queue(), visit.query("kind"), visit.query("cursor") or None
-    page = await queue.failures.tasks(wanted, cursor, ROWS)
-    seen = await visit.hub.snapshot(visit.name)
-    rows = [_row(State.FAILED, one, seen.stats.now) for one in page.entries]
-    may = "manage" in visit.at.rights
-    here = f"kind?kind={quote(wanted, safe='')}"
-    return await _shown(
-        visit, "tasks.html", view_of(visit, "tasks"), tab="Failures", heading="Failed tasks of one kind",
-        state="failed", rows=rows, following=page.cursor, cursor=cursor, refused="", columns=COLUMNS[State.FAILED],
-        acts=paint.ACTS["failed"] if may else (), can_empty=False, here=here,
-    )  # fmt: skip
-
-
-async def hosts(visit: Visit) -> Response:
-    """Show the hosts of a polite queue, a page at a time."""
-    opened, cursor, following = await visit.queue(), visit.query("cursor") or None, None
-    if (await visit.hub.snapshot(visit.name)).stats.politeness:
-        after = (await opened.hosts.list(cursor, ROWS)).cursor
-        following = f"{visit.at.base}/q/{visit.name}/hosts?cursor={quote(after, safe='')}" if after else None
-    return await _plain(
-        visit, "hosts", "Hosts", (("hosts", "Hosts"),), fields={"cursor": cursor}, following=following
-    )  # fmt: skip
-
-
-async def workers(visit: Visit) -> Response:
-    """Show the workers of a queue."""
-    return await _plain(visit, "workers", "Workers", (("workers", "Workers"),))
-
-
-async def log(visit: Visit) -> Response:
-    """Show the event log of a queue, the newest first."""
-    return await _plain(visit, "log", "Log", (("events", "Log"),))
+    return shown
 
 
 # ---- fragments
@@ -358,34 +284,24 @@ async def live(visit: Visit) -> Response:
     fields = {key: value for key, value in visit.request.query_params.items() if key in ("id", "b64", "cursor")}
     if name == "task":
         visit.task()
-    view = view_of(visit, name, **fields)
+    # whoever watches the same page with the same rights shares its looks
+    globs = () if visit.name else tuple(visit.caller.queues)
+    page = name, tuple(fields.items()), visit.at.rights, visit.at.base, globs
+    address = visit.request.client.host if visit.request.client else ""
 
-    async def look() -> Parts:
-        return await known(visit, dict(view.fields))
+    async def stream() -> AsyncIterator[bytes]:
+        try:
+            watched = visit.hub.watch(visit.name, page, lambda: known(visit, fields), f"{visit.caller.name} {address}")
+            async with aclosing(watched) as news:
+                async for parts in news:
+                    told = b"event: parts\ndata: " + json.dumps(parts).encode() if parts else b": still here"
+                    yield told + b"\n\n"
+            yield b"event: over\ndata: ask again\n\n"
+        except Crowded as error:
+            yield f"event: crowded\ndata: {error}\n\n".encode()
 
-    stream = _stream(visit.hub, view, look, f"{visit.caller.name} {_address(visit)}")
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
-
-
-def _address(visit: Visit) -> str:
-    client = visit.request.client
-    return client.host if client else ""
-
-
-async def _stream(hub: Hub, view: View, look: Callable[[], Awaitable[Parts]], caller: str) -> AsyncIterator[bytes]:
-    until = time.monotonic() + LONGEST_STREAM
-    try:
-        with hub.watch(view, look, caller) as viewer:
-            while time.monotonic() < until and not hub.is_over:
-                parts = await viewer.next(QUIET)
-                if parts is None:
-                    yield b": still here\n\n"
-                elif parts:
-                    yield b"event: parts\ndata: " + json.dumps(dict(parts)).encode("ascii") + b"\n\n"
-        yield b"event: over\ndata: ask again\n\n"
-    except Crowded as error:
-        yield f"event: crowded\ndata: {error}\n\n".encode()
+    return StreamingResponse(stream(), media_type="text/event-stream", headers=headers)
 
 
 # ---- files

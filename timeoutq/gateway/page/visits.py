@@ -1,13 +1,12 @@
 """One request of a browser: who asks, about which queue, with which ids; and the answer as a page.
 
-`views.py` and `acts.py` ask it. The message that an act leaves for the next page travels in a cookie that this page
-removes again, so that a reload does not show it twice and no link can make the page say something.
+The message that an act leaves for the next page travels in a cookie that this page removes again, so that a reload does
+not show it twice and no link can make the page say something.
 """
 
 from __future__ import annotations
 
 import base64
-import functools
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,44 +17,39 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from timeoutq.client.shards import AnyAsyncQueue
-from timeoutq.gateway.access import CALLER, COOKIE, COOKIE_TLS
+from timeoutq.gateway.access import CALLER, COOKIE, COOKIE_TLS, next_page
 from timeoutq.gateway.app import problem_response
 from timeoutq.gateway.callers import EVERYTHING, NOBODY, Caller
+from timeoutq.gateway.names import Shared
 from timeoutq.gateway.page import paint, spelling
-from timeoutq.gateway.page.hub import Hub, Shared
+from timeoutq.gateway.page.hub import Hub
 from timeoutq.gateway.page.listing import Listing
 from timeoutq.gateway.page.walks import Walks
-from timeoutq.gateway.problems import Problem, problem_of
+from timeoutq.gateway.problems import Problem
 from timeoutq.gateway.queues import Queues
 from timeoutq.gateway.settings import Settings
-from timeoutq.words.errors import InvalidInput, TimeoutqError
+from timeoutq.words.errors import InvalidInput
 from timeoutq.words.text import safe
 
-MOST_BODY = 4 * 1024 * 1024
-"""Bytes of a form."""
-MOST_FIELDS = 2000
-"""Fields of a form: a list has 50 tasks."""
+MOST_BODY, MOST_FIELDS = 4 * 1024 * 1024, 2000
+"""Bytes and fields of a form: a list has 50 tasks."""
 SAID = "timeoutq-said"
 """The cookie with the message of the last act."""
 LONGEST_MESSAGE = 300
 BACK = re.compile(r"(?:(?:tasks|task|kind|failures|hosts|workers|log|put)(?:\?[\x21-\x7e]{0,4000})?)?")
-"""Where an act may lead back to, below the queue: nothing that leads elsewhere."""
+"""The pages of a queue to which an act may lead back: nothing that leads elsewhere."""
 
 
 class Shown:
-    """What all visits of one application share."""
+    """The looks and walks that all visits of one application share."""
 
     def __init__(self, queues: Queues) -> None:
         paint.warm()
         self.hub = Hub(queues)
         self.walks = Walks()
         self.listing = Listing(queues)
-        self.server: Shared[Mapping[str, Any]] = Shared(self._info, 10.0)
-        """What INFO says of the server: the same for all queues, and it changes slowly."""
-        self._queues = queues
-
-    async def _info(self) -> Mapping[str, Any]:
-        return await (await self._queues.directory()).server()
+        self.server: Shared[Mapping[str, Any]] = Shared(lambda: queues.directory.server(), 10.0)
+        """The reply of INFO: the same for all queues, and it changes slowly."""
 
     async def close(self) -> None:
         """End all looks and walks."""
@@ -75,10 +69,11 @@ class Visit:
         self.hub, self.walks = self.shared.hub, self.shared.walks
         self.caller: Caller = request.scope.get(CALLER, NOBODY)
         self.name: str = request.path_params.get("queue", "")
-        self.at = paint.At(base_of(request.scope, self.settings), self.name, self._rights())
-
-    def _rights(self) -> frozenset[str]:
-        return frozenset(needs for needs in EVERYTHING if self.caller.may(needs, self.name or None))
+        rights = frozenset(needs for needs in EVERYTHING if self.caller.may(needs, self.name or None))
+        # where the application is mounted, and the path that a proxy has put before it
+        root, prefix = str(request.scope.get("root_path") or "").rstrip("/"), self.settings.prefix.rstrip("/")
+        base = root if prefix and root.endswith(prefix) else root + prefix
+        self.at = paint.At(base, self.name, rights)
 
     async def queue(self) -> AnyAsyncQueue:
         """Give the queue that the path names, also if only workers wait there. Raises the problem of an unknown one."""
@@ -95,42 +90,41 @@ class Visit:
             raise InvalidInput("name one task: ?id=ID, or ?b64=BYTES in base64")
         return found[0]
 
-    async def form(self) -> Form:
+    async def form(self, most: int = MOST_BODY) -> Form:
         """Read the form that was sent. Raises a `Problem` if it is none, or too large."""
         kind = self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/x-www-form-urlencoded":
-            raise Problem(415, "wrong-media", "this takes what a form of the page sends")
+            raise Problem(415, "wrong-media", "this takes a form: application/x-www-form-urlencoded")
         body, memory = bytearray(), self.request.app.shared.memory
         try:
             async for part in self.request.stream():
                 memory.change(self.caller.name, len(part))
                 body += part
-                if len(body) > MOST_BODY:
-                    detail = f"a form has {MOST_BODY:,} bytes at most: use the command or the API"
-                    raise Problem(413, "too-large", detail)
+                if len(body) > most:
+                    raise Problem(413, "too-large", f"this form has {most:,} bytes at most: use the command or the API")
         finally:
             memory.change(self.caller.name, -len(body))
         try:
-            pairs = parse_qsl(bytes(body).decode("ascii"), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+            words = bytes(body).decode("ascii")
+            return Form(parse_qsl(words, keep_blank_values=True, max_num_fields=MOST_FIELDS))
         except ValueError as error:
             raise Problem(422, "bad-body", f"the form cannot be read: {error}") from None
-        return Form(pairs)
 
     # ---- answers
 
     def page(self, template: str, status: int = 200, **given: Any) -> Response:
         """Answer with a page, which shows the message of the last act once."""
         said = self._said()
-        usual = {"said": said, "can_leave": can_leave(self.request), "read_only": self.settings.read_only}
+        can_leave = any(name in self.request.cookies for name in (COOKIE_TLS, COOKIE))
+        usual = {"said": said, "can_leave": can_leave, "read_only": self.settings.read_only}
         html = paint.whole(template, self.at, **{**usual, **given})
-        # lone surrogates never get here: `safe` has written them as \xNN
         answer = HTMLResponse(html.encode("utf-8", "replace"), status)
         if said is not None:
             answer.delete_cookie(SAID, path=self._cookie_path, httponly=True, samesite="strict")
         return answer
 
     def back(self, to: str, message: str, kind: str = "good") -> Response:
-        """Answer an act: go back to a page of the queue, which shows the message. All who watch it see it anew."""
+        """Answer an act: go back to a page of the queue, which shows the message. All who watch it see it afresh."""
         self.hub.changed(self.name)
         below = to if BACK.fullmatch(to) else ""
         where = f"{self.at.base}/q/{self.name}" + (f"/{below}" if below else "")
@@ -140,10 +134,9 @@ class Visit:
         """Lead to a page, which shows the message."""
         answer = RedirectResponse(where, 303)
         said = json.dumps({"kind": kind, "text": safe(message, LONGEST_MESSAGE)}).encode()
-        value = base64.urlsafe_b64encode(said).decode()
         answer.set_cookie(
-            SAID, value, max_age=60, path=self._cookie_path, httponly=True, samesite="strict",
-            secure=self.request.url.scheme == "https",
+            SAID, base64.urlsafe_b64encode(said).decode(), max_age=60, path=self._cookie_path, httponly=True,
+            samesite="strict", secure=self.request.url.scheme == "https",
         )  # fmt: skip
         return answer
 
@@ -152,19 +145,12 @@ class Visit:
         return f"{self.at.base}/" if self.at.base else "/"
 
     def _said(self) -> Mapping[str, str] | None:
-        value = self.request.cookies.get(SAID)
-        if not value:
-            return None
         try:
-            found = json.loads(base64.urlsafe_b64decode(value))
+            found = json.loads(base64.urlsafe_b64decode(self.request.cookies[SAID]))
             kind = "bad" if found["kind"] == "bad" else "good"
             return {"kind": kind, "text": safe(str(found["text"]), LONGEST_MESSAGE)}
         except (ValueError, TypeError, KeyError):
             return None
-
-    def problem(self, error: BaseException) -> Response:
-        """Answer with a page that says what went wrong."""
-        return problem_page(problem_of(error), self.request)
 
 
 class Form:
@@ -183,57 +169,64 @@ class Form:
         """The ids in the form. Raises `InvalidInput`."""
         return list(dict.fromkeys(spelling.read(self.pairs)))
 
-    @property
-    def is_sure(self) -> bool:
-        """Whether whoever sends the form was asked already."""
-        return self.get("sure") == "1"
 
+def visiting(endpoint: Callable[[Visit], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """Make an endpoint of Starlette."""
 
-Endpoint = Callable[[Visit], Awaitable[Response]]
-
-
-def answering(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
-    """Make an endpoint of Starlette: what goes wrong is told on a page."""
-
-    @functools.wraps(endpoint)
     async def answer(request: Request) -> Response:
-        visit = Visit(request)
-        try:
-            return await endpoint(visit)
-        except (Problem, TimeoutqError) as error:
-            return visit.problem(error)
+        return await endpoint(Visit(request))
 
     return answer
 
 
-def problem_page(found: Problem, request: Request) -> Response:
-    """Write a page that says what went wrong; no tabs of a queue, which may not be there."""
-    at = paint.At(base_of(request.scope, request.app.state.settings))
-    html = paint.whole("problem.html", at, title=found.title, detail=found.detail, can_leave=can_leave(request))
-    return HTMLResponse(html.encode("utf-8", "replace"), found.status, headers=found.headers)
-
-
 def tell(request: Request, found: Problem) -> Response:
-    """Answer a request that fails before it gets to a view: as a page, to whoever wants one.
+    """Answer a request that fails: as a page, to whoever wants one.
 
     Whoever may put and not look is led from the overview to the list of forms for new tasks.
     """
     if "text/html" not in request.headers.get("accept", ""):
-        return problem_response(found)
-    base = base_of(request.scope, request.app.state.settings)
-    caller: Caller = request.scope.get(CALLER, NOBODY)
-    if request.url.path.removeprefix(base) == "/" and found.status == 403 and caller.may("put"):
-        return RedirectResponse(f"{base}/put", 303)
-    return problem_page(found, request)
+        return problem_response(request, found)
+    visit = Visit(request)
+    if request.url.path.removeprefix(visit.at.base) == "/" and found.status == 403 and visit.caller.may("put"):
+        return RedirectResponse(f"{visit.at.base}/put", 303)
+    visit.at = paint.At(visit.at.base)  # no tabs of a queue, which may not be there
+    answer = visit.page("problem.html", found.status, title=found.title, detail=found.detail)
+    answer.headers.update(found.headers)
+    return answer
 
 
-def can_leave(request: Request) -> bool:
-    """Say whether the browser has logged in, so that it can log out."""
-    return any(name in request.cookies for name in (COOKIE_TLS, COOKIE))
+# ---- the login of browsers
+#
+# The cookie is the token itself, because a gateway keeps nothing: no script can read it, no other site can send it
+# (SameSite=Strict), and over https no other host and no path can plant one (the prefix `__Host-`). Browsers take that
+# name only over TLS; so over plain http, on a laptop, the cookie has another name and is not `Secure`. Cookies are not
+# bound to a port: over http, other servers on this very host name see the cookie.
 
 
-def base_of(scope: Any, settings: Settings) -> str:
-    """Give what stands before all paths: where the application is mounted, and what a proxy has put before it."""
-    root = str(scope.get("root_path") or "").rstrip("/")
-    prefix = settings.prefix.rstrip("/")
-    return root if prefix and root.endswith(prefix) else root + prefix
+async def login(visit: Visit) -> Response:
+    """Show the form for a token."""
+    return visit.page("login.html", wanted=next_page(visit.query("next"), f"{visit.at.base}/"), error="")
+
+
+async def enter(visit: Visit) -> Response:
+    """Take a token, and put it into a cookie."""
+    form = await visit.form(4096)
+    wanted, secret = next_page(form.get("next"), f"{visit.at.base}/"), form.get("token").strip()
+    if await visit.request.app.state.tokens.look_up(secret) is None:
+        error = "This token is unknown, revoked or has run out."
+        return visit.page("login.html", 403, wanted=wanted, error=error)
+    answer = RedirectResponse(wanted, 303)
+    tls = visit.request.url.scheme == "https"
+    answer.set_cookie(
+        COOKIE_TLS if tls else COOKIE, secret, max_age=30 * 86400, path="/", secure=tls, httponly=True,
+        samesite="strict",
+    )  # fmt: skip
+    return answer
+
+
+async def leave(visit: Visit) -> Response:
+    """Remove the cookie."""
+    answer = RedirectResponse(f"{visit.at.base}/login", 303)
+    for name, tls in ((COOKIE_TLS, True), (COOKIE, False)):
+        answer.delete_cookie(name, path="/", secure=tls, httponly=True, samesite="strict")
+    return answer

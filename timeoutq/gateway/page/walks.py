@@ -1,23 +1,19 @@
 """Acts on more tasks than one call takes, such as a retry of all failures of a kind: walks with progress, in pieces.
 
-`acts.py` begins a walk and answers at once; the pages show how far it is. A walk is kept in this process only: if the
-process ends, what the walk has done stays done, and pressing the button again goes on with the rest.
+A walk is kept in this process only: if the process ends, pressing the button again goes on with the rest.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from timeoutq.words import telling
+from timeoutq.gateway.names import end
+from timeoutq.gateway.problems import report
 from timeoutq.words.errors import InvalidInput, TimeoutqError
 from timeoutq.words.text import counted, safe
-from timeoutq.words.tracebacks import read_traceback, trace
-
-log = logging.getLogger(__name__)
 
 AT_ONCE = 8
 """How many walks are under way at once."""
@@ -29,7 +25,7 @@ REST = 0.5
 
 @dataclass
 class Walk:
-    """A walk: what it does, and how far it is."""
+    """A walk, and how far it is."""
 
     queue: str
     words: str
@@ -57,21 +53,20 @@ class Walks:
 
     def of(self, queue: str) -> list[Walk]:
         """Give the walks of a queue that are under way, and those that have just ended."""
-        self._drop()
+        now = time.monotonic()
+        self._walks = [walk for walk in self._walks if walk.ended is None or now - walk.ended < KEPT]
         return [walk for walk in self._walks if walk.queue == queue]
 
-    def begin(self, queue: str, words: str, total: int, steps: AsyncIterator[int]) -> Walk:
+    def begin(self, queue: str, words: str, total: int, steps: AsyncIterator[int]) -> None:
         """Begin a walk; each step gives how many tasks it was about. Raises `InvalidInput` if there are too many."""
-        self._drop()
-        under_way = [walk for walk in self._walks if walk.ended is None]
-        if any(walk.queue == queue and walk.words == words for walk in under_way):
+        if any(walk.words == words and walk.ended is None for walk in self.of(queue)):
             raise InvalidInput(f"{words}: this is under way already")
-        if len(under_way) >= AT_ONCE:
-            raise InvalidInput(f"{len(under_way)} walks are under way already: wait until one has ended")
+        under_way = sum(walk.ended is None for walk in self._walks)
+        if under_way >= AT_ONCE:
+            raise InvalidInput(f"{under_way} walks are under way already: wait until one has ended")
         walk = Walk(queue, words, total)
         walk.task = asyncio.get_running_loop().create_task(self._run(walk, steps))
         self._walks.append(walk)
-        return walk
 
     async def _run(self, walk: Walk, steps: AsyncIterator[int]) -> None:
         began = time.monotonic()
@@ -83,22 +78,11 @@ class Walks:
         except TimeoutqError as error:
             walk.trouble = safe(error, 300)
         except Exception as error:
-            said = type(error).__name__
-            telling.say(
-                log, logging.ERROR, "queue %s: a walk has failed: %s", walk.queue, said,
-                fields={"queue": walk.queue, "error": said}, traceback=read_traceback(trace(error), said),
-            )  # fmt: skip
+            report(f"queue {walk.queue}: a walk has failed", error)
             walk.trouble = "see the log of the gateway"
         finally:
             walk.ended = time.monotonic()
 
-    def _drop(self) -> None:
-        now = time.monotonic()
-        self._walks = [walk for walk in self._walks if walk.ended is None or now - walk.ended < KEPT]
-
     async def close(self) -> None:
-        """End all walks; what they have done stays done."""
-        for walk in self._walks:
-            if walk.task is not None and not walk.task.done():
-                walk.task.cancel()
-        await asyncio.gather(*(walk.task for walk in self._walks if walk.task), return_exceptions=True)
+        """End all walks."""
+        await end(*(walk.task for walk in self._walks))

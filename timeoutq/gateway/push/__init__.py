@@ -4,24 +4,29 @@
 
 The modules, in reading order: each imports only from those above it.
 
-    addresses  Which addresses a receiver may have: those of the public internet, and private ones only where the user
-               allows them.
-    signing    Signs what is posted, as Standard Webhooks says (standardwebhooks.com): a receiver checks who sent it,
-               and when.
-    message    What is posted for a task: a JSON object, and the id of the message. Pure; `pushing.py` calls it.
-    verdicts   What an answer of the receiver means for the task: a table of statuses, and what is kept as the error.
-               Pure.
-    endpoint   Whether the receiver takes tasks now: for how long it is blocked, and who tries it afterwards. No I/O, no
-               clock.
-    target     The URL of the receiver, read and checked before anything is sent. Pure; `timeoutq push` calls it.
-    posting    Posts to the receiver, within limits that no receiver can stretch, and only to addresses that were
-               judged.
-    pushing    The handler that posts tasks: `Push` runs in a worker, one message for each lease.
+    target    Where push may send: the URL of the receiver, and which addresses a receiver may have. Pure but for
+              `check_name`.
+    message   The message for a task: a JSON object, its id, and the signature of Standard Webhooks
+              (standardwebhooks.com).
+    endpoint  The receiver, as its answers tell: what each answer means for the task, and for how long nothing is sent.
+              No I/O.
+    posting   Posts to the receiver, within limits that no receiver can stretch, and only to addresses that were judged.
+    pushing   The handler that posts tasks: `Push` runs in a worker, one message for each lease.
 """
 
+from timeoutq.words.errors import MissingExtra
+
+try:
+    import httpcore as httpcore
+    import httpx as httpx
+except ImportError as error:
+    raise MissingExtra(
+        f"timeoutq push needs the package {error.name}, which is missing: pip install 'timeoutq[web]'"
+    ) from error
+
+from timeoutq.gateway.push.message import read_secrets
 from timeoutq.gateway.push.posting import Poster
 from timeoutq.gateway.push.pushing import PATIENCE, RETRIES, Push
-from timeoutq.gateway.push.signing import read_secrets
 from timeoutq.gateway.push.target import Target, check_name, read_target
 
 __all__ = ["PATIENCE", "RETRIES", "Poster", "Push", "Target", "check_name", "read_secrets", "read_target"]

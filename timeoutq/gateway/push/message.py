@@ -1,14 +1,29 @@
-"""What is posted for a task: a JSON object, and the id of the message. Pure; `pushing.py` calls it."""
+"""The message for a task: a JSON object, its id, and the signature of Standard Webhooks (standardwebhooks.com).
+
+The id of a message is made of queue, task and payload: it is the same when a task is sent again, also when the task is
+put again with the same payload. `timeoutq push` reads the secrets from a file.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 import json
+import stat
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from timeoutq.words.arguments import unpack
+from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import Lease, raw
+
+PREFIX = "whsec_"
+SHORTEST, LONGEST = 24, 64
+"""How many bytes a secret has (Standard Webhooks, "Signature scheme")."""
+MOST_SECRETS = 5
+CURE = 'make one with: (umask 077; echo "whsec_$(openssl rand -base64 32)" > FILE)'
 
 
 def body(queue: str, lease: Lease, stored: bytes | None) -> bytes:
@@ -17,20 +32,18 @@ def body(queue: str, lease: Lease, stored: bytes | None) -> bytes:
     An id or a payload that is no text or no JSON is sent as `{"b64": …}`. The fence is a string: JavaScript rounds
     numbers of its size.
     """
-    told: dict[str, Any] = {
-        "queue": queue,
-        "task": _id(lease.task),
-        "attempt": lease.attempt,
-        "fence": str(lease.fence),
-        "payload": None,
-    }
-    payload = unpack(stored)
-    if stored is not None and not isinstance(payload, bytes):
-        try:
-            return json.dumps({**told, "payload": payload}, allow_nan=False).encode("ascii")
-        except (ValueError, RecursionError):  # a NaN, which is no JSON, or too deep
-            payload = stored
-    return json.dumps({**told, "payload": _b64(payload) if isinstance(payload, bytes) else None}).encode("ascii")
+    payload: Any = unpack(stored)
+    try:
+        lease.task.encode()
+        task: Any = lease.task
+    except UnicodeEncodeError:
+        task = _b64(raw(lease.task))
+    told: dict[str, Any] = {"queue": queue, "task": task, "attempt": lease.attempt, "fence": str(lease.fence)}
+    try:
+        shown = _b64(payload) if isinstance(payload, bytes) else payload
+        return json.dumps({**told, "payload": shown}, allow_nan=False).encode("ascii")
+    except (ValueError, RecursionError):  # a NaN, which is no JSON, or too deep
+        return json.dumps({**told, "payload": _b64(stored or b"")}).encode("ascii")
 
 
 def message_id(queue: str, lease: Lease, stored: bytes | None) -> str:
@@ -40,13 +53,54 @@ def message_id(queue: str, lease: Lease, stored: bytes | None) -> str:
     return "msg_" + base64.urlsafe_b64encode(digest[:18]).decode()
 
 
-def _id(task: str) -> object:
-    try:
-        task.encode("utf-8")
-    except UnicodeEncodeError:
-        return _b64(raw(task))
-    return task
-
-
 def _b64(data: bytes) -> dict[str, str]:
     return {"b64": base64.b64encode(data).decode()}
+
+
+def headers(secrets: Sequence[bytes], id: str, at: int, body: bytes) -> dict[str, str]:
+    """Give the three headers of a message, with a signature for each secret; `at` is Unix time when it is sent."""
+    signed = f"{id}.{at}.".encode() + body
+    made = (base64.b64encode(hmac.digest(secret, signed, hashlib.sha256)).decode() for secret in secrets)
+    return {
+        "webhook-id": id, "webhook-timestamp": str(at), "webhook-signature": " ".join(f"v1,{one}" for one in made),
+    }  # fmt: skip
+
+
+def read_secret(word: str) -> bytes:
+    """Read a secret, which is `whsec_` and base64; raises `ValueError`, whose message never quotes the secret."""
+    if not word.startswith(PREFIX):
+        raise ValueError(f"it does not begin with {PREFIX}")
+    try:
+        secret = base64.b64decode(word.removeprefix(PREFIX), validate=True)
+    except ValueError:
+        raise ValueError(f"what stands behind {PREFIX} is not base64") from None
+    if not SHORTEST <= len(secret) <= LONGEST:
+        raise ValueError(f"it has {len(secret)} bytes, not {SHORTEST} to {LONGEST}")
+    return secret
+
+
+def read_secrets(file: Path) -> tuple[list[bytes], str]:
+    """Give the secrets of a file, one a line, and a warning if others may read the file ('' if they may not).
+
+    With several secrets each message has a signature by each: so a receiver can change its secret without a gap.
+    Raises `InvalidInput`.
+    """
+    try:
+        words = file.read_text("utf-8").split()
+        mode = file.stat().st_mode
+    except OSError as error:
+        raise InvalidInput(f"cannot read --secret-file {file}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise InvalidInput(f"--secret-file {file} is no text: {CURE}") from None
+    if not 1 <= len(words) <= MOST_SECRETS:
+        raise InvalidInput(
+            f"--secret-file {file} has {len(words)} secrets, not 1 to {MOST_SECRETS}, one a line: {CURE}"
+        )
+    secrets: list[bytes] = []
+    for number, word in enumerate(words, 1):
+        try:
+            secrets.append(read_secret(word))
+        except ValueError as error:
+            raise InvalidInput(f"--secret-file {file}: secret {number} cannot be used: {error}; {CURE}") from None
+    others = stat.S_ISREG(mode) and mode & (stat.S_IRWXG | stat.S_IRWXO)
+    return secrets, f"other users may read --secret-file {file}: chmod 600 {file}" if others else ""

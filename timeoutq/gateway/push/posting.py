@@ -13,20 +13,14 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import cast
 
-from timeoutq.gateway.push.addresses import first_refusal
-from timeoutq.gateway.push.target import Target
-from timeoutq.gateway.push.verdicts import Answer, NotDelivered
-from timeoutq.server import names
-from timeoutq.words.errors import MissingExtra
-from timeoutq.words.text import safe
+import httpcore
+import httpx
 
-try:
-    import httpcore
-    import httpx
-except ImportError as error:
-    raise MissingExtra(
-        f"timeoutq push needs the package {error.name}, which is missing: pip install 'timeoutq[web]'"
-    ) from error
+import timeoutq
+from timeoutq.gateway.push.endpoint import Answer, NotDelivered
+from timeoutq.gateway.push.target import Target, first_refusal
+from timeoutq.server import names
+from timeoutq.words.text import safe
 
 MOST_READ = 65_536
 """The most bytes of an answer that are read."""
@@ -34,6 +28,14 @@ AFTER_YES = 1.0
 """The longest time, in seconds, for which the rest of an answer is read that has said yes already."""
 IDLE = 5.0
 """Seconds after which a connection that is not used is closed."""
+
+FAULTS = (
+    (httpcore.TimeoutException, "the receiver does not answer in time"),
+    (httpcore.ConnectError, "the receiver cannot be reached"),
+    (ssl.SSLError, "the receiver cannot be reached"),
+    (httpcore.ProtocolError, "the receiver does not answer in HTTP"),
+    (Exception, "the connection broke"),
+)
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """Gives the addresses of a host, as text; raises OSError when there is none."""
@@ -52,11 +54,7 @@ class Checked(httpcore.AsyncNetworkBackend):
     """How httpcore connects: by name to an address that was judged."""
 
     def __init__(
-        self,
-        *,
-        private: bool = False,
-        resolve: Resolve = resolve,
-        network: httpcore.AsyncNetworkBackend | None = None,
+        self, *, private: bool = False, resolve: Resolve = resolve, network: httpcore.AsyncNetworkBackend | None = None
     ) -> None:
         """Prepare; with `private`, receivers on loopback and in private networks are connected to."""
         self._private = private
@@ -65,13 +63,9 @@ class Checked(httpcore.AsyncNetworkBackend):
         self._network = network or cast("httpcore.AsyncNetworkBackend", httpcore.AnyIOBackend())
 
     async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
+        self, host: str, port: int, timeout: float | None = None, local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
+    ) -> httpcore.AsyncNetworkStream:  # fmt: skip
         """Connect to the first address that answers, if all of them may be connected to; all within the timeout."""
         until = None if timeout is None else time.monotonic() + timeout
         try:
@@ -80,8 +74,7 @@ class Checked(httpcore.AsyncNetworkBackend):
             raise httpcore.ConnectError(f"no address of {host} was found: {error}") from error
         refused = first_refusal(addresses, private=self._private)
         if refused is not None:
-            cure = "" if self._private else "; a receiver on a private network needs --allow-private"
-            raise Refused(f"nothing was sent: {host} is at {refused[0]}, {refused[1]}{cure}")
+            raise Refused(f"nothing was sent: {host} is at {refused[0]}{refused[1]}")
         trouble: Exception = httpcore.ConnectError(f"{host} has no address")
         for i, address in enumerate(addresses):
             left = None if until is None else max(0.01, (until - time.monotonic()) / (len(addresses) - i))
@@ -100,7 +93,7 @@ class Poster:
         self.target = target
         self._seconds = seconds
         self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=_trust() if target.scheme == "https" else None,
+            ssl_context=httpx.create_ssl_context() if target.scheme == "https" else None,
             max_connections=concurrency,
             max_keepalive_connections=concurrency,
             keepalive_expiry=IDLE,
@@ -116,8 +109,6 @@ class Poster:
 
     async def post(self, headers: Mapping[str, str], body: bytes) -> Answer:
         """Post a body, and give the answer; raises `NotDelivered`, whose reason says why there is none."""
-        import timeoutq
-
         sent = {
             "Host": self.target.netloc, "User-Agent": f"timeoutq/{timeoutq.__version__}", "Accept": "*/*",
             "Accept-Encoding": "identity", "Content-Type": "application/json", **headers,
@@ -127,16 +118,12 @@ class Poster:
                 return await self._exchange(sent, body, limit)
         except TimeoutError:
             raise NotDelivered(reason=f"the receiver has not answered within {self._seconds:g} s") from None
-        except httpcore.TimeoutException as error:
-            raise NotDelivered(reason=f"the receiver does not answer in time: {_words(error)}") from error
         except Refused as error:
             raise NotDelivered(reason=str(error)) from None
-        except (httpcore.ConnectError, ssl.SSLError) as error:
-            raise NotDelivered(reason=f"the receiver cannot be reached: {_words(error)}") from error
-        except (httpcore.NetworkError, OSError) as error:
-            raise NotDelivered(reason=f"the connection broke: {_words(error)}") from error
-        except httpcore.ProtocolError as error:
-            raise NotDelivered(reason=f"the receiver does not answer in HTTP: {_words(error)}") from error
+        except (OSError, httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
+            words = next(words for kind, words in FAULTS if isinstance(error, kind))
+            said = safe(str(error) or type(error).__name__, 300)
+            raise NotDelivered(reason=f"{words}: {said}") from error
 
     async def _exchange(self, headers: Mapping[str, str], body: bytes, limit: asyncio.Timeout) -> Answer:
         limits = {"connect": self._seconds, "read": self._seconds, "write": self._seconds, "pool": self._seconds}
@@ -164,11 +151,3 @@ async def _begin(response: httpcore.Response, until: float) -> str:
     except (TimeoutError, httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError):
         pass
     return bytes(data[:MOST_READ]).decode("utf-8", "replace")
-
-
-def _words(error: BaseException) -> str:
-    return safe(str(error) or type(error).__name__, 300)
-
-
-def _trust() -> ssl.SSLContext:
-    return httpx.create_ssl_context()

@@ -11,14 +11,12 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from typing import cast
 
-from timeoutq.gateway.push import message, signing
-from timeoutq.gateway.push.endpoint import Endpoint
+from timeoutq.gateway.push import message
+from timeoutq.gateway.push.endpoint import Busy, Endpoint, NotDelivered, meaning
 from timeoutq.gateway.push.posting import Poster
-from timeoutq.gateway.push.verdicts import Busy, NotDelivered, meaning
 from timeoutq.words import telling
 from timeoutq.words.model import Lease
 from timeoutq.worker.handlers import Place, Result, Serves, Unrun
@@ -36,15 +34,9 @@ class Push(Serves):
 
     def __init__(self, open: Callable[[], Poster], secrets: Sequence[bytes], *, patience: float = PATIENCE) -> None:
         """Prepare; `open` makes the poster, in the event loop of the worker."""
-        self._open = open
+        self.lifespan = open
         self._secrets = list(secrets)
         self._patience = patience
-        self.lifespan = self._life
-
-    @asynccontextmanager
-    async def _life(self) -> AsyncIterator[Poster]:
-        async with self._open() as poster:
-            yield poster
 
     def serve(self, place: Place) -> Callable[[Lease], Awaitable[Result]]:
         """Give what posts the tasks of this queue."""
@@ -61,7 +53,7 @@ class _Sending:
         self._patience = patience
         self._endpoint = Endpoint()
         self._settled = asyncio.Event()
-        """Set, and made anew, whenever a message has ended: it may have been the try after a block."""
+        """Set whenever a message has ended, and replaced: it may have been the try after a block."""
 
     async def push(self, lease: Lease) -> Result:
         """Post the message of a lease, and say what the answer means for its task."""
@@ -74,7 +66,7 @@ class _Sending:
         id = message.message_id(self._place.name, lease, stored)
         began = time.monotonic()
         try:
-            answer = await self._poster.post(signing.headers(self._secrets, id, int(time.time()), body), body)
+            answer = await self._poster.post(message.headers(self._secrets, id, int(time.time()), body), body)
             found = meaning(answer, time.time())
         except NotDelivered as error:
             found = NotDelivered(reason=error.reason)  # without the way of the error: it tells nothing of the task

@@ -1,15 +1,96 @@
-"""The URL of the receiver, read and checked before anything is sent. Pure; `timeoutq push` calls it."""
+"""Where push may send: the URL of the receiver, and which addresses a receiver may have. Pure but for `check_name`.
+
+A webhook's URL can be made to lead anywhere: to this machine, to the network around it, to the metadata service of a
+cloud. So `posting.py` judges each address of the receiver before it connects, and `read_target` judges an address that
+stands in the URL itself.
+"""
 
 from __future__ import annotations
 
+import ipaddress
 import socket
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
-from timeoutq.gateway.push.addresses import first_refusal
-from timeoutq.words.errors import InvalidInput, MissingExtra
+import httpx
+
+from timeoutq.words.errors import InvalidInput
 from timeoutq.words.text import safe
 
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+UNICAST = ipaddress.IPv6Network("2000::/3")
+"""All addresses of IPv6 that are routed between networks today."""
+LOCAL = ipaddress.IPv6Network("fc00::/7")
+NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+"""How a network without IPv4 reaches an IPv4 address: the last 32 bits (RFC 6052)."""
+TUNNELS = {ipaddress.IPv6Network("2001::/32"): "Teredo", ipaddress.IPv6Network("2002::/16"): "6to4"}
+"""Prefixes in which an address of IPv4 is hidden, and which carry no servers any more."""
+ISATAP = (0x0000_5EFE, 0x0200_5EFE)
+"""The middle of an address that carries an address of IPv4 in its last 32 bits (RFC 5214)."""
+SPECIAL = [*map(ipaddress.ip_network, ("2001::/23", "2001:db8::/32", "3fff::/20", "192.0.0.8/32", "192.88.99.0/24"))]
+"""Networks without servers (RFC 6890, RFC 9637, RFC 7600, RFC 7526); older Pythons do not know all of these."""
 PORTS = {"https": 443, "http": 80}
+
+
+def refusal(address: str, *, private: bool = False) -> str:
+    """Say why nothing connects to an address; '' if it may be connected to.
+
+    With `private`, loopback and private networks are allowed; link-local addresses, where clouds tell their secrets,
+    and those that no single machine has stay refused.
+    """
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return "no address"
+    return _of_four(found, private) if isinstance(found, ipaddress.IPv4Address) else _of_six(found, private)
+
+
+def _of_four(found: ipaddress.IPv4Address, private: bool) -> str:
+    return _special(found) or _private(found, private)
+
+
+def _of_six(found: ipaddress.IPv6Address, private: bool) -> str:
+    inner = found.ipv4_mapped or (ipaddress.IPv4Address(int(found) & 0xFFFF_FFFF) if found in NAT64 else None)
+    if inner is not None:
+        why = _of_four(inner, private)
+        return f"{why}, {inner}, inside one of IPv6" if why else ""
+    if found.is_loopback or found in LOCAL:
+        return _private(found, private)
+    tunnel = next((name for network, name in TUNNELS.items() if found in network), None)
+    if tunnel is None and (int(found) >> 32) & 0xFFFF_FFFF in ISATAP:
+        tunnel = "ISATAP"
+    why = _special(found) or (f"an address of IPv4 that is hidden by {tunnel}" if tunnel else "")
+    return why or ("" if found in UNICAST and found.is_global else "an address that is reserved")
+
+
+def _special(found: Address) -> str:
+    """Say which address no receiver can have, whatever is allowed."""
+    four = isinstance(found, ipaddress.IPv4Address)
+    if found.is_unspecified or (four and int(found) >> 24 == 0):
+        return "the address of no machine"
+    if found.is_link_local or getattr(found, "scope_id", None) is not None:
+        return "a link-local address"
+    if found.is_multicast or (four and int(found) == 0xFFFF_FFFF):
+        return "an address of many machines"
+    if (four and found.is_reserved) or any(found in network for network in SPECIAL if network.version == found.version):
+        return "an address that is reserved"
+    return ""
+
+
+def _private(found: Address, allowed: bool) -> str:
+    if allowed or found.is_global:
+        return ""
+    return "a loopback address" if found.is_loopback else "a private address"
+
+
+def first_refusal(addresses: Iterable[str], *, private: bool) -> tuple[str, str] | None:
+    """Give the first address that is refused with the reason, and the cure; None if all may be connected to."""
+    for address in addresses:
+        if why := refusal(address, private=private):
+            return f"{address}, {why}", "" if private else "; a receiver on a private network needs --allow-private"
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,52 +117,38 @@ class Target:
 def read_target(url: str, *, private: bool = False) -> Target:
     """Read the URL of a receiver; raises `InvalidInput`, also for an address that nothing connects to."""
     try:
-        import httpx
-    except ImportError as error:
-        raise MissingExtra(
-            f"timeoutq push needs the package {error.name}, which is missing: pip install 'timeoutq[web]'"
-        ) from error
-    try:
         found = httpx.URL(url.strip())
         host, netloc = found.raw_host.decode("ascii"), found.netloc.decode("ascii")
         path = found.raw_path.decode("ascii")
-    except (httpx.InvalidURL, UnicodeError, ValueError) as error:
+    except (httpx.InvalidURL, ValueError) as error:
         raise InvalidInput(f"--to is no URL: {safe(error, 200)}") from None
     if found.scheme not in PORTS or not host:
         raise InvalidInput("--to must be a URL like https://hook.example/path")
     if found.userinfo:
         raise InvalidInput("--to names a user, and `ps` shows it: leave it out, the signature says who sends")
-    port = found.port or PORTS[found.scheme]
-    refused = first_refusal(_numbers(host, port), private=private)
-    if refused is not None:
-        raise InvalidInput(_refusal(*refused, private=private))
-    return Target(found.scheme, host, port, netloc, path or "/", private)
+    target = Target(found.scheme, host, found.port or PORTS[found.scheme], netloc, path or "/", private)
+    with suppress(OSError):  # it is a name
+        _judge(target, socket.AI_NUMERICHOST)
+    return target
 
 
 def check_name(target: Target) -> str:
     """Look the name of the receiver up, once at the start; raises `InvalidInput` if nothing may be sent there.
 
-    Gives a warning if the name is not known now: it may be known when tasks are sent, and is looked up anew then.
+    Gives a warning if the name is not known now: it is looked up again when tasks are sent.
     """
     try:
-        entries = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
+        _judge(target)
+    except OSError as error:
         return f"the name of --to {target.shown} is not known now: {safe(error, 200)}"
-    refused = first_refusal([str(entry[4][0]) for entry in entries], private=target.private)
-    if refused is not None:
-        raise InvalidInput(_refusal(*refused, private=target.private))
     return ""
 
 
-def _refusal(address: str, why: str, *, private: bool) -> str:
-    cure = "" if private else "; a receiver on a private network needs --allow-private"
-    return f"--to leads to {address}, {why}: nothing is sent there{cure}"
-
-
-def _numbers(host: str, port: int) -> list[str]:
-    """Give the address that a host is, in whatever spelling of numbers; none for a name."""
+def _judge(target: Target, flags: int = 0) -> None:
     try:
-        entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-    except (OSError, UnicodeError):
-        return []
-    return [str(entry[4][0]) for entry in entries]
+        entries = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM, flags=flags)
+    except UnicodeError as error:
+        raise OSError(str(error)) from error
+    refused = first_refusal([str(entry[4][0]) for entry in entries], private=target.private)
+    if refused is not None:
+        raise InvalidInput(f"--to leads to {refused[0]}: nothing is sent there{refused[1]}")

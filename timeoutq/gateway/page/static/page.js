@@ -1,4 +1,4 @@
-// What the page does beyond links and forms: fresh fragments while it is seen, keys, and a question before an act.
+// The page beyond links and forms: fresh fragments while it is seen, keys, and a question before an act.
 // Nothing here builds HTML from data: fragments are written, and escaped, by the server.
 
 const $ = (found, from = document) => from.querySelector(found);
@@ -79,9 +79,10 @@ document.addEventListener("submit", (event) => {
   const chosen = all("tbody input:checked", form).length;
   const list = form.matches("#list"); // not form.id: that is a field of this name, if the form has one
   if (list && !chosen) return note("Choose a task first: x chooses the one in focus.");
-  const asks = chosen === 1 ? button.dataset.one ?? button.dataset.ask : button.dataset.ask;
+  const asks = button.dataset.ask;
   const long = form.elements.for?.selectedOptions?.[0]?.textContent;
-  $("h2", ask).textContent = list ? asks.replace("{n}", chosen) : long ? asks.replace(/\{for\}\?$/, `${long}?`) : asks;
+  const tasks = chosen === 1 ? "1 task" : `${chosen} tasks`;
+  $("h2", ask).textContent = list ? asks.replace("{n}", tasks) : long ? asks.replace(/\{time\}\?$/, `${long}?`) : asks;
   asking = [form, button];
   ask.returnValue = "";
   ask.showModal();
@@ -105,7 +106,7 @@ function note(words) {
   place.textContent = words;
 }
 
-// ---- when new tasks are due: what is typed is meant
+// ---- when new tasks are due: a time that is typed is chosen
 
 const due = $("#when");
 due?.addEventListener("input", ({ target }) => {

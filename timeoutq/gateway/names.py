@@ -1,0 +1,124 @@
+"""Looks that many share: one look at a time for all who ask; and the names of the queues of a server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar
+
+from timeoutq.client import AsyncServerClient
+from timeoutq.watch import directory
+
+T = TypeVar("T")
+
+REST = 1.0
+"""Seconds between two looks at the same thing, at the least."""
+SHARE = 4.0
+"""A look that took long is followed by a rest this many times as long."""
+LONGEST_REST = 60.0
+
+
+def rest_after(took: float, least: float = REST, share: float = SHARE) -> float:
+    """Say how long to rest after a look that took so many seconds."""
+    return min(LONGEST_REST, max(least, took * share))
+
+
+class Shared(Generic[T]):
+    """One look for all who ask while it is under way, and for all who ask while it rests."""
+
+    def __init__(self, look: Callable[[], Awaitable[T]], rest: float = REST, share: float = SHARE) -> None:
+        self._look = look
+        self._rest, self._share = rest, share
+        self._found: T | None = None
+        self._until = 0.0
+        self._under_way: asyncio.Task[T] | None = None
+        self._turn = 0
+
+    async def get(self) -> T:
+        """Give the last look while it rests, else the one under way; raises the error of the look."""
+        if self._found is not None and time.monotonic() < self._until:
+            return self._found
+        if self._under_way is None or self._under_way.done():
+            self._under_way = asyncio.get_running_loop().create_task(self._now())
+        # one who goes away must not cancel the look of the others
+        return await asyncio.shield(self._under_way)
+
+    def forget(self) -> None:
+        """Look again when somebody asks: something has just been changed."""
+        self._turn += 1
+        self._until, self._under_way = 0.0, None
+
+    async def _now(self) -> T:
+        began, turn = time.monotonic(), self._turn
+        try:
+            found = await self._look()
+        except BaseException:
+            if turn == self._turn:
+                self._found = None  # a look from before the trouble is not shown as fresh
+            raise
+        if turn == self._turn:
+            ended = time.monotonic()
+            # a little less than the rest of those who ask, so that they do not get the same look again
+            self._until = ended + rest_after(ended - began, self._rest, self._share) - self._rest * 0.1
+            self._found = found
+        return found
+
+    async def close(self) -> None:
+        """End the look under way."""
+        await end(self._under_way)
+
+
+async def end(*tasks: asyncio.Task[Any] | None) -> None:
+    """Cancel tasks, and wait for their end."""
+    running = [task for task in tasks if task is not None]
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+
+
+class Names:
+    """The names of the queues of a server, found by a walk through its keys that goes on while others are served."""
+
+    def __init__(
+        self, client: Callable[[], AsyncServerClient], serves: Callable[[str], bool], rest: float, share: float
+    ) -> None:
+        """Find the names that are served; walks rest for `rest` seconds, or `share` times as long as they took."""
+        self.found: set[str] = set()
+        """The names that were met, and may be there still."""
+        self._client = client
+        self._serves = serves
+        self._rest, self._share = rest, share
+        self._walk: asyncio.Task[None] | None = None
+        self._until = 0.0
+
+    @property
+    def looking(self) -> bool:
+        """Whether a walk is under way, so that names may be missing."""
+        return self._walk is not None and not self._walk.done()
+
+    async def get(self, patience: float) -> set[str]:
+        """Give the names; wait so many seconds for a walk that is under way. Raises the error of the walk."""
+        if not self.looking and time.monotonic() >= self._until:
+            self._walk = asyncio.get_running_loop().create_task(self._go())
+        if self._walk is not None:
+            if not self._walk.done():
+                await asyncio.wait([self._walk], timeout=patience)
+            if self._walk.done():
+                self._walk.result()
+        return self.found
+
+    async def _go(self) -> None:
+        began, met = time.monotonic(), set[str]()
+        async for name in directory.every_name(self._client()):
+            if self._serves(name):
+                met.add(name)
+                self.found.add(name)
+        self.found = met
+        took = time.monotonic() - began
+        # whoever puts the first task looks again soon
+        self._until = time.monotonic() + max(self._rest if met else 0.5, took * self._share)
+
+    async def close(self) -> None:
+        """End the walk."""
+        await end(self._walk)
