@@ -49,15 +49,14 @@ async def test_a_worker_of_an_app_serves_its_queues_in_their_order(url: str, nam
             opened.purge()
 
 
-@pytest.mark.parametrize("words", [("-p", "2")])
-def test_the_command_runs_the_functions_of_an_app(queue: Queue, run: Processes, url: str, words: Any) -> None:
+def test_the_command_runs_the_functions_of_an_app(queue: Queue, run: Processes, url: str) -> None:
     shop = App(queue.name, url=url)
 
     @shop.task(keep_result=60)
     async def greet(name: str) -> str: ...  # type: ignore[empty-body]  # the worker runs another
 
     calls = [greet.delay(str(number)) for number in range(50)]
-    worker = run.start("worker", "--app", "tests.rig.shop:app", "--burst", *words, SHOP_QUEUE=queue.name)
+    worker = run.start("worker", "--app", "tests.rig.shop:app", "--burst", "-p", "2", SHOP_QUEUE=queue.name)
     assert [call.wait(30) for call in calls] == [f"hello {number}" for number in range(50)]
     assert worker.wait(30) == 0, run.log(worker)
 

@@ -118,9 +118,8 @@ def test_when_failed_calls_were_retried_the_callback_reads_what_they_have_return
     assert batch.then.wait(timeout=10) == 3
 
 
-@pytest.mark.parametrize("keep", [3 * BATCH_KEPT])
-def test_a_call_that_is_retried_hours_later_leaves_its_batch_the_results_of_the_others(keep: float) -> None:
-    app, runs = App("slow"), list[int]()
+def test_a_call_that_is_retried_hours_later_leaves_its_batch_the_results_of_the_others() -> None:
+    app, runs, keep = App("slow"), list[int](), 3 * BATCH_KEPT
 
     @app.task(retry=[keep - 60], keep_result=60)
     def price(item: int) -> int:

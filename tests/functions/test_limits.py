@@ -132,20 +132,14 @@ class Most:
         self.now -= 1
 
 
-@pytest.mark.parametrize("how", ["aset"])
-async def test_the_calls_that_a_schedule_puts_keep_their_limit(
-    app: App, queue: Queue, raw: redis.Redis, how: str
-) -> None:
+async def test_the_calls_that_a_schedule_puts_keep_their_limit(app: App, queue: Queue, raw: redis.Redis) -> None:
     @app.task(limit=Limit(concurrency=1, per="t:{t}"))
     async def one(t: str) -> None:
         await most()
 
-    most, call, start = Most(), one.call("a"), datetime.now(UTC) - timedelta(seconds=8)
-    if how == "set":
-        app.schedules.set("m", call, every=1, start=start, missed="all", overlap=True)
-    else:
-        await app.schedules.aset("m", call, every=1, start=start, missed="all", overlap=True)
-        await app.aclose()
+    most, start = Most(), datetime.now(UTC) - timedelta(seconds=8)
+    await app.schedules.aset("m", one.call("a"), every=1, start=start, missed="all", overlap=True)
+    await app.aclose()
     due_now(raw, queue, "m")
     put = queue.schedules.tick()
     app.schedules.cancel("m")

@@ -138,13 +138,9 @@ def travelling(chosen: Chosen) -> Options:
 
 
 def posted(
-    call: FunctionCall[Any],
-    secrets: Secrets,
-    travels: Options | None = None,
-    *,
-    place: tuple[str, int] | None = None,
-    is_now: bool = True,
-) -> Posted:
+    call: FunctionCall[Any], secrets: Secrets, travels: Options | None = None, *,
+    place: tuple[str, int] | None = None, is_now: bool = True,
+) -> Posted:  # fmt: skip
     """Decide everything about a call that is put now. `travels` are the options that go along, None: those chosen.
 
     `place` is the name of a batch and the place of the call there, which make its id if nobody has chosen one.
@@ -603,14 +599,12 @@ class Program:
     def follow(self, opened: Opened, queue: str, id: bytes, result: bytes) -> Posted | None:
         """Give the call that follows a call which has ended with a result, as JSON; None if none follows.
 
-        Raises `UnknownFunction`, `BadArguments` and `CallTooLarge`.
+        Raises `BadArguments` and `CallTooLarge`.
         """
         if not opened.then:
             return None
         step, rest = opened.then[0], opened.then[1:]
-        function = self._functions.get(step.f)
-        if function is None:
-            raise self._unknown(step.f)
+        function = self._functions[step.f]  # `open` has looked
         settings = function.settings
         found = function.signature.with_first(result, step.arguments)
         group = function.definition.group_of_call(*function.signature.decode(found))

@@ -23,7 +23,6 @@ LONGEST = 120  # bytes of an id that a key makes. A longer id keeps its beginnin
 KEPT = 100
 """Bytes that stay of a longer id. With its digest, a shortened id is longer than `LONGEST`: no whole id equals one."""
 TICK_DIGITS = 15  # the most digits of the time of a tick, ms
-LONGEST_CHAIN = 100  # the most calls that `chain` finds in one id
 
 _SIGNS = (ALPHABET * 8).encode()  # the sign for each byte; each sign stands for eight bytes
 _READY: list[str] = []  # random signs for the next ids: the system is asked for many at a time
@@ -91,9 +90,8 @@ def chain(id: bytes) -> list[tuple[bytes, str]]:
     The function of the first call does not stand in the id: its name is empty here. An id that has a `>` for another
     reason gives ids of calls that do not exist.
     """
-    parts = id.split(b">")[: LONGEST_CHAIN + 1]
-    found = [(b">".join(parts[:n]), text(parts[n - 1]) if n > 1 else "") for n in range(1, len(parts) + 1)]
-    return found if found[-1][0] == id else [(id, "")]
+    parts = id.split(b">")
+    return [(b">".join(parts[:n]), text(parts[n - 1]) if n > 1 else "") for n in range(1, len(parts) + 1)]
 
 
 def without_tick(id: bytes) -> bytes | None:

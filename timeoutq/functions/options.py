@@ -23,7 +23,6 @@ timedelta: then, and for this time after the call has ended; "forever": always."
 KEEP_RESULT = 3600.0  # seconds for which results are kept if nobody says otherwise
 MOST_RETRIES = 1_000
 MOST_QUEUES = 100
-HEAVIEST = 1_000_000  # the largest weight of a queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class Queues:
             return cls(names)
         shares = cast("Mapping[str, object]", given)
         return cls(
-            names, tuple(arguments.count(shares[one], f"the weight of queue {one}", high=HEAVIEST) for one in names)
+            names, tuple(arguments.count(shares[one], f"the weight of queue {one}", high=1_000_000) for one in names)
         )
 
     def one(self, name: object) -> str:
