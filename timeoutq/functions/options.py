@@ -231,12 +231,13 @@ def _unique(value: object) -> Unique:
 
 
 def _waits(value: object) -> tuple[float, ...]:
+    told = shown(value)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         items = cast("Sequence[object]", value)
         if len(items) <= MOST_RETRIES:
             return tuple(min(arguments.seconds(one, "retry=[…]"), LONGEST) for one in items)
     raise InvalidInput(
-        f"for one call, retry= takes a list of up to {MOST_RETRIES:,} seconds, not {shown(value)}; "
+        f"for one call, retry= takes a list of up to {MOST_RETRIES:,} seconds, not {told}; "
         "policies of tenacity do not travel: give them to the function's decorator"
     )
 
