@@ -183,8 +183,9 @@ def test_more_returned_calls_than_handlers_do_not_keep_the_queue_below_from_maki
 # ---- the queue of what follows
 
 
-@pytest.mark.parametrize("unique", [timedelta(hours=1), "active"])
-@pytest.mark.parametrize("serves", ["both queues", "one queue after the other"])
+@pytest.mark.parametrize(
+    ("unique", "serves"), [(timedelta(hours=1), "both queues"), ("active", "one queue after the other")]
+)
 async def test_how_long_what_follows_keeps_a_second_one_out_is_said_where_it_follows(
     shop: Shop, names: list[str], url: str, unique: Any, serves: str
 ) -> None:

@@ -522,7 +522,9 @@ class Program:
         queue = queues[0] if queues else self.queues.names[0]
         on = chosen.get("on", "ended")
         answers = yield from sender.putting_batch(name, queue, ready, last, on, keep, given is None)
-        result = None if then is None or last is None else Result(sender, answers_of(then, last))
+        result: Result[Any] | None = None
+        if then is not None and last is not None:
+            result = Result(sender, answers_of(then, last))
         return Batched(name, queue, _results(sender, calls, ready, answers), result)
 
     def _callback(self, then: FunctionCall[Any], ready: Sequence[Posted], name: str, is_new: bool) -> Posted:
