@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import metadata
 from itertools import chain
 from pathlib import Path
-from typing import Any, get_overloads
+from typing import Any
 
 import httpx
 import pytest
@@ -24,7 +24,7 @@ from timeoutq import Queue
 from timeoutq.cli import app
 from timeoutq.cli.pages import pages
 from timeoutq.functions import App
-from timeoutq.functions.task import TaskFunction
+from timeoutq.functions.options import CallOptions, TaskOptions
 from timeoutq.testing import fake_queue, run
 
 __all__ = ["say", "server"]
@@ -204,8 +204,8 @@ def test_the_tables_name_every_option() -> None:
     worker = {name for option in command.commands["worker"].params for name in (*option.opts, *option.secondary_opts)}
     assert {*options("workers", "option"), "queues"} == worker
     assert sorted(options("queue", "option of `Queue`")) == sorted(parameters(Queue))
-    assert sorted(options("functions", "option of `@app.task`")) == sorted(parameters(get_overloads(App.task)[-1]))
-    assert sorted(options("functions", r"option of `f.options\(…\)`")) == sorted(parameters(TaskFunction.options))
+    assert sorted(options("functions", "option of `@app.task`")) == sorted(TaskOptions.__annotations__)
+    assert sorted(options("functions", r"option of `f.options\(…\)`")) == sorted(CallOptions.__annotations__)
     assert {*options("functions", "option of `App`"), "sender"} == {*parameters(App)}
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.rig.processes import Processes, processes
-from timeoutq import Queue
+from timeoutq import AsyncQueue, Queue
 from timeoutq.functions import App
 
 
@@ -25,3 +25,10 @@ def run(url: str, tmp_path: Path) -> Iterator[Processes]:
     """Start processes; they end with the test."""
     with processes(url, tmp_path) as started:
         yield started
+
+
+@pytest.fixture
+async def jobs(queue: Queue, url: str) -> AsyncIterator[AsyncQueue]:
+    """The queue of the test, for asyncio."""
+    async with AsyncQueue(queue.name, url, timeout=2) as opened:
+        yield opened

@@ -37,7 +37,7 @@ def _end(app: App, queue: Any, lease: Lease) -> str:
         return lease.task
     following = app.follow(opened, queue.name, id, outcomes.encode(value, opened.definition.returns))
     if following is not None:
-        app.sender.put([following])
+        app.sender.do(app.sender.putting([following]))
         _run(queue, queue.operations.ack([lease], bare=[0]))
         return lease.task
     results = {0: Kept(outcomes.encode(value, opened.definition.returns), round(opened.keep_result * 1000))}

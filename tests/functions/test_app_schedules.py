@@ -14,9 +14,8 @@ import redis
 from tests.functions.running import carry_out
 from tests.rig.waiting import wait_until
 from timeoutq import InvalidInput, Queue
-from timeoutq.functions import App, CallGone, CallTooLarge, Context, Forged, scheduling
+from timeoutq.functions import App, CallTooLarge, Context, Forged, scheduling
 from timeoutq.functions.envelope import LIMIT
-from timeoutq.rooms.schedules.cron import BadTiming
 
 SECRET = "a secret of 21 bytes."
 
@@ -60,15 +59,6 @@ def test_a_tick_puts_the_call_under_the_name_of_the_schedule(app: App, queue: Qu
     assert queue.schedules.tick() == 1
     assert carry_out(app, queue) == ["digest:42"]
     assert app.result("digest:42").wait(timeout=5) == "c@example.com 5"
-
-
-def test_a_schedule_whose_calls_overlap_gives_each_an_id_of_its_own(app: App, queue: Queue, raw: redis.Redis) -> None:
-    app.schedules.set("d", app.functions["digest"].call("c"), every=60, overlap=True)
-    due_now(raw, queue, "d")
-    assert queue.schedules.tick() == 1
-    (id,) = carry_out(app, queue)
-    assert id.startswith("d@")
-    assert app.result(id).wait(timeout=5) == "c 5"
 
 
 def ticks_of(app: App, queue: Queue, at: int) -> dict[str, Any]:
@@ -199,26 +189,7 @@ def test_asyncio_has_the_same(app: App, queue: Queue) -> None:
     assert asyncio.run(caller()) == ["running", 90, "paused", ["paused"], "running", True]
 
 
-def test_a_schedule_is_found_in_the_queue_that_has_it(url: str, name: str) -> None:
-    high, low = f"{name}.high", f"{name}.low"
-    app = App("shop", queues=[high, low], url=url)
-
-    @app.task(queue=low)
-    def count(n: int) -> None: ...
-
-    app.schedules.set("c", count.call(1), every=60)
-    assert app.schedules.pause("c").state == "paused"
-    assert {queue: len(found) for queue, found in app.schedules.list().items()} == {high: 0, low: 1}
-    app.schedules.set("c", count.options(queue=high).call(1), every=60)
-    with pytest.raises(InvalidInput, match=rf"schedule 'c' is in the queues {high}, {low}: say queue="):
-        app.schedules.resume("c")
-    assert app.schedules.resume("c", queue=low).state == "running"
-    assert [app.schedules.cancel("c", queue=one) for one in (high, low)] == [True, True]
-    assert not app.schedules.cancel("c")
-    app.close()
-
-
-@pytest.mark.parametrize("options", [{"id": "x"}, {"at": 5}, {"after": 5}, {"id": "x", "unique": "forever"}])
+@pytest.mark.parametrize("options", [{"at": 5}, {"id": "x", "unique": "forever"}])
 def test_a_schedule_says_when_and_under_which_id(app: App, queue: Queue, options: dict[str, Any]) -> None:
     call = app.functions["digest"].options(**options).call("c")
     with pytest.raises(InvalidInput, match="leave out " + ", ".join(f"{name}=" for name in options)):
@@ -232,21 +203,13 @@ def test_a_schedule_says_when_and_under_which_id(app: App, queue: Queue, options
     assert app.schedules.list()[queue.name] == []
 
 
-@pytest.mark.parametrize("wrong", ["n\udcff", b"x", 5, ("a",), "", None, "x" * 201, "a@5"])
-def test_what_is_no_name_of_a_schedule_is_refused(app: App, queue: Queue, wrong: Any) -> None:
-    call = app.functions["digest"].call("c")
-    with pytest.raises(BadTiming, match="name of a schedule"):
-        app.schedules.set(wrong, call, every=60)
-    with pytest.raises(BadTiming, match="name of a schedule"):
-        asyncio.run(app.schedules.aset(wrong, call, every=60))
-    assert app.schedules.list()[queue.name] == []
-
-
 def test_workers_declare_the_schedules_of_decorators(app: App, queue: Queue, raw: redis.Redis) -> None:
     async def worker() -> None:
-        opened: Any = await app.sender.aqueue(queue.name)  # type: ignore[attr-defined]  # that of this app has queues
-        await scheduling.declare(app, opened)
-        await scheduling.declare(app, opened)
+        opened = await app.sender.aqueue(queue.name)
+        declare = scheduling.declaring(app, opened.name, opened.flows)
+        assert declare is not None
+        await opened.run(declare())
+        await opened.run(declare())
         await app.aclose()
 
     asyncio.run(worker())
@@ -259,36 +222,3 @@ def test_workers_declare_the_schedules_of_decorators(app: App, queue: Queue, raw
     assert queue.schedules.tick() == 1
     (id,) = carry_out(app, queue)
     assert app.result(id).wait(timeout=5) == 3
-
-
-async def test_a_worker_declares_the_schedules_of_its_functions(app: App, queue: Queue) -> None:
-    worker = app.worker(timeout=5)
-    running = asyncio.create_task(worker.run())
-
-    def by_code() -> list[str]:
-        return sorted(info.name for info in queue.schedules.each() if info.source == "code")
-
-    await asyncio.to_thread(wait_until, lambda: by_code() == ["report", "sweep"], 30)
-    worker.stop()
-    await running
-
-
-def test_schedules_of_decorators_are_those_of_the_functions_of_a_queue(url: str, name: str) -> None:
-    app = App("shop", queues=["a", "b"], url=url)
-
-    @app.task(queue="a", every=5)
-    def one() -> None: ...
-
-    @app.task(queue="b", every=5)
-    def two() -> None: ...
-
-    @app.task(queue="b")
-    def three() -> None: ...
-
-    assert [[each.name for each in scheduling.declared(app, queue)] for queue in "abc"] == [["one"], ["two"], []]
-
-
-def test_a_result_that_no_tick_has_put_is_gone(app: App, queue: Queue) -> None:
-    app.schedules.set("d", app.functions["digest"].call("c"), every=3600)
-    with pytest.raises(CallGone):
-        app.result("d").wait(timeout=5)

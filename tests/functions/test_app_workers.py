@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-import signal
 import sys
-import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,20 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.functions.running import at_work
 from tests.rig.calling import failure
 from tests.rig.processes import Processes
-from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Queue, Worker
-from timeoutq.functions import App, BadFunction, CallCancelled, CallNext, Calls, Context
-from timeoutq.functions.threads import MOST_HUNG
-from timeoutq.words.errors import InvalidInput
-
-
-@pytest.fixture
-async def jobs(url: str, queue: Queue) -> AsyncIterator[AsyncQueue]:
-    async with AsyncQueue(queue.name, url, timeout=2) as opened:
-        yield opened
+from timeoutq.functions import App, BadFunction, CallNext, Calls, Context
 
 
 async def burst(worker: Worker) -> Any:
@@ -61,68 +49,14 @@ async def test_a_worker_of_an_app_serves_its_queues_in_their_order(url: str, nam
             opened.purge()
 
 
-def test_a_call_of_any_queue_has_what_belongs_to_its_own_queue(url: str, name: str) -> None:
-    names = [f"{name}-high", f"{name}-low"]
-    app = App(names[0], queues=names, url=url, secret="0123456789abcdef")
-
-    @app.middleware
-    async def around(ctx: Context[Any], call_next: Any) -> Any:
-        return await call_next()
-
-    @app.task(queue=names[1], key="thumb:{path}", retry=[])
-    def thumbnail(ctx: Context[None], path: str) -> str:
-        wait_until(lambda: noted(ctx))
-        wait_until(lambda: ctx.cancelled)
-        return path
-
-    @app.task(queue=names[1], retry=[], max_runtime=0.1)
-    async def slow() -> int:
-        await asyncio.sleep(30)
-        return 1
-
-    @app.task(queue=names[1])
-    async def double(number: int) -> int:
-        return 2 * number
-
-    @app.task(queue=names[1])
-    async def add(ctx: Context[None]) -> int:
-        assert ctx.batch is not None
-        return sum(await ctx.batch.aresults(int))
-
-    def noted(ctx: Context[None]) -> bool:
-        ctx.progress(1, 20, "row")
-        return shown.info().progress is not None
-
-    with Queue(names[1], url) as low, at_work(app):
-        shown, late = thumbnail.delay("a.jpg"), slow.delay()
-        wait_until(lambda: (far := shown.info().progress) is not None and (far.done, far.text) == (1, "row"))
-        shown.cancel()
-        with pytest.raises(CallCancelled):
-            shown.wait(30)
-        assert "0.1 s" in failure(late).message
-        assert app.batch([double.call(n) for n in range(3)], then=add.call()).then.wait(30) == 6
-        low.purge()
-    with Queue(names[0], url) as high:
-        high.purge()
-    app.close()
-
-
-def test_an_app_brings_its_handler_and_a_queue_needs_one(app: App) -> None:
-    with pytest.raises(InvalidInput, match="an App brings its handler"):
-        Worker(app, Calls(app))
-    with pytest.raises(InvalidInput, match="a queue and a handler"):
-        Worker(AsyncQueue("x"))
-
-
-@pytest.mark.parametrize("words", [("-p", "2"), ("--no-supervise",)])
-def test_the_command_runs_the_functions_of_an_app(queue: Queue, run: Processes, url: str, words: Any) -> None:
+def test_the_command_runs_the_functions_of_an_app(queue: Queue, run: Processes, url: str) -> None:
     shop = App(queue.name, url=url)
 
     @shop.task(keep_result=60)
     async def greet(name: str) -> str: ...  # type: ignore[empty-body]  # the worker runs another
 
     calls = [greet.delay(str(number)) for number in range(50)]
-    worker = run.start("worker", "--app", "tests.rig.shop:app", "--burst", *words, SHOP_QUEUE=queue.name)
+    worker = run.start("worker", "--app", "tests.rig.shop:app", "--burst", "-p", "2", SHOP_QUEUE=queue.name)
     assert [call.wait(30) for call in calls] == [f"hello {number}" for number in range(50)]
     assert worker.wait(30) == 0, run.log(worker)
 
@@ -131,9 +65,7 @@ def test_the_command_runs_the_functions_of_an_app(queue: Queue, run: Processes, 
     ("words", "said"),
     [
         (("--app", "tests.rig.shop:calls"), "is no App of timeoutq.functions but Calls"),
-        (("--app", "tests.rig.shop:none"), "module tests.rig.shop has no none"),
         (("--app", "tests.rig.shop:app", "elsewhere"), "queue elsewhere is no queue of the app"),
-        (("--app", "tests.rig.shop:app", "tests.rig.shop:calls"), "leave the handler out"),
         ((), "there is nothing to do"),
     ],
 )
@@ -279,92 +211,6 @@ async def test_a_call_that_runs_too_long_is_cancelled_and_has_failed(app: App, j
     assert seen == ["cancelled"]
 
 
-async def test_a_call_that_does_not_end_though_it_is_cancelled_fails_and_is_left(app: App, jobs: AsyncQueue) -> None:
-    ends = asyncio.Event()
-
-    @app.task(max_runtime=0.2, retry=[])
-    async def stubborn() -> int:
-        while not ends.is_set():
-            try:
-                await ends.wait()
-            except asyncio.CancelledError:
-                continue
-        return 1
-
-    call = stubborn.delay()
-    worker = Worker(jobs, Calls(app))
-    running = asyncio.create_task(worker.run())
-    ended = await asyncio.to_thread(failure, call)
-    assert ended.message.startswith("max_runtime of 0.2 s is over, and the handler does not end")
-    assert worker.tally.lost == 0
-    ends.set()
-    worker.stop()
-    await running
-
-
-async def test_the_lease_of_a_call_over_its_time_is_not_extended(app: App, jobs: AsyncQueue, queue: Queue) -> None:
-    @app.task(max_runtime=0.3, retry=[0, 0, 0])
-    async def blocks() -> None:
-        if not blocked.is_set():
-            blocked.set()
-            time.sleep(4)  # noqa: ASYNC251  # it blocks the event loop
-
-    blocked = threading.Event()
-    call = blocks.delay()
-    worker = Worker(jobs, Calls(app))
-
-    def look() -> int:
-        wait_until(blocked.is_set)
-        wait_until(lambda: (queue.inspect(call.id).lease_left or 0) < 0, 3.5)
-        return 1
-
-    other = asyncio.create_task(asyncio.to_thread(look))
-    running = asyncio.create_task(worker.run())
-    assert await other
-    worker.stop()
-    await running
-
-
-async def test_a_def_that_hangs_fails_and_another_thread_takes_its_place(app: App, jobs: AsyncQueue) -> None:
-    goes_on = threading.Event()
-
-    @app.task(max_runtime=0.2, retry=[])
-    def hangs() -> bool:
-        return goes_on.wait(20)
-
-    @app.task
-    def quick() -> int:
-        return 1
-
-    first, second = hangs.delay(), quick.delay()
-    async with asyncio.timeout(15):
-        await Worker(jobs, Calls(app), burst=True, concurrency=1).run()
-    assert failure(first).message == "max_runtime of 0.2 s is over"
-    assert second.wait(10) == 1
-    goes_on.set()
-
-
-@pytest.mark.breaking
-def test_a_process_in_which_ten_defs_hang_drains_and_is_replaced(queue: Queue, run: Processes, url: str) -> None:
-    shop = App(queue.name, url=url)
-
-    @shop.task(keep_result=60, retry=[], max_runtime=0.5)
-    def hang(seconds: float) -> None: ...
-
-    @shop.task(keep_result=60)
-    async def process() -> int: ...  # type: ignore[empty-body]  # the worker runs another
-
-    worker = run.start("worker", "--app", "tests.rig.shop:app", SHOP_QUEUE=queue.name)
-    first = process.delay().wait(30)
-    hung = [hang.delay(3600) for _ in range(MOST_HUNG)]
-    assert {failure(call, 30).message for call in hung} == {"max_runtime of 0.5 s is over"}
-    wait_until(lambda: process.delay().wait(30) != first, 30)
-    assert "another takes its place" in run.log(worker)
-    assert all(queue.inspect(call.id).crashes == 0 for call in hung)
-    worker.send_signal(signal.SIGTERM)
-    assert worker.wait(30) == 0, run.log(worker)
-
-
 async def test_what_follows_a_call_runs_with_its_result(app: App, jobs: AsyncQueue, queue: Queue) -> None:
     @app.task
     async def fetch(page: int) -> list[int]:
@@ -382,35 +228,6 @@ async def test_what_follows_a_call_runs_with_its_result(app: App, jobs: AsyncQue
     tally = await burst(Worker(jobs, Calls(app), burst=True))
     assert (tally.acked, call.wait(10)) == (3, "it is 14")
     assert queue.stats().known == 0
-
-
-async def test_what_follows_in_another_queue_is_put_before_the_ack(url: str, name: str) -> None:
-    names = [f"{name}-a", f"{name}-b"]
-    app = App(name, queues=names, url=url)
-
-    @app.task(queue=names[0])
-    async def first() -> int:
-        return 20
-
-    @app.task(queue=names[1])
-    async def second(number: int) -> int:
-        return number + 1
-
-    call = first.call().then(second).delay()
-    async with AsyncQueue(names[0], url) as only:
-        await burst(Worker(only, Calls(app), burst=True))
-    with Queue(names[1], url) as waits:
-        assert waits.stats().todos == 1
-    await burst(app.worker(burst=True))
-    assert call.wait(10) == 21
-    both = first.call().then(second).delay()
-    await burst(app.worker(burst=True))
-    assert both.wait(10) == 21
-    app.close()
-    await app.aclose()
-    for one in names:
-        with Queue(one, url) as opened:
-            opened.purge()
 
 
 async def test_nothing_follows_a_call_that_failed_or_whose_result_does_not_fit(app: App, jobs: AsyncQueue) -> None:

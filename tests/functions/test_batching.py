@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -12,15 +11,8 @@ import pytest
 
 from timeoutq import AsyncQueue, InvalidInput, Queue, Worker
 from timeoutq.client.shards import open_queue
-from timeoutq.functions import App, BatchIncomplete, CallFailed, CallGone, Calls, Context, posting
+from timeoutq.functions import App, BatchIncomplete, CallFailed, CallGone, Calls, Context
 from timeoutq.server.calls import BATCH_KEPT
-
-
-@pytest.fixture
-def app(url: str, queue: Queue) -> Iterator[App]:
-    made = App(queue.name, url=url)
-    yield made
-    made.close()
 
 
 async def burst(url: str, app: App) -> None:
@@ -99,28 +91,6 @@ def test_a_result_that_is_not_there_is_not_left_out_in_silence(url: str, app: Ap
     assert batch.then.wait(timeout=10) == [[1, 2], [None, 1, 2]]
 
 
-def test_with_on_done_one_failure_fails_the_callback_and_who_waits_hears_it(url: str, app: App) -> None:
-    @app.task(retry=[])
-    async def half(n: int) -> int:
-        if n % 2:
-            raise ValueError(f"{n} is odd")
-        return n // 2
-
-    @app.task(keep_result=60)
-    async def never(ctx: Context[None]) -> int:
-        raise AssertionError
-
-    async def put() -> Any:
-        found = await app.abatch([half.call(n) for n in range(4)], then=never.call(), on="done", name="halves")
-        await app.aclose()
-        return found
-
-    batch = asyncio.run(put())
-    asyncio.run(burst(url, app))
-    with pytest.raises(CallFailed, match="2 of the 4 tasks of batch halves are not done"):
-        batch.then.wait(timeout=10)
-
-
 def test_when_failed_calls_were_retried_the_callback_reads_what_they_have_returned_since(
     url: str, app: App, queue: Queue
 ) -> None:
@@ -148,9 +118,8 @@ def test_when_failed_calls_were_retried_the_callback_reads_what_they_have_return
     assert batch.then.wait(timeout=10) == 3
 
 
-@pytest.mark.parametrize("keep", [BATCH_KEPT, 3 * BATCH_KEPT])
-def test_a_call_that_is_retried_hours_later_leaves_its_batch_the_results_of_the_others(keep: float) -> None:
-    app, runs = App("slow"), list[int]()
+def test_a_call_that_is_retried_hours_later_leaves_its_batch_the_results_of_the_others() -> None:
+    app, runs, keep = App("slow"), list[int](), 3 * BATCH_KEPT
 
     @app.task(retry=[keep - 60], keep_result=60)
     def price(item: int) -> int:
@@ -173,31 +142,6 @@ def test_a_call_that_is_retried_hours_later_leaves_its_batch_the_results_of_the_
             alone.wait()
 
 
-def test_a_call_that_fails_when_it_is_put_again_after_its_batch_is_no_result(url: str, app: App, queue: Queue) -> None:
-    known, seen = {"a": 1}, list[Any]()
-
-    @app.task(key="price:{item}", retry=[])
-    async def price(item: str) -> int:
-        return known[item]
-
-    @app.task(keep_result=60, retry=[])
-    async def total(ctx: Context[None]) -> list[str]:
-        assert ctx.batch is not None
-        seen.append(await ctx.batch.aresults(partial=True))
-        if len(seen) == 1:
-            raise OSError("the disk is full")
-        return [one.error for one in await ctx.batch.afailures()]
-
-    batch = app.batch([price.call("a")], then=total.call())
-    asyncio.run(burst(url, app))
-    known.clear()
-    price.delay("a")
-    asyncio.run(burst(url, app))
-    queue.retry_failed(batch.then.id)
-    asyncio.run(burst(url, app))
-    assert (batch.then.wait(timeout=10), seen) == (["KeyError"], [[1], []])
-
-
 def test_a_batch_without_calls_or_without_a_callback_ends(url: str, app: App, queue: Queue) -> None:
     @app.task
     async def count(ctx: Context[None]) -> int:
@@ -215,20 +159,7 @@ def test_a_batch_without_calls_or_without_a_callback_ends(url: str, app: App, qu
     assert queue.batches.look("bare")["bare"].is_over
 
 
-def test_calls_with_keys_that_are_put_again_under_one_name_join_once(app: App, queue: Queue) -> None:
-    @app.task(key="page:{n}")
-    async def page(n: int) -> int:
-        return n
-
-    for _ in range(2):
-        app.batch([page.call(n) for n in range(10)], then=page.options(id="last").call(99), name="pages")
-    info = queue.batches.look("pages")["pages"]
-    assert (info.tasks, info.outstanding, info.callback) == (10, 10, "last")
-    assert queue.stats().todos == 10
-
-
-@pytest.mark.parametrize("when", ["at once", "after its end"])
-@pytest.mark.parametrize("keyed", [True, False])
+@pytest.mark.parametrize(("when", "keyed"), [("at once", False), ("after its end", True)])
 def test_a_batch_that_is_put_again_under_its_name_is_the_same_batch(
     url: str, app: App, queue: Queue, when: str, keyed: bool
 ) -> None:
@@ -264,37 +195,6 @@ def test_a_batch_that_is_put_again_under_its_name_is_the_same_batch(
         app.batch([page.call(n) for n in range(600)], then=total.call(2), name="pages")
 
 
-def test_calls_that_were_put_before_the_process_was_killed_do_not_run_again(
-    url: str, app: App, queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs: list[int] = []
-
-    @app.task
-    async def page(n: int) -> int:
-        runs.append(n)
-        return n
-
-    @app.task(keep_result=60)
-    async def total(ctx: Context[None]) -> list[int]:
-        assert ctx.batch is not None
-        return await ctx.batch.aresults(int)
-
-    def put() -> Any:
-        return app.batch([page.call(n) for n in (1, 2, 3)], then=total.call(), name="pages")
-
-    with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
-        killed.setattr(posting, "_sealing", interrupted)
-        put()
-    asyncio.run(burst(url, app))
-    batch = put()
-    asyncio.run(burst(url, app))
-    assert (batch.then.wait(10), sorted(runs)) == ([1, 2, 3], [1, 2, 3])
-
-
-def interrupted(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
 def test_calls_with_one_key_count_by_place_in_the_results_of_their_batch(url: str, app: App) -> None:
     @app.task(key="price:{item}", retry=[])
     async def price(item: str) -> str:
@@ -321,7 +221,7 @@ def test_what_cannot_be_in_a_batch_is_refused_and_nothing_is_put(app: App, queue
 
     with pytest.raises(InvalidInput, match="is followed by others, and would count as ended when it returns itself"):
         app.batch([one.call(), one.call().then(one)])
-    with pytest.raises(InvalidInput, match="leave out at= and after="):
+    with pytest.raises(InvalidInput, match="leave out after="):
         app.batch([one.call()], then=one.options(after=5).call())
     with pytest.raises(InvalidInput, match="is no name of a batch"):
         app.batch([one.call()], name="a b")
@@ -370,26 +270,3 @@ def test_a_queue_over_shards_refuses_batches_of_calls(url: str, name: str) -> No
             app.batch([one.call()])
         app.close()
         queue.purge()
-
-
-def test_a_call_in_progress_that_a_batch_has_run_once_more_counts_when_its_last_run_has_ended(
-    url: str, app: App, queue: Queue
-) -> None:
-    @app.task(key="page:{page}")
-    async def index(page: int, version: int) -> int:
-        return version
-
-    @app.task
-    async def all_of(ctx: Context[None]) -> list[int]:
-        assert ctx.batch is not None
-        return await ctx.batch.aresults(int)
-
-    index.delay(1, 1)
-    (lease,) = queue.claim()
-    newest = index.options(rerun=True)
-    batch = app.batch([newest.call(1, 2), index.call(2, 2)], then=all_of.call(), name="pages")
-    assert [call.answer for call in batch.calls] == ["rerun", "added"]
-    queue.ack(lease)
-    assert queue.batches.look("pages")["pages"].outstanding == 2, "the run of before was with old arguments"
-    asyncio.run(burst(url, app))
-    assert batch.then.wait(timeout=10) == [2, 2]

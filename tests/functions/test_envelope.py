@@ -59,23 +59,10 @@ def test_a_call_is_plain_json() -> None:
     }
 
 
-@pytest.mark.parametrize("secrets", [NONE, Secrets(OLD), Secrets([NEW, OLD])])
-@pytest.mark.parametrize("letter", [SEND, CHAIN])
-def test_what_is_sealed_can_be_read(letter: Letter, secrets: Secrets) -> None:
-    assert same(read(seal(letter, "mail", b"send:1", secrets), secrets), letter)
-
-
-def test_another_language_may_leave_out_what_is_empty_and_use_blanks() -> None:
-    assert same(read(b'{"v":1,"f":"send"}'), Letter("send", Arguments(b"[]", b"{}")))
-    assert same(read(b' { "f" : "send", "k" : { } , "v" : 1 } \n'), Letter("send", Arguments(b"[]", b"{ }")))
-
-
-def test_another_language_may_write_seconds_as_whole_numbers() -> None:
-    assert read(b'{"v":1,"f":"send","o":{"unique":60}}').options == Options(unique=60.0)
-
-
-def test_a_field_that_nobody_knows_is_ignored() -> None:
-    assert same(read(b'{"v":1,"f":"send","trace":{"id":[1]},"k":{"to":"a@example.com"}}'), SEND)
+def test_what_is_sealed_can_be_read() -> None:
+    for secrets in (NONE, Secrets(OLD), Secrets([NEW, OLD])):
+        for letter in (SEND, CHAIN):
+            assert same(read(seal(letter, "mail", b"send:1", secrets), secrets), letter)
 
 
 def test_a_call_of_a_newer_version_waits_for_a_newer_worker() -> None:
@@ -84,24 +71,17 @@ def test_a_call_of_a_newer_version_waits_for_a_newer_worker() -> None:
             read(payload, Secrets(OLD))
 
 
-@pytest.mark.parametrize(
-    "payload",
-    [
-        None, {"v": 1, "f": "send"}, "text", b"", b"{}", b"[]", b"null", b"plain bytes", b'{"f":"send"}', b'{"v":1}',
-        b'{"v":"1","f":"send"}', b'{"v":true,"f":"send"}', b'{"v":0,"f":"send"}', b'{"v":-1,"f":"send"}',
-        b'{"v":1,"f":5}', b'{"v":1,"f":"send"} x', b'{"v":1,"f":"\xff"}', b'{"v":1,"f":"send","o":[]}',
-        b'{"v":1,"f":"send","o":{"retry":"often"}}', b'{"v":1,"f":"send","o":{"unique":"always"}}',
-        b'{"v":1,"f":"send","o":{"unique":0}}', b'{"v":1,"f":"send","o":{"unique":1e300}}',
-        b'{"v":1,"f":"send","o":{"retry":[-1]}}', b'{"v":1,"f":"send","o":{"max_runtime":0}}',
-        b'{"v":1,"f":"send","t":[{"f":"send","o":{"keep_result":-1}}]}', b'{"v":1,"f":"send","t":[{}]}',
-        b'{"v":1,"f":"send","t":{}}',
-        b'{"v":1,"f":"send","s":5}', b"\0" + b'{"v":1,"f":"send"}', b"[" * 100_000,
-        b'{"v":1,"f":"send","a":' + b"[" * 100_000, b'{"v":1.5,"f":"send"}', b'{"v":' + b"9" * 5_000 + b"}",
-    ],
-)  # fmt: skip
-def test_what_is_no_call_is_said_to_be_none(payload: object) -> None:
-    with pytest.raises(NotACall, match="task 'send:1'"):
-        read(payload)
+def test_what_is_no_call_is_said_to_be_none() -> None:
+    call = b'{"v":1,"f":"send"%b}'
+    options = (b"[]", b'{"retry":"often"}', b'{"unique":0}', b'{"retry":[-1]}', b'{"max_runtime":0}')
+    for payload in (
+        None, b"", b"[]", b"plain bytes", b'{"f":"send"}', b'{"v":1}', b'{"v":"1","f":"send"}', b'{"v":0,"f":"send"}',
+        b'{"v":1,"f":5}', call % b" x", b'{"v":1,"f":"\xff"}', b"\0" + call % b"", b"[" * 100_000, call % b',"s":5',
+        call % b',"t":[{"f":"send","o":{"keep_result":-1}}]', call % b',"t":[{}]',
+        *(call % b',"o":%b' % one for one in options),
+    ):  # fmt: skip
+        with pytest.raises(NotACall, match="task 'send:1'"):
+            read(payload)
 
 
 @given(
@@ -130,13 +110,6 @@ def test_a_call_that_is_too_large_is_told_its_size_and_its_largest_argument() ->
         seal(by_place, "mail", b"send:1", NONE)
 
 
-def test_a_call_may_have_just_as_many_bytes_as_the_limit_says() -> None:
-    payload = seal(Letter("send", Arguments(b"[]", b'{"x":"' + b"x" * (LIMIT - 38) + b'"}')), "mail", b"send:1", NONE)
-    assert len(payload) == LIMIT
-    with pytest.raises(CallTooLarge):
-        read(payload + b" ")
-
-
 # ---- signatures
 
 
@@ -157,20 +130,10 @@ def test_the_first_secret_signs_and_each_is_accepted() -> None:
         assert same(read(payload, Secrets([OLD, NEW])), SEND)
 
 
-def test_a_secret_that_this_program_does_not_have_yet_may_come() -> None:
-    with pytest.raises(UnknownSecret, match="give a new secret to the workers before the callers") as caught:
-        read(seal(SEND, "mail", b"send:1", Secrets(NEW)), Secrets(OLD))
-    assert isinstance(caught.value, MAY_FIT_LATER)
-
-
 def test_a_call_without_a_signature_is_refused_where_calls_are_signed() -> None:
     with pytest.raises(Forged, match="is not signed") as caught:
         read(seal(SEND, "mail", b"send:1", NONE), Secrets(OLD))
     assert not isinstance(caught.value, MAY_FIT_LATER)
-
-
-def test_a_signature_is_ignored_where_calls_are_not_signed() -> None:
-    assert same(read(seal(SEND, "mail", b"send:1", Secrets(OLD))), SEND)
 
 
 def test_a_call_that_is_moved_to_another_queue_or_id_is_refused() -> None:
@@ -204,36 +167,12 @@ def test_no_part_of_a_call_can_be_changed() -> None:
             read(compact(good | {"s": s}), secrets)
 
 
-@given(st.integers(0), st.integers(1, 255))
-def test_no_byte_of_a_signed_call_can_be_changed_so_that_it_means_something_else(place: int, bits: int) -> None:
-    secrets = Secrets(OLD)
-    payload = bytearray(seal(SEND, "mail", b"send:1", secrets))
-    payload[place % len(payload)] ^= bits
-    try:
-        found = read(bytes(payload), secrets)
-    except (Forged, UnknownSecret, NotACall, NewerCall):
-        return
-    assert same(found, SEND), "a blank, say, has become another blank"
-
-
-def test_options_are_read_only_once_the_signature_is_checked() -> None:
-    with pytest.raises(Forged):
-        read(b'{"v":1,"f":"send","o":{"retry":"often"}}', Secrets(OLD))
-
-
-def test_any_bytes_may_be_an_id() -> None:
-    for id in (b"\xff\xfe", b"\0", b"a\nb", "é".encode(), b"x" * 1024):
-        payload = seal(SEND, "mail", id, Secrets(OLD))
-        assert same(read(payload, Secrets(OLD), id=id), SEND)
-        with pytest.raises(Forged):
-            read(payload, Secrets(OLD), id=id + b"x")
-
-
-@pytest.mark.parametrize("secret", ["", "short", b"15 bytes, 15 by", [], [OLD, "short"], 5, [5], [OLD] * 11, {"a": 1}])
-def test_a_secret_that_is_none_is_refused(secret: Any) -> None:
-    with pytest.raises(InvalidInput) as caught:
-        Secrets(secret)
-    assert "short" not in str(caught.value)
+def test_a_secret_that_is_none_is_refused() -> None:
+    wrong: list[Any] = ["", "short", [], [OLD, "short"], 5, [OLD] * 11]
+    for secret in wrong:
+        with pytest.raises(InvalidInput) as caught:
+            Secrets(secret)
+        assert "short" not in str(caught.value)
 
 
 def test_secrets_are_never_shown() -> None:

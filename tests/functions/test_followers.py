@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -17,9 +15,8 @@ from tests.rig.calling import failure
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Queue, Worker
-from timeoutq.functions import App, CallCancelled, Calls
-from timeoutq.functions.posting import Posting
-from timeoutq.words.model import State
+from timeoutq.functions import App, Calls
+from timeoutq.functions.client import Sender
 
 WAITS = "what goes before its ack is not there yet"
 
@@ -118,28 +115,12 @@ async def test_a_function_runs_once_though_the_server_is_full_when_it_returns(
     assert caplog.text.count(WAITS) == 1
 
 
-async def test_what_follows_is_put_when_a_silent_server_answers_again(
-    names: list[str], url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    with Proxy(url) as proxy:
-        shop = Shop(names, url, retry=[])
-        chain = shop.begin()
-        shop.at_end = lambda: proxy.arm(Fault.HALF_OPEN, b"bill", times=None)
-        queues = [AsyncQueue(one, proxy.url, deadline=0.3) for one in names]
-        working = asyncio.create_task(serve(*queues, app=shop.app))
-        await told(caplog)
-        proxy.disarm()
-        tally = await working
-        assert (tally.failed, chain.wait(10), shop.runs) == (0, "2 USD", ["charge 1", "bill 2"])
-        shop.app.close()
-
-
 async def test_what_follows_runs_once_though_the_server_put_it_and_the_reply_was_lost(
     names: list[str], url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Proxy(url) as proxy:
         shop, other = Shop(names, proxy.url), Shop(names, url)
-        shop.app.sender = Posting(proxy.url, deadline=0.3)
+        shop.app.sender = Sender(proxy.url, deadline=0.3)
         chain = other.begin()
         shop.at_end = lambda: proxy.arm(Fault.SWALLOW, b"bill", times=None)
         working = asyncio.create_task(serve(AsyncQueue(names[0], proxy.url), app=shop.app))
@@ -199,38 +180,12 @@ def test_more_returned_calls_than_handlers_do_not_keep_the_queue_below_from_maki
     assert len(set(shop.runs)) == 36, "each ran once"
 
 
-def test_a_worker_that_stops_gives_back_a_call_whose_follower_the_server_has_not_taken(
-    shop: Shop, names: list[str], url: str, raw: redis.Redis, room: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    shop.at_end = lambda: raw.config_set("maxmemory", "1")
-    chain = shop.begin()
-    with at_work(shop.app, drain_deadline=0.2):
-        wait_until(lambda: WAITS in caplog.text)
-    assert "its ack is not confirmed" in caplog.text
-    room()
-    found = counters(url, names[0])
-    assert (found["released"], found.get("failed", 0), chain.info().state) == (1, 0, State.TODOS)
-
-
-def test_a_call_that_is_cancelled_while_its_follower_waits_for_room_ends_cancelled(
-    shop: Shop, names: list[str], raw: redis.Redis, room: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    shop.at_end = lambda: raw.config_set("maxmemory", "1")
-    chain = shop.begin()
-    with at_work(shop.app):
-        wait_until(lambda: WAITS in caplog.text)
-        chain.cancel("ann")
-        with pytest.raises(CallCancelled, match="ann"):
-            chain.wait(10)
-        room()
-    assert shop.runs == ["charge 1"]
-
-
 # ---- the queue of what follows
 
 
-@pytest.mark.parametrize("unique", [timedelta(hours=1), "forever", "active"])
-@pytest.mark.parametrize("serves", ["both queues", "one queue after the other"])
+@pytest.mark.parametrize(
+    ("unique", "serves"), [(timedelta(hours=1), "both queues"), ("active", "one queue after the other")]
+)
 async def test_how_long_what_follows_keeps_a_second_one_out_is_said_where_it_follows(
     shop: Shop, names: list[str], url: str, unique: Any, serves: str
 ) -> None:
@@ -244,25 +199,7 @@ async def test_how_long_what_follows_keeps_a_second_one_out_is_said_where_it_fol
     assert shop.runs == ["charge 1", "bill 2", "charge 1", *again]
 
 
-@pytest.mark.parametrize("how", ["paused", "purged"])
-async def test_a_queue_that_is_paused_or_purged_takes_what_follows(
-    shop: Shop, names: list[str], url: str, how: str
-) -> None:
-    with Queue(names[1], url) as below:
-        below.put("a task")
-        below.pause()
-        shop.at_end = below.purge if how == "purged" else below.pause
-        chain = shop.begin()
-        assert (await serve(AsyncQueue(names[0], url), app=shop.app)).acked == 1
-        assert below.stats().todos == (1 if how == "purged" else 2)
-        with suppress(Exception):
-            below.resume()
-        await serve(AsyncQueue(names[1], url), app=shop.app, max_tasks=None if how == "purged" else 2)
-    assert (chain.wait(10), shop.runs) == ("2 USD", ["charge 1", "bill 2"])
-
-
-@pytest.mark.parametrize("serves", ["both queues", "the first queue"])
-@pytest.mark.parametrize("how", ["schema", "rights"])
+@pytest.mark.parametrize(("how", "serves"), [("schema", "both queues"), ("rights", "the first queue")])
 async def test_a_call_whose_follower_can_never_be_put_fails_once_with_the_reason(
     shop: Shop, names: list[str], url: str, raw: redis.Redis, how: str, serves: str
 ) -> None:
@@ -274,7 +211,7 @@ async def test_a_call_whose_follower_can_never_be_put_fails_once_with_the_reason
         )
         at, words = url.replace("redis://:", f"redis://{user}:", 1), "refuses access"
         at = f"redis://{user}:secret@{at.rpartition('@')[2]}"
-        shop.app.sender = Posting(at)
+        shop.app.sender = Sender(at)
     chain = Shop(names, url).begin()
     if how == "schema":
         raw.hset(f"timeoutq:{{{names[1]}}}:meta", "schema", "9")
@@ -292,23 +229,6 @@ async def test_a_call_whose_follower_can_never_be_put_fails_once_with_the_reason
     assert words in error.message
     raw.delete(f"timeoutq:{{{names[1]}}}:meta")
     raw.acl_deluser("ann")
-
-
-def test_max_runtime_is_over_when_the_function_has_returned(
-    names: list[str], url: str, raw: redis.Redis, room: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The time of the worker's own limit passes while what follows waits for room."""
-    shop = Shop(names, url)
-    shop.at_end = lambda: raw.config_set("maxmemory", "1")
-    chain = shop.begin()
-    with at_work(shop.app, max_runtime=0.5):
-        wait_until(lambda: WAITS in caplog.text)
-        until = time.monotonic() + 0.6
-        wait_until(lambda: time.monotonic() > until)
-        assert "0.5 s is over" not in caplog.text
-        room()
-        assert chain.wait(10) == "2 USD"
-    shop.app.close()
 
 
 # ---- a chain that is put again under the same key
@@ -347,8 +267,7 @@ class Pages:
         return await index.call("home", version).then(check).then(publish).adelay()
 
 
-@pytest.mark.parametrize("keep_done", [None, "compact"])
-@pytest.mark.parametrize("serves", ["one queue", "both queues", "one queue after the other"])
+@pytest.mark.parametrize(("keep_done", "serves"), [(None, "one queue"), ("compact", "both queues")])
 async def test_what_follows_a_call_that_is_put_again_runs_though_it_failed_the_last_time(
     names: list[str], url: str, serves: str, keep_done: Any
 ) -> None:
@@ -361,35 +280,6 @@ async def test_what_follows_a_call_that_is_put_again_runs_though_it_failed_the_l
     for version in (1, 2):
         pages.broken = version == 1
         chain = await pages.put(version)
-        for some in [[name] for name in queues] if serves == "one queue after the other" else [queues]:
-            await serve(*(AsyncQueue(name, url) for name in some), app=pages.app)
+        await serve(*(AsyncQueue(name, url) for name in queues), app=pages.app)
     assert (await chain, pages.runs) == (2, [1, 2])
-    await pages.app.aclose()
-
-
-async def test_what_follows_and_waits_still_has_the_newest_result(names: list[str], url: str) -> None:
-    pages = Pages(names[0], names[1], url)
-    for version in (1, 2):
-        chain = await pages.put(version)
-        await serve(AsyncQueue(names[0], url), app=pages.app)
-    await serve(AsyncQueue(names[1], url), app=pages.app)
-    assert (await chain, pages.runs) == (2, [2])
-    await pages.app.aclose()
-
-
-async def test_what_follows_and_runs_already_runs_again_with_the_newest_result(names: list[str], url: str) -> None:
-    pages = Pages(names[0], names[0], url)
-    pages.go_on.clear()
-    worker = pages.app.worker(timeout=5, signals=False)
-    running = asyncio.create_task(worker.run())
-    await pages.put(1)
-    await asyncio.to_thread(wait_until, lambda: pages.runs == [1])
-    chain = await pages.put(2)
-    with Queue(names[0], url) as queue:
-        await asyncio.to_thread(wait_until, lambda: queue.stats().counters["acked"] == 4)
-        pages.go_on.set()
-        assert await asyncio.wait_for(chain, 10) == 2
-    worker.stop()
-    await running
-    assert pages.runs == [1, 2]
     await pages.app.aclose()

@@ -7,7 +7,6 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.functions.running import at_work
 from tests.rig.calling import failure
 from tests.rig.command import Say, say, server
 from tests.rig.processes import Processes
@@ -65,22 +64,3 @@ def test_a_call_that_kills_its_process_runs_five_times_or_as_often_as_you_say(
         assert worker.wait(60) == 0, run.log(worker)
         assert f"(crash {most} of {most};" in failure(result).message
     shop.close()
-
-
-def test_a_result_is_awaited_in_an_async_def_and_wait_is_refused(app: App) -> None:
-    @app.task(name="inner")
-    async def inner() -> int:
-        return 1
-
-    @app.task(retry=[])
-    async def waits() -> int:
-        return inner.delay().wait(10)
-
-    @app.task(retry=[])
-    async def awaits() -> int:
-        return await inner.delay()
-
-    blocked, right = waits.delay(), awaits.delay()
-    with at_work(app):
-        assert "in an async def, write `await result`" in failure(blocked, 20).message
-        assert right.wait(20) == 1

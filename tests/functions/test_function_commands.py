@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from tests.functions.running import carry_out
-from tests.rig.command import Say, say, server, started
+from tests.rig.command import Say, say, server
 from tests.rig.post import app
-from tests.rig.waiting import wait_until
 from timeoutq import Queue
 from timeoutq.verbs import sending
 
@@ -46,19 +45,6 @@ def worker(post: Queue) -> Iterator[None]:
     thread.join(30)
 
 
-def test_a_call_in_progress_runs_once_more_with_the_newest_arguments(say: Say, post: Queue) -> None:
-    words = ("call", APP, "write", "--id", "w9")
-    say(*words, '{"to": "a"}')
-    (lease,) = post.claim()
-    assert say(*words, '{"to": "b"}').lines == [["w9", "in_progress"]]
-    assert say(*words, '{"to": "c"}', "--rerun").lines == [["w9", "rerun"]]
-    post.ack(lease)
-    carry_out(app, post)
-    assert say("result", "post", "w9").documents[0]["to"] == "c"
-    done = say("call", APP, "write", '["a"]', "--rerun")
-    assert (done.code, "rerun= is about an id" in done.err) == (2, True)
-
-
 def test_a_call_is_put_and_its_result_is_asked_for_later(say: Say, post: Queue) -> None:
     done = say("call", APP, "write", '["a@example.com"]', "--id", "w1", "--kwargs", '{"pages": 2}')
     assert done.code == 2
@@ -76,13 +62,6 @@ def test_a_call_is_put_and_its_result_is_asked_for_later(say: Say, post: Queue) 
     assert say("result", "post", "w1", "--json").documents == [
         {"id": "w1", "state": None, "result": {"to": "a@example.com", "pages": 2}}
     ]
-
-
-def test_a_call_is_waited_for(say: Say, worker: None) -> None:
-    done = say("call", APP, "write", '["a"]', "--wait", "30s")
-    assert (done.code, json.loads(done.out)) == (0, {"to": "a", "pages": 1})
-    done = say("call", APP, "burn", '["a"]', "--wait", "30s", "--json", "--id", "b1")
-    assert (done.code, done.documents) == (0, [{"id": "b1", "answer": "added", "result": None}])
 
 
 def test_a_call_that_does_not_end_in_time_is_said_so(say: Say, post: Queue) -> None:
@@ -106,51 +85,14 @@ def test_a_failed_call_tells_its_error_and_its_traceback(say: Say, post: Queue, 
     assert document["message"].startswith("a letter has no")
 
 
-def test_calls_are_cancelled(say: Say, post: Queue) -> None:
-    say("call", APP, "write", '["a"]', "--id", "w1")
-    done = say("cancel", "post", "w1", "nosuch", "--by", "ops")
-    assert (done.code, done.lines) == (0, [["w1", "cancelled"], ["nosuch", "unknown"]])
-    told = say("result", "post", "w1")
-    assert (told.code, "call 'w1' failed: cancelled by ops" in told.err) == (1, True)
-    assert say("cancel", "post", "w1", "--json").code == 1
-
-
-def test_a_call_that_has_returned_is_done_while_its_result_is_kept(say: Say, post: Queue) -> None:
-    say("call", APP, "write", '["a"]', "--id", "w1")
-    carry_out(app, post)
-    assert post.inspect("w1").state is None
-    told = [say(*words) for words in (("why", "post", "w1"), ("inspect", "post", "w1"), ("states", "post", "w1"))]
-    assert [done.code for done in told] == [0, 0, 0]
-    assert told[2].lines == [["w1", "done"]]
-    done = say("states", "post", "w1", "nosuch")
-    assert (done.code, done.lines) == (0, [["w1", "done"], ["nosuch", "unknown"]])
-    done = say("cancel", "post", "w1", "nosuch")
-    assert (done.code, done.lines) == (1, [["w1", "done"], ["nosuch", "unknown"]])
-    post.forget("w1")
-    assert [say(verb, "post", "w1").code for verb in ("why", "inspect", "states")] == [1, 1, 1]
-
-
-def test_what_left_nothing_is_not_known(say: Say, post: Queue) -> None:
-    post.put("a")
-    told = say("result", "post", "nosuch")
-    assert (told.code, "nothing is known of what call 'nosuch' returned" in told.err) == (1, True)
-    assert "give the function or the call keep_result=, in seconds" in told.err
-    assert say("result", "nosuch", "a").code == 1
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["nosuch:app", "write"], "importing nosuch raised ModuleNotFoundError"),
-        (["tests.rig.post:Letter", "write"], "is no App of timeoutq.functions but type"),
         ([APP, "read"], "has no function 'read'; it has write, burn, collect"),
         ([APP, "write"], "write() needs 'to'"),
-        ([APP, "write", "[5]"], "write() got 5 for 'to'"),
         ([APP, "write", "a"], "the arguments 'a' are no JSON: write a list or an object, with texts in double quotes"),
         (["tests.rig.post.app", "write"], "'tests.rig.post.app' is no app: write module:app, like shop.tasks:app"),
-        ([APP, "write", '"a"'], "must be a list or an object"),
-        ([APP, "write", "--args", "{}"], "--args '{}' must be a list"),
-        ([APP, "write", "--kwargs", "[]"], "--kwargs '[]' must be an object"),
         ([APP, "write", '["a"]', "--queue", "other"], "queue='other' is no queue of this app"),
     ],
 )
@@ -177,11 +119,6 @@ def test_what_newcomers_type_is_refused_with_the_cure(say: Say, post: Queue, wor
     done = say(*words)
     assert (done.code, done.out) == (2, "")
     assert said in done.err
-
-
-def test_a_server_that_is_away_is_said_so(say: Say) -> None:
-    done = say("call", APP, "write", '["a"]', "--url", "redis://127.0.0.1:1")
-    assert (done.code, "127.0.0.1:1" in done.err) == (3, True)
 
 
 def test_functions_of_an_app_are_listed(say: Say) -> None:
@@ -246,12 +183,9 @@ def test_a_schedule_of_a_call_is_set(say: Say, post: Queue) -> None:
     [
         (["set", "post", "a"], "this has neither of cron= and every="),
         (["set", "post", "a", "--every", "1h", "--args", "[]"], "--args and --kwargs are for calls of functions"),
-        (["set", "post", "a", "--every", "1h", "--payload", "x"], "--payload 'x' is no JSON"),
         (["set", APP, "a", "--every", "1h"], "with an app, name the function"),
         (["set", APP, "a", "read", "--every", "1h"], "has no function 'read'"),
-        (["set", "post", "a", "--every", "1h", "--missed", "some"], "missed='some' is unknown"),
         (["set", "post", "a", "--every", "1h", "--missed", "all"], "add overlap=True"),
-        (["set", APP, "a", "write", "--args", '["c"]', "--every", "1h", "--missed", "all"], "add overlap=True"),
         (["set", APP, "n\udcff", "write", "--args", '["c"]', "--every", "60"], "'n\\udcff' is no name of a schedule"),
     ],
 )
@@ -259,26 +193,6 @@ def test_a_schedule_that_cannot_be_is_refused(say: Say, words: list[str], said: 
     done = say("schedules", *words)
     assert (done.code, done.out) == (2, "")
     assert said in done.err
-
-
-@pytest.mark.parametrize(
-    ("words", "code"), [(["pause"], 2), (["resume"], 2), (["move", "--every", "60"], 2), (["cancel"], 1)]
-)
-def test_a_schedule_that_is_not_there_is_told_with_the_one_that_was_meant(
-    say: Say, post: Queue, words: list[str], code: int
-) -> None:
-    say("schedules", "set", "post", "nightly", "--every", "1h")
-    command, *options = words
-    alike = say("schedules", command, "post", "nightlly", *options)
-    assert (alike.code, alike.out) == (code, "")
-    assert alike.err == (
-        "timeoutq: queue post has no schedule 'nightlly': did you mean 'nightly'? `timeoutq schedules list post` lists "
-        "those that it has\n"
-    )
-    strange = say("schedules", command, "post", "x", *options)
-    assert strange.err == (
-        "timeoutq: queue post has no schedule 'x': `timeoutq schedules list post` lists those that it has\n"
-    )
 
 
 def test_the_schedules_of_all_queues_of_an_app_are_listed(say: Say, post: Queue) -> None:
@@ -296,9 +210,3 @@ def test_the_schedules_of_all_queues_of_an_app_are_listed(say: Say, post: Queue)
         ("post", "daily", "running"),
         ("post", "weekly", "running"),
     ]
-
-
-def test_an_app_is_found_in_the_folder_of_the_command(url: str, post: Queue) -> None:
-    done = started(url, "call", APP, "write", '["a"]')
-    assert (done.code, done.lines[0][1]) == (0, "added")
-    wait_until(lambda: post.stats().todos == 1)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
-from timeoutq.functions import App, Call, Context, Limit, Result, Sender, TaskFunction
+from timeoutq.functions import App, FunctionCall, Context, Limit, Result, Sender, TaskFunction
 from timeoutq.words.retry import RetryPolicy
 
 app = App("mail", queues=["mail.high", "mail"], secret=["0123456789abcdef", b"0123456789abcdef"], retry=[10, 30])
@@ -69,14 +69,14 @@ async def coroutines() -> None:
 assert_type(send.delay("a@example.com", subject="Hello"), Result[int])
 assert_type(send.delay(to="a"), Result[int])
 assert_type(send.delay("a").wait(timeout=10), int)
-assert_type(send.call("a"), Call[int])
+assert_type(send.call("a"), FunctionCall[int])
 assert_type(thumbnail("a", 5), None)
 assert_type(thumbnail.delay("a", size=5).wait(), None)
 assert_type(report.delay(), Result[None])
 assert_type(state_of.delay("a", 1, 2, deep=True, more=1.5), Result[str])
 assert_type(state_of(Context("", "", 1, 1, State("")), "a", 1, deep=True), str)
-assert_type(fetch.call("u").then(parse), Call[list[str]])
-assert_type(fetch.call("u").then(parse, depth=3), Call[list[str]])
+assert_type(fetch.call("u").then(parse), FunctionCall[list[str]])
+assert_type(fetch.call("u").then(parse, depth=3), FunctionCall[list[str]])
 assert_type(fetch.call("u").then(parse, 3).then(count).delay(), Result[int])
 assert_type(send.options(after=60, id="welcome:42").delay("b"), Result[int])
 assert_type(app.put(fetch.call(to) for to in ["a", "b"]), list[Result[Page]])
@@ -84,7 +84,7 @@ assert_type(plain_context.delay(5), Result[int])
 send.options(at=datetime.now(UTC), priority=5).options(after=timedelta(hours=1), retry=[1, 2], queue="mail")
 fetch.call("u").then(parse.options(max_runtime=5))
 known: TaskFunction[[str], Page] = fetch
-also_known: Call[object] = fetch.call("u")
+also_known: FunctionCall[object] = fetch.call("u")
 less: Result[object] = fetch.delay("u")
 bill.delay(5)
 print(send.name, app.functions["send"].schema(), app.schemas()["bill"])
@@ -135,7 +135,7 @@ App("mail", secret=5)  # refused
 App("mail", queues=["a", 5])  # refused
 text: str = send.delay("a").wait()  # refused
 other: TaskFunction[[int], Page] = fetch  # refused
-page: Call[int] = fetch.call("u")  # refused
+page: FunctionCall[int] = fetch.call("u")  # refused
 app.sender = app  # refused
 """
 REFUSED = marked(SAMPLE)

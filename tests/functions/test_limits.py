@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,11 +17,10 @@ from tests.rig import limited
 from tests.rig.processes import processes
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncQueue, InvalidInput, Politeness, Queue, Task, Worker
-from timeoutq.functions import App, BadFunction, Calls, Limit, limits, running, scheduling
-from timeoutq.functions.posting import Posting
+from timeoutq import AsyncQueue, InvalidInput, Politeness, Queue, Worker
+from timeoutq.functions import App, Calls, Limit, scheduling
+from timeoutq.functions.client import Sender
 from timeoutq.testing import fake_async_sharded_queue
-from timeoutq.verbs.sending import Flow
 
 ANY = Politeness(delay=0, per_host=10_000)
 """Keeps nobody waiting who has no limit."""
@@ -34,13 +32,6 @@ def polite(url: str, name: str) -> Iterator[Queue]:
         queue.configure(politeness=ANY)
         yield queue
         queue.purge()
-
-
-@pytest.fixture
-def app(url: str, name: str) -> Iterator[App]:
-    made = App(name, url=url)
-    yield made
-    made.close()
 
 
 async def burst(app: App) -> None:
@@ -85,41 +76,6 @@ def test_a_limit_counts_for_each_text_of_per(polite: Queue, app: App) -> None:
     assert polite.hosts.inspect("tenant:a").delay == 30
 
 
-def test_a_call_that_follows_another_one_has_its_limit_too(polite: Queue, app: App) -> None:
-    now = most = 0
-
-    @app.task
-    async def first(n: int) -> int:
-        return n
-
-    @app.task(limit=Limit(concurrency=1, per="of:{end}"))
-    async def second(n: int, end: str = "all") -> None:
-        nonlocal now, most
-        now += 1
-        most = max(most, now)
-        await asyncio.sleep(0.01)
-        now -= 1
-
-    app.put(first.call(n).then(second) for n in range(8))
-    asyncio.run(burst(app))
-    assert most == 1
-    assert polite.hosts.inspect("of:all").visits == 8
-
-
-def test_a_worker_declares_the_limit_of_its_own_program(polite: Queue, app: App, url: str) -> None:
-    @app.task(limit=Limit(concurrency=5))
-    async def send(n: int) -> None: ...
-
-    send.delay(1)
-    newer = App(app.name, url=url)
-
-    @newer.task(name="send", limit=Limit(concurrency=2))
-    async def sends(n: int) -> None: ...
-
-    asyncio.run(burst(newer))
-    assert polite.hosts.inspect("send").per_host == 2
-
-
 def test_the_first_call_with_a_limit_makes_an_empty_queue_polite(queue: Queue, app: App) -> None:
     @app.task(limit=Limit(concurrency=1))
     async def send(n: int) -> None: ...
@@ -130,100 +86,12 @@ def test_the_first_call_with_a_limit_makes_an_empty_queue_polite(queue: Queue, a
     assert queue.stats().settings["politeness"] == "0 10000"
 
 
-def test_what_a_person_has_said_of_politeness_stays(queue: Queue, app: App) -> None:
-    @app.task(limit=Limit(concurrency=1))
-    async def send(n: int) -> None: ...
-
-    queue.configure(politeness=Politeness(delay=5, per_host=2))
-    send.delay(1)
-    assert queue.stats().settings["politeness"] == "5000 2"
-    queue.run(queue.flows.be_polite(ANY))
-    assert queue.stats().settings["politeness"] == "5000 2"
-
-
-def test_tasks_that_are_put_while_a_queue_becomes_polite_are_adapted(queue: Queue, url: str) -> None:
-    class Meanwhile:
-        """The flows of the queue; just before it becomes polite, another client puts tasks."""
-
-        hosts = queue.flows.hosts
-
-        def be_polite(self, rules: Politeness) -> Flow[None]:
-            with Queue(queue.name, url) as other:
-                other.put([f"{n}" for n in range(600)])
-            return queue.flows.be_polite(rules)
-
-    queue.run(limits.declare(Meanwhile(), {"send": Limit(concurrency=1)}))
-    assert queue.hosts.inspect("send").per_host == 1
-    queue.put(Task(f"s{n}", group="send") for n in range(3))
-    assert (queue.stats().todos, queue.stats().waiting) == (601, 2)
-    assert len(queue.claim(500) + queue.claim(500)) == 601
-
-
-def test_a_limit_that_the_queue_has_for_every_group_is_not_written(queue: Queue, app: App, raw: redis.Redis) -> None:
-    queue.configure(politeness=Politeness(0, 5))
-
-    @app.task(limit=Limit(concurrency=5))
-    async def send(n: int) -> None: ...
-
-    @app.task(limit=Limit(concurrency=4))
-    async def fetch(n: int) -> None: ...
-
-    send.delay(1)
-    assert raw.hkeys(queue.operations.key("policies")) == []
-    fetch.delay(1)
-    assert raw.hkeys(queue.operations.key("policies")) == ["fetch"]
-
-
-def test_a_limit_that_a_function_gets_while_its_queue_holds_tasks_is_kept_from_the_next_call_on(
-    queue: Queue, app: App, url: str
-) -> None:
-    before = App(app.name, url=url)
-
-    @before.task(name="send")
-    async def sent(n: int) -> None: ...
-
-    before.put(sent.call(n) for n in range(6000))
-
-    @app.task(limit=Limit(concurrency=5))
-    async def send(n: int) -> None: ...
-
-    for n in range(9):
-        send.delay(n)
-    assert (queue.hosts.inspect("send").per_host, queue.stats().waiting) == (5, 4)
-    assert "converting" in queue.stats().settings, "no caller walks through all tasks"
-    queue.prune()
-    assert "converting" not in queue.stats().settings, "a cleaner has gone on"
-    before.close()
-
-
-def test_the_seconds_of_a_limit_may_be_a_timedelta() -> None:
-    given: Any = timedelta(milliseconds=1500)
-    assert Limit(every=given) == Limit(every=1.5)
-
-
-def test_calls_that_are_counted_together_have_one_limit() -> None:
-    app = App("together")
-
-    @app.task(limit=Limit(concurrency=1, per="tenant:{tenant}"))
-    async def one(tenant: str) -> None: ...
-
-    @app.task(limit=Limit(concurrency=1, per="tenant:{tenant}"))
-    async def two(tenant: str) -> None: ...
-
-    with pytest.raises(
-        BadFunction, match=r"three\(\) and one\(\) count their calls together, in queue 'together', and"
-    ):
-
-        @app.task(limit=Limit(concurrency=2, per="tenant:{tenant}"))
-        async def three(tenant: str) -> None: ...
-
-
 @pytest.mark.breaking
 def test_a_limit_holds_while_workers_are_killed(url: str, tmp_path: Path) -> None:
     killed: dict[int, float] = {}
     with Queue("limited", url, timeout=1, max_crashes=1000) as queue, processes(url, tmp_path) as run:
         queue.configure(politeness=ANY)
-        limited.app.sender = Posting(url)
+        limited.app.sender = Sender(url)
         limited.app.put(limited.visit.call(tenant, n) for tenant in limited.TENANTS for n in range(150))
         code = "from tests.rig.limited import work\nwork()"
         workers = [run.start_code(code) for _ in range(3)]
@@ -264,20 +132,14 @@ class Most:
         self.now -= 1
 
 
-@pytest.mark.parametrize("how", ["set", "aset"])
-async def test_the_calls_that_a_schedule_puts_keep_their_limit(
-    app: App, queue: Queue, raw: redis.Redis, how: str
-) -> None:
+async def test_the_calls_that_a_schedule_puts_keep_their_limit(app: App, queue: Queue, raw: redis.Redis) -> None:
     @app.task(limit=Limit(concurrency=1, per="t:{t}"))
     async def one(t: str) -> None:
         await most()
 
-    most, call, start = Most(), one.call("a"), datetime.now(UTC) - timedelta(seconds=8)
-    if how == "set":
-        app.schedules.set("m", call, every=1, start=start, missed="all", overlap=True)
-    else:
-        await app.schedules.aset("m", call, every=1, start=start, missed="all", overlap=True)
-        await app.aclose()
+    most, start = Most(), datetime.now(UTC) - timedelta(seconds=8)
+    await app.schedules.aset("m", one.call("a"), every=1, start=start, missed="all", overlap=True)
+    await app.aclose()
     due_now(raw, queue, "m")
     put = queue.schedules.tick()
     app.schedules.cancel("m")
@@ -285,44 +147,6 @@ async def test_the_calls_that_a_schedule_puts_keep_their_limit(
     assert (queue.hosts.inspect("t:a").per_host, queue.stats().waiting) == (1, put - 1)
     await burst(app)
     assert (most.most, most.all) == (1, put)
-
-
-def test_a_schedule_of_a_function_with_a_limit_is_set_where_tasks_are(app: App, queue: Queue) -> None:
-    @app.task(limit=Limit(concurrency=1))
-    async def one() -> None: ...
-
-    queue.put("a task")
-    app.schedules.set("m", one.call(), every=1)
-    assert queue.hosts.inspect("one").per_host == 1
-
-
-async def declare_all(app: App, queue: Queue) -> None:
-    try:
-        opened: Any = await app.sender.aqueue(queue.name)  # type: ignore[attr-defined]  # that of this app has queues
-        await scheduling.declare(app, opened)
-    finally:
-        await app.aclose()
-
-
-async def test_a_worker_declares_the_limits_of_decorators_schedules_also_when_they_change(
-    app: App, queue: Queue, url: str
-) -> None:
-    @app.task(limit=Limit(concurrency=1, per="of:{t}"), every=3600, overlap=True)
-    async def one(t: str = "all") -> None: ...
-
-    worker = app.worker(timeout=5)
-    at_work = asyncio.create_task(worker.run())
-    await asyncio.to_thread(wait_until, lambda: [info.name for info in queue.schedules.each()] == ["one"], 30)
-    worker.stop()
-    await at_work
-    assert queue.hosts.inspect("of:all").per_host == 1
-    newer = App(app.name, url=url)
-
-    @newer.task(name="one", limit=Limit(concurrency=3, per="of:{t}"), every=3600, overlap=True)
-    async def ones(t: str = "all") -> None: ...
-
-    await declare_all(newer, queue)
-    assert queue.hosts.inspect("of:all").per_host == 3
 
 
 async def test_a_queue_that_can_keep_no_limit_gets_no_decorators_schedule_that_has_one(app: App, name: str) -> None:
@@ -334,7 +158,9 @@ async def test_a_queue_that_can_keep_no_limit_gets_no_decorators_schedule_that_h
 
     async with fake_async_sharded_queue(name, by="id") as queue:
         with pytest.raises(InvalidInput, match="routes its tasks by id"):
-            await scheduling.declare(app, queue)
+            declare = scheduling.declaring(app, name, queue.flows)
+            assert declare is not None
+            await queue.run(declare())
         assert [info.name async for info in queue.schedules.each()] == ["two"]
 
 
@@ -379,27 +205,6 @@ def test_the_calls_that_follow_into_another_queue_keep_their_limit(
     assert (most.all, most.most) == (8, 1)
 
 
-@pytest.mark.parametrize("follower", ["one", "each"])
-@pytest.mark.parametrize("how", ["delay", "adelay", "batch"])
-async def test_the_limit_of_what_follows_is_kept_where_tasks_are(
-    chained: tuple[App, Most], url: str, follower: str, how: str
-) -> None:
-    app, _ = chained
-    functions: Any = app.functions
-    chain = functions["first"].call(1).then(functions[follower])
-    with Queue(app.queues.names[1], url) as second:
-        second.put("a task")
-    if how == "delay":
-        chain.delay()
-    elif how == "adelay":
-        await chain.adelay()
-    else:
-        app.batch([functions["first"].call(0)], chain)
-    await app.aclose()
-    with Queue(app.queues.names[1], url) as second:
-        assert second.stats().politeness == ANY
-
-
 # ---- what becomes of limits that this process has declared before
 
 
@@ -413,42 +218,6 @@ def test_a_purged_queue_gets_its_limits_again_with_the_next_call(queue: Queue, a
     app.put(one.call(t, n) for t in "ab" for n in range(4))
     assert [queue.hosts.inspect(f"t:{t}").per_host for t in "ab"] == [1, 1]
     assert len(queue.claim(10)) == 2
-
-
-def test_a_queue_that_is_made_plain_is_polite_again_with_the_next_call_that_has_a_limit(queue: Queue, app: App) -> None:
-    @app.task(limit=Limit(concurrency=1))
-    async def one(n: int) -> None: ...
-
-    one.delay(1)
-    queue.configure(politeness="off")
-    one.delay(2)
-    one.delay(3)
-    assert (queue.hosts.inspect("one").per_host, queue.stats().waiting) == (1, 2)
-
-
-async def test_calls_that_follow_at_the_same_moment_all_wait_until_their_limit_is_declared(
-    polite: Queue, app: App
-) -> None:
-    """The one that declares it is slow; the others put no call before that."""
-    limit, told, go = Limit(concurrency=1), list[str](), asyncio.Event()
-
-    class Slow:
-        name, flows = polite.name, polite.flows
-
-        async def run(self, flow: Flow[None]) -> None:
-            told.append("asked")
-            await go.wait()
-            polite.run(flow)
-
-    place: Any = SimpleNamespace(name=polite.name, queue=Slow())
-    bench = running._Bench(app, place)
-    waiting = [asyncio.create_task(bench._declare_limit(place.queue, "g", limit)) for _ in range(5)]
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert (told, [task.done() for task in waiting]) == (["asked"], [False] * 5)
-    go.set()
-    await asyncio.gather(*waiting)
-    assert (told, polite.hosts.inspect("g").per_host) == (["asked"], 1)
 
 
 # ---- a limit that is first declared while the server is away

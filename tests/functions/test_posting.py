@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,8 +15,8 @@ import redis
 
 from tests.functions.running import carry_out
 from tests.rig.waiting import wait_until
-from timeoutq import InvalidInput, Queue, ShardedQueue, State
-from timeoutq.functions import App, BadArguments, CallCancelled, CallFailed, CallGone, Context, outcomes
+from timeoutq import InvalidInput, Queue, State
+from timeoutq.functions import App, CallCancelled, CallFailed, CallGone, Context, outcomes
 from timeoutq.server.calls import Kept
 from timeoutq.verbs import sending
 
@@ -93,10 +92,6 @@ def test_what_a_call_returns_comes_back(app: App, queue: Queue) -> None:
     assert result.wait() == 5, "the result is there for an hour"
 
 
-def test_what_a_call_returns_has_the_type_that_the_function_says(app: App, queue: Queue) -> None:
-    assert ended_by(app, queue, delay(app, "compose", "a@example.com")) == Mail("a@example.com", "Hi")
-
-
 def test_a_coroutine_awaits_a_result(app: App, queue: Queue) -> None:
     async def caller() -> tuple[Any, Any]:
         first = await app.apost(call(app, "add", 2, 3))
@@ -110,22 +105,6 @@ def test_a_coroutine_awaits_a_result(app: App, queue: Queue) -> None:
 
     found, info = asyncio.run(caller())
     assert (found, info.state) == (5, "done")
-
-
-def test_a_wait_that_has_begun_hears_the_end(app: App, queue: Queue) -> None:
-    result, box = delay(app, "add", 1), list[Any]()
-    thread = threading.Thread(target=lambda: box.append(result.wait(timeout=30)))
-    thread.start()
-    raw: Any = queue
-    wait_until(lambda: len(awaited(raw)) == 1)
-    carry_out(app, queue)
-    thread.join(30)
-    assert box == [2]
-
-
-def awaited(queue: Any) -> Any:
-    with redis.Redis.from_url(queue.given[0]) as raw:
-        return raw.hgetall(queue.operations.key("awaited"))
 
 
 def test_a_wait_ends_after_its_time(app: App, queue: Queue) -> None:
@@ -157,41 +136,14 @@ def test_a_failed_call_tells_the_error_as_text(app: App, queue: Queue) -> None:
     assert 'raise ValueError("too large")' in str(error.traceback)
 
 
-def test_a_call_that_nobody_told_a_result_of_has_failed_with_the_error_of_its_task(app: App, queue: Queue) -> None:
-    result = delay(app, "add", 1, id="a1")
-    (lease,) = queue.claim()
-    queue.fail(lease, "worker w7 died", give_up=True)
-    with pytest.raises(CallFailed, match="call 'a1' failed: worker w7 died"):
-        result.wait(timeout=5)
-
-
-def test_a_cancelled_call_is_told_from_a_failed_one(app: App, queue: Queue) -> None:
-    result = delay(app, "add", 1, id="a1")
-    (lease,) = queue.claim()
-    queue.fail(lease, "cancelled by ops", give_up=True)
-    with pytest.raises(CallCancelled, match="call 'a1' was cancelled by ops"):
-        result.wait(timeout=5)
-
-
-@pytest.mark.parametrize("told", ["as words", "as a result"])
-def test_a_call_whose_function_met_a_cancelled_call_has_failed_itself(app: App, queue: Queue, told: str) -> None:
+def test_a_call_whose_function_met_a_cancelled_call_has_failed_itself(app: App, queue: Queue) -> None:
     inner = CallCancelled("call 'b1' was cancelled by kim", id="b1")
     result = delay(app, "add", 1, id="a1")
     (lease,) = queue.claim()
     error = f"CallCancelled: {inner}"
-    kept = {0: Kept(outcomes.failure(inner), 60_000)} if told == "as a result" else {}
+    kept = {0: Kept(outcomes.failure(inner), 60_000)}
     queue.run(sending.answers(queue.talk, queue.operations.fail([lease], [-1], [error.encode()], results=kept)))
     with pytest.raises(CallFailed, match=r"^call 'a1' failed: CallCancelled: call 'b1' was cancelled") as caught:
-        result.wait(timeout=5)
-    assert type(caught.value) is CallFailed
-
-
-def test_a_failure_whose_words_begin_like_a_cancel_is_a_failure(app: App, queue: Queue) -> None:
-    result = delay(app, "add", 1, id="a1")
-    (lease,) = queue.claim()
-    kept = {0: Kept(outcomes.failure("cancelled by the customer"), 60_000)}
-    queue.run(sending.answers(queue.talk, queue.operations.fail([lease], [-1], [b"cancelled by x"], results=kept)))
-    with pytest.raises(CallFailed, match="call 'a1' failed: cancelled by the customer") as caught:
         result.wait(timeout=5)
     assert type(caught.value) is CallFailed
 
@@ -233,35 +185,6 @@ async def about(app: App, result: Any) -> tuple[Any, Any]:
     return found
 
 
-def test_a_running_call_of_a_chain_is_cancelled_and_nothing_follows(app: App, queue: Queue) -> None:
-    add, double = app.functions["add"], app.functions["double"]
-    result = add.options(id="a").call(1).then(double).then(double).delay()
-    carry_out(app, queue)
-    (lease,) = queue.claim()
-    assert result.cancel(by="ops") == "cancelling"
-    queue.fail(lease, "stopped")
-    with pytest.raises(CallCancelled, match="call 'a>double' was cancelled by ops"):
-        result.wait(timeout=5)
-    assert queue.inspect("a>double>double").state is None
-
-
-def test_a_forgotten_call_ends_the_wait(app: App, queue: Queue) -> None:
-    result, box = delay(app, "add", 1, id="a1"), list[Exception]()
-
-    def wait() -> None:
-        try:
-            result.wait(timeout=30)
-        except CallGone as error:
-            box.append(error)
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    wait_until(lambda: len(awaited(queue)) == 1)
-    queue.forget("a1")
-    thread.join(30)
-    assert str(box[0]).startswith("nothing is known of call 'a1' any more")
-
-
 def test_a_result_is_gone_after_its_time(app: App, queue: Queue) -> None:
     result = delay(app, "add", 1, keep_result=0.05)
     carry_out(app, queue)
@@ -275,14 +198,6 @@ def test_a_result_of_a_full_server_is_gone(app: App, queue: Queue, raw: redis.Re
     carry_out(app, queue)
     raw.set(queue.operations.key(f"result:{result.id}"), "")
     with pytest.raises(CallGone, match="had no memory for its result"):
-        result.wait(timeout=5)
-
-
-def test_a_result_of_another_version_of_the_function_is_told(app: App, queue: Queue, raw: redis.Redis) -> None:
-    result = delay(app, "add", 1, id="a1")
-    carry_out(app, queue)
-    raw.set(queue.operations.key("result:a1"), '"five"')
-    with pytest.raises(CallFailed, match="""call 'a1' has returned '"five"', but the result does not fit"""):
         result.wait(timeout=5)
 
 
@@ -314,17 +229,6 @@ def test_none_is_kept_where_somebody_asks_for_it(app: App, queue: Queue) -> None
 # ---- when, where and how often
 
 
-def test_calls_are_put_into_their_queues_at_their_times(app: App, queue: Queue) -> None:
-    soon, late = datetime.now(UTC) + timedelta(hours=1), delay(app, "add", 1, after=3600)
-    results = app.put(
-        [call(app, "add", 2), call(app, "add", 3, at=soon), call(app, "add", 4), call(app, "add", 5, at=soon)]
-    )
-    states = [queue.inspect(result.id).state for result in (late, *results)]
-    assert states == [State.SCHEDULED, State.TODOS, State.SCHEDULED, State.TODOS, State.SCHEDULED]
-    assert queue.inspect(results[1].id).due == pytest.approx(soon.timestamp(), abs=0.01)
-    assert [result.answer for result in results] == ["added"] * 4
-
-
 def test_a_key_keeps_others_away_only_until_its_call_has_ended(app: App, queue: Queue) -> None:
     first, second = delay(app, "mail", "a"), delay(app, "mail", "a")
     assert (first.id, first.answer, second.answer) == ("mail:a", "added", "todos")
@@ -335,11 +239,6 @@ def test_a_key_keeps_others_away_only_until_its_call_has_ended(app: App, queue: 
     (lease,) = queue.claim()
     queue.fail(lease, "no", give_up=True)
     assert delay(app, "mail", "a").answer == "added"
-
-
-def test_a_result_says_whether_its_call_was_added_or_was_there_already(app: App) -> None:
-    assert [delay(app, "mail", "a").added for _ in range(2)] == [True, False]
-    assert app.result("mail:a").added is None
 
 
 def test_a_call_in_progress_runs_once_more_with_the_newest_arguments(app: App, queue: Queue) -> None:
@@ -365,16 +264,10 @@ def test_rerun_needs_an_id_and_goes_with_nothing_that_says_when(app: App) -> Non
         add.options(rerun=True)
     with pytest.raises(InvalidInput, match="leave at=, after= and priority= out"):
         mail.options(rerun=True, after=5)
-    with pytest.raises(InvalidInput, match="the callback of a batch is put once"):
+    with pytest.raises(InvalidInput, match="the callback of a batch is put once, when it has ended: leave out rerun="):
         app.batch([mail.call("x")], then=mail.options(rerun=True).call("y"))
     with pytest.raises(InvalidInput, match="leave out rerun="):
         app.schedules.set("s", mail.options(rerun=True).call("x"), every=60)
-
-
-def test_a_key_for_ever_keeps_others_away_after_its_call_has_ended(app: App, queue: Queue) -> None:
-    assert delay(app, "mail", "a", unique="forever").answer == "added"
-    queue.ack(queue.claim()[0])
-    assert delay(app, "mail", "a", unique="forever").answer == "done"
 
 
 def test_a_key_for_a_time_lets_a_failed_call_come_again_after_it(app: App, queue: Queue) -> None:
@@ -383,20 +276,6 @@ def test_a_key_for_a_time_lets_a_failed_call_come_again_after_it(app: App, queue
     queue.fail(queue.claim()[0], "no", give_up=True)
     assert delay(app, "mail", "a", unique=hour).answer == "failed"
     wait_until(lambda: delay(app, "mail", "a", unique=moment).answer == "added")
-
-
-def test_two_calls_without_a_key_are_two_calls(app: App, queue: Queue) -> None:
-    delay(app, "add", 1)
-    delay(app, "add", 1)
-    assert queue.stats().todos == 2
-
-
-def test_ten_thousand_calls_are_put_at_once(app: App, queue: Queue) -> None:
-    add = app.functions["add"]
-    results = app.put(add.call(x) for x in range(10_000))
-    assert queue.stats().todos == 10_000
-    assert len({result.id for result in results}) == 10_000
-    assert app.put([]) == []
 
 
 def test_calls_of_several_queues_go_to_each(url: str, name: str) -> None:
@@ -417,36 +296,6 @@ def test_calls_of_several_queues_go_to_each(url: str, name: str) -> None:
         assert [len(carry_out(app, one)) for one in (first, second)] == [2, 1]
     assert [result.wait(timeout=5) for result in results] == [1, -2, 3]
     app.close()
-
-
-def test_calls_go_to_the_shards_of_their_ids(url: str, name: str) -> None:
-    app = App(name, url=url)
-
-    @app.task
-    def add(x: int) -> int:
-        return x + 1
-
-    with ShardedQueue(name, url, shards=3, by="id") as queue:
-        queue.put("first")  # which makes the queue
-        queue.ack(queue.claim())
-        results = app.put(add.call(x) for x in range(30))
-
-        async def caller() -> list[int]:
-            found = await asyncio.gather(*map(of, results))
-            await app.aclose()
-            return found
-
-        for lease in queue.claim(100):
-            talk = queue.shards.talks[queue.shards.of_task(lease.task.encode())]
-            queue.run(_ack(talk, lease))
-        assert asyncio.run(caller()) == [7] * 30
-        assert results[0].wait(timeout=5) == 7
-        app.close()
-        queue.purge()
-
-
-def _ack(talk: Any, lease: Any) -> Any:
-    return sending.answers(talk, talk.operations.ack([lease], results={0: Kept(b"7", 60_000)}, bare=[0]))
 
 
 # ---- chains
@@ -490,40 +339,7 @@ def test_a_result_is_found_by_its_id(app: App, queue: Queue) -> None:
         app.result(id, queue="other")
 
 
-def test_the_result_of_a_chain_is_found_by_its_id(app: App, queue: Queue) -> None:
-    add, double = app.functions["add"], app.functions["double"]
-    id = add.call(1).then(double).delay().id
-    result = app.result(id)
-    with pytest.raises(TimeoutError):
-        result.wait(timeout=0.05)
-    carry_out(app, queue)
-    carry_out(app, queue)
-    assert result.wait(timeout=5) == 4
-
-
 # ---- one connection
-
-
-@pytest.mark.breaking
-def test_ten_thousand_waits_use_one_blocked_connection(url: str, app: App, queue: Queue, raw: redis.Redis) -> None:
-    add = app.functions["add"]
-    results = app.put(add.call(x) for x in range(10_000))
-
-    async def caller() -> tuple[list[int], int, int]:
-        waits = asyncio.gather(*map(of, results))
-        await asyncio.to_thread(wait_until, lambda: raw.hlen(queue.operations.key("awaited")) == 10_000, 60)
-        clients: Any = raw.client_list()
-        blocked = sum("b" in client["flags"] for client in clients)
-        while await asyncio.to_thread(_end_many, queue):
-            pass
-        found = await waits
-        await app.aclose()
-        return found, blocked, len(clients)
-
-    found, blocked, clients = asyncio.run(caller())
-    assert found == [7] * 10_000
-    assert blocked == 1
-    assert clients < 10
 
 
 def test_a_wait_hears_of_an_end_and_does_not_look_for_it(
@@ -567,11 +383,3 @@ def test_a_forked_process_puts_calls_and_waits_for_them(app: App, queue: Queue) 
     carry_out(app, queue)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 7
-
-
-def test_what_cannot_be_is_refused_before_anything_is_sent(app: App, queue: Queue) -> None:
-    with pytest.raises(BadArguments):
-        delay(app, "add", "one")
-    with pytest.raises(InvalidInput):
-        App("mail", url="mysql://")
-    assert queue.stats().todos == 0

@@ -5,24 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
-import redis
 
 from tests.rig.calling import failure
 from timeoutq import AsyncQueue, GiveUp, InvalidInput, Queue, Retry, Worker
-from timeoutq.functions import App, Calls, Context, noting
-from timeoutq.verbs import sending
-from timeoutq.words.model import State
-
-
-@pytest.fixture
-async def jobs(url: str, queue: Queue) -> AsyncIterator[AsyncQueue]:
-    async with AsyncQueue(queue.name, url, timeout=2) as opened:
-        yield opened
+from timeoutq.functions import App, Calls, Context, context
 
 
 async def burst(jobs: AsyncQueue, app: App, **settings: Any) -> Any:
@@ -73,68 +63,6 @@ async def test_a_call_leaves_nothing_but_its_result_and_none_leaves_nothing(
     assert [ends[call.id].result for call in (first, second, third)] == [None, b"null", None]
 
 
-async def test_an_id_that_keeps_others_away_for_ever_stays_in_done(app: App, jobs: AsyncQueue, queue: Queue) -> None:
-    @app.task(key="once:{x}", unique="forever")
-    async def once(x: int) -> int:
-        return x
-
-    @app.task(key="again:{x}")
-    async def again(x: int) -> int:
-        return x
-
-    once.delay(1)
-    again.delay(1)
-    await burst(jobs, app)
-    assert queue.inspect("once:1").state is State.DONE
-    assert queue.inspect("again:1").state is None
-    assert [once.delay(1).answer, again.delay(1).answer] == ["done", "added"]
-
-
-@pytest.mark.parametrize("secret", [None, "a secret of 21 bytes."])
-async def test_what_a_call_says_of_its_id_wins_over_its_function(
-    jobs: AsyncQueue, queue: Queue, url: str, secret: str | None
-) -> None:
-    app = App(queue.name, url=url, secret=secret)
-
-    @app.task(key="once:{x}", unique="forever")
-    async def once(x: int) -> int:
-        return x
-
-    @app.task(key="again:{x}")
-    async def again(x: int) -> None: ...
-
-    @app.task(key="hour:{x}", unique=timedelta(hours=1))
-    async def hour(x: int) -> None: ...
-
-    @app.task
-    async def plain() -> None: ...
-
-    def puts() -> list[Any]:
-        hours = timedelta(hours=2)
-        return [
-            once.options(unique="active").delay(1), once.options(unique=hours).delay(2),
-            again.options(unique="forever").delay(1), again.options(unique=hours).delay(2),
-            hour.options(unique="active").delay(1), hour.options(unique="forever").delay(2),
-            plain.options(id="x", unique="forever").delay(), plain.options(id="y").delay(),
-        ]  # fmt: skip
-
-    first = puts()
-    await burst(jobs, app)
-    assert [queue.inspect(call.id).state is State.DONE for call in first] == [
-        False, True, True, True, False, True, True, False,
-    ]  # fmt: skip
-    assert [once.delay(1).answer, once.delay(2).answer] == ["added", "done"]
-    ids = [first[at].id.encode() for at in (1, 2, 3, 5, 6)]
-    _, records = queue.run(sending.answer(queue.talk, queue.operations.describe(ids)))
-    assert [3600 < (one.until or 0.0) - queue.stats().now <= 7200 for one in records] == [
-        True, False, True, False, False,
-    ]  # fmt: skip
-    assert [str(call.answer) for call in puts()] == [
-        "todos", "done", "done", "done", "added", "done", "done", "added",
-    ]  # fmt: skip
-    app.close()
-
-
 async def test_the_context_says_who_runs_and_the_state_is_that_of_the_process(app: App, jobs: AsyncQueue) -> None:
     @app.task(retry=[0])
     async def look(ctx: Context[None], word: str) -> list[Any]:
@@ -155,7 +83,7 @@ async def test_the_context_says_who_runs_and_the_state_is_that_of_the_process(ap
 async def test_a_note_of_the_last_moment_leaves_nothing_behind_the_end_of_its_call(
     app: App, jobs: AsyncQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(noting, "PAUSE", 60.0)
+    monkeypatch.setattr(context, "PAUSE", 60.0)
 
     @app.task
     async def quick(ctx: Context[None]) -> int:
@@ -165,7 +93,7 @@ async def test_a_note_of_the_last_moment_leaves_nothing_behind_the_end_of_its_ca
     result = quick.delay()
     await burst(jobs, app)
     assert result.wait(10) == 5
-    left = [task for task in asyncio.all_tasks() if "Noting." in repr(task)]
+    left = [task for task in asyncio.all_tasks() if "Notes." in repr(task)]
     assert left == [], "a note that comes after the end of its call is not sent"
 
 
@@ -187,22 +115,6 @@ async def test_a_failure_is_kept_as_text_without_local_variables(app: App, jobs:
     assert "functions/running.py" not in (failed.traceback or "").replace("tests/functions", "")
     assert queue.results.look(other.id)[other.id].result is None
     assert queue.inspect(call.id).error == "LookupError: no account of 9 signs"
-
-
-async def test_the_reason_of_a_failure_is_told_though_a_full_server_had_no_room_for_it(
-    app: App, jobs: AsyncQueue, raw: redis.Redis
-) -> None:
-    @app.task(retry=[])
-    def broken() -> int:
-        raw.config_set("maxmemory", "1")
-        raise LookupError("no account of 9 signs")
-
-    call = broken.delay()
-    try:
-        await burst(jobs, app)
-        assert failure(call).message == "LookupError: no account of 9 signs"
-    finally:
-        raw.config_set("maxmemory", "0")
 
 
 async def test_each_function_has_its_own_retries_and_a_caller_may_choose_others(
@@ -271,35 +183,6 @@ async def test_signed_calls_run_and_others_fail(queue: Queue, jobs: AsyncQueue, 
     await burst(jobs, made[1])
     assert signed.wait(10) == 4
     assert failure(unsigned).error == "Forged"
-
-
-async def test_a_def_that_gives_a_coroutine_is_awaited(app: App, jobs: AsyncQueue) -> None:
-    async def inner(x: int) -> int:
-        await asyncio.sleep(0)
-        return x + 1
-
-    @app.task
-    def outer(x: int):  # type: ignore[no-untyped-def]  # as such a wrapper is often written
-        return inner(x)
-
-    call = outer.delay(4)
-    await burst(jobs, app)
-    assert call.wait(10) == 5
-
-
-@pytest.mark.parametrize("gives", [None, 3])
-async def test_a_key_that_is_unique_for_a_time_blocks_calls_until_then(
-    app: App, jobs: AsyncQueue, queue: Queue, gives: int | None
-) -> None:
-    @app.task(key="page:{x}", unique=timedelta(hours=1))
-    async def page(x: int) -> int | None:
-        return gives
-
-    first = page.delay(1)
-    await burst(jobs, app)
-    assert queue.put(first.id)[0] == "done"
-    _, (record,) = queue.run(sending.answer(queue.talk, queue.operations.describe([first.id.encode()])))
-    assert 3500 < (record.until or 0.0) - queue.stats().now <= 3600
 
 
 async def test_a_key_that_cannot_block_for_a_time_is_refused_where_it_is_put_and_harms_no_other_call(

@@ -11,7 +11,6 @@ import pytest
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Queue, Worker
 from timeoutq.functions import App, CallCancelled, CallFailed, Calls, threads
-from timeoutq.functions.answering import Pending
 from timeoutq.watch.doctor import examine
 from timeoutq.worker.processes.ledger import SharedLedger
 
@@ -85,31 +84,6 @@ def test_a_process_is_worn_out_when_too_many_threads_hang(monkeypatch: pytest.Mo
     assert told == [False, True]
 
 
-async def test_a_result_that_an_async_def_would_wait_for_with_its_worker_is_refused(queue: Queue, url: str) -> None:
-    app = App(queue.name, url=url)
-
-    @app.task(name="inner")
-    def inner() -> int:
-        return 2
-
-    @app.task(name="blocks", retry=[])
-    async def blocks() -> int:
-        return inner.delay().wait(5)
-
-    @app.task(name="in_a_thread", retry=[])
-    def in_a_thread() -> int:
-        return inner.delay().wait(10)
-
-    refused, taken = blocks.delay(), in_a_thread.delay()
-    async with asyncio.timeout(30), AsyncQueue(queue.name, url, timeout=5) as mine:
-        await Worker(mine, Calls(app), burst=True).run()
-    with pytest.raises(CallFailed, match=r"in an async def, write `await result`"):
-        await refused
-    assert isinstance(taken, Pending) and await taken == 2
-    app.close()
-    await app.aclose()
-
-
 async def test_a_worker_whose_app_has_no_functions_says_so_and_names_each_function_once(
     queue: Queue, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -135,21 +109,6 @@ async def test_a_worker_whose_app_has_no_functions_says_so_and_names_each_functi
     assert "has no functions, so this worker gives every call back: name the module that holds them" in said[0]
     assert "has no function 'send' here" in said[1]
     assert "such calls are offered to other workers, for an hour" in said[1]
-
-
-def test_the_error_of_a_result_that_cannot_be_kept_has_no_frames_of_the_package(queue: Queue, url: str) -> None:
-    app = App(queue.name, url=url)
-
-    @app.task
-    async def wrong() -> int:
-        return "three"  # type: ignore[return-value]  # the point
-
-    with app.test() as t:
-        call = wrong.delay()
-        t.run()
-        with pytest.raises(CallFailed, match="Expected `int`, got `str`") as failed:
-            call.wait()
-    assert failed.value.traceback is None
 
 
 @pytest.mark.parametrize("middleware", [False, True])

@@ -4,88 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 import redis
 
 from tests.rig.calling import failure
-from tests.rig.processes import Processes, processes
+from tests.rig.processes import Processes
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Queue, Task, Worker
 from timeoutq.functions import App, Calls, running
-from timeoutq.testing import fake_queue, fake_sharded_queue
+from timeoutq.testing import fake_sharded_queue
 from timeoutq.verbs import sending
-from timeoutq.watch import divided, doctor
-from timeoutq.words.model import Answer, Lease, State
-
-
-@pytest.fixture
-async def jobs(url: str, queue: Queue) -> AsyncIterator[AsyncQueue]:
-    async with AsyncQueue(queue.name, url, timeout=2) as opened:
-        yield opened
-
-
-@pytest.fixture
-def run(url: str, tmp_path: Any) -> Iterator[Processes]:
-    with processes(url, tmp_path) as started:
-        yield started
-
-
-def back(queue: Queue, leases: list[Lease], within: float) -> list[Answer]:
-    """Give leases back as a worker does that cannot run their tasks."""
-    calls = queue.operations.release(leases, 0, within_ms=round(within * 1000))
-    return [answer for call in calls for answer in queue.run(sending.answer(queue.talk, call))]
-
-
-def test_a_task_goes_back_until_its_time_is_over_and_is_held_then(queue: Queue) -> None:
-    queue.put("a", "b")
-    began = time.time()
-    while True:
-        leases = queue.claim(2)
-        answers = back(queue, leases, 0.4)
-        if answers != [Answer.OK, Answer.OK]:
-            break
-        assert time.time() < began + 5
-    assert time.time() >= began + 0.399, "the server counts whole ms"
-    assert answers == [Answer.OVERDUE, Answer.OVERDUE]
-    assert queue.stats().in_progress == 2
-    assert queue.ack(leases).ok == 2
-    queue.put("a", again=True)
-    assert back(queue, queue.claim(1), 0.4) == [Answer.OK], "its time begins anew when it runs anew"
-
-
-def test_the_time_counts_from_the_first_release_after_the_last_failure(queue: Queue) -> None:
-    queue.put("a")
-    assert back(queue, queue.claim(1), 60) == [Answer.OK]
-    first = queue.inspect("a").unrun_since
-    assert first is not None
-    queue.release(queue.claim(1))
-    assert back(queue, queue.claim(1), 60) == [Answer.OK]
-    found = queue.inspect("a")
-    assert (found.unrun_since, found.releases, found.failures) == (first, 0, 0)
-    queue.fail(queue.claim(1), "no", retry_in=0)
-    wait_until(lambda: queue.promote_due() or queue.stats().todos == 1)
-    assert back(queue, queue.claim(1), 60) == [Answer.OK]
-    assert (queue.inspect("a").unrun_since or 0) > first
-
-
-def test_releases_of_the_handler_count_on_beside_it(queue: Queue) -> None:
-    queue.put("a")
-
-    def counted(lease: Lease) -> str:
-        (call,) = queue.operations.release([lease], most=3)
-        return str(queue.run(sending.answer(queue.talk, call))[0])
-
-    assert counted(queue.claim(1)[0]) == "ok"
-    assert back(queue, queue.claim(1), 60) == [Answer.OK]
-    since = queue.inspect("a").unrun_since
-    assert counted(queue.claim(1)[0]) == "ok"
-    assert (queue.inspect("a").releases, queue.inspect("a").unrun_since) == (2, since)
-    queue.promote_due()
-    wait_until(lambda: queue.promote_due() or queue.stats().todos == 1)
-    assert counted(queue.claim(1)[0]) == "failed"
+from timeoutq.watch import divided
+from timeoutq.words.model import State
 
 
 async def test_a_call_that_nobody_can_run_is_offered_for_its_time_and_then_fails(
@@ -125,24 +57,6 @@ async def given_back(queue: Queue, jobs: AsyncQueue, app: App, call: Any) -> Non
     await asyncio.to_thread(wait_until, lambda: queue.inspect(call.id).unrun_since is not None)
     worker.stop()
     await running
-
-
-async def test_the_log_of_the_worker_names_the_argument_that_does_not_fit(
-    queue: Queue, jobs: AsyncQueue, url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    here, there = App(queue.name, url=url), App(queue.name, url=url)
-
-    @there.task(name="moved")
-    async def moved(x: int, y: int) -> None: ...
-
-    @here.task(name="moved")
-    async def moved_before(x: int) -> None: ...
-
-    call = moved.delay(1, 2)
-    await given_back(queue, jobs, here, call)
-    wrong = "moved() has no parameter 'y'; it takes x"
-    assert len([line for line in caplog.messages if wrong in line and "offered to other workers" in line]) == 1
-    there.close()
 
 
 async def test_a_call_that_a_worker_cannot_run_is_offered_again_after_5_to_10_seconds(
@@ -223,59 +137,8 @@ def test_a_deploy_that_rolls_loses_no_call(queue: Queue, run: Processes, url: st
     assert queue.stats().failed == 0
 
 
-def test_doctor_takes_a_worker_that_was_silent_for_long_for_gone_and_a_call_that_is_due_later_for_no_waiting() -> None:
-    def said() -> str | None:
-        return next((one.found for one in doctor.examine(queue) if one.check == "functions"), None)
-
-    with fake_queue() as queue:
-        for call in queue.operations.publish("w9", {"known": ("1" * 8, "{}")}):
-            queue.run(sending.answer(queue.talk, call))
-        queue.put(Task("a", {"v": 1, "f": "known", "k": {}}))
-        queue.schedule(Task("b", {"v": 1, "f": "tomorrow", "k": {}}), after=86_400)
-        assert said() is None
-        queue.clock.advance(149)
-        assert said() is None
-        queue.clock.advance(2)
-        assert said() == "calls wait, and no worker that is alive has their function: known (as of call a)"
-        queue.put(Task("c", {"v": 1, "f": "\ud800", "k": {}}))
-        assert "\\ud800 (as of call c)" in (said() or "")
-        assert queue.why("c").code != "unknown"
-        queue.put(Task(f"d{i}", {"v": 1, "f": f"f{i}", "k": {}}) for i in range(6))
-        assert (said() or "").endswith(" and 3 others")
-
-
 def test_doctor_says_of_all_shards_in_one_line_which_functions_no_worker_has() -> None:
     with fake_sharded_queue() as queue:
         queue.put(Task(f"a{i}", {"v": 1, "f": f"f{i % 2}", "k": {}}) for i in range(20))
         (found,) = [one for one in divided.examine(queue) if one.check == "functions"]
         assert (found.verdict, found.found.count("(as of call a")) == ("yellow", 2)
-
-
-@pytest.mark.breaking
-def test_doctor_names_functions_that_no_worker_has_and_a_call_of_each(queue: Queue, run: Processes, url: str) -> None:
-    def said() -> doctor.Finding | None:
-        return next((one for one in doctor.examine(queue) if one.check == "functions"), None)
-
-    def of(function: str) -> dict[str, Any]:
-        return {"v": 1, "f": function, "k": {}}
-
-    queue.put(Task("plain", {"f": 1}), "bare")
-    queue.schedule(Task("later", of("later")), after=3600)
-    assert said() is None
-    queue.put(Task("b1", {**of("bill"), "k": {"number": 1}}), Task("g1", {**of("greet"), "k": {"name": "a"}}))
-    found = said()
-    assert found is not None
-    assert "bill (as of call b1)" in found.found and "greet (as of call g1)" in found.found, "no worker is alive"
-    old = run.start("worker", "--app", "tests.rig.shop:app", "--no-supervise", SHOP="old", SHOP_QUEUE=queue.name)
-    wait_until(lambda: queue.inspect("b1").unrun_since is not None, 30)
-    queue.put(Task("g2", {**of("greet"), "k": {"name": "a"}}))
-    found = said()
-    assert found is not None
-    assert (found.verdict, found.found) == (
-        "yellow", "calls wait, and no worker that is alive has their function: bill (as of call b1)"
-    )  # fmt: skip
-    assert "start a worker whose program has it" in found.cure
-    run.start("worker", "--app", "tests.rig.shop:app", "--no-supervise", SHOP_QUEUE=queue.name)
-    wait_until(lambda: said() is None, 30)
-    old.kill()  # or the call might meet this worker again and again
-    wait_until(lambda: queue.stats().counters.get("acked") == 3, 60)

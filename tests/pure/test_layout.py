@@ -35,7 +35,7 @@ PLACE = {module: place for place, module in enumerate(ORDER)}
 BUDGETS = {
     "cli": 5250,
     "client": 5400,
-    "functions": 5500,
+    "functions": 4300,
     "gateway": 7600,
     "lua": 5200,
     "rooms": 4500,

@@ -242,7 +242,7 @@ def calls(folder: Path, puts: int, *, workers: int = 2, seed: int = 0) -> tuple[
     with EmbeddedServer(binary=valkey()) as server, processes(server.url, folder) as running:
         here = App("reruns", url=server.url)
         put = here.task(key="page:{x}", unique="forever", keep_result=0, name="page")(_page)
-        queue = here.sender.queue("reruns")  # type: ignore[attr-defined]  # that of Posting
+        queue = here.sender.queue("reruns")
         for _ in range(workers):
             running.start("worker", "--app", "tests.rig.reruns:app", "--no-supervise", "--concurrency", "4")
         put.delay(-1, 0)

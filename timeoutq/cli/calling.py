@@ -25,7 +25,7 @@ from timeoutq.words.text import safe
 
 if TYPE_CHECKING:
     from timeoutq.client.shards import AnyQueue
-    from timeoutq.functions import App, Call
+    from timeoutq.functions import App, FunctionCall
     from timeoutq.rooms.schedules.definition import ScheduleInfo
 
 Args = Annotated[str | None, "JSON: A list: arguments by their places."]
@@ -34,7 +34,7 @@ Kwargs = Annotated[str | None, "JSON: An object: arguments by name."]
 
 def app_at(path: str) -> App:
     """Import an app from `module:app`, also from the folder in which the command is run."""
-    from timeoutq.functions.loading import load_app
+    from timeoutq.functions.app import load_app
 
     here = str(Path.cwd())
     if here not in sys.path:
@@ -45,15 +45,15 @@ def app_at(path: str) -> App:
 @contextmanager
 def opened_app(path: str, address: str | None) -> Iterator[App]:
     """Import an app, whose calls go to this server, or to the one that the app or the environment names."""
-    from timeoutq.functions.posting import Posting
+    from timeoutq.functions import Sender
 
     found = app_at(path)
-    before = found.swap(Posting(found.url if address is None else address))
+    before, found.sender = found.sender, Sender(found.url if address is None else address)
     try:
         yield found
     finally:
         found.close()
-        found.swap(before)
+        found.sender = before
 
 
 def call_of(found: App, function: str, given: str | None, args: str | None, kwargs: str | None, **options: Any) -> Any:
@@ -63,7 +63,7 @@ def call_of(found: App, function: str, given: str | None, args: str | None, kwar
         raise InvalidInput(f"{found!r} has no function {function!r}; it has {', '.join(found.functions) or 'none'}")
     by_place, by_name = _arguments(given, args, kwargs)
     chosen = {name: value for name, value in options.items() if value is not None}
-    made: Call[Any] = known.options(**chosen).call(*by_place, **by_name)
+    made: FunctionCall[Any] = known.options(**chosen).call(*by_place, **by_name)
     return made
 
 

@@ -141,7 +141,7 @@ class Work:
             return names, weights, path, None
         if self.handler is not None or any(":" in word for word in words):
             raise InvalidInput(f"--app {of_app} brings its functions: leave the handler out")
-        from timeoutq.functions.loading import ask_queues
+        from timeoutq.functions.app import ask_queues
 
         names, weights, url = ask_queues(of_app)
         if words:
@@ -334,7 +334,7 @@ def as_they_are(
 
 def _calls_of(path: str) -> Any:
     from timeoutq.functions import Calls
-    from timeoutq.functions.loading import load_app
+    from timeoutq.functions.app import load_app
 
     return Calls(load_app(path))
 

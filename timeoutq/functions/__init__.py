@@ -10,37 +10,28 @@ Callers and workers import the module in which the app stands. The core never im
 The modules, in reading order: each imports only from those above it.
 
     errors      The errors of functions, one class for each thing that a caller or a worker would do differently.
-    context     What a running call may know of itself: `ctx`, which the worker makes and callers do not see. No I/O.
-    kinds       Which types can travel as JSON, and which values arrive as they were sent where a type says nothing.
-                Pure.
-    signature   What a function takes, read when the function is decorated: how arguments become JSON, and JSON becomes
-                arguments.
+    outcomes    What is kept of a call that has ended: the JSON of what it returned, or why it failed. No I/O.
+    context     What a running call may know of itself: `ctx`, which the worker makes and callers do not see.
+    signature   What a function takes, read when the function is decorated: how arguments become JSON, and JSON
+                arguments. No I/O.
     ids         The ids of calls: random ones, those that a `key=` makes of the arguments, and those of calls that
                 follow a call.
     options     What decorators and callers choose, checked: queues, ids, times, limits of calls. No I/O.
-    outcomes    What is kept of a call that has ended: the JSON of what it returned, or why it failed. Workers write,
-                callers read.
     envelope    The payload of a call: JSON that any language can write, and an optional signature. No I/O.
     tracing     Spans of OpenTelemetry: one where a call is made, one around each run of its function, both in one
                 trace.
-    sender      The one door between functions and a server: what a call is when it is put, and what carries it there.
-    answering   What stands for the result of a call: it waits for the end of the call, and reads what is kept of it.
-    limits      How the limits of functions are kept: each limit is a group of a polite queue, with rules of its own.
-    posting     What puts calls into queues: `Posting`, the sender that an app makes for itself.
-    calls       A call as a value: which function, with which arguments, when, under which id, and what follows. No I/O.
-    batching    Batches of calls: what is put, what a caller holds of it, and what the callback reads of the calls
-                before it.
-    task        A function that is a task: it stays the function that it was, and `.delay` and its like make calls of
-                it. No I/O.
-    scheduling  `app.schedules`, calls that are put again and again, and the schedules that decorators declare.
+    limits      How the limits of functions are kept: each limit is a group of a polite queue, with rules of its own. No
+                I/O.
+    client      What speaks to servers for an app: `Sender` puts calls, and `Result` stands for what a call will return.
+    task        What is known of a function when it is decorated, and of a call of it that a worker has read. No I/O.
+    calls       A call as a value, what makes calls of a function, and the program that puts them: an app without its
+                workers.
+    scheduling  `app.schedules`, calls that are put again and again, and the schedules that decorators declare. No I/O.
     threads     Threads in which a worker calls functions that are a plain `def`, while a coroutine of the worker waits
                 for each.
-    noting      What a call says and hears while it runs: it says how far it is, and hears whether it was cancelled.
     running     What a worker runs for the calls of an app: `Calls(app)` is the handler.
     testing     `app.test()`: an app on queues in memory, with a clock that the test advances. Nothing skips the wire.
-    app         An app: functions by their names, the queues that their calls go to, and the secrets that sign calls. No
-                I/O.
-    loading     Finds the app for `timeoutq worker --app module:app`.
+    app         `App`: the functions of a program, with all that its workers, schedules and tests need. No I/O.
 """
 
 from timeoutq.words.errors import MissingExtra
@@ -52,9 +43,9 @@ except ImportError as error:
         f"functions need the package {error.name}, which is missing: pip install 'timeoutq[functions]'"
     ) from error
 
-from timeoutq.functions.app import App, Decorator
-from timeoutq.functions.batching import Batched
-from timeoutq.functions.calls import Call
+from timeoutq.functions.app import App
+from timeoutq.functions.calls import Batched, Decorator, FunctionCall, TaskFunction
+from timeoutq.functions.client import Result, Sender
 from timeoutq.functions.context import CallNext, Context
 from timeoutq.functions.errors import (
     BadArguments,
@@ -73,8 +64,7 @@ from timeoutq.functions.errors import (
 )
 from timeoutq.functions.options import Limit, Unique
 from timeoutq.functions.running import Calls
-from timeoutq.functions.sender import Result, Sender
-from timeoutq.functions.task import Opened, TaskFunction
+from timeoutq.functions.task import Opened
 
 __all__ = [
     "App",
@@ -83,7 +73,6 @@ __all__ = [
     "BadResult",
     "BatchIncomplete",
     "Batched",
-    "Call",
     "CallCancelled",
     "CallFailed",
     "CallGone",
@@ -93,6 +82,7 @@ __all__ = [
     "Context",
     "Decorator",
     "Forged",
+    "FunctionCall",
     "Limit",
     "NewerCall",
     "NotACall",

@@ -1,119 +1,99 @@
-"""A call as a value: which function, with which arguments, when, under which id, and what follows. No I/O.
-
-`send.call("a@example.com")` makes a `Call`, which may be kept, put later, or put with many others. Nothing is random
-before `posted`, so a call that is put twice runs twice, unless a key or an id says otherwise.
-"""
+"""A call as a value, what makes calls of a function, and the program that puts them: an app without its workers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import functools
+import hashlib
+import itertools
+import json
+import math
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from types import MappingProxyType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 import msgspec
 
-from timeoutq.functions import ids, tracing
-from timeoutq.functions.envelope import NO_OPTIONS, Letter, Options, Secrets, Step, seal
-from timeoutq.functions.options import Chosen, Settings
-from timeoutq.functions.sender import Answers, Later, Posted, Result
+from timeoutq.functions import ids, options, tracing
+from timeoutq.functions.client import Answers, Posted, Result, Sender, Steps, kinds
+from timeoutq.functions.context import Context, Middleware
+from timeoutq.functions.envelope import NO_OPTIONS, Letter, Options, Secrets, Step, seal, unseal
+from timeoutq.functions.errors import BadFunction, UnknownFunction
+from timeoutq.functions.options import CallOptions, Chosen, Queues, Settings, TaskOptions
 from timeoutq.functions.signature import Arguments, Signature
+from timeoutq.functions.task import Definition, Opened, define
+from timeoutq.server import address
+from timeoutq.server.calls import BATCH_KEPT
+from timeoutq.words import arguments
+from timeoutq.words.arguments import shown
 from timeoutq.words.errors import InvalidInput
+from timeoutq.words.model import Answer, TaskId
+from timeoutq.words.retry import Delay, Retries
+from timeoutq.worker.handlers import Lifespan, OfApp
+
+if TYPE_CHECKING:
+    from timeoutq.rooms.batches.operations import On
 
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S")
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 T_contra = TypeVar("T_contra", contravariant=True)
+Q = ParamSpec("Q")  # the parameters of the function itself, with the context
+O = TypeVar("O")  # noqa: E741  # beside P, Q and R, nobody takes it for a zero
+"""What a plain call of the function gives: of an `async def`, a coroutine."""
 
 _NOT_THEN = ("id", "at", "after", "priority", "queue", "rerun")
 """What nobody can choose for a call that follows another one: it is put when that one ends."""
 
 
-class Home(Protocol):
-    """What a call needs of its app."""
-
-    def post(self, call: Call[R], /) -> Result[R]:
-        """Put a call; blocks."""
-        ...
-
-    async def apost(self, call: Call[R], /) -> Result[R]:
-        """Put a call."""
-        ...
-
-
-class Follower(Protocol):
-    """What `then` needs of a function, whatever it takes."""
-
-    @property
-    def signature(self) -> Signature:
-        """What callers pass."""
-        ...
-
-    @property
-    def settings(self) -> Settings:
-        """What its decorator says."""
-        ...
-
-    @property
-    def chosen(self) -> Chosen:
-        """What was chosen with `options`."""
-        ...
-
-    @property
-    def returns(self) -> Any:
-        """The type of its result."""
-        ...
-
-
-class Takes(Follower, Protocol[T_contra, R_co]):
+class Takes(Protocol[T_contra, R_co]):
     """A function that can be called with one argument."""
 
-    def call(self, result: T_contra, /) -> Call[R_co]:
+    def call(self, result: T_contra, /) -> FunctionCall[R_co]:
         """Make a call."""
         ...
 
 
-class Follows(Follower, Protocol[P, R_co]):
-    """A function with all that it takes. Type checkers want its first parameter to be just the type of the result."""
-
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]:
-        """Make a call."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Next:
-    """A call that follows, and where it goes."""
-
-    step: Step
-    settings: Settings
-    returns: Any = field(repr=False)
-
-
-class Call(msgspec.Struct, Generic[R_co], frozen=True, gc=False):  # a call is in no cycle: nothing it knows knows it
+class FunctionCall(msgspec.Struct, Generic[R_co], frozen=True, gc=False):  # nothing that it knows knows it
     """A call of a function, not put yet. Two calls are equal if they ask for the same."""
 
     function: str
     arguments: Arguments
     settings: Settings
     chosen: Chosen
-    key: str | None
-    """The id that `key=` makes of the arguments; None: the id will be random, or is chosen."""
+    key: str | None  # the id that `key=` makes of the arguments; None: the id will be random, or is chosen
     group: str | None
-    home: Home
+    home: Program
     returns: Any
-    following: tuple[Next, ...] = ()
+    following: tuple[tuple[Step, Definition], ...] = ()
 
     def __repr__(self) -> str:
         """Show the call, without its arguments."""
-        then = "".join(f".then({one.step.f})" for one in self.following)
+        then = "".join(f".then({step.f})" for step, _ in self.following)
         return f"<call of {self.function}(){then}>"
 
     @overload
-    def then(self, function: Takes[R_co, T], /) -> Call[T]: ...
+    def then(self, function: Takes[R_co, T], /) -> FunctionCall[T]: ...
     @overload
-    def then(self, function: Follows[Concatenate[R_co, P], T], /, *args: P.args, **kwargs: P.kwargs) -> Call[T]: ...
-    def then(self, function: Follower, /, *args: Any, **kwargs: Any) -> Call[Any]:
+    def then(
+        self, function: TaskFunction[Concatenate[R_co, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> FunctionCall[T]: ...
+    def then(self, function: Any, /, *args: Any, **kwargs: Any) -> FunctionCall[Any]:
         """Let a function run on the result once this call has returned; the chain's result is that of its last call.
 
         The result is the first argument, and `args` and `kwargs` are the others. The function is put in the step that
@@ -123,19 +103,20 @@ class Call(msgspec.Struct, Generic[R_co], frozen=True, gc=False):  # a call is i
         Raises `BadArguments`, also for a function that can never take the result, such as a str for an int, and
         `InvalidInput` for options that a following call cannot have.
         """
-        wrong = [f"{name}=" for name in function.chosen.named if name in _NOT_THEN]
+        next: TaskFunction[..., Any] = function
+        wrong = [f"{name}=" for name in next.chosen.named if name in _NOT_THEN]
         if wrong:
             raise InvalidInput(
-                f"{function.signature.name}() follows a call, so it is put when that one returns: leave out "
-                f"{', '.join(wrong)}"
+                f"{next.name}() follows a call, so it is put when that one returns: leave out {', '.join(wrong)}"
             )
-        given = self.following[-1].returns if self.following else self.returns
-        function.signature.refuse_result(given, self.following[-1].step.f if self.following else self.function)
-        encoded = function.signature.without_first().encode(args, kwargs)
-        a, k = map(msgspec.Raw, encoded.arguments)
-        chosen = travelling(function.chosen)
-        step = Step(function.signature.name, a, k, None if chosen == Options() else chosen)
-        following = (*self.following, Next(step, function.settings, function.returns))
+        returns, of = self.returns, self.function
+        if self.following:
+            returns, of = self.following[-1][1].returns, self.following[-1][0].f
+        next.signature.refuse_result(returns, of)
+        (a, k), _ = next.signature.without_first().encode(args, kwargs)
+        chosen = travelling(next.chosen)
+        step = Step(next.name, msgspec.Raw(a), msgspec.Raw(k), None if chosen is NO_OPTIONS else chosen)
+        following = (*self.following, (step, next.definition))
         return msgspec.structs.replace(self, following=following)
 
     def delay(self) -> Result[R_co]:
@@ -156,73 +137,500 @@ def travelling(chosen: Chosen) -> Options:
     return Options(retry, chosen.max_runtime, chosen.keep_result, unique)
 
 
-def id_of(call: Call[Any]) -> tuple[bytes, bool]:
-    """Give the id of a call that is put now, and whether somebody chose it, by `id=` or `key=`."""
-    if call.chosen.id is not None:
-        return call.chosen.id, True
-    if call.key is not None:
-        return call.key.encode(), True
-    return ids.random_id(call.function).encode(), False
-
-
 def posted(
-    call: Call[Any],
-    secrets: Secrets,
-    travels: Options | None = None,
-    *,
-    place: tuple[str, int] | None = None,
-    is_now: bool = True,
-) -> Posted:
+    call: FunctionCall[Any], secrets: Secrets, travels: Options | None = None, *,
+    place: tuple[str, int] | None = None, is_now: bool = True,
+) -> Posted:  # fmt: skip
     """Decide everything about a call that is put now. `travels` are the options that go along, None: those chosen.
 
     `place` is the name of a batch and the place of the call there, which make its id if nobody has chosen one.
     What a schedule puts is not put now (`is_now=False`), and is no part of a trace. Raises `CallTooLarge`.
     """
-    chosen, settings = call.chosen, call.settings
-    id, is_named = id_of(call)
-    if place is not None and not is_named:
-        id = ids.in_batch(call.function, *place, call.arguments).encode()
+    chosen, settings, function = call.chosen, call.settings, call.function
+    is_named, id = chosen.id is not None or call.key is not None, chosen.id
+    if id is None and call.key is not None:
+        id = call.key.encode()
+    if id is None:
+        made = ids.random_id(function) if place is None else ids.in_batch(function, *place, call.arguments)
+        id = made.encode()
     queue = chosen.queue or settings.queue
     travels = travelling(chosen) if travels is None else travels
-    then = [one.step for one in call.following] if call.following else ()
+    then = [step for step, _ in call.following]
     if then and is_named:
         travels = msgspec.structs.replace(travels, again=True)
-    trace = tracing.made(call.function, queue, id) if is_now else None
-    letter = Letter(call.function, call.arguments, travels, then, trace=trace)
+    trace = tracing.made(function, queue, id) if is_now else None
+    payload = seal(Letter(function, call.arguments, travels, then, trace=trace), queue, id, secrets)
     unique = (chosen.unique or settings.unique) if is_named else None
-    payload, answers, when = seal(letter, queue, id, secrets), _answers(call, queue, id), (chosen.at, chosen.after)
-    rerun = bool(chosen.rerun)
-    limit, later = settings.limit, _later(call.following) if call.following else ()
-    return Posted(queue, id, payload, *when, chosen.priority, unique, call.group, answers, limit, rerun, later)
-
-
-def _later(following: tuple[Next, ...]) -> tuple[Later, ...]:
-    return tuple(
-        Later(settings.queue, ids.group(one.step.f), settings.limit if settings.limit.per is None else None)
-        for one in following
-        if (settings := one.settings).limit is not None
+    limits = tuple(
+        (one.settings.queue, ids.group(step.f), one.settings.limit if one.group is None else None)
+        for step, one in call.following
+        if one.settings.limit is not None
     )
+    return Posted(
+        queue, id, payload, chosen.at, chosen.after, chosen.priority, unique, call.group, settings.limit,
+        bool(chosen.rerun), limits,
+    )  # fmt: skip
 
 
-def _answers(call: Call[Any], queue: str, id: bytes) -> Answers:
-    if not call.following:
-        return answers(queue, id, call.settings, call.chosen.keep_result, call.returns)
-    places = [(queue, id)]
-    for one in call.following:
-        places.append((one.settings.queue, ids.following(places[-1][1], one.step.f)))
-    last = call.following[-1]
-    return answers(*places[-1], last.settings, last.step.options.keep_result, last.returns, tuple(places[:-1]))
+def answers_of(call: FunctionCall[Any], put: Posted) -> Answers:
+    """Say where the result of a call will be that was put."""
+    places = [(put.queue, put.id)]
+    for step, one in call.following:
+        places.append((one.settings.queue, ids.following(places[-1][1], step.f)))
+    settings, kept, returns = call.settings, call.chosen.keep_result, call.returns
+    if call.following:
+        step, last = call.following[-1]
+        settings, kept, returns = last.settings, step.options.keep_result, last.returns
+    keep = settings.keep_result if kept is None else kept
+    return Answers(*places[-1], keep, returns, settings.keep_none or kept is not None, tuple(places[:-1]))
 
 
-def answers(
-    queue: str,
-    id: bytes,
-    settings: Settings,
-    chosen: float | None,
-    returns: Any,
-    before: tuple[tuple[str, bytes], ...] = (),
-) -> Answers:
-    """Say where the result of a call will be; `chosen` is for how long it is kept, None as the function says."""
-    if chosen is None:
-        return Answers(queue, id, settings.keep_result, returns, settings.keep_none, before)
-    return Answers(queue, id, chosen, returns, True, before)
+# ---- functions
+
+
+class TaskFunction(OfApp, Generic[P, R]):
+    """A function of an app, as callers see it: `P` without the context, `R` what it returns in the end."""
+
+    def __init__(self, home: Program, definition: Definition, chosen: Chosen) -> None:
+        """Prepare; `App.task` makes these."""
+        functools.update_wrapper(cast("Callable[..., Any]", self), definition.function)
+        self.home = home
+        self.definition = definition
+        self.chosen = chosen  # what was chosen with `options`
+        self.signature: Signature = definition.signature  # what callers pass
+        self.settings: Settings = definition.settings  # what its decorator says
+        self.name: str = definition.signature.name  # the name that its calls carry
+
+    def schema(self) -> dict[str, Any]:
+        """Give the JSON Schema of the payload of a call, for programs in other languages."""
+        return self.signature.schema()
+
+    @functools.cached_property
+    def version(self) -> tuple[str, str]:
+        """What workers tell of it: a digest that differs where it takes something else, and its schema as JSON."""
+        schema = json.dumps(self.schema(), separators=(",", ":"), sort_keys=True)
+        return hashlib.sha256(schema.encode()).hexdigest()[:16], schema
+
+    def __repr__(self) -> str:
+        return f"<function {self.name} of {self.home!r}>"
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> FunctionCall[R]:
+        """Make a call, which nobody has put yet. Raises `BadArguments` for arguments that do not fit."""
+        definition, settings = self.definition, self.settings
+        self._refuse_without_id("unique", self.chosen.unique)
+        encoded, struct = self.signature.encode(args, kwargs)
+        values = self.signature.values(struct) if definition.key or definition.group is not None else {}
+        return FunctionCall(
+            self.name, encoded, settings, self.chosen, definition.key_of(values), definition.group_of(values),
+            self.home, definition.returns,
+        )  # fmt: skip
+
+    def delay(self, *args: P.args, **kwargs: P.kwargs) -> Result[R]:
+        """Put a call; blocks. Raises `BadArguments`, `CallTooLarge`, and what `Queue.put` raises."""
+        return self.home.post(self.call(*args, **kwargs))
+
+    async def adelay(self, *args: P.args, **kwargs: P.kwargs) -> Result[R]:
+        """Put a call. Raises `BadArguments`, `CallTooLarge`, and what `AsyncQueue.put` raises."""
+        return await self.home.apost(self.call(*args, **kwargs))
+
+    def options(self, **given: Unpack[CallOptions]) -> TaskFunction[P, R]:
+        """Give the same function with options for its calls; what is left out stays as it was.
+
+        `id` is the id of the call, instead of a random one or that of the key. `at` (Unix seconds, or a datetime with a
+        time zone) or `after` (seconds, or a timedelta) says when the call becomes ready. `unique` is how long the id
+        keeps other calls away, `retry` a list of seconds to wait, `max_runtime` the most seconds of a run, and
+        `keep_result` for how many seconds the result is kept: these travel with the call. `priority` is -1000 to 1000,
+        on a polite queue. `queue` is another queue of the app. With `rerun=True`, the newest arguments of an id are run
+        last: a call that is in progress runs once more, with these arguments.
+        Raises `InvalidInput`, which names the option; `unique` without an id or a key is refused when the call is made.
+        """
+        chosen = options.chosen(self.definition.queues, self.chosen, given)
+        found: TaskFunction[P, R] = TaskFunction(self.home, self.definition, chosen)
+        found._refuse_without_id("rerun", found.chosen.rerun)
+        return found
+
+    def _refuse_without_id(self, option: str, value: object) -> None:
+        if value and self.chosen.id is None and not self.definition.key:
+            raise InvalidInput(f"{self.name}(): {option}= is about an id: give the function a key=, or choose an id=")
+
+
+class Registered(TaskFunction[P, R], Generic[P, R, Q, O]):
+    """A decorated function. A plain call of it runs it here and now, as if it were not decorated."""
+
+    def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> O:
+        """Call the function itself; one that takes a context is given one by the caller."""
+        found: O = self.definition.function(*args, **kwargs)
+        return found
+
+
+class Decorator:
+    """Makes a task of a function: `@app.task`, or with options `@app.task(retry=[10, 30, 60])`."""
+
+    def __init__(self, home: Program, given: Mapping[str, Any]) -> None:
+        """Prepare; `App.task` is one without options."""
+        self._home = home
+        self._given = given
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context[S], P], Coroutine[Any, Any, R]], /
+    ) -> Registered[P, R, Concatenate[Context[S], P], Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context[S], P], R], /
+    ) -> Registered[P, R, Concatenate[Context[S], P], R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Registered[P, R, P, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Registered[P, R, P, R]: ...
+    @overload
+    def __call__(self, /, **given: Unpack[TaskOptions]) -> Decorator: ...
+    def __call__(self, function: Any = None, /, **given: Unpack[TaskOptions]) -> Any:
+        """Register a function, or give a decorator with these options. Raises `BadFunction` and `InvalidInput`."""
+        if function is None:
+            return Decorator(self._home, options.known(given, TaskOptions, "task"))
+        return self._home.add(function, self._given)
+
+
+# ---- batches
+
+
+class BatchOptions(TypedDict, total=False):
+    """What `app.batch` takes besides the calls."""
+
+    on: On
+    keep: Delay
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Batched(Generic[R_co]):
+    """A batch that was put."""
+
+    name: str  # `queue.batches.look(name)` tells about it
+    queue: str
+    calls: Sequence[Result[Any]]  # the results of its calls, in the order in which the calls were given
+    _then: Result[R_co] | None
+
+    @property
+    def then(self) -> Result[R_co]:
+        """The result of the callback. If the batch is broken, waiting for it raises `CallFailed`, which says why.
+
+        Raises `InvalidInput` for a batch without a callback.
+        """
+        if self._then is None:
+            raise InvalidInput(f"batch {self.name!r} has no callback: pass then= to app.batch")
+        return self._then
+
+
+def _order(ready: Sequence[Posted]) -> list[int] | None:
+    """Give, for each call, its place among the tasks of the batch: several calls may be one task, by their key."""
+    places: dict[bytes, int] = {}
+    for at in itertools.chain.from_iterable(kinds(ready).values()):
+        places.setdefault(ready[at].id, len(places))
+    found = [places[call.id] for call in ready]
+    return None if found == list(range(len(found))) else found
+
+
+# ---- the program
+
+
+class Program:
+    """Functions under one name, and what puts their calls; workers read these calls with `open`."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        queues: Sequence[str] | Mapping[str, int] | None = None,
+        secret: str | bytes | Sequence[str | bytes] | None = None,
+        retry: Retries = None,
+        max_runtime: Delay | None = None,
+        keep_result: Delay | None = None,
+        url: str | None = None,
+        sender: Sender | None = None,
+    ) -> None:
+        """Make an app.
+
+        `queues` are the queues of its functions: a list, which workers serve in this order, or a mapping of names to
+        weights; None is one queue with the app's name. `retry`, `max_runtime` (seconds) and `keep_result` (seconds that
+        results are kept: an hour if left out, 0 for not at all) are for functions that say nothing themselves. `url` is
+        the server, as for `Queue`: the first call that is put connects.
+
+        With `secret`, all calls are signed, and calls that are not signed are refused; of a list of secrets, the first
+        signs and each is accepted. The queue, the id, the function, the arguments, the options and the calls that
+        follow are signed. The tick of a schedule (`ctx.tick`) is not, because the script that puts it knows no secret:
+        whoever can write to Redis can forge it, and can repeat the calls of a schedule with `overlap` under other
+        ticks. Raises `InvalidInput`.
+        """
+        self.name = arguments.queue_name(name)
+        self.queues = Queues.of(queues, self.name)
+        self.secrets = Secrets(secret)
+        self._defaults = {"retry": retry, "max_runtime": max_runtime, "keep_result": keep_result}
+        options.settings({}, self._defaults, self.name)
+        self._functions: dict[str, TaskFunction[..., Any]] = {}
+        self.functions: Mapping[str, TaskFunction[..., Any]] = MappingProxyType(self._functions)
+        """The functions by their names."""
+        self.middlewares: list[Middleware] = []  # what runs around each call, the outermost first
+        self.life: Lifespan[Any] | None = None  # what is around the life of a worker; its value is `ctx.state`
+        self.url = None if url is None else address.find_url(url)
+        """The server, if the program names it; else the environment does."""
+        self.sender = Sender(self.url) if sender is None else sender  # what puts calls, and hears how they have ended
+
+    def __repr__(self) -> str:
+        return f"App({self.name!r})"
+
+    # ---- defining functions
+
+    @property
+    def task(self) -> Decorator:
+        """Make a task of a function: `@app.task`, or with options `@app.task(retry=[10, 30, 60])`.
+
+        `name` is what calls carry (the function's own name if left out), `queue` the queue that they go to. `retry`,
+        `max_runtime` and `keep_result` are as for the app. `key` makes ids of arguments, so that two callers make one
+        call: a template such as "thumb:{path}", or True for all arguments; `unique` says how long such an id keeps
+        others away ("active" if left out). `limit` says how many calls run at once. `cron` (with `tz`) or `every` calls
+        the function by itself, without arguments; `times`, `missed`, `grace` and `overlap` belong to these.
+        Raises `BadFunction` for a function that cannot be a task, `InvalidInput` for options.
+        """
+        return Decorator(self, {})
+
+    def add(self, function: Callable[..., Any], given: Mapping[str, Any]) -> Registered[..., Any, ..., Any]:
+        """Register a function with the options of its decorator."""
+        settings = options.settings(given, self._defaults, self.queue_of(given.get("queue")))
+        new = define(function, given.get("name"), settings, given.get("key"), self.queues)
+        name, begin = new.signature.name, new.key_begins
+        if name in self._functions:
+            raise BadFunction(f"{self!r} has a function {name!r} already: pass another name=, such as 'billing.{name}'")
+        for other in self._functions.values():
+            found, limit = other.definition.key_begins, other.settings.limit
+            if found is None or begin is None or other.settings.queue != settings.queue:
+                found = begin = None
+            if found is not None and begin is not None and (found.startswith(begin) or begin.startswith(found)):
+                raise BadFunction(
+                    f"the keys of {name}() and {other.name}() may make the same id, and one call would keep the other "
+                    f"away: let them begin differently, for example with '{name}:'"
+                )
+            if other.definition.counts_with(new) and limit != settings.limit:
+                raise BadFunction(
+                    f"{name}() and {other.name}() count their calls together, in queue {settings.queue!r}, and have "
+                    "different limits: give both the same Limit(…), or another per="
+                )
+        made = Registered[..., Any, ..., Any](self, new, Chosen())
+        self._functions[name] = made
+        return made
+
+    def queue_of(self, queue: str | None) -> str:
+        """Check the name of a queue of this app; None is the usual one. Raises `InvalidInput`."""
+        usual = self.queues.usual(self.name) if queue is None else self.queues.one(queue)
+        if usual is None:
+            raise InvalidInput(f"{self!r} has several queues, and none is called {self.name!r}: say queue=")
+        return usual
+
+    def schemas(self) -> dict[str, dict[str, Any]]:
+        """Give the JSON Schema of each function's payload, by name."""
+        return {name: one.schema() for name, one in self._functions.items()}
+
+    # ---- putting calls
+
+    def post(self, call: FunctionCall[R], /) -> Result[R]:
+        """Put one call; blocks."""
+        return self.sender.do(self._putting([call]))[0]
+
+    async def apost(self, call: FunctionCall[R], /) -> Result[R]:
+        """Put one call."""
+        return (await self.sender.ado(self._putting([call])))[0]
+
+    def put(self, many: Iterable[FunctionCall[R]], /) -> list[Result[R]]:
+        """Put calls, and give their results in the same order; blocks. If one of the calls is bad, none is put."""
+        return self.sender.do(self._putting(_several(many)))
+
+    async def aput(self, many: Iterable[FunctionCall[R]], /) -> list[Result[R]]:
+        """Put calls, and give their results in the same order. If one of the calls is bad, none is put."""
+        return await self.sender.ado(self._putting(_several(many)))
+
+    def _putting(self, many: Sequence[FunctionCall[Any]]) -> Steps[list[Result[Any]]]:
+        sender, ready = self.sender, [posted(self._own(call), self.secrets) for call in many]
+        answers = yield from sender.putting(ready)
+        return _results(sender, many, ready, answers)
+
+    @overload
+    def batch(
+        self, many: Iterable[FunctionCall[Any]], /, then: FunctionCall[R], **how: Unpack[BatchOptions]
+    ) -> Batched[R]: ...
+    @overload
+    def batch(
+        self, many: Iterable[FunctionCall[Any]], /, then: None = None, **how: Unpack[BatchOptions]
+    ) -> Batched[None]: ...
+    def batch(
+        self, many: Iterable[FunctionCall[Any]], /, then: FunctionCall[Any] | None = None, **how: Unpack[BatchOptions]
+    ) -> Batched[Any]:
+        """Put calls, and let `then` run once when all of them have ended; blocks.
+
+        With `on="done"` (else `"ended"`) all calls must return; if one fails, `then` fails too, and says how many have
+        failed. `then` finds what the calls have returned in `ctx.batch.results()`. The calls and `then` go to one
+        queue, which must not lie in several shards. Whoever puts the same calls again with the same `name`, such as a
+        process that was killed meanwhile, has the same batch: what is in it already is not put again. Several calls
+        with one `key` are one task, whose result stands for each of them. The batch is kept for `keep` seconds (a day)
+        after its end, and the result of a call for so long after the end of the call, at least: raise it for a batch
+        that takes more than a day. Raises `InvalidInput`, `CallTooLarge`, and what `Queue.put` raises.
+        """
+        return self.sender.do(self._putting_batch(many, then, how))
+
+    @overload
+    async def abatch(
+        self, many: Iterable[FunctionCall[Any]], /, then: FunctionCall[R], **how: Unpack[BatchOptions]
+    ) -> Batched[R]: ...
+    @overload
+    async def abatch(
+        self, many: Iterable[FunctionCall[Any]], /, then: None = None, **how: Unpack[BatchOptions]
+    ) -> Batched[None]: ...
+    async def abatch(
+        self, many: Iterable[FunctionCall[Any]], /, then: FunctionCall[Any] | None = None, **how: Unpack[BatchOptions]
+    ) -> Batched[Any]:
+        """Put calls, and let `then` run once when all of them have ended; see `batch`."""
+        return await self.sender.ado(self._putting_batch(many, then, how))
+
+    def _putting_batch(
+        self, many: Iterable[FunctionCall[Any]], then: FunctionCall[Any] | None, how: BatchOptions
+    ) -> Steps[Batched[Any]]:
+        from timeoutq.rooms.batches.flows import checked  # a program without batches needs no client
+
+        chosen, sender = options.known(how, BatchOptions, "batch"), self.sender
+        given = chosen.get("name")
+        name = ids.random_id("batch") if given is None else checked(given)
+        keep = arguments.delay_ms(chosen.get("keep", BATCH_KEPT), "keep") / 1000
+        calls = [self._own(call) for call in _several(many)]
+        chained = next((call for call in calls if call.following), None)
+        if chained is not None:
+            raise InvalidInput(
+                f"a call of {chained.function}() is followed by others, and would count as ended when it returns "
+                "itself: put the first calls of chains alone, or let a function call the others"
+            )
+        ready = [
+            posted(call, self.secrets, place=None if given is None else (name, at)) for at, call in enumerate(calls)
+        ]
+        last = None if then is None else self._callback(then, ready, name, given is None)
+        queues = sorted({call.queue for call in [*ready, *([] if last is None else [last])]})
+        if len(queues) > 1:
+            raise InvalidInput(
+                f"the calls of a batch go to one queue, its callback too, and these go to {', '.join(queues)}: choose "
+                "one with .options(queue=…)"
+            )
+        queue = queues[0] if queues else self.queues.names[0]
+        on = chosen.get("on", "ended")
+        answers = yield from sender.putting_batch(name, queue, ready, last, on, keep, given is None)
+        result: Result[Any] | None = None
+        if then is not None and last is not None:
+            result = Result(sender, answers_of(then, last))
+        return Batched(name, queue, _results(sender, calls, ready, answers), result)
+
+    def _callback(self, then: FunctionCall[Any], ready: Sequence[Posted], name: str, is_new: bool) -> Posted:
+        """Decide everything about the callback of a batch."""
+        wrong = [f"{one}=" for one in self._own(then).chosen.named if one in ("at", "after", "rerun")]
+        if wrong:
+            raise InvalidInput(f"the callback of a batch is put once, when it has ended: leave out {', '.join(wrong)}")
+        travels = msgspec.structs.replace(travelling(then.chosen), batch=name, order=_order(ready))
+        # whoever puts the batch again seals it with the same callback: it has no trace of its own
+        return posted(then, self.secrets, travels, place=None if is_new else (name, len(ready)), is_now=is_new)
+
+    def _own(self, call: FunctionCall[Any]) -> FunctionCall[Any]:
+        if not isinstance(call, FunctionCall):  # pyright: ignore[reportUnnecessaryIsInstance]  # what users pass
+            named = call.name if isinstance(call, TaskFunction) else "send"
+            raise InvalidInput(f"this takes {named}.call(…), not {shown(call)}")
+        if call.home is not self:
+            raise InvalidInput(f"a call of {call.function}() belongs to {call.home!r}, not to {self!r}")
+        return call
+
+    @overload
+    def result(self, id: TaskId, function: TaskFunction[..., R], /, *, queue: str | None = None) -> Result[R]: ...
+    @overload
+    def result(self, id: TaskId, /, *, queue: str | None = None) -> Result[Any]: ...
+    def result(
+        self, id: TaskId, function: TaskFunction[..., Any] | None = None, /, *, queue: str | None = None
+    ) -> Result[Any]:
+        """Give what stands for the result of a call that was put elsewhere, by its id; asks nobody yet.
+
+        With the function, the result is read as the type that the function says, else as what JSON holds. `queue` is
+        the queue of the call (of a chain, of its first call), if that is not the function's, or the usual one. Raises
+        `InvalidInput`.
+        """
+        named = self.queue_of(queue) if function is None or queue is not None else function.settings.queue
+        places: list[tuple[str, bytes]] = []
+        for own, name in ids.chain(arguments.task_id(id)):
+            following = self._functions.get(name)
+            places.append((named if following is None else following.settings.queue, own))
+        returns = Any if function is None else function.definition.returns
+        return Result(self.sender, Answers(*places[-1], math.inf, returns, before=tuple(places[:-1])))
+
+    def close(self) -> None:
+        """Close the connections of callers that block; a later call opens new ones."""
+        self.sender.close()
+
+    async def aclose(self) -> None:
+        """Close the connections of callers in this event loop; a later call opens new ones."""
+        await self.sender.aclose()
+
+    # ---- what a worker reads
+
+    def open(self, payload: object, queue: str, id: bytes, secrets: Secrets | None = None) -> Opened:
+        """Read the payload of a task that was claimed, the bytes as they stand in Redis.
+
+        `secrets` stand in the place of the app's.
+        Raises what is in `MAY_FIT_LATER` of `errors.py` (`UnknownFunction`, `BadArguments`, …), and `NotACall`,
+        `CallTooLarge` and `Forged`. No message holds an argument, except for what classes of the program say of it.
+        """
+        letter = unseal(payload, queue, id, self.secrets if secrets is None else secrets)
+        function = self._functions.get(letter.function)
+        if function is None:
+            raise self._unknown(letter.function)
+        if letter.then and letter.then[0].f not in self._functions:
+            raise self._unknown(letter.then[0].f)
+        args, kwargs = function.signature.decode(letter.arguments)
+        return Opened(function.definition, args, kwargs, letter.options, letter.then, letter.tick)
+
+    def _unknown(self, name: str) -> UnknownFunction:
+        return UnknownFunction(
+            f"{self!r} has no function {shown(name)} here: is the worker's program older than the caller's, or does it "
+            "not import the module?",
+            function=name,
+        )
+
+    def follow(self, opened: Opened, queue: str, id: bytes, result: bytes) -> Posted | None:
+        """Give the call that follows a call which has ended with a result, as JSON; None if none follows.
+
+        Raises `BadArguments` and `CallTooLarge`.
+        """
+        if not opened.then:
+            return None
+        step, rest = opened.then[0], opened.then[1:]
+        function = self._functions[step.f]  # `open` has looked
+        settings = function.settings
+        found = function.signature.with_first(result, step.arguments)
+        group = function.definition.group_of_call(*function.signature.decode(found))
+        own, target = ids.following(id, step.f), settings.queue
+        again = opened.options.again
+        travels = msgspec.structs.replace(step.options, again=True) if again and rest else step.options
+        letter = Letter(step.f, found, travels, rest, trace=tracing.made(step.f, target, own))
+        # otherwise an id in done keeps the call away, for as long as it is there
+        blocks: Any = "active" if (step.options.unique or settings.unique) == "active" else None
+        return Posted(
+            target, own, seal(letter, target, own, self.secrets), None, None, None, blocks, group, settings.limit,
+            # if the call was put again, what follows has the newest result, whether it waits, runs or has failed
+            rerun=again and blocks is not None,
+        )  # fmt: skip
+
+
+def _results(
+    sender: Sender, calls: Sequence[FunctionCall[Any]], put: Sequence[Posted], answers: Sequence[Answer | None]
+) -> list[Result[Any]]:
+    rows = zip(calls, put, answers, strict=True)
+    return [Result(sender, answers_of(call, one), answer) for call, one, answer in rows]
+
+
+def _several(many: Iterable[FunctionCall[Any]]) -> list[FunctionCall[Any]]:
+    if isinstance(many, FunctionCall | TaskFunction) or not isinstance(many, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # what users pass
+        raise InvalidInput(f"this takes several calls, not {shown(many)}: write [f.call(…), …], or f.delay(…)")
+    return list(many)

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -36,10 +36,8 @@ from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import MAX_TIME_MS
 
 VERSION = 1
-LIMIT = 256 * 1024
-"""Bytes of a payload."""
-SHORTEST_SECRET = 16
-"""Bytes of a secret."""
+LIMIT = 256 * 1024  # bytes of a payload
+SHORTEST_SECRET = 16  # bytes of a secret
 MOST_SECRETS = 10
 
 _PURPOSE, _NAMING = b"timeoutq call 1\n", b"timeoutq secret 1\n"
@@ -49,31 +47,25 @@ _EMPTY_LIST, _EMPTY_DICT = msgspec.Raw(b"[]"), msgspec.Raw(b"{}")
 class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a caller sets for one call, and a worker reads."""
 
-    retry: list[float] | None = None
-    """Seconds to wait before each further attempt."""
+    retry: list[float] | None = None  # seconds to wait before each further attempt
     max_runtime: float | None = None
     keep_result: float | None = None
     unique: float | Literal["active", "forever"] | None = None
     """How long the id of this call keeps other calls away; a number: also for so many seconds after its end."""
-    batch: str | None = None
-    """The batch of which this call is the callback."""
+    batch: str | None = None  # the batch of which this call is the callback
     order: list[int] | None = None
     """Of each call of that batch, its place among the batch's tasks, from 0; None: both stand in the same order."""
     again: bool = False
     """Whether somebody has chosen the id of this call, or a key has: it may be put again, and what follows it, too."""
-    ticks: bool = False
-    """Whether a schedule puts this call under ids that end in `@` and the time of a tick."""
+    ticks: bool = False  # whether a schedule puts this call under ids that end in `@` and the time of a tick
 
     def check(self) -> None:
         """Raise `InvalidInput` for what no caller of this package would have written."""
-        if self.retry is not None:
-            options.waits(self.retry)
-        if self.max_runtime is not None:
-            options.runtime(self.max_runtime)
-        if self.keep_result is not None:
-            options.kept(self.keep_result)
+        for name in ("retry", "max_runtime", "keep_result"):
+            if getattr(self, name) is not None:
+                options.checked(name, getattr(self, name))
         if isinstance(self.unique, float):
-            options.checked_unique(timedelta(seconds=self.unique))
+            options.checked("unique", timedelta(seconds=self.unique))
 
 
 NO_OPTIONS = Options()
@@ -114,7 +106,6 @@ class _Version(msgspec.Struct):
 
 
 _PAYLOADS = msgspec.json.Decoder(_Payload)
-_VERSIONS = msgspec.json.Decoder(_Version)
 _OPTIONS = msgspec.json.Decoder(Options)
 _STEPS = msgspec.json.Decoder(tuple[Step, ...])
 _ENCODER = msgspec.json.Encoder()
@@ -128,8 +119,7 @@ class Letter:
     arguments: Arguments
     options: Options = NO_OPTIONS
     then: Sequence[Step] = ()
-    tick: float | None = None
-    """The time for which a schedule has put the call, Unix seconds."""
+    tick: float | None = None  # the time for which a schedule has put the call, Unix seconds
     trace: str | None = None
     """The trace of which the call is a part. Only `seal` heeds it; `tracing.py` reads it from the payload."""
 
@@ -144,19 +134,16 @@ class Secrets:
 
     def __init__(self, given: str | bytes | Sequence[str | bytes] | None = None) -> None:
         """Take the secrets. Raises `InvalidInput`, whose message does not hold them."""
-        if given is not None and not isinstance(given, str | bytes | Sequence):
-            raise InvalidInput(f"secret= takes str or bytes, or a list of them, not {type(given).__name__}")
-        many = () if given is None else (given,) if isinstance(given, str | bytes) else tuple(given)
+        is_list = isinstance(given, Sequence) and not isinstance(given, str | bytes)
+        many: list[Any] = [] if given is None else list(given) if is_list else [given]
         if given is not None and not 1 <= len(many) <= MOST_SECRETS:
             raise InvalidInput(f"secret= takes one secret, or a list of 1 to {MOST_SECRETS}, not {len(many)}")
         self._keys: dict[str, bytes] = {}
         for one in many:
-            if not isinstance(one, str | bytes):
-                raise InvalidInput(f"a secret is str or bytes, not {type(one).__name__}")
             key = one.encode("utf-8", "surrogateescape") if isinstance(one, str) else one
-            if len(key) < SHORTEST_SECRET:
+            if not isinstance(key, bytes) or len(key) < SHORTEST_SECRET:
                 raise InvalidInput(
-                    f"a secret has at least {SHORTEST_SECRET} bytes, not {len(key)}: make one with "
+                    f"a secret is str or bytes, of at least {SHORTEST_SECRET} bytes: make one with "
                     "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
                 )
             self._keys[hmac.digest(key, _NAMING, hashlib.sha256)[:4].hex()] = key
@@ -169,9 +156,8 @@ class Secrets:
 
     def sign(self, queue: str, id: bytes, payload: _Payload) -> str | None:
         """Give the signature of a payload; None without a secret."""
-        for name, key in self._keys.items():
-            return f"{name}.{_digest(key, queue, id, payload)}"
-        return None
+        name, key = next(iter(self._keys.items()), (None, b""))
+        return None if name is None else f"{name}.{_digest(key, queue, id, payload)}"
 
     def check(self, queue: str, id: bytes, payload: _Payload) -> None:
         """Raise `Forged` or `UnknownSecret` for a payload that must not be carried out."""
@@ -202,31 +188,25 @@ def _digest(key: bytes, queue: str, id: bytes, payload: _Payload) -> str:
 def seal(letter: Letter, queue: str, id: bytes, secrets: Secrets) -> bytes:
     """Give the payload of a call, at most 256 KiB. Raises `CallTooLarge`."""
     a, k = letter.arguments
-    begin = _begin(letter.function)
-    if not (secrets or letter.then or letter.trace) and letter.options is NO_OPTIONS:
-        return _checked(letter, b"".join((begin, b',"a":', a, b',"k":', k, b"}")))
-    o = b"{}" if letter.options is NO_OPTIONS else _ENCODER.encode(letter.options)
-    t = _ENCODER.encode(letter.then) if letter.then else b"[]"
-    parts = [begin, b'"a":' + a, b'"k":' + k]
-    parts += [b'"o":' + o] * (o != b"{}") + [b'"t":' + t] * (t != b"[]")
-    if secrets:
-        raw = msgspec.Raw
-        payload = _Payload(VERSION, letter.function, raw(a), raw(k), raw(o), raw(t))
-        parts.append(b'"s":' + _ENCODER.encode(secrets.sign(queue, id, payload)))
-    if letter.trace:
-        parts.append(b'"p":' + _ENCODER.encode(letter.trace))
-    return _checked(letter, b",".join(parts) + b"}")
+    parts = [_begin(letter.function), b',"a":', a, b',"k":', k]
+    if secrets or letter.then or letter.trace or letter.options is not NO_OPTIONS:
+        o, t = _ENCODER.encode(letter.options), _ENCODER.encode(letter.then)
+        parts += [b',"o":', o] * (o != b"{}") + [b',"t":', t] * (t != b"[]")
+        if secrets:
+            raw = msgspec.Raw
+            payload = _Payload(VERSION, letter.function, raw(a), raw(k), raw(o), raw(t))
+            parts += b',"s":', _ENCODER.encode(secrets.sign(queue, id, payload))
+        if letter.trace:
+            parts += b',"p":', _ENCODER.encode(letter.trace)
+    data = b"".join([*parts, b"}"])
+    if len(data) > LIMIT:
+        raise CallTooLarge(_too_large(letter, data), size=len(data), limit=LIMIT)
+    return data
 
 
 @lru_cache(maxsize=1_000)
 def _begin(function: str) -> bytes:
     return b'{"v":1,"f":' + _ENCODER.encode(function)
-
-
-def _checked(letter: Letter, data: bytes) -> bytes:
-    if len(data) > LIMIT:
-        raise CallTooLarge(_too_large(letter, data), size=len(data), limit=LIMIT)
-    return data
 
 
 def unseal(payload: object, queue: str, id: bytes, secrets: Secrets) -> Letter:
@@ -235,8 +215,7 @@ def unseal(payload: object, queue: str, id: bytes, secrets: Secrets) -> Letter:
     Raises `NotACall`, `NewerCall`, `CallTooLarge`, `Forged`, `UnknownSecret`. Messages hold no argument.
     """
     if not isinstance(payload, bytes):
-        what = "no payload" if payload is None else f"a {type(payload).__name__} as its payload"
-        raise NotACall(f"task {_task(id)} has {what}: it is no call of a function")
+        raise NotACall(f"task {_task(id)} has no payload: it is no call of a function")
     if len(payload) > LIMIT:
         message = f"the call of task {_task(id)} has {len(payload):,} bytes; the limit is {LIMIT:,}"
         raise CallTooLarge(message, size=len(payload), limit=LIMIT)
@@ -247,7 +226,7 @@ def unseal(payload: object, queue: str, id: bytes, secrets: Secrets) -> Letter:
         raise NotACall(f"the payload of task {_task(id)} is no call of a function: {error_words(error)}") from error
     if found.v != VERSION:
         _refuse_newer(payload, id)
-        raise NotACall(f"the payload of task {_task(id)} has the version {shown(found.v)}; there was none before 1")
+        raise NotACall(f"the payload of task {_task(id)} is no call of a function: its version is {found.v}")
     _check_signature(found, queue, id, secrets)
     tick = None if found.w is None else ids.tick_of(id, found.w) / 1000
     if found.o is _EMPTY_DICT and found.t is _EMPTY_LIST and tick is None:  # the usual case, made quick
@@ -276,35 +255,31 @@ def _check_signature(found: _Payload, queue: str, id: bytes, secrets: Secrets) -
 def _says_ticks(found: _Payload) -> bool:
     try:
         return _OPTIONS.decode(found.o).ticks
-    except Exception:  # the signature was not checked yet, so this may be anything
+    except (msgspec.MsgspecError, UnicodeDecodeError):  # the signature was not checked yet, so this may be anything
         return False
 
 
 def _refuse_newer(payload: bytes, id: bytes) -> None:
     try:
-        version = _VERSIONS.decode(payload).v
-    except Exception:  # it has no version that can be read, so it is no call
+        version = msgspec.json.decode(payload, type=_Version).v
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # it has no version that can be read
         return
     if version > VERSION:
         raise NewerCall(
-            f"the call of task {_task(id)} has the version {shown(version)}, and this timeoutq reads up to {VERSION}: "
+            f"the call of task {_task(id)} has the version {version}, and this timeoutq reads up to {VERSION}: "
             "upgrade the workers"
         )
 
 
 def _too_large(letter: Letter, data: bytes) -> str:
     """Name the size of a call, and the argument that most of it is."""
-    sizes = {
-        name: len(bytes(one))
-        for name, one in msgspec.json.decode(letter.arguments.k, type=dict[str, msgspec.Raw]).items()
-    }
+    by_name = msgspec.json.decode(letter.arguments.k, type=dict[str, msgspec.Raw])
     by_place = msgspec.json.decode(letter.arguments.a, type=list[msgspec.Raw])
-    sizes |= {f"the argument {place}": len(bytes(one)) for place, one in enumerate(by_place, 1)}
-    largest = max(sizes, key=sizes.__getitem__, default=None)
-    which = f", of which {largest} has {sizes[largest]:,}" if largest else ""
+    named = [*by_name.items(), *((f"the argument {place}", one) for place, one in enumerate(by_place, 1))]
+    size, name = max(((len(bytes(one)), name) for name, one in named), default=(0, ""))
     return (
-        f"a call of {letter.function}() has {len(data):,} bytes{which}; the limit is {LIMIT:,}: store the data "
-        "elsewhere and pass its address"
+        f"a call of {letter.function}() has {len(data):,} bytes{f', of which {name} has {size:,}' * bool(name)}; "
+        f"the limit is {LIMIT:,}: store the data elsewhere and pass its address"
     )
 
 

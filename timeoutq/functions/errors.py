@@ -1,14 +1,6 @@
-"""The errors of functions, one class for each thing that a caller or a worker would do differently.
-
-Whoever defines a function meets `BadFunction`. Whoever calls one meets `BadArguments` and `CallTooLarge`. A worker that
-has claimed a call asks whether a newer worker could carry the call out (`MAY_FIT_LATER`): then the worker releases the
-call without blame. Any other error fails the call at once. Whoever waits for a call meets `CallFailed`, `CallCancelled`
-and `CallGone`.
-"""
+"""The errors of functions, one class for each thing that a caller or a worker would do differently."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from timeoutq.words.errors import InvalidInput, TimeoutqError
 
@@ -26,18 +18,10 @@ class BadArguments(InvalidInput, TypeError):
     `function` is its name, `parameter` the parameter that does not fit, or None if the arguments as a whole do not.
     """
 
-    def __init__(self, message: str, *, function: str, parameter: str | None = None) -> None:
+    def __init__(self, message: str, *, function: str = "", parameter: str | None = None) -> None:
         super().__init__(message)
         self.function = function
         self.parameter = parameter
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle it whole: a pool of processes hands errors over that way."""
-        return _bad_arguments, (str(self), self.function, self.parameter)
-
-
-def _bad_arguments(message: str, function: str, parameter: str | None) -> BadArguments:
-    return BadArguments(message, function=function, parameter=parameter)
 
 
 class CallTooLarge(InvalidInput):
@@ -46,18 +30,10 @@ class CallTooLarge(InvalidInput):
     `size` and `limit` are bytes of JSON.
     """
 
-    def __init__(self, message: str, *, size: int, limit: int) -> None:
+    def __init__(self, message: str, *, size: int = 0, limit: int = 0) -> None:
         super().__init__(message)
         self.size = size
         self.limit = limit
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle it whole: a pool of processes hands errors over that way."""
-        return _too_large, (str(self), self.size, self.limit)
-
-
-def _too_large(message: str, size: int, limit: int) -> CallTooLarge:
-    return CallTooLarge(message, size=size, limit=limit)
 
 
 class NotACall(TimeoutqError):
@@ -74,17 +50,9 @@ class UnknownFunction(TimeoutqError, LookupError):
     `function` is the name.
     """
 
-    def __init__(self, message: str, *, function: str) -> None:
+    def __init__(self, message: str, *, function: str = "") -> None:
         super().__init__(message)
         self.function = function
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle it whole: a pool of processes hands errors over that way."""
-        return _unknown_function, (str(self), self.function)
-
-
-def _unknown_function(message: str, function: str) -> UnknownFunction:
-    return UnknownFunction(message, function=function)
 
 
 class UnknownSecret(TimeoutqError):
@@ -107,23 +75,13 @@ class CallFailed(TimeoutqError):
     """
 
     def __init__(
-        self, words: str, *, id: str, error: str = "", message: str = "", traceback: str | None = None
+        self, words: str, *, id: str = "", error: str = "", message: str = "", traceback: str | None = None
     ) -> None:
         super().__init__(words)
         self.id = id
         self.error = error
         self.message = message
         self.traceback = traceback
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle it whole: a pool of processes hands errors over that way."""
-        return _call_failed, (type(self), str(self), self.id, self.error, self.message, self.traceback)
-
-
-def _call_failed(
-    kind: type[CallFailed], words: str, id: str, error: str, message: str, traceback: str | None
-) -> CallFailed:
-    return kind(words, id=id, error=error, message=message, traceback=traceback)
 
 
 class CallCancelled(CallFailed):
@@ -137,22 +95,8 @@ class BatchIncomplete(CallFailed):
     calls that are done are not there. The other fields are those of the first of these calls.
     """
 
-    def __init__(
-        self, words: str, *, id: str, error: str = "", message: str = "", traceback: str | None = None,
-        failed: int = 0, lost: int = 0,
-    ) -> None:  # fmt: skip
-        super().__init__(words, id=id, error=error, message=message, traceback=traceback)
-        self.failed = failed
-        self.lost = lost
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle it whole: a pool of processes hands errors over that way."""
-        own = {"id": self.id, "error": self.error, "message": self.message, "traceback": self.traceback}
-        return _batch_incomplete, (str(self), {**own, "failed": self.failed, "lost": self.lost})
-
-
-def _batch_incomplete(words: str, fields: dict[str, Any]) -> BatchIncomplete:
-    return BatchIncomplete(words, **fields)
+    failed: int = 0
+    lost: int = 0
 
 
 class CallGone(TimeoutqError, LookupError):
@@ -161,17 +105,9 @@ class CallGone(TimeoutqError, LookupError):
     `id` is the call's.
     """
 
-    def __init__(self, message: str, *, id: str) -> None:
+    def __init__(self, message: str, *, id: str = "") -> None:
         super().__init__(message)
         self.id = id
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle it whole: a pool of processes hands errors over that way."""
-        return _call_gone, (str(self), self.id)
-
-
-def _call_gone(message: str, id: str) -> CallGone:
-    return CallGone(message, id=id)
 
 
 MAY_FIT_LATER = (BadArguments, NewerCall, UnknownFunction, UnknownSecret)

@@ -1,8 +1,4 @@
-"""The ids of calls: random ones, those that a `key=` makes of the arguments, and those of calls that follow a call.
-
-`calls.py` asks for an id when a call is put; templates are read when a function is decorated. Pure, but for the random
-bits.
-"""
+"""The ids of calls: random ones, those that a `key=` makes of the arguments, and those of calls that follow a call."""
 
 from __future__ import annotations
 
@@ -14,31 +10,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from string import Formatter
 
-import msgspec
-
 from timeoutq.functions.errors import BadFunction
-from timeoutq.functions.signature import Arguments, Signature, built, canonical
+from timeoutq.functions.signature import Arguments, Signature, as_json
 from timeoutq.words.arguments import MAX_ID, host, shown
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import text
 
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 """32 signs that nobody takes for each other when reading aloud: Crockford's base 32, in small letters."""
-SIGNS = 16
-"""How many of them make an id: 80 random bits."""
-LONGEST = 120
-"""Bytes of an id that a key makes. A longer id keeps its beginning, and a digest stands for all of it."""
-TICK_DIGITS = 15
-"""The most digits of the time of a tick, ms."""
-LONGEST_CHAIN = 100
-"""The most calls that `chain` finds in one id."""
+SIGNS = 16  # how many of them make an id: 80 random bits
+LONGEST = 120  # bytes of an id that a key makes. A longer id keeps its beginning, and a digest stands for all of it
 KEPT = 100
 """Bytes that stay of a longer id. With its digest, a shortened id is longer than `LONGEST`: no whole id equals one."""
+TICK_DIGITS = 15  # the most digits of the time of a tick, ms
 
-_SIGNS = (ALPHABET * 8).encode()
-"""The sign for each byte; each sign stands for eight bytes."""
-_READY: list[str] = []
-"""Random signs for the next ids: the system is asked for many at a time."""
+_SIGNS = (ALPHABET * 8).encode()  # the sign for each byte; each sign stands for eight bytes
+_READY: list[str] = []  # random signs for the next ids: the system is asked for many at a time
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_READY.clear)  # or both processes would make the same ids
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
@@ -48,7 +35,7 @@ def function_name(name: object) -> str:
     """Check the name of a function: ids begin with it. Raises `BadFunction`."""
     if not isinstance(name, str) or not _NAME.match(name):
         raise BadFunction(f"{shown(name)} is no name for a function: pass name=, of 1 to 64 of A-Z a-z 0-9 . _ -")
-    return str.__str__(name)
+    return name
 
 
 def random_id(function: str) -> str:
@@ -103,9 +90,8 @@ def chain(id: bytes) -> list[tuple[bytes, str]]:
     The function of the first call does not stand in the id: its name is empty here. An id that has a `>` for another
     reason gives ids of calls that do not exist.
     """
-    parts = id.split(b">")[: LONGEST_CHAIN + 1]
-    found = [(b">".join(parts[:n]), text(parts[n - 1]) if n > 1 else "") for n in range(1, len(parts) + 1)]
-    return found if found[-1][0] == id else [(id, "")]
+    parts = id.split(b">")
+    return [(b">".join(parts[:n]), text(parts[n - 1]) if n > 1 else "") for n in range(1, len(parts) + 1)]
 
 
 def without_tick(id: bytes) -> bytes | None:
@@ -125,21 +111,19 @@ def tick_of(id: bytes, last: int) -> int:
 
 def whole_call(function: str, values: Mapping[str, object]) -> str:
     """Give the id that stands for a function and all its arguments, defaults too (`key=True`)."""
-    return shortened(f"{function}:{canonical(dict(values)).decode()}")
+    return shortened(f"{function}:{as_json(dict(values))}")
 
 
-def check_whole(signature: Signature) -> None:
-    """Raise `BadFunction` for a default that `whole_call` could not write."""
-    for one in signature.slots.values():
-        if not one.is_needed:
-            _default(signature.name, one.name, one.otherwise)
-
-
-def _default(function: str, name: str, value: object) -> str:
-    try:
-        return _said(value)
-    except Exception as error:  # a default may be anything
-        raise BadFunction(f"{function}(): the default of {name!r} is no JSON, so no key can name it") from error
+def check_defaults(signature: Signature, names: Mapping[str, object] | tuple[str, ...]) -> None:
+    """Raise `BadFunction` for a default that no key could write."""
+    for name in names:
+        slot = signature.slots[name]
+        try:
+            _ = slot.is_needed or as_json(slot.otherwise)
+        except Exception as error:  # a default may be anything
+            raise BadFunction(
+                f"{signature.name}(): the default of {name!r} is no JSON, so no key can name it"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +135,8 @@ class Template:
     arguments make the same text. Only a text that looks like a number, or like other JSON, is not told from the number.
     """
 
-    text: str
-    names: tuple[str, ...]
-    _literals: tuple[str, ...]
-    """What stands before each name, and what stands behind the last."""
+    parts: tuple[tuple[str, str], ...]  # a literal text, and the name of the parameter behind it
+    end: str
     _quoted: Mapping[int, str]
 
     @classmethod
@@ -164,64 +146,36 @@ class Template:
         if not isinstance(text, str) or not text:
             raise BadFunction(f"{where} is neither True nor a text such as {what}='{signature.name}:{{path}}'")
         try:
-            parts = list(Formatter().parse(str.__str__(text)))
+            found = list(Formatter().parse(text))
             text.encode()
         except (ValueError, UnicodeEncodeError) as error:
             raise BadFunction(f"{where} cannot be read: {error}") from error
-        names: list[str] = []
-        literals: list[str] = []
+        parts: list[tuple[str, str]] = []
         begun = ""  # {{ and }} end a part, too
-        for literal, name, spec, conversion in parts:
+        for literal, name, spec, conversion in found:
             begun += literal
             if name is None:
                 continue
             if spec or conversion:
                 raise BadFunction(f"{where}: write {{{name}}} alone, without ! or :")
             if name not in signature.slots:
-                raise BadFunction(f"{where}: {_unknown(name, signature)}")
-            names.append(name)
-            literals.append(begun)
+                known = ", ".join(signature.slots) or "none"
+                raise BadFunction(f"{where}: there is no parameter {name!r}; there is {known}")
+            if parts and (not begun or begun[0].isalnum() or begun[0] == "%"):
+                raise BadFunction(f"{where}: put a sign such as : between {{{parts[-1][1]}}} and {{{name}}}")
+            parts.append((begun, name))
             begun = ""
-        literals.append(begun)
-        for before, between, after in zip(names, literals[1:-1], names[1:], strict=False):
-            if not between or between[0].isalnum() or between[0] == "%":
-                raise BadFunction(f"{where}: put a sign such as : between {{{before}}} and {{{after}}}")
-        quoted = {ord(sign): _percent(sign) for sign in {"%", *(one[0] for one in literals[1:-1])}}
-        template = cls(str.__str__(text), tuple(names), tuple(literals), quoted if len(names) > 1 else {})
-        slots = {name: signature.slots[name] for name in names}
-        # which says now, and not at the first call, if a default cannot be written
-        template.fill(signature.name, {name: None if one.is_needed else one.otherwise for name, one in slots.items()})
-        return template
+        check_defaults(signature, tuple(name for _, name in parts))
+        signs = {"%", *(literal[0] for literal, _ in parts[1:])} if len(parts) > 1 else set[str]()
+        quoted = {ord(sign): "".join(f"%{byte:02X}" for byte in sign.encode()) for sign in signs}
+        return cls(tuple(parts), begun, quoted)
 
     @property
     def begin(self) -> str:
         """What all texts of this template begin with."""
-        return self._literals[0]
+        return self.parts[0][0] if self.parts else self.end
 
-    def fill(self, function: str, values: Mapping[str, object]) -> str:
-        """Give the text for these arguments, in full length. Raises `BadFunction` for a default that is no JSON."""
-        found: list[str] = []
-        for literal, name in zip(self._literals, self.names, strict=False):
-            said = _default(function, name, values[name])
-            found += literal, said.translate(self._quoted) if self._quoted else said
-        return "".join([*found, self._literals[-1]])
-
-
-def _said(value: object) -> str:
-    found = built(value)
-    return found if isinstance(found, str) else msgspec.json.encode(found).decode()
-
-
-def _percent(sign: str) -> str:
-    return "".join(f"%{byte:02X}" for byte in sign.encode())
-
-
-def _unknown(name: str, signature: Signature) -> str:
-    if not name or name.isdecimal():
-        return "name the parameters in the braces"
-    bare = re.split(r"[.\[]", name, maxsplit=1)[0]
-    if bare != name:
-        return f"{{{name}}} looks into {bare!r}; give what you need of it a parameter of its own"
-    if name == signature.context:
-        return f"{name!r} is the context, which callers do not have"
-    return f"there is no parameter {name!r}; there is {', '.join(signature.slots) or 'none'}"
+    def fill(self, values: Mapping[str, object]) -> str:
+        """Give the text for these arguments, in full length."""
+        said = (literal + as_json(values[name]).translate(self._quoted) for literal, name in self.parts)
+        return "".join(said) + self.end

@@ -1,49 +1,32 @@
-"""How the limits of functions are kept: each limit is a group of a polite queue, with rules of its own.
+"""How the limits of functions are kept: each limit is a group of a polite queue, with rules of its own. No I/O.
 
-Who puts a call declares its limit first, and those of the calls that follow it (`posting.py`); so does who writes a
-schedule (`scheduling.py`), and a worker when it meets a call or puts one that follows (`running.py`). A queue that is
-not polite becomes polite by that. The queue counts the calls of a group that are ready or in progress, so a slot is
-free when a lease ends, whatever process dies, and calls that wait for a slot cost nothing. No I/O.
+Whoever puts a call, writes a schedule, or meets a call in a worker declares the limit first.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from timeoutq.functions.options import Limit
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import HostInfo, Politeness
 
 if TYPE_CHECKING:
-    from timeoutq.rooms.hosts.flows import HostFlows
+    from timeoutq.client.methods import QueueFlows
     from timeoutq.verbs.sending import Flow
 
 AGAIN = 5.0
-"""Seconds after which a limit is declared again: a hand, or a program of another version, may have changed it."""
-REFUSED = 60.0
-"""Seconds after which a worker says again that a queue keeps no limits."""
-MOST_RESTING = 500
-"""How many places a group with a delay has at most (`lua/parts/polite.lua`)."""
-MOST = 100_000
-"""Limits that one process remembers."""
+"""Seconds after which a limit is declared again: a person, or a program of another version, may have changed it."""
+REFUSED = 60.0  # seconds after which a worker says again that a queue keeps no limits
+MOST_RESTING = 500  # how many places a group with a delay has at most (`lua/parts/polite.lua`)
+MOST = 100_000  # limits that one process remembers
 
 Wanted: TypeAlias = "Mapping[str, Limit | None]"
 """The limits of groups. None: the group is not known yet, so all that is wanted is a queue that keeps limits."""
 
-FREE = Politeness(delay=0, per_host=10_000)
-"""Keeps no call waiting that has no limit."""
-
-
-class HasHosts(Protocol):
-    """The flows of a queue."""
-
-    hosts: HostFlows
-
-    def be_polite(self, rules: Politeness) -> Flow[None]:
-        """Make the queue polite, if nobody has said yet whether it is."""
-        ...
+FREE = Politeness(delay=0, per_host=10_000)  # keeps no call waiting that has no limit
 
 
 class Declared:
@@ -57,20 +40,18 @@ class Declared:
         now, until = time.monotonic(), self._until
         return {group: limit for group, limit in limits.items() if until.get((queue, group, limit), 0.0) <= now}
 
-    def keep(self, queue: str, flows: HasHosts, limits: Wanted) -> Flow[None]:
+    def keep(self, queue: Any, limits: Wanted) -> Flow[None]:
         """Declare limits in a queue before calls are put; those of late are not declared again, if they are kept still.
 
         Raises what `declare` raises.
         """
-        lacking = self.lacking(queue, limits)
-        for group, limit in limits.items():
-            if group not in lacking:
-                # one tells for all: who purges a queue, or makes it plain, takes all limits from it
-                if not (yield from is_kept(flows, group, limit)):
-                    lacking = limits
-                break
-        yield from declare(flows, lacking)
-        self.note(queue, lacking)
+        lacking = self.lacking(queue.name, limits)
+        group = next((one for one in limits if one not in lacking), None)
+        # one tells for all: whoever purges a queue, or makes it plain, takes all limits from it
+        if group is not None and not _fits((yield from _inspect(queue.flows, group)), limits[group]):
+            lacking = limits
+        yield from declare(queue.flows, lacking)
+        self.note(queue.name, lacking)
 
     def note(self, queue: str, limits: Wanted, seconds: float = AGAIN) -> None:
         """Note that these limits need not be declared for some seconds."""
@@ -80,33 +61,31 @@ class Declared:
         self._until.update({(queue, group, limit): until for group, limit in limits.items()})
 
 
-def is_kept(flows: HasHosts, group: str, limit: Limit | None) -> Flow[bool]:
-    """Say whether a queue keeps the limit of a group."""
-    try:
-        found = yield from flows.hosts.inspect(group)
-    except InvalidInput:
-        return False
-    return _fits(found, limit)
-
-
-def declare(flows: HasHosts, limits: Wanted) -> Flow[None]:
+def declare(flows: QueueFlows, limits: Wanted) -> Flow[None]:
     """Give groups of a queue the rules of their limits, where they have others; a plain queue is made polite.
 
     Raises `InvalidInput` for a queue over several shards whose tasks are routed by id: it can keep no limits.
     """
     for group, limit in limits.items():
-        try:
-            found = yield from flows.hosts.inspect(group)
-        except InvalidInput:
+        found = yield from _inspect(flows, group)
+        if found is None:
             yield from flows.be_polite(FREE)
             found = yield from flows.hosts.inspect(group)
         if limit is not None and not _fits(found, limit):
             yield from flows.hosts.set_rules(group, limit.every, limit.concurrency, None)
 
 
-def _fits(found: HostInfo, limit: Limit | None) -> bool:
-    if limit is None:
-        return True
+def _inspect(flows: QueueFlows, group: str) -> Flow[HostInfo | None]:
+    """Tell about a group; None if the queue is not polite."""
+    try:
+        return (yield from flows.hosts.inspect(group))
+    except InvalidInput:
+        return None
+
+
+def _fits(found: HostInfo | None, limit: Limit | None) -> bool:
+    if limit is None or found is None:
+        return found is not None
     # of more places the server tells only as many as a host with a delay can have
     most = min(limit.concurrency, MOST_RESTING) if limit.every else limit.concurrency
     return (round(found.delay * 1000), found.per_host) == (round(limit.every * 1000), most)

@@ -1,15 +1,11 @@
-"""What decorators and callers choose, checked: queues, ids, times, limits of calls. No I/O.
-
-`task.py` checks what is written above a function, `calls.py` what is chosen for one call. Each function raises
-`InvalidInput`, which names the option and what would be right.
-"""
+"""What decorators and callers choose, checked: queues, ids, times, limits of calls. No I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 from timeoutq.words import arguments
 from timeoutq.words.arguments import shown
@@ -24,14 +20,9 @@ Unique = Literal["active", "forever"] | timedelta
 """How long the id of a call keeps other calls away. "active": while the call is ready, scheduled or in progress; a
 timedelta: then, and for this time after the call has ended; "forever": always."""
 
-Missed = Literal["last", "all", "none"]
-
-KEEP_RESULT = 3600.0
-"""Seconds for which results are kept if nobody says otherwise."""
+KEEP_RESULT = 3600.0  # seconds for which results are kept if nobody says otherwise
 MOST_RETRIES = 1_000
 MOST_QUEUES = 100
-HEAVIEST = 1_000_000
-"""The largest weight of a queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,35 +37,28 @@ class Queues:
     def of(cls, given: object, app: str) -> Queues:
         """Check queues: a list in order, or a mapping of names to weights; None is one queue of the app's name."""
         if given is None:
-            return cls((arguments.queue_name(app),))
-        if isinstance(given, Mapping):
-            shares = cast("Mapping[object, object]", given)
-            weights = tuple(
-                arguments.count(one, f"the weight of queue {name}", high=HEAVIEST) for name, one in shares.items()
-            )
-            return cls(_names(list(shares)), weights)
-        if isinstance(given, Sequence) and not isinstance(given, str | bytes):
-            return cls(_names(cast("Sequence[object]", given)))
-        raise InvalidInput(f"queues= takes a list of names, or a mapping of names to weights, not {shown(given)}")
+            given = [app]
+        if not isinstance(given, Mapping | Sequence) or isinstance(given, str | bytes):
+            raise InvalidInput(f"queues= takes a list of names, or a mapping of names to weights, not {shown(given)}")
+        names = tuple(map(arguments.queue_name, cast("Sequence[object]", given)))
+        if not 1 <= len(set(names)) == len(names) <= MOST_QUEUES:
+            raise InvalidInput(f"queues= names {', '.join(names) or 'none'}: name 1 to {MOST_QUEUES} queues, each once")
+        if not isinstance(given, Mapping):
+            return cls(names)
+        shares = cast("Mapping[str, object]", given)
+        return cls(
+            names, tuple(arguments.count(shares[one], f"the weight of queue {one}", high=1_000_000) for one in names)
+        )
 
     def one(self, name: object) -> str:
         """Check the name of a queue that this app has."""
-        if name not in self.names:
+        if not isinstance(name, str) or name not in self.names:
             raise InvalidInput(f"queue={shown(name)} is no queue of this app: one of {', '.join(self.names)}")
-        return self.names[self.names.index(str(name))]
+        return name
 
     def usual(self, app: str) -> str | None:
         """Give the queue of functions that name none: the only one, or the one with the app's name; else None."""
         return self.names[0] if len(self.names) == 1 else app if app in self.names else None
-
-
-def _names(given: Sequence[object]) -> tuple[str, ...]:
-    names = tuple(map(arguments.queue_name, given))
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if not 1 <= len(names) <= MOST_QUEUES or twice is not None:
-        what = f"names {twice!r} twice" if twice is not None else f"has {len(names)} names"
-        raise InvalidInput(f"queues= {what}: name 1 to {MOST_QUEUES} queues, each once")
-    return names
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +79,78 @@ class Limit:
         object.__setattr__(self, "every", arguments.seconds(self.every, "every"))  # of a timedelta, its seconds
 
 
-TIMED = ("cron", "tz", "every", "times", "missed", "grace", "overlap")
-"""What a decorator says of when a function is called by itself."""
+# ---- what is written above a function
 
 
-def timed(given: Mapping[str, Any]) -> Schedule | None:
-    """Check what a decorator says of when the function is called by itself; None if it says nothing.
+class Timed(TypedDict, total=False):
+    """When a function is called by itself."""
 
-    The schedule that is given has no name yet, and puts nothing yet. Raises `BadTiming`, `MissingExtra`.
-    """
-    chosen = {name: given[name] for name in TIMED if given.get(name) is not None}
+    cron: str | None
+    tz: str | None
+    every: Delay | None
+    times: int | None
+    missed: Literal["last", "all", "none"] | None
+    grace: Delay | None
+    overlap: bool | None
+
+
+class TaskOptions(Timed, total=False):
+    """What `app.task` takes."""
+
+    name: str | None
+    queue: str | None
+    retry: Retries
+    max_runtime: Delay | None
+    keep_result: Delay | None
+    key: str | Literal[True] | None
+    unique: Unique | None
+    limit: Limit | None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a function's decorator says, or the app for all functions."""
+
+    queue: str
+    retry: RetryPolicy | None = None  # None: as the queue says
+    max_runtime: float | None = None
+    keep_result: float = KEEP_RESULT  # seconds; 0 keeps nothing
+    keep_none: bool = False  # whether a result that is None is kept, too: only where somebody asked for results
+    unique: Unique = "active"
+    limit: Limit | None = None
+    timed: Schedule | None = None  # when the function is called by itself
+
+
+def known(given: Mapping[str, Any], options: type[Any], where: str) -> dict[str, Any]:
+    """Give the options that are not None. Raises `InvalidInput` for a name that is none of a TypedDict."""
+    names = options.__annotations__
+    strange = next((name for name in given if name not in names), None)
+    if strange is not None:
+        raise InvalidInput(f"{where}() has no option {strange}=; it has {', '.join(names)}")
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def settings(given: Mapping[str, Any], defaults: Mapping[str, Any], queue: str) -> Settings:
+    """Check what a decorator says; `defaults` are those of the app."""
+    found = {name: given.get(name, default) for name, default in defaults.items()}
+    limit = given.get("limit")
+    if limit is not None and not isinstance(limit, Limit):
+        raise InvalidInput(f"limit= takes a Limit(concurrency=…, every=…, per=…), not {shown(limit)}")
+    kept = None if found["keep_result"] is None else checked("keep_result", found["keep_result"])
+    return Settings(
+        queue=queue,
+        retry=None if found["retry"] is None else RetryPolicy.of(found["retry"]),
+        max_runtime=None if found["max_runtime"] is None else checked("max_runtime", found["max_runtime"]),
+        keep_result=KEEP_RESULT if kept is None else kept,
+        keep_none=bool(kept),
+        unique=checked("unique", given.get("unique", "active")),
+        limit=limit,
+        timed=_timed({name: given[name] for name in Timed.__annotations__ if name in given}),
+    )
+
+
+def _timed(chosen: Mapping[str, Any]) -> Schedule | None:
+    """Check when a function is called by itself. Raises `BadTiming`, `MissingExtra`."""
     if not chosen:
         return None
     if "cron" not in chosen and "every" not in chosen:
@@ -119,22 +165,22 @@ def timed(given: Mapping[str, Any]) -> Schedule | None:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What a function's decorator says, or the app for all functions."""
+# ---- what is chosen for one call
 
-    queue: str
-    retry: RetryPolicy | None = None
-    """None: as the queue says."""
-    max_runtime: float | None = None
-    keep_result: float = KEEP_RESULT
-    """Seconds; 0 keeps nothing."""
-    keep_none: bool = False
-    """Whether a result that is None is kept, too: only where somebody asked for results."""
-    unique: Unique = "active"
-    limit: Limit | None = None
-    timed: Schedule | None = None
-    """When the function is called by itself."""
+
+class CallOptions(TypedDict, total=False):
+    """What `f.options` takes."""
+
+    id: TaskId | None
+    at: float | datetime | None
+    after: Delay | None
+    unique: Unique | None
+    priority: int | None
+    retry: Sequence[Delay] | None
+    keep_result: Delay | None
+    max_runtime: Delay | None
+    queue: str | None
+    rerun: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +188,8 @@ class Chosen:
     """What a caller says for one call; None is what the function says."""
 
     id: bytes | None = None
-    at: float | None = None
-    """Unix seconds."""
-    after: float | None = None
-    """Seconds from when the call is put."""
+    at: float | None = None  # unix seconds
+    after: float | None = None  # seconds from when the call is put
     unique: Unique | None = None
     priority: int | None = None
     retry: tuple[float, ...] | None = None
@@ -161,60 +205,32 @@ class Chosen:
         return [one.name for one in fields(self) if getattr(self, one.name) is not None]
 
 
-def chosen(
-    queues: Queues,
-    before: Chosen,
-    *,
-    id: TaskId | None,
-    at: float | datetime | None,
-    after: Delay | None,
-    unique: Unique | None,
-    priority: int | None,
-    retry: Sequence[Delay] | None,
-    keep_result: Delay | None,
-    max_runtime: Delay | None,
-    queue: str | None,
-    rerun: bool | None,
-) -> Chosen:
-    """Check the options of a call; what is None stays as it was before."""
-    now = Chosen(
-        id=None if id is None else arguments.task_id(id),
-        at=None if at is None else int(arguments.due(at, None)) / 1000,
-        after=None if after is None else arguments.delay_ms(after, "after") / 1000,
-        unique=None if unique is None else checked_unique(unique),
-        priority=None if priority is None else arguments.priority(priority),
-        retry=None if retry is None else waits(retry),
-        keep_result=None if keep_result is None else kept(keep_result),
-        max_runtime=None if max_runtime is None else runtime(max_runtime),
-        queue=None if queue is None else queues.one(queue),
-        rerun=None if rerun is None else bool(arguments.flag(rerun, "rerun")),
-    )
-    found = {one.name: getattr(now, one.name) for one in fields(now) if getattr(now, one.name) is not None}
+def chosen(queues: Queues, before: Chosen, given: Mapping[str, Any]) -> Chosen:
+    """Check the options of a call; an option that is not given stays as it was before."""
+    said = known(given, CallOptions, "options")
+    found: dict[str, Any] = {name: checked(name, value) for name, value in said.items()}
+    if "queue" in found:
+        queues.one(found["queue"])
     if "at" in found and "after" in found:
         raise InvalidInput("at= and after= both say when: leave one of them out")
-    old = {one.name: getattr(before, one.name) for one in fields(before)}
     if "at" in found or "after" in found:
-        old["at"] = old["after"] = None
-    made = Chosen(**{**old, **found})
+        before = replace(before, at=None, after=None)
+    made = replace(before, **found)
     if made.rerun and (made.at, made.after, made.priority) != (None, None, None):
         raise InvalidInput("rerun=True is for calls that are ready at once: leave at=, after= and priority= out")
     return made
 
 
-def checked_unique(value: object) -> Unique:
-    """Check how long an id keeps other calls away."""
+def _unique(value: object) -> Unique:
     if isinstance(value, timedelta) and value > timedelta(0):
         arguments.delay_ms(value, "unique")
         return value
-    if arguments.is_word(value, "active"):
-        return "active"
-    if arguments.is_word(value, "forever"):
-        return "forever"
+    if value in ("active", "forever"):
+        return value
     raise InvalidInput(f'unique must be "active", "forever", or a timedelta above 0, not {shown(value)}')
 
 
-def waits(value: object) -> tuple[float, ...]:
-    """Check the seconds to wait before each further attempt of one call, which travel with the call."""
+def _waits(value: object) -> tuple[float, ...]:
     told = shown(value)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         items = cast("Sequence[object]", value)
@@ -226,16 +242,20 @@ def waits(value: object) -> tuple[float, ...]:
     )
 
 
-def policy(value: Retries) -> RetryPolicy | None:
-    """Check the retry policy of a function or an app; None is the queue's own."""
-    return None if value is None else RetryPolicy.of(value)
+_CHECKS: Mapping[str, Callable[[Any], Any]] = {
+    "id": arguments.task_id,
+    "at": lambda value: int(arguments.due(value, None)) / 1000,
+    "after": lambda value: arguments.delay_ms(value, "after") / 1000,
+    "unique": _unique,
+    "priority": arguments.priority,
+    "retry": _waits,
+    "keep_result": lambda value: min(arguments.delay_ms(value, "keep_result") / 1000, LONGEST),
+    "max_runtime": lambda value: arguments.timeout_ms(value, "max_runtime") / 1000,
+    "queue": lambda value: value,
+    "rerun": lambda value: bool(arguments.flag(value, "rerun")),
+}
 
 
-def kept(value: object) -> float:
-    """Check for how many seconds a result is kept; 0 is not at all."""
-    return min(arguments.delay_ms(value, "keep_result") / 1000, LONGEST)
-
-
-def runtime(value: object) -> float:
-    """Check the most seconds that a call may run."""
-    return arguments.timeout_ms(value, "max_runtime") / 1000
+def checked(name: str, value: object) -> Any:
+    """Check one option of a call. Raises `InvalidInput`, which names the option and what would be right."""
+    return _CHECKS[name](value)

@@ -1,45 +1,35 @@
-"""What is kept of a call that has ended: the JSON of what it returned, or why it failed. Workers write, callers read.
-
-If the task is in failed, what is kept is a `Failure`; if the task has ended in any other way, it is the value that the
-function returned. No I/O.
-"""
+"""What is kept of a call that has ended: the JSON of what it returned, or why it failed. No I/O."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
-from timeoutq.functions import kinds
 from timeoutq.functions.errors import BadResult
 from timeoutq.server.calls import Kept
 from timeoutq.words import arguments, tracebacks
 from timeoutq.words.arguments import shown
 
-MOST = Kept.MOST
-"""Bytes of what is kept of a call."""
-KEEP_FAILURE = 7 * 86_400.0
-"""Seconds for which failures are kept."""
+MOST = Kept.MOST  # bytes of what is kept of a call
+KEEP_FAILURE = 7 * 86_400.0  # seconds for which failures are kept
 
 _ENCODER = msgspec.json.Encoder()
 
 
-class Failure(msgspec.Struct, frozen=True):
+class CallFailure(msgspec.Struct, frozen=True):
     """Why a call failed, as text: the classes of a worker's exceptions need not exist where the call came from."""
 
-    error: str = ""
-    """The name of the exception's class; empty if there was no exception."""
+    error: str = ""  # the name of the exception's class; empty if there was no exception
     message: str = ""
-    traceback: str | None = None
-    """At most 16 KiB, without local variables."""
+    traceback: str | None = None  # at most 16 KiB, without local variables
 
     def __str__(self) -> str:
         """Give the failure in one line, as the error of the task has it: `ValueError: no such address`."""
         return ": ".join(filter(None, (self.error, self.message))) or "unknown error"
-
-
-_FAILURES = msgspec.json.Decoder(Failure)
 
 
 def encode(value: object, returns: Any) -> bytes:
@@ -52,10 +42,8 @@ def encode(value: object, returns: Any) -> bytes:
         _decoder(returns).decode(data)
     except Exception as error:  # the value may be anything, and its class may raise anything
         raise BadResult(f"it returned {shown(value)}, which cannot be kept: {_wrong(error)}") from error
-    if b"null" in data and kinds.is_endless(value):
-        raise BadResult(f"it returned {shown(value)}, which cannot be kept: {kinds.NO_NUMBER}")
-    if (wrong := kinds.inexact(value, data)) is not None:
-        raise BadResult(f"it returned {shown(value)}, which cannot be kept: {wrong}")
+    if b"null" in data and is_endless(value):
+        raise BadResult(f"it returned {shown(value)}, which cannot be kept: JSON has no NaN and no infinity")
     if len(data) > MOST:
         raise BadResult(
             f"it returned {len(data):,} bytes of JSON; the limit is {MOST:,}: store the data elsewhere and return its "
@@ -64,32 +52,45 @@ def encode(value: object, returns: Any) -> bytes:
     return data
 
 
+def is_endless(value: object) -> bool:
+    """Say whether a NaN or an infinity is anywhere in a value: msgspec writes null for it."""
+    return _is_endless(msgspec.to_builtins(value, str_keys=True))
+
+
+def _is_endless(value: object) -> bool:
+    match value:
+        case float():
+            return not math.isfinite(value)
+        case dict():
+            return any(map(_is_endless, cast("dict[str, object]", value).values()))
+        case list() | tuple():
+            return any(map(_is_endless, cast("Sequence[object]", value)))
+        case _:
+            return False
+
+
 def decode(data: bytes, returns: Any) -> Any:
     """Give the value that `encode` has written. Raises `BadResult` for what does not fit the type."""
     try:
         return _decoder(returns).decode(data)
-    except Exception as error:  # likewise
+    except Exception as error:  # a class of the caller's may raise anything when it is made
         raise BadResult(f"the result does not fit what the function says here: {_wrong(error)}") from error
 
 
-def failure(error: BaseException | str) -> bytes:
-    """Give the JSON of why a call failed: an exception, or a reason. Never raises."""
+def failure(error: BaseException) -> bytes:
+    """Give the JSON of why a call failed. Never raises."""
     words = arguments.error_words(error)
-    if isinstance(error, str):
-        return _ENCODER.encode(Failure("", words))
     name = arguments.class_name(error).encode("utf-8", "backslashreplace").decode()
     message = words.removeprefix(name).removeprefix(": ")
-    trace = tracebacks.trace(error)
-    found = Failure(name, message, tracebacks.read_traceback(trace, words))
-    return _ENCODER.encode(found)
+    return _ENCODER.encode(CallFailure(name, message, tracebacks.read_traceback(tracebacks.trace(error), words)))
 
 
-def read_failure(data: bytes | None, error: str | None = None) -> Failure:
+def read_failure(data: bytes | None, error: str | None = None) -> CallFailure:
     """Read why a call failed; `error` is the last error of its task, which tells it where nothing is kept."""
     try:
-        return _FAILURES.decode(data or b"")
-    except Exception:  # another program wrote it, or nobody did
-        return Failure("", (data or b"").decode("utf-8", "replace") if error is None else error)
+        return msgspec.json.decode(data or b"", type=CallFailure)
+    except (msgspec.MsgspecError, UnicodeDecodeError):  # another program wrote it, or nobody did
+        return CallFailure("", (data or b"").decode("utf-8", "replace") if error is None else error)
 
 
 def _decoder(returns: Any) -> msgspec.json.Decoder[Any]:

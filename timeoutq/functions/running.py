@@ -1,31 +1,25 @@
-"""What a worker runs for the calls of an app: `Calls(app)` is the handler.
-
-`App.worker` makes the worker. For each task that was claimed, `_Bench.run` reads the call, runs the function, and says
-how the task ends; `Calls.judge` says what becomes of a failure. The worker does the rest, as for any handler.
-"""
+"""What a worker runs for the calls of an app: `Calls(app)` is the handler."""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from timeoutq.functions import limits, outcomes
-from timeoutq.functions.batching import CallsBefore
-from timeoutq.functions.context import CallNext, Context, Middleware
+from timeoutq.functions.calls import Program
+from timeoutq.functions.client import Posted, Shared
+from timeoutq.functions.context import CallNext, CallsBefore, Context, Notes
 from timeoutq.functions.envelope import NO_OPTIONS, Secrets
 from timeoutq.functions.errors import MAY_FIT_LATER, BadArguments, BadResult, Forged, UnknownFunction, UnknownSecret
-from timeoutq.functions.noting import Noting
 from timeoutq.functions.options import Limit
-from timeoutq.functions.sender import Posted, Sender
-from timeoutq.functions.task import Opened, TaskFunction
-from timeoutq.functions.threads import NewThreads, RunsFunctions, Threads
+from timeoutq.functions.task import Opened
+from timeoutq.functions.threads import Threads
 from timeoutq.functions.tracing import traced
 from timeoutq.server.calls import Kept
 from timeoutq.words import telling
@@ -39,7 +33,6 @@ from timeoutq.worker.handlers import (
     RESULTS,
     AckAfter,
     Hopeless,
-    Lifespan,
     Place,
     Result,
     Serves,
@@ -51,50 +44,20 @@ log = logging.getLogger(__name__)
 
 BACK_AFTER = (5.0, 10.0)
 """Seconds after which a call that this worker cannot run is offered again: a time between these two."""
-BACK_FOR = 3600.0
-"""Seconds for which such a call is offered to other workers; then it fails."""
+BACK_FOR = 3600.0  # seconds for which such a call is offered to other workers; then it fails
 WAITS, WAITS_FOR = (0.5, 1.5), 365 * 86_400.0
 """The same of a call whose limit cannot be declared, because the server is away: it does not fail before it has run."""
 
-MOST_UNKNOWN = 100
-"""Of so many functions it is said that this worker cannot run their calls."""
-NEVER = RetryPolicy.of([])
-"""For calls that no further attempt can help."""
-UNCHECKED = Secrets()
-"""Reads a call without a look at its signature."""
-
-
-class Program(Protocol):
-    """What a worker needs of an app."""
-
-    secrets: Secrets
-    middlewares: list[Middleware]
-    life: Lifespan[Any] | None
-
-    @property
-    def functions(self) -> Mapping[str, TaskFunction[..., Any]]:
-        """The functions by their names."""
-        ...
-
-    @property
-    def sender(self) -> Sender:
-        """What puts calls."""
-        ...
-
-    def open(self, payload: object, queue: str, id: bytes, secrets: Secrets | None = None) -> Opened:
-        """Read the payload of a task that was claimed."""
-        ...
-
-    def follow(self, opened: Opened, queue: str, id: bytes, result: bytes) -> Posted | None:
-        """Give the call that follows a call which has ended with a result."""
-        ...
+MOST_UNKNOWN = 100  # of so many functions it is said that this worker cannot run their calls
+NEVER = RetryPolicy.of([])  # for calls that no further attempt can help
+UNCHECKED = Secrets()  # reads a call without a look at its signature
 
 
 class Calls(Serves):
     """The handler of a worker that runs the calls of one app."""
 
-    threads: NewThreads = Threads
-    """What carries out functions that are a plain `def`, of one queue."""
+    threads: Callable[[str, Callable[[str, bool], None]], Threads] = Threads
+    """Makes what carries out functions that are a plain `def`, of one queue."""
 
     def __init__(self, app: Program) -> None:
         """Prepare; functions that the app gets later are run, too."""
@@ -116,7 +79,7 @@ class Calls(Serves):
             )  # fmt: skip
         place.publish({name: one.version for name, one in self.app.functions.items()})
         place.declare(declaring(self.app, place.name, place.queue.flows))
-        return traced(_Bench(self.app, place, self.threads).run, place.name)
+        return traced(CallRunner(self.app, place, self.threads).run, place.name)
 
     def judge(self, lease: Lease, error: BaseException) -> Verdict | None:
         """Say by which policy a call is tried again, and what is kept of its failure if it is given up."""
@@ -128,21 +91,20 @@ class Calls(Serves):
         return Verdict(policy, partial(_kept_failure, error) if opened.keep_result else None)
 
 
-class _Bench:
+class CallRunner:
     """Runs the calls of one queue."""
 
-    def __init__(self, app: Program, place: Place, threads: NewThreads = Threads) -> None:
+    def __init__(self, app: Program, place: Place, new_threads: Callable[..., Threads] = Threads) -> None:
         self._app = app
         self._open = app.open
         self._place = place
         self._queue = place.name
         self._middlewares = app.middlewares
-        self._new_threads = threads
-        self._threads: RunsFunctions | None = None
+        self._new_threads = new_threads
+        self._threads: Threads | None = None
         self._declared = limits.Declared()
-        self._declaring: dict[tuple[str, str], asyncio.Task[None]] = {}
-        self._unrunnable: set[str] = set()
-        """The functions of which it was said that their calls cannot be run here."""
+        self._declaring = Shared()
+        self._unrunnable: set[str] = set()  # the functions of which it was said that their calls cannot be run here
 
     async def run(self, lease: Lease) -> Result | AckAfter:
         """Run one call: the whole way of a task, from its payload to its end."""
@@ -152,7 +114,8 @@ class _Bench:
             return self._unrun(error)
         if opened.definition.settings.limit is not None:
             try:
-                await self._declare_own(opened)
+                group = opened.definition.group_of_call(opened.args, opened.kwargs)
+                await self._declare_limit(self._place.queue, group, opened.definition.settings.limit)
             except Unavailable as error:
                 return _back(error, WAITS, WAITS_FOR)
         if opened.definition.is_plain and opened.options is NO_OPTIONS and not self._middlewares:
@@ -160,7 +123,8 @@ class _Bench:
         else:
             value = await self._within_runtime(lease, opened)
         if value is None and not (opened.then or opened.keep_none):
-            return _end_without_result(opened)
+            keep_id = opened.keep_id
+            return LEAVES_NO_ID if keep_id is False else None if keep_id is True else Ack(keep_id=keep_id)
         return await self._end(lease, opened, value)
 
     def _unrun(self, error: TimeoutqError) -> Unrun:
@@ -174,12 +138,6 @@ class _Bench:
         return _back(error, BACK_AFTER, BACK_FOR)
 
     # ---- around the function
-
-    def _context(self, lease: Lease, opened: Opened, line: Noting) -> Context[Any]:
-        name = opened.definition.signature.name
-        options = opened.options
-        batch = None if options.batch is None else CallsBefore(options.batch, self._place.queue, options.order)
-        return Context(name, lease.task, lease.attempt, lease.fence, self._place.state, opened.tick, batch, line)
 
     async def _within_runtime(self, lease: Lease, opened: Opened) -> Any:
         seconds = opened.max_runtime
@@ -195,12 +153,16 @@ class _Bench:
         return value
 
     async def _around(self, lease: Lease, opened: Opened) -> Any:
-        line = Noting(self._place, lease)
-        context = self._context(lease, opened, line)
+        notes, place, options = Notes(self._place, lease), self._place, opened.options
+        batch = None if options.batch is None else CallsBefore(options.batch, place.queue, options.order)
+        name = opened.definition.signature.name
+        context: Context[Any] = Context(
+            name, lease.task, lease.attempt, lease.fence, place.state, opened.tick, batch, notes
+        )
         try:
             return await self._next(context, opened, 0)()
         finally:
-            line.close()
+            notes.close()
 
     def _next(self, context: Context[Any], opened: Opened, at: int) -> CallNext:
         """Give what runs the middlewares from this one on, and then the function."""
@@ -226,27 +188,12 @@ class _Bench:
         found = await self._threads.run(context.task, partial(definition.function, *args, **opened.kwargs))
         return await found if inspect.isawaitable(found) else found
 
-    async def _declare_own(self, opened: Opened) -> None:
-        definition = opened.definition
-        group = definition.group_of_call(opened.args, opened.kwargs)
-        await self._declare_limit(self._place.queue, group, definition.settings.limit)
-
     def _lacks(self, queue: str, group: str | None, limit: Limit | None) -> bool:
         return group is not None and limit is not None and bool(self._declared.lacking(queue, {group: limit}))
 
     async def _declare_limit(self, queue: Any, group: str | None, limit: Limit | None) -> None:
-        if group is None or limit is None or not self._lacks(queue.name, group, limit):
-            return
-        key = queue.name, group
-        task = self._declaring.get(key)
-        if task is None:
-            task = self._declaring[key] = asyncio.ensure_future(self._declare(queue, {group: limit}))
-            task.add_done_callback(lambda done: self._have_declared(key, done))
-        await asyncio.shield(task)  # others wait for it, too: nobody goes on before the limit is kept
-
-    def _have_declared(self, key: tuple[str, str], done: asyncio.Task[None]) -> None:
-        del self._declaring[key]
-        _ = done.cancelled() or done.exception()  # if nobody waits any more, asyncio complains of an error unless asked
+        if group is not None and self._lacks(queue.name, group, limit):  # nobody goes on before the limit is kept
+            await self._declaring.run((queue.name, group), lambda: self._declare(queue, {group: limit}))
 
     async def _declare(self, queue: Any, wanted: limits.Wanted) -> None:
         try:
@@ -264,7 +211,12 @@ class _Bench:
         if isinstance(value, RESULTS):
             return value
         keeps_id, seconds = opened.keep_id, opened.keep_result
-        data = self._encoded(opened, value) if seconds or opened.then else None
+        data: bytes | None = None
+        if seconds or opened.then:
+            try:
+                data = outcomes.encode(value, opened.definition.returns)
+            except BadResult as error:
+                raise Hopeless(error) from error
         call = self._following(lease, opened, data) if opened.then and data is not None else None
         kept = data if seconds and (value is not None or opened.keep_none) else None
         ack = Ack(result=kept, keep_result=seconds if kept is not None else None, keep_id=keeps_id)
@@ -277,12 +229,6 @@ class _Bench:
             if not self._lacks(self._queue, call.group, call.limit):
                 return ack
         return AckAfter(partial(self._before_ack, call, task), ack)
-
-    def _encoded(self, opened: Opened, value: Any) -> bytes:
-        try:
-            return outcomes.encode(value, opened.definition.returns)
-        except BadResult as error:
-            raise Hopeless(error) from error
 
     def _following(self, lease: Lease, opened: Opened, data: bytes) -> Posted | None:
         """Give the call that follows. If this call runs again, what follows has the same id, so it is there once."""
@@ -303,23 +249,17 @@ class _Bench:
             if found is not None:
                 await self._declare_limit(found, call.group, call.limit)
             if not is_here and not await self._place.put(call.queue, task, call.call_id):
-                await self._app.sender.aput([call])
-        except Exception as error:  # a program may have a sender of its own
+                await self._app.sender.ado(self._app.sender.putting([call]))
+        except TimeoutqError as error:
             from timeoutq.verbs import flows  # a program that only defines functions needs no client
 
-            if isinstance(error, TimeoutqError) and not flows.is_final(error):
+            if not flows.is_final(error):
                 raise
             raise GiveUp(f"what follows this call cannot be put into queue {call.queue!r}: {error}") from error
 
 
 def _back(error: TimeoutqError, after: tuple[float, float], within: float) -> Unrun:
     return Unrun(random.uniform(*after), within=within, error=error)  # noqa: S311  # jitter, not a secret
-
-
-def _end_without_result(opened: Opened) -> Result:
-    if opened.leaves_no_id:
-        return LEAVES_NO_ID
-    return None if opened.keep_id is True else Ack(keep_id=opened.keep_id)
 
 
 def _kept_failure(error: BaseException) -> Kept:

@@ -1,7 +1,4 @@
-"""What a function takes, read when the function is decorated: how arguments become JSON, and JSON becomes arguments.
-
-`task.py` makes a `Signature` for each function. A caller encodes with it, and so learns at the call what does not fit;
-a worker decodes with it. No I/O.
+"""What a function takes, read when the function is decorated: how arguments become JSON, and JSON arguments. No I/O.
 
 A parameter that can be named travels under its name, in `k`, however the caller passed it; so two equal calls are equal
 bytes. Only parameters that have no name for callers, and all positional ones of a function with `*args`, travel by
@@ -13,17 +10,17 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from inspect import Parameter
 from types import GenericAlias, MappingProxyType
 from typing import Any, NamedTuple, Never, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
+from msgspec import inspect as spec
 
-from timeoutq.functions import kinds
+from timeoutq.functions import outcomes
 from timeoutq.functions.context import Context
 from timeoutq.functions.errors import BadArguments, BadFunction
 from timeoutq.words.arguments import error_words, shown
@@ -31,18 +28,10 @@ from timeoutq.words.arguments import error_words, shown
 T = TypeVar("T")
 
 _ENCODER = msgspec.json.Encoder()
-
-_EXACT = (int, str, bool)
-"""What always arrives as it was sent: msgspec takes nothing else for these."""
+_EXACT = (int, str, bool)  # what always arrives as it was sent: msgspec takes nothing else for these
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _NOTHING: Mapping[str, object] = MappingProxyType({})
-
-_AT = re.compile(r"(?s)(?P<what>.*?)(?: - at (?P<place>.*))?")
-_GOT = re.compile(r", got `[^`]*`\Z")
-_OBJECT = re.compile(r"(?<=^expected )object\b(?!.* at )")
-"""What msgspec says of any class."""
-_SHOWN = re.compile(r"(?s)(?<=^Invalid enum value) .*")
-"""A value that msgspec itself puts into an error."""
+_ERROR = re.compile(r"(?s)(?P<what>.*?)(?: - at (?P<place>.*))?")
 
 
 class Arguments(NamedTuple):
@@ -52,41 +41,33 @@ class Arguments(NamedTuple):
     k: bytes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Slot:
     """A parameter as callers see it."""
 
     parameter: Parameter
     annotation: Any
-    check: kinds.Check | None
-    otherwise: Any
-    """What the function has if nothing is passed, as if it had been passed: of `x: float = 1`, 1.0."""
+    says_any: bool
+    otherwise: Any  # what the function has if nothing is passed, as if it had been passed: of `x: float = 1`, 1.0
 
-    @cached_property
+    @property
     def name(self) -> str:
         """Its name."""
         return self.parameter.name
 
-    @cached_property
+    @property
     def is_needed(self) -> bool:
         """Whether each call passes something for it."""
         variable = self.parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
         return not variable and self.parameter.default is Parameter.empty
 
-
-class Encoded(NamedTuple):
-    """The arguments of a call as JSON, and what went into it."""
-
-    arguments: Arguments
-    names: Collection[str]
-    """The parameters for which something was passed."""
-    struct: msgspec.Struct
-    signature: Signature
-
     @property
-    def values(self) -> dict[str, object]:
-        """Give the values by the names of parameters, defaults too. `*args` is a list, `**kwargs` a dict."""
-        return self.signature.values(self.struct, self.names)
+    def travelling(self) -> Any:
+        """The type of all that is passed for it."""
+        if self.parameter.kind is Parameter.VAR_POSITIONAL:
+            return GenericAlias(list, self.annotation)
+        is_named = self.parameter.kind is Parameter.VAR_KEYWORD
+        return GenericAlias(dict, (str, self.annotation)) if is_named else self.annotation
 
 
 class Signature:
@@ -95,30 +76,23 @@ class Signature:
     def __init__(self, name: str, slots: Sequence[Slot], context: str | None = None) -> None:
         """Prepare; `of` is what others call."""
         self.name = name
-        self.context = context
-        """The name of the parameter that the worker fills, or None."""
+        self.context = context  # the name of the parameter that the worker fills, or None
         self.slots = {one.name: one for one in slots}
-        self._places = [one for one in slots if one.parameter.kind in _POSITIONAL]
-        self._place_names = [one.name for one in self._places]
+        kind_of = {one.name: one.parameter.kind for one in slots}
+        self._places = [name for name, kind in kind_of.items() if kind in _POSITIONAL]
         self._needed = {one.name for one in slots if one.is_needed}
-        self._rest = next((one.name for one in slots if one.parameter.kind is Parameter.VAR_POSITIONAL), None)
-        self._more = next((one.name for one in slots if one.parameter.kind is Parameter.VAR_KEYWORD), None)
-        self._by_place = [
-            one.name
-            for one in self._places
-            if self._rest is not None or one.parameter.kind is Parameter.POSITIONAL_ONLY
-        ]
-        self._named = {
-            one.name for one in slots if one.parameter.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-        }
+        self._rest = next((name for name, kind in kind_of.items() if kind is Parameter.VAR_POSITIONAL), None)
+        self._more = next((name for name, kind in kind_of.items() if kind is Parameter.VAR_KEYWORD), None)
+        self._by_place = [one for one in self._places if self._rest or kind_of[one] is Parameter.POSITIONAL_ONLY]
+        by_name = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+        self._named = dict.fromkeys(name for name, kind in kind_of.items() if kind in by_name)
         self._is_simple = not (self._by_place or self._rest or self._more)
-        self._is_positional = self._is_simple and all(one.parameter.kind in _POSITIONAL for one in slots)
-        self._is_whole = all(one.is_needed for one in slots)
+        self._is_positional = self._is_simple and len(self._places) == len(slots)
+        self._is_whole = len(self._needed) == len(slots)
+        self._is_exact = self._is_simple and all(one.annotation in _EXACT for one in slots)
         self._struct = _struct(name, slots)
         self._decoder = msgspec.json.Decoder(self._struct)
         self._fields = dict(zip(self._struct.__struct_encode_fields__, self._struct.__struct_fields__, strict=True))
-        self._checks = [(one.name, one.check) for one in slots if one.check is not None]
-        self._is_exact = self._is_simple and all(one.annotation in _EXACT for one in slots)
         self._after_first: Signature | None = None
 
     @classmethod
@@ -141,6 +115,8 @@ class Signature:
                 slots.append(_slot(one, annotation, name))
         return cls(name, slots, context)
 
+    # ---- the result of another call as the first argument
+
     def without_first(self) -> Signature:
         """Give the signature of what is left to pass when the first argument comes from somewhere else.
 
@@ -149,8 +125,7 @@ class Signature:
         if not self._places and self._rest is None:
             raise BadArguments(f"{self.name}() takes no positional argument, so no result", function=self.name)
         if self._after_first is None:
-            first = self._places[0].name if self._places else None
-            left = [one for one in self.slots.values() if one.name != first]
+            left = [one for name, one in self.slots.items() if name not in self._places[:1]]
             self._after_first = Signature(self.name, left, self.context)
         return self._after_first
 
@@ -159,15 +134,14 @@ class Signature:
 
         Only plain classes are compared: about unions, generics and Any, the worker decides with the value.
         """
-        first = self._places[0] if self._places else None
-        if first is None or not isinstance(returns, type) or not isinstance(first.annotation, type):
-            return
-        if kinds.never_fits(returns, first.annotation):
-            raise BadArguments(
-                f"{self.name}() takes {first.annotation.__qualname__} as {first.name!r}, but {of}() returns "
-                f"{returns.__qualname__}: let them fit, or put a function between them",
-                function=self.name, parameter=first.name,
-            )  # fmt: skip
+        for name in self._places[:1]:
+            takes = self.slots[name].annotation
+            if isinstance(returns, type) and isinstance(takes, type) and never_fits(returns, takes):
+                raise BadArguments(
+                    f"{self.name}() takes {takes.__qualname__} as {name!r}, but {of}() returns "
+                    f"{returns.__qualname__}: let them fit, or put a function between them",
+                    function=self.name, parameter=name,
+                )  # fmt: skip
 
     def with_first(self, value: bytes, arguments: Arguments) -> Arguments:
         """Put the JSON of a first argument to the arguments that `without_first` has encoded.
@@ -175,147 +149,138 @@ class Signature:
         Raises `BadArguments` for what is no JSON of arguments.
         """
         by_place, by_name = self._apart(arguments)
-        first = self._places[0].name if self._places else None
+        first = next(iter(self._places), None)
         if by_place or first is None or first in self._by_place:
             by_place.insert(0, value)
         elif first in by_name:
-            self._raise(first, f"{self.name}() got {first!r} twice")
+            raise self._wrong(first, f"got {first!r} twice")
         else:
             by_name = {first: value, **by_name}
-        pairs = [_pair(*item) for item in by_name.items()]
-        return Arguments(_joined(b"[", by_place, b"]"), _joined(b"{", pairs, b"}"))
+        return Arguments(_list(by_place), _dict(by_name))
 
     # ---- from a call to JSON
 
-    def encode(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Encoded:
-        """Write the arguments of a call. Raises `BadArguments`, which names the parameter and what it expects."""
+    def encode(self, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[Arguments, msgspec.Struct]:
+        """Write the arguments of a call; give what `values` reads, too.
+
+        Raises `BadArguments`, which names the parameter and what it expects.
+        """
         bound = self.bind(args, kwargs)
         try:
             struct = msgspec.convert(bound, self._struct)
             data = _ENCODER.encode(struct)
-            arrived = None if self._is_exact else self._decoder.decode(data)
+            arrived = struct if self._is_exact else self._decoder.decode(data)
+            is_same = arrived is struct or bool(arrived == struct)
         except Exception as error:  # the arguments may be anything, and their classes may raise anything
-            self._refuse_unfit(bound, error)
-        if arrived is not None:
-            self._refuse_changed(bound, struct, data, arrived)
-        return Encoded(self._split(data, bound), bound, struct, self)
+            raise self._unfit(bound, error) from error
+        if not is_same:
+            self._refuse_changed(bound, struct, arrived)
+        return self._split(data, bound), struct
 
-    def values(self, struct: msgspec.Struct, names: Collection[str]) -> dict[str, object]:
-        """Give the values by the names of parameters; for those that are not among `names`, what the function has."""
-        return {
-            name: getattr(struct, self._fields[name]) if name in names else one.otherwise
-            for name, one in self.slots.items()
-        }
+    def values(self, struct: msgspec.Struct) -> dict[str, object]:
+        """Give the values by the names of parameters, defaults too. `*args` is a list, `**kwargs` a dict."""
+        found = {name: getattr(struct, field) for name, field in self._fields.items()}
+        return {name: self.slots[name].otherwise if one is msgspec.UNSET else one for name, one in found.items()}
 
     def bind(self, args: Sequence[T], kwargs: Mapping[str, T]) -> dict[str, T | list[T] | dict[str, T]]:
         """Say which parameter takes which argument. Raises `BadArguments` as Python would raise `TypeError`."""
-        bound: dict[str, T | list[T] | dict[str, T]] = dict(zip(self._place_names, args, strict=False))
+        bound: dict[str, T | list[T] | dict[str, T]] = dict(zip(self._places, args, strict=False))
         if len(args) > len(self._places):
             if self._rest is None:
                 takes = f"{len(self._places)} positional argument{'s' * (len(self._places) != 1)}"
-                raise BadArguments(f"{self.name}() takes {takes}, but got {len(args)}", function=self.name)
+                raise self._wrong(None, f"takes {takes}, but got {len(args)}")
             bound[self._rest] = list(args[len(self._places) :])
         more: dict[str, T] = {}
         for name, value in kwargs.items():
             if name not in self._named:
                 if self._more is None or name == self.context:
-                    self._stranger(name)
+                    raise self._wrong(name, self._stranger(name))
                 more[name] = value
             elif name in bound:
-                raise BadArguments(f"{self.name}() got {name!r} twice", function=self.name, parameter=name)
+                raise self._wrong(name, f"got {name!r} twice")
             else:
                 bound[name] = value
         if more and self._more is not None:
             bound[self._more] = more
         if not bound.keys() >= self._needed:
             missing = [name for name in self.slots if name in self._needed and name not in bound]
-            needs = " and ".join(map(repr, missing))
-            raise BadArguments(f"{self.name}() needs {needs}", function=self.name, parameter=missing[0])
+            raise self._wrong(missing[0], f"needs {' and '.join(map(repr, missing))}")
         return bound
 
-    def _stranger(self, name: str) -> NoReturn:
+    def _stranger(self, name: str) -> str:
         if name == self.context:
-            what = f"gets {name!r} from the worker: leave it out"
-        elif name in self.slots:
-            what = f"takes {name!r} as a positional argument only"
-        else:
-            what = f"has no parameter {shown(name)}; it takes {', '.join(self.slots) or 'none'}"
-        raise BadArguments(f"{self.name}() {what}", function=self.name, parameter=name)
+            return f"gets {name!r} from the worker: leave it out"
+        if name in self.slots:
+            return f"takes {name!r} as a positional argument only"
+        return f"has no parameter {shown(name)}; it takes {', '.join(self.slots) or 'none'}"
 
-    def _refuse_changed(self, bound: Mapping[str, object], struct: object, data: bytes, arrived: object) -> None:
+    def _wrong(self, parameter: str | None, words: str) -> BadArguments:
+        return BadArguments(f"{self.name}() {words}", function=self.name, parameter=parameter)
+
+    def _refuse_changed(self, bound: Mapping[str, object], struct: object, arrived: object) -> None:
         """Raise `BadArguments` for an argument that would arrive in the worker as another value."""
-        for name, check in self._checks:
-            wrong = check(bound[name]) if name in bound else None
-            if wrong is not None:
-                cure = "annotate the parameter, or pass None, bool, int, float, str, list or dict"
-                self._raise(name, f"{self.name}() cannot take {name!r}: {wrong}; {cure}")
-        for name in bound:
-            wrong = kinds.inexact(getattr(struct, self._fields[name]), data)
-            if wrong is not None:
-                self._raise(name, f"{self.name}() cannot take {name!r}: {wrong}")
-        if b"null" in data:
-            for name in bound:
-                if kinds.is_endless(getattr(struct, self._fields[name])):
-                    self._raise(name, f"{self.name}() got {_value(bound[name])} for {name!r}: {kinds.NO_NUMBER}")
-        if _ENCODER.encode(arrived) != data:  # a set may only have come in another order
-            for name in bound:
-                sent, came = (canonical(getattr(one, self._fields[name])) for one in (struct, arrived))
-                if sent != came:
-                    what = f"{_value(bound[name])} for {name!r}, but would get {came[:80].decode('utf-8', 'replace')}"
-                    self._raise(name, f"{self.name}() was passed {what}: pass what the annotation says")
-
-    def _refuse_unfit(self, bound: Mapping[str, object], error: Exception) -> NoReturn:
-        """Raise `BadArguments` for arguments that msgspec has refused; find out which parameter it was."""
         for name, value in bound.items():
-            field = self._fields[name]
-            only = msgspec.defstruct("_", [(field, _travelling(self.slots[name]))], rename={field: name})
-            try:
-                msgspec.json.decode(_ENCODER.encode(msgspec.convert({name: value}, only)), type=only)
-            except Exception as found:  # likewise
-                wrong = kinds.NO_NUMBER if kinds.is_endless(value) else _wrong(name, found)
-                wrong = _OBJECT.sub(kinds.names_of(self.slots[name].annotation) or "object", wrong)
-                self._raise(name, f"{self.name}() got {_value(value)} for {name!r}: {wrong}", found)
-        raise BadArguments(f"{self.name}(): {error_words(error)}", function=self.name) from error
+            sent, came = (getattr(one, self._fields[name]) for one in (struct, arrived))
+            if sent == came:
+                continue
+            # two objects of a class that compares by identity are the same if their JSON is
+            is_json = not self.slots[name].says_any and as_json(sent) == as_json(came)
+            if not is_json or outcomes.is_endless(sent):
+                words = f"was passed {shown(value, 60)} for {name!r}, but would get {shown(came, 60)}"
+                raise self._wrong(name, f"{words}: annotate the parameter, or pass what its annotation says")
 
-    def _raise(self, parameter: str, message: str, cause: Exception | None = None) -> NoReturn:
-        raise BadArguments(message, function=self.name, parameter=parameter) from cause
+    def _unfit(self, bound: Mapping[str, object], error: Exception) -> BadArguments:
+        """Give the error for arguments that msgspec has refused; find out which parameter it was."""
+        name = self._named_in(error) or next((name for name, one in bound.items() if not _is_written(one)), None)
+        if name is None:
+            return self._wrong(None, f"cannot take these arguments: {error_words(error)}")
+        words, kind = _words(name, error), self.slots[name].annotation
+        if isinstance(kind, type):
+            words = words.replace("expected object", f"expected {kind.__qualname__}")
+        return self._wrong(name, f"got {shown(bound[name], 60)} for {name!r}: {words}")
+
+    def _named_in(self, error: Exception) -> str | None:
+        place = re.search(r" - at .*\$\.(\w+)", str(error))
+        return place[1] if place is not None and place[1] in self.slots else None
 
     def _split(self, data: bytes, bound: Mapping[str, object]) -> Arguments:
         if self._is_simple:
             return Arguments(b"[]", data)
-        raw = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        raw = _raw(data)
         a: list[bytes] = []
         for name in self._by_place:
             if name not in bound:
                 break  # what comes behind the gap travels by its name
-            a.append(bytes(raw.pop(name)))
-        k = [_pair(name, bytes(one)) for name, one in raw.items() if name not in (self._rest, self._more)]
-        if self._rest is not None and self._rest in raw:
-            a.append(bytes(raw[self._rest])[1:-1])
-        if self._more is not None and self._more in raw:
-            k.append(bytes(raw[self._more])[1:-1])
-        return Arguments(_joined(b"[", a, b"]"), _joined(b"{", k, b"}"))
+            a.append(raw.pop(name))
+        a.append(raw.pop(self._rest or "", b"[]")[1:-1])
+        more = raw.pop(self._more or "", b"{}")[1:-1]
+        return Arguments(_list(a), _dict(raw, more))
 
     # ---- from JSON to a call
 
-    def decode(self, arguments: Arguments) -> tuple[list[object], dict[str, object]]:
-        """Read the arguments of a call: those by place, and those by name.
+    def decode(self, arguments: Arguments) -> tuple[Sequence[object], Mapping[str, object]]:
+        """Read the arguments of a call: those by place, and those by name; all by their places if that is quicker.
 
         Raises `BadArguments`, which names the parameter; the message holds no value of an argument, except for what
         classes of the program say when they are made.
         """
-        return self._split_struct(self._read(arguments))
-
-    def take(self, arguments: Arguments) -> tuple[Sequence[object], Mapping[str, object]]:
-        """Do as `decode`, but give all arguments by their places if that is quicker."""
-        struct = self._read(arguments)
+        struct = self._decode(arguments)
         if self._is_positional:
             args = msgspec.structs.astuple(struct)
             if self._is_whole or all(one is not msgspec.UNSET for one in args):
                 return args, _NOTHING
-        return self._split_struct(struct)
+        values: dict[str, Any] = {name: getattr(struct, field) for name, field in self._fields.items()}
+        came = {name: value for name, value in values.items() if value is not msgspec.UNSET}
+        by_place: list[object] = []
+        for name in self._by_place:
+            if name not in came:
+                break
+            by_place.append(came.pop(name))
+        by_place += came.pop(self._rest or "", ())
+        more = came.pop(self._more or "", {})
+        return by_place, {**came, **more}
 
-    def _read(self, arguments: Arguments) -> msgspec.Struct:
+    def _decode(self, arguments: Arguments) -> msgspec.Struct:
         data = arguments.k
         if not self._is_simple or arguments.a != b"[]":
             data = self._together(arguments)
@@ -323,45 +288,24 @@ class Signature:
             return self._decoder.decode(data)
         except Exception as error:  # a class of the caller's may raise anything when it is made
             self._together(arguments)  # which says what is missing, and what is too much
-            place = _AT.fullmatch(str(error))
-            name = _parameter(place["place"]) if place is not None else None
-            found = name if name in self.slots else None
-            what = f" cannot take {found!r}" if found else ""
-            wrong = _wrong(name or "", error, told=True)
-            raise BadArguments(f"{self.name}(){what}: {wrong}", function=self.name, parameter=found) from error
-
-    def _split_struct(self, struct: msgspec.Struct) -> tuple[list[object], dict[str, object]]:
-        values = {name: getattr(struct, field) for name, field in self._fields.items()}
-        came = {name: value for name, value in values.items() if value is not msgspec.UNSET}
-        args: list[object] = []
-        for name in self._by_place:
-            if name not in came:
-                break
-            args.append(came.pop(name))
-        args += cast("list[object]", came.pop(self._rest, ())) if self._rest is not None else ()
-        more = cast("dict[str, object]", came.pop(self._more, {})) if self._more is not None else {}
-        return args, {**came, **more}
+            name = self._named_in(error)
+            what = f" cannot take {name!r}" if name else ""
+            words = _words(name or "", error, shows_values=False)
+            raise BadArguments(f"{self.name}(){what}: {words}", function=self.name, parameter=name) from error
 
     def _apart(self, arguments: Arguments) -> tuple[list[bytes], dict[str, bytes]]:
         try:
-            by_place = msgspec.json.decode(arguments.a, type=list[msgspec.Raw])
-            by_name = msgspec.json.decode(arguments.k, type=dict[str, msgspec.Raw])
+            return [bytes(one) for one in msgspec.json.decode(arguments.a, type=list[msgspec.Raw])], _raw(arguments.k)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise BadArguments(f"{self.name}(): {error_words(error)}", function=self.name) from error
-        return [bytes(one) for one in by_place], {name: bytes(one) for name, one in by_name.items()}
+            raise self._wrong(None, f"cannot take these arguments: {error_words(error)}") from error
 
     def _together(self, arguments: Arguments) -> bytes:
         """Give one JSON object of all arguments, by the names of parameters."""
         bound = self.bind(*self._apart(arguments))
-        pairs: list[bytes] = []
-        for name, found in bound.items():
-            if isinstance(found, list):
-                pairs.append(_pair(name, _joined(b"[", found, b"]")))
-            elif isinstance(found, dict):
-                pairs.append(_pair(name, _joined(b"{", [_pair(*item) for item in found.items()], b"}")))
-            else:
-                pairs.append(_pair(name, found))
-        return _joined(b"{", pairs, b"}")
+        return _dict({
+            name: _list(one) if isinstance(one, list) else _dict(one) if isinstance(one, dict) else one
+            for name, one in bound.items()
+        })  # fmt: skip
 
     # ---- what others may know
 
@@ -374,19 +318,85 @@ class Signature:
         inside = parts.pop(cast("str", found["$ref"]).rpartition("/")[2])
         shapes: dict[str, Any] = inside["properties"]
         for name, one in self.slots.items():
-            if one.parameter.default is not Parameter.empty and kinds.plain(one.parameter.default) is None:
-                shapes[name] = {**shapes[name], "default": one.parameter.default}
-        named = [one for one in self.slots.values() if one.name in self._named and one.name not in self._by_place]
+            if _is_written(one.otherwise) and one.parameter.default is not Parameter.empty:
+                shapes[name] = {**shapes[name], "default": msgspec.json.decode(_ENCODER.encode(one.otherwise))}
+        named = [name for name in self._named if name not in self._by_place]
         a: dict[str, Any] = {"type": "array", "prefixItems": [shapes[name] for name in self._by_place]}
         a["minItems"] = sum(self.slots[name].is_needed for name in self._by_place)
         a["items"] = shapes[self._rest]["items"] if self._rest is not None else False
-        k: dict[str, Any] = {"type": "object", "properties": {one.name: shapes[one.name] for one in named}}
-        k["required"] = [one.name for one in named if one.is_needed]
+        k: dict[str, Any] = {"type": "object", "properties": {name: shapes[name] for name in named}}
+        k["required"] = [name for name in named if self.slots[name].is_needed]
         k["additionalProperties"] = shapes[self._more]["additionalProperties"] if self._more is not None else False
         properties = {"v": {"const": 1}, "f": {"const": self.name}, "a": a, "k": k}
         schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": self.name, "type": "object"}
         required = ["v", "f", *(["a"] if a["minItems"] else []), *(["k"] if k["required"] else [])]
         return {**schema, "properties": properties, "required": required, **({"$defs": parts} if parts else {})}
+
+
+# ---- types
+
+_SEQUENCES = (spec.ListType, spec.VarTupleType, spec.SetType, spec.FrozenSetType)
+_CLASSES = (spec.StructType, spec.DataclassType, spec.NamedTupleType, spec.TypedDictType)
+_FOREIGN = (spec.CustomType, spec.RawType, spec.ExtType)
+
+
+def kind_of(annotation: object) -> spec.Type:
+    """Give msgspec's view of a type. Raises `TypeError`, with the reason, for a type that JSON cannot hold."""
+    try:
+        found = spec.type_info(annotation)
+        msgspec.json.Decoder(cast("Any", annotation))
+    except Exception as error:  # an annotation inside a class may name what is not there, for example
+        raise TypeError(str(error)) from error
+    foreign = _foreign(found, set())
+    if foreign is not None:
+        raise TypeError(foreign)
+    return found
+
+
+def _foreign(kind: spec.Type, seen: set[type]) -> str | None:
+    if isinstance(kind, _FOREIGN):
+        cls: type = getattr(kind, "cls", msgspec.Raw)
+        if cls is object:
+            return "object says nothing of a value: write Any, or leave the annotation out"
+        return f"{cls.__qualname__} is no type of JSON: pass what it is made of, or make it a dataclass"
+    if isinstance(kind, _CLASSES):
+        fields = () if kind.cls in seen else kind.fields
+        seen.add(kind.cls)
+        wrong = ((one.name, _foreign(one.type, seen)) for one in fields)
+        return next((f"{kind.cls.__qualname__}.{name}: {said}" for name, said in wrong if said is not None), None)
+    if isinstance(kind, spec.DictType) and isinstance(kind.key_type, spec.UnionType):
+        return "the keys of a dict are texts in JSON: let its keys be of one type"
+    return next((found for one in _inner(kind) if (found := _foreign(one, seen)) is not None), None)
+
+
+def _inner(kind: spec.Type) -> Iterator[spec.Type]:
+    if isinstance(kind, spec.Metadata):
+        yield kind.type
+    elif isinstance(kind, _SEQUENCES):
+        yield kind.item_type
+    elif isinstance(kind, spec.TupleType):
+        yield from kind.item_types
+    elif isinstance(kind, spec.DictType):
+        yield kind.key_type
+        yield kind.value_type
+    elif isinstance(kind, spec.UnionType):
+        yield from kind.types
+
+
+def says_any(kind: spec.Type) -> bool:
+    """Say whether a type says `Any` somewhere, so that msgspec reads there what JSON holds. Classes say all."""
+    return isinstance(kind, spec.AnyType) or any(map(says_any, _inner(kind)))
+
+
+_PLAIN: Mapping[type, Collection[type]] = {
+    bool: (bool,), int: (int, float), float: (int, float), str: (str,), list: (list,), dict: (dict,),
+}  # fmt: skip
+"""Classes, and those as which their JSON can be read. Of float, 1.0 is an int, too."""
+
+
+def never_fits(returned: type, taken: type) -> bool:
+    """Say whether no value of one plain class can be read as the other one; of any other class nobody knows."""
+    return returned in _PLAIN and taken in _PLAIN and taken not in _PLAIN[returned]
 
 
 # ---- reading a function
@@ -425,11 +435,11 @@ def _resolved(function: Callable[..., Any], name: str, parameter: str, annotatio
         ) from error
 
 
-def _names(function: Callable[..., Any]) -> dict[str, Any]:
+def _names(function: Any) -> dict[str, Any]:
     """Give what the text of an annotation may name: what is in the module, and what the function uses from outside."""
     found = dict(getattr(function, "__globals__", {}))
-    cells = getattr(function, "__closure__", None) or ()
-    for name, cell in zip(getattr(getattr(function, "__code__", None), "co_freevars", ()), cells, strict=False):
+    code = getattr(function, "__code__", None)
+    for name, cell in zip(getattr(code, "co_freevars", ()), getattr(function, "__closure__", None) or (), strict=False):
         with suppress(ValueError):  # a function that calls itself is not there yet
             found[name] = cell.cell_contents
     return found
@@ -443,33 +453,18 @@ def _is_context(annotation: Any) -> bool:
 def _slot(parameter: Parameter, annotation: Any, name: str) -> Slot:
     kept: Any = Any if annotation is Parameter.empty else annotation
     try:
-        kind = kinds.kind_of(kept)
-        msgspec.json.Decoder(kept)
+        kind = kind_of(kept)
     except TypeError as error:
         raise BadFunction(f"{name}(): {parameter.name!r} cannot be passed: {error}") from error
-    return Slot(parameter, kept, _check(parameter, kinds.check_of(kind)), _otherwise(parameter, kept))
-
-
-def _otherwise(parameter: Parameter, annotation: Any) -> Any:
+    otherwise: Any = parameter.default
     if parameter.kind is Parameter.VAR_POSITIONAL:
-        return []
-    if parameter.kind is Parameter.VAR_KEYWORD:
-        return {}
-    try:
-        return msgspec.convert(parameter.default, annotation)
-    except Exception:  # many write x: int = None
-        return parameter.default
-
-
-def _check(parameter: Parameter, check: kinds.Check | None) -> kinds.Check | None:
-    if check is None or parameter.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
-        return check
-
-    def each(values: object) -> str | None:
-        items = cast("dict[str, object]", values).values() if isinstance(values, dict) else cast("list[object]", values)
-        return next((wrong for one in items if (wrong := check(one)) is not None), None)
-
-    return each
+        otherwise = []
+    elif parameter.kind is Parameter.VAR_KEYWORD:
+        otherwise = {}
+    else:
+        with suppress(Exception):  # many write x: int = None
+            otherwise = msgspec.convert(parameter.default, kept)
+    return Slot(parameter, kept, says_any(kind), otherwise)
 
 
 def returned(function: Callable[..., Any], name: str) -> Any:
@@ -483,27 +478,18 @@ def returned(function: Callable[..., Any], name: str) -> Any:
     if found in (Never, NoReturn):
         return None
     try:
-        kinds.kind_of(found)
-        msgspec.json.Decoder(found)
+        kind_of(found)
     except TypeError as error:
         cure = "or keep no results, with keep_result=0"
         raise BadFunction(f"{name}(): what it returns cannot be kept: {error}; {cure}") from error
     return found
 
 
-def _travelling(slot: Slot) -> Any:
-    kind = slot.annotation
-    if slot.parameter.kind is Parameter.VAR_POSITIONAL:
-        return GenericAlias(list, kind)
-    return GenericAlias(dict, (str, kind)) if slot.parameter.kind is Parameter.VAR_KEYWORD else kind
-
-
 def _struct(name: str, slots: Sequence[Slot]) -> type[msgspec.Struct]:
     """Make a Struct of parameters. Its own fields have names that clash with nothing."""
     fields: list[Any] = []
     for place, one in enumerate(slots):
-        kind = _travelling(one)
-        own = f"p{place}"
+        own, kind = f"p{place}", one.travelling
         fields.append((own, kind) if one.is_needed else (own, kind | msgspec.UnsetType, msgspec.UNSET))
     try:
         made = msgspec.defstruct(
@@ -519,46 +505,46 @@ def _struct(name: str, slots: Sequence[Slot]) -> type[msgspec.Struct]:
 # ---- words and bytes
 
 
-def canonical(value: object) -> bytes:
-    """Write equal values as equal bytes of JSON: dicts and sets in order."""
-    return _ENCODER.encode(built(value))
+def as_json(value: object) -> str:
+    """Write equal dicts and sets in one order; a text stands as it is."""
+    found = msgspec.to_builtins(value, str_keys=True, order="deterministic")
+    return found if isinstance(found, str) else _ENCODER.encode(found).decode()
 
 
-def built(value: object) -> object:
-    """Give the one form in which JSON has all values that are equal to this one."""
-    found = msgspec.to_builtins(value, order="deterministic", builtin_types=kinds.MANY_FORMS)
-    return msgspec.to_builtins(kinds.one_form(found), str_keys=True)
-
-
-def _value(value: object) -> str:
-    return shown(value, 60)
-
-
-def _parameter(place: str | None) -> str | None:
-    found = re.search(r"\$\.(\w+)", place or "")
-    return found[1] if found else None
-
-
-def _wrong(name: str, error: Exception, told: bool = False) -> str:
-    """Say what msgspec found wrong, in our words: `expected str`; `told` also says what was there instead."""
+def _words(name: str, error: Exception, *, shows_values: bool = True) -> str:
+    """Say what msgspec found wrong, as `expected str`; a worker does not show what was there instead."""
     if isinstance(error, UnicodeEncodeError):
         return "it holds a lone surrogate, which UTF-8 cannot write"
     if not isinstance(error, msgspec.MsgspecError):
         return error_words(error)
-    found = _AT.fullmatch(str(error))
+    found = _ERROR.fullmatch(str(error))
     assert found is not None, "this matches any text"
+    what = found["what"]
     place = (found["place"] or "").replace("`", "").replace(f"$.{name}", name, 1).replace("$", name, 1)
-    what = _SHOWN.sub("", found["what"]) if told else found["what"]
-    if place == name and not told:
-        what = _GOT.sub("", what)
+    if shows_values and place == name:
+        what = re.sub(r", got `[^`]*`\Z", "", what)
+    if not shows_values:
+        what = re.sub(r"(?s)(?<=^Invalid enum value) .*", "", what)  # msgspec itself puts the value there
     what = what.replace("`", "")
     what = what[:1].lower() + what[1:]
     return what if place in ("", name) else f"{what} at {place}"
 
 
-def _pair(name: str, value: bytes) -> bytes:
-    return _ENCODER.encode(name) + b":" + value
+def _is_written(value: object) -> bool:
+    try:
+        return bool(_ENCODER.encode(value))
+    except Exception:  # an argument may be anything
+        return False
 
 
-def _joined(begin: bytes, parts: Sequence[bytes], end: bytes) -> bytes:
-    return begin + b",".join(filter(None, parts)) + end
+def _raw(data: bytes) -> dict[str, bytes]:
+    return {name: bytes(one) for name, one in msgspec.json.decode(data, type=dict[str, msgspec.Raw]).items()}
+
+
+def _list(parts: Sequence[bytes]) -> bytes:
+    return b"[" + b",".join(filter(None, parts)) + b"]"
+
+
+def _dict(parts: Mapping[str, bytes], more: bytes = b"") -> bytes:
+    pairs = [_ENCODER.encode(name) + b":" + value for name, value in parts.items()]
+    return b"{" + b",".join(filter(None, [*pairs, more])) + b"}"

@@ -1,8 +1,4 @@
-"""`app.test()`: an app on queues in memory, with a clock that the test advances. Nothing skips the wire.
-
-Calls are encoded, put by the real scripts, claimed by a real worker, tried again and scheduled by the rules of the app:
-only the server is fakeredis, and time passes when the test says so.
-"""
+"""`app.test()`: an app on queues in memory, with a clock that the test advances. Nothing skips the wire."""
 
 from __future__ import annotations
 
@@ -12,118 +8,90 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from timeoutq.functions import limits
-from timeoutq.functions.posting import Posting
+from timeoutq.functions.calls import Program
+from timeoutq.functions.client import Sender, Steps
+from timeoutq.functions.context import is_in_a_loop
 from timeoutq.functions.running import Calls
-from timeoutq.functions.scheduling import declare
+from timeoutq.functions.scheduling import declaring
+from timeoutq.functions.threads import Threads
 from timeoutq.testing import Clock, FakeAsyncQueue, FakeQueue, Ran, fake_async_queue, fake_queue, run
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import Ended, State, text
 from timeoutq.worker.desk import added
 
-ROUNDS = 1_000
-"""How often `run` goes round the queues: calls in one may put calls into another."""
+ROUNDS = 1_000  # how often `run` goes round the queues: calls in one may put calls into another
 
 
-class FakePosting(Posting):
+class FakeSender(Sender):
     """Puts calls into queues in memory, which share one clock."""
 
-    def __init__(self, clock: Clock, app: Any) -> None:
+    def __init__(self, clock: Clock, app: Program) -> None:
         """Prepare; queues are made when they are needed first."""
         super().__init__()
         self.clock = clock
         self._app = app
-        self._fakes: dict[str, FakeQueue] = {}
-        self._async_fakes: dict[str, FakeAsyncQueue] = {}
 
-    def queue(self, name: str) -> FakeQueue:
-        """Give a queue in memory, for code that blocks."""
-        if name not in self._fakes:
-            queue = self._fakes[name] = fake_queue(name, clock=self.clock)
-            if self._has_limits(name):
-                queue.run(queue.flows.be_polite(limits.FREE))
-        return self._fakes[name]
+    def _open(self, name: str) -> FakeQueue:
+        queue = fake_queue(name, clock=self.clock)
+        if self._has_limits(name):
+            queue.run(queue.flows.be_polite(limits.FREE))
+        return queue
 
-    async def aqueue(self, name: str) -> FakeAsyncQueue:
-        """Give a queue in memory, for asyncio."""
-        if name not in self._async_fakes:
-            queue = self._async_fakes[name] = fake_async_queue(name, clock=self.clock)
-            if self._has_limits(name):
-                await queue.run(queue.flows.be_polite(limits.FREE))
-        return self._async_fakes[name]
+    async def _aopen(self, name: str) -> FakeAsyncQueue:
+        queue = fake_async_queue(name, clock=self.clock)
+        if self._has_limits(name):
+            await queue.run(queue.flows.be_polite(limits.FREE))
+        return queue
 
     def _has_limits(self, name: str) -> bool:
         found = (one.settings for one in self._app.functions.values())
         return any(one.limit is not None and one.queue == name for one in found)
 
-    def ended(self, queue: str, id: bytes, seconds: float | None) -> Ended:
+    def hearing(self, queue: str, id: bytes, seconds: float | None) -> Steps[Ended]:
         """Tell how a call has ended; nobody waits, because no time passes."""
-        return _there(id, self.queue(queue).results.look(id).get(text(id)))
-
-    async def aended(self, queue: str, id: bytes) -> Ended:
-        """Tell how a call has ended; nobody waits, because no time passes."""
-        return _there(id, (await (await self.aqueue(queue)).results.look(id)).get(text(id)))
-
-    def close(self) -> None:
-        """Close the queues that block."""
-        for queue in self._fakes.values():
-            queue.close()
-
-    async def aclose(self) -> None:
-        """Close the queues for asyncio."""
-        for queue in self._async_fakes.values():
-            await queue.close()
-
-
-def _there(id: bytes, ended: Ended | None) -> Ended:
-    if ended is None:
-        raise TimeoutError(f"call {text(id)!r} has not ended: carry it out first, with t.run()")
-    return ended
+        ends = yield queue, lambda opened: opened.results.look(id)
+        if text(id) not in ends:
+            raise TimeoutError(f"call {text(id)!r} has not ended: carry it out first, with t.run()")
+        return cast("Ended", ends[text(id)])
 
 
 class AppTest:
     """An app on queues in memory: `with app.test() as t`. In a coroutine, `async with`, and await `arun`."""
 
-    __test__ = False
-    """For pytest, which would take this class for a test."""
+    __test__ = False  # for pytest, which would take this class for a test
 
-    def __init__(self, app: Any, start: float | None = None) -> None:
+    def __init__(self, app: Program, start: float | None = None) -> None:
         """Prepare; `App.test` makes these. Raises `MissingExtra` without fakeredis, `InvalidInput` for a bad start."""
         self.clock = Clock() if start is None else Clock(start)
         """The clock of all queues: it stands still until it is advanced."""
         self._app = app
-        self._posting = FakePosting(self.clock, app)
-        self._before: list[Any] = []
+        self._sender = FakeSender(self.clock, app)
+        self._before = app.sender
 
     def __enter__(self) -> Self:
-        before = self._app.swap(self._posting)
-        if isinstance(before, FakePosting):
-            self._app.swap(before)
+        if isinstance(self._app.sender, FakeSender):
             raise InvalidInput(f"{self._app!r} is in a test already: use the t of that test, or leave it first")
-        self._before.append(before)
+        self._before, self._app.sender = self._app.sender, self._sender
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._app.swap(self._before.pop())
-        self._posting.close()
+    def __exit__(self, *error: object) -> None:
+        self._app.sender = self._before
+        self._sender.close()
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.__exit__(kind, error, trace)
-        await self._posting.aclose()
+    async def __aexit__(self, *error: object) -> None:
+        self.__exit__()
+        await self._sender.aclose()
 
     def queue(self, name: str | None = None) -> FakeQueue:
         """Give one of the app's queues, to look into it: by default the first."""
-        return self._posting.queue(self._name(name))
+        found = self._app.queues.names[0] if name is None else self._app.queues.one(name)
+        return cast("FakeQueue", self._sender.queue(found))
 
     def advance(self, seconds: float) -> None:
         """Let time pass: calls become due, and schedules tick, when they are run next.
@@ -142,7 +110,7 @@ class AppTest:
         declared first, as a worker does at its start. Ticks that are due are put; for later ones, advance the clock and
         run again. Raises what `timeoutq.testing.run` raises, and `InvalidInput` in a coroutine: await `arun` there.
         """
-        if _is_in_a_loop():
+        if is_in_a_loop():
             raise InvalidInput("t.run() is for code that blocks: in a coroutine, write `await t.arun()`")
         handler = Calls(self._app)
         if not same_thread:
@@ -157,45 +125,42 @@ class AppTest:
 
     async def _run(self, handler: Calls, options: Mapping[str, Any]) -> Ran:
         began, ran = self.clock.now, list[Ran]()
-        for name in self._app.queues.names:
-            await declare(self._app, await self._posting.aqueue(name))
+        queues: list[Any] = [await self._sender.aqueue(name) for name in self._app.queues.names]
+        for queue in queues:
+            declare = declaring(self._app, queue.name, queue.flows)
+            if declare is not None:
+                await queue.run(declare())
         for _ in range(ROUNDS):
-            ready = [name for name in self._app.queues.names if await self._has_work(name)]
+            ready: list[Any] = []
+            for queue in queues:
+                await queue.schedules.tick()
+                ready += [] if (await queue.stats()).drained else [queue]
             if not ready:
                 break
-            ran += [await run(handler, await self._posting.aqueue(name), **options) for name in ready]
+            ran += [await run(handler, queue, **options) for queue in ready]
         return _together(ran, self.clock.now - began)
 
     async def _closing(self, handler: Calls, options: Mapping[str, Any]) -> Ran:
         try:
             return await self._run(handler, options)
         finally:
-            await self._posting.aclose()  # connections belong to the event loop, which ends here
-
-    async def _has_work(self, name: str) -> bool:
-        queue = await self._posting.aqueue(name)
-        await queue.schedules.tick()
-        stats = await queue.stats()
-        return not stats.drained
-
-    def _name(self, name: str | None) -> str:
-        found: str = self._app.queues.names[0] if name is None else self._app.queues.one(name)
-        return found
+            await self._sender.aclose()  # connections belong to the event loop, which ends here
 
 
-class _Caller:
+class _Caller(Threads):
     """Has functions carried out by the thread that serves it, while an event loop in another thread waits for them."""
 
-    def __init__(self) -> None:
+    def __init__(self) -> None:  # pyright: ignore[reportMissingSuperCall]  # it has no threads of its own
         self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
 
     async def run(self, task: str, call: Callable[[], Any]) -> Any:
+        """Have a function called by the thread of the test."""
         over: Future[Any] = Future()
         self._calls.put((over, partial(copy_context().run, call)))
         return await asyncio.wrap_future(over)
 
     def close(self) -> None:
-        pass
+        """Leave the thread to the test."""
 
     def serve(self, coroutine: Coroutine[Any, Any, Ran]) -> Ran:
         """Carry out functions until the coroutine has ended; give what it returns."""
@@ -211,14 +176,6 @@ class _Caller:
                 except BaseException as error:  # whatever a function raises is the end of its call
                     over.set_exception(error)
             return done.result()
-
-
-def _is_in_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _together(ran: list[Ran], seconds: float) -> Ran:

@@ -1,7 +1,7 @@
 """Threads in which a worker calls functions that are a plain `def`, while a coroutine of the worker waits for each.
 
-`running.py` calls `run`. A thread cannot be stopped: a call that nobody waits for any more keeps its thread, and the
-next call gets another one. All but `_live` runs in the event loop.
+A thread cannot be stopped: a call that nobody waits for any more keeps its thread, and the next call gets another one.
+All but `_live` runs in the event loop.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any
 
 from timeoutq.worker import forks
 
-PATIENCE = 5.0
-"""Seconds that a function may go on after it was to end; then its thread hangs."""
-MOST_HUNG = 10
-"""So many threads may hang in a process; then it is worn out."""
+PATIENCE = 5.0  # seconds that a function may go on after it was to end; then its thread hangs
+MOST_HUNG = 10  # so many threads may hang in a process; then it is worn out
 
 
 @dataclass(slots=True, eq=False)
@@ -36,22 +34,6 @@ class Threaded:
     hangs: bool = False
     value: Any = None
     error: BaseException | None = None
-
-
-class RunsFunctions(Protocol):
-    """Carries out functions, while coroutines wait for them."""
-
-    async def run(self, task: str, call: Callable[[], Any]) -> Any:
-        """Call a function; give what it returns, or raise what it raises."""
-        ...
-
-    def close(self) -> None:
-        """Carry out no more."""
-        ...
-
-
-NewThreads = Callable[[str, Callable[[str, bool], None]], RunsFunctions]
-"""Makes what carries out functions; takes what `Threads` takes."""
 
 
 class Threads:

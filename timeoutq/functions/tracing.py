@@ -1,8 +1,6 @@
 """Spans of OpenTelemetry: one where a call is made, one around each run of its function, both in one trace.
 
-All of it is off, and costs nothing, unless the program has set a tracer provider, as programs that use OpenTelemetry do
-when they start. The trace goes along in the payload (`envelope.py`), as `traceparent` of W3C Trace Context. Nothing is
-imported here: a program that has not imported OpenTelemetry has not configured it.
+All of it is off, and costs nothing, unless the program has imported OpenTelemetry and set a tracer provider.
 """
 
 from __future__ import annotations

@@ -9,11 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.rig.simulate import handlers
+from timeoutq import functions
 from timeoutq.client.shards import AnyAsyncQueue
-from timeoutq.functions import App
-from timeoutq.functions.calls import Call
-from timeoutq.functions.posting import Posting
-from timeoutq.functions.running import Calls
+from timeoutq.functions import App, Calls, FunctionCall
 from timeoutq.words import telling
 from timeoutq.worker.handlers import Staff
 
@@ -23,7 +21,7 @@ RETURNS = ("ok", "context", "spawn", "block", "long", "turns", "swallow")
 """How a call may have ended that returned something, so that another call follows."""
 
 
-class Sender(Posting):
+class Sender(functions.Sender):
     """Puts calls through clients that the world has opened."""
 
     def __init__(self, opened: Callable[[str], AnyAsyncQueue]) -> None:
@@ -60,7 +58,7 @@ def staff(queues: Mapping[Any, int], place: handlers.Place) -> Staff:
     return Staff(queues, Calls(shop(place)))
 
 
-def call(app: App, queue: str, id: str, delay: float) -> Call[Any]:
+def call(app: App, queue: str, id: str, delay: float) -> FunctionCall[Any]:
     """Make the call of a planned task."""
     work, after = (app.functions[name].options(id=id, after=delay or None) for name in ("work", "after"))
     return work.call().then(app.functions["after"]) if queue == "sim" else after.call(None)

@@ -78,7 +78,13 @@ DEFECTS: Mapping[str, Defect] = {
     ),
     "D4": Defect(
         "an ack that takes longer than 0.3 of the deadline is sent again whole, and stalls its worker for ever",
-        (Change("server.road", "patience + len(packed) / SLOWEST)", "patience)"),),
+        (
+            Change(
+                "server.road",
+                "        if len(packed) <= SLICE:\n            self._transport",
+                "        if len(packed) <= 1 << 40:\n            self._transport",
+            ),
+        ),
     ),
     "D5": Defect(
         "a worker process that exits with 0 counts as drained",

@@ -1,0 +1,446 @@
+"""What speaks to servers for an app: `Sender` puts calls, and `Result` stands for what a call will return."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import time
+from collections.abc import Awaitable, Callable, Generator, Hashable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from operator import methodcaller
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+import msgspec
+
+from timeoutq.functions import limits, outcomes
+from timeoutq.functions.context import is_in_a_loop
+from timeoutq.functions.errors import BadResult, CallCancelled, CallFailed, CallGone
+from timeoutq.functions.options import Limit, Unique
+from timeoutq.server import address
+from timeoutq.server.calls import BATCH
+from timeoutq.words import arguments, telling
+from timeoutq.words.arguments import How, TaskList, shown
+from timeoutq.words.errors import InvalidInput
+from timeoutq.words.model import Answer, Ended, State, TaskInfo, text
+
+if TYPE_CHECKING:
+    from timeoutq.client.shards import AnyAsyncQueue, AnyQueue
+    from timeoutq.rooms.batches.flows import BatchFlows
+    from timeoutq.rooms.batches.operations import On
+    from timeoutq.verbs.sending import Flow
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+Steps = Generator[tuple[str, Callable[[Any], Any]], Any, T]
+"""What is asked of queues, without I/O: each step is the name of a queue, and a call of one of its methods, which have
+the same names on both faces; the step is sent what the method gives."""
+
+
+class Answers(msgspec.Struct, frozen=True, gc=False):
+    """Where the result of a call will be, and how to read it. Of a chain, the result is that of its last call."""
+
+    queue: str
+    id: bytes
+    keep_result: float  # seconds for which the result is kept; 0 is not at all, so `wait` is refused at once
+    returns: Any  # the type of the result, as msgspec takes it
+    keep_none: bool = True  # whether a result that is None is kept, too
+    before: tuple[tuple[str, bytes], ...] = ()
+    """The queues and the ids of the calls that must return first, the first of a chain first."""
+
+    @property
+    def places(self) -> tuple[tuple[str, bytes], ...]:
+        """The queues and the ids of all calls of the chain, the first one first."""
+        return (*self.before, (self.queue, self.id))
+
+    def check_kept(self) -> None:
+        """Raise `InvalidInput` if there will be nothing to wait for."""
+        if self.keep_result <= 0 or (not self.keep_none and self.returns in (None, NoneType)):
+            why = "a result of None is not kept unless you ask for it" if self.keep_result else "its result is not kept"
+            raise InvalidInput(
+                f"call {text(self.id)!r} cannot be waited for, because {why}: give the function or the call "
+                "keep_result=, in seconds"
+            )
+
+    def read(self, data: bytes | None) -> Any:
+        """Give what the last call has returned. Raises `CallGone`, and `CallFailed` for a result of another type."""
+        id = text(self.id)
+        if data is None:
+            none = "" if self.keep_none else ", or it returned None, which is kept only with keep_result="
+            raise CallGone(
+                f"nothing is known of call {id!r} any more: it was never put, or it was forgotten, or its result has "
+                f"expired{none}; to keep results longer, raise keep_result= (seconds)", id=id,
+            )  # fmt: skip
+        if not data:
+            raise CallGone(
+                f"call {id!r} has returned, but the server had no memory for its result: give the server more "
+                "(maxmemory), or keep results for less time", id=id,
+            )  # fmt: skip
+        try:
+            return outcomes.decode(data, self.returns)
+        except BadResult as error:
+            said = f"call {id!r} has returned {shown(data.decode('utf-8', 'replace'))}, but {error}"
+            raise CallFailed(said, id=id, error=type(error).__name__, message=str(error)) from error
+
+
+class Posted(msgspec.Struct, frozen=True, gc=False):
+    """A call, ready to be put: everything is decided and checked."""
+
+    queue: str
+    id: bytes
+    payload: bytes  # the JSON itself; goes into Redis as it is (`arguments.Packed`)
+    at: float | None  # unix seconds; None: not at a time
+    after: float | None  # seconds from now by the server's clock; None: not after a time
+    priority: int | None
+    unique: Unique | None  # None: the id is random, so `done` keeps no trace of it
+    group: str | None  # the group of a polite queue that the function's limit makes of the arguments
+    limit: Limit | None = None  # how many calls of the group run at once
+    rerun: bool = False  # whether a call with this id that is in progress runs once more, with this payload
+    then: tuple[tuple[str, str, Limit | None], ...] = ()
+    """Queue, group and limit of the calls that follow. A limit is None if the arguments, which nobody knows yet, make
+    the group: then a worker declares the limit."""
+    call_id: bytes | None = None
+    """The id of this put, if it may be made again: one that was made before under this id adds nothing."""
+
+    def __repr__(self) -> str:
+        """Show the call, without its arguments."""
+        return f"Posted({self.queue!r}, {self.id!r})"
+
+
+class Shared:
+    """Does work once for all coroutines that ask for it at the same time."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[Hashable, asyncio.Task[Any]] = {}
+
+    async def run(self, key: Hashable, work: Callable[[], Awaitable[T]]) -> T:
+        """Give what the work gives; who is cancelled meanwhile leaves it to the others."""
+        key = asyncio.get_running_loop(), key
+        task = self._tasks.get(key)
+        if task is None:
+            task = self._tasks[key] = asyncio.ensure_future(work())
+            task.add_done_callback(lambda done: self._end(key, done))
+        return await asyncio.shield(task)
+
+    def _end(self, key: Hashable, done: asyncio.Task[Any]) -> None:
+        del self._tasks[key]
+        _ = done.cancelled() or done.exception()  # if nobody waits any more, asyncio complains of an error unless asked
+
+
+class Sender:
+    """Puts calls, and hears how they have ended. Safe to share between threads and event loops, and over a fork.
+
+    It opens each queue as what it is, plain or sharded, when the queue is needed first, and keeps it: so all waits of a
+    process for the calls of one queue share one blocked connection.
+    """
+
+    def __init__(self, url: str | None = None, **settings: Any) -> None:
+        """Describe the server: `url`, and any of the other arguments of `Queue`. The first call that is put connects.
+
+        Raises `InvalidInput`.
+        """
+        if url is not None:
+            address.find_url(url)
+        self.url = url
+        self.settings: Mapping[str, Any] = settings
+        self._declared = limits.Declared()
+        self._queues: dict[str, AnyQueue] = {}
+        self._async: dict[str, AnyAsyncQueue] = {}
+        self._opening = Shared()
+
+    def queue(self, name: str) -> AnyQueue:
+        """Give a queue by its name, for code that blocks; the first time, this asks the server."""
+        found = self._queues.get(name)
+        return self._queues.setdefault(name, self._open(name)) if found is None else found
+
+    async def aqueue(self, name: str) -> AnyAsyncQueue:
+        """Give a queue by its name, for asyncio; the first time, this asks the server."""
+        found = self._async.get(name)
+        if found is None:
+            opened = await self._opening.run(name, lambda: self._aopen(name))
+            found = self._async.setdefault(name, opened)
+        return found
+
+    def _open(self, name: str) -> AnyQueue:
+        from timeoutq.client.shards import open_queue  # a program that only defines functions needs no client
+
+        return open_queue(name, self.url, **self.settings)
+
+    async def _aopen(self, name: str) -> AnyAsyncQueue:
+        from timeoutq.client.shards import open_async_queue
+
+        return await open_async_queue(name, self.url, **self.settings)
+
+    def do(self, steps: Steps[T]) -> T:
+        """Carry out steps; blocks. Raises what the methods of `Queue` raise."""
+        answer: Any = None
+        while True:
+            try:
+                name, ask = steps.send(answer)
+            except StopIteration as end:
+                return cast("T", end.value)
+            answer = ask(self.queue(name))
+
+    async def ado(self, steps: Steps[T]) -> T:
+        """Carry out steps. Raises what the methods of `AsyncQueue` raise."""
+        answer: Any = None
+        while True:
+            try:
+                name, ask = steps.send(answer)
+            except StopIteration as end:
+                return cast("T", end.value)
+            answer = await ask(await self.aqueue(name))
+
+    def close(self) -> None:
+        """Close the connections that block; a later call opens new ones."""
+        for queue in list(self._queues.values()):
+            queue.close()
+
+    async def aclose(self) -> None:
+        """Close the connections of this event loop; a later call opens new ones."""
+        for queue in list(self._async.values()):
+            await queue.close()
+
+    # ---- steps
+
+    def putting(self, calls: Sequence[Posted]) -> Steps[list[Answer]]:
+        """Put calls, 500 a script, and give an answer for each."""
+        found = [Answer.ADDED] * len(calls)
+        yield from self._declaring(calls)
+        for kind, places in kinds(calls).items():
+            some = calls if len(places) == len(calls) else [calls[at] for at in places]
+            answers = yield kind[0], partial(_put, kind, some, None)
+            for place, answer in zip(places, answers, strict=True):
+                found[place] = answer
+        return found
+
+    def putting_batch(
+        self, name: str, queue: str, calls: Sequence[Posted], then: Posted | None, on: On, keep: float, is_new: bool
+    ) -> Steps[list[Answer | None]]:
+        """Put the calls of a batch, seal it with its callback, and give an answer for each call.
+
+        The answer is None for a call that is in the batch already: it is not put again. `keep` is for how many seconds
+        the batch is kept after its end, `is_new` whether the batch cannot have been put before.
+        """
+        found: list[Answer | None] = [None] * len(calls)
+        there: set[str] = set()
+        if not is_new:
+            there = yield queue, lambda opened: opened.run(_members(opened.flows.batches, name))
+        left = [at for at, call in enumerate(calls) if text(call.id) not in there]
+        yield from self._declaring([*calls, *([] if then is None else [then])])
+        for kind, places in kinds([calls[at] for at in left]).items():
+            some = [calls[left[at]] for at in places]
+            answers = yield queue, partial(_put, kind, some, name)
+            for place, answer in zip(places, answers, strict=True):
+                found[left[place]] = answer
+        yield queue, partial(_seal, name, then, on, keep)
+        return found
+
+    def _declaring(self, calls: Sequence[Posted]) -> Steps[None]:
+        """Declare the limits of calls, and of those that follow them."""
+        wanted: dict[str, dict[str, Limit | None]] = {}
+        for call in calls:
+            own = [(call.queue, call.group, call.limit)] if call.limit is not None and call.group is not None else []
+            for queue, group, limit in (*own, *call.then):
+                groups = wanted.setdefault(queue, {})
+                groups[group] = limit or groups.get(group)
+        for name, some in wanted.items():
+            yield from self.declaring(name, some)
+
+    def declaring(self, name: str, some: limits.Wanted) -> Steps[None]:
+        """Declare limits in a queue."""
+        yield name, lambda queue: queue.run(self._declared.keep(queue, some))
+
+    def hearing(self, queue: str, id: bytes, seconds: float | None) -> Steps[Ended | None]:
+        """Wait until a call has ended, at most for so many seconds, and tell how; None if it has not."""
+        ends: dict[str, Ended] = yield queue, lambda opened: opened.results.wait(id, timeout=seconds)
+        return ends.get(text(id))
+
+
+# ---- what a call will return
+
+
+class Result(Generic[T_co]):
+    """What a call will return. `await` it, or `wait` for it."""
+
+    __slots__ = ("_answers", "_sender", "answer")
+
+    def __init__(self, sender: Sender, answers: Answers, answer: Answer | None = None) -> None:
+        """Prepare; asks nobody yet."""
+        self._sender = sender
+        self._answers = answers
+        self.answer = answer
+        """What `put` gave: `ADDED`, or the state that the call was in already; None if the call was put elsewhere."""
+
+    @property
+    def id(self) -> str:
+        """The id of the call; of a chain, that of its last call."""
+        return text(self._answers.id)
+
+    @property
+    def queue(self) -> str:
+        """The queue of the call; of a chain, that of its last call."""
+        return self._answers.queue
+
+    @property
+    def added(self) -> bool | None:
+        """Whether the call was added. False: a call with this id was there, and `answer` says what became of it.
+
+        None: the call was put elsewhere.
+        """
+        return None if self.answer is None else self.answer is Answer.ADDED
+
+    def __repr__(self) -> str:
+        return f"<result of call {self.id!r} in queue {self.queue!r}>"
+
+    def wait(self, timeout: float | None = None) -> T_co:
+        """Wait until the call has ended, at most `timeout` seconds, and give what it returned; blocks.
+
+        Raises `CallFailed` if the call was given up, `CallCancelled` if somebody has cancelled it, `CallGone` if
+        nothing is known of it any more, and `TimeoutError`. Raises `InvalidInput` at once if its result is not kept,
+        and in an `async def` that a worker runs: await the result there.
+        """
+        self._answers.check_kept()
+        if telling.running.get() is not None and is_in_a_loop():
+            raise InvalidInput(
+                "wait() would block the worker, and the call with it: in an async def, write `await result`"
+            )
+        return self._sender.do(self._waiting(timeout))
+
+    def __await__(self) -> Generator[Any, None, T_co]:
+        """Wait until the call has ended, and give what it returned; raises what `wait` raises."""
+        self._answers.check_kept()
+        return self._sender.ado(self._waiting(None)).__await__()
+
+    def _waiting(self, timeout: float | None) -> Steps[T_co]:
+        until = None if timeout is None else time.monotonic() + arguments.seconds(timeout, "timeout")
+        ended: Ended | None = None
+        for queue, id in self._answers.places:  # of a chain, each call is put only when the one before it returns
+            left = None if until is None else max(0.0, until - time.monotonic())
+            ended = yield from self._sender.hearing(queue, id, left)
+            if ended is None:
+                why = f"`timeoutq why {queue} {shlex.quote(text(id))}` says what it waits for"
+                raise TimeoutError(f"call {text(id)!r} has not ended within {timeout or 0:g} s: {why}")
+            refuse_failed(ended)
+        return cast("T_co", self._answers.read(None if ended is None else ended.result))
+
+    def info(self) -> TaskInfo:
+        """Tell all that the queue knows of the call; of a chain, of the call that has come furthest; blocks.
+
+        A call that has returned is done for as long as its result is kept; its attempts are not kept. Where nothing is
+        kept, the state is None, as for a call that never was.
+        """
+        return self._sender.do(self._looking())
+
+    async def ainfo(self) -> TaskInfo:
+        """Tell all that the queue knows of the call; see `info`."""
+        return await self._sender.ado(self._looking())
+
+    def _looking(self) -> Steps[TaskInfo]:
+        found: Any = None
+        for name, own in reversed(self._answers.places):
+            found = yield name, methodcaller("inspect", own)
+            if found.state is None and found.has_result:  # its id went from `done` at once
+                found = replace(found, state=State.DONE)
+            if found.state is not None:
+                break
+        return cast("TaskInfo", found)
+
+    def cancel(self, by: str | None = None) -> Answer:
+        """Cancel the call, if it has not ended; say what became of it, as `Queue.cancel` does; blocks.
+
+        Of a chain, the call is cancelled that is there now, and what follows it is not called. `by` says who it was.
+        `DONE` or `FAILED` say that the call has ended before; `UNKNOWN`, that nothing is kept of it.
+        """
+        return self._sender.do(self._cancelling(by))
+
+    async def acancel(self, by: str | None = None) -> Answer:
+        """Cancel the call, if it has not ended; see `cancel`."""
+        return await self._sender.ado(self._cancelling(by))
+
+    def _cancelling(self, by: str | None) -> Steps[Answer]:
+        for name, own in self._answers.places:
+            (found,) = yield name, methodcaller("cancel", own, by=by)
+            if found in (Answer.CANCELLED, Answer.CANCELLING):
+                return cast("Answer", found)
+        state = (yield from self._looking()).state
+        return Answer.UNKNOWN if state is None else Answer(state.value)
+
+
+def refuse_failed(ended: Ended) -> None:
+    """Raise the error of a call that was given up, or cancelled."""
+    if ended.state is not State.FAILED:
+        return
+    found = outcomes.read_failure(ended.result, ended.error)
+    if ended.is_cancelled:
+        raise CallCancelled(f"call {ended.task!r} was {found}", id=ended.task, message=found.message)
+    raise CallFailed(f"call {ended.task!r} failed: {found}", id=ended.task, **msgspec.structs.asdict(found))
+
+
+# ---- what is put together
+
+Kind = tuple[str, float | None, float | None, bytes | None, int]
+"""What all calls of one put have in common: queue, `at`, `after`, `call_id`, how long their keys keep others away."""
+_FOR_A_TIME, _AS_THE_QUEUE_SAYS, _WHILE_ACTIVE = range(3)
+
+
+def kinds(calls: Sequence[Posted]) -> dict[Kind, list[int]]:
+    """Give the places of the calls that go in one put, in the order of the puts."""
+    found: dict[Kind, list[int]] = {}
+    before: Kind | None = None
+    places: list[int] = []
+    for at, call in enumerate(calls):
+        blocks = _WHILE_ACTIVE if call.unique == "active" else _AS_THE_QUEUE_SAYS
+        if isinstance(call.unique, timedelta):
+            blocks = _FOR_A_TIME
+        kind = call.queue, call.at, call.after, call.call_id, blocks
+        if kind != before:
+            before, places = kind, found.setdefault(kind, [])
+        places.append(at)
+    # what a queue with fingerprints refuses goes first: then nothing was put
+    return dict(sorted(found.items(), key=lambda one: one[0][-1])) if len(found) > 1 else found
+
+
+def _put(kind: Kind, calls: Sequence[Posted], batch: str | None, queue: Any) -> Any:
+    _, at, after, call_id, blocks = kind
+    checked = (_tasks(calls),)
+    # a key keeps others away only while its call is ready, scheduled or in progress, unless somebody says more
+    how = How(again=blocks == _WHILE_ACTIVE, call_id=call_id)
+    if batch is not None:
+        return queue.run(queue.flows.batches.put(batch, checked, how, at, after))
+    if at is None and after is None:
+        return queue.run(queue.flows.put(checked, how, 0))
+    return queue.run(queue.flows.schedule(checked, at, after, how, 0))
+
+
+def _members(flows: BatchFlows, name: str) -> Flow[set[str]]:
+    """Give the tasks that are in the batch already: one that has ended would run again if it was put."""
+    there = set[str]()
+    if (yield from flows.look([name])):
+        after, size = 0, 1
+        while after < size:
+            size, members = yield from flows.members(name, after, BATCH)
+            there.update(one.task for one in members)
+            after += BATCH
+    return there
+
+
+def _seal(name: str, then: Posted | None, on: On, keep: float, queue: Any) -> Any:
+    return queue.run(queue.flows.batches.seal(name, None if then is None else _tasks([then]), on, keep))
+
+
+def _tasks(calls: Sequence[Posted]) -> TaskList:
+    tasks = TaskList([call.id for call in calls], {place: call.payload for place, call in enumerate(calls)})
+    for place, call in enumerate(calls):
+        if call.group is not None:
+            tasks.groups[place] = arguments.host(call.group)
+        if call.priority is not None:
+            tasks.priorities[place] = call.priority
+        if isinstance(call.unique, timedelta):
+            tasks.uniques[place] = arguments.delay_ms(call.unique, "unique")
+        if call.rerun:
+            tasks.reruns.append(place)
+    return tasks
