@@ -1,7 +1,4 @@
-"""What both faces hold: the settings of a client, its name, and its tokens.
-
-`driving.py` adds the links, `queue.py` and `async_queue.py` the methods.
-"""
+"""What both faces hold: the settings of a client, its name, and its tokens."""
 
 from __future__ import annotations
 

@@ -202,19 +202,19 @@ def _putting(
     # a key keeps others away only while its call is ready, scheduled or in progress, unless somebody says more
     how = How(again=blocks == WHILE_ACTIVE, call_id=call_id)
     if batch is not None:
-        return queue.flows.batches.put(batch, checked, how, at, after)
+        return queue.flows.batches.put_as(batch, checked, how, at, after)
     if at is None and after is None:
-        return queue.flows.put(checked, how, 0)
-    return queue.flows.schedule(checked, at, after, how, 0)
+        return queue.flows.put_as(checked, how)
+    return queue.flows.schedule_as(checked, at, after, how)
 
 
 def _left(queue: AnyQueue | AnyAsyncQueue, found: PostedBatch) -> Flow[Sequence[int]]:
     """Give the places of the calls that are not in the batch yet: one that has ended would run again if it was put."""
     there, batches = set[str](), queue.flows.batches
-    if found.may_be_there and (yield from batches.look([found.name])):
+    if found.may_be_there and (yield from batches.look(found.name)):
         after: int | None = 0
         while after is not None:
-            size, members = yield from batches.members(found.name, after, BATCH)
+            size, members = yield from batches.some_members(found.name, after, BATCH)
             there.update(one.task for one in members)
             after = after + BATCH if after + BATCH < size else None
     return [at for at, call in enumerate(found.calls) if text(call.id) not in there]
@@ -222,7 +222,7 @@ def _left(queue: AnyQueue | AnyAsyncQueue, found: PostedBatch) -> Flow[Sequence[
 
 def _sealing(queue: AnyQueue | AnyAsyncQueue, found: PostedBatch) -> Flow[BatchInfo]:
     callback: Any = None if found.then is None else _tasks([found.then])
-    return queue.flows.batches.seal(found.name, callback, found.on, found.keep)
+    return queue.flows.batches.seal(found.name, callback, on=found.on, keep=found.keep)
 
 
 def _tasks(calls: Sequence[Posted]) -> TaskList:

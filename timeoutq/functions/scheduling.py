@@ -128,11 +128,11 @@ def declaring(app: Program, queue: str, flows: HasSchedules) -> Callable[[], Flo
 
     def declare_all() -> Flow[None]:
         if free:
-            yield from flows.schedules.declare(free)
+            yield from flows.schedules.declare(*free)
         if kept:
             groups = {one.task.group: wanted[one.name] for one in kept if isinstance(one.task, Task)}
             yield from limits.declare(flows, {group: one for group, one in groups.items() if group is not None})
-            yield from flows.schedules.declare(kept)
+            yield from flows.schedules.declare(*kept)
         if untimed:
             yield from flows.schedules.leave(untimed)
 

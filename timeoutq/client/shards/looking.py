@@ -156,11 +156,7 @@ def in_order(
     read: Callable[[Talk, str, int], Flow[tuple[Sequence[T], str | None]]],
     at: Callable[[T], float | None],
 ) -> Flow[tuple[list[T], str | None]]:
-    """Read the next `n` of what all shards have together, by their times; give them, and the cursor of the rest.
-
-    Each shard gives its own in the order of their times, as `read` does from a place on: a few at a time, and more only
-    if all these were taken.
-    """
+    """Read the next `n` of what all shards have together, by their times; give them, and the cursor of the rest."""
     many, found = len(shards.talks), list[T]()
     begins, few = places(cursor, many), max(10, min(n, 2 * n // many))
     ends = list[int | None](begins)
@@ -193,10 +189,7 @@ def when(at: float | None) -> float:
 
 
 def page(shards: Shards, state: State | str, cursor: str | None, n: int) -> Flow[Page]:
-    """Read a page of about `n` entries of a state, from where the last page ended.
-
-    What has a time comes in its order, from all shards; all else shard by shard.
-    """
+    """Read a page of about `n` entries of a state, from where the last page ended."""
     return _page(shards, arguments.state(state), cursor, arguments.count(n, high=1000))
 
 
@@ -239,12 +232,8 @@ def _of_kind(
     return Page(State.FAILED, found, following)
 
 
-def entries(shards: Shards, state: State | str, cursor: str) -> Flow[tuple[list[Entry], str | None]]:
+def entries(shards: Shards, state: State, cursor: str) -> Flow[tuple[list[Entry], str | None]]:
     """Read some entries of a state in no order; an entry that stays in the state is never missed."""
-    return _entries(shards, arguments.state(state), cursor)
-
-
-def _entries(shards: Shards, state: State, cursor: str) -> Flow[tuple[list[Entry], str | None]]:
     many = len(shards.talks)
     shard, start = place(None if cursor == reads.START else cursor, many)
     found, following = yield from reads.entries(shards.talks[shard], state, start)
@@ -263,10 +252,7 @@ def rows(shards: Shards, state: State, named: bool, cursor: str) -> Flow[tuple[l
 
 
 def stats(shards: Shards) -> Flow[Stats]:
-    """Count all states, and read counters and settings.
-
-    If some shards do not answer, the error has the same of the others as its `outcome`.
-    """
+    """Count all states, and read counters and settings."""
     *parts, root = yield from together([answer(talk, talk.operations.stats()) for talk in (*shards.talks, shards.root)])
     if isinstance(root, TimeoutqError):
         raise root
@@ -429,11 +415,6 @@ def _history(parts: Iterable[list[Sample]]) -> list[Sample]:
 
 def errors(shards: Shards, n: int) -> Flow[list[Failure]]:
     """Read the last errors of all shards, the newest first."""
-    reads.errors(shards.root, n)  # this only checks n
-    return _errors(shards, n)
-
-
-def _errors(shards: Shards, n: int) -> Flow[list[Failure]]:
     parts = yield from each(shards, lambda talk: reads.errors(talk, n))
     return sorted((one for part in parts for one in part), key=lambda one: one.at, reverse=True)[:n]
 
