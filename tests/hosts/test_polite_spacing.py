@@ -212,8 +212,8 @@ def rests(fake: FakeQueue, road: Callable[[Host, Lease], None], others: str, pla
     assert len(host.claim()) == (1 if others == "visited" and road is not lease_runs_out else places)
 
 
-@pytest.mark.parametrize("places", [2, *(pytest.param(n, marks=pytest.mark.breaking) for n in (1, 8, 100))])
-@pytest.mark.parametrize("delay", [0.2, pytest.param(1, marks=pytest.mark.breaking)])
+@pytest.mark.parametrize("places", [2, *(pytest.param(n, marks=pytest.mark.breaking) for n in (1, 100))])
+@pytest.mark.parametrize("delay", [0.2])
 @pytest.mark.parametrize("road", ROADS)
 def test_a_host_rests_after_each_end_of_a_visit(
     fake: FakeQueue, road: Callable[[Host, Lease], None], delay: float, places: int
