@@ -135,9 +135,6 @@ class Driver(Face):
             return MemoryLink(server, BELL_WAIT) if server.in_memory else Link(server, BELL_WAIT)
         return ClusterLink(cluster.Nodes(server, BELL_WAIT, known), slot_of(self.name), self._moved)
 
-    def _moved(self, slot: int) -> None:
-        self.talk.clock.forget()
-
     def _claim(self, claim: Claim) -> list[Lease]:
         """Claim; give back what was claimed if Ctrl-C or a cancel ends the call."""
         try:
@@ -246,9 +243,6 @@ class AsyncDriver(Face):
         if not server.nodes:
             return AsyncMemoryLink(server, BELL_WAIT) if server.in_memory else AsyncLink(server, BELL_WAIT)
         return AsyncClusterLink(cluster.AsyncNodes(server, BELL_WAIT, known), slot_of(self.name), self._moved)
-
-    def _moved(self, slot: int) -> None:
-        self.talk.clock.forget()
 
     async def _claim(self, claim: Claim) -> list[Lease]:
         """Claim; give back what was claimed if Ctrl-C or a cancel ends the call."""

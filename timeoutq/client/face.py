@@ -154,6 +154,10 @@ class Face:
         """Say whether the next flow may do without another opening."""
         return True
 
+    def _moved(self, slot: int) -> None:
+        # the keys of a slot have moved to another node, which has a clock of its own
+        self.talk.clock.forget()
+
     def _prepare(self) -> None:
         """Prepare what the driver needs besides the settings."""
 

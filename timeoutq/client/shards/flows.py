@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Any, TypeVar
 
 from timeoutq.client.methods import Build as BuildEnds
@@ -69,34 +68,17 @@ def _new(shards: Shards, settings: Mapping[str, bytes]) -> Flow[Mapping[str, byt
 # ---- tasks in
 
 
-def put(shards: Shards, tasks: tuple[Tasks, ...], how: How, durable: int) -> Flow[Outcome]:
-    """Put tasks."""
+def put(shards: Shards, tasks: tuple[Tasks, ...], how: How, durable: int, due: bytes | None = None) -> Flow[Outcome]:
+    """Put tasks; with `due`, as `arguments.due` gives it, schedule them."""
     check_group(shards, how.group)
     found = arguments.tasks(tasks)
+    if due is not None:
+        refuse_rerun(found, "schedule()")
     words = how_words(found, how)
 
     def build(talk: Talk, part: TaskList) -> list[Call[Outcome]]:
-        return talk.operations.put_checked(part, talk.nonce, words, how.call_id)
-
-    check_priorities(found, everything=how.priority is not None, grouped=how.group is not None)
-    return bring(shards, found, _group(how), build, arguments.replicas(durable))
-
-
-def later(
-    shards: Shards,
-    tasks: tuple[Tasks, ...],
-    at: float | datetime | None,
-    after: float | None,
-    how: How,
-    durable: int,
-) -> Flow[Outcome]:
-    """Schedule tasks."""
-    check_group(shards, how.group)
-    due, found = arguments.due(at, after), arguments.tasks(tasks)
-    refuse_rerun(found, "schedule()")
-    words = how_words(found, how)
-
-    def build(talk: Talk, part: TaskList) -> list[Call[Outcome]]:
+        if due is None:
+            return talk.operations.put_checked(part, talk.nonce, words, how.call_id)
         return talk.operations.schedule_checked(due, part, talk.nonce, words)
 
     check_priorities(found, everything=how.priority is not None, grouped=how.group is not None)

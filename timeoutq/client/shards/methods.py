@@ -255,7 +255,7 @@ class ShardedFlows(QueueFlows):
         how: How,
         durable: int = 0,
     ) -> Flow[Outcome]:
-        return flows.later(self._shards, tasks, at, after, how, durable)
+        return flows.put(self._shards, tasks, how, durable, arguments.due(at, after))
 
     def claim(
         self, n: int = 1, *, timeout: float | None = None, max_runtime: float | None = None, wait: float = 0.0
