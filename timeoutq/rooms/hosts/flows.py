@@ -113,12 +113,12 @@ class HostFlows:
         """
         rules: list[Rule] = []
         if delay is not None:
-            rules.append(("delay", "" if delay == "usual" else arguments.delay_ms(delay, "delay")))
+            rules.append(("delay", "" if arguments.is_word(delay, "usual") else arguments.delay_ms(delay, "delay")))
         if per_host is not None:
-            most = "" if per_host == "usual" else arguments.count(per_host, "per_host", high=10_000)
+            most = "" if arguments.is_word(per_host, "usual") else arguments.count(per_host, "per_host", high=10_000)
             rules.append(("per_host", most))
         if budget is not None:
-            rules.append(("budget", "" if budget == "none" else arguments.count(budget, "budget", low=0)))
+            rules.append(("budget", "" if arguments.is_word(budget, "none") else arguments.count(budget, "budget", 0)))
         return self._ask(host, *rules)
 
     def block(
