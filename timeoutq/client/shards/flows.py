@@ -346,11 +346,6 @@ def ack_put(shards: Shards, lease: Lease, found: TaskList, again_ms: int, payloa
     return (yield from flows.ack_put(shards.talks[home], lease, found.pick(places.get(home, [])), again_ms, payload))
 
 
-def in_its_shard(shards: Shards, lease: Lease, flow: Callable[[Talk], Flow[T]]) -> Flow[T]:
-    """Carry out a flow about a lease in the shard of the lease."""
-    return (yield from flow(shards.talks[shards.of_lease(lease)]))
-
-
 def end_many(shards: Shards, leases: Sequence[Lease], build: BuildEnds) -> Flow[Outcome]:
     """End leases; give all answers."""
     ids, places, results = yield from _send(shards, leases, build)

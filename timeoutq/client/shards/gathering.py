@@ -32,6 +32,11 @@ def each(shards: Shards, flow: Callable[[Talk], Flow[T]]) -> Flow[list[T]]:
     return whole(shards, dict(enumerate(results)))
 
 
+def late(make: Callable[[], Flow[T]]) -> Flow[T]:
+    """Make a flow when it is carried out: by then the record has been read, which says how many shards there are."""
+    return (yield from make())
+
+
 def total(shards: Shards, flow: Callable[[Talk], Flow[int]]) -> Flow[int]:
     """Carry out a flow in every shard; give the sum of the results."""
     return sum((yield from each(shards, flow)))

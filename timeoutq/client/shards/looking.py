@@ -14,7 +14,7 @@ from math import inf
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from timeoutq.client.shards.gathering import each, failure, whole
+from timeoutq.client.shards.gathering import each, failure, late, whole
 from timeoutq.client.shards.root import Shards
 from timeoutq.client.shards.together import together
 from timeoutq.rooms.failures import flows as failures
@@ -35,8 +35,6 @@ from timeoutq.words.model import (
     HostPage,
     Page,
     State,
-    Task,
-    TaskId,
     TaskInfo,
     WorkerInfo,
 )
@@ -58,14 +56,9 @@ def exists(shards: Shards) -> Flow[bool]:
 # ---- one task
 
 
-def inspect(shards: Shards, task: TaskId | Task) -> Flow[TaskInfo]:
+def inspect(shards: Shards, id: bytes) -> Flow[TaskInfo]:
     """Tell all about one task."""
-    id = _id(task)
     return _first(shards, id, lambda talk: answer(talk, talk.operations.inspect(id)), lambda info: info.state)
-
-
-def _id(task: TaskId | Task) -> bytes:
-    return arguments.task_id(task.task if isinstance(task, Task) else task)
 
 
 def _first(shards: Shards, id: bytes, flow: Callable[[Talk], Flow[T]], knows: Callable[[T], object]) -> Flow[T]:
@@ -83,13 +76,8 @@ def _first(shards: Shards, id: bytes, flow: Callable[[Talk], Flow[T]], knows: Ca
     return found
 
 
-def explain(shards: Shards, task: TaskId | Task) -> Flow[Reason]:
+def explain(shards: Shards, id: bytes) -> Flow[Reason]:
     """Say why a task is not being worked on now, or who works on it."""
-    id = _id(task)
-    return _explain(shards, id)
-
-
-def _explain(shards: Shards, id: bytes) -> Flow[Reason]:
     # the signs of life of workers are in the root, where no shard sees them
     alive = yield from _alive(shards)
 
@@ -188,12 +176,8 @@ def when(at: float | None) -> float:
     return inf if at is None else at
 
 
-def page(shards: Shards, state: State | str, cursor: str | None, n: int) -> Flow[Page]:
+def page(shards: Shards, state: State, cursor: str | None, n: int) -> Flow[Page]:
     """Read a page of about `n` entries of a state, from where the last page ended."""
-    return _page(shards, arguments.state(state), cursor, arguments.count(n, high=1000))
-
-
-def _page(shards: Shards, state: State, cursor: str | None, n: int) -> Flow[Page]:
     if state in reads.ORDERED:
 
         def read(talk: Talk, start: str, most: int) -> Flow[tuple[Sequence[Entry], str | None]]:
@@ -218,16 +202,6 @@ def of_kind(shards: Shards, kind: str, cursor: str | None, n: int) -> Flow[Page]
     def read(talk: Talk, start: str, most: int) -> Flow[tuple[Sequence[Entry], str | None]]:
         return failures.tasks(talk, kind, start, most)
 
-    places(cursor, len(shards.talks))  # this only checks the cursor
-    return _of_kind(shards, cursor, n, read)
-
-
-def _of_kind(
-    shards: Shards,
-    cursor: str | None,
-    n: int,
-    read: Callable[[Talk, str, int], Flow[tuple[Sequence[Entry], str | None]]],
-) -> Flow[Page]:
     found, following = yield from in_order(shards, cursor, n, read, lambda entry: -(entry.at or 0.0))
     return Page(State.FAILED, found, following)
 
@@ -424,10 +398,7 @@ def errors(shards: Shards, n: int) -> Flow[list[Failure]]:
 
 def host_page(shards: Shards, cursor: str | None, n: int) -> Flow[HostPage]:
     """Read a page of `n` hosts, from where the last page ended: of all shards, the host with the next turn first."""
-    return _host_page(shards, cursor, arguments.count(n, high=500))
 
-
-def _host_page(shards: Shards, cursor: str | None, n: int) -> Flow[HostPage]:
     def read(talk: Talk, start: str, most: int) -> Flow[tuple[Sequence[HostInfo], str | None]]:
         part = yield from hosts.page(talk, start, most)
         return part.hosts, part.cursor
@@ -446,8 +417,4 @@ def some_hosts(shards: Shards, cursor: str) -> Flow[tuple[list[HostInfo], str | 
 def one_host(shards: Shards, host: str, rules: Sequence[Rule]) -> Flow[HostInfo]:
     """Set the rules of a host, if there are any, and tell all about the host, in the shard of the host."""
     hosts.one(shards.root, host, rules)  # this only checks what the caller passed
-    return _one_host(shards, host, rules)
-
-
-def _one_host(shards: Shards, host: str, rules: Sequence[Rule]) -> Flow[HostInfo]:
-    return (yield from hosts.one(shards.of_host(host), host, rules))
+    return late(lambda: hosts.one(shards.of_host(host), host, rules))

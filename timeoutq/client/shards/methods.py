@@ -29,6 +29,7 @@ from timeoutq.rooms.schedules.definition import Definition
 from timeoutq.rooms.schedules.flows import ScheduleFlows
 from timeoutq.server.calls import BATCH
 from timeoutq.verbs import reads
+from timeoutq.verbs.operations import one_id
 from timeoutq.verbs.sending import Flow, Sleep, Talk, ask
 from timeoutq.verbs.why import Reason
 from timeoutq.words import arguments
@@ -66,7 +67,7 @@ class ShardedHostFlows(HostFlows):
         self._shards = shards
 
     def list(self, cursor: str | None = None, n: int = 100) -> Flow[HostPage]:
-        return looking.host_page(self._shards, cursor, n)
+        return looking.host_page(self._shards, cursor, arguments.count(n, high=500))
 
     def _some(self, cursor: str) -> Flow[tuple[Sequence[HostInfo], str | None]]:
         return looking.some_hosts(self._shards, cursor)
@@ -84,7 +85,7 @@ class ShardedScheduleFlows(ScheduleFlows):
 
     def list(self, cursor: str | None = None, n: int = 100) -> Flow[SchedulePage]:
         # a walk over all begins as one over a plain queue
-        return scheduling.page(self._shards, None if cursor == reads.START else cursor, n)
+        return scheduling.page(self._shards, None if cursor == reads.START else cursor, arguments.count(n, high=500))
 
     def tick(self) -> Flow[int]:
         return gathering.total(self._shards, schedules.tick)
@@ -266,13 +267,13 @@ class ShardedFlows(QueueFlows):
         return flows.extension(self._shards, leases)
 
     def inspect(self, task: TaskId | Task) -> Flow[TaskInfo]:
-        return looking.inspect(self._shards, task)
+        return looking.inspect(self._shards, one_id(task))
 
     def why(self, task: TaskId | Task) -> Flow[Reason]:
-        return looking.explain(self._shards, task)
+        return looking.explain(self._shards, one_id(task))
 
     def list(self, state: State | str, cursor: str | None = None, n: int = 100) -> Flow[Page]:
-        return looking.page(self._shards, state, cursor, n)
+        return looking.page(self._shards, arguments.state(state), cursor, arguments.count(n, high=1000))
 
     def stats(self) -> Flow[Stats]:
         return looking.stats(self._shards)
@@ -286,7 +287,8 @@ class ShardedFlows(QueueFlows):
     # ---- where the flows of `QueueFlows` go
 
     def _of(self, lease: Lease, flow: Callable[[Talk], Flow[T]]) -> Flow[T]:
-        return flows.in_its_shard(self._shards, lease, flow)
+        shards = self._shards
+        return gathering.late(lambda: flow(shards.talks[shards.of_lease(lease)]))
 
     def _extend(self, leases: Sequence[Lease], timeout_ms: int) -> Flow[Outcome]:
         return flows.extend(self._shards, leases, timeout_ms)
