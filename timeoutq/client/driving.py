@@ -54,6 +54,8 @@ def ending(method: Callable[Concatenate[Any, P], Ending[T]]) -> Callable[Concate
 
     def made(face: Driver, /, *args: P.args, **kwargs: P.kwargs) -> T:
         found: Ending[T] = getattr(face.flows, method.__name__)(*args, **kwargs)
+        if not face._keepers:
+            return face.run(found.flow)
         with face._keepers.ending(found.leases):
             return face.run(found.flow)
 
@@ -65,6 +67,8 @@ def aending(method: Callable[Concatenate[Any, P], Ending[T]]) -> Callable[Concat
 
     async def made(face: AsyncDriver, /, *args: P.args, **kwargs: P.kwargs) -> T:
         found: Ending[T] = getattr(face.flows, method.__name__)(*args, **kwargs)
+        if not face._keepers:
+            return await face.run(found.flow)
         with face._keepers.ending(found.leases):
             return await face.run(found.flow)
 

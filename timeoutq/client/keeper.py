@@ -274,6 +274,9 @@ class Keepers(Generic[K]):
     def __init__(self) -> None:
         self._known = weakref.WeakValueDictionary[int, K]()
 
+    def __len__(self) -> int:
+        return len(self._known)
+
     def add(self, keeper: K) -> K:
         """Take a keeper in, and give it back."""
         self._known[id(keeper)] = keeper
