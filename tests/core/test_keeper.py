@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
-from unittest.mock import AsyncMock
 
 import pytest
 import redis
@@ -18,7 +17,6 @@ import redis
 from tests.rig.waiting import wait_until
 from timeoutq import Answer, AsyncQueue, InvalidInput, Lease, LeaseLost, Queue, Unavailable
 from timeoutq.client import heartbeat
-from timeoutq.client.keeper import AsyncKeeper
 from timeoutq.testing import fake_async_queue, fake_queue
 
 
@@ -45,13 +43,11 @@ def test_a_lease_outlives_its_timeout_while_a_keeper_holds_it_and_runs_out_after
         wait_until(lambda: (queue.inspect(kept.task).lease_left or 0) < 0)
 
 
-async def test_the_keeper_of_an_async_queue_is_an_asyncio_task_and_does_the_same(queue: Queue) -> None:
+async def test_the_keeper_of_an_async_queue_does_the_same(queue: Queue) -> None:
     queue.put("a")
-    threads = threading.active_count()
     async with AsyncQueue(queue.name, queue.given[0], timeout=0.6) as mine, mine.keeper() as keeper:
         (lease,) = await mine.claim()
         keeper.add(lease)
-        assert threading.active_count() == threads
         await asyncio.sleep(lease.deadline + 0.5 - (await mine.stats()).now)
         assert await mine.requeue_expired() == 0
         keeper.remove(lease)
@@ -165,72 +161,6 @@ def test_a_thread_that_has_ended_unasked_begins_again(caplog: pytest.LogCaptureF
     mine.close()
 
 
-async def test_a_keeper_whose_asyncio_task_somebody_cancels_begins_again(
-    queue: Queue, caplog: pytest.LogCaptureFixture
-) -> None:
-    queue.put("a")
-    async with AsyncQueue(queue.name, queue.given[0], timeout=0.6) as mine, mine.keeper() as keeper:
-        (lease,) = await mine.claim()
-        keeper.add(lease)
-        (task,) = (one for one in asyncio.all_tasks() if one.get_name() == f"keeper-{queue.name}")
-        task.cancel()
-        await until(lambda: _true("begins again: it was cancelled" in caplog.text))
-        await asyncio.sleep(lease.deadline + 0.5 - (await mine.stats()).now)
-        assert await mine.requeue_expired() == 0
-        assert await mine.ack(lease) == "ok"
-    assert queue.workers() == []
-
-
-def test_a_keeper_begins_again_in_an_event_loop_that_runs_on_by_callbacks_alone(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    mine = fake_async_queue(timeout=0.6)
-    keeper = mine.keeper()
-
-    async def take() -> None:
-        await mine.put("a")
-        keeper.add(*await mine.claim())
-
-    def look() -> None:
-        if "begins again" in caplog.text:
-            loop.stop()
-        else:
-            loop.call_later(0.01, look)
-
-    with asyncio.Runner() as runner:
-        loop = runner.get_loop()
-        runner.run(take())
-        (task,) = asyncio.all_tasks(loop)
-        task.cancel()
-        loop.call_soon(look)
-        loop.call_later(10, loop.stop)
-        loop.run_forever()
-        assert "has ended, and begins again: it was cancelled" in caplog.text
-        assert [one.get_name() for one in asyncio.all_tasks(loop)] == [f"keeper-{mine.name}"]
-        runner.run(mine.close())
-
-
-def test_a_keeper_that_is_open_when_its_event_loop_ends_says_nothing(
-    queue: Queue, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def main() -> None:
-        mine = AsyncQueue(queue.name, queue.given[0], timeout=0.04)
-        mine.keeper().add(*await mine.claim())
-        stubborn.append(asyncio.create_task(last()))
-        asyncio.get_running_loop().run_in_executor(None, time.sleep, 0.4)  # the loop waits for its threads, too
-        await asyncio.sleep(0)
-
-    async def last() -> None:
-        try:
-            await asyncio.sleep(60)
-        finally:
-            await asyncio.sleep(0.2)  # longer than a keeper waits until it begins again
-
-    stubborn: list[asyncio.Task[None]] = []
-    asyncio.run(main())
-    assert caplog.text == ""
-
-
 @pytest.mark.parametrize("what", ["keeper", "queue"])
 def test_a_callback_may_close_the_keeper_or_its_queue(
     queue: Queue, what: str, caplog: pytest.LogCaptureFixture
@@ -319,7 +249,7 @@ def test_a_lease_is_lost_as_any_other_when_the_call_that_would_end_it_was_not_an
         keeper = mine.keeper(lambda lease, answer: lost.append(lease.task))
         (lease,) = mine.claim()
         keeper.add(lease)
-        with pytest.raises(Unavailable), mine._keepers.ending(lease):
+        with pytest.raises(Unavailable), mine._keepers.ending([lease]):
             raise Unavailable("the call was not answered")
         keeper._lost([(lease, Answer.LOST)])
         assert (lost, keeper.held) == (["a"], [])
@@ -402,31 +332,6 @@ async def test_the_keeper_of_an_async_queue_says_how_many_workers_are_alive(
             await until(lambda: _true(first.peers == 1))
 
 
-class Refused(AsyncKeeper):
-    """A keeper whose calls are written down, and are never answered."""
-
-    calls: list[str]
-
-    async def _extend(self) -> bool:
-        self.calls.append("extend")
-        raise Unavailable("no server")
-
-    async def _beat(self, about: Any) -> None:
-        self.calls.append("beat")
-        raise Unavailable("no server")
-
-
-async def test_the_keeper_of_an_async_queue_extends_leases_before_it_gives_a_sign_of_life() -> None:
-    async with fake_async_queue(timeout=0.3) as mine:
-        keeper = Refused(mine)
-        keeper.calls = []
-        async with keeper:
-            async with asyncio.timeout(20):
-                while len(keeper.calls) < 4:
-                    await asyncio.sleep(0.005)
-        assert keeper.calls[:4] == ["beat", "extend", "extend", "extend"]
-
-
 def test_a_lease_that_has_little_time_left_is_extended_at_once(queue: Queue) -> None:
     queue.put("a")
     with short(queue, 30) as mine, mine.keeper() as keeper:
@@ -444,21 +349,6 @@ def test_a_lease_with_less_than_half_of_the_timeout_left_does_not_wait_for_the_n
         keeper = mine.keeper()
         assert not keeper._took(tuple(mine.claim(timeout=20)))
         assert keeper._took(tuple(mine.claim(timeout=10)))
-
-
-@pytest.mark.parametrize("unheard", [False, True])
-async def test_the_keeper_of_an_async_queue_that_was_not_heard_says_no_farewell(
-    unheard: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with fake_async_queue() as mine:
-        run = AsyncMock(return_value=1)
-        monkeypatch.setattr(mine, "run", run)
-        keeper = mine.keeper()
-        await keeper.close()
-        keeper._pulse.unheard = unheard
-        await keeper._beat_on(keeper._stop)
-        assert run.call_count == (not unheard)
-        monkeypatch.undo()
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
@@ -541,32 +431,6 @@ def test_a_keeper_goes_on_in_a_second_event_loop(caplog: pytest.LogCaptureFixtur
     assert caplog.text == ""
 
 
-def test_a_keeper_moves_to_the_event_loop_that_uses_it_and_can_be_closed_in_any() -> None:
-    mine = fake_async_queue(timeout=0.6)
-    keeper = mine.keeper()
-
-    async def take() -> None:
-        await mine.put("a", "b")
-        keeper.add(*await mine.claim())
-        await asyncio.sleep(0.05)
-
-    async def keep() -> None:
-        await take()
-        await mine.forget("a", "b")
-        await until(lambda: _true(keeper.held == []))
-
-    async def none() -> bool:
-        return not any(task.get_name().startswith("keeper-") for task in asyncio.all_tasks())
-
-    with asyncio.Runner() as first, asyncio.Runner() as second:
-        first.run(take())
-        second.run(keep())
-        first.run(until(none))  # one event loop is enough
-        first.run(mine.close())
-        second.run(until(none))
-        second.run(mine.close())
-
-
 def test_a_keeper_of_an_async_queue_needs_an_event_loop() -> None:
     with pytest.raises(InvalidInput, match="no event loop runs here"):
         fake_async_queue().keeper().add()
@@ -582,25 +446,6 @@ class Awaits:
 def test_a_callback_that_would_have_to_be_awaited_is_refused(bad: Callable[[Lease, Answer], object]) -> None:
     with fake_queue() as mine, pytest.raises(InvalidInput, match="on_lost must be a plain function"):
         mine.keeper(bad)
-
-
-async def test_the_keeper_of_an_async_queue_whose_server_is_away_leaves_no_asyncio_task(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    mine = fake_async_queue(timeout=0.6)
-    asked: list[object] = []
-
-    async def run(flow: object) -> None:
-        asked.append(flow)
-        if len(asked) == 1:
-            raise Unavailable("no answer")
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(mine, "run", run)
-    async with mine.keeper():
-        await until(lambda: _true(len(asked) == 2))
-    assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("keeper-")] == []
-    await mine.close()
 
 
 def test_a_keeper_waits_for_a_server_that_is_away(caplog: pytest.LogCaptureFixture) -> None:

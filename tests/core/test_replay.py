@@ -555,12 +555,12 @@ def test_a_put_that_no_replica_has_confirmed_is_told_as_such_although_the_server
 def test_a_put_under_the_id_of_an_earlier_put_adds_nothing(face: Any) -> None:
     """A stopped server may carry out a put long after its client gave up, and the task may have ended meanwhile."""
     once = How(call_id=b"a call#1")
-    assert list(face.run(face.flows.put(("a",), once, 0))) == ["added"]
+    assert list(face.run(face.flows.put_as(("a",), once))) == ["added"]
     face.ack(face.claim(1))
     face.forget("a")
-    face.run(face.flows.put(("a",), once, 0))
+    face.run(face.flows.put_as(("a",), once))
     assert (face.stats().known, face.stats().counters["put"]) == (0, 1)
-    assert list(face.run(face.flows.put(("a",), How(call_id=b"a call#2"), 0))) == ["added"]
+    assert list(face.run(face.flows.put_as(("a",), How(call_id=b"a call#2")))) == ["added"]
 
 
 def test_the_ids_of_calls_are_forgotten_on_an_idle_queue_but_those_of_the_last_minute(

@@ -12,29 +12,29 @@ from tests.rig import kinds
 from tests.rig.command import Say
 from tests.rig.command import say as say
 from tests.rig.waiting import wait_until
-from timeoutq import FailureKind, InvalidInput, Lease, Politeness, Queue, Task, open_queue
-from timeoutq.rooms.failures.operations import Moved, id_of
+from timeoutq import InvalidInput, Lease, Politeness, Queue, Task, open_queue
+from timeoutq.rooms.failures.operations import id_of
 from timeoutq.verbs import sending
 from timeoutq.words.model import Record, State
 
 
-def give_up(face: Any, **errors: str) -> None:
+def give_up(queue: Any, **errors: str) -> None:
     """Put tasks and give them up by their names, each with its error."""
-    face.put(list(errors))
-    for lease in sorted(face.claim(500), key=lambda lease: str(lease.task)):
+    queue.put(list(errors))
+    for lease in sorted(queue.claim(500), key=lambda lease: str(lease.task)):
         if lease.task in errors:
-            face.fail(lease, errors[lease.task], give_up=True)
+            queue.fail(lease, errors[lease.task], give_up=True)
         else:
-            face.release(lease)
+            queue.release(lease)
 
 
-def counted(face: Any) -> dict[str, int]:
-    return {kind.text: kind.count for kind in face.failures.list(1001)}
+def counted(queue: Any) -> dict[str, int]:
+    return {kind.text: kind.count for kind in queue.failures.list(1001)}
 
 
-def test_failures_are_grouped_by_type_and_first_line_without_what_differs(face: Any) -> None:
+def test_failures_are_grouped_by_type_and_first_line_without_what_differs(queue: Any) -> None:
     give_up(
-        face,
+        queue,
         a="ConnectError: no answer from https://a.example/1 after 12 s\nmore",
         b="ConnectError: no answer from https://b.example/?x=2 after 7 s",
         c="HTTPStatusError: HTTP 404",
@@ -43,7 +43,7 @@ def test_failures_are_grouped_by_type_and_first_line_without_what_differs(face: 
         f="KeyError: 'price'",
         g="Gone: 7f3a9c01-52aa-4c1e-9d52-00aa11bb22cc was deleted",
     )
-    assert counted(face) == {
+    assert counted(queue) == {
         "ConnectError: no answer from <url> after # s": 2,
         "HTTPStatusError: HTTP 404": 1,
         "HTTPStatusError: HTTP 503": 1,
@@ -52,156 +52,99 @@ def test_failures_are_grouped_by_type_and_first_line_without_what_differs(face: 
     }
 
 
-def test_an_error_that_names_one_of_the_tasks_that_failed_together_is_grouped_by_each_id(face: Any) -> None:
-    face.put("item-0001", "item-0002")
-    leases = sorted(face.claim(2), key=lambda lease: str(lease.task))
-    face.fail(leases, "Locked: by item-0001", give_up=True)
-    assert counted(face) == {"Locked: by <id>": 1, "Locked: by item-#": 1}
-
-
-def test_a_kind_tells_how_many_when_and_one_of_its_tasks(face: Any) -> None:
-    began = face.stats().now
-    give_up(face, a="E: 1")
-    give_up(face, b="E: 2")
-    (kind,) = face.failures.list()
-    assert (kind.text, kind.count, kind.task) == ("E: #", 2, "b")
-    assert began <= kind.first <= kind.last <= face.stats().now
-    page = face.failures.tasks(kind)
-    assert [(entry.task, entry.error) for entry in page] == [("b", "E: 2"), ("a", "E: 1")]
-    assert page.cursor is None
-
-
-def test_tasks_of_a_kind_come_in_pages_by_id_or_by_text(face: Any) -> None:
-    give_up(face, **{f"t{n}": "E: x" for n in range(5)}, other="F: y")
-    kind = face.failures.list()[0]
-    found: list[str] = []
-    cursor = None
-    while True:
-        page = face.failures.tasks(kind.id, cursor, n=2)
-        found += [entry.task for entry in page]
-        if (cursor := page.cursor) is None:
-            break
-    assert sorted(found) == ["t0", "t1", "t2", "t3", "t4"]
-    assert [entry.task for entry in face.failures.tasks("F: y")] == ["other"]
-    assert list(face.failures.tasks("no such kind")) == []
-
-
-def test_all_tasks_of_one_kind_are_retried_and_the_others_stay(face: Any) -> None:
-    give_up(face, a="E: 1", b="E: 2", c="F: 1")
-    found = face.failures.retry("E: #")
+def test_all_tasks_of_one_kind_are_retried_and_the_others_stay(queue: Any) -> None:
+    give_up(queue, a="E: 1", b="E: 2", c="F: 1")
+    found = queue.failures.retry("E: #")
     assert (found.moved, found.left) == (2, 0)
-    assert counted(face) == {"F: #": 1}
-    assert (face.stats().todos, face.stats().failed) == (2, 1)
-    assert {lease.attempt for lease in face.claim(2)} == {1}
+    assert counted(queue) == {"F: #": 1}
+    assert (queue.stats().todos, queue.stats().failed) == (2, 1)
+    assert {lease.attempt for lease in queue.claim(2)} == {1}
 
 
-def test_all_tasks_of_one_kind_are_forgotten(face: Any) -> None:
-    give_up(face, a="E: 1", b="E: 2", c="F: 1")
-    assert face.failures.forget(face.failures.list()[0]).moved == 2
-    assert face.stats().known == 1
-    assert face.inspect("a").state is None
-
-
-def test_a_walk_stops_after_so_many_and_goes_on_with_the_time_of_its_answer(face: Any) -> None:
-    give_up(face, **{f"t{n}": "E" for n in range(5)})
-    first = face.failures.retry("E", at_most=2)
+def test_a_walk_stops_after_so_many_and_goes_on_with_the_time_of_its_answer(queue: Any) -> None:
+    give_up(queue, **{f"t{n}": "E" for n in range(5)})
+    first = queue.failures.retry("E", at_most=2)
     assert (first.moved, first.left) == (2, 3)
-    wait_until(lambda: face.stats().now > first.before)
-    for lease in face.claim(2):
-        face.fail(lease, "E", give_up=True)
+    wait_until(lambda: queue.stats().now > first.before)
+    for lease in queue.claim(2):
+        queue.fail(lease, "E", give_up=True)
     # what fails anew is not retried again
-    rest = face.failures.retry("E", before=first.before)
+    rest = queue.failures.retry("E", before=first.before)
     assert (rest.moved, rest.left, rest.before) == (3, 0, pytest.approx(first.before))
-    assert counted(face) == {"E": 2}
+    assert counted(queue) == {"E": 2}
 
 
-def test_what_is_not_failed_any_more_is_not_forgotten_with_its_kind(face: Any, raw: Any) -> None:
-    give_up(face, a="E", b="E")
-    raw.smove(face.operations.key("failed"), face.operations.key("todos"), "a")  # a foreign hand
-    assert face.failures.forget("E").moved == 1
-    assert (face.stats().todos, face.stats().failed) == (1, 0)
-
-
-def test_a_kind_that_nothing_is_of_moves_nothing(face: Any) -> None:
-    assert face.failures.retry("E: none") == Moved(0, 0, 0.0)
-    assert face.failures.list() == []
+def test_what_is_not_failed_any_more_is_not_forgotten_with_its_kind(queue: Any, raw: Any) -> None:
+    give_up(queue, a="E", b="E")
+    raw.smove(queue.operations.key("failed"), queue.operations.key("todos"), "a")  # a foreign hand
+    assert queue.failures.forget("E").moved == 1
+    assert (queue.stats().todos, queue.stats().failed) == (1, 0)
 
 
 @pytest.mark.parametrize("kind", ["", 5, None, b"x", "x" * 401])
-def test_what_names_no_kind_is_refused(face: Any, kind: Any) -> None:
+def test_what_names_no_kind_is_refused(queue: Any, kind: Any) -> None:
     with pytest.raises(InvalidInput, match="a kind of failure is"):
-        face.failures.retry(kind)
+        queue.failures.retry(kind)
 
 
-def test_a_kind_without_tasks_is_gone_and_one_that_comes_back_is_the_same(face: Any, raw: Any) -> None:
-    give_up(face, a="E: 1", b="F: 1")
-    before: FailureKind = face.failures.list()[0]
-    face.failures.retry("E: #")
-    give_up(face, a2="E: 2")
-    after = next(kind for kind in face.failures.list() if kind.text == "E: #")
-    assert before.id in {kind.id for kind in face.failures.list(1001)} | {after.id}
-    face.failures.forget("E: #")
-    face.failures.forget("F: #")
-    assert raw.exists(face.operations.key("kinds"), face.operations.key("kind_of")) == 0
-
-
-def test_beyond_a_thousand_kinds_all_others_are_counted_together(face: Any) -> None:
+def test_beyond_a_thousand_kinds_all_others_are_counted_together(queue: Any) -> None:
     names = [f"{chr(97 + n // 676)}{chr(97 + n // 26 % 26)}{chr(97 + n % 26)}" for n in range(1010)]
-    face.put([f"task {name}" for name in names])
-    while leases := face.claim(500):
-        face.run(_fail_each(face, leases))
-    assert len(face.failures.list()) == 100
-    found = face.failures.list(1001)
+    queue.put([f"task {name}" for name in names])
+    while leases := queue.claim(500):
+        queue.run(_fail_each(queue, leases))
+    assert len(queue.failures.list()) == 100
+    found = queue.failures.list(1001)
     assert len(found) == 1001
     assert (found[0].id, found[0].count, found[0].text) == ("other", 10, "all kinds beyond the first 1,000")
-    assert len(list(face.failures.tasks("other"))) == 10
-    assert face.failures.forget("other").moved == 10
-    assert face.failures.retry(found[1]).moved == 1
+    assert len(list(queue.failures.tasks("other"))) == 10
+    assert queue.failures.forget("other").moved == 10
+    assert queue.failures.retry(found[1]).moved == 1
     # there is room for one kind again
-    (lease,) = face.claim(1)
-    face.fail(lease, "one more: kind", give_up=True)
-    assert "one more: kind" in counted(face)
+    (lease,) = queue.claim(1)
+    queue.fail(lease, "one more: kind", give_up=True)
+    assert "one more: kind" in counted(queue)
 
 
-def _fail_each(face: Any, leases: Sequence[Lease]) -> Any:
+def _fail_each(queue: Any, leases: Sequence[Lease]) -> Any:
     errors = [f"E {lease.task[5:]}".encode() for lease in leases]
-    return sending.answers(face.talk, face.operations.fail(leases, [-1] * len(leases), errors, [b""] * len(leases)))
+    return sending.answers(queue.talk, queue.operations.fail(leases, [-1] * len(leases), errors, [b""] * len(leases)))
 
 
 ENDS = ["cancel", "cancel later", "release", "crash", "expire", "ban", "restore"]
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_however_a_task_is_given_up_it_is_counted(face: Any, how: str) -> None:
+def test_however_a_task_is_given_up_it_is_counted(queue: Any, how: str) -> None:
     def once(call: Any) -> Any:
-        return face.run(sending.answer(face.talk, call))
+        return queue.run(sending.answer(queue.talk, call))
 
     url = "http://a.example/1"
     if how == "ban":
-        face.configure(politeness=Politeness(0, 1))
+        queue.configure(politeness=Politeness(0, 1))
     if how != "restore":
-        face.put(url)
+        queue.put(url)
     if how in ("crash", "expire"):
-        face.configure(max_crashes=1)
+        queue.configure(max_crashes=1)
     if how == "cancel":
-        face.cancel(url)
+        queue.cancel(url)
     elif how == "cancel later":
-        (lease,) = face.claim()
-        face.cancel(url)
-        face.release(lease)
+        (lease,) = queue.claim()
+        queue.cancel(url)
+        queue.release(lease)
     elif how == "release":
-        (lease,) = face.claim()
-        once(face.operations.release([lease], most=1)[0])
+        (lease,) = queue.claim()
+        once(queue.operations.release([lease], most=1)[0])
     elif how == "crash":
-        once(face.operations.crash(face.claim(), "process 71 died")[0])
+        once(queue.operations.crash(queue.claim(), "process 71 died")[0])
     elif how == "expire":
-        face.claim(timeout=0.01)
-        wait_until(lambda: face.requeue_expired() + face.stats().failed)
+        queue.claim(timeout=0.01)
+        wait_until(lambda: queue.requeue_expired() + queue.stats().failed)
     elif how == "ban":
-        face.put("http://a.example/2")
-        face.hosts.ban("a.example", "they asked us to")
+        queue.put("http://a.example/2")
+        queue.hosts.ban("a.example", "they asked us to")
     else:
-        once(face.operations.restore([Record(url.encode(), State.FAILED, error="E: 7", error_at=1.0)], face.talk.nonce))
+        record = Record(url.encode(), State.FAILED, error="E: 7", error_at=1.0)
+        once(queue.operations.restore([record], queue.talk.nonce))
     expected = {
         "cancel": "cancelled",
         "cancel later": "cancelled",
@@ -211,34 +154,34 @@ def test_however_a_task_is_given_up_it_is_counted(face: Any, how: str) -> None:
         "ban": "gave up: <host> is banned: they asked us to",
         "restore": "E: #",
     }
-    assert counted(face) == {expected[how]: face.stats().failed}
-    assert face.stats().failed > 0
+    assert counted(queue) == {expected[how]: queue.stats().failed}
+    assert queue.stats().failed > 0
 
 
 LEAVES = ["retry", "retry all", "forget", "put again", "schedule again", "unique", "ack and put"]
 
 
 @pytest.mark.parametrize("how", LEAVES)
-def test_however_a_task_leaves_failed_it_is_counted_no_more(face: Any, how: str) -> None:
-    give_up(face, a="E", b="F")
+def test_however_a_task_leaves_failed_it_is_counted_no_more(queue: Any, how: str) -> None:
+    give_up(queue, a="E", b="F")
     if how == "retry":
-        face.retry_failed("a")
+        queue.retry_failed("a")
     elif how == "retry all":
-        face.retry_failed(all=True)
-        give_up(face, b="F")
+        queue.retry_failed(all=True)
+        give_up(queue, b="F")
     elif how == "forget":
-        face.forget("a")
+        queue.forget("a")
     elif how == "put again":
-        face.put("a", again=True)
+        queue.put("a", again=True)
     elif how == "schedule again":
-        face.schedule("a", after=60, again=True)
+        queue.schedule("a", after=60, again=True)
     elif how == "unique":
-        face.put(Task("a", unique=0))
+        queue.put(Task("a", unique=0))
     else:
-        face.put("c")
-        (lease,) = face.claim()
-        face.ack(lease, put=[Task("a", unique=0)])
-    assert counted(face) == ({"F": 1})
+        queue.put("c")
+        (lease,) = queue.claim()
+        queue.ack(lease, put=[Task("a", unique=0)])
+    assert counted(queue) == ({"F": 1})
 
 
 PIECES = [
@@ -251,16 +194,16 @@ PIECES = [
 ]  # fmt: skip
 
 
-def test_scripts_and_the_rig_agree_on_the_kind_of_any_error(face: Any) -> None:
+def test_scripts_and_the_rig_agree_on_the_kind_of_any_error(queue: Any) -> None:
     chance = random.Random(7)
     errors = {
         f"long enough id {n}": b"".join(chance.choices(PIECES, k=chance.randint(0, 9))) or b"?" for n in range(400)
     }
-    face.put(list(errors))
-    leases = face.claim(400)
+    queue.put(list(errors))
+    leases = queue.claim(400)
     said = [errors[lease.task] for lease in leases]
-    face.run(sending.answers(face.talk, face.operations.fail(leases, [-1] * 400, said, [b""] * 400)))
-    found = {kind.id: kind.count for kind in face.failures.list(1001)}
+    queue.run(sending.answers(queue.talk, queue.operations.fail(leases, [-1] * 400, said, [b""] * 400)))
+    found = {kind.id: kind.count for kind in queue.failures.list(1001)}
     expected: dict[str, int] = {}
     for task, error in errors.items():
         name = id_of(kinds.kind_of(task.encode(), b"1 " + error))
@@ -268,7 +211,7 @@ def test_scripts_and_the_rig_agree_on_the_kind_of_any_error(face: Any) -> None:
     assert found == expected
     assert len(found) > 100
     # a kind is a line of at most 200 bytes, whose last character is whole
-    assert all(len(kind.text.encode()) < 900 for kind in face.failures.list(1001))
+    assert all(len(kind.text.encode()) < 900 for kind in queue.failures.list(1001))
 
 
 def test_the_command_lists_kinds_shows_their_tasks_and_moves_them(queue: Queue, say: Say) -> None:

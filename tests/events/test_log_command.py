@@ -15,7 +15,7 @@ import pytest
 from tests.rig.command import Say
 from tests.rig.command import say as say
 from tests.rig.waiting import wait_until
-from timeoutq import Queue, open_queue
+from timeoutq import Queue
 
 
 @pytest.fixture
@@ -54,24 +54,6 @@ def test_a_task_and_a_number_and_a_time_choose(say: Say, crawl: Queue) -> None:
         assert (refused.code, "10m" in refused.err) == (2, True), since
 
 
-def test_a_task_of_which_the_log_tells_nothing_is_not_found(say: Say, crawl: Queue) -> None:
-    done = say("log", "crawl", "--task", "typo")
-    assert (done.code, done.out) == (1, "")
-    assert "tells nothing of task 'typo'" in done.err
-    assert say("log", "crawl", "--task", "typo", "--json", "--since", "0").code == 1
-    assert say("log", "crawl", "--task", "a").code == 0
-    assert say("log", "crawl", "--task", "a", "-n", "0").code == 0
-
-
-def test_json_is_a_document_for_each_call(say: Say, crawl: Queue) -> None:
-    crawl.put("line\nfeed")
-    found = [json.loads(line) for line in say("log", "crawl", "--json").out.splitlines()]
-    assert [one["verb"] for one in found] == ["configure", "put", "claim", "ack", "put"]
-    assert found[1]["moves"] == {"->todos": ["a", "b"]}
-    assert found[-1]["moves"] == {"->todos": ["line\nfeed"]}
-    assert found[0]["level"] == "all"
-
-
 def test_hostile_text_steers_no_terminal(say: Say, crawl: Queue) -> None:
     crawl.put("\x1b[2J\x07\u202e\t")
     crawl.cancel("\x1b[2J\x07\u202e\t", by="\x1b]0;x\x07")
@@ -79,15 +61,6 @@ def test_hostile_text_steers_no_terminal(say: Say, crawl: Queue) -> None:
     assert "\x1b" not in out
     assert "\u202e" not in out
     assert len(out.splitlines()) == 7
-
-
-def test_a_queue_without_a_log_says_how_to_begin_one(say: Say, url: str) -> None:
-    with Queue("plain", url) as queue:
-        queue.put("a")
-        done = say("log", "plain")
-        assert (done.code, done.out) == (1, "")
-        assert "timeoutq configure plain --events 64MB begins one" in done.err
-        queue.purge()
 
 
 def test_configure_begins_changes_shows_and_ends_the_log(say: Say, url: str) -> None:
@@ -102,14 +75,6 @@ def test_configure_begins_changes_shows_and_ends_the_log(say: Say, url: str) -> 
     assert [line.split("\t")[3] for line in say("log", "fresh").out.splitlines()] == [
         "level all", "level ends", "level off",
     ]  # fmt: skip
-
-
-def test_a_sharded_queue_has_one_log_for_who_reads(say: Say, url: str) -> None:
-    with open_queue("wide", url, shards=3) as queue:
-        queue.configure(events="64MB")
-        queue.put([f"t{n}" for n in range(9)])
-        assert say("log", "wide", "--since", "0").out.count("->todos") == 9
-        queue.purge()
 
 
 def test_following_shows_what_comes_and_ends_with_ctrl_c(crawl: Queue, url: str) -> None:

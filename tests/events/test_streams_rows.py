@@ -67,22 +67,6 @@ def test_a_group_created_at_the_beginning_is_given_each_entry_once(plain: Any, l
     assert ids_of(first[1][1][b"->todos"]) == ["a", "b", "c"]
 
 
-def test_a_group_created_at_the_end_is_given_what_comes(plain: Any, log: str, queue: Queue) -> None:
-    plain.xgroup_create(log, "index", id="$")
-    assert taken(plain, log, "index", "one") == []
-    queue.put("d")
-    ((_, words),) = taken(plain, log, "index", "one")
-    assert words[b"->todos"] == b"d"
-
-
-def test_entries_stay_pending_until_xack(plain: Any, log: str) -> None:
-    plain.xgroup_create(log, "index", id="0")
-    found = taken(plain, log, "index", "one")
-    assert plain.xpending(log, "index")["pending"] == 4
-    assert plain.xack(log, "index", *(id for id, _ in found[:3])) == 3
-    assert [one["message_id"] for one in plain.xpending_range(log, "index", "-", "+", 9)] == [found[3][0]]
-
-
 def test_xautoclaim_gives_the_entries_of_a_dead_consumer_to_another(plain: Any, log: str) -> None:
     plain.xgroup_create(log, "index", id="0")
     lost = taken(plain, log, "index", "dead")
@@ -90,38 +74,6 @@ def test_xautoclaim_gives_the_entries_of_a_dead_consumer_to_another(plain: Any, 
     assert claimed == lost
     assert {one["consumer"] for one in plain.xpending_range(log, "index", "-", "+", 9)} == {b"alive"}
     assert {one["times_delivered"] for one in plain.xpending_range(log, "index", "-", "+", 9)} == {2}
-
-
-def test_a_consumer_waits_for_the_next_entry_with_block(plain: Any, log: str, queue: Queue) -> None:
-    plain.xgroup_create(log, "index", id="$")
-    timer = threading.Timer(0.1, lambda: queue.put("later"))
-    timer.start()
-    ((_, words),) = taken(plain, log, "index", "one", block=5000)
-    timer.join()
-    assert words[b"->todos"] == b"later"
-
-
-def test_groups_on_the_log_cost_the_queue_no_error_and_a_purge_removes_them(plain: Any, log: str, queue: Queue) -> None:
-    plain.xgroup_create(log, "index", id="0")
-    taken(plain, log, "index", "one")
-    queue.put("d")
-    queue.prune()
-    queue.purge()
-    assert not plain.exists(log)
-
-
-def test_who_folds_the_entries_of_a_group_knows_the_sets(plain: Any, log: str, queue: Queue) -> None:
-    plain.xgroup_create(log, "index", id="0")
-    states: dict[bytes, set[str]] = {}
-    for id, words in taken(plain, log, "index", "one"):
-        for way, tasks in words.items():
-            if b">" in way:
-                left, entered = way.split(b">")
-                states.setdefault(left, set()).difference_update(ids_of(tasks))
-                states.setdefault(entered, set()).update(ids_of(tasks))
-        plain.xack(log, "index", id)
-    assert states[b"todos"] == {entry.task for entry in queue.list("todos").entries}
-    assert states[b"done"] == {entry.task for entry in queue.list("done").entries}
 
 
 # ---- the rows

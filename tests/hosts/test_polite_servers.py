@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
@@ -19,9 +17,8 @@ from tests.rig.handlers import history
 from tests.rig.invariants import check
 from tests.rig.processes import processes
 from tests.rig.waiting import wait_until
-from timeoutq import HostInfo, Lease, Politeness, Queue
+from timeoutq import HostInfo, Politeness, Queue
 from timeoutq.server.embedded import EmbeddedServer
-from timeoutq.verbs import sending
 
 A, B, C, D = (f"http://{letter}.example/" for letter in "abcd")
 REDIS = shutil.which("redis-server")
@@ -121,183 +118,10 @@ def full(url: str) -> Iterator[None]:
             raw.config_set("maxmemory", 0)
 
 
-def crash(queue: Queue, lease: Lease) -> None:
-    queue.run(sending.answers(queue.talk, queue.operations.crash([lease], "its process died")))
-
-
-def requeue(queue: Queue, lease: Lease) -> None:
-    queue.extend([lease], 0.01)
-    wait_until(queue.requeue_expired)
-
-
-def take_turns(queue: Queue, lease: Lease) -> None:
-    queue.ack(lease)
-    queue.hosts.set(A, delay=0)
-    queue.promote_due()
-    assert queue.hosts.inspect(A).in_flight
-
-
-def become_due(queue: Queue, lease: Lease) -> None:
-    queue.fail(lease, "no", retry_in=0)
-    wait_until(queue.promote_due)
-
-
 # what still works, and the state in which the task is then; '' for none, None for any
-STILL: dict[str, tuple[Callable[[Queue, Lease], object], str | None]] = {
-    "ack": (lambda queue, lease: queue.ack(lease), "done"),
-    "ack for a time": (lambda queue, lease: queue.ack(lease, again_in=1000), "scheduled"),
-    "fail": (lambda queue, lease: queue.fail(lease, "no", retry_in=1000), "scheduled"),
-    "fail for good": (lambda queue, lease: queue.fail(lease, "no", give_up=True), "failed"),
-    "release": (lambda queue, lease: queue.release(lease), None),
-    "release for a time": (lambda queue, lease: queue.release(lease, 1000), "scheduled"),
-    "release and block": (lambda queue, lease: queue.release(lease, block_host=1000), "waiting"),
-    "crash report": (crash, None),
-    "requeue_expired": (requeue, None),
-    "promote_due of hosts": (take_turns, "done"),
-    "promote_due of tasks": (become_due, None),
-    "forget": (lambda queue, lease: queue.forget(lease.task), ""),
-    "retry_failed": (lambda queue, lease: (queue.fail(lease, "no", give_up=True), queue.retry_failed(all=True)), None),
-    "pull": (lambda queue, lease: (queue.ack(lease), queue.hosts.set(A, delay=0), queue.pull()), "done"),
-    "block": (lambda queue, lease: (queue.release(lease), queue.hosts.block(A, for_=1000)), "waiting"),
-    "ban": (lambda queue, lease: (queue.release(lease), queue.hosts.ban(A)), "failed"),
-    "budget": (lambda queue, lease: (queue.release(lease), queue.hosts.set(A, budget=0)), "waiting"),
-    "new rules": (lambda queue, lease: queue.configure(politeness=Politeness(5, 2)), "in_progress"),
-    "off": (lambda queue, lease: queue.configure(politeness="off"), "in_progress"),
-}
-
-
-@pytest.mark.breaking
-@pytest.mark.parametrize("what", STILL)
-def test_a_full_server_goes_on_to_be_polite(url: str, name: str, what: str) -> None:
-    act, state = STILL[what]
-    with Queue(name, url, timeout=60, politeness=Politeness(3600)) as queue:
-        queue.put(urls(A, 4))
-        (lease,) = queue.claim(5)
-        with full(url):
-            act(queue, lease)
-            check(url, name)
-            found = queue.inspect(lease.task).state
-            assert state is None or (found or "") == state
-        queue.purge()
-
-
-def test_a_full_server_runs_empty_and_takes_tasks_again(url: str, name: str) -> None:
-    with Queue(name, url, timeout=60, politeness=Politeness(0.001, 2)) as queue:
-        queue.put(urls(A, 20), urls(B, 20))
-        with full(url):
-
-            def drained() -> bool:
-                queue.ack(queue.claim(10))
-                return queue.drained()
-
-            wait_until(drained, 30)
-            check(url, name)
-        assert queue.stats().done == 40
-        assert queue.put(C).added == 1
-        queue.purge()
 
 
 # ---- one slot of a cluster
 
 
-def everything(queue: Queue) -> None:
-    """Have all that a polite queue keeps be there, and call all that there is to call."""
-    queue.put(urls(A, 5), urls(B, 5), urls(C, 5), "free")
-    queue.put("x", "y", "{x}", group="{group}")
-    queue.schedule(f"{A}later", after=0)
-    queue.promote_due()
-    queue.hosts.set(A, delay=1, per_host=3, budget=20)
-    queue.hosts.ban(C)
-    queue.ack(queue.claim(1), again_in=5)
-    queue.fail(queue.claim(1), "no", retry_in=5)
-    leases = queue.claim(1)
-    queue.release(leases, block_host=50)
-    crash(queue, queue.claim(1)[0])
-    queue.pull(1)
-    queue.forget(f"{B}1", "y")
-    queue.claim(2)
-    queue.requeue_expired()
-    queue.retry_failed(all=True)
-    queue.prune()
-    queue.hosts.list()
-    queue.why(f"{A}0")
-    queue.drained()
-    queue.configure(politeness=Politeness(2, 2))
-
-
-def test_every_key_of_a_polite_queue_has_its_hash_tag(url: str, name: str, raw: redis.Redis) -> None:
-    with Queue(name, url, politeness=Politeness(0.001)) as queue:
-        everything(queue)
-        keys = set(map(str, raw.keys("*")))
-        assert {key for key in keys if not key.startswith(f"timeoutq:{{{name}}}:")} == set()
-        assert {key.rpartition("}:")[2] for key in keys} >= {
-            "waiting",
-            "hosts",
-            "slots",
-            "policies",
-            "groups",
-        }
-        check(url, name)
-        queue.configure(politeness="off")
-        kept = {key.rpartition("}:")[2] for key in map(str, raw.keys("*"))}
-        assert not kept & {"waiting", "hosts", "slots", "places", "policies"}
-        queue.purge()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
-def test_a_polite_queue_lives_in_one_slot_of_a_cluster() -> None:
-    # its bus would be 10,000 above its own port, where there may be no port
-    config: dict[str, str | int | bool] = {"cluster-enabled": True, "cluster-port": free_port()}
-    with EmbeddedServer(config=config) as server:
-        with redis.Redis.from_url(server.url) as client:
-            raw: Any = client
-            raw.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
-            wait_until(lambda: raw.execute_command("CLUSTER INFO")["cluster_state"] == "ok", 20)
-        with Queue("q", server.url, timeout=60, politeness=Politeness(0.001)) as queue:
-            everything(queue)
-            check(server.url, "q")
-            queue.configure(politeness="off")
-            queue.purge()
-
-
 # ---- while others work
-
-
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_what_is_claimed_while_politeness_begins_has_its_place(url: str, name: str, seed: int) -> None:
-    with Queue(name, url, timeout=60) as queue:
-        queue.put(f"http://{i % 50}.example/{i}" for i in range(2000))
-        queue.run(sending.answer(queue.talk, queue.operations.configure({"politeness": b"0 2"})))
-        cursor, held = b"p0", list[Lease]()
-        while cursor != b"end":
-            held += queue.claim(20)
-            queue.release(held[:: seed + 1])
-            held = [lease for n, lease in enumerate(held) if n % (seed + 1)]
-            cursor = queue.run(sending.answer(queue.talk, queue.operations.convert()))
-        check(url, name)
-        placed = {task for host in queue.hosts.list().hosts for task in host.in_flight}
-        assert {lease.task for lease in held} <= placed
-        assert queue.stats().known == 2000
-        # with these done, no host has more than it may
-        queue.ack(held)
-        assert max(len(host.in_flight) for host in queue.hosts.list().hosts) <= 2
-        check(url, name)
-        queue.purge()
-
-
-def test_two_clients_may_begin_politeness_at_once(url: str, name: str) -> None:
-    with Queue(name, url, timeout=60) as one, Queue(name, url, timeout=60) as two:
-        one.put(f"http://{i % 50}.example/{i}" for i in range(1500))
-        assert one.run(sending.answer(one.talk, one.operations.configure({"politeness": b"0 2"}))) == 2
-        cursor = one.run(sending.answer(one.talk, one.operations.convert()))
-        two.configure(politeness=Politeness(0, 2))
-        while cursor != b"end":
-            cursor = one.run(sending.answer(one.talk, one.operations.convert()))
-        check(url, name)
-        assert (one.stats().todos, one.stats().waiting) == (100, 1400)
-        one.purge()

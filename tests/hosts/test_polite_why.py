@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from timeoutq import Lease, Politeness, Queue
-from timeoutq.testing import START, FakeQueue, fake_queue
+from timeoutq import Lease, Politeness
+from timeoutq.testing import FakeQueue, fake_queue
 from timeoutq.verbs import sending
-from timeoutq.verbs.why import forms
 
 A = "http://a.example/"
 
@@ -45,14 +44,6 @@ def expect(queue: FakeQueue, task: str, code: str, *parts: str) -> None:
         at = reason.message.index(part, at)
 
 
-def test_a_task_that_was_never_put_is_unknown(fake: FakeQueue) -> None:
-    expect(fake, f"{A}never", "unknown", "it was never put, or it was forgotten or pruned later")
-    assert fake.why(f"{A}never").near is None
-    hold(fake, "other")
-    fake.forget("other")
-    expect(fake, "other", "unknown")
-
-
 @pytest.mark.parametrize(
     ("put", "asked"),
     [
@@ -78,41 +69,6 @@ def test_a_url_that_was_put_in_another_form_is_named(fake: FakeQueue, put: str, 
     assert reason.message == f"it was never put, but {put!r} was"
 
 
-@pytest.mark.parametrize("state", ["todos", "done", "scheduled", "waiting"])
-def test_an_id_that_goes_on_after_the_url_is_named(fake: FakeQueue, state: str) -> None:
-    post = f"{A}s?q=[x]*#POST:1f0c"
-    fake.put(f"{A}1", f"{A}s?q=xy#POST:2", f"{A}s2#POST:3")
-    if state == "scheduled":
-        fake.schedule(post, after=60)
-    else:
-        fake.put(post, group="b.example" if state in ("todos", "done") else None)
-    if state == "done":
-        fake.ack(next(lease for lease in fake.claim(9) if lease.task == post))
-    assert fake.inspect(post).state == state
-    for asked in (f"{A}s?q=[x]*", f"{A}s?q=[x]*#PO"):
-        reason = fake.why(asked)
-        assert (reason.code, reason.near) == ("unknown", post)
-        assert reason.message == f"it was never put, but {post!r} was: all after the # belongs to the id"
-    assert fake.why(f"{A}s?q=[x]").near is None
-
-
-def test_a_large_queue_is_not_searched_to_its_end(fake: FakeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timeoutq.verbs.why.LOOKS", 0)
-    fake.put(f"{A}s#POST:1")
-    assert fake.why(f"{A}s").near is None
-
-
-def test_what_is_no_url_has_no_other_form(fake: FakeQueue) -> None:
-    for task in ("plain", "x:y", "http://[::1", "http://a.example:port/", "://"):
-        assert list(forms(task)) == []
-        expect(fake, task, "unknown")
-
-
-def test_a_task_that_is_done_says_how_it_is_done_again(fake: FakeQueue) -> None:
-    fake.ack(hold(fake, A))
-    expect(fake, A, "done", "it is done", "again=True", "again_in=")
-
-
 def test_a_task_that_failed_says_when_and_of_what(fake: FakeQueue) -> None:
     fake.fail(hold(fake, A), ValueError("bad page"), give_up=True)
     fake.clock.advance(90)
@@ -124,12 +80,6 @@ def test_a_task_whose_host_was_banned_says_so(fake: FakeQueue) -> None:
     fake.put(A)
     fake.clock.advance(7200)
     expect(fake, A, "banned", "it failed 2.0 h ago", "host a.example is banned: they asked us to", "retry_failed")
-
-
-def test_a_task_that_failed_before_its_host_was_banned_failed(fake: FakeQueue) -> None:
-    fake.fail(hold(fake, A), "HTTP 410", give_up=True)
-    fake.hosts.ban(A)
-    expect(fake, A, "failed", "HTTP 410")
 
 
 def test_a_task_that_somebody_works_on_says_who_and_for_how_long(fake: FakeQueue) -> None:
@@ -151,17 +101,6 @@ def test_a_scheduled_task_says_when_it_is_due(fake: FakeQueue) -> None:
     expect(fake, A, "due", "it is due at 2023-11-17 22:13:20 UTC, in 3.0 d")
 
 
-def test_a_task_that_is_tried_again_later_says_after_what(fake: FakeQueue) -> None:
-    fake.fail(hold(fake, A), "HTTP 503", retry_in=100)
-    expect(fake, A, "due", "2023-11-14 22:15:00 UTC, in 100.0 s, for attempt 2 after: HTTP 503")
-
-
-def test_a_task_that_is_overdue_asks_for_a_cleaner(fake: FakeQueue) -> None:
-    fake.schedule(A, at=START + 10)
-    fake.clock.advance(15)
-    expect(fake, A, "overdue", "it was due 5.0 s ago", "is a worker or a cleaner alive?")
-
-
 def test_a_paused_queue_says_that_it_is_paused(fake: FakeQueue) -> None:
     fake.put(A, f"{A}2")
     fake.pause()
@@ -178,14 +117,6 @@ def test_a_ready_task_says_how_many_are_ready_beside_it(fake: FakeQueue) -> None
     fake.put(f"task {n}" for n in range(1235))
     work(fake)
     expect(fake, "task 7", "queued", "1,234 others", "2 workers take them in any order")
-
-
-def test_one_is_one_and_not_one_of_many(fake: FakeQueue) -> None:
-    fake.put("a")
-    work(fake)
-    expect(fake, "a", "queued", "it is ready, and nothing else is; 2 workers are alive")
-    fake.put("b")
-    expect(fake, "a", "queued", "it is ready, and so is 1 other; 2 workers take them in any order")
 
 
 def test_a_task_that_lost_two_leases_waits_to_be_alone(fake: FakeQueue) -> None:
@@ -254,35 +185,3 @@ def test_a_task_whose_host_has_used_its_budget_says_what_it_was(fake: FakeQueue)
     expect(fake, task, "budget", "1 of 1 visits were made, and 0 are under way", "hosts.set(budget=) gives more")
     fake.hosts.set(A, budget=2)
     assert fake.why(task).code != "budget"
-
-
-def test_a_task_whose_host_has_its_turn_waits_for_a_cleaner(fake: FakeQueue) -> None:
-    task, lease = waiting(fake)
-    fake.ack(lease)
-    fake.clock.advance(30)
-    work(fake)
-    expect(fake, task, "turn", "its host has its turn now: the next cleaner makes the task ready")
-    fake.promote_due()
-    assert {fake.why(f"{A}{i}").code for i in range(3)} == {"done", "queued", "host_busy"}
-
-
-def test_a_task_whose_host_has_its_turn_is_ready_where_no_worker_is(fake: FakeQueue) -> None:
-    task, lease = waiting(fake)
-    fake.ack(lease)
-    fake.clock.advance(30)
-    expect(fake, task, "no_worker")
-
-
-@pytest.mark.parametrize("polite", [True, False])
-def test_the_servers_say_what_fakeredis_says(url: str, name: str, polite: bool) -> None:
-    with Queue(name, url, timeout=60, politeness=Politeness(30) if polite else None) as queue:
-        queue.put(f"{A}0", f"{A}1")
-        (lease, *_) = queue.claim(1)
-        other = f"{A}{1 - int(lease.task[-1])}"
-        assert queue.why(lease.task).code == "running"
-        assert queue.why(other).code == ("host_busy" if polite else "no_worker")
-        queue.ack(lease)
-        assert queue.why(lease.task).code == "done"
-        assert queue.why(other).code == ("delay" if polite else "no_worker")
-        assert queue.why(f"{other}#x").near == other
-        queue.purge()

@@ -34,18 +34,18 @@ ORDER = dict(walk(PACKAGE))
 PLACE = {module: place for place, module in enumerate(ORDER)}
 BUDGETS = {
     "cli": 5250,
-    "client": 5400,
+    "client": 4600,
     "functions": 4300,
     "gateway": 7600,
     "lua": 5200,
-    "rooms": 4500,
+    "rooms": 3800,
     "scrapy": 3000,
     "server": 4000,
     "testing": 800,
     "urls": 1300,
-    "verbs": 3200,
+    "verbs": 3250,
     "watch": 4100,
-    "words": 2600,
+    "words": 2550,
     "worker": 8300,
 }
 """How many lines of code, Lua, templates and text a folder may have, with everything in it but the pages of `help`."""
@@ -162,18 +162,6 @@ def test_only_the_drivers_of_flows_call_the_links() -> None:
         if path not in (*links, PACKAGE / "client" / "driving.py"):
             calls = r"timeoutq\.server\.link\b|import .*\blink\b|\b_link\(|\.wait_(bell|alarm)\("
             assert not re.search(calls, path.read_text("utf-8")), path
-
-
-def test_a_method_of_a_face_is_one_line() -> None:
-    """A face decides nothing. Walks are loops, and the drivers are no faces of this kind."""
-    rooms = [str(path.relative_to(PACKAGE)) for path in PACKAGE.glob("rooms/*/face.py")]
-    assert rooms, "no room has a face"
-    for name in ("client/queue.py", "client/async_queue.py", *rooms):
-        for node in ast.walk(ast.parse((PACKAGE / name).read_text("utf-8"))):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node):
-                is_walk = any(isinstance(part, ast.Yield | ast.YieldFrom) for part in ast.walk(node))
-                assert is_walk or len(node.body) == 2, f"{name}: {node.name}"
-                assert is_walk or node.body[1].end_lineno == node.body[1].lineno, f"{name}: {node.name}"
 
 
 def test_a_class_of_the_worker_is_handed_seven_things_at_most() -> None:

@@ -72,7 +72,7 @@ SLOWER = (
     "gateway/test_route_matrix.py", "hosts/test_depth.py", "hosts/test_polite_names.py", "hosts/test_polite_walk.py",
     "node/test_node_worker.py", "node/test_transcripts.py", "node/test_wire_bytes.py", "page/test_axe.py",
     "page/test_browser.py", "page/test_hostile_page.py", "page/test_million.py", "push/test_push.py",
-    "push/test_pushes.py", "schedules/test_schedules_on_servers.py", "schedules/test_schedules_walk.py",
+    "push/test_pushes.py", "schedules/test_schedules_on_servers.py",
     "scrapy/test_beginnings.py", "scrapy/test_mapping.py", "scrapy/test_polite_spiders.py", "scrapy/test_stored.py",
     "scrapy/test_told.py", "scrapy/test_trial.py", "servers/test_cluster.py",
     "servers/test_core_servers.py", "servers/test_embedded.py", "servers/test_embedded_cluster.py",

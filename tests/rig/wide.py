@@ -33,7 +33,7 @@ ORDER: Mapping[str, Sequence[str]] = {
     ],
     "hosts": [
         "wakes polite_why polite polite_names",
-        "polite_bounds polite_servers conversions groups",
+        "polite_bounds polite_servers groups",
         "cli_hosts polite_walk core_model",
     ],
     "worker": [

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
-import fakeredis
 import pytest
 
 from tests.core.test_clock_steps import step_back
-from timeoutq import InvalidInput, Politeness, Schedule, State, Task
+from timeoutq import InvalidInput, Schedule, State, Task
 from timeoutq.functions import App, scheduling
-from timeoutq.rooms.schedules import operations, ticks
-from timeoutq.rooms.schedules.cron import BadTiming, cron
-from timeoutq.testing import Clock, fake_queue, fake_sharded_queue, run
+from timeoutq.testing import fake_queue, fake_sharded_queue
 from timeoutq.testing.fake import FakeShardedQueue
 from timeoutq.verbs import flows
 from timeoutq.watch import divided, doctor, transfer
@@ -34,23 +30,6 @@ def queue(request: pytest.FixtureRequest) -> Iterator[Any]:
         for talk in [opened.talk] if request.param == "plain" else opened.shards.talks:
             found, _ = opened.run(flows.repair(talk, mend=False))
             assert not found
-
-
-def test_a_schedule_that_code_has_left_is_read_once_before_it_is_paused(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[tuple[bytes, ...]] = []
-    named = operations.named
-
-    def reading(of: Any, *names: bytes) -> Any:
-        read.append(names)
-        return named(of, *names)
-
-    with fake_queue() as queue:
-        queue.schedules.declare(Schedule("hourly", "a", every=HOUR), Schedule("daily", "b", every=24 * HOUR))
-        queue.clock.advance(240)
-        monkeypatch.setattr(operations, "named", reading)
-        queue.run(queue.flows.schedules.leave(["hourly", "daily"]))
-        assert read == [(b"hourly", b"daily")]
-        assert [one.state for one in queue.schedules.each()] == ["undeclared", "undeclared"]
 
 
 def todos(queue: Any) -> list[str]:
@@ -115,69 +94,6 @@ def test_what_becomes_of_ticks_for_which_nobody_was_there(queue: Any, missed: st
     assert queue.stats().counters.get("ticks_missed", 0) == left_out
 
 
-def test_ticks_that_are_more_than_one_call_takes_are_all_put(queue: Any) -> None:
-    queue.schedules.set("many", every=1, overlap=True, missed="all")
-    assert later(queue, 2500) == 2500
-    assert len(todos(queue)) == 2500
-
-
-def test_a_large_payload_goes_with_each_tick(queue: Any) -> None:
-    queue.schedules.set("large", Task("large", b"x" * 200_000), every=1, overlap=True, missed="all")
-    assert later(queue, 12) == 12
-    assert {len(lease.payload) for lease in queue.claim(12)} == {200_000}
-
-
-def test_the_task_of_each_tick_has_the_priority_and_the_group_of_the_schedule(queue: Any) -> None:
-    queue.configure(politeness=Politeness(0, 1))
-    queue.schedules.set("urgent", Task("urgent", group="One", priority=5), every=10)
-    for _ in range(2):
-        assert later(queue, 10) == 1
-        found = queue.inspect("urgent")
-        assert (found.priority, found.host) == (5, "one")
-        queue.ack(queue.claim())
-
-
-def test_a_schedule_ends_after_so_many_ticks(queue: Any) -> None:
-    queue.schedules.set("thrice", every=10, times=3, overlap=True, missed="all")
-    assert later(queue, 100) == 3
-    found = queue.schedules.get("thrice")
-    assert (found.state, found.next, found.put) == ("ended", None, 3)
-    with pytest.raises(InvalidInput, match="has ended"):
-        queue.schedules.resume("thrice")
-
-
-def test_a_schedule_of_another_timing_counts_its_ticks_anew(queue: Any) -> None:
-    queue.schedules.set("thrice", every=10, times=3, overlap=True, missed="all")
-    assert later(queue, 20) == 2
-    found = queue.schedules.set("thrice", every=5, times=3, overlap=True, missed="all")
-    assert (found.put, found.skipped, found.missed_ticks, found.last) == (0, 0, 0, None)
-    assert later(queue, 100) == 3
-    assert queue.schedules.get("thrice").state == "ended"
-
-
-def test_a_schedule_of_before_that_puts_all_under_one_id_goes_on(queue: Any) -> None:
-    with pytest.raises(BadTiming, match="add overlap=True"):
-        queue.schedules.declare(Schedule("old", every=60, missed="all"))
-    queue.schedules.set("old", every=60, overlap=True, missed="all")
-    (stored,) = (one for page in transfer.schedules(queue) for one in page)
-    fields = json.loads(stored.line())
-    del fields["definition"]["overlap"]
-    assert queue.schedules.cancel("old")
-    read: Any = transfer.read(json.dumps(fields).encode())
-    assert transfer.restore_schedules(queue, [read]) == 1
-    queue.schedules.move("old", every=10)
-    assert later(queue, 30) == 1
-    found = queue.schedules.get("old")
-    assert (found.missed, found.overlap, found.put, found.skipped + found.missed_ticks) == ("all", False, 1, 2)
-
-
-def test_the_first_declaration_does_not_fire_the_past(queue: Any) -> None:
-    past = datetime.fromtimestamp(queue.clock.now - HOUR, UTC)
-    queue.schedules.set("old", every=60, start=past, overlap=True, missed="all")
-    queue.schedules.set("morning", cron="0 9 * * *", overlap=True, missed="all")  # the clock shows 22:13
-    assert queue.schedules.tick() == 0
-
-
 def test_the_same_timing_again_moves_no_tick_and_another_one_does(queue: Any) -> None:
     first = queue.schedules.set("news", every=60)
     queue.clock.advance(40)
@@ -188,19 +104,6 @@ def test_the_same_timing_again_moves_no_tick_and_another_one_does(queue: Any) ->
     moved = queue.schedules.move("news", cron="30 22 * * *")
     assert moved.timing == {"cron": "30 22 * * *", "tz": "UTC"}
     assert moved.next == datetime(2023, 11, 14, 22, 30, tzinfo=UTC).timestamp()
-
-
-def test_the_times_of_a_timing_are_seconds_and_are_stored_as_ms(queue: Any) -> None:
-    start = datetime.fromtimestamp(queue.clock.now + 0.25, UTC)
-    found = queue.schedules.set("news", every=1.5, times=3, start=start, until=start + timedelta(hours=1))
-    begin = start.timestamp()
-    assert found.timing == {"every": 1.5, "times": 3, "start": begin, "until": begin + HOUR}
-    assert queue.schedules.get("news") == next(queue.schedules.each()) == found
-    assert queue.schedules.set("news", every=found.timing["every"], start=start).timing["every"] == 1.5
-    (stored,) = (one for page in transfer.schedules(queue) for one in page)
-    timing = json.loads(stored.line())["definition"]["timing"]
-    assert (timing["every"], timing["start"]) == (1500, round(begin * 1000))
-    assert queue.schedules.set("odd", every=60).timing == {"every": 60, "start": queue.clock.now}
 
 
 def test_a_moved_schedule_keeps_its_times_and_what_is_left_of_them(queue: Any) -> None:
@@ -214,16 +117,6 @@ def test_a_moved_schedule_keeps_its_times_and_what_is_left_of_them(queue: Any) -
         queue.schedules.move("thrice", every=30)
     assert queue.schedules.move("thrice", every=20, times=3).put == 0
     assert later(queue, 100) == 3, "a new times counts from the move"
-
-
-def test_a_moved_schedule_keeps_its_end(queue: Any) -> None:
-    end = datetime.fromtimestamp(queue.clock.now + 25, UTC)
-    queue.schedules.set("short", every=60, until=end + timedelta(hours=1))
-    queue.schedules.move("short", every=60, until=end + timedelta(hours=2))
-    queue.schedules.move("short", every=10, until=end)
-    queue.schedules.move("short", every=5)
-    assert later(queue, 100) == 1
-    assert queue.schedules.get("short").state == "ended"
 
 
 def test_a_paused_schedule_does_not_tick_and_goes_on_with_its_next_tick(queue: Any) -> None:
@@ -275,47 +168,6 @@ def test_the_ticks_of_a_pause_are_counted_as_skipped(queue: Any) -> None:
     assert queue.stats().counters["ticks_skipped"] == 13
 
 
-def test_ticks_that_cannot_be_put_are_missed_when_the_schedule_changes() -> None:
-    with fake_queue() as queue:
-        queue.configure(politeness=Politeness(0, 1))
-        queue.schedules.set("news", Task("news", group="a", priority=5), every=60)
-        queue.configure(politeness="off")
-        queue.clock.advance(200)
-        with pytest.raises(InvalidInput, match="cannot be put"):
-            queue.schedules.tick()
-        assert queue.schedules.move("news", every=90).missed_ticks == 3
-        assert todos(queue) == []
-
-
-@pytest.mark.parametrize(("count", "size"), [(100, 1), (30, 200_000)])
-def test_many_schedules_whose_ticks_cannot_be_put_keep_no_other_one_from_ticking(count: int, size: int) -> None:
-    with fake_queue() as queue:
-        queue.configure(politeness=Politeness(0, 1))
-        for n in range(count):
-            queue.schedules.set(f"tenant {n}", Task(f"tenant {n}", b"x" * size, group="a", priority=5), every=60)
-        queue.configure(politeness="off")
-        queue.clock.advance(1)
-        queue.schedules.set("backup", every=60)
-        queue.clock.advance(60)
-        with pytest.raises(InvalidInput, match=r"the ticks of schedule 'tenant .*' cannot be put here"):
-            queue.schedules.tick()
-        assert todos(queue) == ["backup"]
-
-
-def test_a_late_schedule_that_cannot_be_read_is_set_again_and_can_be_paused() -> None:
-    with fake_queue() as queue:
-        raw: Any = fakeredis.FakeRedis(server=queue.clock.server)
-        queue.schedules.set("news", every=60)
-        raw.hset(queue.operations.key("schedules"), "news", "{}")
-        queue.clock.advance(200)
-        assert queue.schedules.set("news", every=60).next == queue.clock.now + 60
-        raw.hset(queue.operations.key("schedules"), "news", "{}")
-        queue.clock.advance(200)
-        with pytest.raises(InvalidInput, match="set the schedule again"):
-            queue.schedules.pause("news")
-        assert queue.schedules.set("news", every=90).state == "paused"
-
-
 def test_a_cancelled_schedule_is_gone_and_a_queue_without_schedules_is_as_it_was(queue: Any) -> None:
     queue.schedules.set("a", every=60)
     queue.schedules.set("b", every=60)
@@ -357,15 +209,6 @@ def test_code_that_declares_nothing_for_an_hour_pauses_its_schedule_and_declarin
     assert queue.schedules.tick() == 1, "the tick that was due meanwhile is not lost"
 
 
-def test_code_that_declares_its_schedule_each_minute_keeps_it(queue: Any) -> None:
-    wanted = Schedule("nightly", every=2 * HOUR)
-    queue.schedules.declare(wanted)
-    for _ in range(12):
-        queue.clock.advance(600)
-        queue.schedules.declare(wanted)
-    assert queue.schedules.tick() == 1
-
-
 def test_new_code_changes_its_schedule_and_not_what_a_person_has_set(queue: Any) -> None:
     queue.schedules.declare(Schedule("a", every=60), Schedule("b", every=60))
     queue.schedules.move("b", every=30)
@@ -400,21 +243,6 @@ def test_a_schedule_whose_time_was_deleted_from_the_code_stops_soon(queue: Any) 
     assert queue.schedules.get("report").state == "running", "an old worker is back"
 
 
-def test_a_function_that_new_code_moves_to_another_queue_is_soon_called_from_there_only(queue: Any) -> None:
-    app = App("shop", queues=[queue.name, "high"])
-
-    @app.task(queue="high", every=60)
-    def report() -> None: ...
-
-    queue.schedules.declare(Schedule("report", every=60))  # a worker with the code of before
-    declare = scheduling.declaring(app, queue.name, queue.flows)
-    assert declare is not None
-    for _ in range(6):
-        later(queue, 60)
-        queue.run(declare())
-    assert queue.schedules.get("report").state == "undeclared"
-
-
 @pytest.mark.parametrize("other", [90, *(pytest.param(n, marks=pytest.mark.breaking) for n in (80, 7 * 24 * HOUR))])
 def test_two_programs_that_declare_a_schedule_with_another_every_do_not_stop_it(queue: Any, other: int) -> None:
     programs = [
@@ -432,17 +260,6 @@ def test_two_programs_that_declare_a_schedule_with_another_every_do_not_stop_it(
     assert queue.schedules.get("news").put == len(found)
 
 
-def test_a_timer_that_code_makes_shorter_ticks_when_the_new_time_has_passed_since_its_last_tick(queue: Any) -> None:
-    queue.schedules.declare(Schedule("news", every=1800))
-    assert later(queue, 1800) == 1
-    queue.clock.advance(600)
-    queue.schedules.declare(Schedule("news", every=900))
-    assert queue.schedules.get("news").next == queue.clock.now + 300
-    queue.schedules.declare(Schedule("news", every=60, missed="none", overlap=True))
-    assert queue.schedules.tick() == 1
-    assert queue.schedules.get("news").next == queue.clock.now + 60
-
-
 def test_a_moved_schedule_of_code_is_cancelled_to_give_it_back_to_the_code(queue: Any) -> None:
     queue.schedules.declare(Schedule("a", cron="0 9 * * *"))
     queue.schedules.move("a", every=30)
@@ -456,18 +273,6 @@ def test_a_moved_schedule_of_code_is_cancelled_to_give_it_back_to_the_code(queue
     queue.schedules.declare(Schedule("a", cron="0 10 * * *"))
     found = queue.schedules.get("a")
     assert (found.source, found.timing["cron"], found.over_code) == ("code", "0 10 * * *", False)
-
-
-def test_a_schedule_of_code_is_paused_and_not_cancelled(queue: Any) -> None:
-    queue.schedules.declare(Schedule("a", every=60))
-    with pytest.raises(InvalidInput, match="pause it"):
-        queue.schedules.cancel("a")
-    queue.schedules.pause("a")
-    queue.clock.advance(60)
-    queue.schedules.declare(Schedule("a", every=60))
-    assert queue.schedules.get("a").state == "paused"
-    queue.clock.advance(HOUR)
-    assert queue.schedules.cancel("a") is True
 
 
 # ---- what is refused
@@ -494,29 +299,6 @@ def test_what_cannot_be_a_schedule_is_refused(queue: Any, name: str, task: Any, 
     with pytest.raises(InvalidInput):
         queue.schedules.set(name, task, **how)
     assert len(queue.schedules.list()) == 0
-
-
-@pytest.mark.breaking
-def test_ten_thousand_schedules_and_no_more() -> None:
-    with fake_queue() as queue:
-        queue.schedules.set("s0", every=60)
-        raw: Any = fakeredis.FakeRedis(server=queue.clock.server)
-        key = queue.operations.key
-        for name in ("schedules", "ticked"):
-            value = raw.hget(key(name), "s0")
-            raw.hset(key(name), mapping={f"s{n}": value for n in range(10_000)})
-        with pytest.raises(InvalidInput, match="10,000"):
-            queue.schedules.set("more", every=60)
-        assert queue.schedules.set("s1", every=30).timing["every"] == 30
-
-
-def test_a_sharded_queue_refuses_a_task_of_another_shard() -> None:
-    with fake_sharded_queue() as queue:
-        with pytest.raises(InvalidInput, match="another shard"):
-            queue.schedules.set("news", "https://a.example/news", every=60)
-        queue.schedules.set("https://a.example/news", every=60)
-    with fake_sharded_queue(by="id") as queue, pytest.raises(InvalidInput, match="without overlap"):
-        queue.schedules.set("news", every=60, overlap=True)
 
 
 # ---- looking, moving house, running
@@ -564,22 +346,6 @@ def test_an_export_holds_the_schedules_and_an_import_brings_them_in_as_they_were
         assert other.schedules.get("code") == replace(queue.schedules.get("code"), declared=queue.clock.now)
 
 
-def test_a_line_of_a_schedule_that_is_broken_is_refused() -> None:
-    for line in (b'{"schedule": "x"}', b'{"schedule": 5, "counts": [0, 0, 0, 0]}'):
-        with pytest.raises(InvalidInput, match="schedule"):
-            transfer.read(line)
-
-
-def test_a_run_of_a_handler_puts_the_ticks_that_are_due(queue: Any) -> None:
-    queue.schedules.set("often", every=10)
-    met = list[str]()
-    run(lambda lease: met.append(lease.task), queue)
-    assert met == []
-    queue.clock.advance(10)
-    run(lambda lease: met.append(lease.task), queue)
-    assert met == ["often"]
-
-
 # ---- clocks
 
 
@@ -592,59 +358,3 @@ def test_a_clock_that_steps_back_repeats_no_tick() -> None:
             put += later(queue, 1)
         assert put == 10
         assert later(queue, 60) == 1
-
-
-def test_a_clock_that_leaps_ahead_puts_each_tick_once() -> None:
-    with fake_queue() as queue:
-        queue.schedules.set("a", every=60, overlap=True, missed="all", grace=timedelta(days=9))
-        assert later(queue, 86_400) == 1440
-        assert later(queue, 60) == 1
-
-
-@pytest.mark.parametrize(
-    ("day", "line", "local"),
-    [
-        ("2024-03-31", "30 2 * * *", ["03:00"]),  # Berlin's clock skips the hour
-        ("2024-10-27", "30 2 * * *", ["02:30"]),  # and repeats it: a fixed line ticks in the first hour only
-        ("2024-10-27", "30 * * * *", ["01:30", "02:30", "02:30", "03:30"]),
-    ],
-)
-def test_ticks_on_the_days_on_which_a_zone_changes_its_clock(day: str, line: str, local: list[str]) -> None:
-    from zoneinfo import ZoneInfo
-
-    zone = ZoneInfo("Europe/Berlin")
-    start = datetime.fromisoformat(f"{day}T01:00").replace(tzinfo=zone)
-    end = datetime.fromisoformat(f"{day}T04:00").replace(tzinfo=zone)
-    with fake_queue(clock=Clock(start.timestamp())) as queue:
-        queue.schedules.set("report", cron=line, tz="Europe/Berlin", overlap=True)
-        met = list[str]()
-        while queue.clock.now < end.timestamp():
-            later(queue, 300)
-            for lease in queue.claim(10):
-                moment = int(lease.task.partition("@")[2]) / 1000
-                met.append(datetime.fromtimestamp(moment, zone).strftime("%H:%M"))
-                queue.ack(lease)
-        assert met == local
-
-
-@pytest.mark.parametrize("other", ["Etc/GMT+7", "Etc/GMT+9"])
-@pytest.mark.parametrize(("missed", "late", "put"), [("last", 5, 1), ("all", 5, 1), ("none", 5, 1), ("none", 600, 0)])
-def test_a_tick_that_other_data_of_time_zones_do_not_know_is_put_or_counted(
-    queue: Any, monkeypatch: pytest.MonkeyPatch, other: str, missed: str, late: int, put: int
-) -> None:
-    queue.schedules.set("daily", cron="0 9 * * *", tz="Etc/GMT+8", missed=missed, overlap=True)
-    tick = queue.schedules.get("daily").next
-    monkeypatch.setattr(ticks, "cron", lambda line, _: cron(line, other))  # the data of another machine
-    assert later(queue, tick - queue.clock.now + late) == put
-    assert todos(queue) == [f"daily@{round(tick * 1000)}"] * put
-    found = queue.schedules.get("daily")
-    assert (found.put, found.missed_ticks) == (put, 1 - put)
-    queue.schedules.pause("daily")
-    monkeypatch.undo()
-    queue.clock.advance(found.next - queue.clock.now)
-    assert queue.schedules.resume("daily").skipped == 1, "a tick of a pause is counted, too"
-
-
-def test_bad_timing_is_an_error_of_the_caller(queue: Any) -> None:
-    with pytest.raises(BadTiming, match="cron"):
-        queue.schedules.set("x", cron="61 * * * *")

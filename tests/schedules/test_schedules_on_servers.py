@@ -1,10 +1,8 @@
-"""Schedules on real servers: either face, cleaners that are woken and killed, a worker without the extra."""
+"""Schedules on real servers: either queue, cleaners that are woken and killed, a worker without the extra."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,21 +13,7 @@ import redis
 
 from tests.rig import ticks
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncQueue, Cleaner, InvalidInput, Queue, Schedule, Task
-from timeoutq.verbs import flows
-from timeoutq.watch.doctor import examine
-
-PLANTED = """
-import os, redis
-from timeoutq import scripts
-text = scripts.library()
-for right, wrong in (
-    (" or one.next ~= tonumber(args[5])", ""), ("if one.next > now then return 'E'", "if false then return 'E'"),
-):
-    assert text.count(right) == 1, right
-    text = text.replace(right, wrong)
-redis.Redis.from_url(os.environ["TIMEOUTQ_URL"]).function_load(text, replace=True)
-"""
+from timeoutq import AsyncQueue, Cleaner, Queue, Schedule, Task
 
 
 def test_either_face_sets_schedules_and_ticks(face: Any) -> None:
@@ -90,95 +74,6 @@ async def test_a_cleaner_that_sleeps_wakes_for_a_schedule_that_is_set_meanwhile(
         await queue.purge()
 
 
-async def test_a_cleaner_without_the_extra_leaves_ticks_to_others_and_says_so_once(
-    url: str, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with AsyncQueue(name, url) as queue:
-        await queue.schedules.set("often", every=1)
-        for module in ("ticking", "ticks", "timing", "cron"):
-            monkeypatch.delitem(sys.modules, f"timeoutq.rooms.schedules.{module}", raising=False)
-            monkeypatch.delattr(f"timeoutq.rooms.schedules.{module}", raising=False)
-        monkeypatch.setitem(sys.modules, "cronsim", None)
-        cleaner = Cleaner(queue)
-        with caplog.at_level(logging.WARNING):
-            running = asyncio.create_task(cleaner.run())
-            await asyncio.sleep(2.5)
-            await queue.put("a")
-            assert not running.done()
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-        said = [
-            record.getMessage() for record in caplog.records if "leaves their ticks to others" in record.getMessage()
-        ]
-        assert len(said) == 1
-        assert "timeoutq[functions]" in said[0]
-        assert (await queue.stats()).todos == 1
-        await queue.purge()
-
-
-async def test_a_definition_that_cannot_be_read_keeps_no_other_schedule_from_ticking(
-    url: str, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with AsyncQueue(name, url) as queue:
-        for one in ("bad", "good"):
-            await queue.schedules.set(one, every=1)
-        raw: Any = redis.Redis.from_url(url)
-        with raw:
-            raw.hset(queue.operations.key("schedules"), "bad", b'{"v":9}')
-        cleaner = Cleaner(queue)
-        running = asyncio.create_task(cleaner.run())
-        async with asyncio.timeout(10):
-            while cleaner.ticked < 1:
-                await asyncio.sleep(0.01)
-        await asyncio.sleep(1.2)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        said = [text for text in caplog.messages if "schedule bad cannot be put here" in text]
-        assert len(said) == 1
-        assert (await queue.schedules.list()).unread == ["bad"]
-        assert await queue.schedules.set("bad", every=1)
-        await queue.purge()
-
-
-@pytest.mark.parametrize("lost", ["ticked", "schedules"])
-def test_a_schedule_that_is_there_in_part_is_named_until_it_is_set_again(
-    queue: Queue, raw: redis.Redis, lost: str
-) -> None:
-    for one in ("bad", "good"):
-        queue.schedules.set(one, every=60)
-    raw.hdel(queue.operations.key(lost), "bad")
-    raw.zadd(queue.operations.key("ticks"), {"bad": 1})
-    assert queue.schedules.list().unread == (["bad"] if lost == "schedules" else [])
-    with pytest.raises(InvalidInput, match="schedule 'bad' cannot be put here: what is stored of it cannot be read"):
-        queue.schedules.tick()
-    queue.schedules.set("bad", every=60)
-    assert queue.schedules.list().unread == []
-    assert queue.schedules.tick() == 0
-
-
-def test_a_tick_of_a_schedule_that_is_not_there_is_passed_over(queue: Queue, raw: redis.Redis) -> None:
-    queue.schedules.set("good", every=60)
-    raw.zadd(queue.operations.key("ticks"), {"nobody": 1})
-    assert queue.schedules.tick() == 0
-    assert queue.schedules.list().unread == []
-
-
-@pytest.mark.parametrize("lost", ["ticks", "ticked"])
-def test_a_schedule_that_would_never_tick_again_is_told_until_it_is_set_again(
-    queue: Queue, raw: redis.Redis, lost: str
-) -> None:
-    queue.schedules.set("news", every=60)
-    assert not queue.run(flows.repair(queue.talk))[0]
-    raw.delete(queue.operations.key(lost))
-    assert queue.run(flows.repair(queue.talk))[0] == {"tickless": 1}
-    (told,) = [finding for finding in examine(queue) if finding.check == "tasks"]
-    assert told.found == "1 schedule whose definition, record and next tick do not agree"
-    assert "set the schedule again" in told.cure
-    queue.schedules.set("news", every=60)
-    assert not queue.run(flows.repair(queue.talk))[0]
-    assert queue.schedules.get("news") is not None
-
-
 def test_a_call_that_is_sent_again_sets_the_schedule_once(queue: Queue) -> None:
     from timeoutq.rooms.schedules import operations
     from timeoutq.rooms.schedules.flows import defined
@@ -231,29 +126,12 @@ def test_a_change_waits_for_a_tick_that_is_due_and_for_one_that_came_between(que
     queue.schedules.cancel("a")
 
 
-def test_a_plain_queue_is_as_it_was(queue: Queue, raw: Any) -> None:
-    queue.put("a")
-    queue.ack(queue.claim()[0])
-    assert queue.schedules.tick() == 0
-    assert queue.schedules.get("a") is None
-    keys = {key.rpartition(":")[2] for key in raw.keys(queue.operations.key("*"))}
-    assert not keys & {"schedules", "ticks", "ticked"}
-    assert raw.hget(queue.operations.key("meta"), "uses") is None
-
-
 @pytest.mark.breaking
 def test_eight_cleaners_that_are_killed_put_every_tick_once_over_a_failover(tmp_path: Path) -> None:
     how = ticks.Trial(schedulers=8, schedules=100, seconds=20, kill=True, failovers=1)
     verdict = ticks.trial(tmp_path, how)
     assert verdict.good, verdict.line()
     assert verdict.kills > 5
-
-
-@pytest.mark.breaking
-def test_the_rig_finds_ticks_that_nobody_compares(tmp_path: Path) -> None:
-    how = ticks.Trial(schedulers=4, schedules=50, seconds=10, planted=PLANTED)
-    verdict = ticks.trial(tmp_path, how)
-    assert verdict.twice > 0, verdict.line()
 
 
 def test_a_worker_ticks_and_runs_what_it_has_put(url: str, name: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from time import process_time
 from typing import Any
 
 import pytest
@@ -23,7 +22,6 @@ from timeoutq.rooms.schedules.ticks import (
     tick_id,
 )
 from timeoutq.rooms.schedules.timing import Timing
-from timeoutq.words.model import MAX_TIME_MS
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -52,11 +50,6 @@ def test_every_ticks_at_its_start_and_then_after_equal_times() -> None:
     assert next_after(timing, START_MS + 90_000 * 10**6 + 1) == START_MS + 90_000 * (10**6 + 1)
 
 
-def test_every_without_a_start_is_a_mistake_of_the_program() -> None:
-    with pytest.raises(BadTiming, match=r"Timing\.anchored"):
-        next_after(Timing.of(every=60), 0)
-
-
 def test_start_and_until_are_both_included() -> None:
     timing = Timing.of(cron="0 * * * *", start=START + timedelta(minutes=1), until=START + timedelta(hours=2))
     assert next_after(timing, 0) == START_MS + HOUR
@@ -69,36 +62,10 @@ def test_start_and_until_are_both_included() -> None:
     assert next_after(short, START_MS + MINUTE) is None
 
 
-def test_before_its_start_a_schedule_has_no_tick_to_put_or_to_skip() -> None:
-    line = Timing.of(cron="0 * * * *", start=START + timedelta(minutes=90))
-    assert due(line, START_MS, START_MS + 100 * MINUTE) == Due((), START_MS + 2 * HOUR, 0)
-    assert due(line, START_MS, START_MS + 3 * HOUR) == Due((START_MS + 3 * HOUR,), START_MS + 4 * HOUR, 1)
-    assert due(line, START_MS, START_MS + 80 * MINUTE, missed="all") == Due((), START_MS + 2 * HOUR, 0)
-    timing = Timing.of(every=60, start=START + timedelta(minutes=10))
-    ten = START_MS + 10 * MINUTE
-    assert due(timing, START_MS, ten - 1) == Due((), ten, 0)
-    assert due(timing, START_MS, ten + 2 * MINUTE) == Due((ten + 2 * MINUTE,), ten + 3 * MINUTE, 2)
-    assert due(timing, START_MS, ten + MINUTE, missed="all") == Due((ten, ten + MINUTE), ten + 2 * MINUTE, 0)
-
-
-def test_a_first_declaration_puts_nothing_of_the_past() -> None:
-    assert due(HOURLY, None, START_MS + 5) == Due((), START_MS + HOUR, 0)
-    old = Timing.of(every=60, start=START - timedelta(days=300))
-    assert due(old, None, START_MS + 5, missed="all") == Due((), START_MS + MINUTE, 0)
-    new = Timing.of(every=60).anchored(START_MS)
-    assert due(new, None, START_MS) == Due((), START_MS + MINUTE, 0)
-
-
 def test_a_tick_is_put_when_its_time_has_come_and_not_before() -> None:
     assert due(HOURLY, START_MS, START_MS + HOUR - 1) == Due((), START_MS + HOUR, 0)
     for last in (START_MS, START_MS + HOUR - 1):
         assert due(HOURLY, last, START_MS + HOUR) == Due((START_MS + HOUR,), START_MS + 2 * HOUR, 0)
-
-
-@pytest.mark.parametrize("missed", ["last", "all", "none"])
-def test_a_tick_that_is_a_little_late_is_put_whatever_missed_says(missed: Missed) -> None:
-    late = START_MS + HOUR + ON_TIME_MS
-    assert due(HOURLY, START_MS, late, missed=missed) == Due((START_MS + HOUR,), START_MS + 2 * HOUR, 0)
 
 
 def test_of_missed_ticks_last_puts_the_newest() -> None:
@@ -131,31 +98,6 @@ def test_what_is_later_than_grace_is_skipped() -> None:
     assert found == Due((START_MS + 8 * HOUR, START_MS + 9 * HOUR, START_MS + 10 * HOUR), START_MS + 11 * HOUR, 7)
 
 
-@pytest.mark.parametrize("missed", ["last", "all", "none"])
-def test_a_tick_that_was_put_is_not_put_again_within_its_grace(missed: Missed) -> None:
-    tick = START_MS + HOUR
-    assert due(HOURLY, tick, tick + 5_000, missed=missed, grace_ms=6 * HOUR) == Due((), tick + HOUR, 0)
-
-
-def test_all_puts_a_thousand_at_a_time_and_the_next_one_is_due_at_once() -> None:
-    timing = Timing.of(cron="* * * * *")
-    now = START_MS + 2_500 * MINUTE
-    put: list[int] = []
-    last, looks = START_MS, 0
-    while True:
-        found = due(timing, last, now, missed="all")
-        assert len(found.ticks) <= MOST
-        assert found.skipped == 0
-        put += found.ticks
-        last, looks = found.ticks[-1], looks + 1
-        assert found.next_ms is not None
-        if found.next_ms > now:
-            break
-        assert found.next_ms == last + MINUTE
-    assert put == [START_MS + count * MINUTE for count in range(1, 2_501)]
-    assert looks == 3
-
-
 def test_a_schedule_ends_after_so_many_ticks() -> None:
     timing = Timing.of(every=60, times=3).anchored(START_MS)
     now = START_MS + 10 * MINUTE
@@ -166,20 +108,6 @@ def test_a_schedule_ends_after_so_many_ticks() -> None:
     assert due(timing, START_MS, now, put=1).next_ms == now + MINUTE, "skipped ticks do not count"
     many = Timing.of(every=60, times=MOST + 1).anchored(START_MS)
     assert due(many, START_MS, START_MS + DAY, missed="all").next_ms == START_MS + (MOST + 1) * MINUTE
-
-
-def test_a_schedule_ends_with_its_last_tick_before_until() -> None:
-    timing = Timing.of(cron="0 * * * *", until=START + timedelta(hours=3, minutes=30))
-    assert due(timing, START_MS, START_MS + DAY) == Due((START_MS + 3 * HOUR,), None, 2)
-    assert due(timing, START_MS + 3 * HOUR, START_MS + DAY) == Due((), None, 0)
-
-
-def test_a_clock_that_steps_back_repeats_no_tick() -> None:
-    put = due(HOURLY, START_MS, START_MS + HOUR)
-    back = due(HOURLY, put.ticks[0], START_MS + HOUR - 5 * MINUTE)
-    assert back == Due((), START_MS + 2 * HOUR, 0)
-    again = due(HOURLY, put.ticks[0], START_MS + HOUR + 1)
-    assert again == Due((), START_MS + 2 * HOUR, 0)
 
 
 @given(
@@ -215,33 +143,6 @@ def test_however_a_clock_steps_no_tick_is_put_twice_or_early_and_none_is_forgott
     assert missed != "all" or put == ticks
 
 
-@pytest.mark.breaking
-@pytest.mark.parametrize("text", ["* * * * *", "0 9 * * 1-5", "0 0 29 2 *"])
-@pytest.mark.parametrize("missed", ["last", "all", "none"])
-def test_a_year_of_silence_and_a_clock_that_leaps_to_the_end_of_time_cost_no_walk(text: str, missed: Missed) -> None:
-    """A walk of 500,000 ticks takes seconds; what is allowed here is the time of a busy machine for a thousand."""
-    timing = Timing.of(cron=text, tz="America/New_York")
-    for silence in (365 * DAY, MAX_TIME_MS - START_MS - 2 * 366 * DAY):
-        begin = process_time()
-        found = due(timing, START_MS, START_MS + silence, missed=missed)
-        assert process_time() - begin < 1
-        assert len(found.ticks) <= MOST
-
-
-def test_a_minutely_line_that_was_silent_for_a_year_tells_how_many_ticks_it_has_skipped() -> None:
-    timing = Timing.of(cron="* * * * *", tz="America/New_York")
-    now = START_MS + 365 * DAY
-    assert due(timing, START_MS, now) == Due((now,), now + MINUTE, 365 * 1440 - 1)
-    quick = Timing.of(every=1, start=START)
-    assert due(quick, START_MS, START_MS + 10**12).skipped == 10**9 - 1
-
-
-def test_the_end_of_time_ends_a_schedule() -> None:
-    assert next_after(Timing.of(every=DAY / 1000, start=START), MAX_TIME_MS) is None
-    assert next_after(HOURLY, MAX_TIME_MS) is None
-    assert due(HOURLY, START_MS, MAX_TIME_MS).next_ms is None
-
-
 @pytest.mark.parametrize(
     ("given", "wanted"),
     [
@@ -270,23 +171,6 @@ def test_how_late_a_tick_may_be(given: tuple[Any, Any], wanted: tuple[str, int |
 def test_a_bad_lateness_is_refused(given: tuple[Any, Any], says: str) -> None:
     with pytest.raises(BadTiming, match=says):
         lateness(*given)
-
-
-def test_all_missed_ticks_are_put_only_where_each_has_an_id_of_its_own() -> None:
-    with pytest.raises(BadTiming, match="all ticks have the same id here, so only one would be put: add overlap=True"):
-        lateness("all", overlap=False)
-    assert lateness("all", overlap=True) == ("all", None)
-    assert [lateness(one, overlap=False)[0] for one in ("last", "none")] == ["last", "none"]
-
-
-def test_a_tick_is_known_by_its_schedule_and_its_time() -> None:
-    assert tick_id("digest:42", START_MS) == "digest:42", "while one runs, the next one adds nothing"
-    assert tick_id("digest:42", START_MS, overlap=True) == "digest:42@1767225600000"
-
-
-@pytest.mark.parametrize("name", ["report", "digest:a@example.com", "ü" * 100, "a@b1", "@"])
-def test_a_name_of_a_schedule(name: str) -> None:
-    assert schedule_name(name) == name
 
 
 @pytest.mark.parametrize(

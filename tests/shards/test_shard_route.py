@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 
 import pytest
 
-from tests.rig.corpus import CORPUS
-from timeoutq import Politeness, Queue
-from timeoutq.client.shards.names import stem, tags
+from timeoutq.client.shards.names import tags
 from timeoutq.client.shards.route import key_of, route
 from timeoutq.server.cluster import SLOTS, slot_of
-from timeoutq.words.hostname import host_of
-from timeoutq.words.model import raw, text
 
 VECTORS: list[tuple[bytes, bytes, int, int, int]] = [
     # a task, what it is routed by, and its shard of 12, of 48 and of 1000
@@ -90,32 +85,16 @@ VECTORS: list[tuple[bytes, bytes, int, int, int]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("task", "key", "of_12", "of_48", "of_1000"), VECTORS)
-def test_a_task_is_in_the_shard_in_which_it_has_always_been(
-    task: bytes, key: bytes, of_12: int, of_48: int, of_1000: int
-) -> None:
-    assert key_of(task) == key
-    assert [route(key, shards) for shards in (12, 48, 1000)] == [of_12, of_48, of_1000]
+def test_a_task_is_in_the_shard_in_which_it_has_always_been() -> None:
+    for task, key, *wanted in VECTORS:
+        assert key_of(task) == key
+        assert [route(key, shards) for shards in (12, 48, 1000)] == wanted, task
 
 
 def test_a_group_goes_before_the_host_and_by_id_only_the_id_counts() -> None:
     assert key_of(b"http://a.example/", b"example") == b"example"
     assert key_of(b"http://a.example/", b"") == b""
     assert key_of(b"http://a.example/", b"example", "id") == b"http://a.example/"
-
-
-def test_the_host_is_the_one_that_politeness_knows_the_task_by(url: str, name: str) -> None:
-    odd = [raw(task) if isinstance(task, str) else task for task in CORPUS.values()]
-    tasks = [task for task, *_ in VECTORS]
-    tasks += [task for bare in odd for task in (bare, b"http://" + bare + b"/x", b"http://a.example/" + bare)]
-    tasks = list(dict.fromkeys(task for task in tasks if task and len(task) <= 1024))
-    with Queue(name, url, politeness=Politeness(0, 1)) as queue:
-        queue.put(tasks)
-        found = {task: queue.inspect(task).host for task in tasks}
-    assert {task: raw(host) if host else None for task, host in found.items()} == {
-        task: host_of(task) for task in tasks
-    }
-    assert sum(host is not None for host in found.values()) > 60
 
 
 @pytest.mark.breaking
@@ -130,18 +109,3 @@ def test_each_shard_lies_in_its_part_of_all_slots() -> None:
                 "the smallest number that does is the last part of the name"
             )
         assert Counter(slot_of(tag) * 3 // SLOTS for tag in found)[0] in (shards // 3, shards // 3 + 1)
-
-
-def test_the_names_of_shards_are_what_they_have_always_been() -> None:
-    assert tags("crawl", 12) == (
-        "crawl:00:55", "crawl:01:23", "crawl:02:40", "crawl:03:2", "crawl:04:2", "crawl:05:48", "crawl:06:42",
-        "crawl:07:12", "crawl:08:13", "crawl:09:0", "crawl:10:21", "crawl:11:5",
-    )  # fmt: skip
-    assert tags("crawl", 2) == ("crawl:00:2", "crawl:01:2")
-    assert tags("crawl", 101)[7] == "crawl:007:171"
-    assert stem("crawl:07:12") == "timeoutq:{crawl:07:12}:"
-    assert all(re.fullmatch(r"q:\d{3}:\d+", tag) for tag in tags("q", 101)), "more than 100 shards have three digits"
-
-
-def test_text_and_bytes_are_the_same_task() -> None:
-    assert all(key_of(raw(text(task))) == key_of(task) for task, *_ in VECTORS)

@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from tenacity import stop_after_attempt, wait_fixed
 
-from tests.rig.proxy import Fault, Proxy
 from tests.rig.sharded import SHARDS, keys_of, one_of_each, shard_of
 from tests.rig.waiting import wait_until
 from timeoutq import (
     InvalidInput,
     Lease,
     LeaseLost,
-    NotReplicated,
     Politeness,
     Queue,
-    RetryPolicy,
-    SchemaMismatch,
-    ShardsUnavailable,
     Task,
-    Unavailable,
 )
-from timeoutq.client.shards import AsyncShardedQueue, ShardedQueue, claims, gathering
-from timeoutq.client.shards import flows as sharded_flows
+from timeoutq.client.shards import ShardedQueue
 from timeoutq.client.shards.names import stem, tags
 from timeoutq.server import scripts
 from timeoutq.server.link import Link
-from timeoutq.verbs.confirming import UNCONFIRMED
-from timeoutq.words import arguments
-from timeoutq.words.arguments import How
 from timeoutq.words.errors import ServerError
-from timeoutq.words.model import Answer, Outcome
+from timeoutq.words.model import Answer
 
 # ---- tasks go to their shards, and come from all of them
 
@@ -54,15 +41,6 @@ def test_tasks_are_put_into_their_shards_and_answers_stand_in_the_order_of_the_i
         assert tasks[shard] in held
         assert ("p" in held) == (shard_of("p") == shard)
         assert ("g" in held) == (shard_of("g", "g.example") == shard)
-
-
-def test_a_put_under_the_id_of_an_earlier_put_adds_nothing_in_any_shard(queue: Any) -> None:
-    for task in one_of_each():
-        once = How(call_id=f"put {task}".encode())
-        assert list(queue.run(queue.flows.put((task,), once, 0))) == ["added"]
-        queue.forget(task)
-        queue.run(queue.flows.put((task,), once, 0))
-    assert queue.stats().known == 0
 
 
 def test_nothing_is_written_for_nothing(queue: Any, raw: Any, name: str) -> None:
@@ -92,18 +70,6 @@ def test_two_thousand_tasks_are_claimed_each_once_and_acked(queue: Any) -> None:
     assert (stats.done, stats.counters["acked"], stats.counters["put"]) == (2000, 2000, 2000)
     assert sum(shard.done for shard in stats.shards) == 2000
     assert all(shard.done for shard in stats.shards)
-
-
-def test_a_claim_gets_what_is_ready_wherever_it_is(queue: Any) -> None:
-    tasks = one_of_each()
-    assert queue.claim(10) == []
-    queue.put(tasks)
-    assert sorted(lease.task for lease in queue.claim(10)) == sorted(tasks)
-    assert queue.claim() == []
-    for task in one_of_each("u{}"):
-        queue.put(task)
-        (lease,) = queue.claim(3)
-        assert lease.task == task
 
 
 def test_a_claim_waits_for_a_task_in_any_shard(queue: Any, url: str) -> None:
@@ -137,32 +103,6 @@ def test_a_claim_takes_over_what_expired_and_what_is_due_in_any_shard(queue: Any
     assert queue.stats().counters["expired"] == SHARDS
 
 
-def test_a_claim_gets_no_more_than_it_asks_for_though_tasks_of_other_shards_are_due(queue: Any) -> None:
-    for shard in (1, 2):
-        queue.schedule([task for i in range(99) if shard_of(task := f"s{i}") == shard][:10], after=0.01)
-    queue.put(one_of_each()[0])
-    wait_until(lambda: (stats := queue.stats()).now > stats.next_due)
-    assert len(queue.claim(10)) <= 10
-
-
-def test_a_claim_that_waits_finds_the_shards_of_a_queue_that_is_made_meanwhile(url: str, name: str) -> None:
-    with ShardedQueue(name, url) as waits, ShardedQueue(name, url, shards=3) as makes:
-        assert waits.claim() == []
-        timer = threading.Timer(0.1, makes.put, ["a"])
-        timer.start()
-        assert [lease.task for lease in waits.claim(wait=5)] == ["a"]
-        timer.join()
-        makes.purge()
-
-
-def test_a_claim_leaves_a_shard_alone_that_did_not_answer_unless_too_few_are_left(queue: Any) -> None:
-    claim = claims.Claim(queue.shards, 1, None, None, 0.0)
-    assert list(claim._heard([3, 1], [Unavailable("away"), []])) == [(1, [])]
-    assert claim._present() == [0, 1, 2, 4]
-    assert list(claim._heard([0, 2, 4], [Unavailable("away")] * 3)) == []
-    assert claim._present() == list(range(SHARDS))
-
-
 def test_a_task_that_lost_two_leases_is_handed_out_alone(queue: Any) -> None:
     suspect, *others = one_of_each()
     queue.put(suspect)
@@ -191,14 +131,6 @@ def test_pull_takes_the_tasks_of_one_shard_and_none_only_when_none_is_ready(queu
         met += [task.task for task in found]
     assert sorted(met) == sorted(tasks)
     assert queue.pull(10) == []
-
-
-def test_pull_takes_from_the_shard_that_has_most(queue: Any) -> None:
-    for task in one_of_each():
-        queue.put(task)
-    deep = [task for i in range(50) if shard_of(task := f"d{i}") == 3]
-    queue.put(deep)
-    assert len(queue.pull(50)) == 1 + len(deep) > 2
 
 
 # ---- leases
@@ -232,81 +164,6 @@ def test_a_lease_of_another_queue_is_refused(queue: Any, url: str) -> None:
         with pytest.raises(InvalidInput, match="tokens end with @ and a shard"):
             queue.ack(lease)
         plain.purge()
-
-
-def test_a_lease_of_a_queue_of_more_shards_is_refused(queue: Any) -> None:
-    queue.put("a")
-    (lease,) = queue.claim()
-    owner = lease.token.rpartition("@")[0]
-    for shard in (SHARDS, SHARDS + 1, 999):
-        with pytest.raises(InvalidInput, match="tokens end with @ and a shard"):
-            queue.ack(replace(lease, token=f"{owner}@{shard}"))
-
-
-def test_leases_that_fail_together_are_each_tried_again_by_their_own_failures(url: str, name: str) -> None:
-    tasks = one_of_each()
-    with ShardedQueue(name, url, shards=SHARDS, retry=RetryPolicy(wait_fixed(60), stop_after_attempt(2))) as queue:
-        queue.put(tasks[3:])
-        queue.fail(queue.claim(10), "no", retry_in=0)
-        wait_until(lambda: queue.promote_due() == 2)
-        queue.put(tasks[:3])
-        leases = sorted((lease for _ in range(SHARDS) for lease in queue.claim(10)), key=lambda lease: lease.attempt)
-        assert [lease.attempt for lease in leases] == [1, 1, 1, 2, 2]
-        queue.fail(leases, "no")
-        assert [str(answer) for answer in queue.states(tasks)] == ["scheduled"] * 3 + ["failed"] * 2
-        queue.purge()
-
-
-@pytest.mark.parametrize(("timeout", "seconds"), [(30.0, 5.0), (12.0, 4.0), (0.5, 1.0)])
-def test_a_heartbeat_asks_a_shard_for_a_third_of_the_timeout_and_says_when_none_answers(
-    name: str, monkeypatch: pytest.MonkeyPatch, timeout: float, seconds: float
-) -> None:
-    asked: list[tuple[float, bool, int]] = []
-
-    def settle(talk: Any, calls: Any, replicas: int) -> Any:
-        yield from ()
-        asked.append((talk.deadline, talk.proved, replicas))
-        return [Unavailable("away") for _ in calls]
-
-    monkeypatch.setattr(gathering, "settle", settle)
-    leases = [Lease(f"t{shard}", f"w:1:2#1@{shard}", 0.0, fence=7) for shard in range(SHARDS)]
-    with ShardedQueue(name, "redis://127.0.0.1:1", shards=SHARDS, timeout=timeout) as queue:
-        with pytest.raises(Unavailable):
-            next(queue.extension(leases))
-        assert asked == [(seconds, True, UNCONFIRMED)] * SHARDS
-
-
-def test_what_a_claim_took_is_handed_out_though_another_shard_refuses(
-    queue: Any, raw: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tasks = one_of_each()
-    queue.put(tasks)
-    meta = f"{stem(tags(queue.name, SHARDS)[2])}meta"
-    schema = raw.hget(meta, "schema")
-    raw.hset(meta, "schema", "99")
-    monkeypatch.setattr(
-        "timeoutq.client.shards.claims.random.sample", lambda shards, many: [0, 1]
-    )  # one that refuses is third
-    leases = queue.claim(10)
-    assert sorted(lease.task for lease in leases) == sorted(set(tasks) - {tasks[2]})
-    with pytest.raises(SchemaMismatch):
-        queue.claim(10)
-    monkeypatch.setattr("timeoutq.client.shards.claims.random.sample", lambda shards, many: [2, 0])
-    queue.release(leases)
-    assert len(queue.claim(10)) == SHARDS - 1, "also if it is one of the first two"
-    raw.hset(meta, "schema", schema)
-    assert [lease.task for lease in queue.claim(10)] == [tasks[2]]
-
-
-def test_a_claim_does_not_say_that_nothing_is_ready_if_no_shard_answers(url: str, name: str) -> None:
-    with Proxy(url) as proxy, ShardedQueue(name, proxy.url, shards=SHARDS, deadline=3.0) as queue:
-        queue.put(one_of_each())
-        queue.release(queue.claim(SHARDS))
-        proxy.arm(Fault.RESET_BEFORE, b"", times=None)
-        with pytest.raises(Unavailable):
-            queue.claim()
-    with ShardedQueue(name, url) as queue:
-        queue.purge()
 
 
 def test_an_ack_puts_what_it_found_into_all_shards_and_its_own_shard_last(queue: Any, raw: Any) -> None:
@@ -354,39 +211,6 @@ def test_a_claim_that_ctrl_c_interrupts_gives_back_what_it_took_in_all_shards(
         assert 3 <= stats.counters["released"] <= 4
 
 
-def test_a_claim_that_ctrl_c_interrupts_gives_back_what_both_calls_to_one_shard_took(
-    url: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deep = [task for task in (f"t{i}" for i in range(200)) if shard_of(task) == 0][:10]
-    other = one_of_each()[1]
-    send: Any = Link.send
-    claim = scripts.function("claim").encode()
-    asked: list[list[int]] = []
-
-    def interrupted(self: Any, commands: Any) -> Any:
-        replies = send(self, commands)
-        counts = [command[-3] for command in commands if claim in command[1:2]]
-        asked.extend([counts] * bool(counts))
-        if len(asked) == 2:
-            monkeypatch.undo()
-            raise KeyboardInterrupt
-        return replies
-
-    with ShardedQueue(name, url, shards=SHARDS) as queue:
-        queue.put(other)
-        queue.ack(queue.claim())
-        queue.put(deep, other, again=True)
-        assert queue.promote_due() == 0
-        monkeypatch.setattr("timeoutq.client.shards.claims.random.sample", lambda shards, many: [0, 1])
-        monkeypatch.setattr(Link, "send", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            queue.claim(8)
-        assert asked == [[4, 4], [3]]
-        stats = queue.stats()
-        assert (stats.todos, stats.in_progress, stats.counters["released"]) == (11, 0, 8)
-        queue.purge()
-
-
 def test_a_keeper_keeps_leases_of_all_shards_alive(url: str, name: str) -> None:
     tasks = one_of_each()
     with ShardedQueue(name, url, shards=SHARDS, timeout=0.3) as mine:
@@ -408,35 +232,6 @@ def test_a_keeper_keeps_leases_of_all_shards_alive(url: str, name: str) -> None:
         mine.purge()
 
 
-def test_what_a_heartbeat_extends_waits_for_no_replica(url: str, name: str, raw: Any) -> None:
-    with ShardedQueue(name, url, shards=SHARDS, deadline=1.0) as queue:
-        queue.put(one_of_each())
-        leases = queue.claim(SHARDS)
-        for talk in queue.shards.talks:
-            # configure() refuses this: the server has no replica, as a primary after a failover
-            raw.hset(talk.operations.key("meta"), mapping={"uses": "durable", "durable": 1})
-            talk.durable.until = 0.0
-        with pytest.raises(NotReplicated):
-            queue.extend(leases)
-        assert queue.run(queue.extension(leases)).ok == len(leases) > 0
-        queue.purge()
-
-
-def test_a_keeper_in_an_event_loop_keeps_leases_of_all_shards_alive(url: str, name: str) -> None:
-    async def body() -> list[Answer]:
-        async with AsyncShardedQueue(name, url, shards=SHARDS, timeout=0.3) as queue, queue.keeper() as keeper:
-            await queue.put(one_of_each())
-            leases = await queue.claim(10)
-            keeper.add(*leases)
-            await asyncio.sleep(0.7)
-            assert await queue.requeue_expired() == 0
-            return list(await queue.ack(leases))
-
-    assert asyncio.run(body()) == [Answer.OK] * SHARDS
-    with ShardedQueue(name, url) as queue:
-        queue.purge()
-
-
 # ---- groups, hosts and priorities
 
 
@@ -454,16 +249,6 @@ def test_an_id_that_was_put_with_a_group_is_found_wherever_it_is(queue: Any) -> 
     assert queue.stats().known == 0
 
 
-def test_forget_forgets_an_id_in_each_shard_in_which_it_has_a_group(queue: Any) -> None:
-    groups = one_of_each("g{}.example")
-    for group in groups[:3]:
-        queue.put(Task("same", group=group))
-    queue.ack(queue.claim())
-    assert queue.stats().known == 3
-    assert queue.forget("same").counts() != {"unknown": 1}
-    assert queue.stats().known == 0
-
-
 def test_a_task_is_not_called_unknown_while_a_shard_that_may_have_it_tells_nothing(queue: Any, raw: Any) -> None:
     group = next(group for i in range(99) if shard_of("t", group := f"g{i}.example") != shard_of("t"))
     queue.put("t", group=group)
@@ -475,46 +260,6 @@ def test_a_task_is_not_called_unknown_while_a_shard_that_may_have_it_tells_nothi
             ask("t")
     raw.rename("aside", meta)
     assert queue.inspect("t").state == "todos"
-
-
-def test_a_state_that_one_shard_tells_goes_before_the_silence_of_another(
-    queue: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def gather(*_: object) -> Any:
-        yield from ()
-        return {0: Unavailable("away"), 1: [Outcome([b"a", b"b"], b"tu")]}
-
-    monkeypatch.setattr(gathering, "gather", gather)
-    flow: Any = sharded_flows._asked(queue.shards, [b"a", b"b"], {0: [0, 1], 1: [0, 1]}, lambda *_: [])
-    with pytest.raises(ShardsUnavailable) as told:
-        next(flow)
-    assert [str(answer) for answer in told.value.outcome or ()] == ["todos", "unanswered"]
-
-
-def test_a_queue_that_was_made_anew_without_groups_learns_of_a_group_that_is_put(
-    queue: Any, url: str, raw: Any
-) -> None:
-    meta = f"timeoutq:{{{queue.name}}}:meta"
-    queue.put("a", group="g.example")
-    assert queue.states("a").counts() == {"todos": 1}
-    with ShardedQueue(queue.name, url) as other:
-        other.purge()
-        with ShardedQueue(queue.name, url, shards=SHARDS) as third:
-            third.put("b")
-        assert raw.hget(meta, "groups") is None
-        queue.put("a", group="h.example")
-        assert raw.hget(meta, "groups") == "1"
-
-
-def test_a_group_of_a_link_in_the_own_shard_is_noted_too(queue: Any) -> None:
-    links = one_of_each("l{}")
-    queue.put("seed")
-    (lease,) = queue.claim()
-    task, group = next(
-        (f"t{i}", f"g{i}") for i in range(999) if shard_of(f"t{i}", f"g{i}") == lease.shard != shard_of(f"t{i}")
-    )
-    queue.ack(lease, put=[*links, Task(task, group=group)])
-    assert queue.states(task).counts() == {"todos": 1}
 
 
 def test_without_groups_only_one_shard_is_asked_about_an_id(queue: Any, raw: Any) -> None:
@@ -602,41 +347,6 @@ def test_a_shard_that_fails_is_named_and_the_others_are_done(queue: Any, raw: An
     queue.pause()
     assert queue.stats().paused
     queue.resume()
-
-
-def test_a_shard_that_met_an_error_is_sent_nothing_more(queue: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "WORDS", 1)  # each call is sent by itself
-    tasks = one_of_each()
-    queue.put(tasks[:1])
-
-    def put(shard: int, task: str | Task) -> Any:
-        talk = queue.shards.talks[shard]
-        return talk.operations.put_checked(arguments.tasks((task,)), talk.nonce)
-
-    refused = Task(tasks[2], priority=7)  # this queue is not polite
-    calls = {shard: [*put(shard, refused if shard == 2 else tasks[shard]), *put(shard, f"{shard}")] for shard in (1, 2)}
-    found = queue.run(gathering.gather(queue.shards, calls))
-    assert isinstance(found[2], InvalidInput)
-    assert [outcome.added for outcome in found[1]] == [1, 1]
-    assert queue.stats().todos == 1 + 2
-
-
-def test_the_error_of_some_shards_survives_a_pickle() -> None:
-    import pickle
-
-    error = ShardsUnavailable("shard 2", shards={2: LeaseLost("x", task="t")}, outcome=None)
-    again = pickle.loads(pickle.dumps(error))  # our own
-    assert (str(again), list(again.shards), again.outcome) == ("shard 2", [2], None)
-
-
-@pytest.mark.parametrize("kind", [ShardedQueue, AsyncShardedQueue])
-def test_when_a_shard_has_moved_the_clock_of_its_server_alone_is_forgotten(kind: Any) -> None:
-    queue = kind("q", "redis+cluster://127.0.0.1:1", shards=3)
-    talks = (queue.shards.root, *queue.shards.talks)
-    for talk in talks:
-        talk.clock.seen(1_000_000, time.monotonic())
-    queue._moved(talks[2].at)
-    assert [talk.clock.now_ms > 0 for talk in talks] == [True, True, False, True]
 
 
 def test_tasks_run_once_more_in_their_shards_put_by_a_put_or_an_ack(queue: Any) -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.rig.waiting import wait_until
-from timeoutq import Task
-
 TASKS = [f"t{i}" for i in range(40)]
 
 
@@ -29,18 +26,3 @@ def test_a_task_with_a_group_is_cancelled_in_the_shard_of_its_group(queue: Any) 
     assert set(queue.cancel(TASKS[:5])) == {"cancelled"}
     assert queue.claim(9) == []
     assert queue.stats().failed == 5
-
-
-def test_progress_is_noted_in_the_shard_of_the_lease(queue: Any) -> None:
-    queue.put(TASKS[:5])
-    for lease in queue.claim(5):
-        queue.note(lease, 1, 2)
-    assert [queue.inspect(task).progress.total for task in TASKS[:5]] == [2] * 5
-
-
-def test_each_failed_task_comes_back_when_the_put_says_so(queue: Any) -> None:
-    queue.put(TASKS)
-    queue.fail(queue.claim(40), "no", give_up=True)
-    wait_until(lambda: queue.stats().failed == len(TASKS), 10)
-    some = [Task(task, unique=0 if i % 2 else None) for i, task in enumerate(TASKS)]
-    assert list(queue.put(some)) == ["added" if i % 2 else "failed" for i in range(len(TASKS))]

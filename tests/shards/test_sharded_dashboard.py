@@ -7,7 +7,6 @@ import io
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -17,14 +16,12 @@ from tests.rig.command import server as server
 from tests.rig.nodes import Cluster, frozen
 from tests.rig.servers import valkey
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncShardedQueue, Politeness, ShardedQueue, ShardsUnavailable, Task, Worker
-from timeoutq.client.shards import looking
+from timeoutq import AsyncShardedQueue, Politeness, ShardedQueue, ShardsUnavailable
 from timeoutq.client.shards.names import tags
 from timeoutq.server.cluster import slot_of
-from timeoutq.watch.draw import ranges, render
-from timeoutq.watch.snapshot import SILENT, Memory, Snapshot, snapshot, snapshot_async
-from timeoutq.words.counts import Sample, Stats
-from timeoutq.words.model import WorkerInfo
+from timeoutq.watch.draw import render
+from timeoutq.watch.snapshot import Memory, Snapshot, snapshot, snapshot_async
+from timeoutq.words.counts import Stats
 
 __all__ = ["say"]
 
@@ -44,11 +41,6 @@ def drawn(seen: Snapshot, width: int = 100, height: int = 30) -> str:
     with console.capture() as caught:
         console.print(render(seen, width, height))
     return caught.get()
-
-
-def test_numbers_of_shards_are_short() -> None:
-    assert ranges([3, 0, 1, 2, 7]) == "0-3,7"
-    assert ranges([]) == ""
 
 
 def test_all_shards_are_one_picture(queue: ShardedQueue) -> None:
@@ -72,72 +64,6 @@ def test_all_shards_are_one_picture(queue: ShardedQueue) -> None:
             return await snapshot_async(other)
 
     assert asyncio.run(look()).stats.known == 43
-
-
-def test_a_picture_shows_the_newest_errors_of_all_shards(queue: ShardedQueue) -> None:
-    for lease, words in zip(queue.claim(3), ("first", "second", "third"), strict=True):
-        queue.fail(lease, words, give_up=True)
-        (at, *_) = (failure.at for failure in queue.errors(1))
-        wait_until(lambda at=at: queue.stats().now > at)  # type: ignore[misc]  # a default
-    assert [failure.error for failure in snapshot(queue, rows=2).errors] == ["third", "second"]
-
-
-def test_the_history_begins_when_every_shard_has_a_sample() -> None:
-    def samples(put: dict[float, int]) -> list[Sample]:
-        return [Sample(at, so_far, 0, 0, 0, 0) for at, so_far in put.items()]
-
-    found = looking._history([samples({100.0: 1, 110.0: 2, 120.0: 3}), [], samples({115.0: 10, 125.0: 20})])
-    assert [(sample.at, sample.put) for sample in found] == [(115.0, 12), (125.0, 23)]
-
-
-def test_a_tall_terminal_is_filled(queue: ShardedQueue) -> None:
-    assert snapshot(queue, rows=120).stats.known == 40
-
-
-def test_shards_that_differ_much_are_told(queue: ShardedQueue) -> None:
-    assert "4 shards" in drawn(snapshot(queue))
-    assert "ready:" not in drawn(snapshot(queue))
-    queue.put(Task(f"t{i}", group="g.example") for i in range(300))
-    seen = snapshot(queue)
-    deep = next(shard for shard, talk in enumerate(queue.shards.talks) if queue.shards.of_host("g.example") is talk)
-    shallow = min(seen.depths, key=lambda shard: seen.depths[shard])
-    assert f"ready: {seen.depths[deep]} in shard {deep}, {seen.depths[shallow]} in shard {shallow}" in drawn(seen)
-
-
-def test_each_worker_shows_which_shards_it_tends(say: Say, queue: ShardedQueue) -> None:
-    async def watched() -> tuple[Snapshot, list[list[str]]]:
-        async with AsyncShardedQueue(queue.name, queue.given[0]) as other:
-            worker = Worker(other, lambda lease: None, concurrency=3)
-            working = asyncio.create_task(worker.run())
-            try:
-                while True:
-                    seen = await snapshot_async(other)
-                    if any(one.tends for one in seen.workers):
-                        return seen, (await asyncio.to_thread(say, "status", queue.name)).lines
-                    await asyncio.sleep(0.05)
-            finally:
-                worker.stop()
-                await working
-
-    seen, lines = asyncio.run(watched())
-    assert [worker.tends for worker in seen.workers] == [(0, 1, 2, 3)]
-    shown = drawn(seen)
-    assert "tends" in shown
-    assert " 0-3 " in shown
-    assert "nobody tends" not in shown
-    (tends,) = [line for line in lines if line[0] == "tends"]
-    assert tends == ["tends", seen.workers[0].worker, "0", "1", "2", "3"]
-    assert [line[1] for line in lines if line[0] == "shard"] == ["0", "1", "2", "3"]
-
-
-def test_a_shard_that_only_a_worker_tends_that_is_gone_is_tended_by_nobody(queue: ShardedQueue) -> None:
-    seen = snapshot(queue)
-    now = seen.stats.now
-    living = WorkerInfo("w1:1:r", "w1", 1, 1, 0, 0, 0, now, now, tends=(0, 1))
-    gone = WorkerInfo("w2:2:r", "w2", 2, 1, 0, 0, 0, now, now - SILENT - 1, tends=(1, 2, 3))
-    seen = replace(seen, workers=[living, gone])
-    assert seen.untended == [2, 3]
-    assert "nobody tends 2-3" in drawn(seen)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import publicsuffixlist
 import pytest
 import redis
 
-from tests.rig.command import Say, say
+from tests.rig.command import say
 from tests.rig.command import server as server
 from timeoutq import AsyncShardedQueue, InvalidInput, Queue, ShardedQueue
 from timeoutq.urls import async_domains_of, domain, domains, domains_of
@@ -60,16 +60,6 @@ def test_machines_with_different_lists_find_the_same_shards(url: str, name: str,
         assert list(raw.scan_iter(f"timeoutq:{{{name}*")) == []
 
 
-def test_the_command_uses_the_list_of_the_queue(say: Say, url: str, name: str, installed: Installed) -> None:
-    installed(OLD)
-    assert say("put", name, *URLS, "--group-by", "domain", "--shards", 4).code == 0
-    installed(NEW)
-    assert {line[1] for line in say("put", name, *URLS, "--group-by", "domain").lines} == {"todos"}
-    with ShardedQueue(name, url) as queue:
-        assert queue.stats().known == 8
-        queue.purge()
-
-
 def test_the_function_that_goes_by_the_list_of_the_machine_is_refused_with_the_cure(url: str, name: str) -> None:
     with ShardedQueue(name, url, shards=4) as queue:
         with pytest.raises(InvalidInput, match=r"write group=domains_of\(queue\)"):
@@ -86,14 +76,3 @@ def test_the_function_that_goes_by_the_list_of_the_machine_is_refused_with_the_c
         assert domains_of(queue) is domain
         queue.put(URLS, group=domain)
         queue.purge()
-
-
-def test_a_queue_that_groups_by_no_domain_keeps_no_list(url: str, name: str) -> None:
-    with ShardedQueue(name, url, shards=4) as queue, redis.Redis.from_url(url) as raw:
-        queue.put(URLS)
-        assert raw.hkeys(f"timeoutq:{{{name}}}:meta") == [b"schema", b"shards"]
-        domains_of(queue)
-        assert raw.hstrlen(f"timeoutq:{{{name}}}:meta", "suffixes") < 100_000
-        raw.hset(f"timeoutq:{{{name}}}:meta", "suffixes", "no list")
-        with pytest.raises(InvalidInput, match="a foreign hand has changed the field suffixes"):
-            domains_of(queue)

@@ -13,7 +13,7 @@ from tests.rig.command import Say, say
 from tests.rig.nodes import Cluster
 from tests.rig.servers import valkey
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncQueue, Lease, Queue, ShardsUnavailable, Worker
+from timeoutq import Lease, Worker
 from timeoutq.client.shards import AsyncShardedQueue, ShardedQueue, open_async_queue, open_queue
 from timeoutq.client.shards.names import tags
 from timeoutq.server.cluster import slot_of
@@ -101,14 +101,6 @@ def test_each_first_call_of_a_client_waits_for_replicas(cluster: Cluster, say: S
     assert waits(cluster, one(opened, lambda queue: queue.ack(leases[-1]))) >= 1
 
 
-def test_who_makes_a_durable_queue_waits_from_then_on(cluster: Cluster, name: str) -> None:
-    with ShardedQueue(name, cluster.url, shards=SHARDS, durable=1) as queue:
-        assert queue.claim() == []
-        assert waits(cluster, lambda: queue.put("a")) >= 1
-        assert waits(cluster, lambda: queue.claim()) >= 1
-        queue.purge()
-
-
 def test_a_claim_and_an_ack_of_a_new_worker_wait_for_replicas(cluster: Cluster, durable: str) -> None:
     async def work() -> None:
         async with await open_async_queue(durable, cluster.url) as queue:
@@ -119,37 +111,6 @@ def test_a_claim_and_an_ack_of_a_new_worker_wait_for_replicas(cluster: Cluster, 
         await asyncio.sleep(0)
 
     assert waits(cluster, lambda: asyncio.run(work())) >= 2 * SHARDS
-
-
-def test_each_first_call_of_a_client_of_a_plain_queue_waits_for_replicas(cluster: Cluster, name: str) -> None:
-    def opened() -> Queue:
-        return Queue(name, cluster.url)
-
-    async def put() -> None:
-        async with AsyncQueue(name, cluster.url) as queue:
-            await queue.put("c")
-
-    with Queue(name, cluster.url, durable=1) as queue:
-        queue.put("a")
-        leases: list[Lease] = []
-        assert waits(cluster, one(opened, lambda queue: queue.put("b"))) >= 2
-        assert waits(cluster, lambda: asyncio.run(put())) >= 2
-        assert waits(cluster, one(opened, lambda queue: leases.extend(queue.claim(2)))) >= 2
-        assert waits(cluster, one(opened, lambda queue: queue.ack(leases))) >= 2
-        queue.purge()
-
-
-def test_doctor_names_the_shards_that_stand_still_without_a_replica(cluster: Cluster, say: Say, durable: str) -> None:
-    primary = cluster.primary_of(slot_of(tags(durable, SHARDS)[5]))
-    here = shards_on(cluster, primary, durable)
-    assert 2 < len(here) < SHARDS
-    with a_replica_away(cluster, primary):
-        done = say("doctor", durable)
-    assert done.code == 1
-    (found,) = [line[2] for line in done.lines if line[:2] == ["replicas", "red"]]
-    assert found.startswith(f"{primary.place}: 0 replicas; the queue is durable=1")
-    assert found.endswith(f": shards {', '.join(map(str, here))} stand still")
-    assert say("doctor", durable).code == 0
 
 
 @pytest.mark.breaking
@@ -164,21 +125,6 @@ def test_a_queue_that_cannot_be_durable_is_not_made(cluster: Cluster, say: Say, 
     for node in cluster.primary_nodes():
         with cluster.client(node) as client:
             assert [key for key in client.keys("timeoutq:*") if f"{{{name}" in key.decode()] == []
-
-
-def test_a_queue_that_is_there_stays_as_it_is_if_it_cannot_be_durable(cluster: Cluster, name: str) -> None:
-    with ShardedQueue(name, cluster.url, shards=SHARDS) as queue:
-        queue.put("a")
-        with (
-            a_replica_away(cluster, cluster.primary_of(slot_of(tags(name, SHARDS)[5]))),
-            pytest.raises(ShardsUnavailable),
-        ):
-            queue.configure(durable=1)
-        assert (
-            waits(cluster, one(lambda: ShardedQueue(name, cluster.url), lambda other: other.put(map(str, range(40)))))
-            == 0
-        )
-        queue.purge()
 
 
 def test_who_passes_the_setting_that_a_queue_has_opens_the_queue_while_a_replica_is_away(

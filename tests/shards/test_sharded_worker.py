@@ -15,13 +15,9 @@ from tests.worker.test_worker_exchanges import until
 from timeoutq import Ack, GiveUp, Lease, Outcome, Release, Retry, Task, Worker
 from timeoutq.client.shards import AsyncShardedQueue, ShardedQueue
 from timeoutq.client.shards.names import tags
-from timeoutq.client.shards.route import key_of, route
-from timeoutq.client.shards.working import deeper, tended, tenders
+from timeoutq.client.shards.working import tended, tenders
 from timeoutq.server.calls import BYTES
 from timeoutq.verbs.sending import answer
-from timeoutq.words import arguments
-from timeoutq.words.arguments import TaskList
-from timeoutq.worker.ends import AckOfFound, Parcel
 
 SHARDS = 5
 PAGES = [f"https://h{i}.example/" for i in range(60)]
@@ -126,52 +122,6 @@ async def test_what_handlers_find_goes_to_its_shards_before_the_ack(queue: Shard
     assert queue.stats().in_progress == 0
 
 
-async def test_what_is_too_much_for_one_call_goes_to_all_shards_too(queue: ShardedQueue) -> None:
-    links = [f"https://h{i % 40}.example/{i}" for i in range(1500)]
-
-    async def handler(lease: Lease) -> Any:
-        return Ack(put=links) if lease.task == "seed" else None
-
-    queue.put("seed")
-    async with working(queue, handler, burst=True) as worker:
-        pass
-    assert (worker.tally.acked, queue.stats().done) == (1501, 1501)
-
-
-async def test_tasks_with_groups_that_a_handler_found_are_noted_in_the_record(queue: ShardedQueue) -> None:
-    def where(task: str, group: str) -> int:
-        return route(key_of(task.encode(), group.encode()), SHARDS)
-
-    found = [Task(f"p{i}", group=f"g{i}.example") for i in range(20)]
-
-    async def handler(lease: Lease) -> Any:
-        return Ack(put=found) if lease.task == "seed" else None
-
-    queue.put("seed")
-    async with working(queue, handler, burst=True):
-        pass
-    with ShardedQueue(queue.name, queue.given[0]) as other:
-        assert other.states("p1", "p2").counts() == {"done": 2}, "asked in all shards, because there are groups"
-        assert other.shards.record.grouped
-    stats = queue.stats().shards
-    assert sum(stats[where(one.task, one.group or "")].done > 0 for one in found) == 20
-
-
-async def test_a_group_that_brings_a_link_into_the_shard_of_its_finder_is_noted_too(queue: ShardedQueue) -> None:
-    home = route(key_of(b"seed"), SHARDS)
-    group = next(g for i in range(99) if route(key_of(b"p", (g := f"g{i}.example").encode()), SHARDS) == home)
-    elsewhere = next(task for i in range(99) if route(key_of((task := f"p{i}").encode()), SHARDS) != home)
-
-    async def handler(lease: Lease) -> Any:
-        return Ack(put=[Task(elsewhere, group=group)]) if lease.task == "seed" else None
-
-    queue.put("seed")
-    async with working(queue, handler, burst=True):
-        pass
-    with ShardedQueue(queue.name, queue.given[0]) as other:
-        assert other.states(elsewhere).counts() == {"done": 1}
-
-
 async def test_a_worker_that_stops_gives_the_tasks_of_all_shards_back(queue: ShardedQueue) -> None:
     async def hang(lease: Lease) -> None:
         await asyncio.sleep(600)
@@ -186,40 +136,6 @@ async def test_a_worker_that_stops_gives_the_tasks_of_all_shards_back(queue: Sha
     assert stats.counters.get("expired", 0) == 0
 
 
-async def test_leases_of_all_shards_are_kept_alive(url: str, name: str) -> None:
-    async def slow(lease: Lease) -> None:
-        await asyncio.sleep(1.6)
-
-    with ShardedQueue(name, url, shards=SHARDS, timeout=0.6) as queue:
-        queue.put(PAGES[:20])
-        async with working(queue, slow, burst=True) as worker:
-            pass
-        assert (worker.tally.acked, worker.tally.lost) == (20, 0)
-        assert counters(queue)["expired"] == 0
-        queue.purge()
-
-
-async def test_a_suspect_runs_alone_among_the_tasks_of_all_shards(queue: ShardedQueue) -> None:
-    queue.put("suspect")
-    for _ in range(2):
-        assert len(queue.claim(timeout=0.05)) == 1
-        await until(lambda: queue.requeue_expired() == 1)
-    at_once: list[set[str]] = []
-    running: set[str] = set()
-
-    async def handler(lease: Lease) -> None:
-        running.add(lease.task)
-        at_once.append(set(running))
-        await asyncio.sleep(0.01)
-        running.discard(lease.task)
-
-    queue.put(PAGES)
-    async with working(queue, handler, concurrency=10, burst=True) as worker:
-        pass
-    assert worker.tally.acked == 61
-    assert [found for found in at_once if "suspect" in found] == [{"suspect"}]
-
-
 async def test_leases_of_two_shards_with_the_same_fence_are_two(queue: ShardedQueue) -> None:
     async with AsyncShardedQueue(queue.name, queue.given[0], shards=SHARDS) as mine:
         desk = Worker(mine, nothing, signals=False)._desk
@@ -231,19 +147,6 @@ async def test_leases_of_two_shards_with_the_same_fence_are_two(queue: ShardedQu
         assert desk.unattended == {other.key}
         desk.deal()
         assert [[lease.task for lease in ends.acks] for ends in desk.parts] == [["t0"], [], [], [], []]
-
-
-async def test_a_worker_waits_until_somebody_makes_the_queue(url: str, name: str) -> None:
-    async with AsyncShardedQueue(name, url) as mine:
-        worker = Worker(mine, nothing, signals=False)
-        running = asyncio.create_task(worker.run())
-        with ShardedQueue(name, url, shards=3) as queue:
-            await until(lambda: mine._opened or mine.shards._seen_at > 0)
-            queue.put(PAGES)
-            await until(lambda: queue.stats().done == 60)
-            worker.stop()
-            await running
-            queue.purge()
 
 
 @pytest.fixture
@@ -312,14 +215,6 @@ def test_a_worker_that_comes_or_goes_changes_only_its_own_shards() -> None:
     assert tended("alone", [], 48) == list(range(48))
 
 
-def test_a_helper_goes_to_the_deeper_of_two_shards_that_have_tasks() -> None:
-    assert deeper({0: 0, 1: 0}) is None
-    assert deeper({}) is None
-    assert deeper({0: 0, 1: 3, 2: 0}) == 1
-    assert {deeper({0: 5, 1: 3}) for _ in range(20)} == {0}
-    assert {deeper({0: 5, 1: 3, 2: 9, 3: 0}) for _ in range(200)} == {0, 2}
-
-
 async def test_the_ack_waits_until_every_other_shard_has_what_was_found(queue: ShardedQueue) -> None:
     async with AsyncShardedQueue(queue.name, queue.given[0], shards=SHARDS) as mine:
         desk = Worker(mine, nothing, signals=False)._desk
@@ -346,82 +241,6 @@ async def test_the_ack_waits_until_every_other_shard_has_what_was_found(queue: S
         queue.release(lease)
 
 
-async def test_what_several_handlers_found_for_a_shard_goes_in_one_call(queue: ShardedQueue) -> None:
-    async with AsyncShardedQueue(queue.name, queue.given[0], shards=SHARDS) as mine:
-        desk = Worker(mine, nothing, signals=False)._desk
-        desk.divide()
-        leases = [Lease(f"t{i}", f"w:1:2#{i}@0", 0.0, fence=i) for i in range(30)]
-        desk.took(leases)
-        other = next(task for task in PAGES if route(key_of(task.encode()), SHARDS) == 3)
-        for i, lease in enumerate(leases):
-            desk._give(desk._ack_of(lease, Ack(put=[Task(f"{other}{i}", {"i": i}, f"{other}"[8:-1])])))
-        assert not desk.parts[3].presses
-        (errand,) = desk.parts[3].take()
-        assert (errand.verb, errand.found, errand.grouped, len(errand.acks)) == ("put", 30, True, 30)
-        desk.refused(errand, ValueError("no"))
-        desk.deal()
-        assert [failure.lease for failure in desk.parts[0].fails] == leases
-        for i in range(100):
-            desk.parts[3].post(Parcel(AckOfFound(leases[0], TaskList(), -1, None), TaskList([b"%d" % i])))
-        assert desk.parts[3].presses, "a hundred tasks do not wait until other exchanges have ended"
-
-
-async def test_what_handlers_found_goes_in_calls_of_500_tasks_at_most(queue: ShardedQueue) -> None:
-    async with AsyncShardedQueue(queue.name, queue.given[0], shards=SHARDS) as mine:
-        desk = Worker(mine, nothing, signals=False)._desk
-        desk.divide()
-        lease = Lease("t", "w:1:2#1@0", 0.0, fence=7)
-        for tasks in (250, 250, 300, 300, 100, 101):
-            found = TaskList([b"%d" % i for i in range(tasks)])
-            desk.parts[3].post(Parcel(AckOfFound(lease, TaskList(), -1, None), found))
-        errands = desk.parts[3].take()
-        assert [(errand.found, len(errand.acks)) for errand in errands] == [(500, 2), (300, 1), (400, 2), (101, 1)]
-
-
-async def test_what_was_found_for_other_shards_stays_out_once_the_lease_is_ended_in_another_way(
-    queue: ShardedQueue,
-) -> None:
-    async with AsyncShardedQueue(queue.name, queue.given[0], shards=SHARDS) as mine:
-        desk = Worker(mine, nothing, signals=False)._desk
-        desk.divide()
-        first, second = (AckOfFound(Lease(f"t{i}", "w:1:2#1@0", 0.0, fence=i), TaskList(), -1, None) for i in range(2))
-        for part in (2, 3):
-            desk.parts[part].post(Parcel(first, TaskList([b"of the first"])))
-        desk.parts[3].post(Parcel(second, TaskList([b"of the second"])))
-        (errand,) = desk.parts[2].take()
-        assert errand.void() == [first.lease], "shard 2 refuses what was found, so the task fails"
-        (errand,) = desk.parts[3].take()
-        assert (errand.found, errand.acks) == (1, [second])
-
-
-async def test_what_handlers_found_goes_in_calls_of_a_mebibyte_at_most(queue: ShardedQueue) -> None:
-    async with AsyncShardedQueue(queue.name, queue.given[0], shards=SHARDS) as mine:
-        desk = Worker(mine, nothing, signals=False)._desk
-        desk.divide()
-        lease = Lease("t", "w:1:2#1@0", 0.0, fence=7)
-        for i, weight in enumerate((400_000, 400_000, 400_000, 700_000, 10)):
-            found = TaskList([b"%d" % i], {0: b"x" * weight})
-            desk.parts[3].post(Parcel(AckOfFound(lease, TaskList(), -1, None), found))
-        assert [len(errand.acks) for errand in desk.parts[3]._posting()] == [2, 1, 2]
-
-
-async def test_what_a_queue_may_refuse_is_put_in_calls_of_its_own(queue: ShardedQueue) -> None:
-    async with AsyncShardedQueue(queue.name, queue.given[0], shards=SHARDS) as mine:
-        desk = Worker(mine, nothing, signals=False)._desk
-        desk.divide()
-        lease = Lease("t", "w:1:2#1@0", 0.0, fence=7)
-        for task in (
-            Task("a", unique=1),
-            Task("b"),
-            Task("c", unique=1),
-            Task("d", priority=1, improve=True),
-            Task("e"),
-        ):
-            desk.parts[3].post(Parcel(AckOfFound(lease, TaskList(), -1, None), arguments.tasks((task,))))
-        puts = [list(errand.call.read(b"A" * 3).tasks) for errand in desk.parts[3]._posting()]
-        assert puts == [[b"b", b"e"], [b"a", b"c", b"d"]]
-
-
 def test_the_record_tells_of_groups_before_a_task_with_a_group_is_put() -> None:
     queue = ShardedQueue("q", "redis://127.0.0.1:1", shards=SHARDS)
     talk = queue.division.talks[2]
@@ -445,34 +264,6 @@ async def test_what_a_handler_has_found_when_the_worker_stops_at_once_is_put_and
         await until(lambda: worker.tally.end == "stopped")
     assert queue.states("seed", PAGES).counts() == {"done": 1, "todos": len(PAGES)}
     assert queue.stats().in_progress == 0
-
-
-async def test_what_a_handler_puts_into_a_queue_that_was_purged_meanwhile_is_found_again(queue: ShardedQueue) -> None:
-    async def handler(lease: Lease) -> Ack | None:
-        if lease.task != "seed":
-            return None
-        await asyncio.to_thread(queue.purge)
-        return Ack(put=PAGES)
-
-    def home(task: str) -> int:
-        return route(key_of(task.encode()), SHARDS)
-
-    queue.put("seed")
-    away = [page for page in PAGES if home(page) != home("seed")]  # the others go with the ack, which is too late
-    async with working(queue, handler):
-        with ShardedQueue(queue.name, queue.given[0], shards=SHARDS) as other:
-            await until(lambda: other.stats().done == len(away))
-            assert other.exists()
-
-
-async def test_a_paused_queue_gives_nothing(queue: ShardedQueue) -> None:
-    queue.pause()
-    queue.put(PAGES)
-    async with working(queue, nothing) as worker:
-        await asyncio.sleep(1.5)
-        assert worker.tally.claimed == 0
-        queue.resume()
-        await until(lambda: worker.tally.acked == 60)
 
 
 @pytest.mark.parametrize("size", [1, BYTES // 8], ids=["in parcels", "long acks"])

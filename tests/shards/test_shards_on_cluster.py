@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -14,13 +13,12 @@ from tests.rig.faces import Blocking
 from tests.rig.nodes import QUICK, Cluster
 from tests.rig.servers import valkey
 from tests.rig.waiting import wait_until
-from timeoutq import InvalidInput, Queue, ShardsUnavailable, UnsafeServer
+from timeoutq import ShardsUnavailable, UnsafeServer
 from timeoutq.client.shards import AsyncShardedQueue, ShardedQueue
 from timeoutq.client.shards.names import stem, tags
 from timeoutq.client.shards.route import key_of, route
 from timeoutq.server.cluster import slot_of
 from timeoutq.server.link import AsyncLink, Link
-from timeoutq.words.model import Answer
 
 SHARDS = 6
 TASKS = [f"https://h{i}.example/" for i in range(120)]
@@ -64,14 +62,6 @@ def test_the_shards_lie_on_all_nodes_alike_and_a_task_goes_its_way(cluster: Clus
     assert queue.states(TASKS).counts() == {"done": 120}
 
 
-def test_an_ack_puts_its_links_on_all_nodes(queue: Any) -> None:
-    queue.put("seed")
-    (lease,) = queue.claim()
-    assert queue.ack(lease, put=TASKS) is Answer.OK
-    assert queue.states(TASKS).counts() == {"todos": 120}
-    assert not queue.drained()
-
-
 def test_each_node_gets_one_flush(queue: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     queue.put(TASKS)
     queue.states(TASKS)
@@ -112,16 +102,6 @@ def test_a_shard_that_moves_to_another_node_is_followed(cluster: Cluster, queue:
         cluster.move(range(slots[0], slots[0] + 1), home)
 
 
-def test_a_claim_waits_on_a_cluster(cluster: Cluster, queue: Any) -> None:
-    queue.put("first")
-    queue.ack(queue.claim())
-    with ShardedQueue(queue.name, cluster.url) as other:
-        timer = threading.Timer(0.1, other.put, ["next"])
-        timer.start()
-        assert [lease.task for lease in queue.claim(wait=10)] == ["next"]
-        timer.join()
-
-
 def test_a_client_is_refused_if_any_node_evicts(cluster: Cluster, queue: Any) -> None:
     queue.put("a")
     node = next(node for node in cluster.primary_nodes() if node is not cluster.primary_of(slot_of(queue.name)))
@@ -134,12 +114,6 @@ def test_a_client_is_refused_if_any_node_evicts(cluster: Cluster, queue: Any) ->
                 assert other.put("b").added == 1
         finally:
             client.config_set("maxmemory-policy", "noeviction")
-
-
-def test_a_plain_client_is_refused_on_a_cluster(cluster: Cluster, queue: Any) -> None:
-    queue.put("a")
-    with Queue(queue.name, cluster.url) as plain, pytest.raises(InvalidInput, match="the queue is sharded"):
-        plain.put("b")
 
 
 @pytest.mark.breaking
@@ -225,10 +199,3 @@ def test_a_node_that_is_gone_fails_the_ids_of_its_shards_alone(kind: str, name: 
             except ShardsUnavailable:
                 break
         assert {task for task, answer in wanted.items() if answer in ("added", "todos")} == set(claimed)
-
-
-def test_keys_of_a_shard_are_in_one_slot() -> None:
-    from redis.crc import key_slot
-
-    for tag in tags("crawl", 12):
-        assert key_slot((stem(tag) + "todos").encode()) == slot_of(tag)

@@ -17,9 +17,7 @@ from timeoutq import AsyncShardedQueue, Lease, ShardedQueue, Worker
 from timeoutq.client.shards.names import tags
 from timeoutq.client.shards.route import key_of, route
 from timeoutq.server.cluster import slot_of
-from timeoutq.verbs import reads
-from timeoutq.verbs.sending import Flow
-from timeoutq.words.model import Answer, Outcome, Page, State
+from timeoutq.words.model import Answer, Outcome
 
 SHARDS = 6
 LEASE = 3.0
@@ -39,14 +37,6 @@ def elsewhere(cluster: Cluster, name: str) -> list[str]:
     home = {shard for shard, tag in enumerate(tags(name, SHARDS)) if cluster.primary_of(slot_of(tag)) is root}
     assert len(home) == 2
     return [task for i in range(60) if route(key_of((task := f"t{i}").encode()), SHARDS) not in home][:20]
-
-
-def held(queue: ShardedQueue | AsyncShardedQueue, lease: Lease) -> Flow[Page]:
-    return reads.page(queue.shards.talks[queue.shards.of_lease(lease)], State.IN_PROGRESS, None, 10)
-
-
-def deadline_of(page: Page, lease: Lease) -> float:
-    return next(entry.at or 0.0 for entry in page if entry.task == lease.task)
 
 
 @pytest.mark.breaking
@@ -119,46 +109,4 @@ def test_leases_on_living_nodes_do_not_wait_for_the_long_deadline_of_a_silent_on
         assert took < LEASE / 2
         wanted = [Answer.UNANSWERED if lease.shard in away else Answer.OK for lease in leases]
         assert list(outcome) == wanted
-        queue.purge()
-
-
-@pytest.mark.breaking
-def test_keepers_keep_leases_too(cluster: Cluster, name: str) -> None:
-    tasks = elsewhere(cluster, name)[:8]
-    lost: list[tuple[str, Answer]] = []
-
-    async def test() -> None:
-        async with AsyncShardedQueue(name, cluster.url, timeout=LEASE) as queue, queue.keeper() as keeper:
-            leases: list[Lease] = []
-            while len(leases) < 4:
-                leases += await queue.claim(1)
-            keeper.add(*leases)
-            await asyncio.sleep(0.5)
-            with frozen(cluster.primary_of(slot_of(name))):
-                until = time.monotonic() + 2 * LEASE
-                while time.monotonic() < until:
-                    for lease in leases:
-                        assert deadline_of(await queue.run(held(queue, lease)), lease) > time.time()
-                    await asyncio.sleep(0.1)
-
-    with ShardedQueue(name, cluster.url, shards=SHARDS, timeout=LEASE) as queue:
-        queue.put(tasks)
-        leases: list[Lease] = []
-        while len(leases) < 4:
-            leases += queue.claim(1)
-        with queue.keeper(lambda lease, answer: lost.append((lease.task, answer))) as keeper:
-            keeper.add(*leases)
-            wait_until(lambda: queue.workers())
-            with frozen(cluster.primary_of(slot_of(name))):
-                until = time.monotonic() + 2 * LEASE
-                while time.monotonic() < until:
-                    for lease in leases:
-                        assert deadline_of(queue.run(held(queue, lease)), lease) > time.time()
-                    time.sleep(0.1)
-                began = time.monotonic()
-                keeper.close()
-                assert time.monotonic() - began < 4
-        assert lost == []
-        queue.ack(leases)
-        asyncio.run(test())
         queue.purge()

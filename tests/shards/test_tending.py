@@ -12,23 +12,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import redis
 
 from timeoutq import InvalidInput, Lease, Queue, Unavailable, Worker
 from timeoutq.client.shards import AsyncShardedQueue, ShardedQueue
-from timeoutq.client.shards.working import CLEANED, LIVE, TENDERS
+from timeoutq.client.shards.working import LIVE, TENDERS
 from timeoutq.verbs.sending import Flow, answer
 from timeoutq.words.arguments import TaskList
 from timeoutq.worker import tending
 from timeoutq.worker.cleaner import Cleaner
-from timeoutq.worker.ends import LINGER, PRESSING, AckOfFound, Parcel
 from timeoutq.worker.exchanges import LATE, Exchanges
 from timeoutq.worker.lanes import Lane, Shared
 from timeoutq.worker.pace import Pace
 from timeoutq.worker.pump import Pump
 from timeoutq.worker.sharing import Strict
 from timeoutq.worker.sources import Source
-from timeoutq.worker.tending import CHOOSE_EVERY, IDLE, Tending
+from timeoutq.worker.tending import IDLE, Tending
 
 SHARDS = 5
 
@@ -149,60 +147,6 @@ async def test_a_shard_that_is_late_keeps_no_handler_from_the_others(make: Any) 
     assert [source.claiming for source in bench.sources] == [4, 4, 0, 0, 0]
 
 
-async def test_max_tasks_is_for_all_shards_together_though_one_is_late(make: Any) -> None:
-    bench = make(concurrency=4, prefetch=0, max_tasks=3)
-    bench.ready(0, 1)
-    assert bench.begin() == [0]
-    bench.parts[0]._began -= LATE + 1
-    assert bench.begin() == [0]
-    assert bench.shared.claiming == 3
-
-
-async def test_two_exchanges_are_under_way_and_the_shards_take_turns(make: Any) -> None:
-    bench = make(concurrency=400, prefetch=0)
-    for source in bench.sources:
-        source.plenty = True  # so that a claim is for half of the slots
-    for expected in ([0, 1], [2, 3], [0, 4], [1, 2]):
-        bench.ready(*range(SHARDS))
-        assert bench.begin() == expected
-        await bench.end_exchanges()
-
-
-async def test_a_full_outbox_does_not_wait_until_other_exchanges_have_ended(
-    make: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench = make(concurrency=400, prefetch=0)
-    for source in bench.sources:
-        source.plenty = True
-    bench.ready(0, 1)
-    assert bench.begin() == [0, 1]
-    bench.ready()
-    lease = Lease("t", "w:1:2#1@0", 0.0, fence=7)
-
-    def post(shard: int, tasks: int) -> None:
-        found = TaskList([b"%d" % i for i in range(tasks)])
-        bench.desk.parts[shard].post(Parcel(AckOfFound(lease, TaskList(), -1, None), found))
-
-    post(3, PRESSING - 1)
-    assert bench.begin() == [0, 1]
-    post(3, 1)
-    assert bench.begin() == [0, 1, 3]
-    now = [time.monotonic()]
-    monkeypatch.setattr("timeoutq.worker.ends.time", SimpleNamespace(monotonic=lambda: now[0]))
-    post(4, 1)
-    now[0] += LINGER / 2
-    post(4, 1)
-    assert bench.begin() == [0, 1, 3]
-    now[0] += LINGER / 2
-    assert bench.begin() == [0, 1, 3, 4], "the first parcel has waited long enough; the second does not put it off"
-
-
-async def test_no_claim_stands_behind_the_bell_of_a_shard(make: Any) -> None:
-    bench = make()
-    bench.ready()
-    assert [bench.lane._next(part) for part in bench.parts] == [None] * SHARDS
-
-
 async def test_a_worker_hears_the_bells_of_the_shards_that_it_tends(make: Any) -> None:
     bench = make()
     bench.tending._tend([1, 3])
@@ -210,16 +154,6 @@ async def test_a_worker_hears_the_bells_of_the_shards_that_it_tends(make: Any) -
     bench.desk.wake()
     await bench.pump._rest()
     assert [source.part for source in bench.sources if source.bell is not None] == [1]
-
-
-async def test_a_wait_that_is_cancelled_before_its_first_step_keeps_no_place_for_its_claim(make: Any) -> None:
-    source = make().sources[0]
-    source.listen(lambda: source.claim(1, 1), lambda leases: None, lambda *missed: None)
-    assert source.claiming == 1
-    source.bell.cancel()
-    await asyncio.wait({source.bell})
-    await asyncio.sleep(0)  # what is to be called when the wait has ended
-    assert (source.bell, source.claiming) == (None, 0)
 
 
 # ---- what it tends
@@ -252,31 +186,6 @@ async def test_without_an_answer_a_worker_tends_what_it_tended_and_a_new_one_all
     bench.queue.said = InvalidInput("divided anew")
     with pytest.raises(InvalidInput):
         await bench.tending._choose()
-
-
-async def test_a_worker_chooses_again_every_five_seconds_and_asks_once_at_a_time(
-    make: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench, now = make(), [1000.0]
-    monkeypatch.setattr(tending, "time", SimpleNamespace(monotonic=lambda: now[0]))
-
-    def asking() -> Any:
-        bench.tending._choose_again()
-        return bench.tending._choosing
-
-    for said in ((1,), (2, 3)):
-        bench.queue.said = [said]
-        first = asking()
-        assert asking() is first
-        await asyncio.wait({first})
-        assert bench.tending.tended == list(said)
-        now[0] += CHOOSE_EVERY - 0.01
-        assert asking() is None
-        now[0] += 0.01
-    bench.queue.said = InvalidInput("divided anew")
-    await asyncio.wait({asking()})
-    with pytest.raises(InvalidInput):
-        bench.tending._choose_again()
 
 
 async def test_cleaners_run_for_what_is_tended_and_end_with_it(make: Any) -> None:
@@ -400,15 +309,6 @@ def test_workers_that_live_share_the_shards_and_nobody_else_does(queue: ShardedQ
     assert tends("h:1:me") == every
 
 
-def test_why_counts_the_workers_that_gave_a_sign_of_life_in_the_last_minute(queue: ShardedQueue, raw: Any) -> None:
-    queue.put("a")
-    lives(queue, "h:1:me", tends=[])
-    workers = queue.operations.key("workers")
-    for ago, code in ((0, "queued"), (50_000, "queued"), (12_000, "no_worker")):
-        raw.zincrby(workers, -ago, "h:1:me")
-        assert queue.why("a").code == code
-
-
 def test_a_worker_notices_that_its_queue_was_divided_anew(queue: ShardedQueue, url: str) -> None:
     with ShardedQueue(queue.name, url, shards=SHARDS) as early, ShardedQueue(queue.name, url) as other:
         early.put("a")
@@ -443,24 +343,3 @@ def test_a_helper_leaves_what_is_due_just_now_to_the_cleaners(queue: ShardedQueu
     assert queue.run(queue.division.deepest()) == shard
     assert (queue.stats().todos, queue.stats().scheduled) == (1, 0)
     assert queue.run(queue.division.deepest()) == shard, "it is ready now"
-
-
-def test_a_helper_does_not_ask_silent_shards_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timeoutq.client.shards.working.GLANCE", 0.0)  # is over when the first attempt has failed
-    with ShardedQueue("q", "redis://127.0.0.1:1", shards=SHARDS) as queue:
-        flow = queue.division.deepest()
-        next(flow)
-        with pytest.raises(StopIteration) as end:
-            flow.send([redis.TimeoutError("silent")] * SHARDS)
-        assert end.value.value is None
-
-
-def test_a_helper_cleans_four_late_shards_at_once(queue: ShardedQueue, raw: Any) -> None:
-    queue.schedule(*(f"t{i}" for i in range(100)), after=600)
-    for talk in queue.shards.talks:
-        key = talk.operations.key("scheduled")
-        raw.zadd(key, dict.fromkeys(raw.zrange(key, 0, -1), raw.time()[0] * 1000 - 5000))
-    late = sum(bool(stats.scheduled) for stats in queue.stats().shards)
-    assert queue.run(queue.division.deepest()) is not None
-    assert sum(bool(stats.scheduled) for stats in queue.stats().shards) == max(0, late - CLEANED)
-    assert late > 1

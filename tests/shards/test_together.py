@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.rig import drained
 from timeoutq import InvalidInput, NotReplicated, Unavailable
 from timeoutq.client.shards import ShardedQueue
 from timeoutq.client.shards.together import together
-from timeoutq.server.link import joined, parted
 from timeoutq.verbs.sending import Bell, Flow, Send, Sends, Sleep
 
 
@@ -82,17 +80,6 @@ def test_a_flow_that_waits_for_a_bell_does_not_go_together_with_others() -> None
         together([waits(), waits()]).send(None)
 
 
-def test_joined_flushes_wait_for_replicas_once() -> None:
-    parts: list[Any] = [[("PUT", 1), ("WAIT", 1, 500)], [("GET", 2)], [("PUT", 3), ("PUT", 4), ("WAIT", 1, 700)]]
-    assert joined(parts) == [("PUT", 1), ("GET", 2), ("PUT", 3), ("PUT", 4), ("WAIT", 1, 700)]
-    assert parted(parts, ["one", "two", "three", "four", 1]) == [["one", 1], ["two"], ["three", "four", 1]]
-
-
-def test_joined_flushes_wait_for_as_many_replicas_as_any_of_them_wants() -> None:
-    parts: list[Any] = [[("PUT", 1), ("WAIT", 2, 500)], [("PUT", 2), ("WAIT", 1, 700)]]
-    assert joined(parts)[-1] == ("WAIT", 2, 500)
-
-
 def test_a_durable_put_is_one_wait_for_all_shards(url: str, name: str) -> None:
     with ShardedQueue(name, url, shards=4, deadline=4.0) as queue:
         began = time.monotonic()
@@ -103,16 +90,3 @@ def test_a_durable_put_is_one_wait_for_all_shards(url: str, name: str) -> None:
         with pytest.raises(InvalidInput, match="durable"):
             queue.put("a", durable=-1)
         queue.purge()
-
-
-def test_the_model_meets_no_wrong_answer() -> None:
-    found = drained.run(30_000)
-    assert found.wrong == 0, found.examples
-    assert found.drained > 5_000
-
-
-@pytest.mark.parametrize("mutant", drained.MUTANTS)
-def test_the_model_finds_the_answers_of_a_mutant_that_are_wrong(mutant: str) -> None:
-    found = drained.run(30_000, mutant)
-    assert found.too_early > 50
-    assert found.examples

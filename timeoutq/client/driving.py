@@ -1,21 +1,18 @@
-"""Carries out the steps of flows: for code that blocks, and for asyncio. Only the drivers call the links.
-
-`Verbs` is a `Driver` with methods, `AsyncVerbs` an `AsyncDriver` with the same methods.
-"""
+"""Carries out the steps of flows: for code that blocks, and for asyncio. Only the drivers call the links."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar
 
 from timeoutq.client.face import Face
 from timeoutq.client.keeper import AsyncKeeper, Keeper, Keepers
-from timeoutq.client.methods import Claim
+from timeoutq.client.methods import Claim, Ending
 from timeoutq.rooms.results.waiting import AsyncWaits, Waits
 from timeoutq.server import cluster
 from timeoutq.server.cluster import AsyncClusterLink, ClusterLink, slot_of
@@ -23,14 +20,59 @@ from timeoutq.server.connection import Server
 from timeoutq.server.link import AsyncLink, Link
 from timeoutq.server.memory import AsyncMemoryLink, MemoryLink
 from timeoutq.server.troubles import LINK_ERRORS
+from timeoutq.verbs.faces import like
 from timeoutq.verbs.sending import BELL_WAIT, Alarm, Bell, Flow, Nodes, Send, Sends
 from timeoutq.words.errors import TimeoutqError
 from timeoutq.words.model import Lease
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
-Leases = Lease | Iterable[Lease]
-"""One lease, or many."""
+
+def claiming(method: Callable[Concatenate[Any, P], Claim]) -> Callable[Concatenate[Any, P], list[Lease]]:
+    """Make the method that claims, for code that blocks; see `verbs/faces.py`."""
+
+    def made(face: Driver, /, *args: P.args, **kwargs: P.kwargs) -> list[Lease]:
+        return face._claim(getattr(face.flows, method.__name__)(*args, **kwargs))
+
+    return like(made, method, "list[Lease]")
+
+
+def aclaiming(
+    method: Callable[Concatenate[Any, P], Claim],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, list[Lease]]]:
+    """Make the method that claims, for asyncio."""
+
+    async def made(face: AsyncDriver, /, *args: P.args, **kwargs: P.kwargs) -> list[Lease]:
+        return await face._claim(getattr(face.flows, method.__name__)(*args, **kwargs))
+
+    return like(made, method, "list[Lease]")
+
+
+def ending(method: Callable[Concatenate[Any, P], Ending[T]]) -> Callable[Concatenate[Any, P], T]:
+    """Make a method that ends leases, for code that blocks."""
+
+    def made(face: Driver, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        found: Ending[T] = getattr(face.flows, method.__name__)(*args, **kwargs)
+        if not face._keepers:
+            return face.run(found.flow)
+        with face._keepers.ending(found.leases):
+            return face.run(found.flow)
+
+    return like(made, method)
+
+
+def aending(method: Callable[Concatenate[Any, P], Ending[T]]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """Make a method that ends leases, for asyncio."""
+
+    async def made(face: AsyncDriver, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        found: Ending[T] = getattr(face.flows, method.__name__)(*args, **kwargs)
+        if not face._keepers:
+            return await face.run(found.flow)
+        with face._keepers.ending(found.leases):
+            return await face.run(found.flow)
+
+    return like(made, method)
 
 
 class Driver(Face):
@@ -97,10 +139,8 @@ class Driver(Face):
             return Link(server, BELL_WAIT) if server.is_plain else MemoryLink(server, BELL_WAIT)
         return ClusterLink(cluster.nodes(server, BELL_WAIT, known), slot_of(self.name), self._moved)
 
-    def _moved(self, slot: int) -> None:
-        self.talk.clock.forget()
-
     def _claim(self, claim: Claim) -> list[Lease]:
+        """Claim; give back what was claimed if Ctrl-C or a cancel ends the call."""
         try:
             return self.run(claim.flow())
         except TimeoutqError:
@@ -110,13 +150,6 @@ class Driver(Face):
                 with suppress(TimeoutqError, *LINK_ERRORS):  # leases that cannot be given back run out by themselves
                     self._drive(claim.give_back())
             raise
-
-    def _end(self, lease: Leases, flow: Callable[[Leases], Flow[T]]) -> T:
-        with self._keepers.ending(lease) as ended:
-            return self.run(flow(ended))
-
-    def _keep(self, keeper: Keeper) -> Keeper:
-        return self._keepers.add(keeper)
 
     def close(self) -> None:
         """Close the connections, and the keepers; a later call opens new connections."""
@@ -215,10 +248,8 @@ class AsyncDriver(Face):
             return AsyncLink(server, BELL_WAIT) if server.is_plain else AsyncMemoryLink(server, BELL_WAIT)
         return AsyncClusterLink(cluster.async_nodes(server, BELL_WAIT, known), slot_of(self.name), self._moved)
 
-    def _moved(self, slot: int) -> None:
-        self.talk.clock.forget()
-
     async def _claim(self, claim: Claim) -> list[Lease]:
+        """Claim; give back what was claimed if Ctrl-C or a cancel ends the call."""
         try:
             return await self.run(claim.flow())
         except asyncio.CancelledError:
@@ -227,13 +258,6 @@ class AsyncDriver(Face):
                 self._background.add(task)
                 task.add_done_callback(self._background.discard)
             raise
-
-    async def _end(self, lease: Leases, flow: Callable[[Leases], Flow[T]]) -> T:
-        with self._keepers.ending(lease) as ended:
-            return await self.run(flow(ended))
-
-    def _keep(self, keeper: AsyncKeeper) -> AsyncKeeper:
-        return self._keepers.add(keeper)
 
     async def close(self) -> None:
         """Close the connections, and the keepers; a later call opens new connections."""

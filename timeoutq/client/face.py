@@ -1,7 +1,4 @@
-"""What both faces hold: the settings of a client, its name, and its tokens.
-
-`driving.py` adds the links, `queue.py` and `async_queue.py` the methods.
-"""
+"""What both faces hold: the settings of a client, its name, and its tokens."""
 
 from __future__ import annotations
 
@@ -156,6 +153,10 @@ class Face:
     def _is_open(self) -> bool:
         """Say whether the next flow may do without another opening."""
         return True
+
+    def _moved(self, slot: int) -> None:
+        # the keys of a slot have moved to another node, which has a clock of its own
+        self.talk.clock.forget()
 
     def _prepare(self) -> None:
         """Prepare what the driver needs besides the settings."""

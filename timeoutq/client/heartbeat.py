@@ -2,8 +2,7 @@
 
 The worker starts it, and `queue.keeper()` does for programs that claim by hand. It runs outside of the event loop, so
 that a handler that blocks the loop does not lose the leases of the others; only code that holds the GIL for longer than
-two thirds of the timeout can. It also tells the queue that this worker lives, and learns how many others do. `Pulse`
-decides what is due and when; the keeper of an `AsyncQueue` uses it in an asyncio task.
+two thirds of the timeout can. It also tells the queue that this worker lives, and learns how many others do.
 """
 
 from __future__ import annotations
@@ -245,12 +244,7 @@ class Heartbeat:
         *,
         keeps_open: bool = False,
     ) -> None:
-        """Prepare; `held` maps keys to leases and is read only. The queue is closed at the end, unless `keeps_open`.
-
-        `on_lost` is called in the heartbeat's thread with the leases that were refused and why: `LOST`, `MAX_RUNTIME`,
-        or `CANCELLED`. `about` gives what the worker says of itself, `spans` how long its handlers ran.
-        `machine` gives the thread.
-        """
+        """Prepare; `held` maps keys to leases and is read only. The queue is closed at the end, unless `keeps_open`."""
         self.queue = queue
         self.peers = 1
         self._held = held
@@ -280,6 +274,10 @@ class Heartbeat:
         # a server that is away need not be told, and must not hold up the end; the thread dies with its process
         self._thread.join(timeout=0.1 if self.pulse.down else self.queue.talk.deadline + 1)
 
+    def end(self) -> None:
+        """Stop, and do not wait for the end of the thread."""
+        self._stop.set()
+
     @property
     def lives(self) -> bool:
         """Whether the thread goes on; false before its start."""
@@ -298,7 +296,7 @@ class Heartbeat:
             self._ended_by = error
 
     def _beat_on(self) -> None:
-        """Carry out rounds until the stop; `AsyncRounds` does the same for asyncio."""
+        """Carry out rounds until the stop."""
         pulse = self.pulse
         while not self._stop.is_set():
             spoke = False
@@ -337,10 +335,7 @@ class Heartbeat:
             pulse.no_farewell(error)
 
     def _beat_apart(self, about: Mapping[str, object] | None) -> threading.Thread | None:
-        """Give a sign of life in a thread of its own, unless one is under way: the server that hears it may be away.
-
-        The leases may lie on other nodes of a cluster, and must not run out meanwhile.
-        """
+        """Give a sign of life in a thread of its own, unless one is under way: the server that hears it may be away."""
         if self._beating is not None and self._beating.is_alive():
             return None
 

@@ -1,7 +1,8 @@
 """`queue.keeper()`: keeps leases alive for programs that claim by hand, as the heartbeat of a worker does for a worker.
 
 Leases go in with `add` and out with `remove`. A keeper extends all leases that it holds, each third of the timeout, and
-shows the program among the workers of the queue. `Keeper` does this in a thread, `AsyncKeeper` in an asyncio task.
+shows the program among the workers of the queue. Both kinds do this in a thread; `AsyncKeeper` calls `on_lost` in the
+event loop.
 """
 
 from __future__ import annotations
@@ -13,24 +14,20 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
-from timeoutq.client.heartbeat import FAREWELL, AsyncRounds, Client, LastingHeartbeat, Pulse, extend_held
+from timeoutq.client.heartbeat import Client, LastingHeartbeat
 from timeoutq.server.calls import BATCH
-from timeoutq.verbs import sending
 from timeoutq.verbs.confirming import ENDS
-from timeoutq.verbs.operations import Operations
-from timeoutq.verbs.sending import Flow, Talk
+from timeoutq.verbs.sending import Talk
 from timeoutq.words import arguments, telling
 from timeoutq.words.errors import InvalidInput, LeaseLost, NotReplicated
-from timeoutq.words.model import Answer, Lease, Outcome
+from timeoutq.words.model import Answer, Lease
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 OnLost = Callable[[Lease, Answer], object]
 """Called with a lease that is kept alive no longer, and why: `LOST`, `MAX_RUNTIME`, or `CANCELLED` for a task that
@@ -43,25 +40,20 @@ class AsyncClient(Protocol):
     name: str
     worker: str
     talk: Talk
-    operations: Operations
-    beats_apart: bool
+    blocking: ClassVar[Any]
 
     @property
     def timeout(self) -> float:
         """The length of a lease, seconds."""
         ...
 
-    def extension(self, leases: Sequence[Lease]) -> Flow[Outcome]:
-        """Give the flow that extends leases."""
-        ...
-
-    async def run(self, flow: Flow[T]) -> T:
-        """Carry out a flow."""
+    def settings(self) -> dict[str, Any]:
+        """Give the arguments that make another client."""
         ...
 
 
 class Held:
-    """The leases that a keeper holds, and what the keeper tells the queue about the program.
+    """The leases that a keeper holds, the thread that extends them, and what it tells the queue about the program.
 
     A `Keeper` may be used from any thread, an `AsyncKeeper` only in the event loop of its queue.
     """
@@ -89,6 +81,9 @@ class Held:
         self._ending: dict[object, set[int]] = {}  # the leases that each call of the queue is about to end
         self._started = time.time()
         self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._heart: LastingHeartbeat | None = None
+        self._closed = False
 
     def __repr__(self) -> str:
         self._come()
@@ -101,15 +96,38 @@ class Held:
         return list(self._held.values())
 
     def _come(self) -> None:
-        """Begin anew in a forked process: threads, locks and leases are those of the process that has forked it."""
+        """Begin again in a forked process: threads, locks and leases are those of the process that has forked it."""
         if self._pid != os.getpid():
             self._held, self._ending = {}, {}
             self.queue.talk.nonce()  # the client takes a name of its own
-            self._begin_anew()
+            self._lock, self._heart = threading.Lock(), None
             self._pid = os.getpid()
 
-    def _begin_anew(self) -> None:
-        """Forget what belongs to the process that has forked this one."""
+    @property
+    def peers(self) -> int:
+        """How many workers of this queue are alive, this program among them, as the keeper has last heard."""
+        self._come()
+        return 1 if self._heart is None else self._heart.peers
+
+    def _beating(self) -> LastingHeartbeat:
+        self._come()
+        with self._lock:
+            if self._closed:
+                raise InvalidInput("this keeper is closed: make another with queue.keeper()")
+            if self._heart is None or not self._heart.lives:
+                self._heart = self._make()
+                self._heart.start()
+            return self._heart
+
+    def _make(self) -> LastingHeartbeat:
+        return LastingHeartbeat(self.queue, self._held, self._lost, self._about, keeps_open=True)
+
+    def _stop(self) -> None:
+        self._come()
+        with self._lock:
+            heart, self._heart, self._closed = self._heart, None, True
+        if heart is not None:
+            heart.stop()
 
     def _about(self) -> dict[str, object]:
         host, pid, _ = self.queue.worker.split(":")
@@ -170,9 +188,6 @@ class Keeper(Held):
     def __init__(self, queue: Client, on_lost: OnLost | None = None, concurrency: int = 1) -> None:
         """Prepare; the thread starts with the first lease, or when `with` is entered."""
         super().__init__(queue, on_lost, concurrency)
-        self._lock = threading.Lock()
-        self._heart: LastingHeartbeat | None = None
-        self._closed = False
 
     def add(self, *leases: Lease) -> None:
         """Keep leases alive from now on. Raises `InvalidInput` for what is no lease, and after `close`."""
@@ -182,11 +197,7 @@ class Keeper(Held):
 
     def close(self) -> None:
         """Stop, and say farewell to the queue. Leases that are still held are not given back: release them, or ack."""
-        self._come()
-        with self._lock:
-            heart, self._heart, self._closed = self._heart, None, True
-        if heart is not None:
-            heart.stop()
+        self._stop()
 
     def __enter__(self) -> Self:
         self._beating()
@@ -197,67 +208,39 @@ class Keeper(Held):
     ) -> None:
         self.close()
 
-    @property
-    def peers(self) -> int:
-        """How many workers of this queue are alive, this program among them, as the keeper has last heard."""
-        self._come()
-        return 1 if self._heart is None else self._heart.peers
-
-    def _begin_anew(self) -> None:
-        self._lock, self._heart = threading.Lock(), None
-
-    def _beating(self) -> LastingHeartbeat:
-        self._come()
-        with self._lock:
-            if self._closed:
-                raise InvalidInput("this keeper is closed: make another with queue.keeper()")
-            if self._heart is None or not self._heart.lives:
-                self._heart = LastingHeartbeat(self.queue, self._held, self._lost, self._about, keeps_open=True)
-                self._heart.start()
-            return self._heart
-
 
 class AsyncKeeper(Held):
-    """Keeps leases alive in an asyncio task, until `close`, or until the queue is closed. Use it with `async with`.
+    """Keeps leases alive in a thread, until `close`, or until the queue is closed. Use it with `async with`.
 
-    A call that blocks the event loop for two thirds of the timeout loses the leases; the keeper of a `Queue` has a
-    thread, and does not lose them.
+    It calls `on_lost` in the event loop. When the event loop ends, the keeper lets go of all leases.
     """
 
     _let_through = (KeyboardInterrupt, SystemExit)  # they end the event loop, as in any asyncio task
+    _loop: asyncio.AbstractEventLoop | None = None
 
     def __init__(self, queue: AsyncClient, on_lost: OnLost | None = None, concurrency: int = 1) -> None:
-        """Prepare; the asyncio task starts with the first lease, or when `async with` is entered."""
+        """Prepare; the thread starts with the first lease, or when `async with` is entered."""
         super().__init__(queue, on_lost, concurrency)
-        self._pulse = Pulse(queue.name, queue.worker, queue.timeout, self._about)
-        self._peers = 1
-        self._closed = False
-        self._stop = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
 
     def add(self, *leases: Lease) -> None:
         """Keep leases alive from now on. Raises `InvalidInput` for what is no lease, and after `close`."""
-        self._beating()
+        try:
+            self._loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise InvalidInput(
+                "no event loop runs here, in which the keeper of an AsyncQueue could call on_lost: call add() in a "
+                "coroutine, or use the keeper of a Queue"
+            ) from None
+        heart = self._beating()
         if self._took(leases):
-            self._pulse.hurry()
+            heart.pulse.hurry()
 
     async def close(self) -> None:
         """Stop, and say farewell to the queue. Leases that are still held are not given back: release them, or ack."""
-        self._come()
-        self._closed, task = True, self._task
-        if task is not None and not self._is_here(task):
-            self._leave(task)
-            return
-        self._stop.set()
-        if task is not None:
-            # a server that is away need not be told, and must not hold up the end: redis-py swallows some cancellations
-            patience = 0.1 if self._pulse.down else None
-            await asyncio.wait({task}, timeout=patience)
-            task.cancel()
-            await asyncio.wait({task}, timeout=patience)
+        await asyncio.to_thread(self._stop)
 
     async def __aenter__(self) -> Self:
-        self._beating()
+        self.add()
         return self
 
     async def __aexit__(
@@ -265,98 +248,24 @@ class AsyncKeeper(Held):
     ) -> None:
         await self.close()
 
-    @property
-    def peers(self) -> int:
-        """How many workers of this queue are alive, this program among them, as the keeper has last heard."""
-        self._come()
-        return self._peers
+    def _make(self) -> LastingHeartbeat:
+        # an `AsyncQueue` belongs to its event loop: the thread has a client of its own, with the same name
+        client = self.queue.blocking(self.queue.name, **self.queue.settings())
+        client.worker = self.queue.worker
+        return LastingHeartbeat(client, self._held, self._lost, self._about)
 
-    def _begin_anew(self) -> None:
-        self._pulse = Pulse(self.queue.name, self.queue.worker, self.queue.timeout, self._about)
-        self._peers, self._stop, self._task = 1, asyncio.Event(), None
+    def _about(self) -> dict[str, object]:
+        with self._lock:
+            if self._loop is not None and self._loop.is_closed() and self._heart is not None:
+                self._held.clear()  # nobody works on them any more
+                self._heart.end()
+                self._heart = None
+        return super()._about()
 
-    def _beating(self) -> None:
-        self._come()
-        if self._closed:
-            raise InvalidInput("this keeper is closed: make another with queue.keeper()")
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            raise InvalidInput(
-                "no event loop runs here, and the keeper of an AsyncQueue is an asyncio task: "
-                "call add() in a coroutine, or use the keeper of a Queue"
-            ) from None
-        if self._task is not None and not self._task.done() and not self._is_here(self._task):
-            self._leave(self._task)
-            self._task = None
-        if self._task is None or self._task.done():
-            self._begin()
-
-    @staticmethod
-    def _is_here(task: asyncio.Task[None]) -> bool:
-        return task.get_loop() is asyncio.get_running_loop()
-
-    def _leave(self, task: asyncio.Task[None]) -> None:
-        """Let the asyncio task end that another event loop runs."""
-        with suppress(RuntimeError):  # that event loop is closed
-            task.get_loop().call_soon_threadsafe(self._stop.set)
-
-    def _begin(self) -> None:
-        self._stop = asyncio.Event()  # an event belongs to the event loop that has waited for it
-        self._task = asyncio.create_task(self._beat_on(self._stop), name=f"keeper-{self.queue.name}")
-        self._task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        why = "it was cancelled" if error is None else arguments.error_words(error)
-        if not self._closed and task is self._task:
-            task.get_loop().call_later(self._pulse.soon(), self._begin_again, task, why)
-
-    def _begin_again(self, task: asyncio.Task[None], why: str, was_alone: bool = False) -> None:
-        """Begin again after an end that nobody has asked for, unless the event loop is about to end, too.
-
-        An event loop without tasks may run on by callbacks alone, or may end a moment later: a second look tells.
-        """
-        if self._closed or task is not self._task:
-            return
-        others, loop = asyncio.all_tasks(), task.get_loop()
-        if all(map(_is_leaving, others)) and (others or not was_alone):
-            loop.call_later(self._pulse.soon(), self._begin_again, task, why, not others)
-            return
-        telling.say(
-            log, logging.ERROR, "the asyncio task of a keeper of queue %s has ended, and begins again: %s",
-            self.queue.name, why, fields={"queue": self.queue.name},
-        )  # fmt: skip
-        self._pulse.hurry()
-        self._begin()
-
-    async def _beat_on(self, stop: asyncio.Event) -> None:
-        """Carry out rounds until the stop, and say farewell if the keeper is closed."""
-        pulse = self._pulse
-        await AsyncRounds(self.queue, pulse, self._extend, self._beat).run(stop)
-        try:
-            if self._closed and not (pulse.down or pulse.unheard):
-                async with asyncio.timeout(FAREWELL if self.queue.beats_apart else None):
-                    await self._beat(None)
-        except Exception as error:
-            pulse.no_farewell(error)
-
-    async def _beat(self, about: Any) -> None:
-        call = self.queue.operations.beat(self.queue.worker, about)
-        self._peers = max(1, await self.queue.run(sending.answer(self.queue.talk, call)))
-
-    async def _extend(self) -> bool:
-        leases = self.held
-        if not leases:
-            return False
-        self._lost(await self.queue.run(extend_held(self.queue.extension(leases), self._held, leases)))
-        return True
-
-
-def _is_leaving(task: asyncio.Task[Any]) -> bool:
-    """Say whether a task is one of those with which `asyncio.run` ends: it was cancelled, or it closes the loop."""
-    name = str(getattr(task.get_coro(), "__qualname__", ""))
-    return task.cancelling() > 0 or name.endswith((".shutdown_asyncgens", ".shutdown_default_executor"))
+    def _lost(self, refused: list[tuple[Lease, Answer]]) -> None:
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the event loop has ended
+                self._loop.call_soon_threadsafe(super()._lost, refused)
 
 
 class Keepers(Generic[K]):
@@ -364,6 +273,9 @@ class Keepers(Generic[K]):
 
     def __init__(self) -> None:
         self._known = weakref.WeakValueDictionary[int, K]()
+
+    def __len__(self) -> int:
+        return len(self._known)
 
     def add(self, keeper: K) -> K:
         """Take a keeper in, and give it back."""
@@ -376,21 +288,14 @@ class Keepers(Generic[K]):
         return [keeper for keeper in found if keeper is not None]
 
     @contextmanager
-    def ending(self, given: Lease | Iterable[Lease]) -> Iterator[Lease | Iterable[Lease]]:
-        """Count leases that a call ends as not lost meanwhile, and let go of them once the call is answered.
-
-        Gives the leases for the call: an iterable may be one that can be read only once.
-        """
+    def ending(self, leases: Sequence[Lease]) -> Iterator[None]:
+        """Count leases that a call ends as not lost meanwhile, and let go of them once the call is answered."""
         keepers = self.all()
-        if not keepers:
-            yield given
-            return
-        leases = arguments.leases(given)
-        call, keys, answered = object(), {lease.key for lease in leases}, False
+        call, keys, answered = object(), {lease.key for lease in leases} if keepers else set[int](), False
         for keeper in keepers:
             keeper.ends(call, keys)
         try:
-            yield given if isinstance(given, Lease) else leases
+            yield
             answered = True
         except LeaseLost:  # this is an answer, too
             answered = True

@@ -1,15 +1,15 @@
-"""What the methods of the faces do: `QueueFlows` checks what the caller passed, and gives the flow that does the work.
+"""The methods of a queue, each as a function that checks what the caller passed and gives the flow that does the work.
 
-The faces ask it for flows. A sharded queue has a subclass (`shards/methods.py`), which overrides what is not the same
-for a queue of several shards. The checks come at once, and raise `InvalidInput` before the client connects.
+The faces make their methods of `QueueFlows`. A sharded queue has a subclass (`shards/methods.py`), which overrides what
+is not the same for a queue of several shards. The checks raise `InvalidInput` before the client connects.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
-from typing import Any, TypeVar, overload
+from datetime import datetime, timedelta
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, overload
 
 from timeoutq.rooms.batches.flows import BatchFlows
 from timeoutq.rooms.events import EventFlows
@@ -21,6 +21,7 @@ from timeoutq.rooms.schedules.flows import ScheduleFlows
 from timeoutq.server.calls import BATCH, Call, amount
 from timeoutq.verbs import flows, reads, sending, why
 from timeoutq.verbs.confirming import UNCONFIRMED
+from timeoutq.verbs.faces import Walk
 from timeoutq.verbs.sending import BELL_WAIT, Flow, Talk, Terms
 from timeoutq.verbs.why import Reason
 from timeoutq.words import arguments, tracebacks
@@ -31,6 +32,7 @@ from timeoutq.words.model import (
     Answer,
     Entry,
     Failure,
+    Group,
     Lease,
     Outcome,
     Page,
@@ -45,11 +47,14 @@ from timeoutq.words.model import (
 )
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 Build = Callable[[Talk, Sequence[Lease], Sequence[int]], list[Call[Any]]]
 """Builds the calls for some leases of one talk; the places of these leases among all leases are given, too."""
 ById = Callable[[Talk, tuple[Tasks, ...]], list[Call[Outcome]]]
 """Builds the calls for some tasks of one talk, of which only the ids count."""
+Found = list
+"""`list` is a method of the queue: below it, the type goes by this name."""
 
 
 class Claim:
@@ -89,90 +94,182 @@ class Claim:
             yield from flows.give_back(talk, call, int((BELL_WAIT + talk.deadline) * 1000))
 
 
+class Ending(NamedTuple, Generic[T_co]):
+    """A flow that ends leases, and these leases: a keeper does not count them as lost meanwhile."""
+
+    leases: list[Lease]
+    flow: Flow[T_co]
+
+
 class QueueFlows:
     """The flows of a plain queue: all of its tasks are in one place, and `talk` is the talk with it."""
 
     def __init__(self, talk: Talk) -> None:
         self.talk = talk
         self.hosts = HostFlows(talk)
-        """The flows of the room of the hosts."""
         self.schedules = ScheduleFlows(talk)
-        """The flows of the room of the schedules."""
         self.results = ResultFlows(talk)
-        """The flows of the room of the results."""
         self.batches = BatchFlows(talk)
-        """The flows of the room of the batches."""
         self.events = EventFlows(talk)
-        """The flows of the room of the event log."""
         self.failures = FailureFlows(talk)
-        """The flows of the room of the failures."""
 
     # ---- tasks in
 
-    def put(self, tasks: tuple[Tasks, ...], how: How, durable: int) -> Flow[Outcome]:
-        """Put tasks."""
-        calls = self.talk.operations.put(tasks, self.talk.nonce, how)
-        return sending.answers(self.talk, calls, arguments.replicas(durable))
+    def put(
+        self,
+        *tasks: Tasks,
+        again: bool = False,
+        group: Group | None = None,
+        priority: int | None = None,
+        improve: bool = False,
+        rerun: bool = False,
+        durable: int = 0,
+    ) -> Flow[Outcome]:
+        """Put tasks: ids, `Task`s, mappings of ids to payloads, or iterables of ids and `Task`s, any number.
+
+        Gives for each id, in order, `ADDED` or the state that holds the id already; `again=True` puts done and failed
+        tasks back with a clean record. Each 500 ids (or each MiB of payloads) are one atomic step, in a sharded queue
+        those of one shard. If one of the ids is bad, nothing is put. If some shards do not answer, `ShardsUnavailable`
+        has the answers of the others.
+        On a polite queue, `group` is the host that the tasks count for, instead of the host of their URL; it may be a
+        function that gives the host for each id, and a `Task` may have a group of its own. A queue that is not polite
+        keeps groups for later. Also on a polite queue, `priority` (-1000 to 1000, 0 if omitted) says which of the tasks
+        that wait for one host is next: the one with the highest priority, then the longest wait. A task that is there
+        already with a lower priority, and is not claimed yet, gets this priority and this payload, and the answer is
+        `RAISED`. With `improve=True` a task in progress is raised, too: it runs once more after this run; and a task
+        that was done at a lower priority is put back. Without `priority`, nothing is raised.
+        With `rerun=True`, a run of each task begins after this call, with the payload that is given: a task that is
+        not claimed yet gets the payload, a done task is put back, and a task in progress runs once more after this run,
+        with a clean record; the answer is then `RERUN`. Failed tasks stay as they are.
+        With `durable`, the call returns when that many replicas have confirmed the tasks (WAIT), so that a failover to
+        one of them does not lose the tasks. If the queue is durable, too, the higher number counts.
+        Raises `InvalidInput`, `ServerFull`, `Unavailable`, `NotReplicated`.
+        """
+        return self.put_as(tasks, How(again, group, priority, improve, rerun=rerun), durable)
 
     def schedule(
         self,
-        tasks: tuple[Tasks, ...],
-        at: float | datetime | None,
-        after: float | None,
-        how: How,
-        durable: int,
+        *tasks: Tasks,
+        at: float | datetime | None = None,
+        after: float | None = None,
+        again: bool = False,
+        group: Group | None = None,
+        priority: int | None = None,
+        improve: bool = False,
+        durable: int = 0,
     ) -> Flow[Outcome]:
-        """Schedule tasks."""
-        calls = self.talk.operations.schedule(tasks, self.talk.nonce, at=at, after=after, how=how)
-        return sending.answers(self.talk, calls, arguments.replicas(durable))
+        """Schedule tasks `at` a time (Unix seconds or an aware datetime), or `after` a number of seconds.
+
+        A task that is scheduled already gets the new time, earlier or later, and the answer `SCHEDULED`. `after` counts
+        by the server's clock. `group`, `priority`, `improve` and `durable` are as for `put`. Raises `InvalidInput`,
+        `ServerFull`, `Unavailable`, `NotReplicated`.
+        """
+        return self.schedule_as(tasks, at, after, How(again, group, priority, improve), durable)
 
     # ---- leases
 
-    def claim(self, n: int, timeout: float | None, max_runtime: float | None, wait: float) -> Claim:
-        """Claim up to `n` tasks."""
+    def claim(
+        self, n: int = 1, *, timeout: float | None = None, max_runtime: float | None = None, wait: float = 0.0
+    ) -> Claim:
+        """Lease up to `n` ready tasks (500 at most) for `timeout` seconds; wait up to `wait` seconds for the first.
+
+        Gives an empty list when nothing is ready or the queue is paused. Expired and due tasks are made ready first.
+        Raises `InvalidInput`, `Unavailable`, and `NotReplicated` on a durable queue whose replicas do not confirm the
+        leases in time: then the tasks have been given back.
+        """
         return Claim(self.talk, n, timeout, max_runtime, wait)
 
-    def extend(self, lease: Lease | Iterable[Lease], timeout: float | None) -> Flow[Lease | Outcome]:
-        """Extend one lease, or many."""
+    @overload
+    def extend(self, lease: Lease, timeout: float | None = None) -> Flow[Lease]: ...
+    @overload
+    def extend(self, lease: Iterable[Lease], timeout: float | None = None) -> Flow[Outcome]: ...
+    def extend(self, lease: Lease | Iterable[Lease], timeout: float | None = None) -> Flow[Lease | Outcome]:
+        """Let leases run for `timeout` seconds from now; also one that ran out, if nobody has taken the task back yet.
+
+        For one lease: gives the lease with its new deadline, or raises `LeaseLost`. For many: gives an answer for each,
+        `OK`, `LOST`, or `MAX_RUNTIME` if the lease may not be extended any more.
+        """
         timeout_ms = self.talk.terms.timeout_ms if timeout is None else arguments.timeout_ms(timeout)
         if isinstance(lease, Lease):
             return self._of(lease, lambda talk: flows.extend_one(talk, lease, timeout_ms))
         return self._extend(arguments.leases(lease), timeout_ms)
 
-    def extension(self, leases: Sequence[Lease]) -> Flow[Outcome]:
-        """Extend leases by the usual timeout, for a keeper or a heartbeat: no replica is waited for."""
-        return flows.extend_many(self.talk, leases, self.talk.terms.timeout_ms, UNCONFIRMED)
-
-    def lost(self, lease: Lease) -> Flow[LeaseLost]:
-        """Find out who has the task of a lost lease, and give the error that says so."""
-        return self._of(lease, lambda talk: flows.lost(talk, lease))
-
+    @overload
     def ack(
-        self, lease: Lease | Iterable[Lease], put: Tasks | None, again_in: float | None, payload: Payload
-    ) -> Flow[Answer | Outcome]:
-        """Ack many leases, or one; one lease may be acked together with tasks that it found."""
+        self, lease: Lease, put: Tasks | None = None, *, again_in: float | None = None, payload: Payload = None
+    ) -> Ending[Answer]: ...
+    @overload
+    def ack(self, lease: Iterable[Lease], put: None = None, *, again_in: float | None = None) -> Ending[Outcome]: ...
+    def ack(
+        self,
+        lease: Lease | Iterable[Lease],
+        put: Tasks | None = None,
+        *,
+        again_in: float | None = None,
+        payload: Payload = None,
+    ) -> Ending[Answer | Outcome]:
+        """End leases as done; with `put`, put the tasks that one of them found in the same atomic step.
+
+        The step takes up to 499 tasks and 1 MiB of their payloads, in a sharded queue those of the lease's own shard;
+        further tasks are put before the ack, never after.
+
+        With `again_in`, the tasks are not done, but scheduled again in that many seconds, with a clean record; a single
+        lease may also give its task a new `payload`.
+
+        An ack after the deadline counts as long as nobody has taken the task back. For one lease: gives `OK`, or
+        `ALREADY` when this very ack was carried out before, and raises `LeaseLost` when the lease is lost. For many:
+        gives an answer for each. On a durable queue, raises `NotReplicated` when the replicas do not confirm in time:
+        the leases have ended, and a failover may undo this until the same call has confirmed it.
+        """
         leases = arguments.leases(lease)
         again_ms, body = arguments.again(again_in, payload, leases[0].task if leases else "")
         if put is None and body is None:
             return self._end(lease, leases, lambda talk, part, _: talk.operations.ack(part, again_ms))
         if not isinstance(lease, Lease):
             raise InvalidInput("put= and payload= work with one lease only: ack such leases one by one")
-        return self._ack_put(lease, arguments.tasks((() if put is None else put,)), again_ms, body)
+        return Ending(leases, self._ack_put(lease, arguments.tasks((() if put is None else put,)), again_ms, body))
 
-    def release(self, lease: Lease | Iterable[Lease], delay: float, block_host: float) -> Flow[Answer | Outcome]:
-        """Release one lease, or many."""
+    @overload
+    def release(self, lease: Lease, delay: float = 0.0, *, block_host: float = 0.0) -> Ending[Answer]: ...
+    @overload
+    def release(self, lease: Iterable[Lease], delay: float = 0.0, *, block_host: float = 0.0) -> Ending[Outcome]: ...
+    def release(
+        self, lease: Lease | Iterable[Lease], delay: float = 0.0, *, block_host: float = 0.0
+    ) -> Ending[Answer | Outcome]:
+        """Give leases back; their tasks are ready at once, or after `delay` seconds. Answers as `ack` does.
+
+        A release does not count as an attempt. On a polite queue, `block_host` also keeps all workers from the hosts of
+        these tasks for that many seconds, in the same step.
+        """
         leases = arguments.leases(lease)
         delay_ms, block_ms = arguments.delay_ms(delay, "delay"), arguments.delay_ms(block_host, "block_host")
         return self._end(lease, leases, lambda talk, part, _: talk.operations.release(part, delay_ms, block_ms))
 
+    @overload
+    def fail(
+        self, lease: Lease, error: BaseException | str, *, retry_in: float | None = None, give_up: bool = False
+    ) -> Ending[Answer]: ...
+    @overload
+    def fail(
+        self,
+        lease: Iterable[Lease],
+        error: BaseException | str,
+        *,
+        retry_in: float | None = None,
+        give_up: bool = False,
+    ) -> Ending[Outcome]: ...
     def fail(
         self,
         lease: Lease | Iterable[Lease],
         error: BaseException | str,
-        retry_in: float | None,
-        give_up: bool,
-    ) -> Flow[Answer | Outcome]:
-        """Fail one lease, or many."""
+        *,
+        retry_in: float | None = None,
+        give_up: bool = False,
+    ) -> Ending[Answer | Outcome]:
+        """End leases as failed; tasks are tried again in `retry_in` seconds, never (`give_up`), or as the policy says.
+
+        `error` is kept with the task, at most 4 KiB of it. Answers as `ack` does.
+        """
         leases = arguments.leases(lease)
         waits = _retries(self.talk.terms, leases, error, retry_in, give_up)
         text, trace = arguments.error_text(error), tracebacks.trace(error)
@@ -183,8 +280,11 @@ class QueueFlows:
 
         return self._end(lease, leases, build)
 
-    def note(self, lease: Lease, done: float, total: float | None, text: str) -> Flow[Answer]:
-        """Note how far a handler is."""
+    def note(self, lease: Lease, done: float, total: float | None = None, text: str = "") -> Flow[Answer]:
+        """Note how far the work on a task is, and a text of at most 200 bytes; `inspect` shows it until the lease ends.
+
+        Gives `OK`, or `CANCELLED` if somebody has cancelled the task. Raises `LeaseLost` if the lease is lost.
+        """
         if not isinstance(lease, Lease):  # pyright: ignore[reportUnnecessaryIsInstance]  # what callers pass
             raise InvalidInput(f"note() takes a Lease, not {arguments.shown(lease)}")
         far = [amount(done, "done"), "-" if total is None else amount(total, "total")]
@@ -193,28 +293,43 @@ class QueueFlows:
             lease, lambda talk: flows.end_one(talk, lease, [talk.operations.note(lease, far[0], far[1], words)])
         )
 
-    def pull(self, n: int) -> Flow[list[Task]]:
-        """Take tasks without a lease."""
+    def pull(self, n: int = 1) -> Flow[list[Task]]:
+        """Take up to `n` tasks (500 at most) without a lease; they count as done at once.
+
+        This is at most once: if you die, the tasks are lost. One call brings about 4 MiB of payloads, so fewer tasks
+        when their payloads are large, and in a sharded queue the tasks of one shard; no task comes only when no task is
+        ready.
+
+        Raises `Unavailable` when the reply was lost; its tasks are not given again. Raises `InvalidInput` on a durable
+        queue, because a failover may bring tasks back that have no lease.
+        """
         return self._pull(arguments.count(n, high=BATCH))
 
     # ---- the cleaner's
 
-    def requeue_expired(self, n: int) -> Flow[int]:
-        """Take back tasks whose lease ran out."""
+    def requeue_expired(self, n: int = 200) -> Flow[int]:
+        """Take back up to `n` tasks (or `n` of each shard) whose lease ran out; give their number.
+
+        Any number of processes may do this.
+        """
         return self._sum(flows.requeue_expired, arguments.count(n, high=BATCH))
 
-    def promote_due(self, n: int) -> Flow[int]:
-        """Make those scheduled tasks ready that are due."""
+    def promote_due(self, n: int = 500) -> Flow[int]:
+        """Make up to `n` scheduled tasks (or `n` of each shard) ready whose time has come; give their number."""
         return self._sum(flows.promote_due, arguments.count(n, high=BATCH))
 
-    def prune(self, n: int) -> Flow[int]:
-        """Drop done tasks that need not be kept, and do a part of what cleaners do besides."""
+    def prune(self, n: int = 500) -> Flow[int]:
+        """Drop up to `n` done tasks (or `n` of each shard) that `keep_done` does not keep; give their number."""
         return self._sum(flows.prune, arguments.count(n, high=BATCH))
 
     # ---- the operator's
 
-    def retry_failed(self, tasks: tuple[Tasks, ...], all: bool, cancelled: bool) -> Flow[int]:
-        """Make failed tasks ready again: those named, or all, with those that were `cancelled` or without."""
+    def retry_failed(self, *tasks: Tasks, all: bool = False, cancelled: bool = False) -> Flow[int]:
+        """Make failed tasks ready again with a clean record: these, or with `all` every failed task; give their number.
+
+        Of all, those that somebody has cancelled stay where they are, but for `cancelled=True`.
+        Raises `InvalidInput` when no tasks are named and `all` is not given, and when both are.
+        """
         with_cancelled = arguments.flag(cancelled, "cancelled")
         if arguments.flag(all, "all"):
             if tasks:
@@ -226,78 +341,108 @@ class QueueFlows:
             raise InvalidInput("retry_failed() was given no tasks: pass all=True to retry all failed tasks")
         return flows.retried(self.retrial(tasks))
 
-    def retrial(self, tasks: tuple[Tasks, ...]) -> Flow[Outcome]:
-        """Make these failed tasks ready again; answer for each of them."""
-        return self._by_id(tasks, lambda talk, part: talk.operations.retry_failed(part, talk.nonce), everywhere=True)
-
-    def forget(self, tasks: tuple[Tasks, ...]) -> Flow[Outcome]:
-        """Remove tasks from every state."""
+    def forget(self, *tasks: Tasks) -> Flow[Outcome]:
+        """Remove tasks from every state. A running task loses its lease. Gives the state in which each task was."""
         return self._by_id(tasks, lambda talk, part: talk.operations.forget(part, talk.nonce), everywhere=True)
 
-    def cancel(self, tasks: tuple[Tasks, ...], by: str) -> Flow[Outcome]:
-        """Cancel tasks that have not ended; `by` says who does."""
-        who = arguments.reason(by)
+    def cancel(self, *tasks: Tasks, by: str | None = None) -> Flow[Outcome]:
+        """Cancel tasks that have not ended: none of them runs again, unless somebody retries it or puts it again.
+
+        A task that is ready or scheduled goes to failed, and its answer is `CANCELLED`. A task in progress is marked,
+        and its answer is `CANCELLING`: its worker hears of it at once, cancels the handler (a handler that is no
+        coroutine runs to its end), and the task goes to failed. If the handler has ended before, its ack or its last
+        failure counts; a retry or a release does not. The error of the task says "cancelled by", and then `by`: by
+        default the name of this client. The answers for other tasks are the states in which they are.
+        """
+        who = arguments.reason(self.talk.client if by is None else by)
         if not who:
             raise InvalidInput("by= says who cancels, and cannot be empty")
         return self._by_id(tasks, lambda talk, part: talk.operations.cancel(part, who, talk.nonce), everywhere=True)
 
-    def states(self, tasks: tuple[Tasks, ...]) -> Flow[Outcome]:
-        """Tell where tasks are."""
-        return self._by_id(tasks, lambda talk, part: talk.operations.states(part), everywhere=False)
-
     def inspect(self, task: TaskId | Task) -> Flow[TaskInfo]:
-        """Tell all about one task."""
+        """Tell all that is known of one task; `state` is None when no state holds the task."""
         return sending.answer(self.talk, self.talk.operations.inspect(task))
 
-    def why(self, task: TaskId | Task) -> Flow[Reason]:
-        """Say why a task is not being worked on now, or who works on it."""
-        return why.explain(self.talk, task)
+    def states(self, *tasks: Tasks) -> Flow[Outcome]:
+        """Give the state of each task, any number of them; `UNKNOWN` for a task in no state.
 
-    def page(self, state: State | str, cursor: str | None, n: int) -> Flow[Page]:
-        """Read a page of about `n` entries of a state, from where the last page ended."""
+        Each 500 of them, in a sharded queue those of one shard, are looked at in one moment.
+        `outcome["https://example.com/"]` is the state of one task, `outcome.items()` gives pairs of id and state, and
+        `outcome.counts()` the number of tasks in each state.
+        """
+        return self._by_id(tasks, lambda talk, part: talk.operations.states(part), everywhere=False)
+
+    def list(self, state: State | str, cursor: str | None = None, n: int = 100) -> Flow[Page]:
+        """Read a page of a state, about `n` entries: leases by deadline, scheduled by due time, sets in no order.
+
+        A sharded queue is read shard by shard.
+        Raises `InvalidInput` for done tasks if the queue has keep_done="compact": it keeps no ids of them.
+        """
         return reads.page(self.talk, state, cursor, n)
 
-    def entries(self, state: State | str, cursor: str) -> Flow[tuple[list[Entry], str | None]]:
-        """Read some entries of a state in no order; an entry that stays in the state is never missed."""
-        return reads.entries(self.talk, state, cursor)
+    def each(self, state: State | str) -> Walk[Entry]:
+        """Go through all entries of a state, in no order, some hundred at a time.
 
-    def exported(self, states: Sequence[State | str]) -> list[tuple[State, bool]]:
-        """Say which states an export goes through: each of them, and whether the caller has named it."""
+        A task that stays in the state is given at least once; a task that moves meanwhile may be left out.
+        Raises `InvalidInput` as `list` does.
+        """
+        known = arguments.state(state)
+        return Walk(lambda cursor: self._entries(known, cursor))
+
+    def export(self, *states: State | str) -> Walk[dict[str, Any]]:
+        """Go through all tasks of some states, or of all, in no order: each as a dict, such as pandas makes tables of.
+
+        A dict has task, state, due, acked, failures, crashes, error, error_at, payload, group, priority and until; what
+        a task does not have is None. A task that moves meanwhile may be left out, or come twice: `timeoutq export` has
+        each task once. A queue with keep_done="compact" has no ids of its done tasks: they are left out, and raise
+        `InvalidInput` if they are named.
+        """
         named = [arguments.state(state) for state in states]
-        return [(state, bool(named)) for state in named or State]
+        left = [(state, bool(named)) for state in named or State]
 
-    def rows(self, state: tuple[State, bool], cursor: str) -> Flow[tuple[list[dict[str, Any]], str | None]]:
-        """Read some tasks of a state as an export tells of them; the state as `exported` gives it."""
-        return reads.rows(self.talk, *state, cursor)
+        def read(cursor: str) -> Flow[tuple[Found[dict[str, Any]], str | None]]:
+            found, following = yield from self._rows(*left[0], cursor)
+            if following is None:
+                left.pop(0)
+                following = reads.START if left else None
+            return found, following
+
+        return Walk(read)
 
     def stats(self) -> Flow[Stats]:
-        """Count all states, and read counters and settings."""
+        """Count all states, read counters and settings, at one moment; of a sharded queue, each shard at its own.
+
+        `shards` has the same of each shard.
+        """
         return sending.answer(self.talk, self.talk.operations.stats())
 
-    def workers(self) -> Flow[list[WorkerInfo]]:
-        """Read the signs of life of workers."""
+    def workers(self) -> Flow[Found[WorkerInfo]]:
+        """Tell which workers there are: the 500 whose signs of life are the newest."""
         return reads.workers(self.talk)
 
     @overload
-    def history(self, by: None = None) -> Flow[list[Sample]]: ...
+    def history(self, by: None = None) -> Flow[Found[Sample]]: ...
     @overload
-    def history(self, by: str | None) -> Flow[list[Sample] | list[Period]]: ...
-    def history(
-        self, by: str | None = None
-    ) -> Flow[list[Sample]] | Flow[list[Period]] | Flow[list[Sample] | list[Period]]:
-        """Read the counters of the last twenty minutes; or minutes, or hours, with the sizes of states."""
-        return reads.history(self.talk) if by is None else reads.periods(self.talk, reads.by_word(by))
+    def history(self, by: Literal["minute", "hour"]) -> Flow[Found[Period]]: ...
+    def history(self, by: Literal["minute", "hour"] | None = None) -> Flow[Found[Sample] | Found[Period]]:
+        """Give the counters of the last twenty minutes: about one sample per ten seconds, the oldest first.
 
-    def errors(self, n: int) -> Flow[list[Failure]]:
-        """Read the last errors, the newest first."""
-        return reads.errors(self.talk, n)
+        Workers and cleaners take the samples; the counters of now are `stats().sample`.
 
-    def server(self) -> Flow[dict[str, Any]]:
-        """Read what the command INFO says about the server."""
-        return reads.server(self.talk)
+        With `by="minute"`, give the minutes of the last day, with `by="hour"` the hours of the last 90 days, the oldest
+        first, up to now: how many tasks each state had when the minute began, and what happened in it. Workers and
+        cleaners note this. A minute in which none was running has None in place of counts, and what happened then
+        counts in the minute before; what happened before the first minute counts in the first one. So what happened in
+        all periods adds up to the counters of `stats()`, until the oldest periods are removed.
+        """
+        return self._history() if by is None else self._periods(reads.by_word(by))
+
+    def errors(self, n: int = 10) -> Flow[Found[Failure]]:
+        """Give the last errors, newest first, 50 at most."""
+        return self._errors(arguments.count(n, high=50))
 
     def pause(self) -> Flow[None]:
-        """Stop giving out tasks."""
+        """Stop giving out tasks; tasks that have a lease are finished."""
         return self._configure({"paused": b"1"})
 
     def resume(self) -> Flow[None]:
@@ -306,19 +451,97 @@ class QueueFlows:
 
     def configure(
         self,
-        keep_done: object,
-        max_crashes: object,
-        politeness: object,
-        durable: object,
-        events: object = None,
-        level: object = None,
+        *,
+        keep_done: int | str | timedelta | None = None,
+        max_crashes: int | None = None,
+        politeness: Politeness | Literal["off"] | None = None,
+        durable: int | None = None,
+        events: int | str | None = None,
+        level: Literal["all", "ends", "off"] | None = None,
     ) -> Flow[None]:
-        """Change settings of the queue; None leaves a setting as it is."""
+        """Change settings of the queue for all its clients; see `Queue()` for their meaning.
+
+        `events` begins the event log, if there is none, and is how many bytes the log keeps: a number, or a text such
+        as "64MB"; in a sharded queue, for all shards together. `level` is "all" (every move between two states),
+        "ends" (only moves to done and to failed) or "off".
+
+        When politeness begins or ends (`"off"`), the tasks that are in the queue are adapted too, 500 in each step;
+        handlers that run are not disturbed. When politeness ends, the hosts and their rules are forgotten.
+        Raises `NotReplicated`, and writes nothing, if `durable` asks for more replicas than the server has.
+        In a sharded queue, every shard gets the settings; after an error that names shards, call again.
+
+        `keep_done="compact"` keeps done tasks as fingerprints. Raises `InvalidInput` if it is to begin and the queue
+        has tasks, and if it is to end and the queue has done tasks.
+        """
         given = {"keep_done": keep_done, "max_crashes": max_crashes, "politeness": politeness, "durable": durable}
         settings = arguments.settings(given)
         if (of_log := log_setting(events, level)) is not None:
             settings["events"] = of_log
         return self._configure(settings)
+
+    def exists(self) -> Flow[bool]:
+        """Say whether anything was put to the queue, or set for it, since the queue was last purged.
+
+        A queue does not exist only because a worker or a cleaner waits there.
+        """
+        return reads.exists(self.talk)
+
+    def drained(self, before: float | datetime | None = None) -> Flow[bool]:
+        """Say whether nothing is ready, held, scheduled (before a time, if one is given), or waiting for a host's turn.
+
+        This is one atomic answer; for a sharded queue it is as exact, though the shards are asked one by one. A task
+        that waits because its host's budget is used up does not count. A queue to which nothing was put is drained,
+        too: `exists` tells a mistyped name from a queue that is done.
+        """
+        return self._drained(_before_ms(before))
+
+    def wait_drained(self, timeout: float | None = None, before: float | datetime | None = None) -> Flow[bool]:
+        """Wait until the queue is drained (see `drained`), for `timeout` seconds at most; say whether it is."""
+        seconds, before_ms = None if timeout is None else arguments.seconds(timeout, "timeout"), _before_ms(before)
+        return flows.wait_drained(lambda: self._drained(before_ms), seconds)
+
+    def why(self, task: TaskId | Task) -> Flow[Reason]:
+        """Say why a task is not being worked on now, or who works on it."""
+        return why.explain(self.talk, task)
+
+    def purge(self) -> Flow[None]:
+        """Remove the queue with all its keys. Workers that hold leases lose them."""
+        return flows.purge(self.talk)
+
+    def server(self) -> Flow[dict[str, Any]]:
+        """Give what the command INFO says about the server."""
+        return reads.server(self.talk)
+
+    # ---- for the rest of the package
+
+    def put_as(self, tasks: tuple[Tasks, ...], how: How, durable: int = 0) -> Flow[Outcome]:
+        """Put tasks as `how` says."""
+        calls = self.talk.operations.put(tasks, self.talk.nonce, how)
+        return sending.answers(self.talk, calls, arguments.replicas(durable))
+
+    def schedule_as(
+        self,
+        tasks: tuple[Tasks, ...],
+        at: float | datetime | None,
+        after: float | None,
+        how: How,
+        durable: int = 0,
+    ) -> Flow[Outcome]:
+        """Schedule tasks as `how` says."""
+        calls = self.talk.operations.schedule(tasks, self.talk.nonce, at=at, after=after, how=how)
+        return sending.answers(self.talk, calls, arguments.replicas(durable))
+
+    def extension(self, leases: Sequence[Lease]) -> Flow[Outcome]:
+        """Extend leases by the usual timeout, for a keeper or a heartbeat: no replica is waited for."""
+        return flows.extend_many(self.talk, leases, self.talk.terms.timeout_ms, UNCONFIRMED)
+
+    def lost(self, lease: Lease) -> Flow[LeaseLost]:
+        """Find out who has the task of a lost lease, and give the error that says so."""
+        return self._of(lease, lambda talk: flows.lost(talk, lease))
+
+    def retrial(self, tasks: tuple[Tasks, ...]) -> Flow[Outcome]:
+        """Make these failed tasks ready again; answer for each of them."""
+        return self._by_id(tasks, lambda talk, part: talk.operations.retry_failed(part, talk.nonce), everywhere=True)
 
     def be_polite(self, rules: Politeness) -> Flow[None]:
         """Make the queue polite, if nobody has said yet whether it is.
@@ -331,24 +554,7 @@ class QueueFlows:
         """Check the server, and write the settings that the caller gave."""
         return flows.opening(self.talk, settings, allow_eviction)
 
-    def exists(self) -> Flow[bool]:
-        """Say whether anything was put to the queue or set for it."""
-        return reads.exists(self.talk)
-
-    def drained(self, before: float | datetime | None) -> Flow[bool]:
-        """Say whether the queue is drained."""
-        return self._drained(_before_ms(before))
-
-    def wait_drained(self, timeout: float | None, before: float | datetime | None) -> Flow[bool]:
-        """Wait until the queue is drained."""
-        seconds, before_ms = None if timeout is None else arguments.seconds(timeout, "timeout"), _before_ms(before)
-        return flows.wait_drained(lambda: self._drained(before_ms), seconds)
-
-    def purge(self) -> Flow[None]:
-        """Remove the queue with all its keys."""
-        return flows.purge(self.talk)
-
-    # ---- what the flows above have in common: here with the one talk; a sharded queue chooses among its talks
+    # ---- with the one talk; a sharded queue chooses among its talks
 
     def _of(self, lease: Lease, flow: Callable[[Talk], Flow[T]]) -> Flow[T]:
         return flow(self.talk)
@@ -356,15 +562,19 @@ class QueueFlows:
     def _extend(self, leases: Sequence[Lease], timeout_ms: int) -> Flow[Outcome]:
         return flows.extend_many(self.talk, leases, timeout_ms)
 
-    def _end(self, given: object, leases: Sequence[Lease], build: Build) -> Flow[Answer | Outcome]:
+    def _end(self, given: object, leases: Found[Lease], build: Build) -> Ending[Answer | Outcome]:
         # a `Lease` gets one answer, or raises `LeaseLost`; an iterable of leases gets one answer for each lease
-        calls = build(self.talk, leases, range(len(leases)))
-        return flows.end_one(self.talk, given, calls) if isinstance(given, Lease) else sending.answers(self.talk, calls)
+        if isinstance(given, Lease):
+            return Ending(leases, self._of(given, lambda talk: flows.end_one(talk, given, build(talk, leases, (0,)))))
+        return Ending(leases, self._end_many(leases, build))
+
+    def _end_many(self, leases: Sequence[Lease], build: Build) -> Flow[Outcome]:
+        return sending.answers(self.talk, build(self.talk, leases, range(len(leases))))
 
     def _ack_put(self, lease: Lease, found: TaskList, again_ms: int, payload: bytes | None) -> Flow[Answer]:
         return flows.ack_put(self.talk, lease, found, again_ms, payload)
 
-    def _pull(self, n: int) -> Flow[list[Task]]:
+    def _pull(self, n: int) -> Flow[Found[Task]]:
         return sending.answer(self.talk, self.talk.operations.pull(n, self.talk.nonce))
 
     def _sum(self, flow: Callable[..., Flow[int]], *words: int) -> Flow[int]:
@@ -372,6 +582,21 @@ class QueueFlows:
 
     def _by_id(self, tasks: tuple[Tasks, ...], build: ById, *, everywhere: bool) -> Flow[Outcome]:
         return sending.answers(self.talk, build(self.talk, tasks))
+
+    def _entries(self, state: State, cursor: str) -> Flow[tuple[Found[Entry], str | None]]:
+        return reads.entries(self.talk, state, cursor)
+
+    def _rows(self, state: State, named: bool, cursor: str) -> Flow[tuple[Found[dict[str, Any]], str | None]]:
+        return reads.rows(self.talk, state, named, cursor)
+
+    def _history(self) -> Flow[Found[Sample]]:
+        return reads.history(self.talk)
+
+    def _periods(self, by: str) -> Flow[Found[Period]]:
+        return reads.periods(self.talk, by)
+
+    def _errors(self, n: int) -> Flow[Found[Failure]]:
+        return reads.errors(self.talk, n)
 
     def _configure(self, settings: Mapping[str, bytes], converts: int = 0) -> Flow[None]:
         return flows.configure(self.talk, settings, converts)

@@ -410,26 +410,26 @@ def _put(kind: Kind, calls: Sequence[Posted], batch: str | None, queue: Any) -> 
     # a key keeps others away only while its call is ready, scheduled or in progress, unless somebody says more
     how = How(again=blocks == _WHILE_ACTIVE, call_id=call_id)
     if batch is not None:
-        return queue.run(queue.flows.batches.put(batch, checked, how, at, after))
+        return queue.run(queue.flows.batches.put_as(batch, checked, how, at, after))
     if at is None and after is None:
-        return queue.run(queue.flows.put(checked, how, 0))
-    return queue.run(queue.flows.schedule(checked, at, after, how, 0))
+        return queue.run(queue.flows.put_as(checked, how))
+    return queue.run(queue.flows.schedule_as(checked, at, after, how))
 
 
 def _members(flows: BatchFlows, name: str) -> Flow[set[str]]:
     """Give the tasks that are in the batch already: one that has ended would run again if it was put."""
     there = set[str]()
-    if (yield from flows.look([name])):
+    if (yield from flows.look(name)):
         after, size = 0, 1
         while after < size:
-            size, members = yield from flows.members(name, after, BATCH)
+            size, members = yield from flows.some_members(name, after, BATCH)
             there.update(one.task for one in members)
             after += BATCH
     return there
 
 
 def _seal(name: str, then: Posted | None, on: On, keep: float, queue: Any) -> Any:
-    return queue.run(queue.flows.batches.seal(name, None if then is None else _tasks([then]), on, keep))
+    return queue.run(queue.flows.batches.seal(name, None if then is None else _tasks([then]), on=on, keep=keep))
 
 
 def _tasks(calls: Sequence[Posted]) -> TaskList:

@@ -72,7 +72,7 @@ def declare(flows: QueueFlows, limits: Wanted) -> Flow[None]:
             yield from flows.be_polite(FREE)
             found = yield from flows.hosts.inspect(group)
         if limit is not None and not _fits(found, limit):
-            yield from flows.hosts.set_rules(group, limit.every, limit.concurrency, None)
+            yield from flows.hosts.set(group, delay=limit.every, per_host=limit.concurrency)
 
 
 def _inspect(flows: QueueFlows, group: str) -> Flow[HostInfo | None]:

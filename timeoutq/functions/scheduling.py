@@ -15,8 +15,7 @@ from timeoutq.functions.client import Steps
 from timeoutq.functions.envelope import LIMIT, Secrets
 from timeoutq.functions.errors import CallTooLarge
 from timeoutq.rooms.schedules.definition import STAMP_ROOM, ScheduleInfo, Stamped
-from timeoutq.rooms.schedules.face import Schedules
-from timeoutq.rooms.schedules.flows import How, Schedule, When, checked
+from timeoutq.rooms.schedules.flows import How, Schedule, Schedules, When, checked
 from timeoutq.verbs import reads
 from timeoutq.verbs.sending import Flow
 from timeoutq.words.arguments import shown
@@ -85,11 +84,11 @@ def declaring(app: Program, queue: str, flows: Any) -> Callable[[], Flow[None]] 
 
     def declare_all() -> Flow[None]:
         if free:
-            yield from flows.schedules.declare(free)
+            yield from flows.schedules.declare(*free)
         if kept:
             groups = {one.task.group: wanted[one.name] for one in kept if isinstance(one.task, Task)}
             yield from limits.declare(flows, cast("limits.Wanted", groups))
-            yield from flows.schedules.declare(kept)
+            yield from flows.schedules.declare(*kept)
         if untimed:
             yield from flows.schedules.leave(sorted(untimed))
 

@@ -1,8 +1,9 @@
 """The pattern of a room: what stands behind an attribute of the faces, such as `queue.hosts`.
 
-A room is a folder with its operations, its flows, and two faces that are twins: a `Room` for code that blocks, and an
-`AsyncRoom` for asyncio. `Queue` and `AsyncQueue` have one property for each room. The methods of a room are verbs, and
-the same verbs wherever they fit: `list` gives a page, `each` goes through all, `inspect` tells all about one.
+A room is a folder with its operations and its flows. Its two faces, a `Room` for code that blocks and an `AsyncRoom`
+for asyncio, are made of the flows (`verbs/faces.py`). `Queue` and `AsyncQueue` have one property for each room. The
+methods of a room are verbs, and the same verbs wherever they fit: `list` gives a page, `each` goes through all,
+`inspect` tells all about one.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ F = TypeVar("F")
 class Runs(Protocol):
     """What a room needs of a queue for code that blocks."""
 
-    worker: str
-
     def run(self, flow: Flow[T]) -> T:
         """Carry out a flow."""
         ...
@@ -28,8 +27,6 @@ class Runs(Protocol):
 
 class AsyncRuns(Protocol):
     """What a room needs of a queue for asyncio."""
-
-    worker: str
 
     async def run(self, flow: Flow[T]) -> T:
         """Carry out a flow."""
@@ -40,7 +37,7 @@ class Room(Generic[F]):
     """A room of a `Queue`."""
 
     def __init__(self, queue: Runs, flows: F) -> None:
-        self._queue, self._flows = queue, flows
+        self._queue, self.flows, self.run = queue, flows, queue.run
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._queue!r}>"
@@ -50,7 +47,7 @@ class AsyncRoom(Generic[F]):
     """A room of an `AsyncQueue`."""
 
     def __init__(self, queue: AsyncRuns, flows: F) -> None:
-        self._queue, self._flows = queue, flows
+        self._queue, self.flows, self.run = queue, flows, queue.run
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._queue!r}>"

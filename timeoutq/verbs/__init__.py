@@ -9,6 +9,8 @@ The modules, in reading order: each imports only from those above it.
                 confirmed.
     sending     Sends calls until each has an answer or the deadline is over. Decides what may be sent again, when, and
                 for how long.
+    faces       Makes the methods of both faces from functions that give flows: each verb has one signature and one
+                docstring.
     flows       Calls that take more than one exchange with the server: opening, claims that wait, purges. No I/O.
     reads       Reads that need no script: pages of states and walks through them, workers, the history, errors. No I/O.
     division    How a queue is divided, as those see it that carry its work: a worker, a supervisor and `timeoutq

@@ -1,13 +1,10 @@
 """Which calls replicas must confirm, and how many replicas; and what a caller is told when they have not confirmed.
 
-On a queue with the setting `durable=N`, a WAIT follows each call that accepts tasks, hands out leases or ends leases.
-The WAIT goes in the same flush as the calls, because a WAIT waits only for what its own connection has written. No I/O
-happens here; `sending.py` sends, and asks here.
-
-The cleaners and the supervisor wait for no replica. A replica receives all writes in their order: a replica that
-confirms a claim also has what made the task ready. So a failover that undoes a requeue also undoes each claim that came
-after it, and nobody was told of these claims: the former lease is there again, and is the only one. The heartbeat does
-not wait either, because after a failover live workers may extend their leases before any lease is taken back.
+On a queue with the setting `durable=N`, a WAIT follows each call that accepts tasks, hands out leases or ends leases,
+in the same flush, because a WAIT waits only for what its own connection has written. Cleaners and supervisors wait for
+no replica: a failover that loses a requeue also loses every later claim, and those claimers were never told yes. So the
+old lease is back, and it is the only one. A heartbeat does not wait either: after a failover, live workers may extend
+their leases before any lease is taken back.
 """
 
 from __future__ import annotations
@@ -100,10 +97,7 @@ def merged(call: Call[Any], first: Any, last: Any) -> Any:
 
 
 def not_replicated(call: Call[Any], queue: str, url: str, why: str, few: str) -> NotReplicated:
-    """Make the error of a call that was carried out, and that replicas have not confirmed.
-
-    `why` says what the replicas did, as from `told`; `few` is what `too_few` says, or empty.
-    """
+    """Make the error of a call that was carried out, and that replicas have not confirmed."""
     if call.name == "claim":
         said = f"{url} has leased tasks of queue {queue}, but {why}; they are given back, and nothing is to be run"
     elif call.name in ("put", "schedule", "restore"):

@@ -1,8 +1,4 @@
-"""Calls that take more than one exchange with the server: opening, claims that wait, purges. No I/O.
-
-Each flow is a generator of steps (`sending.py`), which `client/driving.py` carries out, blocking or for asyncio. So
-both faces share every decision.
-"""
+"""Calls that take more than one exchange with the server: opening, claims that wait, purges. No I/O."""
 
 from __future__ import annotations
 
@@ -141,10 +137,7 @@ def drained(talk: Talk, before_ms: int | None = None) -> Flow[bool]:
 
 
 def repair(talk: Talk, *, mend: bool = True, calls: int = 0) -> Flow[tuple[Counter[str], bool]]:
-    """Walk through the queue and mend it, or only count what is wrong; `calls` is the limit of calls, 0 for none.
-
-    Gives how often each kind of damage was found, by its word in `repair.lua`, and whether the walk reached its end.
-    """
+    """Walk through the queue and mend it, or only count what is wrong; `calls` is the limit of calls, 0 for none."""
     found, cursor, sent = Counter[str](), b"", 0
     while True:
         part = yield from answer(talk, talk.operations.repair(cursor=cursor, mend=mend))
@@ -267,11 +260,7 @@ def hear_bell(talk: Talk, seconds: float, call: Call[Claimed] | None = None) -> 
 
 
 def hear_stroke(talk: Talk, seconds: float, has_room: Callable[[], bool]) -> Flow[None]:
-    """Wait for a stroke of the bell, at most `seconds`; pass the stroke on if then there is no room for a task.
-
-    A worker with several queues hears all bells, also while its handlers are busy with tasks of one queue. Without this
-    the stroke would be lost for an idle worker.
-    """
+    """Wait for a stroke of the bell, at most `seconds`; pass the stroke on if then there is no room for a task."""
     key = talk.operations.key("bell")
     heard: Any = yield Bell(key, seconds, talk.at)
     if isinstance(heard, BaseException):
@@ -290,10 +279,7 @@ def newest_alarm(talk: Talk) -> Flow[bytes]:
 
 
 def hear_alarm(talk: Talk, last: bytes, seconds: float) -> Flow[bytes]:
-    """Wait for the next sound of the alarm after `last`, at most `seconds`; give the id of the newest sound.
-
-    Raises if the alarm cannot be heard.
-    """
+    """Wait for the next sound of the alarm after `last`, at most `seconds`; give the id of the newest sound."""
     heard = yield Alarm(talk.operations.key("alarm"), last, seconds, talk.at)
     if isinstance(heard, BaseException):
         raise talk.server.explain(heard)
@@ -328,10 +314,9 @@ def whole(talk: Talk, found: Claimed) -> Flow[Claimed]:
 
 
 def give_back(talk: Talk, claim: Call[Claimed], age_ms: int) -> Flow[None]:
-    """Release what a claim took that was first sent `age_ms` ago: it may have run although nobody has read its reply.
+    """Release what a claim took that was first sent `age_ms` ago, and whose reply nobody has read.
 
-    `claim` has the token of that claim, and asks for no tasks: so its reply holds what that claim took. Asks the server
-    only once; raises the error if it does not answer. Leases that cannot be given back run out by themselves.
+    `claim` has the token of that claim, and asks for no tasks. The server is asked once.
     """
     reply: Any = yield Send([claim.command(age_ms)], talk.at)
     given: Any = reply if isinstance(reply, BaseException) else reply[0]
@@ -502,11 +487,7 @@ def explain_loss(talk: Talk, lease: Lease, info: TaskInfo, ends_ms: float = 0.0)
 def ack_put(
     talk: Talk, lease: Lease, found: TaskList, again_ms: int = -1, payload: bytes | None = None
 ) -> Flow[Answer]:
-    """Ack one lease and put the tasks that it found in one atomic step.
-
-    Tasks beyond 499, or beyond 1 MiB of payloads, are put before the ack, never after it. After a crash between the two
-    steps, these tasks are in the queue and the lease is not acked: the handler runs again, and nothing is lost.
-    """
+    """Ack one lease and put the tasks that it found in one atomic step."""
     fits = fitting(found.ids, found.payloads)
     puts, call = talk.operations.ack_in_parts(lease, found, fits, talk.nonce, again_ms, payload)
     if puts:
@@ -573,9 +554,6 @@ def purge(talk: Talk) -> Flow[None]:
 
 
 def is_final(error: TimeoutqError, *, met: bool = False) -> bool:
-    """Say whether waiting cannot mend the error.
-
-    Who has `met` the queue before waits for all but one thing: a queue that has got shards is another queue.
-    """
+    """Say whether waiting cannot mend the error."""
     final = isinstance(error, AccessDenied | InvalidInput | NotRedis | SchemaMismatch | UnsafeServer)
     return final and (not met or is_sharded(error))

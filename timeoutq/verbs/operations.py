@@ -448,7 +448,7 @@ class Operations:
 
     def inspect(self, task: TaskId | Task) -> Call[TaskInfo]:
         """Build the call that tells all about one task."""
-        id = _one_id(task)
+        id = one_id(task)
         return self.call("inspect", [id], lambda reply: replies.info(text(id), reply))
 
     def states(self, tasks: tuple[Tasks, ...]) -> list[Call[Outcome]]:
@@ -473,7 +473,7 @@ class Operations:
 
     def why(self, task: TaskId | Task) -> Call[Why]:
         """Build the call that tells all that decides whether a task is being worked on."""
-        id = _one_id(task)
+        id = one_id(task)
         try:
             host = arguments.host(id)
         except InvalidInput:
@@ -532,7 +532,8 @@ def how_words(found: TaskList, how: How) -> Words:
     return words
 
 
-def _one_id(task: TaskId | Task) -> bytes:
+def one_id(task: TaskId | Task) -> bytes:
+    """Give the id of a task, checked."""
     return arguments.task_id(task.task if isinstance(task, Task) else task)
 
 

@@ -1,8 +1,4 @@
-"""Reads that need no script: pages of states and walks through them, workers, the history, errors. No I/O.
-
-Each function gives a flow of plain commands (`sending.ask`). The faces call them. The functions check what the caller
-passed at once, and raise `InvalidInput` before the client connects.
-"""
+"""Reads that need no script: pages of states and walks through them, workers, the history, errors. No I/O."""
 
 from __future__ import annotations
 
@@ -75,10 +71,9 @@ def _page(talk: Talk, state: State, start: str, n: int) -> Flow[Page]:
     return Page(state, found, following)
 
 
-def entries(talk: Talk, state: State | str, cursor: str) -> Flow[tuple[list[Entry], str | None]]:
+def entries(talk: Talk, state: State, cursor: str) -> Flow[tuple[list[Entry], str | None]]:
     """Read some entries of a state in no order; an entry that stays in the state is never missed."""
-    known = arguments.state(state)
-    return (_walk if known in ORDERED else _untimed)(talk, known, cursor, BATCH)
+    return (_walk if state in ORDERED else _untimed)(talk, state, cursor, BATCH)
 
 
 def _walk(talk: Talk, state: State, cursor: str, n: int) -> Flow[tuple[list[Entry], str | None]]:
@@ -152,10 +147,7 @@ def failed(talk: Talk, ids: Sequence[bytes]) -> Flow[list[Entry]]:
 
 
 def rows(talk: Talk, state: State, named: bool, cursor: str) -> Flow[tuple[list[dict[str, Any]], str | None]]:
-    """Read some tasks of a state as an export tells of them, in no order.
-
-    Done tasks of which no ids are kept are none; if the caller has `named` the state, they raise `InvalidInput`.
-    """
+    """Read some tasks of a state as an export tells of them, in no order."""
     ops = talk.operations
     if state is State.DONE and not (yield from keeps_ids(talk)):
         if named:
@@ -244,10 +236,6 @@ def periods(talk: Talk, by: str) -> Flow[list[Period]]:
 
 def errors(talk: Talk, n: int) -> Flow[list[Failure]]:
     """Read the last errors, the newest first."""
-    return _errors(talk, arguments.count(n, high=50))
-
-
-def _errors(talk: Talk, n: int) -> Flow[list[Failure]]:
     (lines,) = yield from ask(talk, [("LRANGE", talk.operations.key("error_log"), 0, n - 1)])
     return [replies.read_failure(line) for line in lines]
 

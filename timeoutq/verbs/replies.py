@@ -398,10 +398,7 @@ def _numbers(value: Any) -> tuple[int, ...] | None:
 
 
 def read_worker(worker: bytes, about: bytes, beat: bytes | float, now: float) -> WorkerInfo:
-    """Read an entry of `workers` and `worker_info`; what is missing or odd in it becomes zero or empty.
-
-    `now` is the server's time, Unix seconds: a worker whose leases must have run out by then holds none.
-    """
+    """Read an entry of `workers` and `worker_info`; what is missing or odd in it becomes zero or empty."""
     try:
         found: Any = json.loads(about)
         get: Any = found.get

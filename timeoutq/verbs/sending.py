@@ -1,8 +1,7 @@
 """Sends calls until each has an answer or the deadline is over. Decides what may be sent again, when, and for how long.
 
-No I/O happens here. A flow is a generator: it yields steps, such as "send these commands", and gets the result of each
-step. `client/driving.py` carries the steps out, blocking or for asyncio. Calls of several exchanges have their flows in
-`flows.py`.
+A flow is a generator: it yields steps, such as "send these commands", and gets the result of each step.
+`client/driving.py` carries the steps out, blocking or for asyncio.
 """
 
 from __future__ import annotations
@@ -194,6 +193,11 @@ class Talk:
     """How many replicas must confirm what callers are told."""
     away_since: float = 0.0
     """Since when the server has not answered, by the monotonic clock; 0: it has answered the last attempt."""
+
+    @property
+    def client(self) -> str:
+        """The name of the client, with the name of whom it acts for."""
+        return self.nonce().partition(b"#")[0].decode("utf-8", "replace")
 
     def pause(self, tries: int, left: float) -> Sleep:
         """Give the pause before the next attempt of a call: the longer, the longer the server has been away."""

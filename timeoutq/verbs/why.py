@@ -1,7 +1,4 @@
-"""Says in one sentence why a task is not being worked on now, from what the server tells of the task.
-
-The faces call it for `Queue.why`, and so for `timeoutq why`.
-"""
+"""Says in one sentence why a task is not being worked on now, from what the server tells of the task."""
 
 from __future__ import annotations
 
@@ -64,10 +61,7 @@ class Reason:
 
 
 def advised(found: Reason, words: Mapping[str, str], queue: str) -> str:
-    """Give the message with other words for the same advice, such as the commands of a shell.
-
-    `words` has them for each name in `ADVICE`; `{queue}`, `{task}` and `{host}` in them are written for a shell.
-    """
+    """Give the message with other words for the same advice, such as the commands of a shell."""
     message = found.message
     for code, advice in ADVICE.items():
         if message.endswith(advice):

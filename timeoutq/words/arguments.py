@@ -1,8 +1,4 @@
-"""What callers pass, checked and turned into bytes and whole milliseconds, before anything is sent.
-
-`methods.py`, `operations.py`, the rooms and the faces call it. Each function raises `InvalidInput`, which names the
-argument, what is wrong with it and what would be right.
-"""
+"""What callers pass, checked and turned into bytes and whole milliseconds, before anything is sent."""
 
 from __future__ import annotations
 
@@ -173,10 +169,7 @@ def unpack(data: bytes | None) -> Payload:
 
 
 def _plain_ids(tasks: list[object]) -> list[bytes] | None:
-    """Give the bytes of ids that are valid strings, and None when one of them has to be looked at.
-
-    This is the hot path of a bulk put: no step of it is one of Python's for each id.
-    """
+    """Give the bytes of ids that are valid strings, and None when one of them has to be looked at."""
     try:
         found = list(map(str.encode, cast("list[str]", tasks)))
     except (TypeError, UnicodeEncodeError):
@@ -319,10 +312,7 @@ def priority(value: object, name: str = "priority") -> int:
 
 
 def tasks(given: tuple[Tasks, ...]) -> TaskList:
-    """Check ids, `Task`s, mappings of ids to payloads, and iterables of ids and `Task`s, and make one list of them.
-
-    A `TaskList` alone was checked before.
-    """
+    """Check ids, `Task`s, mappings of ids to payloads, and iterables of ids and `Task`s, and make one list of them."""
     if len(given) == 1 and isinstance(given[0], TaskList):
         return given[0]
     found = TaskList([], {}, {}, {}, [])

@@ -1,7 +1,4 @@
-"""What is told of a whole queue at one moment: counts, settings, and how long handlers ran. Plain frozen values.
-
-`replies.py` makes these values from replies of the server, as those of `model.py`.
-"""
+"""What is told of a whole queue at one moment: counts, settings, and how long handlers ran. Plain frozen values."""
 
 from __future__ import annotations
 
@@ -110,11 +107,7 @@ def periods_of(
 
 
 def summed(parts: Sequence[Sequence[Period]]) -> list[Period]:
-    """Add up the periods of several shards.
-
-    How many tasks a state had is None if one of the shards lacks it. What happened is None if all of them lack it: a
-    shard with a gap counts it before the gap.
-    """
+    """Add up the periods of several shards."""
     by_time = [{one.at: one for one in part} for part in parts if part]
     times = sorted({at for part in by_time for at in part})
     begins = [min(part) for part in by_time]

@@ -1,8 +1,7 @@
 """How long handlers ran: histograms, with fixed buckets so that all workers' histograms can be added. No I/O.
 
-The worker measures into a `Spans`, its heartbeat sends what was added since the last report, and `replies.py` reads
-the sums back. There are eight buckets for each doubling, from 0.12 ms to a day: the upper bound of a bucket is at most
-an eighth above each duration in the bucket.
+There are eight buckets for each doubling, from 0.12 ms to a day: the upper bound of a bucket is at most an eighth above
+each duration in the bucket.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The exit codes of the command by name, and what each code means for `timeoutq worker`.
-
-The commands in `cli/` end with these codes, and so do the worker processes, whose supervisor reads them. The help of
-`timeoutq worker` and `timeoutq help workers` show `WORKER`.
-"""
+"""The exit codes of the command by name, and what each code means for `timeoutq worker`."""
 
 from __future__ import annotations
 

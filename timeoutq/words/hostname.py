@@ -24,11 +24,7 @@ _SMALL = {point: small for point in _LETTERS if len(small := chr(point).lower())
 
 
 def named(data: bytes) -> bytes:
-    """Give the host of a URL; of what is no URL, the name of a host or a group. Empty if it names none.
-
-    A name of more than 255 bytes, or with more than 96 bytes or 8 labels beyond ASCII, and a label of more than 63
-    characters, stay as they are, but for capitals from A to Z.
-    """
+    """Give the host of a URL; of what is no URL, the name of a host or a group. Empty if it names none."""
     bare = data.strip(_BLANKS).translate(None, b"\t\n\r")
     scheme = _SCHEME.match(bare)
     if scheme:

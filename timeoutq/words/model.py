@@ -46,7 +46,7 @@ class Task:
     """As `improve=` of `put`, for this task."""
     unique: float | timedelta | None = field(default=None, kw_only=True)
     """For how long after its last error a failed task blocks its id, in seconds or as a timedelta: after that, a put
-    adds the task anew. None: for ever. A queue with `keep_done="compact"` takes 0 only."""
+    adds the task again. None: for ever. A queue with `keep_done="compact"` takes 0 only."""
     rerun: bool = field(default=False, kw_only=True)
     """As `rerun=` of `put`, for this task: in `Ack(put=…)`, too."""
 
@@ -181,7 +181,7 @@ class Ack(Exception):  # a decision that a handler may take from any depth: rais
     """With `result`, for how many seconds the queue keeps the result; None stands for an hour."""
     keep_id: bool | timedelta = True
     """False: the task leaves no id in done, whatever `keep_done` of the queue says. A timedelta: done keeps the id
-    for so long, whatever `keep_done` says; then a put adds the task anew. With `keep_done="compact"`, the id stays for
+    for so long, whatever `keep_done` says; then a put adds the task again. With `keep_done="compact"`, the id stays for
     ever, and the worker warns once."""
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,9 +1,7 @@
 """When a failed task is tried again, a page visited again, and a server asked again. No I/O, no sleeping.
 
-The objects of tenacity are used as data: `methods.py` and the worker ask `RetryPolicy.decide` for a number of seconds,
-and write a due time into Redis, so that the wait survives the process. A handler returns or raises `Retry` or `GiveUp`
-to decide by itself. The cleaner and the worker ask `pause` when the server does not answer. Crawlers ask `retry_after`
-when a host does not want to be visited: the middlewares for Scrapy, and the demo.
+The objects of tenacity are used as data: `RetryPolicy.decide` gives a number of seconds, and the caller writes a due
+time into Redis, so that the wait survives the process.
 """
 
 from __future__ import annotations

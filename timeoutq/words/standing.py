@@ -1,7 +1,4 @@
-"""The standing of a host: what decides when the host is visited next, as one table in the order of precedence.
-
-`why.py`, the dashboard and the commands about hosts ask `standing` and have words of their own for the answer. Pure.
-"""
+"""The standing of a host: what decides when the host is visited next, as one table in the order of precedence."""
 
 from __future__ import annotations
 
@@ -43,8 +40,5 @@ HOLDS: Mapping[Standing, Callable[[HostInfo, float], bool]] = {
 
 
 def standing(host: HostInfo, now: float, told: Container[Standing] = HOLDS) -> Standing:
-    """Give the first standing that holds, of those in `told`; `now` is a time of the server, in Unix seconds.
-
-    A list of hosts tells when each has its turn, and `why` tells what the turn waits for: so `told` differs.
-    """
+    """Give the first standing that holds, of those in `told`; `now` is a time of the server, in Unix seconds."""
     return next((each for each, holds in HOLDS.items() if each in told and holds(host, now)), Standing.FREE)

@@ -1,7 +1,6 @@
 """Writes the package's log lines, so that none can end a worker; of lines that name tasks, ten at most.
 
-Every module logs through this module, except `logs.py`. A handler of the log may raise, and so may an error of a
-handler when it is asked for its text; neither may end a worker.
+A handler of the log may raise, and so may an error of a handler when it is asked for its text.
 """
 
 from __future__ import annotations
@@ -33,10 +32,7 @@ def say(
     fields: Mapping[str, object] | None = None,
     traceback: str | None = None,
 ) -> None:
-    """Log a line; never raises.
-
-    A traceback is given as text, which any formatter shows: each line of it is safe and indented, and forges no other.
-    """
+    """Log a line; never raises."""
     with suppress(BaseException):
         if traceback is None or not log.isEnabledFor(level):
             log.log(level, message, *words, exc_info=exc_info, extra=fields)
@@ -50,10 +46,7 @@ def say(
 def name_tasks(
     log: logging.Logger, queue: str, tasks: Sequence[Told], fields: Mapping[str, object], total: int | None = None
 ) -> None:
-    """Warn of what happened to tasks of a queue: one line per task, at most ten, and a line that counts the others.
-
-    `total` says how many tasks there are, when not all of them are given here. Never raises.
-    """
+    """Warn of what happened to tasks of a queue: one line per task, at most ten, and a line that counts the others."""
     for task, what, own in tasks[:NAMED]:
         say(
             log, logging.WARNING, "queue %s: task %a %s", queue, task, what,

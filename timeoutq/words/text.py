@@ -1,8 +1,7 @@
 """The one gate through which text of a task (its id, an error, the name of a worker) reaches a terminal or a log.
 
-`watch/draw.py`, `cli/` and everything that logs such text call `safe()`. What it gives holds no control byte, nothing
-invisible and nothing that turns the direction of writing, so it can neither steer a terminal nor forge a line of a log.
-Colour and markup are the caller's: put the text into a rich `Text`, never into markup. Humane numbers live here too.
+What `safe()` gives holds no control byte, nothing invisible and nothing that turns the direction of writing, so it can
+neither steer a terminal nor forge a line of a log. Put it into a rich `Text`, never into markup.
 """
 
 from __future__ import annotations
@@ -82,10 +81,7 @@ def _clipped(found: str, width: int, cut: bool) -> str:
 
 
 def age(seconds: float | None) -> str:
-    """Give a length of time for people, in at most 9 cells: `0.4 s`, `12 s`, `3 min`, `2 h 5 m`, `4 d`; None is `—`.
-
-    What lies the other way round has a minus: a lease that ran out is `-2.1 s` from its end.
-    """
+    """Give a length of time for people, in at most 9 cells: `0.4 s`, `12 s`, `3 min`, `2 h 5 m`, `4 d`; None is `—`."""
     if seconds is None or seconds != seconds:
         return "—"
     if seconds <= -0.05:

@@ -1,8 +1,7 @@
 """The traceback of a handler's exception as text: bounded, without local variables, whatever the exception does.
 
-The worker and `fail()` make the text with `trace`; `operations.py` sends it, and `replies.py` reads it back. Many tasks
-fail in the same place, each with a message of its own. So the last line, which each task keeps anyway as its error, is
-left out where possible: then all these tasks share one text, which is kept by its digest.
+Many tasks fail in the same place, each with a message of its own. So the last line, which each task keeps anyway as its
+error, is left out where possible: then all these tasks share one text, which is kept by its digest.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Place:
         found: Any = self._queues.get(queue)
         if found is None:
             return False
-        await found.run(found.flows.put((task,), How(call_id=call_id), 0))
+        await found.run(found.flows.put_as((task,), How(call_id=call_id)))
         return True
 
     def find(self, queue: str) -> Any:

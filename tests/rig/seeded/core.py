@@ -1273,7 +1273,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "no limit is declared",
         "functions/limits.py",
-        "            yield from flows.hosts.set_rules(group, limit.every, limit.concurrency, None)\n",
+        "            yield from flows.hosts.set(group, delay=limit.every, per_host=limit.concurrency)\n",
         "            pass\n",
         [in_test("test_limits", "no_more_calls_than")],
     ),

@@ -14,19 +14,15 @@ The modules, in reading order: each imports only from those above it.
     gathering   Sends calls to many shards at the same time, makes one answer of their answers, and says which shards
                 gave none.
     flows       Flows of a sharded queue: tasks in, tasks by their ids, settings. No I/O.
-    claims      Claims of a client that has no shards of its own: it tries two shards, then looks at all, then waits and
+    claims      Claims of a client that has no shards of its own: it tries two shards, looks at all, then waits and
                 tries again.
-    ends        Extends and ends leases: each in its own shard, those of many shards at the same time. No I/O.
     looking     Reads of a sharded queue: sums over all shards, and walks that go from shard to shard. No I/O.
     quiet       Whether a sharded queue is drained: an exact answer, though the shards are asked one after another. No
                 I/O.
     scheduling  Schedules of a sharded queue: each is in the shard of its name, and what its ticks put is there, too. No
                 I/O.
-    results     How tasks of a sharded queue have ended: tasks and results are in the shard of the id, or of the group.
-                No I/O.
-    events      The event logs of a sharded queue: one in each shard, which are read together. No I/O.
-    methods     What the methods of the faces do on a sharded queue: what is said here anew; all else is as on a plain
-                queue.
+    methods     What the methods of the faces do on a sharded queue: what differs from a plain queue; all else is as
+                there.
     working     A sharded queue as a worker sees it: which shards the worker tends and helps, and where leases and links
                 belong.
     queue       `ShardedQueue` and `AsyncShardedQueue`: the two faces of a queue over several shards.

@@ -1,8 +1,4 @@
-"""Claims of a client that has no shards of its own: it tries two shards, then looks at all, then waits and tries again.
-
-A worker claims from the shards that it tends, with the flows of a plain
-queue.
-"""
+"""Claims of a client that has no shards of its own: it tries two shards, looks at all, then waits and tries again."""
 
 from __future__ import annotations
 

@@ -1,16 +1,13 @@
-"""Flows of a sharded queue: tasks in, tasks by their ids, settings. No I/O.
-
-In each shard, the flows are those of a plain queue. This module says how tasks find their shards, and how the answers
-of all shards become one. `claims.py` and `ends.py` have the flows of leases, `looking.py` those that only read.
-"""
+"""Flows of a sharded queue: tasks in, tasks by their ids, settings. No I/O."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from typing import Any, TypeVar
 
+from timeoutq.client.methods import Build as BuildEnds
 from timeoutq.client.methods import ById
 from timeoutq.client.shards import gathering
 from timeoutq.client.shards.names import stem, tags
@@ -27,7 +24,9 @@ from timeoutq.words import arguments
 from timeoutq.words.arguments import How, TaskList
 from timeoutq.words.errors import InvalidInput, TimeoutqError, Unavailable
 from timeoutq.words.hostname import host_of
-from timeoutq.words.model import Answer, HostRecord, Outcome, Record, Tasks
+from timeoutq.words.model import Answer, HostRecord, Lease, Outcome, Record, Tasks, raw
+
+T = TypeVar("T")
 
 Build = Callable[[Talk, TaskList], list[Call[Outcome]]]
 """Builds the calls that bring some tasks into one shard."""
@@ -69,34 +68,17 @@ def _new(shards: Shards, settings: Mapping[str, bytes]) -> Flow[Mapping[str, byt
 # ---- tasks in
 
 
-def put(shards: Shards, tasks: tuple[Tasks, ...], how: How, durable: int) -> Flow[Outcome]:
-    """Put tasks."""
+def put(shards: Shards, tasks: tuple[Tasks, ...], how: How, durable: int, due: bytes | None = None) -> Flow[Outcome]:
+    """Put tasks; with `due`, as `arguments.due` gives it, schedule them."""
     check_group(shards, how.group)
     found = arguments.tasks(tasks)
+    if due is not None:
+        refuse_rerun(found, "schedule()")
     words = how_words(found, how)
 
     def build(talk: Talk, part: TaskList) -> list[Call[Outcome]]:
-        return talk.operations.put_checked(part, talk.nonce, words, how.call_id)
-
-    check_priorities(found, everything=how.priority is not None, grouped=how.group is not None)
-    return bring(shards, found, _group(how), build, arguments.replicas(durable))
-
-
-def later(
-    shards: Shards,
-    tasks: tuple[Tasks, ...],
-    at: float | datetime | None,
-    after: float | None,
-    how: How,
-    durable: int,
-) -> Flow[Outcome]:
-    """Schedule tasks."""
-    check_group(shards, how.group)
-    due, found = arguments.due(at, after), arguments.tasks(tasks)
-    refuse_rerun(found, "schedule()")
-    words = how_words(found, how)
-
-    def build(talk: Talk, part: TaskList) -> list[Call[Outcome]]:
+        if due is None:
+            return talk.operations.put_checked(part, talk.nonce, words, how.call_id)
         return talk.operations.schedule_checked(due, part, talk.nonce, words)
 
     check_priorities(found, everything=how.priority is not None, grouped=how.group is not None)
@@ -104,10 +86,7 @@ def later(
 
 
 def check_priorities(found: TaskList, *, everything: bool = False, grouped: bool = False) -> None:
-    """Refuse a priority of a task that belongs to no host: one shard would refuse, and the others would put theirs.
-
-    With `everything`, all tasks have a priority; with `grouped`, all have a group.
-    """
+    """Refuse a priority of a task that belongs to no host: one shard would refuse, and the others would put theirs."""
     if grouped:
         return
     for at in range(len(found.ids)) if everything else found.priorities:
@@ -150,11 +129,7 @@ def bring(shards: Shards, found: TaskList, group: bytes | None, build: Build, re
 
 
 def confirm(shards: Shards, results: Iterable[tuple[Talk, Iterable[object] | TimeoutqError]]) -> Flow[None]:
-    """After a put: see that the record stands; if it says other shards now, take back what was added, and raise.
-
-    `results` are the answers of each shard. Somebody has purged the queue and made it anew meanwhile: what this client
-    puts where the shards were before, nobody finds.
-    """
+    """After a put: see that the record stands; if it says other shards now, take back what was added, and raise."""
     answers = [(talk, one) for talk, one in results if not isinstance(one, TimeoutqError)]
     try:
         yield from shards.confirm(added=any(gathering.any_added(one) for _, one in answers))
@@ -189,11 +164,7 @@ def spread(shards: Shards, found: TaskList, group: bytes | None = None) -> dict[
 
 
 def by_id(shards: Shards, ids: Sequence[bytes], build: ById, *, everywhere: bool) -> Flow[Outcome]:
-    """Send each id, in the calls that `build` makes, to the shard of the id; give the answers.
-
-    If the queue has tasks with groups, an id may be in any shard: with `everywhere`, each id goes to all shards;
-    without it, to all shards if its own shard does not know it.
-    """
+    """Send each id, in the calls that `build` makes, to the shard of the id; give the answers."""
     everywhere = everywhere and (yield from shards.may_be_elsewhere())
     places = gathering.places_of(map(shards.of_task, ids))
     if everywhere:
@@ -320,3 +291,73 @@ def purge(shards: Shards) -> Flow[None]:
     # a client may have put tasks into a shard meanwhile: then the queue is there again, with as many shards as before
     if any((yield from together([reads.exists(talk) for talk in shards.talks]))):
         yield from shards.make(grouped=shards.record.grouped)
+
+
+# ---- leases: each in its own shard, those of many shards at the same time
+
+
+def extend(shards: Shards, leases: Sequence[Lease], timeout_ms: int) -> Flow[Outcome]:
+    """Extend leases. Raises if a shard is silent."""
+    return _extend(shards, leases, timeout_ms, strict=True)
+
+
+def extension(shards: Shards, leases: Sequence[Lease]) -> Flow[Outcome]:
+    """Extend leases by the usual timeout; leases of a silent shard are `UNANSWERED`. Raises if all are silent.
+
+    No replica is waited for, and a silent shard is asked for a third of the timeout, or for a second if this is longer:
+    meanwhile, the other leases run.
+    """
+    timeout_ms = shards.root.terms.timeout_ms
+    return _extend(shards, leases, timeout_ms, strict=False, within=max(timeout_ms / 3000, 1.0))
+
+
+def _extend(
+    shards: Shards, leases: Sequence[Lease], timeout_ms: int, *, strict: bool, within: float | None = None
+) -> Flow[Outcome]:
+    def build(talk: Talk, part: Sequence[Lease], _: Sequence[int]) -> list[Call[Any]]:
+        return talk.operations.extend(part, timeout_ms)
+
+    ids, places, results = yield from _send(shards, leases, build, within)
+    found: dict[int, Any] = {
+        shard: result if isinstance(result, TimeoutqError) else [one[1] for one in result]
+        for shard, result in results.items()
+    }
+    if strict or not any(isinstance(result, list) for result in found.values()):
+        return gathering.outcome_of(shards, ids, places, found)
+    return gathering.merged(ids, places, found)
+
+
+def ack_put(shards: Shards, lease: Lease, found: TaskList, again_ms: int, payload: bytes | None) -> Flow[Answer]:
+    """Ack one lease and put the tasks that its handler found: first those of other shards, the rest with the ack.
+
+    The ack goes when all other shards have their tasks. After a crash between the two steps, these tasks are in the
+    queue and the lease is not acked: the handler runs again, and nothing is lost.
+    """
+    home = shards.of_lease(lease)
+    check_priorities(found)
+    places = spread(shards, found)
+    foreign = sorted(at for shard, chosen in places.items() if shard != home for at in chosen)
+    if found.groups:
+        yield from shards.make(grouped=True)
+    if foreign:
+        yield from bring(
+            shards, found.pick(foreign), None, lambda talk, part: talk.operations.put_checked(part, talk.nonce)
+        )
+    return (yield from flows.ack_put(shards.talks[home], lease, found.pick(places.get(home, [])), again_ms, payload))
+
+
+def end_many(shards: Shards, leases: Sequence[Lease], build: BuildEnds) -> Flow[Outcome]:
+    """End leases; give all answers."""
+    ids, places, results = yield from _send(shards, leases, build)
+    return gathering.outcome_of(shards, ids, places, results)
+
+
+def _send(
+    shards: Shards, leases: Sequence[Lease], build: BuildEnds, within: float | None = None
+) -> Flow[tuple[list[bytes], Any, Any]]:
+    places = gathering.places_of(map(shards.of_lease, leases))
+    calls = {
+        shard: build(shards.talks[shard], [leases[at] for at in chosen], chosen) for shard, chosen in places.items()
+    }
+    results = yield from gathering.gather(shards, calls, within=within)
+    return [raw(lease.task) for lease in leases], places, results

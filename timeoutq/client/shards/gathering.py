@@ -32,6 +32,11 @@ def each(shards: Shards, flow: Callable[[Talk], Flow[T]]) -> Flow[list[T]]:
     return whole(shards, dict(enumerate(results)))
 
 
+def late(make: Callable[[], Flow[T]]) -> Flow[T]:
+    """Make a flow when it is carried out: by then the record has been read, which says how many shards there are."""
+    return (yield from make())
+
+
 def total(shards: Shards, flow: Callable[[Talk], Flow[int]]) -> Flow[int]:
     """Carry out a flow in every shard; give the sum of the results."""
     return sum((yield from each(shards, flow)))
@@ -74,11 +79,7 @@ def failure(
 def gather(
     shards: Shards, calls: Mapping[int, Sequence[Call[Any]]], replicas: int = 0, within: float | None = None
 ) -> Flow[dict[int, list[Any] | TimeoutqError]]:
-    """Send each shard its calls; give the answers of each shard, or the first error that a shard met.
-
-    A shard that met an error is sent nothing more. With `within`, a deadline in seconds for calls about leases that are
-    held, no replica is waited for.
-    """
+    """Send each shard its calls; give the answers of each shard, or the first error that a shard met."""
     talks: Sequence[Talk] = shards.talks
     if within is not None:
         # who holds leases has been given them by the scripts, so there is nothing to prove

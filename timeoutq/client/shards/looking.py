@@ -14,7 +14,7 @@ from math import inf
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from timeoutq.client.shards.gathering import each, failure, whole
+from timeoutq.client.shards.gathering import each, failure, late, whole
 from timeoutq.client.shards.root import Shards
 from timeoutq.client.shards.together import together
 from timeoutq.rooms.failures import flows as failures
@@ -35,8 +35,6 @@ from timeoutq.words.model import (
     HostPage,
     Page,
     State,
-    Task,
-    TaskId,
     TaskInfo,
     WorkerInfo,
 )
@@ -58,14 +56,9 @@ def exists(shards: Shards) -> Flow[bool]:
 # ---- one task
 
 
-def inspect(shards: Shards, task: TaskId | Task) -> Flow[TaskInfo]:
+def inspect(shards: Shards, id: bytes) -> Flow[TaskInfo]:
     """Tell all about one task."""
-    id = _id(task)
     return _first(shards, id, lambda talk: answer(talk, talk.operations.inspect(id)), lambda info: info.state)
-
-
-def _id(task: TaskId | Task) -> bytes:
-    return arguments.task_id(task.task if isinstance(task, Task) else task)
 
 
 def _first(shards: Shards, id: bytes, flow: Callable[[Talk], Flow[T]], knows: Callable[[T], object]) -> Flow[T]:
@@ -83,13 +76,8 @@ def _first(shards: Shards, id: bytes, flow: Callable[[Talk], Flow[T]], knows: Ca
     return found
 
 
-def explain(shards: Shards, task: TaskId | Task) -> Flow[Reason]:
+def explain(shards: Shards, id: bytes) -> Flow[Reason]:
     """Say why a task is not being worked on now, or who works on it."""
-    id = _id(task)
-    return _explain(shards, id)
-
-
-def _explain(shards: Shards, id: bytes) -> Flow[Reason]:
     # the signs of life of workers are in the root, where no shard sees them
     alive = yield from _alive(shards)
 
@@ -156,11 +144,7 @@ def in_order(
     read: Callable[[Talk, str, int], Flow[tuple[Sequence[T], str | None]]],
     at: Callable[[T], float | None],
 ) -> Flow[tuple[list[T], str | None]]:
-    """Read the next `n` of what all shards have together, by their times; give them, and the cursor of the rest.
-
-    Each shard gives its own in the order of their times, as `read` does from a place on: a few at a time, and more only
-    if all these were taken.
-    """
+    """Read the next `n` of what all shards have together, by their times; give them, and the cursor of the rest."""
     many, found = len(shards.talks), list[T]()
     begins, few = places(cursor, many), max(10, min(n, 2 * n // many))
     ends = list[int | None](begins)
@@ -192,15 +176,8 @@ def when(at: float | None) -> float:
     return inf if at is None else at
 
 
-def page(shards: Shards, state: State | str, cursor: str | None, n: int) -> Flow[Page]:
-    """Read a page of about `n` entries of a state, from where the last page ended.
-
-    What has a time comes in its order, from all shards; all else shard by shard.
-    """
-    return _page(shards, arguments.state(state), cursor, arguments.count(n, high=1000))
-
-
-def _page(shards: Shards, state: State, cursor: str | None, n: int) -> Flow[Page]:
+def page(shards: Shards, state: State, cursor: str | None, n: int) -> Flow[Page]:
+    """Read a page of about `n` entries of a state, from where the last page ended."""
     if state in reads.ORDERED:
 
         def read(talk: Talk, start: str, most: int) -> Flow[tuple[Sequence[Entry], str | None]]:
@@ -225,26 +202,12 @@ def of_kind(shards: Shards, kind: str, cursor: str | None, n: int) -> Flow[Page]
     def read(talk: Talk, start: str, most: int) -> Flow[tuple[Sequence[Entry], str | None]]:
         return failures.tasks(talk, kind, start, most)
 
-    places(cursor, len(shards.talks))  # this only checks the cursor
-    return _of_kind(shards, cursor, n, read)
-
-
-def _of_kind(
-    shards: Shards,
-    cursor: str | None,
-    n: int,
-    read: Callable[[Talk, str, int], Flow[tuple[Sequence[Entry], str | None]]],
-) -> Flow[Page]:
     found, following = yield from in_order(shards, cursor, n, read, lambda entry: -(entry.at or 0.0))
     return Page(State.FAILED, found, following)
 
 
-def entries(shards: Shards, state: State | str, cursor: str) -> Flow[tuple[list[Entry], str | None]]:
+def entries(shards: Shards, state: State, cursor: str) -> Flow[tuple[list[Entry], str | None]]:
     """Read some entries of a state in no order; an entry that stays in the state is never missed."""
-    return _entries(shards, arguments.state(state), cursor)
-
-
-def _entries(shards: Shards, state: State, cursor: str) -> Flow[tuple[list[Entry], str | None]]:
     many = len(shards.talks)
     shard, start = place(None if cursor == reads.START else cursor, many)
     found, following = yield from reads.entries(shards.talks[shard], state, start)
@@ -263,10 +226,7 @@ def rows(shards: Shards, state: State, named: bool, cursor: str) -> Flow[tuple[l
 
 
 def stats(shards: Shards) -> Flow[Stats]:
-    """Count all states, and read counters and settings.
-
-    If some shards do not answer, the error has the same of the others as its `outcome`.
-    """
+    """Count all states, and read counters and settings."""
     *parts, root = yield from together([answer(talk, talk.operations.stats()) for talk in (*shards.talks, shards.root)])
     if isinstance(root, TimeoutqError):
         raise root
@@ -429,11 +389,6 @@ def _history(parts: Iterable[list[Sample]]) -> list[Sample]:
 
 def errors(shards: Shards, n: int) -> Flow[list[Failure]]:
     """Read the last errors of all shards, the newest first."""
-    reads.errors(shards.root, n)  # this only checks n
-    return _errors(shards, n)
-
-
-def _errors(shards: Shards, n: int) -> Flow[list[Failure]]:
     parts = yield from each(shards, lambda talk: reads.errors(talk, n))
     return sorted((one for part in parts for one in part), key=lambda one: one.at, reverse=True)[:n]
 
@@ -443,10 +398,7 @@ def _errors(shards: Shards, n: int) -> Flow[list[Failure]]:
 
 def host_page(shards: Shards, cursor: str | None, n: int) -> Flow[HostPage]:
     """Read a page of `n` hosts, from where the last page ended: of all shards, the host with the next turn first."""
-    return _host_page(shards, cursor, arguments.count(n, high=500))
 
-
-def _host_page(shards: Shards, cursor: str | None, n: int) -> Flow[HostPage]:
     def read(talk: Talk, start: str, most: int) -> Flow[tuple[Sequence[HostInfo], str | None]]:
         part = yield from hosts.page(talk, start, most)
         return part.hosts, part.cursor
@@ -465,8 +417,4 @@ def some_hosts(shards: Shards, cursor: str) -> Flow[tuple[list[HostInfo], str | 
 def one_host(shards: Shards, host: str, rules: Sequence[Rule]) -> Flow[HostInfo]:
     """Set the rules of a host, if there are any, and tell all about the host, in the shard of the host."""
     hosts.one(shards.root, host, rules)  # this only checks what the caller passed
-    return _one_host(shards, host, rules)
-
-
-def _one_host(shards: Shards, host: str, rules: Sequence[Rule]) -> Flow[HostInfo]:
-    return (yield from hosts.one(shards.of_host(host), host, rules))
+    return late(lambda: hosts.one(shards.of_host(host), host, rules))

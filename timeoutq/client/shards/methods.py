@@ -1,40 +1,44 @@
-"""What the methods of the faces do on a sharded queue: what is said here anew; all else is as on a plain queue.
-
-In each shard, the flows are those of a plain queue. `flows.py`, `claims.py`, `ends.py`, `looking.py` and `quiet.py` say
-how tasks find their shards, and how the answers of all shards become one.
-"""
+"""What the methods of the faces do on a sharded queue: what differs from a plain queue; all else is as there."""
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from timeoutq.client.methods import Build, ById, QueueFlows
-from timeoutq.client.shards import claims, ends, flows, gathering, looking, quiet, scheduling
-from timeoutq.client.shards.events import ShardedEventFlows
-from timeoutq.client.shards.results import ShardedResultFlows
+from timeoutq.client.methods import Build, ById, Found, QueueFlows
+from timeoutq.client.shards import claims, flows, gathering, looking, quiet, scheduling
 from timeoutq.client.shards.root import Shards
+from timeoutq.client.shards.together import together
 from timeoutq.rooms.batches.flows import BatchFlows
+from timeoutq.rooms.events.flows import EventFlows
 from timeoutq.rooms.failures import FailureKind, Moved
 from timeoutq.rooms.failures import flows as failures
 from timeoutq.rooms.failures.flows import FailureFlows
 from timeoutq.rooms.hosts.flows import HostFlows
 from timeoutq.rooms.hosts.operations import Rule
+from timeoutq.rooms.results import flows as results
+from timeoutq.rooms.results import operations
+from timeoutq.rooms.results.flows import ResultFlows
 from timeoutq.rooms.schedules import ScheduleInfo, SchedulePage
 from timeoutq.rooms.schedules import flows as schedules
 from timeoutq.rooms.schedules.definition import Definition
 from timeoutq.rooms.schedules.flows import ScheduleFlows
+from timeoutq.server.calls import BATCH
 from timeoutq.verbs import reads
-from timeoutq.verbs.sending import Flow, Talk
+from timeoutq.verbs.operations import one_id
+from timeoutq.verbs.sending import Flow, Sleep, Talk, ask
 from timeoutq.verbs.why import Reason
 from timeoutq.words import arguments
 from timeoutq.words.arguments import How, TaskList
-from timeoutq.words.counts import Stats
-from timeoutq.words.errors import InvalidInput
+from timeoutq.words.counts import Period, Sample, Stats
+from timeoutq.words.errors import InvalidInput, TimeoutqError
 from timeoutq.words.model import (
     Answer,
+    Ended,
     Entry,
     Failure,
     HostInfo,
@@ -62,10 +66,10 @@ class ShardedHostFlows(HostFlows):
         super().__init__(shards.root)
         self._shards = shards
 
-    def page(self, cursor: str | None, n: int) -> Flow[HostPage]:
-        return looking.host_page(self._shards, cursor, n)
+    def list(self, cursor: str | None = None, n: int = 100) -> Flow[HostPage]:
+        return looking.host_page(self._shards, cursor, arguments.count(n, high=500))
 
-    def some(self, cursor: str) -> Flow[tuple[list[HostInfo], str | None]]:
+    def _some(self, cursor: str) -> Flow[tuple[Sequence[HostInfo], str | None]]:
         return looking.some_hosts(self._shards, cursor)
 
     def _ask(self, host: str, *rules: Rule) -> Flow[HostInfo]:
@@ -79,9 +83,9 @@ class ShardedScheduleFlows(ScheduleFlows):
         super().__init__(shards.root)
         self._shards = shards
 
-    def page(self, cursor: str | None, n: int) -> Flow[SchedulePage]:
+    def list(self, cursor: str | None = None, n: int = 100) -> Flow[SchedulePage]:
         # a walk over all begins as one over a plain queue
-        return scheduling.page(self._shards, None if cursor == reads.START else cursor, n)
+        return scheduling.page(self._shards, None if cursor == reads.START else cursor, arguments.count(n, high=500))
 
     def tick(self) -> Flow[int]:
         return gathering.total(self._shards, schedules.tick)
@@ -142,6 +146,89 @@ class ShardedFailureFlows(FailureFlows):
         return failures.in_turn(self._shards.talks, verb, kind, before, at_most)
 
 
+FOLLOW = 0.2
+"""Seconds after which a reader that follows the logs looks at all again: no command waits for keys of many slots."""
+
+
+class ShardedEventFlows(EventFlows):
+    """The flows about the event logs of a sharded queue."""
+
+    def __init__(self, shards: Shards) -> None:
+        super().__init__(shards.root)
+        self._shards = shards
+
+    def wait(self, known: Sequence[str], seconds: float) -> Flow[None]:
+        yield Sleep(min(FOLLOW, seconds))
+
+    def _talks(self) -> Sequence[tuple[int | None, Talk]]:
+        return list(enumerate(self._shards.talks))
+
+    def _all(self, flows: Sequence[Flow[T]]) -> Flow[list[T]]:
+        results = yield from together(flows)
+        return gathering.whole(self._shards, dict(enumerate(results)))
+
+
+ROUND = 0.5
+"""Seconds for which a wait listens to one shard, before it asks the others: no two shards have one list in common."""
+
+
+class ShardedResultFlows(ResultFlows):
+    """The flows about the results of a sharded queue."""
+
+    def __init__(self, shards: Shards) -> None:
+        super().__init__(shards.root)
+        self._shards = shards
+
+    def look(self, ids: Sequence[bytes], client: str = "") -> Flow[list[Ended | None]]:
+        shards = self._shards
+        found: list[Ended | None] = [None] * len(ids)
+        yield from self._look(ids, gathering.places_of(map(shards.of_task, ids)), client, found)
+        gone = [at for at, one in enumerate(found) if one is not None and one.is_gone]
+        if gone and (yield from shards.may_be_elsewhere()):
+            home = {at: shards.of_task(ids[at]) for at in gone}
+            others = {shard: [at for at in gone if home[at] != shard] for shard in range(len(shards.talks))}
+            yield from self._look(ids, {shard: places for shard, places in others.items() if places}, client, found)
+        return found
+
+    def _look(
+        self, ids: Sequence[bytes], places: Mapping[int, Sequence[int]], client: str, found: list[Ended | None]
+    ) -> Flow[None]:
+        # notes in `found` what the shards say; what one of them knows goes before what another does not know
+        shards = self._shards
+        asked = [results.look(shards.talks[shard], [ids[at] for at in part], client) for shard, part in places.items()]
+        parts = dict(zip(places, (yield from together(asked)), strict=True))
+        if not client or all(isinstance(result, TimeoutqError) for result in parts.values()):
+            gathering.whole(shards, parts)
+        for shard, result in parts.items():
+            if isinstance(result, TimeoutqError):
+                result = [None] * len(places[shard])  # who waits asks a silent shard again
+            for at, ended in zip(places[shard], result, strict=True):
+                if ended is None or not ended.is_gone or shard == shards.of_task(ids[at]):
+                    found[at] = ended
+
+    def hear(self, ids: Sequence[bytes], client: str, seconds: float) -> Flow[list[bytes]]:
+        shards = self._shards
+        if shards.record.grouped:
+            talks = list(shards.talks)
+        else:
+            talks = [shards.talks[shard] for shard in {shards.of_task(id) for id in ids}]
+        one = random.choice(talks or shards.talks)  # noqa: S311  # not a secret
+        heard = yield from results.hear(one, client, seconds if len(talks) == 1 else min(seconds, ROUND))
+        others = [_pop(talk, client) for talk in talks if talk is not one]
+        if not others:
+            return heard
+        parts = dict(enumerate((yield from together(others))))
+        for part in parts.values():
+            if isinstance(part, TimeoutqError):
+                raise part
+        return [*heard, *chain.from_iterable(gathering.known(parts))]
+
+
+def _pop(talk: Talk, client: str) -> Flow[list[bytes]]:
+    (popped,) = yield from ask(talk, [("LPOP", operations.answers(talk.operations, client), BATCH)])
+    return popped or []
+
+
 class ShardedFlows(QueueFlows):
     """The flows of a sharded queue. `talk` is the talk with the root: it knows the workers, and no task."""
 
@@ -158,48 +245,38 @@ class ShardedFlows(QueueFlows):
     def opening(self, settings: Mapping[str, bytes], allow_eviction: bool) -> Flow[None]:
         return flows.opening(self._shards, settings, allow_eviction)
 
-    def put(self, tasks: tuple[Tasks, ...], how: How, durable: int) -> Flow[Outcome]:
+    def put_as(self, tasks: tuple[Tasks, ...], how: How, durable: int = 0) -> Flow[Outcome]:
         return flows.put(self._shards, tasks, how, durable)
 
-    def schedule(
+    def schedule_as(
         self,
         tasks: tuple[Tasks, ...],
         at: float | datetime | None,
         after: float | None,
         how: How,
-        durable: int,
+        durable: int = 0,
     ) -> Flow[Outcome]:
-        return flows.later(self._shards, tasks, at, after, how, durable)
+        return flows.put(self._shards, tasks, how, durable, arguments.due(at, after))
 
-    def claim(self, n: int, timeout: float | None, max_runtime: float | None, wait: float) -> claims.Claim:
+    def claim(
+        self, n: int = 1, *, timeout: float | None = None, max_runtime: float | None = None, wait: float = 0.0
+    ) -> claims.Claim:
         return claims.Claim(self._shards, n, timeout, max_runtime, wait)
 
     def extension(self, leases: Sequence[Lease]) -> Flow[Outcome]:
-        return ends.extension(self._shards, leases)
+        return flows.extension(self._shards, leases)
 
     def inspect(self, task: TaskId | Task) -> Flow[TaskInfo]:
-        return looking.inspect(self._shards, task)
+        return looking.inspect(self._shards, one_id(task))
 
     def why(self, task: TaskId | Task) -> Flow[Reason]:
-        return looking.explain(self._shards, task)
+        return looking.explain(self._shards, one_id(task))
 
-    def page(self, state: State | str, cursor: str | None, n: int) -> Flow[Page]:
-        return looking.page(self._shards, state, cursor, n)
-
-    def entries(self, state: State | str, cursor: str) -> Flow[tuple[list[Entry], str | None]]:
-        return looking.entries(self._shards, state, cursor)
-
-    def rows(self, state: tuple[State, bool], cursor: str) -> Flow[tuple[list[dict[str, Any]], str | None]]:
-        return looking.rows(self._shards, *state, cursor)
+    def list(self, state: State | str, cursor: str | None = None, n: int = 100) -> Flow[Page]:
+        return looking.page(self._shards, arguments.state(state), cursor, arguments.count(n, high=1000))
 
     def stats(self) -> Flow[Stats]:
         return looking.stats(self._shards)
-
-    def history(self, by: str | None = None) -> Any:
-        return looking.history(self._shards) if by is None else looking.periods(self._shards, reads.by_word(by))
-
-    def errors(self, n: int) -> Flow[list[Failure]]:
-        return looking.errors(self._shards, n)
 
     def exists(self) -> Flow[bool]:
         return looking.exists(self._shards)
@@ -210,18 +287,19 @@ class ShardedFlows(QueueFlows):
     # ---- where the flows of `QueueFlows` go
 
     def _of(self, lease: Lease, flow: Callable[[Talk], Flow[T]]) -> Flow[T]:
-        return ends.in_its_shard(self._shards, lease, flow)
+        shards = self._shards
+        return gathering.late(lambda: flow(shards.talks[shards.of_lease(lease)]))
 
     def _extend(self, leases: Sequence[Lease], timeout_ms: int) -> Flow[Outcome]:
-        return ends.extend(self._shards, leases, timeout_ms)
+        return flows.extend(self._shards, leases, timeout_ms)
 
-    def _end(self, given: object, leases: Sequence[Lease], build: Build) -> Flow[Answer | Outcome]:
-        return ends.end(self._shards, given, leases, build)
+    def _end_many(self, leases: Sequence[Lease], build: Build) -> Flow[Outcome]:
+        return flows.end_many(self._shards, leases, build)
 
     def _ack_put(self, lease: Lease, found: TaskList, again_ms: int, payload: bytes | None) -> Flow[Answer]:
-        return ends.ack_put(self._shards, lease, found, again_ms, payload)
+        return flows.ack_put(self._shards, lease, found, again_ms, payload)
 
-    def _pull(self, n: int) -> Flow[list[Task]]:
+    def _pull(self, n: int) -> Flow[Found[Task]]:
         return claims.pull(self._shards, n)
 
     def _sum(self, flow: Callable[..., Flow[int]], *words: int) -> Flow[int]:
@@ -229,6 +307,21 @@ class ShardedFlows(QueueFlows):
 
     def _by_id(self, tasks: tuple[Tasks, ...], build: ById, *, everywhere: bool) -> Flow[Outcome]:
         return flows.by_id(self._shards, arguments.ids(tasks), build, everywhere=everywhere)
+
+    def _entries(self, state: State, cursor: str) -> Flow[tuple[Found[Entry], str | None]]:
+        return looking.entries(self._shards, state, cursor)
+
+    def _rows(self, state: State, named: bool, cursor: str) -> Flow[tuple[Found[dict[str, Any]], str | None]]:
+        return looking.rows(self._shards, state, named, cursor)
+
+    def _history(self) -> Flow[Found[Sample]]:
+        return looking.history(self._shards)
+
+    def _periods(self, by: str) -> Flow[Found[Period]]:
+        return looking.periods(self._shards, by)
+
+    def _errors(self, n: int) -> Flow[Found[Failure]]:
+        return looking.errors(self._shards, n)
 
     def _configure(self, settings: Mapping[str, bytes], converts: int = 0) -> Flow[None]:
         return flows.configure(self._shards, settings, converts)

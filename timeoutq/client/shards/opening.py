@@ -7,8 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any
 
-from timeoutq.client.async_queue import AsyncQueue
-from timeoutq.client.queue import Queue
+from timeoutq.client.queue import AsyncQueue, AsyncServerClient, Queue, ServerClient
 from timeoutq.client.shards import root
 from timeoutq.client.shards.queue import AsyncShardedQueue, ShardedQueue
 from timeoutq.client.shards.route import By
@@ -30,20 +29,6 @@ def talks_of(queue: AnyQueue) -> Sequence[Talk]:
     return queue.shards.talks
 
 
-class _Look(Queue):
-    """A client that looks at the record only, and refuses no queue."""
-
-    def _opening(self) -> Flow[None]:
-        yield from ()
-
-
-class _AsyncLook(AsyncQueue):
-    """The same for asyncio."""
-
-    def _opening(self) -> Flow[None]:
-        yield from ()
-
-
 def open_queue(
     name: str, url: str | None = None, *, shards: int | None = None, by: By | None = None, **settings: Any
 ) -> AnyQueue:
@@ -57,7 +42,7 @@ def open_queue(
         return ShardedQueue(name, url, shards=shards, by=by, **settings)
     if shards == 1:
         return Queue(name, url, **settings)
-    with _Look(name, url, **_of_server(settings)) as look:
+    with ServerClient(name, url, **_of_server(settings)) as look:
         found = look.run(_is_sharded(look))
     return ShardedQueue(name, url, **settings) if found else Queue(name, url, **settings)
 
@@ -102,7 +87,7 @@ async def _open(
         return AsyncShardedQueue(name, url, shards=shards, by=by, **settings)
     if shards == 1:
         return AsyncQueue(name, url, **settings)
-    async with _AsyncLook(name, url, **_of_server(settings)) as look:
+    async with AsyncServerClient(name, url, **_of_server(settings)) as look:
         found = await look.run(_is_sharded(look))
     return AsyncShardedQueue(name, url, **settings) if found else AsyncQueue(name, url, **settings)
 
@@ -120,6 +105,6 @@ def _of_server(settings: dict[str, Any]) -> dict[str, Any]:
     return {name: settings[name] for name in ("client", "deadline") if name in settings}
 
 
-def _is_sharded(look: Queue | AsyncQueue) -> Flow[bool]:
+def _is_sharded(look: ServerClient | AsyncServerClient) -> Flow[bool]:
     (schema,) = yield from ask(look.talk, [("HGET", look.talk.operations.key("meta"), "schema")])
     return isinstance(schema, bytes) and schema.startswith(b"s")

@@ -1,16 +1,12 @@
-"""`ShardedQueue` and `AsyncShardedQueue`: the two faces of a queue over several shards.
-
-The verbs are those of a plain queue; `methods.py` of this room says what they do.
-"""
+"""`ShardedQueue` and `AsyncShardedQueue`: the two faces of a queue over several shards."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
 
-from timeoutq.client.async_queue import AsyncVerbs
 from timeoutq.client.face import Face
-from timeoutq.client.queue import Verbs
+from timeoutq.client.queue import AsyncVerbs, Verbs
 from timeoutq.client.shards import root
 from timeoutq.client.shards.methods import ShardedFlows
 from timeoutq.client.shards.root import Shards
@@ -88,16 +84,10 @@ class ShardedFace(Face):
 
 
 class ShardedQueue(ShardedFace, Verbs):
-    """A queue over several shards, for code that blocks. Safe to share between threads.
-
-    Its verbs are those of `Queue`.
-    """
+    """A queue over several shards, for code that blocks. Safe to share between threads."""
 
 
 class AsyncShardedQueue(ShardedFace, AsyncVerbs):
-    """A queue over several shards, for asyncio. Each event loop that uses it has connections of its own.
-
-    Its verbs are those of `AsyncQueue`.
-    """
+    """A queue over several shards, for asyncio. Each event loop that uses it has connections of its own."""
 
     blocking = ShardedQueue

@@ -1,11 +1,9 @@
 """Whether a sharded queue is drained: an exact answer, though the shards are asked one after another. No I/O.
 
-One look at each shard is not enough: a shard that is looked at later may send a task to a shard that was quiet before.
-So each shard is looked at twice. If a shard is quiet both times, and all of its counters are the same, nothing has
-happened in this shard between the two looks. If this holds for all shards, there is a moment between the first looks
-and the second looks at which all shards were quiet. A task on its way from shard to shard is not missed: the tasks that
-a handler found are put before the ack of its own task, whose shard is busy until then. `python -m tests.rig.drained`
-tries this.
+A shard that is looked at later may send a task to a shard that was quiet before, so each shard is looked at twice. If
+all shards are quiet both times, and their counters are the same, there is a moment between the first looks and the
+second looks at which all shards were quiet. A task on its way is not missed: the tasks that a handler found are put
+before the ack of its own task, whose shard is busy until then. `python -m tests.rig.drained` tries this.
 """
 
 from __future__ import annotations

@@ -204,11 +204,7 @@ class Shards:
         self._take(read(self.name, *found))
 
     def confirm(self, *, added: bool) -> Flow[None]:
-        """After a put, make the record again if somebody has purged the queue meanwhile.
-
-        After a put that `added` tasks, the record is looked at in any case: these tasks may be the first of their
-        shards since a purge, and without the record nobody finds them. After other puts, once a second is enough.
-        """
+        """After a put, make the record again if somebody has purged the queue meanwhile."""
         if added or time.monotonic() - self._seen_at > FRESH:
             grouped = self.record.grouped
             if (yield from self.look()) is None or self.record.grouped < grouped:

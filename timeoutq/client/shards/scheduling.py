@@ -21,8 +21,8 @@ T = TypeVar("T")
 
 
 def home(shards: Shards, name: bytes, flow: Callable[[Talk], Flow[T]]) -> Flow[T]:
-    """Carry out a flow in the shard of a schedule, which is known once the record has been read."""
-    return (yield from flow(shards.talks[shards.of_task(name)]))
+    """Carry out a flow in the shard of a schedule."""
+    return gathering.late(lambda: flow(shards.talks[shards.of_task(name)]))
 
 
 def write(shards: Shards, name: bytes, wanted: Definition, source: Source) -> Flow[Stored]:
@@ -84,10 +84,6 @@ def _make(shards: Shards, wanted: Mapping[bytes, Definition]) -> Flow[None]:
 
 def page(shards: Shards, cursor: str | None, n: int) -> Flow[SchedulePage]:
     """Read a page of about `n` schedules, from where the last page ended; shard by shard."""
-    return _page(shards, cursor, arguments.count(n, high=500))
-
-
-def _page(shards: Shards, cursor: str | None, n: int) -> Flow[SchedulePage]:
     many, found, unread = len(shards.talks), list[ScheduleInfo](), list[str]()
     while True:
         shard, start = place(cursor, many)

@@ -10,15 +10,12 @@ The modules, in reading order: each imports only from those above it.
 
     operations  The operations on batches: which script, which arguments, how to read the reply; and what users learn of
                 a batch.
-    flows       What `queue.batches` does: `BatchFlows` checks what the caller passed, and gives the flow that does the
-                work. No I/O.
+    flows       `queue.batches`: what it does, and its two faces, `Batches` and `AsyncBatches`. No I/O.
     lines       Batches as lines of an export: one line for each task of a batch, and a last line with what it was
                 sealed with.
-    face        `queue.batches`, the face of this room, in two classes: both have the same names, signatures and
-                docstrings.
 """
 
-from timeoutq.rooms.batches.face import AsyncBatches, Batches
+from timeoutq.rooms.batches.flows import AsyncBatches, Batches
 from timeoutq.rooms.batches.operations import BatchInfo, BatchPage, Member
 
 __all__ = ["AsyncBatches", "BatchInfo", "BatchPage", "Batches", "Member"]

@@ -1,7 +1,4 @@
-"""What `queue.batches` does: `BatchFlows` checks what the caller passed, and gives the flow that does the work. No I/O.
-
-The checks come at once, and raise `InvalidInput` before the client connects.
-"""
+"""`queue.batches`: what it does, and its two faces, `Batches` and `AsyncBatches`. No I/O."""
 
 from __future__ import annotations
 
@@ -12,8 +9,10 @@ from datetime import datetime, timedelta
 
 from timeoutq.rooms.batches import operations
 from timeoutq.rooms.batches.operations import BatchInfo, BatchPage, Member, On
-from timeoutq.server.calls import BATCH, Call, refuse_rerun
+from timeoutq.rooms.room import AsyncRoom, Room
+from timeoutq.server.calls import BATCH, BATCH_KEPT, Call, refuse_rerun
 from timeoutq.verbs.confirming import UNCONFIRMED
+from timeoutq.verbs.faces import Walk, aiterating, awaiting, blocking, iterating
 from timeoutq.verbs.sending import Flow, Talk, answer, answers
 from timeoutq.words import arguments
 from timeoutq.words.arguments import How, shown
@@ -22,6 +21,8 @@ from timeoutq.words.model import Outcome, Task, TaskId, Tasks
 from timeoutq.words.text import counted, safe
 
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}\Z")
+Members = list[Member]
+"""In the classes below, `list` is a method."""
 STALE = 86_400.0
 """A batch that nobody has sealed for so many seconds is worth a word of doctor."""
 
@@ -116,34 +117,104 @@ class BatchFlows:
         return self._talk
 
     def put(
+        self,
+        name: str,
+        *tasks: Tasks,
+        again: bool = False,
+        group: str | None = None,
+        priority: int | None = None,
+        at: float | datetime | None = None,
+        after: float | None = None,
+    ) -> Flow[Outcome]:
+        """Put tasks into a batch, in as many calls as you like, up to a million; with `at` or `after`, schedule them.
+
+        The answers and the options are those of `put` and `schedule`. A task that the queue has already joins the
+        batch, too; one that is done or failed counts as ended at once. The same tasks put again change nothing. A task
+        can be in four batches that have not ended.
+        Raises `InvalidInput` for a batch that is sealed, and for a queue over shards; and what `put` raises.
+        """
+        return self.put_as(name, tasks, How(again, group, priority), at, after)
+
+    def put_as(
         self, name: str, tasks: tuple[Tasks, ...], how: How, at: float | datetime | None, after: float | None
     ) -> Flow[Outcome]:
-        """Put tasks into a batch."""
+        """Put tasks into a batch as `how` says."""
         into = replace(how, batch=checked(name))
         if at is None and after is None:
             return answers(self.talk, self.talk.operations.put(tasks, self.talk.nonce, into))
         calls = self.talk.operations.schedule(tasks, self.talk.nonce, at=at, after=after, how=into)
         return answers(self.talk, calls)
 
-    def seal(self, name: str, callback: TaskId | Task | None, on: On, keep: float | timedelta) -> Flow[BatchInfo]:
-        """Seal a batch."""
+    def seal(
+        self,
+        name: str,
+        callback: TaskId | Task | None = None,
+        *,
+        on: On = "ended",
+        keep: float | timedelta = BATCH_KEPT,
+    ) -> Flow[BatchInfo]:
+        """Say that all tasks of a batch are put. When all of them have ended, the callback becomes ready: once.
+
+        A task ends when it is done, goes to failed, or is forgotten; one that is retried has not ended. With
+        `on="ended"` the callback becomes ready however the tasks end. With `on="done"` all of them must be done; else
+        the callback goes to failed, and its error says how many are not. Until then the callback is in scheduled, and
+        no put changes it. A batch without tasks ends at once. The batch is kept for `keep` seconds after its end, and
+        the result of each task for so long after the end of the task, at least.
+        Sealing again in the same way changes nothing. Raises `InvalidInput` for a batch that was sealed in another way,
+        for a callback that is in the queue already, and for a queue over shards.
+        """
         return seal(self.talk, checked(name), callback, on, keep)
 
-    def look(self, names: Sequence[str]) -> Flow[dict[str, BatchInfo]]:
-        """Tell about batches."""
+    def look(self, *names: str) -> Flow[dict[str, BatchInfo]]:
+        """Tell about batches, any number of them; those that are not known are left out."""
         return look(self.talk, [checked(name) for name in names])
 
-    def page(self, cursor: str | None, n: int) -> Flow[BatchPage]:
-        """Read a page of about `n` batches."""
+    def list(self, cursor: str | None = None, n: int = 100) -> Flow[BatchPage]:
+        """Read a page of about `n` batches, in no order; give the `cursor` of a page to read the next one."""
         call = operations.page(self.talk.operations, arguments.cursor(cursor), arguments.count(n, high=BATCH))
         return answer(self.talk, call, UNCONFIRMED)
 
-    def members(self, name: str, after: int, n: int) -> Flow[tuple[int, list[Member]]]:
-        """Read up to `n` tasks of a batch, those behind the place `after`."""
+    def members(self, name: str) -> Walk[Member]:
+        """Go through the tasks of a batch, in the order in which they were put; each says how it has ended."""
+
+        def read(cursor: str) -> Flow[tuple[Sequence[Member], str | None]]:
+            behind = int(cursor) + BATCH
+            count, found = yield from self.some_members(name, int(cursor), BATCH)
+            return found, str(behind) if behind <= count else None
+
+        return Walk(read)
+
+    def some_members(self, name: str, after: int, n: int) -> Flow[tuple[int, Members]]:
+        """Read up to `n` tasks of a batch, those behind the place `after`; give the number of all, too."""
         first = 1 + arguments.count(after, "after", 0, 1_000_000)
         last = first + arguments.count(n, high=BATCH) - 1
         return answer(self.talk, operations.members(self.talk.operations, checked(name), first, last), UNCONFIRMED)
 
     def forget(self, name: str) -> Flow[bool]:
-        """Forget a batch."""
+        """Forget a batch, and say whether there was one: nothing is counted any more, and its tasks stay.
+
+        The callback of a sealed batch goes to failed.
+        """
         return forget(self.talk, checked(name))
+
+
+class Batches(Room[BatchFlows]):
+    """The batches of a queue. A batch is known by its name: 1 to 64 of A-Z a-z 0-9 . _ : -."""
+
+    put = blocking(BatchFlows.put)
+    seal = blocking(BatchFlows.seal)
+    look = blocking(BatchFlows.look)
+    list = blocking(BatchFlows.list)
+    members = iterating(BatchFlows.members)
+    forget = blocking(BatchFlows.forget)
+
+
+class AsyncBatches(AsyncRoom[BatchFlows]):
+    """The batches of a queue, for asyncio: the methods are those of `Batches`."""
+
+    put = awaiting(BatchFlows.put)
+    seal = awaiting(BatchFlows.seal)
+    look = awaiting(BatchFlows.look)
+    list = awaiting(BatchFlows.list)
+    members = aiterating(BatchFlows.members)
+    forget = awaiting(BatchFlows.forget)

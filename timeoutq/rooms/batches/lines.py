@@ -1,7 +1,4 @@
-"""Batches as lines of an export: one line for each task of a batch, and a last line with what it was sealed with.
-
-`timeoutq/watch/transfer.py` reads these lines, and the command export writes them. No I/O.
-"""
+"""Batches as lines of an export: one line for each task of a batch, and a last line with what it was sealed with."""
 
 from __future__ import annotations
 

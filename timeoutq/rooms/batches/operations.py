@@ -1,7 +1,4 @@
-"""The operations on batches: which script, which arguments, how to read the reply; and what users learn of a batch.
-
-`flows.py` of this room sends the calls. Tasks join a batch by `put` and `schedule` of `timeoutq/verbs/operations.py`.
-"""
+"""The operations on batches: which script, which arguments, how to read the reply; and what users learn of a batch."""
 
 from __future__ import annotations
 
@@ -141,10 +138,7 @@ def _known(reply: Any) -> bool:
 def restore_batch(
     operations: Operations, nonce: Callable[[], bytes], name: str, joined: Sequence[Joined], seal: Sealed | None
 ) -> Call[int]:
-    """Build the call that brings up to 500 tasks of a batch in, and seals the batch if `seal` says with what.
-
-    The answer is how many tasks have joined; -1: the queue has sealed another batch of this name.
-    """
+    """Build the call that brings up to 500 tasks of a batch in, and seals the batch if `seal` says with what."""
     on, keep_ms, digest, callback = "-", 0, "-", b""
     if seal is not None:
         on, keep_ms, digest, callback = seal.on[:1], seal.keep_ms, seal.digest, seal.callback
@@ -154,10 +148,7 @@ def restore_batch(
 
 
 def seals(operations: Operations, cursor: str, n: int) -> Call[tuple[str, list[Sealed]]]:
-    """Build the call that reads about `n` batches for an export; it gives the next cursor, too.
-
-    A batch is left out if it is not over, or if its tasks are forgotten.
-    """
+    """Build the call that reads about `n` batches for an export; it gives the next cursor, too."""
 
     def read(reply: Any) -> tuple[str, list[Sealed]]:
         _, following, *rows = reply

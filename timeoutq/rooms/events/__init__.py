@@ -10,13 +10,11 @@ The modules, in reading order: each imports only from those above it.
              reads.
     fold     From the entries of an event log to the tasks in each state. Pure. Users call it; `tests/rig/log_walk.py`
              judges it.
-    flows    What `queue.events` does: reads pages of the event log, and follows it. No I/O.
-    face     `queue.events`, the face of this room, in two classes: both have the same names, signatures and docstrings.
+    flows    `queue.events`, which reads pages of the event log and follows it, and its two faces. No I/O.
 """
 
 from timeoutq.rooms.events.entry import Event, EventPage
-from timeoutq.rooms.events.face import AsyncEvents, Events
-from timeoutq.rooms.events.flows import EventFlows
+from timeoutq.rooms.events.flows import AsyncEvents, EventFlows, Events
 from timeoutq.rooms.events.fold import Fold, fold
 
 __all__ = ["AsyncEvents", "Event", "EventFlows", "EventPage", "Events", "Fold", "fold"]

@@ -1,6 +1,6 @@
-"""What `queue.events` does: reads pages of the event log, and follows it. No I/O.
+"""`queue.events`, which reads pages of the event log and follows it, and its two faces. No I/O.
 
-A plain queue has one log. A sharded queue has one in each shard (`shards/events.py`): the order of entries holds within
+A plain queue has one log. A sharded queue has one in each shard : the order of entries holds within
 a shard, and pages of several shards are sorted by time.
 """
 
@@ -14,6 +14,8 @@ from datetime import datetime
 from typing import TypeVar
 
 from timeoutq.rooms.events.entry import START, Event, EventPage, before, behind, cursor_of, events_of, places
+from timeoutq.rooms.room import AsyncRoom, Room
+from timeoutq.verbs.faces import Walk, aiterating, awaiting, blocking, iterating
 from timeoutq.verbs.flows import is_final
 from timeoutq.verbs.sending import BELL_WAIT, Alarm, Flow, Talk, a_moment, ask
 from timeoutq.words import arguments
@@ -32,13 +34,13 @@ After = str | float | datetime | None
 """Where to begin: a cursor, or a time (Unix seconds or an aware datetime); None is the end of the log."""
 
 
-def read(talk: Talk, place: str, n: int, shard: int | None) -> Flow[list[Event]]:
+def read(talk: Talk, place: str, n: int, shard: int | None) -> Flow[Sequence[Event]]:
     """Read up to `n` entries behind a place of one log."""
     (reply,) = yield from ask(talk, [("XRANGE", talk.operations.key("events"), behind(place), "+", "COUNT", n)])
     return events_of(reply, shard)
 
 
-def read_back(talk: Talk, place: str, n: int, shard: int | None) -> Flow[list[Event]]:
+def read_back(talk: Talk, place: str, n: int, shard: int | None) -> Flow[Sequence[Event]]:
     """Read the last `n` entries up to a place of one log, `+` for its end; the oldest first."""
     (reply,) = yield from ask(talk, [("XREVRANGE", talk.operations.key("events"), place, "-", "COUNT", n)])
     return events_of(reply, shard)[::-1]
@@ -55,7 +57,7 @@ class EventFlows:
     def _talks(self) -> Sequence[tuple[int | None, Talk]]:
         return [(None, self.talk)]
 
-    def _all(self, flows: Sequence[Flow[T]]) -> Flow[list[T]]:
+    def _all(self, flows: Sequence[Flow[T]]) -> Flow[Sequence[T]]:
         (flow,) = flows
         return [(yield from flow)]
 
@@ -67,12 +69,19 @@ class EventFlows:
 
     # ---- pages
 
-    def page(self, after: After, n: int, task: TaskId | None) -> Flow[EventPage]:
-        """Read up to `n` entries behind a place; without one, the last `n`. With a task, only entries that moved it."""
+    def list(self, after: After = None, n: int = 100, task: TaskId | None = None) -> Flow[EventPage]:
+        """Read the next `n` entries (up to 1,000) behind a place in the log, oldest first; by default the last `n`.
+
+        `after` is the cursor of an entry or of a page, or a time (Unix seconds or an aware datetime); 0 is the
+        beginning of the log. With `task`, only entries that moved this task are given, and a
+        page behind a place looks at 10,000 entries at most: go on from its cursor until the cursor stays as it is.
+        In a sharded queue, the entries of all shards are sorted by time, and their order holds within a shard. Raises
+        `InvalidInput` for an `after` that is neither a cursor of this queue nor a time.
+        """
         begin, most, id = places(after, len(self._talks())), arguments.count(n, high=1000), _text_of(task)
         return self._last(most, id) if begin is None else self.forward(begin, most, id)
 
-    def ends(self) -> Flow[list[str]]:
+    def ends(self) -> Flow[Sequence[str]]:
         """Give the place behind the last entry of each log."""
         found = yield from self._all([read_back(talk, "+", 1, shard) for shard, talk in self._talks()])
         return [events[-1].id if events else START for events in found]
@@ -98,7 +107,7 @@ class EventFlows:
                         break
         return EventPage(found, cursor_of(known))
 
-    def _next(self, known: Sequence[str], n: int) -> Flow[list[Event]]:
+    def _next(self, known: Sequence[str], n: int) -> Flow[Sequence[Event]]:
         flows = [read(talk, place, n, shard) for (shard, talk), place in zip(self._talks(), known, strict=True)]
         parts = yield from self._all(flows)
         return _with_cursors(sorted((event for part in parts for event in part), key=_time)[:n], known)
@@ -120,13 +129,18 @@ class EventFlows:
             found = [event for event in some if task is None or event.of(task)] + found
         return EventPage(found[-n:], cursor_of(known))
 
-    def follow(self, after: After, task: TaskId | None, timeout: float | None) -> Reader:
-        """Begin to follow the log from a place on; without one, from its end."""
+    def follow(self, after: After = None, task: TaskId | None = None, timeout: float | None = None) -> Walk[Event]:
+        """Go through the entries behind a place in the log as they come; by default, from now on.
+
+        `after` and `task` are as for `list`. It ends after `timeout` seconds; without `timeout` it never ends. While
+        the server is away, it waits. To go on later, pass the cursor of the last entry as `after`: entries that were
+        trimmed meanwhile are left out.
+        """
         seconds = math.inf if timeout is None else arguments.seconds(timeout, "timeout")
         return Reader(self, places(after, len(self._talks())), _text_of(task), seconds)
 
 
-class Reader:
+class Reader(Walk[Event]):
     """Follows the log: `more` waits for the next entries, until the time of the reader is over."""
 
     def __init__(self, flows: EventFlows, known: Sequence[str] | None, task: str | None, seconds: float) -> None:
@@ -173,3 +187,17 @@ def _with_cursors(events: Sequence[Event], known: Sequence[str]) -> list[Event]:
 
 def _text_of(task: TaskId | None) -> str | None:
     return None if task is None else text(arguments.task_id(task))
+
+
+class Events(Room[EventFlows]):
+    """The event log of a queue, which `configure(events="64MB")` begins. A queue without a log has no events."""
+
+    list = blocking(EventFlows.list)
+    follow = iterating(EventFlows.follow)
+
+
+class AsyncEvents(AsyncRoom[EventFlows]):
+    """The event log of a queue, for asyncio: the methods are those of `Events`."""
+
+    list = awaiting(EventFlows.list)
+    follow = aiterating(EventFlows.follow)

@@ -7,13 +7,10 @@ The modules, in reading order: each imports only from those above it.
 
     operations  The operation on kinds of failures: which script, which arguments, how to read the reply; and what users
                 learn.
-    flows       What `queue.failures` does: `FailureFlows` checks what the caller passed, and gives the flow that does
-                the work.
-    face        `queue.failures`, the face of this room, in two classes: both have the same names, signatures and
-                docstrings.
+    flows       `queue.failures`: what it does, and its two faces, `Failures` and `AsyncFailures`. No I/O.
 """
 
-from timeoutq.rooms.failures.face import AsyncFailures, Failures
+from timeoutq.rooms.failures.flows import AsyncFailures, Failures
 from timeoutq.rooms.failures.operations import FailureKind, Moved
 
 __all__ = ["AsyncFailures", "FailureKind", "Failures", "Moved"]

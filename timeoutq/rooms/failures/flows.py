@@ -1,8 +1,4 @@
-"""What `queue.failures` does: `FailureFlows` checks what the caller passed, and gives the flow that does the work.
-
-No I/O. The checks come at once, and raise `InvalidInput` before the client connects. Kinds are few, so they are read
-whole, by plain commands; tasks are read by pages and moved by parts, whatever their number.
-"""
+"""`queue.failures`: what it does, and its two faces, `Failures` and `AsyncFailures`. No I/O."""
 
 from __future__ import annotations
 
@@ -12,8 +8,10 @@ from heapq import nlargest
 from typing import Any
 
 from timeoutq.rooms.failures.operations import KINDS, WIDTH, FailureKind, Moved, id_of, move_kind, text_of
+from timeoutq.rooms.room import AsyncRoom, Room
 from timeoutq.server.calls import BATCH, Command
 from timeoutq.verbs import reads
+from timeoutq.verbs.faces import awaiting, blocking
 from timeoutq.verbs.replies import whole
 from timeoutq.verbs.sending import Flow, Talk, answer, ask
 from timeoutq.words import arguments
@@ -23,8 +21,6 @@ from timeoutq.words.model import Entry, Page, State, text
 
 AT_ONCE = 100
 """About so many kinds are asked for in one exchange."""
-
-RETRY, FORGET = "retry", "forget"
 
 Counts = dict[bytes, int]
 """How many tasks each kind has, by its text; the empty text stands for all kinds beyond the thousandth."""
@@ -49,6 +45,8 @@ def _is_text(kind: str) -> bool:
     return True
 
 
+Found = list[FailureKind]
+"""In the classes below, `list` is a method."""
 Fields = dict[int, tuple[bytes, int]]
 """Text and count of each kind, by its number; 0 is what is beyond the thousandth."""
 
@@ -181,10 +179,7 @@ def step(talk: Talk, verb: str, kind: str, before: float, n: int) -> Flow[Moved]
 
 
 def through(talk: Talk, verb: str, kind: str, before: float, at_most: int | None) -> Flow[Moved]:
-    """Retry or forget the tasks of a kind that were given up until `before`: all of them, or `at_most`.
-
-    It goes on part by part, so that no call holds up the server, and ends: what fails anew meanwhile is not moved.
-    """
+    """Retry or forget the tasks of a kind that were given up until `before`: all of them, or `at_most`."""
     moved = 0
     while True:
         n = BATCH if at_most is None else min(BATCH, at_most - moved)
@@ -192,38 +187,6 @@ def through(talk: Talk, verb: str, kind: str, before: float, at_most: int | None
         moved, before = moved + found.moved, found.before
         if found.left == 0 or moved == at_most:
             return Moved(moved, found.left, before)
-
-
-class FailureFlows:
-    """The flows about the failed tasks of a plain queue; those of a sharded queue add up its shards."""
-
-    def __init__(self, talk: Talk) -> None:
-        self.talk = talk
-
-    def kinds(self, n: int) -> Flow[list[FailureKind]]:
-        """Tell about the `n` kinds of failures with most tasks, those with most tasks first."""
-        return self._kinds(arguments.count(n, high=KINDS + 1))
-
-    def tasks(self, kind: FailureKind | str, cursor: str | None, n: int) -> Flow[Page]:
-        """Read a page of the tasks of a kind, the last one that was given up first."""
-        return self._page(checked(kind), cursor, arguments.count(n, high=500))
-
-    def move(
-        self, verb: str, kind: FailureKind | str, at_most: int | None, before: float | datetime | None
-    ) -> Flow[Moved]:
-        """Retry or forget the tasks of a kind."""
-        most = None if at_most is None else arguments.count(at_most, "at_most")
-        until = 0.0 if before is None else int(arguments.due(before, None)) / 1000
-        return self._through(verb, checked(kind), until, most)
-
-    def _kinds(self, n: int) -> Flow[list[FailureKind]]:
-        return kinds(self.talk, n)
-
-    def _page(self, kind: str, cursor: str | None, n: int) -> Flow[Page]:
-        return _page(self.talk, kind, arguments.cursor(cursor), n)
-
-    def _through(self, verb: str, kind: str, before: float, at_most: int | None) -> Flow[Moved]:
-        return through(self.talk, verb, kind, before, at_most)
 
 
 def _page(talk: Talk, kind: str, start: str, n: int) -> Flow[Page]:
@@ -242,3 +205,84 @@ def in_turn(talks: Sequence[Talk], verb: str, kind: str, before: float, at_most:
         found = yield from through(talk, verb, kind, before, most)
         moved, rest, before = moved + found.moved, rest + found.left, before or found.before
     return Moved(moved, rest, before)
+
+
+class FailureFlows:
+    """The flows about the failed tasks of a plain queue; those of a sharded queue add up its shards."""
+
+    def __init__(self, talk: Talk) -> None:
+        self.talk = talk
+
+    def list(self, n: int = 100) -> Flow[Found]:
+        """Tell about the `n` kinds of failures with most tasks, those with most tasks first.
+
+        A task is grouped when it is given up, by the type and the first line of its error. What differs from task to
+        task is left out: URLs, the id of the task, and numbers, but not codes such as HTTP 404. A queue tells a
+        thousand kinds apart; the tasks of all others are counted together, as the kind `other`. However many tasks have
+        failed, this asks for counts only.
+        """
+        return self._kinds(arguments.count(n, high=KINDS + 1))
+
+    def tasks(self, kind: FailureKind | str, cursor: str | None = None, n: int = 100) -> Flow[Page]:
+        """Read a page of the tasks of a kind, with their errors; the task that was given up last comes first.
+
+        `kind` is a `FailureKind`, its id or its text. Give the `cursor` of a page to read the next one. Tasks that
+        come or go meanwhile may be missed, or seen twice. Raises `InvalidInput` for what names no kind.
+        """
+        return self._page(checked(kind), cursor, arguments.count(n, high=500))
+
+    def retry(
+        self, kind: FailureKind | str, *, at_most: int | None = None, before: float | datetime | None = None
+    ) -> Flow[Moved]:
+        """Make the tasks of a kind ready again, with a clean record; those that were given up first go first.
+
+        It goes on part by part, up to 500 tasks in a call, until no task is left that was given up before it began:
+        what fails meanwhile is not retried. With `at_most` it stops after so many tasks: `left` of the answer says how
+        many are left, and who goes on later gives `before` of the answer. Whoever is interrupted calls it again. If the
+        kind has no tasks, nothing is moved. Raises `InvalidInput` for what names no kind.
+        """
+        return self._move("retry", kind, at_most, before)
+
+    def forget(
+        self, kind: FailureKind | str, *, at_most: int | None = None, before: float | datetime | None = None
+    ) -> Flow[Moved]:
+        """Remove the tasks of a kind from the queue, those that were given up first go first.
+
+        It goes on part by part, and `at_most` and `before` are as in `retry`. A task that is retried meanwhile is not
+        removed.
+        """
+        return self._move("forget", kind, at_most, before)
+
+    def _move(
+        self, verb: str, kind: FailureKind | str, at_most: int | None, before: float | datetime | None
+    ) -> Flow[Moved]:
+        most = None if at_most is None else arguments.count(at_most, "at_most")
+        until = 0.0 if before is None else int(arguments.due(before, None)) / 1000
+        return self._through(verb, checked(kind), until, most)
+
+    def _kinds(self, n: int) -> Flow[Found]:
+        return kinds(self.talk, n)
+
+    def _page(self, kind: str, cursor: str | None, n: int) -> Flow[Page]:
+        return _page(self.talk, kind, arguments.cursor(cursor), n)
+
+    def _through(self, verb: str, kind: str, before: float, at_most: int | None) -> Flow[Moved]:
+        return through(self.talk, verb, kind, before, at_most)
+
+
+class Failures(Room[FailureFlows]):
+    """The failed tasks of a queue, grouped by kind."""
+
+    list = blocking(FailureFlows.list)
+    tasks = blocking(FailureFlows.tasks)
+    retry = blocking(FailureFlows.retry)
+    forget = blocking(FailureFlows.forget)
+
+
+class AsyncFailures(AsyncRoom[FailureFlows]):
+    """The failed tasks of a queue, grouped by kind, for asyncio."""
+
+    list = awaiting(FailureFlows.list)
+    tasks = awaiting(FailureFlows.tasks)
+    retry = awaiting(FailureFlows.retry)
+    forget = awaiting(FailureFlows.forget)

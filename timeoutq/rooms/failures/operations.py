@@ -1,7 +1,4 @@
-"""The operation on kinds of failures: which script, which arguments, how to read the reply; and what users learn.
-
-`flows.py` of this room sends the calls.
-"""
+"""The operation on kinds of failures: which script, which arguments, how to read the reply; and what users learn."""
 
 from __future__ import annotations
 

@@ -6,12 +6,9 @@
 The modules, in reading order: each imports only from those above it.
 
     operations  The operations on hosts: which script, which arguments, how to read the reply.
-    flows       What `queue.hosts` does: `HostFlows` checks what the caller passed, and gives the flow that does the
-                work. No I/O.
-    face        `queue.hosts`, the face of this room, in two classes: both have the same names, signatures and
-                docstrings.
+    flows       `queue.hosts`: what it does, and its two faces, `Hosts` and `AsyncHosts`. No I/O.
 """
 
-from timeoutq.rooms.hosts.face import AsyncHosts, Hosts
+from timeoutq.rooms.hosts.flows import AsyncHosts, Hosts
 
 __all__ = ["AsyncHosts", "Hosts"]

@@ -1,8 +1,4 @@
-"""What `queue.hosts` does: `HostFlows` checks what the caller passed, and gives the flow that does the work. No I/O.
-
-The checks come at once, and raise `InvalidInput` before the client connects. Each flow raises `InvalidInput`, too, on a
-queue that is not polite.
-"""
+"""`queue.hosts`: what it does, and its two faces, `Hosts` and `AsyncHosts`. No I/O."""
 
 from __future__ import annotations
 
@@ -12,9 +8,11 @@ from typing import Literal
 
 from timeoutq.rooms.hosts import operations
 from timeoutq.rooms.hosts.operations import Rule
+from timeoutq.rooms.room import AsyncRoom, Room
 from timeoutq.server.calls import Argument, Call
 from timeoutq.verbs import reads
 from timeoutq.verbs.confirming import UNCONFIRMED
+from timeoutq.verbs.faces import Walk, aiterating, awaiting, blocking, iterating
 from timeoutq.verbs.sending import CALLS, Flow, Talk, answer, ask, settle
 from timeoutq.words import arguments
 from timeoutq.words.errors import InvalidInput, TimeoutqError
@@ -84,26 +82,35 @@ class HostFlows:
     def __init__(self, talk: Talk) -> None:
         self.talk = talk
 
-    def page(self, cursor: str | None, n: int) -> Flow[HostPage]:
-        """Read a page of `n` hosts, from where the last page ended."""
+    def list(self, cursor: str | None = None, n: int = 100) -> Flow[HostPage]:
+        """Read a page of the hosts that the queue has met; the host whose turn is next comes first.
+
+        A sharded queue is read shard by shard.
+        """
         return page(self.talk, cursor, n)
 
-    def some(self, cursor: str) -> Flow[tuple[list[HostInfo], str | None]]:
-        """Read some hosts in no order; no host is missed, even if the turns of hosts move meanwhile."""
-        return some(self.talk, cursor)
+    def each(self) -> Walk[HostInfo]:
+        """Go through all hosts that the queue has met, in no order; each is given at least once."""
+        return Walk(self._some)
 
     def inspect(self, host: str) -> Flow[HostInfo]:
-        """Tell all about one host."""
+        """Tell all about one host (`example.com`, `example.com:8080`, a URL of the host, or a group)."""
         return self._ask(host)
 
-    def set_rules(
+    def set(
         self,
         host: str,
-        delay: float | Literal["usual"] | None,
-        per_host: int | Literal["usual"] | None,
-        budget: int | Literal["none"] | None,
+        *,
+        delay: float | Literal["usual"] | None = None,
+        per_host: int | Literal["usual"] | None = None,
+        budget: int | Literal["none"] | None = None,
     ) -> Flow[HostInfo]:
-        """Give a host rules of its own; None leaves a rule as it is."""
+        """Give a host rules of its own; a rule that is None stays as it is.
+
+        `delay` (seconds) and `per_host` replace those of the queue; `"usual"` brings those of the queue back. `budget`
+        is how many visits the host may have in all, acked or failed; `"none"` removes this limit. When the budget is
+        used up, the host's tasks wait until you raise the budget.
+        """
         rules: list[Rule] = []
         if delay is not None:
             rules.append(("delay", "" if arguments.is_word(delay, "usual") else arguments.delay_ms(delay, "delay")))
@@ -111,26 +118,63 @@ class HostFlows:
             most = "" if arguments.is_word(per_host, "usual") else arguments.count(per_host, "per_host", high=10_000)
             rules.append(("per_host", most))
         if budget is not None:
-            most = "" if arguments.is_word(budget, "none") else arguments.count(budget, "budget", low=0)
-            rules.append(("budget", most))
+            rules.append(("budget", "" if arguments.is_word(budget, "none") else arguments.count(budget, "budget", 0)))
         return self._ask(host, *rules)
 
     def block(
-        self, host: str, until: float | datetime | None, for_: float | None, reason: str | None, by: str
+        self,
+        host: str,
+        *,
+        until: float | datetime | None = None,
+        for_: float | None = None,
+        reason: str | None = None,
     ) -> Flow[HostInfo]:
-        """Block a host until a time, or for some seconds; without a `reason`, `by` (who does it) is the reason."""
+        """Keep all workers from a host `until` a time or `for_` a number of seconds; visits under way are finished.
+
+        `until` is Unix seconds or an aware datetime. `why` shows the `reason`; without one, it shows the name of this
+        client.
+        """
         if (until is None) == (for_ is None):
             raise InvalidInput("say for how long: either until= (Unix seconds or an aware datetime) or for_= (seconds)")
         end: Argument = b"@" + arguments.due(until, None) if for_ is None else arguments.delay_ms(for_, "for_")
-        return self._ask(host, ("block", end), ("by", arguments.reason(by if reason is None else reason)))
+        return self._ask(host, ("block", end), ("by", arguments.reason(self.talk.client if reason is None else reason)))
 
     def unblock(self, host: str) -> Flow[HostInfo]:
         """End a block or a ban."""
         return self._ask(host, ("unblock", ""))
 
-    def ban(self, host: str, reason: str) -> Flow[HostInfo]:
-        """Ban a host, and move its ready tasks to failed."""
+    def ban(self, host: str, reason: str = "banned") -> Flow[HostInfo]:
+        """Never visit a host again: its ready tasks, and all that become ready later, go to failed with the reason."""
         return self._ask(host, ("ban", arguments.reason(reason)))
+
+    # ---- with the one talk; a sharded queue chooses among its talks
+
+    def _some(self, cursor: str) -> Flow[tuple[Sequence[HostInfo], str | None]]:
+        return some(self.talk, cursor)
 
     def _ask(self, host: str, *rules: Rule) -> Flow[HostInfo]:
         return one(self.talk, host, rules)
+
+
+class Hosts(Room[HostFlows]):
+    """The hosts of a polite queue. Every method raises `InvalidInput` on a queue that is not polite."""
+
+    list = blocking(HostFlows.list)
+    each = iterating(HostFlows.each)
+    inspect = blocking(HostFlows.inspect)
+    set = blocking(HostFlows.set)
+    block = blocking(HostFlows.block)
+    unblock = blocking(HostFlows.unblock)
+    ban = blocking(HostFlows.ban)
+
+
+class AsyncHosts(AsyncRoom[HostFlows]):
+    """The hosts of a polite queue, for asyncio: the methods are those of `Hosts`."""
+
+    list = awaiting(HostFlows.list)
+    each = aiterating(HostFlows.each)
+    inspect = awaiting(HostFlows.inspect)
+    set = awaiting(HostFlows.set)
+    block = awaiting(HostFlows.block)
+    unblock = awaiting(HostFlows.unblock)
+    ban = awaiting(HostFlows.ban)

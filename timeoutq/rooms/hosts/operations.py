@@ -1,7 +1,4 @@
-"""The operations on hosts: which script, which arguments, how to read the reply.
-
-`flows.py` of this room sends the calls.
-"""
+"""The operations on hosts: which script, which arguments, how to read the reply."""
 
 from __future__ import annotations
 
@@ -49,10 +46,7 @@ def describe_hosts(operations: Operations, names: Sequence[bytes]) -> Call[list[
 def restore_hosts(
     operations: Operations, records: Sequence[HostRecord], nonce: Callable[[], bytes]
 ) -> Call[int | None]:
-    """Build the call that gives up to 500 hosts their rules and counts back; None without politeness.
-
-    It answers how many of them have taken something over: what the queue knows of a host already stays.
-    """
+    """Build the call that gives up to 500 hosts their rules and counts back; None without politeness."""
     words: Words = []
     for record in records:
         words += (record.host, *_rules(record), record.visits, record.failures, _ms(record.next_allowed))

@@ -6,14 +6,11 @@ tell the clients that wait (`lua/parts/results.lua`).
 The modules, in reading order: each imports only from those above it.
 
     operations  The operations on results: which script, which arguments, how to read the reply.
-    flows       What `queue.results` does: looks how tasks have ended, and hears from the server which ones have just
-                ended. No I/O.
+    flows       What `queue.results` does: looks how tasks have ended, and hears which ones have just ended. No I/O.
     waiting     Any number of waits for tasks to end, with one blocked connection: for threads, and for an event loop.
-    face        `queue.results`, the face of this room, in two classes: both have the same names, signatures and
-                docstrings.
 """
 
-from timeoutq.rooms.results.face import AsyncResults, Results
 from timeoutq.rooms.results.flows import ResultFlows
+from timeoutq.rooms.results.waiting import AsyncResults, Results
 
 __all__ = ["AsyncResults", "ResultFlows", "Results"]

@@ -1,4 +1,4 @@
-"""What `queue.results` does: looks how tasks have ended, and hears from the server which ones have just ended. No I/O.
+"""What `queue.results` does: looks how tasks have ended, and hears which ones have just ended. No I/O.
 
 The scripts push the id of each task that ends into a list of each client that waits for the task. So a client needs one
 connection that is blocked on its list, however many tasks it waits for.
@@ -27,10 +27,7 @@ def look(talk: Talk, ids: Sequence[bytes], client: str = "") -> Flow[list[Ended 
 
 
 def hear(talk: Talk, client: str, seconds: float) -> Flow[list[bytes]]:
-    """Wait until tasks end that this client waits for, at most `seconds`; give their ids, none if none has ended.
-
-    Raises if the server cannot be heard: then ids may be lost, and the client has to look at all of its tasks.
-    """
+    """Wait until tasks end that this client waits for, at most `seconds`; give their ids, none if none has ended."""
     key = operations.answers(talk.operations, client)
     heard: Any = yield Bell(key, seconds, talk.at, [("LPOP", key, BATCH)])
     if isinstance(heard, BaseException):
@@ -52,8 +49,12 @@ class ResultFlows:
     def __init__(self, talk: Talk) -> None:
         self.talk = talk
 
-    def ended(self, tasks: tuple[Tasks, ...]) -> Flow[dict[str, Ended]]:
-        """Tell how tasks have ended, without those that have not."""
+    def ended(self, *tasks: Tasks) -> Flow[dict[str, Ended]]:
+        """Tell how these tasks have ended, any number of them; those that have not ended are left out.
+
+        A task has ended when it is done or failed, or when no state holds it. The result of the last run is kept for a
+        time, also after the task itself is forgotten by `keep_done`.
+        """
         return _ended(self.look(arguments.ids(tasks)))
 
     def look(self, ids: Sequence[bytes], client: str = "") -> Flow[list[Ended | None]]:

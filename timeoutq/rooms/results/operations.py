@@ -1,8 +1,4 @@
-"""The operations on results: which script, which arguments, how to read the reply.
-
-`flows.py` of this room sends the calls. Results are written by the calls that end leases: `ack` and `fail` of
-`timeoutq/verbs/operations.py`.
-"""
+"""The operations on results: which script, which arguments, how to read the reply."""
 
 from __future__ import annotations
 
@@ -15,10 +11,7 @@ from timeoutq.words.model import Ended
 
 
 def look(operations: Operations, ids: Sequence[bytes], client: str = "") -> Call[list[Ended | None]]:
-    """Build the call that tells how up to 500 tasks have ended, and notes for the others that this client waits.
-
-    If the results are many bytes, the reply is about the first tasks only. Without `client`, nothing is noted.
-    """
+    """Build the call that tells how up to 500 tasks have ended, and notes for the others that this client waits."""
     return operations.call("await", [client, *ids], lambda reply: replies.ended(ids, reply))
 
 

@@ -1,9 +1,8 @@
 """Any number of waits for tasks to end, with one blocked connection: for threads, and for an event loop.
 
-A wait first looks at its tasks; the same script notes that this client waits for those that have not ended. Then one of
-all waits listens for all: it is the only one that is blocked on the server. What it hears, it gives to those that wait
-for it; and when its own wait is over, another one listens. After an error of the network, the one that listens looks at
-all tasks again; it does so also after a time without errors, for an answer may have been lost.
+A wait first looks at its tasks, and the script notes that this client waits for those that have not ended. One wait at
+a time blocks on the server and wakes the others; when it ends, another takes over. After an error of the network, and
+after a time without errors, all tasks are looked at again, because an answer may have been lost.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from timeoutq.rooms.results.flows import ResultFlows
-from timeoutq.rooms.room import AsyncRuns, Runs
+from timeoutq.rooms.room import AsyncRoom, AsyncRuns, Room, Runs
+from timeoutq.verbs.faces import awaiting, blocking
 from timeoutq.verbs.flows import is_final
 from timeoutq.verbs.sending import BELL_WAIT, a_moment
 from timeoutq.words import arguments
@@ -286,3 +286,43 @@ class AsyncWaits:
         task.cancel()
         with suppress(asyncio.CancelledError, TimeoutqError):
             await task
+
+
+class Results(Room[ResultFlows]):
+    """How tasks have ended, and what their runs have given."""
+
+    look = blocking(ResultFlows.ended)
+
+    def __init__(self, queue: Runs, flows: ResultFlows, waits: Waits) -> None:
+        super().__init__(queue, flows)
+        self._waits = waits
+
+    def wait(self, *tasks: Tasks, timeout: float | None = None) -> dict[str, Ended]:
+        """Wait until all of these tasks have ended, `timeout` seconds at most; tell how those that have ended did.
+
+        A task that is retried or released has not ended; one that is forgotten, or was never put, has. Any number of
+        waits in a process use one blocked connection. While the server is away, the wait goes on.
+        """
+        return self._waits.wait(tasks, timeout)
+
+
+class AsyncResults(AsyncRoom[ResultFlows]):
+    """How tasks have ended, and what their runs have given, for asyncio."""
+
+    look = awaiting(ResultFlows.ended)
+
+    def __init__(self, queue: AsyncRuns, flows: ResultFlows, waits: AsyncWaits) -> None:
+        super().__init__(queue, flows)
+        self._waits = waits
+
+    async def wait(self, *tasks: Tasks, timeout: float | None = None) -> dict[str, Ended]:
+        """Wait until all of these tasks have ended, `timeout` seconds at most; tell how those that have ended did.
+
+        A task that is retried or released has not ended; one that is forgotten, or was never put, has. Any number of
+        waits in a process use one blocked connection. While the server is away, the wait goes on.
+        """
+        return await self._waits.wait(tasks, timeout)
+
+
+for _face in (Results, AsyncResults):
+    _face.look.__name__ = "look"  # `help()` tells of two names otherwise

@@ -8,7 +8,8 @@ script compares the tick that is due, puts its task, and stores the next tick (`
 
 The modules, in reading order: each imports only from those above it.
 
-    cron        When a line of cron ticks, by the clock of a time zone. No I/O but for the data of the zone.
+    cron        When a line of cron ticks, by the clock of a time zone: cronsim says so. No I/O but for the data of the
+                zone.
     timing      What says when a schedule ticks, checked, and as the text that is stored in Redis. No I/O.
     ticks       Which ticks of a schedule are due, and when to look again: decisions from values, without I/O and
                 without a clock.
@@ -16,14 +17,11 @@ The modules, in reading order: each imports only from those above it.
     operations  The operations on schedules: which script, which arguments, how to read the reply.
     ticking     Puts the ticks that are due. Every cleaner does so; the scripts see to it that each tick is put once. No
                 I/O.
-    flows       What `queue.schedules` does: `ScheduleFlows` checks what the caller passed, and gives the flow that does
-                the work.
-    face        `queue.schedules`, the face of this room, in two classes: both have the same names, signatures and
-                docstrings.
+    flows       `queue.schedules`: what it does, and its two faces, `Schedules` and `AsyncSchedules`. No I/O.
 """
 
 from timeoutq.rooms.schedules.definition import ScheduleInfo, SchedulePage
-from timeoutq.rooms.schedules.face import AsyncSchedules, Schedules
-from timeoutq.rooms.schedules.flows import Schedule, tick_due
+from timeoutq.rooms.schedules.flows import AsyncSchedules, Schedule, Schedules
+from timeoutq.rooms.schedules.ticking import tick_due
 
 __all__ = ["AsyncSchedules", "Schedule", "ScheduleInfo", "SchedulePage", "Schedules", "tick_due"]

@@ -1,7 +1,4 @@
-"""A schedule as it is stored in Redis, and as users see it. No I/O, and no clock.
-
-The definition is JSON, which only clients read. The record, which the scripts count in, is `lua/parts/ticking.lua`.
-"""
+"""A schedule as it is stored in Redis, and as users see it. No I/O, and no clock."""
 
 from __future__ import annotations
 
@@ -284,7 +281,8 @@ class ScheduleInfo:
     skipped: int
     """How many ticks found their task ready or in progress, or were left out because the schedule was paused."""
     missed_ticks: int
-    """How many ticks were not put, because nobody was there in time, and `missed` did not want them later."""
+    """How many ticks were not put, because nobody was there in time, and `missed` did not want them later; of a line of
+    cron, up to 1,000 are counted at a time."""
     declared: float
     over_code: bool = False
     """Code had declared it before a person set or moved it: the code counts again after `cancel`."""

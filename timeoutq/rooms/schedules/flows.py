@@ -1,8 +1,4 @@
-"""What `queue.schedules` does: `ScheduleFlows` checks what the caller passed, and gives the flow that does the work.
-
-The checks come at once, and raise `InvalidInput` before the client connects. What needs the extra `functions` is
-imported when it is needed first: a client that uses no schedules does without.
-"""
+"""`queue.schedules`: what it does, and its two faces, `Schedules` and `AsyncSchedules`. No I/O."""
 
 from __future__ import annotations
 
@@ -10,23 +6,24 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from typing import Any, TypedDict, Unpack, cast
 
-from timeoutq.rooms.schedules import operations
+from timeoutq.rooms.room import AsyncRoom, Room
+from timeoutq.rooms.schedules import operations, ticking
 from timeoutq.rooms.schedules.definition import LETTERS, STATES, Definition, ScheduleInfo, SchedulePage, Source, Stored
+from timeoutq.rooms.schedules.ticking import tick_due
+from timeoutq.rooms.schedules.ticks import count, is_tick, lateness, next_after, schedule_name
+from timeoutq.rooms.schedules.timing import Timing
 from timeoutq.server.calls import BATCH, Command
 from timeoutq.verbs import reads
 from timeoutq.verbs.confirming import UNCONFIRMED
+from timeoutq.verbs.faces import Walk, aiterating, awaiting, blocking, iterating
 from timeoutq.verbs.sending import Flow, Talk, answer, ask
 from timeoutq.words import arguments
 from timeoutq.words.arguments import shown
 from timeoutq.words.errors import InvalidInput, Unavailable
 from timeoutq.words.model import Task, TaskId, text
 from timeoutq.words.text import counted, safe
-
-if TYPE_CHECKING:
-    from timeoutq.rooms.schedules.ticking import Ticked
-    from timeoutq.rooms.schedules.timing import Timing
 
 DECLARED_MS = 180_000
 """Code that runs declares its schedules each minute: after this time, it does not any more."""
@@ -98,22 +95,16 @@ class Health:
 
 def checked(name: object) -> bytes:
     """Check the name of a schedule."""
-    from timeoutq.rooms.schedules.ticks import schedule_name
-
     return schedule_name(name).encode()
 
 
 def timing_of(when: When) -> Timing:
     """Check when a schedule ticks."""
-    from timeoutq.rooms.schedules.timing import Timing
-
     return Timing.of(**when)
 
 
 def defined(schedule: Schedule) -> tuple[bytes, Definition]:
     """Check a schedule, and give its name and its definition."""
-    from timeoutq.rooms.schedules.ticks import lateness
-
     if not isinstance(schedule, Schedule):  # pyright: ignore[reportUnnecessaryIsInstance]  # what callers pass
         raise InvalidInput(f"declare() takes a Schedule(name, …), not {shown(schedule)}")
     name, timing = checked(schedule.name), timing_of(schedule.when())
@@ -123,11 +114,7 @@ def defined(schedule: Schedule) -> tuple[bytes, Definition]:
 
 
 def write(talk: Talk, name: bytes, wanted: Definition, source: Source) -> Flow[Stored]:
-    """Set a schedule, or declare one of code; give what is stored then.
-
-    The same timing as before moves no tick; before another one, what is due by the old one is put, or counted. If code
-    declares another `every`, the timer goes on. What a person has set, code does not change.
-    """
+    """Set a schedule, or declare one of code; give what is stored then."""
     for _ in range(TRIES):
         now_ms, before = yield from read(talk, name)
         if source == "code" and before is not None and before.source == "set":
@@ -151,9 +138,6 @@ def _fitted(
     wanted: Definition, before: Stored | None, now_ms: int, source: Source, *, anew: bool = False
 ) -> tuple[Definition, str, int, bool]:
     # the definition to be stored, the state, the next tick, and whether the counts begin anew
-    from timeoutq.rooms.schedules.ticks import next_after
-    from timeoutq.rooms.schedules.timing import Timing
-
     old: Timing | None = None
     over_code = source == "set" and before is not None and before.source == "code"
     if before is not None:
@@ -220,8 +204,6 @@ def _is_due(before: Stored | None, now_ms: int) -> bool:
 def _settled(talk: Talk, name: bytes, before: Stored | None, now_ms: int) -> Flow[tuple[int, Stored | None]]:
     # what is due of a schedule that is to change is put by the definition that it still has, or counted as missed;
     # gives the time and the schedule, which is `before` itself if nothing was due. One that cannot be read stays
-    from timeoutq.rooms.schedules import ticking
-
     while before is not None and _is_due(before, now_ms):
         try:
             call = ticking.tick(talk, before, now_ms)
@@ -237,9 +219,6 @@ def _settled(talk: Talk, name: bytes, before: Stored | None, now_ms: int) -> Flo
 
 def _left_out(before: Stored | None, now_ms: int) -> int:
     # how many ticks came while a schedule was paused
-    from timeoutq.rooms.schedules.ticks import count, is_tick
-    from timeoutq.rooms.schedules.timing import Timing
-
     if before is None or before.state not in ("paused", "undeclared") or not before.next_ms:
         return 0
     try:
@@ -289,8 +268,6 @@ def change(talk: Talk, name: bytes, to: str, when: Timing | None = None) -> Flow
 
 def _moved(before: Stored, when: Timing) -> tuple[Definition, bool]:
     # the definition with another timing, and whether the counts begin anew: times and until stay unless they are given
-    from timeoutq.rooms.schedules.timing import Timing
-
     definition = Definition.read(before.text)
     old = Timing.read(definition.timing)
     if when.times is None and old.times is not None and before.put >= old.times:
@@ -305,9 +282,6 @@ def _moved(before: Stored, when: Timing) -> tuple[Definition, bool]:
 
 def _resumed(before: Stored, now_ms: int) -> int:
     # ticks of the time in which it was paused are not put
-    from timeoutq.rooms.schedules.ticks import next_after
-    from timeoutq.rooms.schedules.timing import Timing
-
     timing = Timing.read(Definition.read(before.text).timing)
     found = next_after(timing, now_ms)
     if found is None or before.state == "ended":
@@ -397,16 +371,6 @@ def one(talk: Talk, name: bytes) -> Flow[ScheduleInfo | None]:
     return None if found is None else found.info()
 
 
-def tick_due(talk: Talk) -> Flow[Ticked]:
-    """Put the ticks that are due, of up to a hundred schedules: the door by which cleaners come into this room.
-
-    Raises `MissingExtra`, and `Unavailable`.
-    """
-    from timeoutq.rooms.schedules import ticking
-
-    return ticking.tick_due(talk)
-
-
 def health(talk: Talk) -> Flow[Health]:
     """Count schedules, for doctor."""
     key = talk.operations.key
@@ -454,48 +418,100 @@ class ScheduleFlows:
     def __init__(self, talk: Talk) -> None:
         self.talk = talk
 
-    def set(self, schedule: Schedule) -> Flow[ScheduleInfo]:
-        """Set a schedule."""
-        return self._set(*defined(schedule))
+    def set(
+        self,
+        name: str,
+        task: TaskId | Task | None = None,
+        **how: Unpack[How],
+    ) -> Flow[ScheduleInfo]:
+        """Put a task again and again: at the times of a line of `cron` in the zone `tz` (UTC), or each `every` seconds.
 
-    def declare(self, schedules: Sequence[Schedule]) -> Flow[None]:
-        """Declare schedules of code."""
+        The options are those of `Schedule`. Workers and cleaners put the ticks. `task` is an id or a `Task` with a
+        payload; without a task, the name is the id. A tick puts the task back if it is done or failed. If the task is
+        ready or in progress, the tick is skipped and counted; with `overlap=True` each tick has an id of its own: the
+        id, `@`, and the tick in ms.
+        `times` ends the schedule after so many ticks; no tick is before `start` or after `until`, aware datetimes.
+        `missed` says what becomes of ticks for which nobody was there: `"last"` puts the newest, `"all"` each of them
+        (only with `overlap`: else all ticks have one id), `"none"` puts a tick within a minute or never. With `grace`,
+        seconds, a tick that is later than this is not put.
+        A new schedule does not put ticks of the past. A schedule that is there gets the new definition; if its timing
+        is the same, its next tick stays, and if it is paused or has ended, it stays so: `cancel` it first. Before a
+        schedule gets another timing, what is due by the old one is put, or counted, as its `missed` says.
+        Needs the extra `functions`. Raises `InvalidInput`, `MissingExtra`, and what `put` raises.
+        """
+        return self._set(*defined(Schedule(name, task, **how)))
+
+    def declare(self, *schedules: Schedule) -> Flow[None]:
+        """Declare the schedules of a program; call this at its start, and again each minute.
+
+        What has not changed costs one call for 500 schedules. A declared schedule that nobody declares for an hour is
+        paused, and goes on when it is declared again. If a person has set or moved a schedule of this name, what the
+        person has said counts, until it is cancelled. Raises `InvalidInput`, `MissingExtra`, and what `put` raises.
+        """
         return self._declare(dict(map(defined, schedules)))
 
     def leave(self, names: Sequence[str]) -> Flow[None]:
         """Pause the schedules of code that have these names, if no code declares them any more."""
         return self._leave([name.encode() for name in names])
 
-    def move(self, name: str, when: When) -> Flow[ScheduleInfo]:
-        """Give a schedule another timing."""
+    def move(self, name: str, **when: Unpack[When]) -> Flow[ScheduleInfo]:
+        """Give a schedule another timing; what it puts stays, and so do its counts, `times` and `until`.
+
+        What is due by the old timing is put before the move, or counted as missed or skipped, as `missed` says.
+        A new `times` counts from the move, so the counts begin anew. If code declares the schedule, what the person has
+        said counts from now on, until `cancel` gives the schedule back to the code.
+        Raises `InvalidInput` if there is no schedule of this name, or if it has put all its `times`.
+        """
         timing = timing_of(when)
         return self._of(checked(name), "move", timing)
 
     def pause(self, name: str) -> Flow[ScheduleInfo]:
-        """Stop a schedule for some time."""
+        """Stop a schedule until `resume`. What is due by then is put before the pause, or counted, as `missed` says.
+
+        Raises `InvalidInput` if there is none of this name, or it has ended.
+        """
         return self._of(checked(name), "pause")
 
     def resume(self, name: str) -> Flow[ScheduleInfo]:
-        """Let a schedule go on."""
+        """Let a schedule go on with its next tick; the ticks of the pause are not put, but counted as skipped.
+
+        Raises `InvalidInput` if there is none of this name, or it has ended.
+        """
         return self._of(checked(name), "resume")
 
     def cancel(self, name: str) -> Flow[bool]:
-        """Remove a schedule."""
+        """Remove a schedule; say whether there was one. What its ticks have put stays.
+
+        A schedule of code that a person has moved or set is given back to the code, which declares it anew within a
+        minute. Raises `InvalidInput` for a schedule that code declares and nobody has moved: pause it.
+        """
         return self._cancel(checked(name))
 
     def get(self, name: str) -> Flow[ScheduleInfo | None]:
-        """Read a schedule."""
+        """Tell all about one schedule; None if there is none of this name."""
         return self._get(checked(name))
 
-    def page(self, cursor: str | None, n: int) -> Flow[SchedulePage]:
-        """Read a page of about `n` schedules, from where the last page ended."""
+    def list(self, cursor: str | None = None, n: int = 100) -> Flow[SchedulePage]:
+        """Read a page of about `n` schedules, in no order; give the `cursor` of a page to read the next one."""
         return page(self.talk, cursor, n)
 
+    def each(self) -> Walk[ScheduleInfo]:
+        """Go through all schedules, in no order; each that stays is given at least once."""
+
+        def read(cursor: str) -> Flow[tuple[Sequence[ScheduleInfo], str | None]]:
+            found = yield from self.list(cursor, 100)
+            return found.schedules, found.cursor
+
+        return Walk(read)
+
     def tick(self) -> Flow[int]:
-        """Put the ticks that are due."""
+        """Put the ticks that are due, as workers and cleaners do by themselves; give the number of tasks put.
+
+        Raises the error of a schedule whose ticks cannot be put, after it has put those of the others.
+        """
         return tick(self.talk)
 
-    # ---- where the flows above go: here to the one talk; a sharded queue chooses among its talks
+    # ---- with the one talk; a sharded queue chooses among its talks
 
     def _set(self, name: bytes, wanted: Definition) -> Flow[ScheduleInfo]:
         return (yield from write(self.talk, name, wanted, "set")).info()
@@ -514,3 +530,33 @@ class ScheduleFlows:
 
     def _get(self, name: bytes) -> Flow[ScheduleInfo | None]:
         return one(self.talk, name)
+
+
+class Schedules(Room[ScheduleFlows]):
+    """The schedules of a queue. A schedule is known by its name, up to 200 bytes of text."""
+
+    set = blocking(ScheduleFlows.set)
+    declare = blocking(ScheduleFlows.declare)
+    move = blocking(ScheduleFlows.move)
+    pause = blocking(ScheduleFlows.pause)
+    resume = blocking(ScheduleFlows.resume)
+    cancel = blocking(ScheduleFlows.cancel)
+    get = blocking(ScheduleFlows.get)
+    list = blocking(ScheduleFlows.list)
+    each = iterating(ScheduleFlows.each)
+    tick = blocking(ScheduleFlows.tick)
+
+
+class AsyncSchedules(AsyncRoom[ScheduleFlows]):
+    """The schedules of a queue, for asyncio: the methods are those of `Schedules`."""
+
+    set = awaiting(ScheduleFlows.set)
+    declare = awaiting(ScheduleFlows.declare)
+    move = awaiting(ScheduleFlows.move)
+    pause = awaiting(ScheduleFlows.pause)
+    resume = awaiting(ScheduleFlows.resume)
+    cancel = awaiting(ScheduleFlows.cancel)
+    get = awaiting(ScheduleFlows.get)
+    list = awaiting(ScheduleFlows.list)
+    each = aiterating(ScheduleFlows.each)
+    tick = awaiting(ScheduleFlows.tick)

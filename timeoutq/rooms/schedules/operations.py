@@ -1,7 +1,4 @@
-"""The operations on schedules: which script, which arguments, how to read the reply.
-
-`flows.py` and `ticking.py` of this room send the calls.
-"""
+"""The operations on schedules: which script, which arguments, how to read the reply."""
 
 from __future__ import annotations
 
@@ -72,10 +69,7 @@ def write(
     skipped: int = 0,
     unread: bool = False,
 ) -> Call[str]:
-    """Build the call that writes a schedule, unless it has changed or ticked since `before` was read, or a tick is due.
-
-    It answers the letter of `lua/set_schedule.lua`.
-    """
+    """Build the call that writes a schedule, unless it has changed since `before` was read, or a tick is due."""
     words: Words = [name, "-" if before is None else before.seen(), state, next_ms]
     if definition is not None:
         words += section("definition", definition.text()) + section("digest", digest) + section("source", source)

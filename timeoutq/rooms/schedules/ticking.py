@@ -1,8 +1,4 @@
-"""Puts the ticks that are due. Every cleaner does so; the scripts see to it that each tick is put once. No I/O.
-
-The next tick of a schedule is worked out here, by `ticks.py`, from the time of the server. The script puts the ticks
-only if the schedule is still as it was read.
-"""
+"""Puts the ticks that are due. Every cleaner does so; the scripts see to it that each tick is put once. No I/O."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Due:
     next_ms: int | None
     """When to look again; None if the schedule has ended. If more ticks are due than one call gives, it has passed."""
     skipped: int
-    """How many earlier ticks are not put, and will not be (of a line of cron: `cron.COUNTED` days are counted)."""
+    """How many earlier ticks are not put, and will not be (of a line of cron: `cron.COUNTED` at most)."""
 
 
 def lateness(missed: object, grace: object = None, *, overlap: object = True) -> tuple[Missed, int | None]:
@@ -137,11 +137,7 @@ def schedule_name(value: object) -> str:
 
 
 def tick_id(name: str, tick_ms: int, *, overlap: bool = False) -> str:
-    """Give the id of the task that a tick puts.
-
-    Without `overlap`, the id is the name of the schedule: while one tick's task is ready or in progress, the next tick
-    adds nothing. With `overlap`, each tick has an id of its own, and putting the same tick again adds nothing.
-    """
+    """Give the id of the task that a tick puts."""
     return f"{name}@{tick_ms}" if overlap else name
 
 
@@ -168,7 +164,7 @@ def _last(timing: Timing, moment_ms: int) -> int | None:
 
 
 def count(timing: Timing, after_ms: int, until_ms: int) -> int:
-    """Count the ticks after one moment and not after another one (of a line of cron: those of `cron.COUNTED` days)."""
+    """Count the ticks after one moment and not after another one (of a line of cron: `cron.COUNTED` at most)."""
     if timing.start_ms is not None:
         after_ms = max(after_ms, timing.start_ms - 1)
     if timing.until_ms is not None:

@@ -1,13 +1,9 @@
-"""What says when a schedule ticks, checked, and as the text that is stored in Redis. No I/O.
-
-`@app.task(cron=…)` and `app.schedules` make a `Timing` of what users give, and `ticks.py` asks it.
-"""
+"""What says when a schedule ticks, checked, and as the text that is stored in Redis. No I/O."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -18,25 +14,19 @@ from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import MAX_TIME_MS
 
 VERSION = 1
-"""A reader refuses the text of another version. What an old reader may ignore is a new field of the same version."""
+"""A reader refuses the text of another version."""
 SHORTEST_MS, LONGEST_MS = 1_000, 3_660 * 86_400_000
 """The bounds of `every`: a second and ten years."""
 MOST_TICKS = 1_000_000_000
 """The most that `times` takes."""
-LONGEST_TEXT = 4_096
-"""What is read of a stored text at most, characters."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
-_FIELDS = {"cron": str, "tz": str, "every": int, "times": int, "start": int, "until": int}
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When a schedule ticks: at the times of a line of cron in a zone, or again and again after the same time.
-
-    Make it with `of`, which checks what it is given.
-    """
+    """When a schedule ticks: at the times of a line of cron in a zone, or again and again after the same time."""
 
     cron: str | None = None
     tz: str | None = None
@@ -47,8 +37,6 @@ class Timing:
     """No tick is earlier. `every` counts from here, and the first tick is at this time."""
     until_ms: int | None = None
     """No tick is later."""
-    later: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
-    """Fields of a stored text that this version does not know: they are kept, and mean nothing here."""
 
     @classmethod
     def of(
@@ -61,11 +49,7 @@ class Timing:
         start: datetime | None = None,
         until: datetime | None = None,
     ) -> Timing:
-        """Check what a user gives: either `cron` (with `tz`, else in UTC) or `every` (seconds, at least one).
-
-        `times` ends the schedule after so many ticks; `start` and `until` are aware datetimes, both included. Raises
-        `BadTiming`, which names the argument and what is right, and `MissingExtra` without any data of time zones.
-        """
+        """Check what a user gives: either `cron` (with `tz`, else in UTC) or `every` (seconds, at least one)."""
         if (cron is None) == (every is None):
             given = "neither" if cron is None else "both"
             raise BadTiming(f"this has {given} of cron= and every=: give one, cron='0 9 * * 1-5' or every=60")
@@ -89,37 +73,27 @@ class Timing:
     def read(cls, text: str | bytes) -> Timing:
         """Read what `text` has written, by this program or another one. Raises `BadTiming` if it is not that."""
         try:
-            return cls._read(text)
-        except InvalidInput as error:
-            raise BadTiming(f"the stored timing {shown(text)} cannot be used: {error}") from None
-
-    @classmethod
-    def _read(cls, text: str | bytes) -> Timing:
-        try:
-            found: object = json.loads(text, parse_constant=_no_number) if len(text) <= LONGEST_TEXT else None
-        except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
-            raise BadTiming(f"it is no JSON object of up to {LONGEST_TEXT:,} characters; set the schedule again")
-        fields = cast("dict[str, Any]", found)
-        version = fields.pop("v", None)
-        if type(version) is not int or version != VERSION:
-            raise BadTiming(f"its version is {shown(version)}, and this program reads {VERSION}: upgrade this program")
-        known = {name: fields.pop(name) for name in _FIELDS if name in fields}
-        for name, value in known.items():
-            if type(value) is not _FIELDS[name]:
-                raise BadTiming(f"{name} is {shown(value)}; set the schedule again")
-        if ("cron" in known) == ("every" in known) or ("cron" in known) != ("tz" in known):
-            raise BadTiming("it has to have either cron and tz, or every; set the schedule again")
-        return cls(
-            cron=line(known["cron"]) if "cron" in known else None,
-            tz=zone_name(known["tz"]) if "tz" in known else None,
-            every_ms=_every(known["every"]) if "every" in known else None,
-            times=arguments.count(known["times"], "times", 1, MOST_TICKS) if "times" in known else None,
-            start_ms=arguments.count(known["start"], "start", 0, MAX_TIME_MS) if "start" in known else None,
-            until_ms=arguments.count(known["until"], "until", 0, MAX_TIME_MS) if "until" in known else None,
-            later=fields,
-        )._whole()
+            found = cast("dict[str, Any]", json.loads(text))
+            if found["v"] != VERSION:
+                raise BadTiming(
+                    f"its version is {found['v']!r}, and this program reads {VERSION}: upgrade this program"
+                )
+            numbers = {
+                name: None if found.get(name) is None else arguments.count(found[name], name, 0, MAX_TIME_MS)
+                for name in ("every", "times", "start", "until")
+            }
+            is_cron = "cron" in found
+            return cls(
+                line(found["cron"]) if is_cron else None,
+                zone_name(found["tz"]) if is_cron else None,
+                None if is_cron else _every(numbers["every"] or 0),
+                numbers["times"],
+                numbers["start"],
+                numbers["until"],
+            )._whole()
+        except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
+            said = f": {error}" if isinstance(error, InvalidInput) else ""
+            raise BadTiming(f"the stored timing {shown(text)} cannot be used{said}; set the schedule again") from None
 
     def _whole(self) -> Timing:
         """Refuse an end that leaves no tick."""
@@ -142,26 +116,19 @@ class Timing:
             "start": self.start_ms,
             "until": self.until_ms,
         }
-        found = {**self.later, **{name: value for name, value in said.items() if value is not None}, "v": VERSION}
-        return json.dumps(found, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        found = {name: value for name, value in said.items() if value is not None} | {"v": VERSION}
+        return json.dumps(found, sort_keys=True, separators=(",", ":"))
 
     def anchored(self, now_ms: int, before: Timing | None = None) -> Timing:
-        """Give the timing to be stored: `every` without a start counts from now.
-
-        If the schedule has a timing already, `before`, and nothing else has changed, its start stays.
-        """
+        """Give the timing to be stored: `every` without a start counts from now."""
         if self.every_ms is None or self.start_ms is not None:
             return self
-        if before is not None and before.start_ms is not None and replace(before, start_ms=None, later={}) == self:
+        if before is not None and before.start_ms is not None and replace(before, start_ms=None) == self:
             return before
         return replace(self, start_ms=now_ms)
 
     def continuing(self, now_ms: int, before: Timing, last_ms: int) -> Timing:
-        """Give the timing to be stored if code now declares another `every` than `before`.
-
-        The timer goes on: `every` counts from the last tick, or from where it counted before. Else a timer that two
-        programs declare in turn would never tick. What would be late already ticks now.
-        """
+        """Give the timing to be stored if code now declares another `every` than `before`."""
         anchored = self.anchored(now_ms, before)
         if anchored is before or self.every_ms is None or self.start_ms is not None or before.start_ms is None:
             return anchored
@@ -172,10 +139,6 @@ class Timing:
         """Give the timing in a few words: `0 9 * * 1-5 in Europe/Berlin`, `every 90 s, 3 times`."""
         words = f"{self.cron} in {self.tz}" if self.every_ms is None else f"every {self.every_ms / 1000:,g} s"
         return words if self.times is None else f"{words}, {self.times:,} times"
-
-
-def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _every(ms: int) -> int:
