@@ -395,13 +395,6 @@ def test_entries_of_a_foreign_hand_are_events_without_moves(face: Any, raw: redi
     face.prune()
 
 
-def test_a_log_with_the_last_id_that_there_is_begins_anew(face: Any, raw: redis.Redis, name: str) -> None:
-    face.configure(events="64MB")
-    raw.xadd(f"timeoutq:{{{name}}}:events", {"a": "b"}, id="18446744073709551615-18446744073709551615")
-    face.put("a")
-    assert moves(face) == [("put", {"->todos": ["a"]})]
-
-
 def test_a_log_of_a_foreign_type_is_named_and_no_task_is_lost(queue: Queue, raw: redis.Redis, url: str) -> None:
     queue.configure(events="64MB")
     queue.put("a")

@@ -177,14 +177,6 @@ def test_a_line_that_cannot_be_read_is_a_gap_and_goes_with_time() -> None:
         assert [one.todos for one in queue.history(by="minute")] == [1, 1, 1]
 
 
-def test_a_state_of_a_foreign_type_does_not_keep_a_cleaner_from_its_work(queue: Queue, raw: Any) -> None:
-    queue.put("a")
-    raw.set(queue.operations.key("failed"), "x")
-    plan(queue)
-    assert [one.failed for one in queue.history(by="minute")] == [0]
-    raw.delete(queue.operations.key("failed"))
-
-
 @pytest.mark.parametrize("by", ["day", "", 5, b"minute", True])
 def test_what_names_no_period_is_refused(face: Any, by: Any) -> None:
     with pytest.raises(InvalidInput, match='by= is "minute" or "hour"'):

@@ -37,7 +37,7 @@ BUDGETS = {
     "client": 5400,
     "functions": 5500,
     "gateway": 10200,
-    "lua": 5200,
+    "lua": 4820,
     "rooms": 4500,
     "scrapy": 3000,
     "server": 4000,

@@ -272,7 +272,7 @@ def commands_of(name: str) -> list[str]:
     """Give the commands of a verb: those in its own text, in what begins each call, and in the rooms that it names."""
     text = _code(f"verbs/{name}")
     rooms = {"open"}.union(*(files for table, files in _rooms().items() if re.search(rf"\b{table}\.\w", text)))
-    found = re.findall(r"\b(?:call|quiet|try)\(\s*'([A-Z]+)'", "\n".join([text, *map(_code, rooms)]))
+    found = re.findall(r"\b(?:call|quiet|try|some)\(\s*'([A-Z]+)'", "\n".join([text, *map(_code, rooms)]))
     return sorted(set(found) - {"INFO", "TIME"})
 
 
