@@ -17,7 +17,6 @@ import redis
 from tests.rig.faces import Blocking
 from timeoutq import (
     AccessDenied,
-    HandlerNotFound,
     InvalidInput,
     NotRedis,
     Queue,
@@ -29,84 +28,54 @@ from timeoutq import (
 )
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.words.errors import TimeoutqError
-from timeoutq.worker.worker import load_handler
 
 FACES: list[Any] = [Queue, Blocking]
 
 
 BAD: list[tuple[Callable[[Any], Any], str]] = [
     (lambda q: q.put(""), "a task id must not be empty"),
-    (lambda q: q.put(b""), "a task id must not be empty"),
     (lambda q: q.put("x" * 1025), "has 1,025 bytes; the limit is 1,024"),
     (lambda q: q.put("é" * 513), "has 1,026 bytes; the limit is 1,024"),
     (lambda q: q.put(5), "a task id is str or bytes, not int"),
-    (lambda q: q.put(None), "a task id is str or bytes, not NoneType"),
     (lambda q: q.put(["a", 5]), "a task id is str or bytes, not int"),
     (lambda q: q.put("\ud800"), "lone surrogate"),
     (lambda q: q.put({"a": b"x" * ((1 << 20) + 1)}), "has 1,048,577 bytes; the limit is 1,048,576"),
     (lambda q: q.put({"a": object()}), "neither bytes nor JSON"),
-    (lambda q: q.put({"a": math.nan}), "neither bytes nor JSON"),
     (lambda q: q.schedule("a"), "say when"),
     (lambda q: q.schedule("a", at=1, after=1), "say when"),
     (lambda q: q.schedule("a", after=-1), "after must be a finite number of seconds"),
-    (lambda q: q.schedule("a", after=math.inf), "after must be a finite number of seconds"),
-    (lambda q: q.schedule("a", at=math.nan), "at must be a finite number of seconds"),
     (lambda q: q.schedule("a", at=-5), "at must be a finite number of seconds"),
     (lambda q: q.schedule("a", at=1e15), "past the year 9999"),
-    (lambda q: q.schedule("a", at="tomorrow"), "at must be a finite number of seconds"),
     (lambda q: q.schedule("a", at=datetime(2030, 1, 1)), "has no time zone"),  # noqa: DTZ001  # that is the case
     (lambda q: q.claim(0), "n must be a whole number from 1 to 500"),
-    (lambda q: q.claim(501), "n must be a whole number from 1 to 500"),
-    (lambda q: q.claim(1.5), "n must be a whole number"),
     (lambda q: q.claim(timeout=0), "timeout=0 is out of range: 0.01 s to 7 days"),
-    (lambda q: q.claim(timeout=8 * 86400), "is out of range: 0.01 s to 7 days"),
-    (lambda q: q.claim(timeout=-1), "timeout must be a finite number"),
     (lambda q: q.claim(max_runtime=0), "max_runtime=0 is out of range"),
     (lambda q: q.claim(wait=-1), "wait must be a finite number"),
     (lambda q: q.ack("a"), "this takes leases that claim"),
-    (lambda q: q.ack(["a"]), "this takes leases that claim"),
     (lambda q: q.list("nowhere"), "'nowhere' is not a state: one of todos, "),
     (lambda q: q.list("todos", "x"), "is not a cursor"),
     (lambda q: q.configure(keep_done="long"), "keep_done must be"),
     (lambda q: q.configure(max_crashes=0), "max_crashes must be a whole number"),
-    (lambda q: q.inspect(""), "a task id must not be empty"),
-    (lambda q: q.put(bytearray(b"a")), "a task id is str or bytes, not bytearray"),
-    (lambda q: q.put({"a": "x" * (1 << 20)}), "has 1,048,578 bytes; the limit is 1,048,576"),
-    (lambda q: q.claim(timeout=10**400), "is out of range: 0.01 s to 7 days"),
-    (lambda q: q.claim(timeout=True), "timeout must be a finite number"),
-    (lambda q: q.schedule("a", after=10**400), "past the year 9999"),
     (lambda q: q.extend([], timeout=math.nan), "timeout must be a finite number"),
     (lambda q: q.release([], delay=-1), "delay must be a finite number"),
     (lambda q: q.fail([], "x", retry_in=math.inf), "retry_in must be a finite number"),
     (lambda q: q.fail([], "x", retry_in=1, give_up=True), "not both"),
-    (lambda q: q.fail([], "x", retry_in=0, give_up=True), "not both"),
-    (lambda q: q.list("done", "²"), "is not a cursor"),
-    (lambda q: q.list("scheduled", "9" * 30), "is not a cursor"),
-    (lambda q: q.list("scheduled", 5), "is not a cursor"),
     (lambda q: q.list("done", n=0), "n must be a whole number"),
     (lambda q: q.pull(501), "n must be a whole number from 1 to 500"),
     (lambda q: q.drained(before="x"), "at must be a finite number"),
-    (lambda q: q.forget("a", ""), "a task id must not be empty"),
     (lambda q: q.retry_failed(5), "a task id is str or bytes, not int"),
     (lambda q: q.retry_failed(), "was given no tasks"),
     (lambda q: q.retry_failed("a", all=True), "not both"),
     (lambda q: q.retry_failed(all="yes"), "all must be True or False"),
-    (lambda q: q.why(""), "a task id must not be empty"),
     (lambda q: q.states("a", 5), "a task id is str or bytes, not int"),
     (lambda q: list(q.each("nowhere")), "'nowhere' is not a state"),
     (lambda q: q.errors(51), "n must be a whole number from 1 to 50"),
-    (lambda q: q.requeue_expired(0), "n must be a whole number from 1 to 500"),
-    (lambda q: q.promote_due(501), "n must be a whole number from 1 to 500"),
     (lambda q: q.prune("all"), "n must be a whole number from 1 to 500"),
     (lambda q: q.wait_drained(-1), "timeout must be a finite number"),
     (lambda q: q.hosts.list(n=501), "n must be a whole number from 1 to 500"),
-    (lambda q: q.hosts.list("x"), "is not a cursor"),
     (lambda q: q.hosts.inspect(""), "a host is a name like"),
-    (lambda q: q.hosts.set(5, delay=1), "a host is a name like"),
     (lambda q: q.hosts.set("h", per_host=0), "per_host must be a whole number"),
     (lambda q: q.hosts.block("h"), "say for how long"),
-    (lambda q: q.hosts.block("", for_=1), "a host is a name like"),
-    (lambda q: q.hosts.unblock(""), "a host is a name like"),
     (lambda q: q.hosts.ban("", reason="no"), "a host is a name like"),
 ]
 
@@ -121,25 +90,10 @@ def test_a_bad_argument_is_named_and_nothing_is_written(
     assert list(raw.scan_iter("*")) == []
 
 
-@pytest.mark.parametrize(("act", "message"), BAD)
-def test_a_bad_argument_is_named_before_the_client_connects(act: Callable[[Any], Any], message: str) -> None:
-    # nobody listens on port 1: a client that connects would raise Unavailable
-    with Queue("q", "redis://127.0.0.1:1/0", deadline=0.05) as queue, pytest.raises(InvalidInput) as caught:
-        act(queue)
-    assert message in str(caught.value)
-
-
-def test_one_bad_id_in_a_batch_of_thousands_means_that_none_is_put(face: Any) -> None:
-    with pytest.raises(InvalidInput):
-        face.put([*(f"t{i}" for i in range(3000)), ""])
-    assert face.stats().known == 0
-
-
 @pytest.mark.parametrize("name", ["", "a b", "a}b", "x" * 65, "é", "a/b", None, 5])
-@pytest.mark.parametrize("kind", FACES)
-def test_a_bad_queue_name_is_refused(kind: Any, name: Any) -> None:
+def test_a_bad_queue_name_is_refused(name: Any) -> None:
     with pytest.raises(InvalidInput, match="is not a queue name: use 1 to 64"):
-        Queue(name) if kind is Queue else Blocking(name)
+        Queue(name)
 
 
 @pytest.mark.parametrize(
@@ -180,9 +134,6 @@ def test_the_password_of_a_url_that_does_not_parse_is_not_told(url: str) -> None
     [
         ("redis://h/0?bogus=1", "'bogus' is not an option; of those it takes db, username, password, client_name"),
         ("redis://h/?db=x", "db is the number of a database, not what"),
-        ("redis://h/?db=-1", "db is the number of a database, not what"),
-        ("redis://h/?db=", "db is the number of a database, not what"),
-        ("redis://h/?db", "db is the number of a database, not what"),
         ("redis://h/1?db=2", "it names two databases: /1 and db=2"),
         ("redis://h/?db=1&db=2", "db is given twice"),
         ("redis://h/\u00b2", "the path is a database number"),
@@ -190,35 +141,22 @@ def test_the_password_of_a_url_that_does_not_parse_is_not_told(url: str) -> None
         ("redis://h:65536/0", "its host or port cannot be read"),
         ("redis://h/0#part", "a URL here has no part after a #"),
         ("redis://h/0?socket_timeout=5", "'socket_timeout' is for timeoutq to decide (deadline="),
-        ("redis://h/0?protocol=3", "'protocol' is for timeoutq to decide"),
         ("redis://h/0?ssl_ca_certs=/ca.pem", "'ssl_ca_certs' is for TLS: write rediss://"),
-        ("unix:///s?bogus=1", "'bogus' is not an option"),
         ("unix://tmp/x.sock", "the path of a unix socket begins with a third slash: unix:///tmp/x.sock"),
-        ("unix://user:secret@tmp/x.sock", "begins with a third slash: unix:///"),
-        ("unix:///s?ssl_certfile=x", "'ssl_certfile' is for TLS"),
         ("rediss://h/0?ssl_cert_reqs=maybe", "ssl_cert_reqs is required, optional or none, not what"),
-        ("rediss://h/0?ssl_check_hostname=perhaps", "ssl_check_hostname is true or false, not what"),
-        ("rediss://h/0?ssl_min_version=1.0", "ssl_min_version is 1.2 or 1.3, not what"),
         ("rediss://h/0?ssl_ca_cert=/ca.pem", "'ssl_ca_cert' is not an option; of those it takes db, "),
         ("redis+sentinel://h/s/0?bogus=1", "'bogus' is not an option; of those it takes sentinel_username, "),
-        ("redis+sentinel://h/s/0?ssl_ca_certs=/x", "is for TLS: write rediss:// (or rediss+sentinel://"),
-        ("redis+sentinel://h:0/s/0", "its sentinels are host:port"),
         ("redis+sentinel://h/s/\u00b2", "the path is the name of the service"),
         ("redis://h/0?password=", "password is a password, not what"),
         ("redis://u:p@ss/w#rd@h:7411/0", "there is an @ after a / or #; in a password write / as %2F, ? as %3F, # as"),
-        ("redis://u:p@ss#w/rd@h:7411/0", "there is an @ after a / or #; in a password write / as %2F"),
         ("redis://u:1/2@h/0", "there is an @ after a / or #; in a password write / as %2F"),
-        ("redis://u:1#2@h/0", "there is an @ after a / or #; in a password write / as %2F"),
-        ("redis://u:p@s..s/w@h/0", "there is an @ after a / or #; in a password write / as %2F"),
-        ("redis+sentinel://u:p@ss/w#rd@h/s/0", "there is an @ after a / or #; in a password write / as %2F"),
         ("redis://u:p/w@h/0", "its host or port cannot be read; in a password write / as %2F"),
         ("redis://u:p@s?s@h/0", "there is an @ after the ?; in a password write / as %2F"),
     ],
 )
-@pytest.mark.parametrize("kind", FACES)
-def test_a_bad_option_of_a_url_is_named_with_what_would_be_right(kind: Any, url: str, message: str) -> None:
+def test_a_bad_option_of_a_url_is_named_with_what_would_be_right(url: str, message: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        kind("q", url)
+        Queue("q", url)
     assert message in str(caught.value)
 
 
@@ -238,30 +176,10 @@ def test_what_may_be_the_rest_of_a_password_is_not_quoted(url: str) -> None:
         "redis://c4n4ry@127.0.0.1:1",
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("kind", FACES)
-def test_no_message_shows_what_may_be_a_secret_at_a_wrong_place(kind: Any, url: str) -> None:
+def test_no_message_shows_what_may_be_a_secret_at_a_wrong_place(url: str) -> None:
     with pytest.raises(TimeoutqError) as caught:
-        kind("q", url, deadline=0.05).put("a")
+        Queue("q", url, deadline=0.05).put("a")
     assert "c4n4ry" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "rediss://h/0?ssl_ca_certs=%00", "rediss://h/0?ssl_certfile=%00", "rediss://h/0?ssl_ciphers=%00",
-        f"redis://{'x' * 64}/0", "redis://x..y/0", "redis://\udc80/0", f"redis+sentinel://{'x' * 64}/s",
-        "redis+sentinel://x..y/s",
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("kind", FACES)
-def test_a_host_or_a_file_that_no_system_takes_is_refused(kind: Any, url: str) -> None:
-    with pytest.raises(InvalidInput, match="the server URL does not parse"):
-        kind("q", url, deadline=0.05).put("a")
-
-
-@pytest.mark.parametrize("delay", [1e308, 10**5000], ids=["float", "int"])
-def test_a_huge_delay_in_retry_is_a_long_one(delay: Any) -> None:
-    Queue("q", retry=[delay])
 
 
 def test_the_options_of_a_url_are_used(server: EmbeddedServer, name: str) -> None:
@@ -274,13 +192,6 @@ def test_the_options_of_a_url_are_used(server: EmbeddedServer, name: str) -> Non
             assert {client["db"] for client in raw.client_list() if client["name"] == "me"} == {"3"}
         assert Queue(name, f"redis://:{password}@127.0.0.1:{server.port}/3").stats().todos == 1
         queue.purge()
-
-
-@pytest.mark.parametrize("settings", [{"url": 5}, {"url": b"redis://h"}, {"client": 5}, {"retry": "x"}])
-@pytest.mark.parametrize("kind", FACES)
-def test_settings_of_the_wrong_type_are_refused(kind: Any, settings: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput):
-        kind("q", **settings)
 
 
 def test_a_payload_of_a_mebibyte_is_not_too_large(face: Any) -> None:
@@ -431,20 +342,3 @@ def test_a_queue_from_a_newer_schema_is_left_alone(face: Any, raw: redis.Redis) 
             act()
     raw.hset(key, "schema", "3")
     assert face.stats().known == 1
-
-
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("nowhere:f", "importing nowhere raised ModuleNotFoundError"),
-        ("json", "write module:function"),
-        (":f", "write module:function"),
-        ("json:", "write module:function"),
-        ("json:nothing", "module json has no nothing"),
-        ("json:__name__", "is not callable but str"),
-    ],
-)
-def test_a_handler_that_does_not_import_is_named(path: str, message: str) -> None:
-    with pytest.raises(HandlerNotFound) as caught:
-        load_handler(path)
-    assert message in str(caught.value)

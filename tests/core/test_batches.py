@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from datetime import timedelta
 from typing import Any
 
 import pytest
 import redis
 
-from tests.rig.invariants import a_minute_later
 from tests.rig.waiting import wait_until
-from timeoutq import InvalidInput, Lease, Politeness, Queue, ServerFull, State, Task
-from timeoutq.client.shards import open_queue
+from timeoutq import InvalidInput, Lease, Queue, ServerFull, State, Task
 from timeoutq.rooms.batches import operations
-from timeoutq.rooms.batches.operations import End, Member
-from timeoutq.server.calls import Kept
-from timeoutq.testing import fake_async_queue, fake_queue, run
 from timeoutq.verbs import flows, sending
-from timeoutq.watch import doctor
 from timeoutq.words import arguments
 
 KEYS = ("batch:b", "batch_of", "batches")
@@ -133,6 +125,16 @@ def test_a_task_that_is_cancelled_has_ended_whether_it_was_ready_or_runs(face: A
     assert counts(face) == ("ended", 2, 0, 2)
 
 
+def test_a_call_that_seals_may_be_sent_again(face: Any) -> None:
+    face.batches.put("b", "a")
+    call = operations.seal(face.operations, b"n", "b", arguments.tasks(("after",)), "ended", 5000)
+    for _ in range(2):
+        assert face.run(sending.answer(face.talk, call))
+    face.ack(claimed(face)["a"])
+    assert face.run(sending.answer(face.talk, call))
+    assert list(claimed(face)) == ["after"]
+
+
 def test_a_batch_is_not_over_before_it_is_sealed(face: Any) -> None:
     face.batches.put("b", "a")
     face.ack(claimed(face)["a"])
@@ -142,12 +144,6 @@ def test_a_batch_is_not_over_before_it_is_sealed(face: Any) -> None:
     info = face.batches.seal("b", "after")
     assert (info.state, info.callback, info.on, info.done) == ("ended", "after", "ended", 2)
     assert list(claimed(face)) == ["after"]
-
-
-def test_a_batch_without_tasks_ends_when_it_is_sealed(face: Any) -> None:
-    assert face.batches.seal("none", "after").is_over
-    assert list(claimed(face)) == ["after"]
-    assert face.batches.seal("without-a-callback").is_over
 
 
 def test_tasks_that_are_there_join_and_those_that_have_ended_count_at_once(face: Any) -> None:
@@ -203,37 +199,6 @@ def test_a_callback_that_could_run_early_or_never_is_refused(face: Any) -> None:
         face.batches.seal("c", "after")
 
 
-def test_a_callback_that_was_done_before_runs_again(face: Any) -> None:
-    face.put("after")
-    face.ack(claimed(face)["after"])
-    batch(face, "a")
-    face.ack(claimed(face)["a"])
-    assert list(claimed(face)) == ["after"]
-
-
-def test_a_callback_that_goes_to_failed_at_the_seal_keeps_no_result_of_an_earlier_run(face: Any) -> None:
-    face.put("after")
-    lease = claimed(face)["after"]
-    face.run(sending.answers(face.talk, face.operations.ack([lease], results={0: Kept(b"8", 60_000)})))
-    assert face.results.look("after")["after"].result == b"8"
-    face.batches.put("b", "a")
-    face.fail(claimed(face)["a"], "no", give_up=True)
-    face.batches.seal("b", "after", on="done")
-    found = face.results.look("after")["after"]
-    assert (found.state, found.result) == (State.FAILED, None)
-
-
-def test_a_task_is_in_up_to_four_batches_and_ends_in_all_of_them(face: Any) -> None:
-    for name in ("b1", "b2", "b3", "b4"):
-        face.batches.put(name, "a")
-        face.batches.seal(name, f"after {name}")
-    with pytest.raises(InvalidInput, match="task a is in four batches that have not ended"):
-        face.batches.put("b5", "new", "a")
-    assert state(face, "new") is None
-    face.ack(claimed(face)["a"])
-    assert sorted(claimed(face)) == [f"after b{n}" for n in range(1, 5)]
-
-
 def test_a_callback_may_be_a_task_of_another_batch_and_its_failure_counts_there(face: Any) -> None:
     face.batches.put("inner", "a")
     face.batches.seal("inner", "middle", on="done")
@@ -278,17 +243,6 @@ def test_no_put_changes_a_callback_that_waits_for_its_batch(face: Any, how: str,
     assert found.keys() <= {"other"}
 
 
-def test_a_put_with_a_higher_priority_does_not_change_a_callback_that_waits(url: str, name: str) -> None:
-    with Queue(name, url, politeness=Politeness(0, 1)) as queue:
-        queue.batches.put("b", "a")
-        queue.batches.seal("b", Task("after", {"n": 1}, group="h"))
-        answers = queue.put(Task("after", {"n": 2}, group="h", priority=5), improve=True)
-        assert (list(answers), queue.inspect("after").priority) == (["scheduled"], 0)
-        queue.ack(claimed(queue)["a"])
-        assert claimed(queue)["after"].payload == {"n": 1}
-        queue.purge()
-
-
 def test_a_task_that_is_due_when_callbacks_are_said_to_be_is_no_callback(face: Any) -> None:
     batch(face, "a")
     due = face.inspect("after").due
@@ -296,78 +250,6 @@ def test_a_task_that_is_due_when_callbacks_are_said_to_be_is_no_callback(face: A
     assert face.inspect("task").due == due + 0.001
     assert face.schedule("task", after=0)[0] == "scheduled"
     assert sorted(claimed(face)) == ["a", "task"]
-
-
-def test_members_come_in_their_order_with_their_ends(face: Any) -> None:
-    face.batches.put("b", [f"t{n}" for n in range(1200)])
-    leases = claimed(face, 2)
-    done, lost = leases.values()
-    face.ack(done)
-    face.fail(lost, "no", give_up=True)
-    ends: dict[str, End] = {done.task: "done", lost.task: "lost"}
-    found = list(face.batches.members("b"))
-    assert found == [Member(f"t{n}", n + 1, ends.get(f"t{n}", "open")) for n in range(1200)]
-    assert list(face.batches.members("unknown")) == []
-    assert [one.name for one in face.batches.list()] == ["b"]
-    assert face.batches.look("unknown") == {}
-
-
-def test_tasks_of_a_batch_may_be_scheduled_and_have_payloads(face: Any) -> None:
-    face.batches.put("b", {"a": {"n": 1}}, after=0)
-    face.batches.put("b", "later", after=60)
-    face.batches.seal("b", "after")
-    lease = claimed(face)["a"]
-    assert lease.payload == {"n": 1}
-    face.ack(lease)
-    assert counts(face) == ("sealed", 2, 1, 0)
-
-
-def test_a_forgotten_batch_counts_no_more_and_its_callback_goes_to_failed(face: Any) -> None:
-    batch(face, "a")
-    assert face.batches.forget("b")
-    assert not face.batches.forget("b")
-    assert face.inspect("after").error == "gave up: batch b was forgotten"
-    face.ack(claimed(face)["a"])
-    assert (face.batches.look("b"), state(face, "a")) == ({}, State.DONE)
-
-
-@pytest.mark.parametrize("bad", ["", "a b", "x" * 65, "ü", 7])
-def test_a_bad_name_is_refused_at_once(face: Any, bad: Any) -> None:
-    with pytest.raises(InvalidInput, match=r"is no name of a batch: use 1 to 64 of A-Z a-z 0-9 . _ : -"):
-        face.batches.put(bad, "a")
-
-
-def test_other_arguments_that_cannot_be_used_are_refused(face: Any) -> None:
-    with pytest.raises(InvalidInput, match="on= is 'ended'"):
-        face.batches.seal("b", on="failed")
-    with pytest.raises(InvalidInput, match="keep"):
-        face.batches.seal("b", keep=-1)
-    assert face.batches.seal("b", keep=timedelta(hours=1)).is_over
-
-
-def test_a_host_that_is_banned_ends_its_tasks_in_their_batches(url: str, name: str) -> None:
-    with Queue(name, url, politeness=Politeness(0, 1)) as queue:
-        batch(queue, "http://a.example/1", "http://a.example/2", "free")
-        queue.ack(queue.claim(1))
-        queue.hosts.ban("a.example", "they asked")
-        queue.batches.put("c", "http://a.example/3")
-        for _ in range(3):
-            queue.promote_due()
-        queue.ack(lease for lease in queue.claim(5) if lease.task != "after")
-        assert counts(queue, "b")[2] == 0
-        assert counts(queue, "c") == ("open", 1, 0, 1)
-        queue.promote_due()
-        assert state(queue, "after") in (State.TODOS, State.IN_PROGRESS)
-        queue.purge()
-
-
-def test_a_batch_is_the_same_on_a_queue_with_fingerprints_and_when_done_tasks_are_not_kept(url: str, name: str) -> None:
-    for keep in ("compact", 0):
-        with Queue(f"{name}.{keep}", url, keep_done=keep) as queue:
-            batch(queue, "a", "b")
-            queue.ack(queue.claim(2))
-            assert list(claimed(queue)) == ["after"]
-            queue.purge()
 
 
 def test_a_plain_queue_has_no_key_of_batches_and_a_purge_leaves_none(face: Any, raw: redis.Redis, name: str) -> None:
@@ -391,16 +273,6 @@ def test_a_batch_that_is_over_is_kept_for_its_time(face: Any, raw: redis.Redis, 
     assert raw.hget(f"timeoutq:{{{name}}}:meta", "uses") is None
 
 
-def test_a_call_that_seals_may_be_sent_again(face: Any) -> None:
-    face.batches.put("b", "a")
-    call = operations.seal(face.operations, b"n", "b", arguments.tasks(("after",)), "ended", 5000)
-    for _ in range(2):
-        assert face.run(sending.answer(face.talk, call))
-    face.ack(claimed(face)["a"])
-    assert face.run(sending.answer(face.talk, call))
-    assert list(claimed(face)) == ["after"]
-
-
 def test_a_full_server_refuses_to_put_and_to_seal_and_still_counts_the_ends(
     url: str, name: str, raw: redis.Redis
 ) -> None:
@@ -422,25 +294,6 @@ def test_a_full_server_refuses_to_put_and_to_seal_and_still_counts_the_ends(
         queue.purge()
 
 
-def test_a_task_that_a_foreign_hand_removes_keeps_no_batch_from_its_end(
-    queue: Queue, raw: redis.Redis, name: str, url: str
-) -> None:
-    key = f"timeoutq:{{{name}}}:"
-    batch(queue, "a", "b")
-    raw.srem(f"{key}todos", "a")
-
-    def walked() -> bool:
-        with redis.Redis.from_url(url) as client:
-            a_minute_later(client, name)
-        queue.prune()
-        return not queue.run(flows.repair(queue.talk, mend=False))[0]
-
-    wait_until(walked)
-    queue.ack(lease for lease in claimed(queue).values() if lease.task != "after")
-    assert counts(queue)[0] == "ended"
-    assert state(queue, "after") in (State.TODOS, State.SCHEDULED, State.IN_PROGRESS)
-
-
 @pytest.mark.parametrize("state", ["done", "failed"])
 def test_an_end_that_was_refused_half_way_is_counted_by_the_next_walk(
     queue: Queue, raw: redis.Redis, name: str, state: str
@@ -450,95 +303,3 @@ def test_an_end_that_was_refused_half_way_is_counted_by_the_next_walk(
     assert queue.run(flows.repair(queue.talk))[0] == {"leftover": 1}
     assert counts(queue) == ("ended", 1, 0, 0 if state == "done" else 1)
     queue.forget("a")  # which no kind of failure counts
-
-
-@pytest.mark.parametrize("lost", ["batch_of", "batch:b"])
-def test_a_batch_that_cannot_end_any_more_is_told_and_its_callback_is_not_lost(
-    queue: Queue, raw: redis.Redis, name: str, lost: str
-) -> None:
-    batch(queue, "a")
-    raw.delete(f"timeoutq:{{{name}}}:{lost}")
-    queue.ack(claimed(queue)["a"])
-    assert queue.run(flows.repair(queue.talk))[0]["unsettled"] == 1
-    (told,) = [finding for finding in doctor.examine(queue) if finding.check == "tasks"]
-    assert "1 batch that will not end, though" in told.found
-    assert "queue.batches.forget" in told.cure
-    queue.batches.forget("b")
-    queue.retry_failed("after")
-    assert list(claimed(queue)) == ["after"]
-
-
-def test_a_key_of_a_foreign_type_is_no_reason_to_stop_a_worker(queue: Queue, raw: redis.Redis, name: str) -> None:
-    batch(queue, "a")
-    raw.set(f"timeoutq:{{{name}}}:batch:b", "x")
-    queue.ack(claimed(queue)["a"])
-    assert state(queue, "a") is State.DONE
-    assert queue.run(flows.repair(queue.talk))[0] == {"unsettled": 1}
-    raw.delete(f"timeoutq:{{{name}}}:batch:b")
-    queue.batches.forget("b")
-
-
-def test_a_queue_over_shards_refuses_batches_by_name(url: str, name: str) -> None:
-    with open_queue(name, url, shards=3) as queue:
-        for call in (
-            lambda: queue.batches.put("b", "a"),
-            lambda: queue.batches.seal("b", "after"),
-            lambda: queue.batches.look("b"),
-            lambda: queue.batches.list(),
-            lambda: list(queue.batches.members("b")),
-            lambda: queue.batches.forget("b"),
-        ):
-            with pytest.raises(InvalidInput, match="lies in several shards, and a batch has to be in one place"):
-                call()
-        queue.purge()
-
-
-def doctor_says(queue: Any) -> tuple[str, str]:
-    findings = doctor.examine(queue)
-    found = next(one for one in findings if one.check == "batches")
-    return found.verdict, found.found
-
-
-def test_doctor_names_a_batch_that_nobody_seals_and_one_that_is_broken() -> None:
-    with fake_queue() as queue:
-        queue.batches.put("b", "a")
-        assert doctor_says(queue) == ("green", "1 batch not over, 1 task outstanding")
-        queue.clock.advance(90_000)
-        assert doctor_says(queue) == ("yellow", "1 batch not over, 1 task outstanding; nobody has sealed: b")
-        queue.batches.seal("b", "after", on="done")
-        queue.forget("a")
-        level, found = doctor_says(queue)
-        assert (level, found[-3:]) == ("yellow", ": b")
-
-
-def test_a_run_of_a_test_ends_a_batch_by_its_tasks_and_never_by_the_clock() -> None:
-    ran: list[str] = []
-
-    async def handle(lease: Lease) -> None:
-        ran.append(lease.task)
-
-    with fake_queue() as queue:
-        began = queue.clock.now
-        queue.batches.put("b", "a")
-        queue.batches.put("b", "later", after=60)
-        queue.batches.seal("b", "after")
-        assert (
-            queue.why("after").message
-            == "it is the callback of a batch, and becomes ready when all tasks of the batch have ended"
-        )
-        run(handle, queue)
-        assert (ran, queue.clock.now - began < 100) == (["a", "later", "after"], True)
-
-
-def test_the_face_for_asyncio_does_the_same() -> None:
-    async def use() -> None:
-        async with fake_async_queue() as queue:
-            await queue.batches.put("b", "a", "c")
-            await queue.batches.seal("b", "after")
-            await queue.ack(await queue.claim(2))
-            assert (await queue.batches.look("b"))["b"].is_over
-            assert [one.task async for one in queue.batches.members("b")] == ["a", "c"]
-            await queue.promote_due()
-            assert [lease.task for lease in await queue.claim()] == ["after"]
-
-    asyncio.run(use())

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import redis
 
-from tests.rig.commands import ran
 from tests.rig.waiting import wait_until
 from timeoutq import InvalidInput, Lease, LeaseLost, Politeness, Queue, State, Task
 from timeoutq.server.calls import Kept
-from timeoutq.verbs import flows, sending
+from timeoutq.verbs import sending
 
 HOST = "http://a.example/"
 
@@ -40,21 +39,6 @@ def test_a_task_that_waits_goes_to_failed_and_says_who_has_cancelled_it(face: An
     assert meta(raw, name) is None, "nothing in progress is marked"
     assert face.retry_failed("a") == 1
     assert face.claim()[0].task == "a"
-
-
-def test_who_cancels_is_the_client_unless_somebody_is_named(face: Any) -> None:
-    face.put("a")
-    face.cancel("a")
-    assert face.inspect("a").error == f"cancelled by {face.worker}"
-    with pytest.raises(InvalidInput, match="by="):
-        face.cancel("a", by=" ")
-
-
-def test_a_done_task_stays_done(face: Any) -> None:
-    face.put("a")
-    face.ack(face.claim())
-    assert list(face.cancel("a")) == ["done"]
-    assert face.inspect("a").state is State.DONE
 
 
 def test_a_task_in_progress_is_marked_and_its_extension_says_so(face: Any, raw: redis.Redis, name: str) -> None:
@@ -157,43 +141,6 @@ def test_a_cancelled_run_that_would_run_again_goes_to_failed(
         assert [one.task for one in face.claim()] == [f"{HOST}next"], "the place of the host is free"
 
 
-def test_the_error_of_a_cancelled_run_has_no_traceback_of_what_its_handler_raised(face: Any) -> None:
-    face.put("a")
-    lease = face.claim()[0]
-    face.cancel("a", by="kim")
-    try:
-        raise ValueError("the first traceback of this queue")
-    except ValueError as error:
-        face.fail(lease, error, retry_in=0)
-    found = face.inspect("a")
-    assert (found.state, found.error, found.traceback) == (State.FAILED, "cancelled by kim", None)
-
-
-def test_of_many_ends_in_one_call_each_counts_for_itself(face: Any) -> None:
-    face.put(f"t{i}" for i in range(6))
-    leases = sorted(face.claim(6), key=lambda lease: lease.task)
-    face.cancel("t1", "t3", by="kim")
-    assert list(face.release(leases[:4])) == ["ok", "cancelled", "ok", "cancelled"]
-    assert list(face.release(leases[:4])) == ["already"] * 4
-    assert list(face.states("t0", "t1", "t2", "t3")) == ["todos", "failed", "todos", "failed"]
-    face.cancel("t4", by="kim")
-    assert list(face.ack(leases[4:], again_in=60)) == ["ok", "ok"]
-    assert list(face.ack(leases[4:], again_in=60)) == ["already", "already"]
-    assert list(face.states("t4", "t5")) == ["failed", "scheduled"]
-    assert face.stats().counters["cancelled"] == 3
-
-
-def test_a_lost_lease_cannot_end_the_cancelled_run_of_another(face: Any) -> None:
-    face.put("a")
-    old = face.claim()[0]
-    answers(face, face.operations.crash([old], "died"))
-    new = face.claim()[0]
-    face.cancel("a", by="kim")
-    assert list(face.release([old])) == ["lost"]
-    assert face.inspect("a").cancelled_by == "kim"
-    assert face.release(new) == "cancelled"
-
-
 def test_a_retried_task_is_not_cancelled_any_more(face: Any) -> None:
     face.put("a")
     lease = face.claim()[0]
@@ -217,17 +164,6 @@ def test_a_cancel_that_is_sent_again_answers_as_before(queue: Queue) -> None:
         reply = queue.run(sending.ask(queue.talk, [call.command(age)]))[0]
         assert list(call.read(reply)) == ["cancelled", "failed"]
     assert queue.stats().counters["cancelled"] == 1
-
-
-def test_waits_for_a_cancelled_task_end(face: Any) -> None:
-    face.put("a", "b")
-    face.run(face.flows.results.look([b"a", b"b"], "c"))
-    lease = face.claim()[0]
-    face.cancel("a", "b", by="kim")
-    heard = face.run(face.flows.results.hear([b"a", b"b"], "c", 5))
-    face.release(lease)
-    heard += face.run(face.flows.results.hear([b"a", b"b"], "c", 5))
-    assert sorted(heard) == [b"a", b"b"]
 
 
 def test_the_places_and_lanes_of_hosts_are_given_up(queue: Queue) -> None:
@@ -256,30 +192,6 @@ def test_a_put_that_has_the_task_run_once_more_takes_the_cancel_back(queue: Queu
     assert list(queue.extend([lease])) == ["ok"]
 
 
-def test_an_export_takes_a_cancelled_task_as_a_failed_one(queue: Queue, url: str) -> None:
-    queue.put("a", "b")
-    leases = queue.claim(2)
-    queue.cancel("a", by="kim")
-    with Queue(f"{queue.name}-other", url) as other:
-        records = queue.run(sending.answer(queue.talk, queue.operations.describe([b"a", b"b"])))[1]
-        other.run(sending.answer(other.talk, other.operations.restore(records, other.talk.nonce)))
-        assert list(other.states("a", "b")) == ["failed", "todos"]
-        assert other.inspect("a").error == "cancelled by kim"
-        other.purge()
-    queue.release(leases)
-
-
-def test_a_cancel_goes_on_a_full_server(queue: Queue, raw: redis.Redis) -> None:
-    queue.put("a", "b")
-    lease = queue.claim()[0]
-    raw.config_set("maxmemory", "1")
-    try:
-        assert sorted(queue.cancel("a", "b")) == ["cancelled", "cancelling"]
-        assert queue.release(lease) == "cancelled"
-    finally:
-        raw.config_set("maxmemory", "0")
-
-
 def test_a_cancel_wakes_the_cleaners(queue: Queue, raw: redis.Redis) -> None:
     queue.put("a")
     (lease,) = queue.claim()
@@ -291,30 +203,6 @@ def test_a_cancel_wakes_the_cleaners(queue: Queue, raw: redis.Redis) -> None:
     assert plan.cancelling == 1
     queue.ack(lease)
     assert queue.run(sending.answer(queue.talk, queue.operations.plan(10_000))).cancelling == 0
-
-
-def test_what_a_foreign_hand_leaves_of_cancels_is_removed(queue: Queue, raw: redis.Redis) -> None:
-    queue.put("a", "b")
-    (lease,) = queue.claim()
-    queue.cancel(lease.task)
-    raw.hset(queue.operations.key("cancels"), mapping={"gone": "x"})
-    queue.run(flows.repair(queue.talk))
-    assert raw.hkeys(queue.operations.key("cancels")) == [lease.task]
-    assert queue.release(lease) == "cancelled"
-
-
-def test_a_plain_queue_runs_no_command_more_for_cancels(queue: Queue, raw: redis.Redis) -> None:
-    queue.put(f"t{i}" for i in range(20))
-    queue.ack(queue.claim(2))
-    one, other, third = (queue.claim(2) for _ in range(3))
-    plain = ran(raw, lambda: queue.ack(one))
-    queue.cancel("t-none")
-    assert ran(raw, lambda: queue.ack(other)) == plain
-    marked = third[0].task
-    queue.cancel(marked)
-    more = ran(raw, lambda: queue.ack(third))
-    assert more != plain
-    assert meta(raw, queue.name) is None, "the queue uses it only while a task is marked"
 
 
 def test_a_retry_of_all_failed_tasks_leaves_those_that_somebody_has_cancelled(face: Any) -> None:

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import redis
 
 from tests.rig import fingerprints
-from tests.rig.faces import Blocking
-from tests.rig.invariants import check, check_keys
 from tests.rig.planted import planted
-from tests.rig.proxy import Fault, Proxy
 from timeoutq import InvalidInput, LeaseLost, Politeness, Queue, ServerFull, State, Task
-from timeoutq.rooms.hosts import operations as hosts
-from timeoutq.server import scripts
 from timeoutq.server.calls import Call
-from timeoutq.testing import fake_async_queue, fake_queue
 from timeoutq.verbs import reads, sending
-from timeoutq.words.errors import ServerError
-from timeoutq.words.model import HostRecord, Record
+from timeoutq.words.model import Record
 
 A = "http://a.example/"
 
@@ -57,11 +49,6 @@ def call(queue: Any, made: Call[Any]) -> Any:
     return queue.run(sending.answer(queue.talk, made))
 
 
-def sha(name: str) -> bytes:
-    """The function by which a verb is called."""
-    return scripts.function(name).encode()
-
-
 # ---- what it keeps
 
 
@@ -92,37 +79,7 @@ def test_the_salt_is_another_one_in_each_queue_and_stays(compact: Any, url: str,
         other.purge()
 
 
-def test_ids_may_be_any_bytes_and_long(compact: Any) -> None:
-    tasks = ["é", b"\xff\xfe\x00", "x" * 1024, "1234567890123456789", "0", "-1"]
-    compact.put(tasks)
-    compact.ack(compact.claim(9))
-    assert compact.states(tasks).counts() == {"done": 6}
-    assert compact.states("e", b"\xff\xfe", "x" * 1023, "1").counts() == {"unknown": 4}
-
-
-def test_thousands_are_kept_in_sets_that_divide(compact: Any, raw: redis.Redis) -> None:
-    tasks = [f"t{i}" for i in range(3000)]
-    finish(compact, *tasks)
-    assert compact.states(tasks).counts() == {"done": 3000}
-    assert compact.states([f"u{i}" for i in range(3000)]).counts() == {"unknown": 3000}
-    row = seen(raw, compact)
-    count = 2 ** int(row["level"]) + int(row["split"])
-    assert (row["count"], count) == ("3000", 16)  # 3000 / 192, rounded up
-    sizes = [raw.scard(compact.talk.operations.key(f"seen:{number}")) for number in range(count)]
-    assert sum(sizes) == 3000
-    assert max(sizes) <= 512
-
-
 # ---- each way to be done
-
-
-def test_an_ack_of_many_leases_counts_each_task_once(compact: Any) -> None:
-    compact.put("a", "b", "c")
-    leases = compact.claim(3)
-    assert list(compact.ack([leases[0], leases[0], *leases[1:]])) == ["ok", "lost", "ok", "ok"]
-    assert list(compact.ack([leases[0], leases[0], *leases[1:]])) == ["already", "lost", "already", "already"]
-    assert list(compact.ack(leases)) == ["lost", "lost", "lost"]
-    assert compact.stats().done == 3
 
 
 def test_an_ack_with_a_lease_that_is_lost_leaves_no_fingerprint(compact: Any, raw: redis.Redis) -> None:
@@ -140,74 +97,6 @@ def test_an_ack_with_a_lease_that_is_lost_leaves_no_fingerprint(compact: Any, ra
     assert seen(raw, compact)["count"] == "1"
 
 
-def test_a_task_that_a_foreign_hand_has_made_ready_though_it_is_done_counts_once(
-    compact: Any, raw: redis.Redis
-) -> None:
-    finish(compact, "old", "older")
-    compact.put("new")
-    raw.sadd(compact.talk.operations.key("todos"), "old")
-    leases = compact.claim(5)
-    assert sorted(lease.task for lease in leases) == ["new", "old"]
-    assert compact.ack(leases).counts() == {"ok": 2}
-    assert seen(raw, compact)["count"] == "3"
-    assert compact.states("old", "older", "new").counts() == {"done": 3}
-
-
-def test_an_ack_puts_what_it_found_but_not_what_is_done(compact: Any) -> None:
-    finish(compact, "old")
-    compact.put("page")
-    (lease,) = compact.claim()
-    assert compact.ack(lease, put=["old", "page", "new", Task("with", payload=1)]) == "ok"
-    assert compact.states("old", "page", "new", "with").counts() == {"done": 2, "todos": 2}
-
-
-def test_an_ack_for_a_time_is_not_done_and_leaves_no_fingerprint(compact: Any) -> None:
-    compact.put("page")
-    (lease,) = compact.claim()
-    assert compact.ack(lease, again_in=60, payload={"n": 2}) == "ok"
-    assert (compact.inspect("page").state, compact.stats().done) == (State.SCHEDULED, 0)
-    assert compact.inspect("page").payload == {"n": 2}
-
-
-def test_pulled_tasks_are_done(compact: Any) -> None:
-    assert compact.pull(5) == []
-    compact.put("a", {"b": 1})
-    assert {task.task for task in compact.pull(5)} == {"a", "b"}
-    assert compact.states("a", "b").counts() == {"done": 2}
-    assert compact.inspect("b").payload is None
-
-
-def test_tasks_of_an_export_come_in_as_done(compact: Any) -> None:
-    finish(compact, "known")
-    compact.put("ready")
-    records = [Record(task, State.DONE, acked=1.7e9) for task in (b"known", b"ready", b"new", b"new", b"x")]
-    answers = call(compact, compact.talk.operations.restore(records, lambda: b"once"))
-    assert list(answers) == ["done", "todos", "added", "done", "added"]
-    assert compact.states("known", "ready", "new", "x").counts() == {"done": 3, "todos": 1}
-    assert compact.stats().done == 3
-
-
-def test_a_replica_of_a_call_whose_reply_was_lost_does_not_count_twice(url: str, name: str) -> None:
-    with Proxy(url) as proxy, Queue(name, proxy.url, keep_done="compact") as queue:
-        finish(queue, "known")
-        queue.forget("known")  # the server knows the scripts by now
-        queue.put("a", "b", "c")
-        leases = queue.claim(3)
-        for lost in (leases[:2], leases[2:]):
-            proxy.arm(Fault.RESET_AFTER, sha("ack"))
-            assert {str(answer) for answer in queue.ack(lost)} == {"already"}
-            assert proxy.lost == 1
-        assert queue.stats().done == 3
-        proxy.arm(Fault.RESET_AFTER, sha("put"))
-        assert list(queue.put("a", again=True)) == ["todos"]
-        assert (queue.stats().done, queue.stats().todos) == (2, 1)
-        proxy.arm(Fault.RESET_AFTER, sha("forget"))
-        assert list(queue.forget("b")) == ["unknown"]
-        assert queue.stats().done == 1
-        check(url, name)
-        queue.purge()
-
-
 # ---- each way to be done no more
 
 
@@ -221,51 +110,6 @@ def test_put_again_takes_the_fingerprint_out_and_done_again_counts_once(compact:
     assert info.state is State.IN_PROGRESS
     assert compact.put("a", again=True).counts() == {"in_progress": 1}
     assert compact.stats().done == 1
-
-
-def test_schedule_again_takes_the_fingerprint_out(compact: Any) -> None:
-    finish(compact, "a", "b")
-    assert list(compact.schedule("a", "c", after=60)) == ["done", "added"]
-    assert list(compact.schedule("a", "c", after=60, again=True)) == ["added", "scheduled"]
-    assert (compact.stats().done, compact.stats().scheduled) == (1, 2)
-
-
-def test_forget_takes_the_fingerprint_out(compact: Any) -> None:
-    finish(compact, "a", "b")
-    compact.put("c")
-    assert list(compact.forget("a", "a", "c", "x")) == ["done", "done", "todos", "unknown"]
-    assert (compact.stats().done, compact.stats().known) == (1, 1)
-    assert list(compact.put("a")) == ["added"]
-
-
-def test_retry_failed_says_that_a_task_is_done(compact: Any) -> None:
-    finish(compact, "a")
-    compact.put("b")
-    compact.fail(compact.claim(1), "no", give_up=True)
-    calls = compact.talk.operations.retry_failed(("a", "b", "x"))
-    assert list(call(compact, calls[0])) == ["done", "ok", "unknown"]
-
-
-def test_the_other_ends_of_a_lease_do_as_ever(compact: Any) -> None:
-    compact.put("a", "b", "c")
-    first, second, third = compact.claim(3)
-    compact.release(first)
-    compact.fail(second, "no", retry_in=60)
-    compact.extend(third, timeout=0.01)
-    assert call(compact, compact.talk.operations.crash([third], "died")[0]).counts() in ({"ok": 1}, {"lost": 1})
-    compact.requeue_expired()
-    assert compact.states("a", "b", "c").counts() == {"todos": 2, "scheduled": 1}
-    assert not compact.drained()
-    assert compact.prune() == 0
-    finish(compact)
-    assert not compact.drained()
-    compact.forget(second.task)
-    assert compact.drained()
-
-
-def test_describe_tells_that_a_task_is_done_and_not_since_when(compact: Any) -> None:
-    finish(compact, "a")
-    assert call(compact, compact.talk.operations.describe([b"a", b"x"])) == (2, [Record(b"a", State.DONE)])
 
 
 # ---- on polite queues
@@ -315,22 +159,6 @@ def test_raising_works_and_improving_is_refused_by_name(polite: Any) -> None:
     assert polite.inspect(f"{A}1").priority == 9
 
 
-def test_politeness_begins_and_ends_on_a_queue_with_compact_done(compact: Any) -> None:
-    finish(compact, f"{A}1")
-    compact.configure(politeness=Politeness(60))
-    compact.put(f"{A}1", f"{A}2", f"{A}3")
-    assert compact.stats().settings["uses"] == "compact politeness"
-    # a visit has ended before politeness began, so the host rests first
-    assert (compact.stats().done, compact.stats().waiting) == (1, 2)
-    compact.configure(politeness="off")
-    assert (compact.stats().settings["uses"], compact.stats().todos, compact.stats().done) == ("compact", 2, 1)
-
-
-def test_hosts_of_an_export_come_in(polite: Any) -> None:
-    found = call(polite, hosts.restore_hosts(polite.talk.operations, [HostRecord(b"a.example", 5.0)], lambda: b"n"))
-    assert found == 1
-
-
 # ---- what is refused
 
 
@@ -374,17 +202,6 @@ def test_it_begins_only_while_the_queue_has_no_task_in_any_state(face: Any, raw:
     assert {key: raw.dump(key) for key in map(str, raw.keys())} == before
 
 
-def test_a_client_that_is_opened_with_it_is_refused_too(url: str, name: str) -> None:
-    with Queue(name, url) as queue, Queue(name, url, keep_done="compact") as other:
-        queue.put("a")
-        with pytest.raises(InvalidInput, match="timeoutq export OLD"):
-            other.put("b")
-        queue.forget("a")
-        assert other.put("b").added == 1
-        assert queue.stats().compact
-        queue.purge()
-
-
 @pytest.mark.parametrize("other", ["forever", 0, 1000])
 def test_it_stays_as_long_as_something_is_done(compact: Any, raw: redis.Redis, other: Any) -> None:
     finish(compact, "a")
@@ -401,45 +218,6 @@ def test_it_stays_as_long_as_something_is_done(compact: Any, raw: redis.Redis, o
     assert seen(raw, compact) == {}
     finish(compact)
     assert compact.states("b").counts() == ({"unknown": 1} if other == 0 else {"done": 1})
-
-
-def test_after_a_purge_it_is_a_queue_like_any_other(compact: Any, raw: redis.Redis) -> None:
-    finish(compact, "a")
-    compact.purge()
-    assert raw.keys(compact.talk.operations.key("*")) == []
-    finish(compact, "a")
-    assert (compact.stats().compact, compact.stats().done) == (False, 1)
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [(b"compact", "comes with a salt"), (b"compact ", None), (b"compact a b", None), (b"compact \xff", None)],
-)
-def test_a_wire_without_a_good_salt_does_not_make_a_queue_compact(
-    url: str, name: str, value: bytes, said: str | None
-) -> None:
-    with Queue(name, url) as queue:
-        wanted = queue.operations.configure({"keep_done": value})
-        if said:
-            with pytest.raises(InvalidInput, match=said):
-                call(queue, wanted)
-        else:
-            call(queue, wanted)
-        finish(queue, "a")
-        assert not queue.stats().compact
-        queue.purge()
-
-
-def test_a_setting_that_is_written_only_once_leaves_a_compact_queue_as_it_is(compact: Any) -> None:
-    finish(compact, "a")
-    call(compact, compact.talk.operations.configure({"keep_done?": b"forever"}))
-    assert compact.stats().settings["keep_done"] == "compact"
-
-
-@pytest.mark.parametrize("bad", ["Compact", "compact ", b"compact", ["compact"], "no"])
-def test_words_that_are_not_the_word_are_refused_before_anything_is_sent(bad: Any) -> None:
-    with pytest.raises(InvalidInput, match='must be "forever", "compact", 0, a number of tasks, or a timedelta'):
-        Queue("q", "redis://localhost:1", keep_done=bad)
 
 
 # ---- servers that are full, and keys of foreign types
@@ -461,108 +239,6 @@ def test_a_full_server_takes_acks_and_refuses_puts(compact: Any, raw: redis.Redi
     finally:
         raw.config_set("maxmemory", 0)
     assert (compact.stats().done, compact.stats().in_progress) == (598, 1)
-
-
-def picture(raw: redis.Redis) -> dict[str, Any]:
-    """What all keys of the server hold, but for those that change whatever a call does."""
-    client: Any = raw
-    # DUMP tells of the order, too, in which a server has put members
-    holds: dict[str, Callable[[str], Any]] = defaultdict(lambda: client.dump)
-    holds["set"] = client.smembers
-    holds["hash"] = client.hgetall
-    holds["zset"] = lambda key: client.zrange(key, 0, -1, withscores=True)
-    kept = [key for key in map(str, client.keys()) if not key.endswith((":meta", "aside"))]
-    return {key: holds[client.type(key)](key) for key in kept}
-
-
-@pytest.mark.breaking
-@pytest.mark.parametrize("number", range(3))
-def test_an_ack_that_meets_a_set_of_a_foreign_type_changes_nothing(
-    url: str, name: str, raw: redis.Redis, number: int
-) -> None:
-    client: Any = raw
-    with Queue(name, url, keep_done="compact") as queue:
-        finish(queue, *(f"t{i}" for i in range(500)))  # three sets, and soon a fourth
-        queue.put([f"u{i}" for i in range(200)])
-        leases = queue.claim(500)
-        key = queue.operations.key(f"seen:{number}")
-        client.rename(key, "aside")
-        client.set(key, "a string")
-        before = picture(raw)
-        prints = fingerprints.Sets(client.hget(queue.operations.key("seen"), "salt").encode())
-        prints.level, prints.split = 1, 1
-        there = [lease for lease in leases if prints.number(_print(prints, lease.task)) == number]
-        other = next(lease for lease in leases if lease not in there)  # has its fingerprint by then
-        with pytest.raises(ServerError, match="is of a foreign type"):
-            queue.ack([other, *there])
-        assert picture(raw) == before
-        client.delete(key)
-        client.rename("aside", key)
-        assert queue.ack(leases).ok == 200
-        check(url, name)
-        queue.purge()
-
-
-@pytest.mark.parametrize("number", [3, 4, 5])
-def test_an_ack_that_meets_a_foreign_key_where_a_set_divides_loses_nothing(
-    url: str, name: str, raw: redis.Redis, number: int
-) -> None:
-    client: Any = raw
-    with Queue(name, url, keep_done="compact") as queue:
-        finish(queue, *(f"t{i}" for i in range(500)))  # three sets, and soon six
-        queue.put([f"u{i}" for i in range(500)])
-        leases = queue.claim(500)
-        key = queue.operations.key(f"seen:{number}")
-        client.set(key, "a string")
-        with pytest.raises(ServerError, match="is of a foreign type"):
-            queue.ack(leases)
-        client.delete(key)
-        assert queue.ack(leases).ok == 500
-        assert queue.states([f"{letter}{i}" for letter in "tu" for i in range(500)]).counts() == {"done": 1000}
-        with redis.Redis.from_url(url) as plain:
-            check_keys(plain, name, counters=False)  # the count is a guess from now on
-        queue.purge()
-
-
-def _print(prints: fingerprints.Sets, task: str) -> int:
-    return fingerprints.fingerprint(prints.salt, task.encode())
-
-
-VERBS = ["put", "put again", "ack", "pull", "forget", "restore", "inspect", "states"]
-
-
-@pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("which", ["seen", "seen:0"])
-def test_a_verb_that_meets_a_foreign_key_changes_nothing(
-    url: str, name: str, raw: redis.Redis, verb: str, which: str
-) -> None:
-    client: Any = raw
-    with Queue(name, url, keep_done="compact") as queue:
-        finish(queue, "a")
-        queue.put("b", "c")
-        (lease,) = queue.claim()
-        verbs: dict[str, Callable[[], object]] = {
-            "put": lambda: queue.put("a", "new"),
-            "put again": lambda: queue.put("a", again=True),
-            "ack": lambda: queue.ack(lease),
-            "pull": lambda: queue.pull(1),
-            "forget": lambda: queue.forget("a"),
-            "restore": lambda: call(queue, queue.operations.restore([Record(b"r", State.DONE)], queue.token)),
-            "inspect": lambda: queue.inspect("a"),
-            "states": lambda: queue.states("a", "b"),
-        }
-        key = queue.operations.key(which)
-        client.rename(key, "aside")
-        client.set(key, "a string")
-        before = picture(raw)
-        with pytest.raises(ServerError, match="is of a foreign type"):
-            verbs[verb]()
-        assert picture(raw) == before
-        client.delete(key)
-        client.rename("aside", key)
-        verbs[verb]()
-        check(url, name)
-        queue.purge()
 
 
 # ---- purges
@@ -602,31 +278,6 @@ def test_a_purge_removes_the_sets_500_at_a_time_and_what_is_left_is_whole(
         assert raw.keys(f"{prefix}*") == []
 
 
-def test_a_purge_that_was_broken_off_can_be_called_again_and_the_queue_goes_on_meanwhile(
-    many_sets: None, url: str, name: str, raw: redis.Redis
-) -> None:
-    with Queue(name, url, keep_done="compact") as queue:
-        finish(queue, *(f"t{i}" for i in range(1300)))
-        assert call(queue, queue.operations.purge()) == 0
-        finish(queue, *(f"u{i}" for i in range(50)))
-        assert queue.states([f"u{i}" for i in range(50)]).counts() == {"done": 50}
-        queue.purge()
-        assert raw.keys(queue.operations.key("*")) == []
-
-
-@pytest.mark.parametrize("field", [None, "level", "split"])
-def test_a_purge_finds_the_sets_by_their_names_if_nothing_else_tells_of_them(
-    many_sets: None, url: str, name: str, raw: redis.Redis, field: str | None
-) -> None:
-    client: Any = raw
-    with Queue(name, url, keep_done="compact") as queue:
-        finish(queue, *(f"t{i}" for i in range(700)))
-        key = queue.operations.key("seen")
-        client.hset(key, field, "x") if field else client.delete(key)
-        queue.purge()
-        assert raw.keys(queue.operations.key("*")) == []
-
-
 def test_a_late_part_of_a_purge_leaves_the_sets_of_a_new_queue(url: str, name: str, raw: redis.Redis) -> None:
     client: Any = raw
     with Queue(name, url, keep_done="compact") as queue:
@@ -641,36 +292,4 @@ def test_a_late_part_of_a_purge_leaves_the_sets_of_a_new_queue(url: str, name: s
 # ---- in memory
 
 
-@pytest.mark.parametrize("made", [fake_queue, lambda **words: Blocking_of(fake_async_queue(**words))])
-def test_it_works_on_fakeredis(made: Callable[..., Any]) -> None:
-    queue = made(keep_done="compact")
-    finish(queue, *(f"t{i}" for i in range(700)))
-    assert queue.stats().done == 700
-    assert queue.states([f"t{i}" for i in range(700)], "x").counts() == {"done": 700, "unknown": 1}
-    assert list(queue.put("t3", again=True)) == ["added"]
-    assert queue.stats().done == 699
-    queue.close()
-
-
-def Blocking_of(queue: Any) -> Any:  # noqa: N802  # it stands for a class
-    """Give a queue that was made for asyncio behind blocking calls."""
-    blocking = Blocking("unused", "redis://localhost:1")
-    blocking.queue = queue
-    blocking.close = lambda: blocking.__exit__()  # type: ignore[attr-defined]  # as the other face has it
-    return blocking
-
-
 # ---- queues that do not use it
-
-
-def keys_of(raw: redis.Redis, name: str) -> Sequence[str]:
-    """The keys of a queue."""
-    return sorted(key.removeprefix(f"timeoutq:{{{name}}}:") for key in map(str, raw.keys()))
-
-
-def test_a_queue_that_does_not_use_it_has_nothing_of_it(queue: Queue, raw: redis.Redis, name: str) -> None:
-    finish(queue, "a")
-    queue.configure(max_crashes=4)
-    assert set(keys_of(raw, name)) == {"done", "meta", "stats", "bell", "calls"}
-    assert raw.smembers(queue.operations.key("done")) == {"a"}
-    assert "uses" not in queue.stats().settings

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import redis
-from tenacity import stop_after_attempt, wait_fixed
 
 from tests.rig.waiting import wait_until
 from timeoutq import InvalidInput, LeaseLost, Queue, State
@@ -36,12 +35,6 @@ def test_put_says_for_each_id_what_it_found(face: Any) -> None:
     face.fail(lease, "no", give_up=True)
     assert list(face.put(lease.task)) == ["failed"]
     assert list(face.put(lease.task, lease.task, "other")) == ["failed", "failed", "added"]
-
-
-def test_one_id_twice_in_a_batch_is_one_task(face: Any) -> None:
-    assert list(face.put("a", "a", "b")) == ["added", "todos", "added"]
-    assert face.stats().todos == 2
-    assert face.stats().counters["put"] == 2
 
 
 def test_put_again_brings_done_and_failed_tasks_back_with_a_clean_record(face: Any) -> None:
@@ -72,39 +65,6 @@ def test_more_ids_than_one_script_takes(face: Any) -> None:
     assert face.stats().done == 1733
 
 
-@pytest.mark.parametrize("nothing", [(), [], {}, set(), iter(())])
-def test_a_batch_of_nothing_gives_no_answers_and_writes_nothing_whatever_its_options(face: Any, nothing: Any) -> None:
-    for answers in (
-        face.put(nothing),
-        face.put(nothing, again=True, group="h", durable=1),
-        face.schedule(nothing, after=1, again=True, group="h", durable=1),
-        face.extend(list(nothing), 5),
-        face.ack(list(nothing), again_in=5),
-        face.release(list(nothing), 5, block_host=5),
-        face.fail(list(nothing), "x", give_up=True),
-        face.forget(nothing),
-        face.states(nothing),
-    ):
-        assert (len(answers), list(answers), answers.added, answers.ok, answers.counts()) == (0, [], 0, 0, {})
-    assert face.retry_failed(nothing) == 0
-    assert not face.exists()
-
-
-@pytest.mark.parametrize(
-    "options", [{"again": "yes"}, {"group": ""}, {"durable": -1}, {"again": True, "group": 5}, {"durable": 1.5}]
-)
-def test_the_options_of_a_batch_of_nothing_are_checked(face: Any, options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput, match=f"{[*options][-1]} must be|a host is"):
-        face.put((), **options)
-    with pytest.raises(InvalidInput, match=f"{[*options][-1]} must be|a host is"):
-        face.schedule((), after=1, **options)
-
-
-def test_a_batch_with_payloads_is_split_without_mixing_them_up(face: Any) -> None:
-    face.put({f"t{i}": i for i in range(1200)})
-    assert all(lease.payload == int(lease.task[1:]) for _ in range(3) for lease in face.claim(500))
-
-
 def test_schedule_at_and_after_and_earlier_and_later(face: Any) -> None:
     now = face.stats().now
     assert list(face.schedule("a", at=now + 100)) == ["added"]
@@ -116,11 +76,6 @@ def test_schedule_at_and_after_and_earlier_and_later(face: Any) -> None:
     assert [entry.task for entry in face.list("scheduled").entries] == ["c", "b", "a"]
     assert face.inspect("c").due == int(now) + 50
     assert face.claim() == []
-
-
-def test_a_task_whose_time_is_past_is_ready_at_once(face: Any) -> None:
-    face.schedule("a", at=1)
-    assert ids(face.claim()) == {"a"}
 
 
 # ---- leases
@@ -141,32 +96,6 @@ def test_a_put_leaves_one_stroke_of_the_bell(queue: Queue, raw: redis.Redis) -> 
     queue.put("a", "b")
     queue.put("c")
     assert raw.lrange(queue.operations.key("bell"), 0, -1) == ["1"]
-
-
-@pytest.mark.parametrize(("size", "n"), [(101, 100), (130, 7), (1000, 499), (3000, 7), (20_000, 500)])
-def test_a_claim_brings_as_many_as_there_are(queue: Queue, size: int, n: int) -> None:
-    """However full or empty the table is in which the server keeps the set."""
-    names = [f"https://example.com/{number:06d}/a-name-that-takes-some-room-in-its-set" for number in range(size)]
-    queue.put(names)
-    found: list[str] = []
-    while leases := queue.claim(n):
-        assert len(leases) == min(n, size - len(found))
-        found += [lease.task for lease in leases]
-        queue.ack(leases)
-    assert sorted(found) == names
-
-
-@pytest.mark.breaking
-def test_any_ready_task_may_be_the_next(queue: Queue) -> None:
-    queue.put(f"https://example.com/{number:04d}/a-name-that-takes-some-room-in-its-set" for number in range(1000))
-    met: set[str] = set()
-    for _ in range(20_000):  # some tasks are drawn ten times less often than others: the server's tables are uneven
-        leases = queue.claim(10)
-        met |= ids(leases)
-        queue.release(leases)
-        if len(met) == 1000:
-            break
-    assert len(met) == 1000
 
 
 def test_a_claim_of_many_workers_takes_its_share_of_a_short_queue(queue: Queue) -> None:
@@ -202,22 +131,6 @@ def test_who_waits_wakes_for_what_becomes_ready_by_time(face: Any, how: str) -> 
     assert 0.2 < time.monotonic() - began < 1.5
 
 
-def test_waiting_ends_when_its_time_is_over(face: Any) -> None:
-    began = time.monotonic()
-    assert face.claim(wait=0.2) == []
-    assert 0.15 < time.monotonic() - began < 2
-
-
-def test_a_lease_that_was_extended_beyond_every_claim_keeps_its_time_when_others_are_taken_back(face: Any) -> None:
-    face.put("long", "short")
-    long, _ = face.claim(2, timeout=0.5)
-    longer = face.extend(long, 600)
-    wait_until(face.requeue_expired)
-    info = face.inspect(long.task)
-    assert info.state is State.IN_PROGRESS
-    assert info.deadline == pytest.approx(longer.deadline, abs=0.01)
-
-
 def test_extend_moves_the_deadline_and_the_lock(face: Any, url: str) -> None:
     face.put("a", "b")
     one, two = face.claim(2, timeout=1)
@@ -250,14 +163,6 @@ def test_an_expired_lease_that_was_taken_back_can_do_nothing(face: Any) -> None:
     assert face.stats().counters["expired"] == 1
 
 
-def test_acking_twice_is_told_as_already(face: Any) -> None:
-    face.put("a", "b")
-    leases = face.claim(2)
-    assert list(face.ack(leases)) == ["ok", "ok"]
-    assert list(face.ack(leases)) == ["already", "already"]
-    assert face.stats().counters["acked"] == 2
-
-
 def test_who_lost_a_lease_can_end_nothing_while_another_holds_the_task(face: Any) -> None:
     face.put("a")
     (lost,) = face.claim(timeout=0.02)
@@ -280,14 +185,6 @@ def test_an_ack_puts_what_it_found_in_the_same_step(face: Any) -> None:
     assert (stats.todos, stats.done) == (2, 1)
     with pytest.raises(InvalidInput, match="one lease"):
         face.ack([lease], put=["x"])
-
-
-def test_an_ack_can_find_more_than_one_script_takes(face: Any) -> None:
-    face.put("a")
-    (lease,) = face.claim()
-    assert face.ack(lease, put={f"t{i}": {"n": i} for i in range(1300)}) == "ok"
-    assert face.stats().todos == 1300
-    assert all(found.payload == {"n": int(found.task[1:])} for _ in range(3) for found in face.claim(500))
 
 
 def test_a_lost_lease_puts_nothing(face: Any) -> None:
@@ -324,33 +221,11 @@ def test_fail_schedules_another_attempt_or_gives_up(face: Any) -> None:
         face.fail(lease, "x", retry_in=1, give_up=True)
 
 
-def test_the_retry_policy_decides_when_nothing_is_said(url: str, name: str) -> None:
-    with Queue(name, url, retry=(wait_fixed(40), stop_after_attempt(2))) as queue:
-        queue.put("a")
-        (lease,) = queue.claim()
-        queue.fail(lease, "once")
-        due = queue.inspect("a").due
-        assert due is not None
-        assert abs(due - queue.stats().now - 40) < 2
-        queue.schedule("a", after=0)
-        (lease,) = queue.claim()
-        queue.fail(lease, "twice")
-        assert queue.inspect("a").state is State.FAILED
-
-
 def test_pull_takes_for_good(face: Any) -> None:
     face.put({"a": 1, "b": 2})
     assert {task.task: task.payload for task in face.pull(5)} == {"a": 1, "b": 2}
     assert face.pull() == []
     assert face.stats().done == 2
-
-
-def test_what_is_pulled_is_not_kept_where_nothing_is(face: Any) -> None:
-    face.configure(keep_done=0)
-    face.put("a")
-    assert [task.task for task in face.pull()] == ["a"]
-    assert face.stats().done == 0
-    assert face.put("a").added == 1
 
 
 def test_max_runtime_ends_a_lease_that_is_extended_for_ever(face: Any) -> None:
@@ -390,14 +265,6 @@ def test_a_task_that_lost_five_leases_fails_with_the_reason(face: Any) -> None:
     assert "crash 5 of 5" in info.error
     assert face.retry_failed("bad") == 1
     assert face.inspect("bad").crashes == 0
-
-
-def test_max_crashes_can_be_set(face: Any) -> None:
-    face.configure(max_crashes=1)
-    face.put("a")
-    face.claim(timeout=0.02)
-    wait_until(face.requeue_expired)
-    assert face.inspect("a").state is State.FAILED
 
 
 def test_fences_grow(face: Any) -> None:
@@ -443,27 +310,6 @@ def test_forget_removes_from_every_state(face: Any) -> None:
     assert face.stats().known == 0
 
 
-def test_list_pages_through_every_state(face: Any) -> None:
-    face.put([f"t{i}" for i in range(250)])
-    leases = face.claim(150)
-    face.ack(leases[:50])
-    face.fail(leases[50:90], "why", give_up=True)
-    face.schedule([f"s{i}" for i in range(45)], after=60)
-    sizes = {"todos": 100, "scheduled": 45, "in_progress": 60, "done": 50, "failed": 40}
-    for state, size in sizes.items():
-        found: set[str] = set()
-        cursor = None
-        while True:
-            page = face.list(state, cursor, 20)
-            found |= ids(page.entries)
-            cursor = page.cursor
-            if cursor is None:
-                break
-        assert len(found) == size, state
-    assert face.list("failed").entries[0].error == "why"
-    assert face.list("in_progress").entries[0].holder == face.worker
-
-
 def test_stats_add_up(face: Any) -> None:
     face.put("a", "b", "c")
     face.ack(face.claim(1)[0])
@@ -488,17 +334,6 @@ def test_pause_stops_claims_and_resume_wakes_them(face: Any, url: str) -> None:
         other.resume()
     thread.join()
     assert ids(got) == {"a"}
-
-
-def test_ready_tasks_are_there_since_the_first_of_them_and_none_since_the_last_was_claimed(face: Any) -> None:
-    assert face.stats().todos_since is None
-    face.put("a")
-    since = face.stats().todos_since
-    assert since == pytest.approx(face.stats().now, abs=30)
-    face.put("b")
-    assert face.stats().todos_since == since
-    face.claim(2)
-    assert face.stats().todos_since is None
 
 
 def test_drained_is_one_answer_over_all_states(face: Any) -> None:
@@ -550,34 +385,3 @@ def test_nothing_is_left_of_a_done_task_but_its_id(face: Any, url: str) -> None:
         raw: Any = client
         for what in ("payload", "attempts", "crashes", "errors", "owners", "leases"):
             assert raw.exists(f"timeoutq:{{{face.name}}}:{what}") == 0
-
-
-def test_a_task_without_a_lease_waits_a_minute_at_most_whatever_the_longest_lease_was(face: Any, raw: Any) -> None:
-    face.put("x")
-    face.ack(face.claim(timeout=7 * 86400)[0])
-    raw.sadd(f"timeoutq:{{{face.name}}}:in_progress", "orphan")
-    face.prune()
-    info = face.inspect("orphan")
-    assert 59 < info.lease_left <= 60
-    face.forget("orphan")
-    face.purge()  # no counter explains what a hand did
-
-
-def test_a_task_whose_lease_was_deleted_has_what_its_lock_says(face: Any, raw: Any) -> None:
-    face.put("a")
-    (lease,) = face.claim(timeout=5000)
-    raw.zrem(f"timeoutq:{{{face.name}}}:leases", "a")
-    face.prune()
-    assert 4990 < face.inspect("a").lease_left <= 5000
-    assert face.ack(lease) == "ok"
-    face.purge()
-
-
-def test_a_task_put_in_progress_by_hand_is_adopted_and_comes_back(face: Any, url: str) -> None:
-    face.put("x")
-    face.ack(face.claim(timeout=0.05)[0])
-    with redis.Redis.from_url(url) as raw:
-        raw.sadd(f"timeoutq:{{{face.name}}}:in_progress", "orphan")
-    face.prune()
-    wait_until(face.requeue_expired)
-    assert face.inspect("orphan").state is State.TODOS

@@ -10,25 +10,22 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
-from redis.exceptions import ReadOnlyError, ResponseError
 
 import timeoutq
-from tests.rig.waiting import wait_until
-from timeoutq import Answer, InvalidInput, NotReplicated, Politeness, Queue, State, Task, Worker
+from timeoutq import Answer, InvalidInput, NotReplicated, State, Worker
 from timeoutq.server import scripts
 from timeoutq.server.memory import MemoryLink
-from timeoutq.testing import Clock, FakeQueue, fake_async_queue, fake_queue, fake_sharded_queue
-from timeoutq.verbs import confirming, sending
+from timeoutq.testing import Clock, FakeQueue, fake_async_queue, fake_queue
+from timeoutq.verbs import confirming
 from timeoutq.verbs.confirming import Durable
-from timeoutq.verbs.sending import Flow, ServerClock, Sleep, Talk, settle
-from timeoutq.watch.transfer import restore, restore_hosts
-from timeoutq.words.model import HostRecord, Outcome, Record
+from timeoutq.verbs.sending import ServerClock, settle
+from timeoutq.watch.transfer import restore
+from timeoutq.words.model import Outcome, Record
 
 QUICK = 0.3
 """The deadline of a call that is not going to be confirmed, seconds."""
@@ -119,64 +116,6 @@ def test_what_callers_are_told_waits_for_replicas_and_what_cleaners_do_does_not(
     assert all("WAIT 1" not in flush for flush in flushes)
 
 
-def test_rules_of_hosts_wait_for_replicas_and_looks_at_hosts_do_not(queue: FakeQueue, flushes: list[list[str]]) -> None:
-    queue.configure(politeness=Politeness(1, 1))
-    restore_hosts(queue, [HostRecord(b"b.example", banned="no")])
-    flushes.clear()
-    rules: list[Callable[[], object]] = [
-        lambda: queue.hosts.set("a.example", delay=5),
-        lambda: queue.hosts.set("a.example", per_host=2, budget=7),
-        lambda: queue.hosts.block("a.example", for_=60),
-        lambda: queue.hosts.unblock("a.example"),
-        lambda: queue.hosts.ban("a.example"),
-    ]
-    for act in rules:
-        act()
-    assert once(flushes) == [["host", "WAIT 1"]] * len(rules)
-    for act in (*rules, lambda: restore_hosts(queue, [HostRecord(b"c.example", banned="no")])):
-        assert "a failover now may undo it" in unconfirmed(queue, act)
-    queue.clock.replicas = 0
-    assert queue.hosts.inspect("a.example").banned == "banned"
-    assert {host.host for host in queue.hosts.each()} >= {"a.example"}
-    with fake_queue("impolite", clock=Clock(replicas=1), durable=1) as other:
-        other.put("a")
-        other.clock.replicas = 0
-        with pytest.raises(InvalidInput, match="is not polite"):
-            other.hosts.ban("a.example")
-
-
-def test_a_change_of_the_politeness_waits_for_replicas_and_a_pause_does_not(
-    queue: FakeQueue, flushes: list[list[str]]
-) -> None:
-    queue.configure(politeness=Politeness(1, 1))
-    assert ["configure", "WAIT 1"] in flushes
-    with fake_queue(clock=queue.clock) as other:
-        said = unconfirmed(other, lambda: other.configure(politeness=Politeness(5, 1)))
-        assert "configure is done" in said
-    queue.clock.replicas = 0
-    queue.pause()
-    queue.configure(politeness=Politeness(9, 1), durable=0)
-    assert queue.stats().politeness == Politeness(9, 1)
-
-
-def test_a_client_of_a_sharded_queue_heeds_the_setting_from_its_first_call_on(clock: Clock) -> None:
-    with fake_sharded_queue(clock=clock, shards=3, durable=1) as queue:
-        queue.put("a")
-        with fake_sharded_queue(clock=clock, deadline=QUICK) as other:
-            clock.replicas = 0
-            with pytest.raises(NotReplicated):
-                other.put("b")
-
-
-def test_the_heartbeat_does_not_wait_for_replicas(queue: FakeQueue, flushes: list[list[str]]) -> None:
-    with fake_queue(clock=queue.clock, timeout=0.3) as other:
-        lease, *_ = other.claim()
-        with other.keeper() as keeper:
-            keeper.add(lease)
-            wait_until(lambda: ["extend"] in flushes)
-    assert ["extend", "WAIT 1"] not in flushes
-
-
 def test_a_queue_that_is_not_durable_sends_and_keeps_what_it_did(clock: Clock, flushes: list[list[str]]) -> None:
     with fake_queue(clock=clock) as queue:
         queue.put("a")
@@ -195,48 +134,9 @@ def test_a_queue_that_is_not_durable_sends_and_keeps_what_it_did(clock: Clock, f
         assert not {"uses", "durable", "mark"} & queue.stats().settings.keys()
 
 
-def test_the_higher_of_both_numbers_counts(queue: FakeQueue, flushes: list[list[str]]) -> None:
-    queue.put("a", durable=0)
-    queue.clock.replicas = 2
-    queue.put("b", durable=2)
-    assert flushes == [["put", "WAIT 1"], ["put", "WAIT 2"]]
-    queue.clock.replicas, queue.talk.deadline = 1, QUICK
-    with pytest.raises(NotReplicated, match="only 1 of 2 replicas confirmed it"):
-        queue.put("c", durable=2)
-
-
 def test_calls_that_travel_together_wait_once(queue: FakeQueue, flushes: list[list[str]]) -> None:
     queue.put([f"t{i}" for i in range(1200)])
     assert flushes == [["put", "put", "put", "WAIT 1"]]
-
-
-def test_a_client_tries_once_whether_it_may_wait_before_the_first_call_that_waits(
-    queue: FakeQueue, flushes: list[list[str]]
-) -> None:
-    with fake_queue(clock=queue.clock) as other:
-        other.stats()
-        other.put("a")
-        other.put("b")
-    assert flushes[-5:] == [["stats"], ["about", "probe"], ["WAIT 0"], ["put", "WAIT 1"], ["put", "WAIT 1"]]
-    flushes.clear()
-    queue.configure(durable=0)
-    with fake_queue(clock=queue.clock) as other:
-        other.put("c")
-        other.put("d")
-        assert flushes[-3:] == [["about", "probe"], ["put"], ["put"]]
-        other.put("e", durable=1)
-        other.put("f", durable=1)
-        assert flushes[-3:] == [["WAIT 0"], ["put", "WAIT 1"], ["put", "WAIT 1"]]
-
-
-def test_a_server_that_became_a_replica_refuses_wait_and_the_call_looks_for_the_new_primary(queue: FakeQueue) -> None:
-    talk = replace(queue.talk, durable=Durable(1, math.inf))
-    flow: Any = settle(talk, talk.operations.put(("a",), talk.nonce))
-    assert next(flow).commands == [("WAIT", 0, 1)]
-    refused = ResponseError("WAIT cannot be used with replica instances.")
-    sent = flow.send([refused]).commands
-    assert [sent[0][0], sent[1][0]] == [b"FCALL", "WAIT"]
-    assert isinstance(flow.send([ReadOnlyError("READONLY"), refused]), Sleep)
 
 
 # ---- how clients learn
@@ -261,23 +161,6 @@ def test_a_client_learns_the_setting_with_a_call_that_it_makes_anyway(clock: Clo
         assert flushes == [["put", "HMGET", "WAIT 1"], ["put"]]
 
 
-def test_a_client_without_replicas_looks_at_once_whether_they_are_still_wanted(queue: FakeQueue) -> None:
-    with fake_queue(clock=queue.clock) as other:
-        other.configure(durable=0)
-    queue.clock.replicas = 0
-    assert queue.put("a").added == 1
-
-
-def test_passing_the_setting_that_the_queue_has_asks_for_no_replica(queue: FakeQueue) -> None:
-    queue.clock.replicas = 0
-    with fake_queue(clock=queue.clock, durable=1, deadline=QUICK) as other:
-        assert other.stats().durable == 1
-    with fake_queue(clock=queue.clock, durable=2, deadline=QUICK) as other:
-        with pytest.raises(NotReplicated, match=r"cannot be durable=2 .*nothing was written: only 0 of 2 replicas"):
-            other.put("a")
-    assert queue.stats().durable == 1
-
-
 def test_more_replicas_than_there_are_cannot_be_asked_for(clock: Clock) -> None:
     with fake_queue(clock=clock, deadline=QUICK) as queue:
         queue.put("a")
@@ -294,17 +177,6 @@ def test_a_number_of_replicas_is_checked_at_once(queue: FakeQueue, bad: Any) -> 
             act()
 
 
-def test_a_number_that_cannot_be_read_counts_as_one_replica(queue: FakeQueue, flushes: list[list[str]]) -> None:
-    with suppress(StopIteration):
-        queue._link().send([("HSET", queue.operations.key("meta"), "durable", "many")])
-    queue.talk.durable.until = time.monotonic()
-    flushes.clear()
-    queue.put("a")
-    queue.put("b")
-    assert flushes == [["put", "HMGET", "WAIT 1"], ["put", "WAIT 1"]]
-    assert queue.stats().durable == 1
-
-
 # ---- calls that are not confirmed
 
 
@@ -317,12 +189,6 @@ def test_a_claim_that_is_not_confirmed_gives_its_tasks_back(queue: FakeQueue) ->
     assert (stats.counters["claimed"], stats.counters["released"]) == (1, 1)
     (lease,) = queue.claim()
     assert (lease.attempt, lease.crashes) == (1, 0)
-
-
-def test_a_claim_that_finds_nothing_needs_no_replica(queue: FakeQueue) -> None:
-    queue.forget("first")
-    queue.clock.replicas = 0
-    assert queue.claim() == []
 
 
 def test_a_claim_with_a_short_lease_is_given_back_before_the_lease_runs_out(queue: FakeQueue) -> None:
@@ -360,51 +226,10 @@ def test_the_queue_knows_an_end_for_a_minute_after_the_last_time_it_was_sent(que
     assert list(queue.ack([second, third])) == [Answer.ALREADY, Answer.LOST]
 
 
-def test_of_a_lease_that_is_lost_nothing_is_to_be_confirmed(queue: FakeQueue) -> None:
-    (lease,) = queue.claim()
-    queue.forget(lease.task)
-    queue.clock.replicas = 0
-    assert list(queue.ack([lease])) == list(queue.extend([lease])) == [Answer.LOST]
-
-
-def test_of_a_lease_that_has_no_time_left_nothing_is_to_be_confirmed(queue: FakeQueue) -> None:
-    (lease,) = queue.claim(max_runtime=30)
-    queue.clock.advance(31)
-    queue.clock.replicas = 0
-    assert list(queue.extend([lease])) == [Answer.MAX_RUNTIME]
-
-
 def test_tasks_that_are_not_confirmed_are_in_the_queue(queue: FakeQueue) -> None:
     for act in (lambda: queue.put("a"), lambda: queue.schedule("b", after=1)):
         assert "put them again, and they are not added twice" in unconfirmed(queue, act)
     assert (queue.stats().todos, queue.stats().scheduled) == (2, 1)
-
-
-def test_of_a_long_put_that_is_not_confirmed_the_error_speaks_of_the_tasks_that_were_sent(queue: FakeQueue) -> None:
-    before = queue.stats().known
-    said = unconfirmed(queue, lambda: queue.put(*(f"t{i}" for i in range(9_000))))
-    assert said.startswith("the tasks sent so far are in the queue")
-    assert 0 < queue.stats().known - before < 9_000
-
-
-def test_of_heavy_tasks_that_are_not_confirmed_the_later_flushes_are_not_sent(queue: FakeQueue) -> None:
-    before = queue.stats().known
-    heavy = [Task(f"t{i}", payload="x" * 900_000) for i in range(6)]
-    assert unconfirmed(queue, lambda: queue.put(heavy)).startswith("the tasks sent so far are in the queue")
-    assert 0 < queue.stats().known - before < 6
-
-
-def test_replicas_that_are_there_and_are_only_slow_are_not_said_to_be_too_few(
-    queue: FakeQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def one(talk: Talk) -> Flow[int]:
-        yield from ()
-        return 1
-
-    monkeypatch.setattr(sending, "count_replicas", one)
-    said = unconfirmed(queue, lambda: queue.put("a"))
-    assert "only 0 of 1 replica confirmed it" in said
-    assert "the server has" not in said
 
 
 def test_a_claim_with_a_short_lease_waits_for_replicas_for_less_than_half_of_the_lease(queue: FakeQueue) -> None:
@@ -414,36 +239,6 @@ def test_a_claim_with_a_short_lease_waits_for_replicas_for_less_than_half_of_the
     *_, wait = next(flow).commands
     assert wait[:2] == ("WAIT", 1)
     assert 0 < wait[2] < 500
-
-
-def test_a_keeper_lets_go_of_a_lease_whose_ack_is_done_but_not_confirmed(queue: FakeQueue) -> None:
-    leases = queue.claim()
-    with queue.keeper() as keeper:
-        keeper.add(*leases)
-        unconfirmed(queue, lambda: queue.ack(leases[0]))
-        assert keeper.held == []
-
-
-def test_of_more_leases_than_one_call_ends_a_keeper_keeps_those_alive_that_were_not_sent(
-    queue: FakeQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sending, "CALLS", 1)  # so that the second call is sent when the first is confirmed
-    queue.put(f"t{i}" for i in range(600))
-    leases = [*queue.claim(500), *queue.claim(500)]
-    with queue.keeper() as keeper:
-        keeper.add(*leases)
-        unconfirmed(queue, lambda: queue.ack(leases))
-        assert queue.stats().in_progress == len(leases) - 500 > 0
-        assert len(keeper.held) == len(leases)
-
-
-def test_what_an_ack_cannot_put_yet_keeps_its_lease_alive(queue: FakeQueue) -> None:
-    (lease,) = queue.claim()
-    with queue.keeper() as keeper:
-        keeper.add(lease)
-        said = unconfirmed(queue, lambda: queue.ack(lease, put=[f"t{i}" for i in range(501)]))
-        assert "put them again" in said  # these go before the ack, which was not sent
-        assert keeper.held == [lease]
 
 
 def test_pull_is_refused_because_nothing_tells_of_tasks_that_a_failover_brings_back(queue: FakeQueue) -> None:
@@ -466,13 +261,6 @@ def test_the_second_answer_counts_unless_it_repeats_the_first(
     call: Any = queue.operations.call(verb, [], bytes)
     found = confirming.merged(call, Outcome([b"a", b"b", b"c"], first), Outcome([b"a", b"b", b"c"], last))
     assert found.codes == told
-
-
-def test_of_an_extension_the_second_answer_counts_and_of_a_put_the_first(queue: FakeQueue) -> None:
-    lost, held = (0, Outcome([b"a"], b"L")), (9, Outcome([b"a"], b"O"))
-    assert confirming.merged(queue.operations.call("extend", [], bytes), held, lost) == lost
-    old, new = Outcome([b"a"], b"t"), Outcome([b"a"], b"A")
-    assert confirming.merged(queue.operations.call("put", [], bytes), new, old) == new
 
 
 # ---- workers
@@ -518,23 +306,6 @@ async def test_a_worker_waits_for_replicas_says_so_once_and_goes_on(
     assert seen.stats().counters.get("expired", 0) == 0
 
 
-async def test_a_worker_that_ends_without_replicas_says_that_its_acks_are_done(
-    clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    with fake_queue(clock=clock, durable=1) as seen:
-        seen.put("a")
-
-        async def handler(_: timeoutq.Lease) -> None:
-            clock.replicas = 0
-            worker.stop()
-
-        worker = Worker(fake_async_queue(clock=clock, deadline=QUICK), handler, drain_deadline=0.2, signals=False)
-        await worker.run()
-        assert seen.stats().done == 1
-    assert any("has ended 1 leases, and a failover now may undo this" in line for line in caplog.messages)
-    assert not any("runs again" in line for line in caplog.messages)
-
-
 async def _until(predicate: Callable[[], object], timeout: float = 10.0) -> None:
     until = time.monotonic() + timeout
     while not predicate():
@@ -543,17 +314,3 @@ async def _until(predicate: Callable[[], object], timeout: float = 10.0) -> None
 
 
 # ---- what people see
-
-
-def test_patience_is_half_of_the_shortest_lease_and_ends_of_leases_have_all_the_time(queue: FakeQueue) -> None:
-    ops = queue.operations
-    claims = [ops.claim(b"w#1", 1, 3000), ops.claim(b"w#2", 1, 1000)]
-    assert confirming.patience(claims) == 0.5
-    assert confirming.patience(ops.forget(("a",))) == math.inf
-
-
-def test_a_plain_fakeredis_names_the_command_that_it_lacks() -> None:
-    import fakeredis
-
-    with Queue("q", client=fakeredis.FakeRedis(), deadline=QUICK) as queue, pytest.raises(Exception, match="WAIT"):
-        queue.configure(durable=1)

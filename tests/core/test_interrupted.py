@@ -6,7 +6,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -60,46 +59,3 @@ def test_a_claim_that_a_signal_interrupts_gives_its_leases_back(
         assert (stats.todos, stats.in_progress) == (10, 0)
         assert stats.counters.get("expired", 0) == 0
         assert len(mine.claim(10)) == 10
-
-
-def test_one_that_waits_for_the_bell_takes_nothing_with_it(
-    url: str, queue: Queue, interrupting: type[BaseException]
-) -> None:
-    main = threading.main_thread().ident
-    assert main is not None
-    with Queue(queue.name, url, timeout=60) as mine:
-        timer = threading.Timer(0.3, lambda: signal.pthread_kill(main, signal.SIGUSR1))
-        timer.start()
-        with pytest.raises(interrupting):
-            mine.claim(wait=20)
-        timer.join()
-        queue.put("a")
-        assert [lease.task for lease in mine.claim()] == ["a"]
-
-
-def test_what_came_while_it_waited_for_the_bell_is_given_back_however_short_the_deadline_is(
-    url: str, queue: Queue, raw: Any, interrupting: type[BaseException]
-) -> None:
-    main = threading.main_thread().ident
-    assert main is not None
-    queue.put("first")
-    queue.ack(queue.claim())
-    with Proxy(url) as proxy, Queue(queue.name, proxy.url, timeout=60, deadline=1) as mine:
-        while raw.exists(queue.operations.key("bell")):  # until there has been a stroke of the bell
-            assert mine.claim(wait=0.05) == []
-        proxy.arm(Fault.SWALLOW, b"BLPOP")
-
-        def interrupt() -> None:
-            wait_until(lambda: proxy.struck == 1)
-            queue.put("a")
-            wait_until(lambda: queue.stats().in_progress == 1)
-            # the reply is awaited as long as a stroke of the bell: as if the server had carried out the claim long ago
-            raw.zincrby(queue.operations.key("leases"), -5000, "a")
-            signal.pthread_kill(main, signal.SIGUSR1)
-
-        other = threading.Thread(target=interrupt)
-        other.start()
-        with pytest.raises(interrupting):
-            mine.claim(wait=20)
-        other.join()
-        assert (queue.stats().todos, queue.stats().in_progress) == (1, 0)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import redis
 
-from timeoutq import InvalidInput, Lease, LeaseLost, Queue
-from timeoutq.verbs import flows, sending
+from timeoutq import InvalidInput, Lease, LeaseLost
+from timeoutq.verbs import sending
 from timeoutq.words.model import Progress
 
 
@@ -61,19 +61,3 @@ def test_it_tells_a_handler_that_its_task_is_cancelled(face: Any) -> None:
 def test_what_is_no_amount_is_refused(face: Any, given: Any) -> None:
     with pytest.raises(InvalidInput, match="number from 0"):
         face.note(taken(face), *given)
-
-
-def test_a_queue_that_does_not_use_it_has_no_key_of_it(queue: Queue, raw: redis.Redis) -> None:
-    queue.ack(taken(queue))
-    assert raw.hget(queue.operations.key("meta"), "uses") is None
-    queue.note(taken(queue, "b"), 1)
-    assert raw.hget(queue.operations.key("meta"), "uses") == "progress"
-
-
-def test_what_a_foreign_hand_leaves_of_progress_is_removed(queue: Queue, raw: redis.Redis) -> None:
-    lease = taken(queue)
-    queue.note(lease, 1)
-    raw.hset(queue.operations.key("progress"), mapping={"gone": "1 2 3 x", "a": "x"})
-    assert queue.inspect("a").progress is None
-    queue.run(flows.repair(queue.talk))
-    assert raw.hkeys(queue.operations.key("progress")) == ["a"]

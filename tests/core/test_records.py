@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import redis
 
 from tests.rig.waiting import wait_until
-from timeoutq import GiveUp, Politeness, Retry, State
-from timeoutq.testing import fake_queue
+from timeoutq import Politeness, State
 from timeoutq.verbs import sending
-from timeoutq.words import tracebacks
 
 
 def raised(message: str = "bad page", *, depth: int = 1) -> ValueError:
@@ -49,64 +46,6 @@ def settle(face: Any, call: Any) -> Any:
 
 
 # ---- tracebacks
-
-
-def test_a_failed_task_keeps_the_traceback_of_its_exception(face: Any) -> None:
-    failed(face, "a", raised())
-    trace = face.inspect("a").traceback
-    first, *_, source, last = trace.splitlines()
-    assert first == "Traceback (most recent call last):"
-    assert "raise ValueError(message) if local else KeyError" in source
-    assert last == "ValueError: bad page"
-    assert "test_records.py" in trace
-    assert "itself" not in trace
-
-
-def test_text_has_no_traceback(face: Any) -> None:
-    failed(face, "a", "just text")
-    failed(face, "b", ValueError("never raised"))
-    assert face.inspect("a").traceback is None
-    assert face.inspect("b").traceback is None
-    assert face.inspect("b").error == "ValueError: never raised"
-
-
-def test_a_decision_of_the_handler_has_no_traceback_but_that_of_what_led_to_it(face: Any) -> None:
-    def decide(why: BaseException, cause: BaseException | None) -> BaseException:
-        try:
-            raise why from cause
-        except BaseException as error:
-            return error
-
-    failed(face, "a", decide(GiveUp("not wanted"), None))
-    failed(face, "b", decide(Retry(reason="later"), None))
-    failed(face, "c", decide(GiveUp("broken"), raised("the cause")))
-    assert face.inspect("a").traceback is None
-    assert face.inspect("b").traceback is None
-    assert "ValueError: the cause" in face.inspect("c").traceback
-    assert face.inspect("c").traceback.endswith("GiveUp: broken")
-
-
-def test_a_task_that_waits_for_its_retry_has_the_traceback_of_its_last_failure(face: Any) -> None:
-    failed(face, "a", raised("first"), retry_in=0)
-    face.fail(face.claim(wait=2)[0], raised("second", depth=2), retry_in=60)
-    assert face.inspect("a").state is State.SCHEDULED
-    trace = face.inspect("a").traceback
-    assert trace.endswith("ValueError: second")
-    assert trace.count("in raised.<locals>.parse") == 2
-
-
-def test_a_failure_without_a_traceback_ends_that_of_the_failure_before(face: Any) -> None:
-    failed(face, "a", raised(), retry_in=0)
-    face.fail(face.claim(wait=2)[0], "only text", give_up=True)
-    assert face.inspect("a").traceback is None
-
-
-def test_a_lost_lease_ends_the_traceback_of_the_failure_before(face: Any) -> None:
-    failed(face, "a", raised(), retry_in=0)
-    face.claim(wait=2, timeout=0.02)
-    wait_until(face.requeue_expired)
-    assert "the lease ran out" in face.inspect("a").error
-    assert face.inspect("a").traceback is None
 
 
 @pytest.mark.parametrize("way", ["done", "done again", "retried", "put again", "forgotten", "pulled"])
@@ -151,17 +90,6 @@ def test_many_that_fail_in_the_same_place_share_one_text_and_keep_their_own_mess
     assert [entry.traceback for entry in page.entries] == [face.inspect("t19").traceback]
 
 
-def test_a_text_goes_over_the_wire_once_a_call(face: Any) -> None:
-    face.put(f"t{i}" for i in range(100))
-    error = raised()
-    leases = face.claim(100)
-    trace = tracebacks.trace(error)
-    (call,) = face.operations.fail(leases, [-1] * 100, [b"no"] * 100, [trace] * 100)
-    assert list(call.args).count(trace) == 1
-    assert settle(face, call).ok == 100
-    assert {entry.traceback for entry in face.list("failed", n=1000).entries} == {trace.decode() + "no"}
-
-
 def test_the_newest_two_hundred_are_kept(face: Any) -> None:
     face.put(f"t{i}" for i in range(230))
     leases = sorted(face.claim(230), key=lambda lease: int(lease.task[1:]))
@@ -176,37 +104,6 @@ def test_the_newest_two_hundred_are_kept(face: Any) -> None:
     assert found["t229"] == "a trace of t229\nno"
     # one whose text is gone goes like the others
     assert face.retry_failed(all=True) == 230
-    assert kept(face) == {}
-
-
-def test_a_traceback_that_was_met_again_goes_after_those_that_were_not() -> None:
-    tasks = ["usual", *(f"t{i}" for i in range(199)), "usual again", *(f"t{i}" for i in range(199, 250))]
-    with fake_queue() as fake:
-        for task in tasks:
-            fake.clock.advance(1)
-            fake.put(task)
-            trace = b"the usual\n" if task.startswith("usual") else f"a trace of {task}\n".encode()
-            settle(fake, fake.operations.fail(fake.claim(1), [-1], [b"no"], [trace])[0])
-        assert [fake.inspect(task).traceback for task in ("t50", "t51")] == [None, "a trace of t51\nno"]
-        assert fake.inspect("usual").traceback == fake.inspect("usual again").traceback == "the usual\nno"
-
-
-def test_a_failure_that_is_sent_again_counts_its_traceback_once(face: Any) -> None:
-    face.put("a")
-    (call,) = face.operations.fail(face.claim(), [-1], [b"no"], [b"a trace\n"])
-    assert list(settle(face, call)) == ["ok"]
-    assert list(settle(face, call)) == ["already"]
-    assert face.inspect("a").traceback == "a trace\nno"
-    face.forget("a")
-    assert kept(face) == {}
-
-
-def test_a_lease_that_was_lost_leaves_no_traceback(face: Any) -> None:
-    face.put("a")
-    (lease,) = face.claim(timeout=0.02)
-    wait_until(face.requeue_expired)
-    (call,) = face.operations.fail([lease], [-1], [b"no"], [b"a trace\n"])
-    assert list(settle(face, call)) == ["lost"]
     assert kept(face) == {}
 
 
@@ -269,13 +166,6 @@ def test_each_release_waits_longer_than_the_one_before(face: Any) -> None:
     assert waits[3] > 0
 
 
-def test_a_handler_that_asks_for_a_longer_pause_has_it(face: Any) -> None:
-    face.put("a")
-    release(face, face.claim()[0])
-    release(face, face.claim()[0], delay_ms=30_000)
-    assert 25 < face.inspect("a").due - face.stats().now <= 30
-
-
 def test_what_is_released_too_often_goes_to_failed_and_says_why(face: Any) -> None:
     face.put("a")
     assert release(face, face.claim()[0], most=3) == "ok"
@@ -289,71 +179,3 @@ def test_what_is_released_too_often_goes_to_failed_and_says_why(face: Any) -> No
     assert "released 3 times by its handler" in face.why("a").message
     assert [entry.releases for entry in face.list("failed").entries] == [3]
     assert face.errors()[0].error == info.error
-
-
-def test_a_release_that_is_sent_again_counts_once(face: Any) -> None:
-    face.put("a")
-    (lease,) = face.claim()
-    assert [release(face, lease, most=1), release(face, lease, most=1)] == ["failed", "already"]
-    assert face.inspect("a").releases == 1
-    face.retry_failed(all=True)
-    (lease,) = face.claim()
-    assert [release(face, lease), release(face, lease)] == ["ok", "already"]
-    assert face.inspect("a").releases == 1
-
-
-def test_one_of_a_batch_may_be_the_last_of_its_task_and_another_be_lost(face: Any) -> None:
-    face.put("spent")
-    release(face, face.claim()[0])
-    face.put("fresh", "lost")
-    leases = face.claim(3)
-    face.forget("lost")
-    (call,) = face.operations.release(leases, most=2)
-    by_task = dict(settle(face, call).items())
-    assert by_task == {"spent": "failed", "fresh": "ok", "lost": "lost"}
-    again = dict(settle(face, call).items())
-    assert again == {"spent": "already", "fresh": "already", "lost": "lost"}
-    assert face.inspect("fresh").state is State.TODOS
-    assert face.inspect("spent").state is State.FAILED
-    face.purge()  # no counter explains a lease that was forgotten
-
-
-@pytest.mark.parametrize("way", ["done", "retried", "put again", "forgotten", "pulled"])
-def test_releases_are_forgotten_with_the_record_of_their_task(face: Any, way: str) -> None:
-    face.put("a")
-    most = 1 if way in ("retried", "put again") else 100
-    release(face, face.claim()[0], most=most)
-    if way == "done":
-        face.ack(face.claim())
-    elif way == "retried":
-        face.retry_failed(all=True)
-    elif way == "put again":
-        face.put("a", again=True)
-    elif way == "forgotten":
-        face.forget("a")
-    else:
-        face.pull()
-    assert face.inspect("a").releases == 0
-    (there,) = face.run(sending.ask(face.talk, [("EXISTS", face.operations.key("releases"))]))
-    assert not there
-
-
-def test_on_a_polite_queue_a_pause_frees_the_host_and_the_last_release_its_place(url: str, name: str) -> None:
-    from tests.rig.invariants import check
-    from timeoutq import Politeness, Queue
-
-    with Queue(name, url, timeout=5, politeness=Politeness(delay=0.0, per_host=1)) as queue:
-        queue.put("https://a.example/1")
-        queue.put("https://a.example/2")
-        met: list[str] = []
-        for _ in range(4):
-            (lease,) = queue.claim(wait=2)
-            met.append(lease.task)
-            release(queue, lease, most=2)
-            check(url, name)
-        assert sorted(met) == ["https://a.example/1"] * 2 + ["https://a.example/2"] * 2
-        assert queue.stats().failed == 2
-        assert queue.hosts.inspect("a.example").visits == 0
-        queue.purge()
-        with redis.Redis.from_url(url) as client:
-            assert list(client.scan_iter(f"timeoutq:{{{name}}}:*")) == []

@@ -10,7 +10,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-import redis
 from redis.crc import key_slot
 
 from tests.rig.waiting import wait_until
@@ -103,35 +102,6 @@ def test_the_lock_names_the_holder_and_its_ttl_is_the_lease(face: Any, cli: Cli)
     assert cli("EXISTS", key + "lock:a") == ["0"]
 
 
-def test_a_lock_goes_when_its_lease_runs_out_and_the_task_stays_until_the_cleaner_comes(face: Any, cli: Cli) -> None:
-    key = f"timeoutq:{{{face.name}}}:"
-    face.put("a")
-    face.claim(timeout=0.02)
-    wait_until(lambda: cli("EXISTS", key + "lock:a") == ["0"])
-    assert cli("SMEMBERS", key + "in_progress") == ["a"]
-    assert face.requeue_expired() == 1
-    assert cli("SMEMBERS", key + "todos") == ["a"]
-    assert cli("HGET", key + "crashes", "a") == ["1"]
-
-
-def test_a_lease_that_is_extended_late_has_a_lock_again(face: Any, cli: Cli) -> None:
-    key = f"timeoutq:{{{face.name}}}:"
-    face.put("a")
-    (lease,) = face.claim(timeout=0.02)
-    wait_until(lambda: cli("EXISTS", key + "lock:a") == ["0"])
-    face.extend(lease, 100)
-    assert cli("GET", key + "lock:a") == [lease.token]
-    assert 98 <= int(cli("TTL", key + "lock:a")[0]) <= 100
-
-
-def test_scheduled_shows_when_each_task_is_due(face: Any, cli: Cli) -> None:
-    face.schedule("later", at=2_000_000_000)
-    face.schedule("sooner", at=1_999_999_999.25)
-    assert cli("ZRANGE", f"timeoutq:{{{face.name}}}:scheduled", 0, -1, "WITHSCORES") == [
-        "sooner", "1999999999250", "later", "2000000000000",
-    ]  # fmt: skip
-
-
 def test_all_keys_are_the_designs_in_one_slot_and_of_the_types_it_says(face: Any, cli: Cli) -> None:
     key = f"timeoutq:{{{face.name}}}:"
     face.put({f"t{i}": {"n": i} for i in range(12)})
@@ -152,21 +122,3 @@ def test_all_keys_are_the_designs_in_one_slot_and_of_the_types_it_says(face: Any
     assert len({key_slot(name.encode()) for name in found}) == 1
     ttls = {name: int(cli("PTTL", name)[0]) for name in found}
     assert all((ttl > 0) == (name in locks) for name, ttl in ttls.items()), "only locks end by themselves"
-
-
-def test_what_a_hand_adds_to_todos_is_worked_on(face: Any, cli: Cli) -> None:
-    cli("SADD", f"timeoutq:{{{face.name}}}:todos", "by hand")
-    (lease,) = face.claim()
-    assert lease.task == "by hand"
-    face.ack(lease)
-    assert list(face.put("by hand")) == ["done"]
-    face.purge()  # no counter explains what a hand did
-
-
-def test_the_settings_and_the_schema_can_be_read(face: Any, cli: Cli, raw: redis.Redis) -> None:
-    face.put("a")
-    face.configure(keep_done=100, max_crashes=7)
-    face.pause()
-    words = cli("HGETALL", f"timeoutq:{{{face.name}}}:meta")
-    meta = dict(zip(words[::2], words[1::2], strict=True))
-    assert (meta["schema"], meta["keep_done"], meta["max_crashes"], meta["paused"]) == ("3", "n100", "7", "1")

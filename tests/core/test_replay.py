@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-import fakeredis
 import pytest
 import redis
 
@@ -21,13 +17,12 @@ from tests.rig.faces import Blocking
 from tests.rig.invariants import check
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
-from timeoutq import Answer, AsyncQueue, Lease, NotReplicated, Queue, State, Unavailable
+from timeoutq import Answer, AsyncQueue, NotReplicated, Queue, State, Unavailable
 from timeoutq.server import scripts
 from timeoutq.server.calls import Call
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.verbs import flows, sending
 from timeoutq.verbs.confirming import Durable
-from timeoutq.verbs.replies import Claimed
 from timeoutq.words.arguments import How
 
 
@@ -139,28 +134,6 @@ def test_a_pull_whose_reply_was_lost_is_not_sent_again(through: Any, proxy: Prox
     assert through.stats().todos == 1
 
 
-BREAKS = (redis.ConnectionError, redis.TimeoutError)
-
-
-def test_redis_py_sends_nothing_again_by_itself(proxy: Proxy, name: str) -> None:
-    with Queue(name, proxy.url) as queue:
-        link = queue._link()
-        link.send([("PING",)])
-        proxy.arm(Fault.RESET_AFTER, b"ECHO", times=None)
-        with pytest.raises(BREAKS):
-            link.send([("ECHO", "x")])
-        assert proxy.seen == 1
-
-
-async def test_redis_py_sends_nothing_again_by_itself_from_asyncio_either(proxy: Proxy, name: str) -> None:
-    async with AsyncQueue(name, proxy.url) as queue:
-        await queue._link().send([("PING",)])
-        proxy.arm(Fault.RESET_AFTER, b"ECHO", times=None)
-        with pytest.raises(BREAKS):
-            await queue._link().send([("ECHO", "x")])
-        assert proxy.seen == 1
-
-
 def test_scripts_that_the_server_forgot_are_loaded_again(face: Any, raw: redis.Redis) -> None:
     client: Any = raw
     face.put("a")
@@ -184,24 +157,6 @@ def test_a_claim_that_arrives_after_its_caller_gave_up_leases_nothing(face: Any,
     assert face.stats().in_progress == 0
 
 
-@pytest.mark.parametrize("kind", [Queue, Blocking])
-def test_a_server_that_was_paused_leases_no_task_to_callers_that_gave_up(kind: Any, tmp_path: Path) -> None:
-    import signal
-
-    with EmbeddedServer() as server, kind("q", server.url, deadline=0.6) as queue:
-        queue.put("a", "b")
-        queue.release(queue.claim())
-        assert server.pid is not None
-        os.kill(server.pid, signal.SIGSTOP)
-        try:
-            with pytest.raises(Unavailable):
-                queue.claim()
-        finally:
-            os.kill(server.pid, signal.SIGCONT)
-        wait_until(lambda: queue.stats().known == 2)
-        assert queue.stats().in_progress == 0
-
-
 def test_after_a_restart_live_workers_may_extend_first(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path, config={"appendfsync": "always"}) as server, Queue("q", server.url, timeout=1) as q:
         q.put("a", "b")
@@ -221,26 +176,6 @@ def test_after_a_restart_live_workers_may_extend_first(tmp_path: Path) -> None:
         assert q.ack(leases).ok == 2
 
 
-async def test_a_cleaner_remembers_the_server_before_anything_has_expired(tmp_path: Path) -> None:
-    from timeoutq import Cleaner
-
-    with EmbeddedServer(tmp_path, config={"appendfsync": "always"}) as server, Queue("q", server.url, timeout=1) as q:
-        q.put("a")
-        (lease,) = q.claim()
-        async with AsyncQueue("q", server.url) as cleaned:
-            cleaner = asyncio.create_task(Cleaner(cleaned).run())
-            async with asyncio.timeout(5):
-                while "run_id" not in q.stats().settings:
-                    await asyncio.sleep(0.01)
-            server.kill()
-            await asyncio.sleep(1.1)  # the lease runs out meanwhile
-            server.start()
-            assert q.extend(lease).task == "a"
-            cleaner.cancel()
-            await asyncio.gather(cleaner, return_exceptions=True)
-        assert q.stats().counters.get("expired", 0) == 0
-
-
 def test_a_clock_that_jumps_forward_takes_no_lease_back_at_once() -> None:
     from timeoutq.testing import fake_queue
 
@@ -258,45 +193,6 @@ def test_a_clock_that_jumps_forward_takes_no_lease_back_at_once() -> None:
 
 
 # ---- processes, threads and tasks
-
-
-def test_a_forked_child_is_another_client(queue: Queue) -> None:
-    queue.put("a")
-    (lease,) = queue.claim()
-    (connection,) = queue._link().send([("CLIENT", "ID")])
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            own = queue._link().send([("CLIENT", "ID")])[0]
-            os.write(writing, queue.token() + f" {queue.stats().known} {own}".encode())
-        finally:
-            os._exit(0)
-    os.waitpid(pid, 0)
-    token, known, own = os.read(reading, 200).decode().split(" ")
-    os.close(reading)
-    os.close(writing)
-    assert known == "1"
-    assert token.split("#")[0] != queue.worker
-    assert int(own) != connection
-    assert queue.ack(lease) == "ok"
-
-
-def test_one_queue_serves_many_threads(queue: Queue) -> None:
-    queue.put([f"t{i}" for i in range(600)])
-    done: list[str] = []
-
-    def work() -> None:
-        while leases := queue.claim(7):
-            done.extend(lease.task for lease in leases)
-            queue.ack(leases)
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(done) == sorted(f"t{i}" for i in range(600))
 
 
 async def test_a_claim_that_is_cancelled_gives_back_what_it_took(proxy: Proxy, url: str, name: str) -> None:
@@ -319,53 +215,7 @@ async def test_a_claim_that_is_cancelled_gives_back_what_it_took(proxy: Proxy, u
             assert (await other.stats()).counters["released"] == 1
 
 
-async def test_a_claim_that_is_cancelled_is_given_back_before_its_client_is_closed(
-    proxy: Proxy, url: str, name: str
-) -> None:
-    async with AsyncQueue(name, url) as other, asyncio.timeout(10):
-        async with AsyncQueue(name, proxy.url) as queue:
-            await queue.put("a")
-            await queue.release(await queue.claim())
-            proxy.arm(Fault.SWALLOW, sha(queue, "claim"))
-            task = asyncio.create_task(queue.claim())
-            while not (await other.stats()).in_progress:
-                await asyncio.sleep(0.01)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        assert (await other.inspect("a")).state is State.TODOS
-
-
-# ---- clients of the caller
-
-
-@contextmanager
-def given(url: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(url, decode_responses=True, socket_timeout=0.3, protocol=3) as client:
-        yield client
-
-
-def test_a_client_of_the_caller_is_a_source_of_address_and_credentials(url: str, name: str) -> None:
-    with given(url) as client, Queue(name, client=client) as queue:
-        assert queue.put("a").added == 1
-        assert [lease.task for lease in queue.claim(wait=1)] == ["a"]
-        assert client.ping()
-    assert "redis://127.0.0.1" in repr(queue)
-
-
-def test_fakeredis_runs_the_same_scripts() -> None:
-    with Queue("q", client=fakeredis.FakeRedis()) as queue:
-        queue.put({"a": 1}, "b")
-        queue.schedule("c", after=0)
-        first = queue.claim(1)
-        assert queue.ack(first).ok == 1
-        (lease,) = queue.claim(1)
-        assert queue.ack(lease, put=["d"]) == "ok"
-        queue.promote_due()
-        leases = queue.claim(5)
-        assert {lease.task for lease in leases} == {"c", "d"}
-        assert queue.fail(leases, "x", give_up=True).ok == 2
-        assert queue.retry_failed(all=True) == 2
-        assert queue.stats().known == 4
+# ---- addresses
 
 
 def test_a_unix_socket_is_an_address(tmp_path: Path) -> None:
@@ -376,11 +226,6 @@ def test_a_unix_socket_is_an_address(tmp_path: Path) -> None:
                 queue.put("a", again=True)
                 (lease,) = queue.claim(wait=1)
                 assert queue.ack(lease) == "ok"
-
-
-def test_valkey_is_another_word_for_redis(url: str, name: str) -> None:
-    with Queue(name, url.replace("redis://", "valkey://")) as queue:
-        assert queue.put("a").added == 1
 
 
 def test_the_environment_names_the_server(url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -449,38 +294,6 @@ def test_what_goes_on_to_look_is_not_put_off_by_a_lease_that_has_gone_meanwhile(
     gone(raw, queue.name)
 
 
-@pytest.mark.parametrize("found", [[], ["a", "b"]], ids=["nothing", "two leases"])
-def test_when_the_server_goes_away_between_two_parts_the_leases_of_the_first_part_are_given(found: list[str]) -> None:
-    talk = replace(Queue("q").talk, proved=True, deadline=0.0)
-    leases = [Lease(task, "w#1", deadline=0.0) for task in found]
-    flow = flows.whole(talk, Claimed(1, leases=leases, rest=talk.operations.claim(b"w#1", 5, 1000)))
-    with pytest.raises(StopIteration if found else Unavailable) as ended:
-        step: Any = next(flow)
-        while True:
-            answer = [(b"1", b"0")] if isinstance(step, sending.Send) and step.commands[0] == ("TIME",) else None
-            step = flow.send(answer or ConnectionResetError("gone"))
-    if found:
-        assert cast("StopIteration", ended.value).value.leases == leases
-
-
-def test_a_claim_that_had_not_been_carried_out_takes_its_tasks_after_the_last_part(queue: Queue, raw: Any) -> None:
-    queue.put("a")
-    queue.release(queue.claim())
-    seconds, micros = raw.time()
-    crowd(raw, queue.name, 25_000, seconds * 1000 + micros // 1000 + 60_000)
-    call = queue.operations.claim(b"w#2", 5, 60_050)
-    found = queue.run(flows.whole(queue.talk, call.read(binary(raw, call.command(500)))))
-    assert [lease.task for lease in found.leases] == ["a"]
-    gone(raw, queue.name)
-
-
-def test_a_claim_that_is_given_back_and_had_not_been_carried_out_takes_nothing(queue: Queue) -> None:
-    queue.put("a", "b")
-    queue.release(queue.claim())
-    queue.run(flows.give_back(queue.talk, queue.operations.claim(b"w#2", 0, 60_000), 500))
-    assert queue.stats().todos == 2
-
-
 def binary(raw: Any, words: Any) -> Any:
     """Run a command, and give its reply in bytes."""
     given: Any = redis.ConnectionPool
@@ -496,19 +309,6 @@ def gone(raw: Any, name: str) -> None:
     raw.srem(key + "in_progress", *others)
     raw.hdel(key + "owners", *others)
     raw.zrem(key + "leases", *others)
-
-
-def test_old_ids_of_calls_are_cleared_away_in_small_parts_that_keep_up(raw: redis.Redis, queue: Queue) -> None:
-    key = queue.operations.key("calls")
-    old = {f"old{i}": float(i) for i in range(3000)}
-    raw.zadd(key, old)
-    before = 3000
-    for i in range(160):
-        queue.put(f"task{i}")
-        left = int(raw.zcount(key, "-inf", 3000))
-        assert before - left <= 200
-        before = left
-    assert before < 3000 - 160  # more go than came
 
 
 @pytest.mark.parametrize(("silence", "again"), [(40.0, True), (51.0, False)])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import redis
 
 from tests.rig.waiting import wait_until
-from timeoutq import InvalidInput, Lease, LeaseLost, Politeness, Task
+from timeoutq import Lease, Politeness, Task
 from timeoutq.server.calls import Kept
 from timeoutq.testing import fake_queue
 from timeoutq.verbs import sending
@@ -101,17 +100,6 @@ def test_the_result_is_that_of_the_last_run(face: Any, raw: redis.Redis) -> None
     assert face.results.look("a")["a"].result == b"2"
 
 
-def test_a_run_that_is_given_back_goes_on_with_the_newest_payload_and_only_once(face: Any) -> None:
-    face.put({"a": 1})
-    lease = claim_one(face)
-    face.put({"a": 2}, rerun=True)
-    face.release(lease)
-    lease = claim_one(face)
-    assert lease.payload == 2
-    face.ack(lease)
-    assert face.claim() == []
-
-
 def test_what_waits_gets_the_payload_and_what_is_done_comes_back_but_failed_tasks_stay(face: Any) -> None:
     face.put({"ready": 1, "done": 1, "failed": 1})
     for lease in face.claim(3):
@@ -136,25 +124,6 @@ def test_of_an_id_that_is_named_twice_the_last_payload_counts(face: Any) -> None
     assert list(face.put(pairs, rerun=True))[1:] == ["in_progress", "added", "rerun"]
     face.ack(lease)
     assert {lease.task: lease.payload for lease in face.claim(2)} == {"new": 2, "held": 2}
-
-
-def test_a_cancel_takes_back_the_next_run_and_a_later_put_takes_back_the_cancel(face: Any) -> None:
-    face.put({"a": 1})
-    lease = claim_one(face)
-    face.put({"a": 2}, rerun=True)
-    assert face.cancel("a")[0] == "cancelling"
-    assert face.put({"a": 3}, rerun=True)[0] == "rerun"
-    face.ack(lease)
-    assert claim_one(face).payload == 3
-
-
-def test_a_queue_in_which_no_task_was_marked_uses_nothing(face: Any, raw: redis.Redis, name: str) -> None:
-    face.put({"a": 1}, rerun=True)
-    face.put({"a": 2}, rerun=True)
-    assert raw.hget(f"timeoutq:{{{name}}}:meta", "uses") is None
-    face.claim()
-    face.put({"a": 3}, rerun=True)
-    assert raw.hget(f"timeoutq:{{{name}}}:meta", "uses") == "rerun"
 
 
 def test_on_a_polite_queue_the_priority_is_replaced_too_higher_or_lower() -> None:
@@ -236,53 +205,6 @@ def test_an_ack_may_have_its_own_task_run_once_more(face: Any, raw: redis.Redis,
     assert raw.keys("*:rerun") == []
 
 
-def test_a_lost_lease_has_nothing_run_once_more(face: Any) -> None:
-    face.put({"a": 1, "b": 1})
-    leases = {lease.task: lease for lease in face.claim(2)}
-    face.forget("a")
-    with pytest.raises(LeaseLost):
-        face.ack(leases["a"], put=Task("b", 2, rerun=True))
-    face.ack(leases["b"])
-    assert face.drained()
-
-
-def test_an_ack_with_many_tasks_has_each_of_them_run_once_more(face: Any) -> None:
-    names = [f"t{n}" for n in range(700)]
-    face.put(names)
-    for _ in range(2):
-        face.ack(face.claim(500))
-    face.put("a")
-    face.ack(claim_one(face), put=[Task(name, n, rerun=n % 2 == 0) for n, name in enumerate(names)])
-    assert {lease.payload for lease in face.claim(500)} == set(range(0, 700, 2))
-
-
-def test_rerun_and_improve_stand_side_by_side_and_rerun_is_the_stronger() -> None:
-    site = "http://h.example/"
-    with fake_queue(timeout=60, politeness=Politeness(0.001, per_host=3)) as queue:
-        queue.put([Task(f"{site}{name}", 1, priority=5) for name in "abc"])
-        leases: list[Lease] = []
-        while len(leases) < 3:
-            queue.clock.advance(1)
-            leases += queue.claim(3)
-        answers = queue.put(
-            Task(f"{site}a", 2, priority=1, improve=True),
-            Task(f"{site}b", 2, priority=1, rerun=True),
-            Task(f"{site}c", 2, priority=9, improve=True),
-            Task(f"{site}b", 3, priority=99, improve=True),
-        )
-        assert list(answers) == ["in_progress", "rerun", "raised", "in_progress"]
-        queue.ack(leases)
-        found: list[tuple[str, Any]] = []
-        for _ in range(5):
-            queue.clock.advance(1)
-            leases = queue.claim()
-            found += [(lease.task[-1], lease.payload) for lease in leases]
-            queue.ack(leases)
-        assert sorted(found) == [("b", 2), ("c", 2)]
-        assert queue.inspect(f"{site}b").priority == 1
-        queue.purge()
-
-
 def test_a_batch_ends_with_the_last_run_of_its_task(face: Any) -> None:
     face.put({"a": 1})
     lease = claim_one(face)
@@ -295,22 +217,3 @@ def test_a_batch_ends_with_the_last_run_of_its_task(face: Any) -> None:
     assert face.batches.look("b")["b"].outstanding == 0
     wait_until(lambda: face.promote_due() or face.stats().todos)
     assert claim_one(face).task == "callback"
-
-
-def test_only_a_put_takes_it(face: Any) -> None:
-    anew = Task("a", rerun=True)
-    acts: list[Callable[[], object]] = [
-        lambda: face.schedule(anew, after=1),
-        lambda: face.schedules.set("s", anew, every=60),
-        lambda: face.batches.seal("b", anew),
-        lambda: face.batches.put("b", anew, after=1),
-    ]
-    for act in acts:
-        with pytest.raises(InvalidInput, match="rerun=True has a run begin after a put"):
-            act()
-    assert face.stats().known == 0
-
-
-def test_rerun_is_yes_or_no(face: Any) -> None:
-    with pytest.raises(InvalidInput, match="rerun must be True or False"):
-        face.put("a", rerun="yes")

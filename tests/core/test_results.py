@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -12,13 +11,11 @@ from typing import Any
 import pytest
 import redis
 
-from tests.rig.commands import ran
-from tests.rig.invariants import a_minute_later
 from tests.rig.waiting import wait_until
 from timeoutq import InvalidInput, Lease, Politeness, Queue, State
 from timeoutq.rooms.results import waiting
 from timeoutq.server.calls import Kept
-from timeoutq.verbs import flows, sending
+from timeoutq.verbs import sending
 from timeoutq.words.model import Ended
 
 HOUR = 3_600_000
@@ -71,15 +68,6 @@ def test_a_result_is_written_with_the_ack_and_kept_for_its_time(face: Any, raw: 
     assert not face.inspect("b").has_result
 
 
-def test_an_ack_that_comes_again_does_not_write_the_result_again(face: Any) -> None:
-    (lease,) = leases_of(face, "a")
-    ack(face, lease, results={0: kept("old")})
-    face.put("a", again=True)
-    ack(face, *face.claim(), results={0: kept("new")})
-    assert ack(face, lease, results={0: kept("old")}) == ["already"]
-    assert face.results.look("a")["a"].result == b"new"
-
-
 def test_a_run_without_a_result_removes_the_one_of_the_run_before(face: Any) -> None:
     (lease,) = leases_of(face, "a")
     ack(face, lease, results={0: kept("old")})
@@ -105,15 +93,6 @@ def test_a_task_acked_bare_leaves_no_id_in_done(face: Any, raw: redis.Redis, nam
     assert face.stats().counters["acked"] == 2
 
 
-def test_a_bare_ack_goes_with_compact_done_too(url: str, name: str) -> None:
-    with Queue(name, url, keep_done="compact") as queue:
-        first, second = leases_of(queue, "a", "b")
-        assert ack(queue, first, second, bare=[1]) == ["ok", "ok"]
-        assert queue.stats().done == 1
-        assert list(queue.states("a", "b")) == ["done", "unknown"]
-        queue.purge()
-
-
 def test_a_failure_is_kept_when_the_task_gives_up_not_before(face: Any) -> None:
     (lease,) = leases_of(face, "a")
     fail(face, lease, 0, kept("first"))
@@ -124,25 +103,10 @@ def test_a_failure_is_kept_when_the_task_gives_up_not_before(face: Any) -> None:
     assert face.results.look("a") == {"a": Ended("a", State.FAILED, b"second")}
 
 
-def test_a_failure_without_a_result_tells_its_last_error(face: Any) -> None:
-    (lease,) = leases_of(face, "a")
-    face.fail(lease, "no such host", give_up=True)
-    assert face.results.look("a") == {"a": Ended("a", State.FAILED, error="no such host")}
-
-
 def test_results_that_are_too_large_or_empty_are_refused() -> None:
     for body in (b"", b"x" * (256 * 1024 + 1)):
         with pytest.raises(InvalidInput, match="cannot be kept"):
             Kept(body, 1)
-
-
-def test_a_wait_ends_with_the_ack(face: Any, raw: redis.Redis, name: str) -> None:
-    (lease,) = leases_of(face, "a")
-    outcome = later(face, "a")
-    wait_until(lambda: bool(awaited(raw, name)), 10)
-    ack(face, lease, results={0: kept("8")})
-    assert outcome() == {"a": Ended("a", State.DONE, b"8")}
-    assert awaited(raw, name) == {}
 
 
 @pytest.mark.parametrize("end", ["fail", "forget", "purge", "pull", "crash", "release", "ban"])
@@ -177,29 +141,6 @@ def test_every_end_of_a_task_ends_the_wait(face: Any, raw: redis.Redis, name: st
     assert end == "purge" or time.monotonic() - asked < 10, "it was told, and did not only look again"
 
 
-def test_a_release_a_retry_and_another_run_do_not_end_the_wait(face: Any, raw: redis.Redis, name: str) -> None:
-    (lease,) = leases_of(face, "a")
-    outcome = later(face, "a")
-    wait_until(lambda: bool(awaited(raw, name)), 10)
-    face.release(lease)
-    face.fail(face.claim()[0], "no", retry_in=0)
-    face.promote_due()
-    face.ack(face.claim()[0], again_in=0)
-    face.promote_due()
-    assert awaited(raw, name), "it still waits"
-    ack(face, *face.claim(), results={0: kept("8")})
-    assert outcome() == {"a": Ended("a", State.DONE, b"8")}
-
-
-def test_a_wait_gives_what_has_ended_when_its_time_is_over(face: Any) -> None:
-    first, _ = leases_of(face, "a", "b")
-    face.ack(first)
-    assert face.results.wait("a", "b", "never put", timeout=0.05) == {
-        "a": Ended("a", State.DONE),
-        "never put": Ended("never put", None),
-    }
-
-
 def test_all_of_sixty_clients_that_wait_for_one_task_are_told_at_once(url: str, queue: Queue, raw: redis.Redis) -> None:
     (lease,) = leases_of(queue, "a")
     clients = [Queue(queue.name, url) for _ in range(60)]
@@ -221,22 +162,6 @@ def test_all_of_sixty_clients_that_wait_for_one_task_are_told_at_once(url: str, 
         client.close()
 
 
-def test_of_more_than_five_hundred_clients_the_first_are_left_to_ask_again(queue: Queue, raw: redis.Redis) -> None:
-    (lease,) = leases_of(queue, "a")
-    clients = [f"client-{i:09}" for i in range(500)]
-    key = f"timeoutq:{{{queue.name}}}:awaited"
-    for client in clients[:2]:
-        queue.run(queue.flows.results.look([b"a"], client))
-    raw.hset(key, "a", " ".join(clients))
-    queue.run(queue.flows.results.look([b"a"], clients[250]))
-    assert awaited(raw, queue.name)["a"].split() == clients, "who is noted is not noted again"
-    queue.run(queue.flows.results.look([b"a"], "another"))
-    assert awaited(raw, queue.name)["a"].split() == [*clients[1:], "another"]
-    queue.ack(lease)
-    told = [raw.llen(f"timeoutq:{{{queue.name}}}:answers:{client}") for client in [*clients, "another"]]
-    assert told == [0, *[1] * 500]
-
-
 def test_one_call_that_ends_what_very_many_wait_for_tells_no_more_than_ten_thousand(
     queue: Queue, raw: redis.Redis
 ) -> None:
@@ -247,14 +172,6 @@ def test_one_call_that_ends_what_very_many_wait_for_tells_no_more_than_ten_thous
     queue.ack(leases)
     told = [raw.llen(f"timeoutq:{{{queue.name}}}:answers:client-{i:09}") for i in range(500)]
     assert told == [20] * 500
-    assert awaited(raw, queue.name) == {}
-
-
-def test_a_client_that_died_leaves_nothing_behind(queue: Queue, raw: redis.Redis) -> None:
-    leases = leases_of(queue, *(f"t{i}" for i in range(30)))
-    queue.run(queue.flows.results.look([lease.task.encode() for lease in leases], "dead"))
-    queue.ack(leases)
-    assert 0 < raw.pttl(f"timeoutq:{{{queue.name}}}:answers:dead") <= 60_000
     assert awaited(raw, queue.name) == {}
 
 
@@ -271,52 +188,3 @@ def test_a_full_server_still_takes_acks_and_says_that_a_result_did_not_fit(queue
     finally:
         raw.config_set("maxmemory", "0")
     assert queue.stats().counters["results_lost"] == 3
-
-
-def test_a_wait_on_a_full_server_is_noted(queue: Queue, raw: redis.Redis) -> None:
-    (lease,) = leases_of(queue, "a")
-    raw.config_set("maxmemory", "1")
-    try:
-        outcome = later(queue, "a")
-        wait_until(lambda: bool(awaited(raw, queue.name)), 10)
-        queue.ack(lease)
-        assert outcome()["a"].state is State.DONE
-    finally:
-        raw.config_set("maxmemory", "0")
-
-
-def test_an_ack_on_a_queue_without_results_runs_no_command_more(queue: Queue, raw: redis.Redis) -> None:
-    queue.put(f"t{i}" for i in range(100))
-    queue.ack(queue.claim(20))  # so that the server knows the scripts
-    first, second, third = (queue.claim(20) for _ in range(3))
-    plain = ran(raw, lambda: queue.ack(first))
-    assert raw.hget(f"timeoutq:{{{queue.name}}}:meta", "uses") is None
-    assert not {"psetex", "mget", "rpush", "hset", "hmset"} & plain.keys(), plain
-    queue.results.look("t1", "x")
-    assert ran(raw, lambda: queue.ack(second)) == plain, "to look begins nothing"
-    queue.run(queue.flows.results.look([b"t1", third[0].task.encode()], "c"))
-    assert raw.hget(f"timeoutq:{{{queue.name}}}:meta", "uses") == "results"
-    more = ran(raw, lambda: queue.ack(third))
-    extra = {name: more[name] - plain.get(name, 0) for name in more if more[name] != plain.get(name, 0)}
-    assert extra == {"hmget": 1, "del": 1, "hdel": 1, "rpush": 1, "pexpire": 1}
-
-
-def test_what_a_foreign_hand_leaves_in_awaited_is_removed(queue: Queue, raw: redis.Redis) -> None:
-    (lease,) = leases_of(queue, "a")
-    queue.run(queue.flows.results.look([b"a"], "c"))
-    queue.ack(lease)
-    raw.hset(f"timeoutq:{{{queue.name}}}:awaited", "nobody", "c")
-    queue.run(flows.repair(queue.talk))
-    a_minute_later(raw, queue.name)
-    queue.run(flows.repair(queue.talk))
-    assert awaited(raw, queue.name) == {}
-
-
-def test_a_forked_process_waits_for_itself(queue: Queue) -> None:
-    (lease,) = leases_of(queue, "a")
-    queue.results.wait("a", timeout=0.01)
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if queue.results.wait("a", timeout=20).keys() == {"a"} else 1)
-    queue.ack(lease)
-    assert os.waitpid(child, 0)[1] == 0

@@ -15,7 +15,6 @@ from tests.rig.waiting import wait_until
 from timeoutq import InvalidInput, Lease, Politeness, Queue, Task
 from timeoutq.testing import fake_queue
 from timeoutq.verbs import sending
-from timeoutq.words import arguments
 
 KEEP: dict[str, Any] = {
     "forever": {},
@@ -62,21 +61,6 @@ def test_a_done_task_blocks_its_id_exactly_until_its_time_whenever_prune_comes(k
         assert list(queue.states("a")) == [kept], "its new ack did not say how long"
 
 
-@pytest.mark.parametrize("keep", KEEP)
-def test_prune_removes_an_id_when_its_time_is_over_and_never_before(keep: str) -> None:
-    with fake_queue(timeout=60, **KEEP[keep]) as queue:
-        ack(queue, *leases_of(queue, "a", "b"), until={0: 10_000, 1: 20_000})
-        ack(queue, *leases_of(queue, "c"))
-        ack(queue, *leases_of(queue, "d"))
-        for seconds, left in ((9.0, ["done", "done"]), (2.0, ["unknown", "done"]), (10.0, ["unknown", "unknown"])):
-            queue.clock.advance(seconds)
-            queue.prune()
-            assert list(queue.states("a", "b")) == left
-        assert queue.stats().settings.get("uses") is None, "the queue uses it no longer"
-        expected = {"forever": 2, "no": 0, "many": 1, "5 s": 0}
-        assert queue.stats().done == expected[keep], "keep_done counts for the others as ever"
-
-
 def test_keep_done_that_changes_later_does_not_count_for_an_id_that_blocks_for_a_time() -> None:
     with fake_queue(timeout=60) as queue:
         first, second = leases_of(queue, "a", "b")
@@ -120,34 +104,6 @@ def test_a_failed_task_blocks_its_id_for_as_long_as_the_put_says(face: Any) -> N
     assert found.attempt == 1, "with a clean record"
 
 
-def test_the_time_of_a_failure_counts_not_that_of_the_put() -> None:
-    with fake_queue(timeout=60) as queue:
-        queue.fail(queue.claim() or leases_of(queue, "a"), "no", give_up=True)
-        queue.clock.advance(59.9)
-        assert list(queue.put(Task("a", unique=60))) == ["failed"]
-        queue.clock.advance(0.1)
-        assert list(queue.put(Task("a", unique=60))) == ["added"]
-
-
-def test_a_run_that_goes_on_or_is_lost_blocks_nothing(face: Any, raw: redis.Redis, name: str) -> None:
-    first, second = leases_of(face, "a", "b")
-    face.forget("a")
-    assert ack(face, first, until={0: 9999}) == ["lost"]
-    again = face.operations.ack_put(second, arguments.tasks(()), 1, until_ms=9999)
-    assert list(face.run(sending.answers(face.talk, [again]))) == ["ok"]
-    assert not raw.exists(f"timeoutq:{{{name}}}:done_until")
-
-
-def test_forgetting_a_task_forgets_its_time(face: Any, raw: redis.Redis, name: str) -> None:
-    ack(face, *leases_of(face, "a"), until={0: 9999})
-    assert uses(raw, name) == "until"
-    face.forget("a")
-    assert not raw.exists(f"timeoutq:{{{name}}}:done_until")
-    face.prune()
-    assert uses(raw, name) is None
-    assert list(face.put("a")) == ["added"]
-
-
 @pytest.fixture
 def prints(url: str, name: str) -> Iterator[Queue]:
     """A queue that keeps fingerprints of done tasks."""
@@ -170,13 +126,6 @@ def test_an_ack_of_a_queue_with_fingerprints_keeps_its_id_for_ever_and_harms_no_
     assert not raw.exists(prints.operations.key("done_until"))
 
 
-def test_a_run_on_a_queue_with_fingerprints_that_goes_on_is_acked_as_ever(prints: Queue) -> None:
-    (lease,) = leases_of(prints, "a")
-    again = prints.operations.ack_put(lease, arguments.tasks(()), 60_000, until_ms=9999)
-    assert prints.run(sending.answers(prints.talk, [again])).codes == b"O"
-    assert prints.inspect("a").state == "scheduled"
-
-
 def test_a_queue_with_fingerprints_refuses_to_let_an_id_block_for_a_time(prints: Queue) -> None:
     (lease,) = leases_of(prints, "a")
     task = Task("b", unique=timedelta(hours=1))
@@ -189,26 +138,3 @@ def test_a_queue_with_fingerprints_refuses_to_let_an_id_block_for_a_time(prints:
         with pytest.raises(InvalidInput, match=r'keep_done="compact".*: use unique="active" or "forever"'):
             put()
     assert list(prints.states("a", "b", "c")) == ["in_progress", "unknown", "unknown"], "nothing was written"
-
-
-def test_an_export_keeps_the_time(queue: Queue, url: str, raw: redis.Redis) -> None:
-    ack(queue, *leases_of(queue, "a", "b"), until={0: 60_000})
-    records = queue.run(sending.answer(queue.talk, queue.operations.describe([b"a", b"b"])))[1]
-    with Queue(f"{queue.name}-other", url, keep_done=9) as other:
-        other.run(sending.answer(other.talk, other.operations.restore(records, other.talk.nonce)))
-        mine, theirs = (raw.zscore(one.operations.key("done_until"), "a") for one in (queue, other))
-        assert mine == theirs
-        assert raw.zrange(other.operations.key("done_at"), 0, -1) == ["b"]
-        other.prune()
-        assert list(other.states("a", "b")) == ["done", "done"]
-        other.purge()
-
-
-def test_an_ack_that_blocks_goes_on_a_full_server(queue: Queue, raw: redis.Redis) -> None:
-    (lease,) = leases_of(queue, "a")
-    raw.config_set("maxmemory", "1")
-    try:
-        assert ack(queue, lease, until={0: 60_000}) == ["ok"]
-    finally:
-        raw.config_set("maxmemory", "0")
-    assert list(queue.put("a")) == ["done"]

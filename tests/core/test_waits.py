@@ -83,21 +83,6 @@ def test_a_thousand_waits_of_an_event_loop_lose_nothing_when_connections_are_cut
     assert seen == [1] * CUTS, "one connection listens for all"
 
 
-@pytest.mark.breaking
-def test_a_thousand_waits_of_threads_lose_nothing_when_connections_are_cut(
-    url: str, queue: Queue, raw: redis.Redis
-) -> None:
-    tasks = [f"t{i}" for i in range(WAITS)]
-    queue.put(tasks)
-    threads = 20
-    with Queue(queue.name, url) as waiting, ThreadPoolExecutor(threads) as pool:
-        waits = [pool.submit(waiting.results.wait, tasks[at::threads], timeout=60) for at in range(threads)]
-        seen = end_all(queue, raw)
-        found = {task: ended.result for wait in waits for task, ended in wait.result().items()}
-    assert found == {task: f"result of {task}".encode() for task in tasks}
-    assert seen == [1] * CUTS, "one connection listens for all"
-
-
 def test_when_the_one_that_listens_leaves_another_one_does(url: str, queue: Queue, raw: redis.Redis) -> None:
     queue.put("a", "b")
     leases = {lease.task: lease for lease in queue.claim(2)}
@@ -111,17 +96,6 @@ def test_when_the_one_that_listens_leaves_another_one_does(url: str, queue: Queu
         wait_until(lambda: len(blocked(raw)) == 1, 10)
         ack(queue, [leases["b"]])
         assert second.result(5)
-
-
-def test_a_wait_goes_on_while_answers_get_lost(url: str, queue: Queue, raw: redis.Redis, monkeypatch: Any) -> None:
-    monkeypatch.setattr("timeoutq.rooms.results.waiting.LOOK_AGAIN", 0.2)
-    queue.put("a")
-    (lease,) = queue.claim()
-    with Queue(queue.name, url) as waiting, ThreadPoolExecutor(1) as pool:
-        wait = pool.submit(waiting.results.wait, "a", timeout=30)
-        wait_until(lambda: raw.delete(f"timeoutq:{{{queue.name}}}:awaited") == 1, 10)
-        ack(queue, [lease])
-        assert wait.result(5)["a"].result == b"result of a"
 
 
 def test_a_wait_outlives_a_server_that_is_away(url: str, queue: Queue, raw: redis.Redis) -> None:

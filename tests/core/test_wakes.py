@@ -5,8 +5,6 @@ Without it nothing would be lost, and yet a task would wait up to ten seconds, u
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -15,7 +13,7 @@ import pytest
 import redis
 
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncQueue, Cleaner, Lease, Politeness, Queue, State
+from timeoutq import Lease, Politeness, Queue, State
 from timeoutq.verbs import sending
 from timeoutq.words.model import Record
 
@@ -186,38 +184,3 @@ def test_every_cleaner_is_woken_when_the_clock_has_passed_its_promise(fresh: Que
     raw.hset(fresh.operations.key("meta"), "wake_at", 1)
     fresh.schedule("later", after=5)
     assert raw.xlen(fresh.operations.key("alarm")) == 1
-
-
-def test_a_plan_tells_the_servers_time_to_the_microsecond(fresh: Queue, raw: redis.Redis) -> None:
-    def told() -> int:
-        seconds, micros = raw.time()
-        return int(seconds) * 1_000_000 + int(micros)
-
-    fresh.stats()
-    for _ in range(20):
-        before = told()
-        found = fresh.run(sending.answer(fresh.talk, fresh.operations.plan(SLEEP_MS)))
-        assert before <= found.now_ms * 1000 + found.micros <= told()
-        assert 0 <= found.micros < 1000
-
-
-async def test_a_cleaner_whose_time_is_near_waits_in_turns_of_the_loop_and_not_for_a_timer(
-    fresh: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cleaner, timers = Cleaner(AsyncQueue(fresh.name)), list[float]()
-
-    async def doze(seconds: float) -> None:
-        timers.append(seconds)
-
-    monkeypatch.setattr(cleaner, "_doze", doze)
-    for peers, far in ((1, False), (1, True), (2, True)):
-        timers.clear()
-        # who has been awake rests four times as long
-        assert (cleaner._tired_until > cleaner._due_at) is far
-        cleaner._tired_until = math.inf if far and peers == 1 else 0.0
-        cleaner.peers = peers
-        until = cleaner._due_at = time.monotonic() + 0.001
-        await cleaner._sleep(0.001)
-        # with many cleaners, each waits a little longer in any case
-        assert any(seconds > 0 for seconds in timers) is far
-        assert far or time.monotonic() >= until

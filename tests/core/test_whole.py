@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
 import redis
 
 from tests.rig.invariants import check
-from timeoutq import AccessDenied, LeaseLost, Politeness, Queue, State
-from timeoutq.watch.doctor import repair
-from timeoutq.words.errors import ServerError
+from timeoutq import AccessDenied, Queue, State
 
 COMMANDS = ["DEL", "EXISTS", "HDEL", "HINCRBY", "SADD", "SMISMEMBER", "SMOVE", "ZADD", "ZMSCORE", "ZREM"]
 
@@ -51,58 +47,6 @@ def test_an_ack_that_is_refused_half_way_has_put_what_it_found(guest: Any, url: 
         else:
             assert queue.inspect("parent").state is State.IN_PROGRESS
         queue.purge()
-
-
-@pytest.mark.parametrize(
-    "key", ["failed", "scheduled", "leases", "stats", "calls", "payload", "done_at", "runtime", "alarm"]
-)
-def test_an_ack_that_meets_a_key_of_a_foreign_type_loses_neither_its_task_nor_its_links(
-    url: str, name: str, raw: redis.Redis, key: str
-) -> None:
-    client: Any = raw
-    with Queue(name, url) as queue:
-        queue.put("parent")
-        (lease,) = queue.claim()
-        with of_a_foreign_type(client, queue.operations.key(key)), suppress(ServerError):
-            queue.ack(lease, put={"child": {"depth": 1}})
-        repair(queue)
-        with suppress(LeaseLost):
-            queue.ack(lease, put={"child": {"depth": 1}})
-        assert queue.inspect("parent").state is State.DONE
-        assert queue.inspect("child").payload == {"depth": 1}
-        assert repair(queue).found == "nothing to mend"
-        queue.purge()
-
-
-@pytest.mark.parametrize("key", ["hosts", "slots", "resting", "places", "waiting", "policies"])
-def test_an_ack_on_a_polite_queue_that_meets_a_key_of_a_foreign_type_loses_nothing(
-    url: str, name: str, raw: redis.Redis, key: str
-) -> None:
-    client: Any = raw
-    with Queue(name, url, politeness=Politeness(60, 1)) as queue:
-        queue.put("https://a.example/1")
-        (lease,) = queue.claim()
-        with of_a_foreign_type(client, queue.operations.key(key)), suppress(ServerError):
-            queue.ack(lease, put=["https://b.example/1"])
-        repair(queue)
-        with suppress(LeaseLost):
-            queue.ack(lease, put=["https://b.example/1"])
-        assert queue.inspect("https://a.example/1").state is State.DONE
-        assert queue.inspect("https://b.example/1").state in (State.TODOS, State.WAITING)
-        assert repair(queue).found == "nothing to mend"
-        queue.purge()
-
-
-@contextmanager
-def of_a_foreign_type(client: Any, key: str) -> Iterator[None]:
-    """Have a string in the place of a key, and put the key back at the end."""
-    client.rename(key, "aside") if client.exists(key) else None
-    client.set(key, "a string")
-    try:
-        yield
-    finally:
-        client.delete(key)
-        client.rename("aside", key) if client.exists("aside") else None
 
 
 def test_a_task_that_is_not_kept_may_put_itself_again(url: str, name: str) -> None:

@@ -44,11 +44,6 @@ def politeness(text: str) -> Poke:
     return poke
 
 
-def the_last_alarm(raw: redis.Redis, prefix: str) -> None:
-    raw.delete(prefix + "alarm")
-    raw.xadd(prefix + "alarm", {"at": "1"}, id="18446744073709551615-18446744073709551615")
-
-
 def a_worker(about: str, at: float | None = None) -> Poke:
     def poke(raw: redis.Redis, prefix: str) -> None:
         raw.hset(prefix + "worker_info", "w", about)
@@ -74,7 +69,6 @@ POKES: dict[str, Poke] = {
     "leases": score("leases", FIRST, INF),
     "hosts": score("hosts", "a.example", INF),
     "calls": score("calls", "gone", INF),
-    "alarm": the_last_alarm,
 }
 
 

@@ -37,7 +37,7 @@ BUDGETS = {
     "client": 4600,
     "functions": 4300,
     "gateway": 7600,
-    "lua": 5200,
+    "lua": 4820,
     "rooms": 3800,
     "scrapy": 3000,
     "server": 4000,

@@ -40,8 +40,8 @@ PLANTS = {
         "do end end\n      failures",
     ),
     "a host rests a ms less": (
-        "one.next_ms, one.rested = now + delay, true",
-        "one.next_ms, one.rested = now + delay - 1, true",
+        "hosts.rest_until(one, now + delay)",
+        "hosts.rest_until(one, now + delay - 1)",
     ),
     "again adds what waits or runs": ("(state == 'd' or state == 'f') or lapsed", "state or lapsed"),
 }

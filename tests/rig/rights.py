@@ -238,7 +238,7 @@ LINKS = {
 }
 """The acks that put tasks: a full server refuses them, too. Of each what is there for certain if it ends its task."""
 
-DOORS = {"ready": ("ready", "hosts", "turns"), "done": ("by_id", "by_print")}
+DOORS = {"ready": ("ready", "hosts"), "done": ("by_id", "by_print")}
 """The rooms behind the names under which one of several serves."""
 
 
@@ -271,8 +271,10 @@ def _rooms() -> dict[str, set[str]]:
 def commands_of(name: str) -> list[str]:
     """Give the commands of a verb: those in its own text, in what begins each call, and in the rooms that it names."""
     text = _code(f"verbs/{name}")
+    if "tasks.put(" in text:
+        text += _code("tasks")  # all that it does is done there
     rooms = {"open"}.union(*(files for table, files in _rooms().items() if re.search(rf"\b{table}\.\w", text)))
-    found = re.findall(r"\b(?:call|quiet|try)\(\s*'([A-Z]+)'", "\n".join([text, *map(_code, rooms)]))
+    found = re.findall(r"\b(?:call|quiet|try|some)\(\s*'([A-Z]+)'", "\n".join([text, *map(_code, rooms)]))
     return sorted(set(found) - {"INFO", "TIME"})
 
 

@@ -86,18 +86,18 @@ class Bug:
 
 BUGS = {
     "anybody-acks": Bug(
-        "  if again_ms < 0 then\n    if spans then\n",
-        "  for i = 1, #ids do yes[i] = true end\n  if again_ms < 0 then\n    if spans then\n",
+        "    ended = done.finish(key.in_progress, ids, yes)\n",
+        "    for i = 1, #ids do yes[i] = true end\n    ended = done.finish(key.in_progress, ids, yes)\n",
     ),
     "anybody-extends": Bug("if not yes[i] then\n", "if false then\n"),
-    "anybody-releases": Bug("elseif yes[i] and held[i] == 1 and", "elseif held[i] == 1 and"),
+    "anybody-releases": Bug("local runs = yes[i] and held[i]", "local runs = held[i]"),
     "early-requeue": Bug(
         "local ids = call('ZRANGEBYSCORE', key.leases, '-inf', now, ",
         "local ids = call('ZRANGEBYSCORE', key.leases, '-inf', now + 600, ",
     ),
     "no-pause": Bug("local delay = one.delay or usual_delay\n", "local delay = 0\n"),
     "old-fence": Bug("number(setting.fence, 0) + 1, time[1] * 1000000 + time[2])", "1 + #ids, 1)"),
-    "twice-on-lost-reply": Bug("if age > 0 or from then", "if false then"),
+    "twice-on-lost-reply": Bug("if age == 0 and not from then", "if true then"),
 }
 
 

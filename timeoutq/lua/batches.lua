@@ -1,18 +1,18 @@
--- batch: tasks whose ends are counted together; when all of them have ended, one more task becomes ready, the batch's callback. A queue
--- uses this as soon as a put has named a batch
--- batches     of each batch its record: words with blanks between them. 1 state: o open, s sealed, e ended, b broken: it has ended, and
---             its callback went to failed, because a task was not done   2 the callback becomes ready when all tasks have e ended, or
---             are d done; - while the batch is open   3 for how many ms the batch is kept after its end   4 when the state changed, or
---             a task joined, ms   5 a digest of the call that has sealed it, or -   6 the callback's id, if there is a callback
--- batch:NAME  all tasks of a batch, each with its place, from 1 on; 10^9 is added when the task is done, and 2 * 10^9 when it has ended
---             in any other way
+-- batches: tasks whose ends are counted together; when all of them have ended, one more task becomes ready, the batch's
+-- callback. A queue uses this as soon as a put has named a batch
+-- batches     of each batch its record: words with blanks between them. 1 state: o open, s sealed, e ended, b broken:
+--             it has ended, and its callback went to failed, because a task was not done   2 the callback becomes ready
+--             when all tasks have e ended, or are d done; - while the batch is open   3 for how many ms the batch is
+--             kept after its end   4 when the state changed, or a task joined, ms   5 a digest of the call that has
+--             sealed it, or -   6 the callback's id, if there is a callback
+-- batch:NAME  all tasks of a batch, each with its place, from 1 on; 10^9 is added when the task is done, and 2 * 10^9
+--             when it has ended in any other way
 -- batch_of    of each task that has not ended since it joined a batch: the names of its batches
--- From the seal on, the callback is in `scheduled`, and due in the year 9999: so it is in one state, like any other task. Whoever ends the
--- last task of the batch makes the callback due. Until then, no put changes the callback.
+-- From the seal on, the callback is in `scheduled`, and due in the year 9999: so it is in one state, like any other
+-- task. Whoever ends the last task of the batch makes the callback due. Until then, no put changes the callback.
 do
   batches.DONE, batches.LOST, batches.WAITS = 1000000000, 2000000000, 253370764800000
 
-  -- batch_key: the name of the key with the tasks of a batch. No other place makes such a name
   function batches.key_of(name)
     return named('batch:' .. name)
   end
@@ -23,28 +23,34 @@ do
     return {err = 'BATCH the name of a batch is 1 to 64 of A-Z a-z 0-9 . _ : -'}
   end
 
-  -- read_batch: the record that a text holds; nil if it cannot be read
+  -- read: the record that a text holds; nil for none
   function batches.read(text)
-    local state, on, keep, at, rev, callback = string.match(text or '', '^([oseb]) ([ed-]) (%d+) (%d+) (%S+) ?(.*)$')
-    if not state or #keep > 15 or #at > 15 then return nil end
-    return {state = state, on = on, keep = tonumber(keep), at = tonumber(at), rev = rev, callback = callback}
+    local state, on, keep, at, rev, callback = string.match(text or '', '^(%S+) (%S+) (%S+) (%S+) (%S+) ?(.*)$')
+    if not state then return nil end
+    return {state = state, on = on, keep = number(keep, 0), at = number(at, 0), rev = rev, callback = callback}
   end
 
-  function batches.write(name, one)
+  function batches.get(name)
+    return batches.read(call('HGET', key.batches, name))
+  end
+
+  local function write(name, one)
     local line = string.format('%s %s %.0f %.0f %s ', one.state, one.on, one.keep, now, one.rev)
     call('HSET', key.batches, name, line .. one.callback)
   end
 
-  -- batch_counts: how many tasks a batch has, how many of them have not ended, and how many have ended but not as done
+  -- counts: how many tasks a batch has, how many of them have not ended, and how many have ended but not as done
   function batches.counts(name)
     local set = batches.key_of(name)
-    local all, open, lost = try('ZCARD', set), try('ZCOUNT', set, '-inf', '(1000000000'), try('ZCOUNT', set, '2000000000', '+inf')
-    if type(all) ~= 'number' then return 0, 0, 0 end -- a key of a foreign type
-    return all, open, lost
+    return call('ZCARD', set), call('ZCOUNT', set, '-inf', '(1000000000'), call('ZCOUNT', set, '2000000000', '+inf')
   end
 
-  -- tell_callbacks: where[i] is the state of ids[i]; a task that is scheduled, and is the callback of a batch that has not ended, gets the
-  -- letter b instead of s
+  -- waits: is this scheduled task the callback of a batch that has not ended?
+  function batches.waits(id)
+    return id ~= '' and moment(call('ZSCORE', key.scheduled, id)) == batches.WAITS
+  end
+
+  -- tell_callbacks: where[i] is the state of ids[i]; such a callback gets the letter b instead of s
   function batches.tell_callbacks(ids, where)
     local dues
     for i = 1, #ids do
@@ -57,7 +63,7 @@ do
 
   -- fail_callback: the callback of a batch will not become ready; gives true if it was waiting for the batch
   function batches.fail_callback(id, message)
-    if id == '' or moment(call('ZSCORE', key.scheduled, id)) ~= batches.WAITS then return false end
+    if not batches.waits(id) then return false end
     call('SADD', key.failed, id)
     failures.log(id, 'gave up: ' .. message)
     kinds.note({id})
@@ -66,26 +72,38 @@ do
     return true
   end
 
-  -- close_batch: if a batch is sealed and all of its tasks have ended, end it. `broken` collects the callbacks that went to failed
-  function batches.close(name, broken)
-    local one = batches.read(call('HGET', key.batches, name))
+  -- close: if a batch is sealed and all of its tasks have ended, end it. `broken` collects the callbacks that went to
+  -- failed
+  local function close(name, broken)
+    local one = batches.get(name)
     if not one or one.state ~= 's' then return end
     local all, open, lost = batches.counts(name)
     if open > 0 then return end
     local fails = one.on == 'd' and lost > 0
-    if fails and batches.fail_callback(one.callback, string.format('%.0f of the %.0f tasks of batch %s are not done', lost, all, name)) then
+    local message = string.format('%.0f of the %.0f tasks of batch %s are not done', lost, all, name)
+    if fails and batches.fail_callback(one.callback, message) then
       broken[#broken + 1] = one.callback
-    elseif not fails and one.callback ~= '' and moment(call('ZSCORE', key.scheduled, one.callback)) == batches.WAITS then
+    elseif not fails and batches.waits(one.callback) then
       call('ZADD', key.scheduled, now, one.callback)
       wake.rouse(now)
     end
     one.state = fails and 'b' or 'e'
-    batches.write(name, one)
+    write(name, one)
     call('PEXPIRE', batches.key_of(name), math.max(1, one.keep))
   end
 
-  -- end_in_batches: these tasks have ended, `well` if they are done: they leave the batches in which they are. Gives the callbacks of
-  -- batches that went to failed, for these have ended, too
+  -- seal: the batch takes no more tasks
+  function batches.seal(name, on, keep, digest, callback)
+    local broken = {}
+    write(name, {state = 's', on = on, keep = tonumber(keep), rev = digest, callback = callback})
+    settings.use('batches', true)
+    settings.exists()
+    close(name, broken)
+    results.tell_ended(broken)
+  end
+
+  -- end_in: these tasks have ended, `well` if they are done, and leave their batches; gives the callbacks that went to
+  -- failed by that
   function batches.end_in(ids, well)
     local of, tasks_of, names, gone, broken = call('HMGET', key.batch_of, unpack(ids)), {}, {}, {}, {}
     for i = 1, #ids do
@@ -97,44 +115,41 @@ do
     end
     if #gone == 0 then return gone end
     call('HDEL', key.batch_of, unpack(gone))
-    for i = 1, #names do
-      local some, rows = tasks_of[names[i]], {}
-      local places = try('ZMSCORE', batches.key_of(names[i]), unpack(some))
+    for _, name in ipairs(names) do
+      local some_of, rows = tasks_of[name], {}
+      local places = call('ZMSCORE', batches.key_of(name), unpack(some_of))
       for k = 1, #places do
-        local at = number(places[k])
-        if at and at < batches.DONE then rows[#rows + 1], rows[#rows + 2] = string.format('%.0f', at + (well and batches.DONE or batches.LOST)), some[k] end
+        local at = number(places[k], batches.DONE)
+        if at < batches.DONE then rows[#rows + 1], rows[#rows + 2] = whole(at + (well and batches.DONE or batches.LOST)), some_of[k] end
       end
       if #rows > 0 then
-        call('ZADD', batches.key_of(names[i]), unpack(rows))
-        batches.close(names[i], broken)
+        call('ZADD', batches.key_of(name), unpack(rows))
+        close(name, broken)
       end
     end
     return broken
   end
 
-  -- drop_batch: nothing is left of a batch; its tasks stay where they are
+  -- drop: nothing is left of a batch; its tasks stay where they are
   function batches.drop(name)
     call('HDEL', key.batches, name)
     call('UNLINK', batches.key_of(name))
     if call('EXISTS', key.batches, key.batch_of) == 0 then settings.use('batches', false) end
   end
 
-  -- join: tasks that a put brings, or finds, become tasks of a batch
-  -- may_join: what is known of the batch, and of these tasks in it. If they cannot join, gives nil and an error: the verb replies with the
-  -- error and writes nothing. ends[i] is how a task has ended for the batch elsewhere: DONE or LOST; nil where that is not known
+  -- may_join: what join() needs to know; nil and an error if these tasks cannot join. ends[i], if known, is how a task
+  -- has ended elsewhere
   function batches.may_join(name, ids, ends)
     local unfit = batches.unnamed(name)
     if unfit then return nil, unfit end
-    local one = batches.read(call('HGET', key.batches, name))
-    local places, of = call('ZMSCORE', batches.key_of(name), unpack(ids)), call('HMGET', key.batch_of, unpack(ids))
-    local size, new = call('ZCARD', batches.key_of(name)), 0
+    local one, set = batches.get(name), batches.key_of(name)
+    local places, of, size, new = call('ZMSCORE', set, unpack(ids)), call('HMGET', key.batch_of, unpack(ids)), call('ZCARD', set), 0
     for i = 1, #ids do
       if not places[i] then
         local _, many = string.gsub(of[i] or '', '%S+', '')
         new = new + 1
         if many >= 4 and not (ends and ends[i]) then
-          return nil, {err = 'BATCH task ' .. string.gsub(string.sub(ids[i], 1, 80), '%c', '?') .. ' is in four batches that have not '
-            .. 'ended, and no task can be in more'}
+          return nil, {err = 'BATCH task ' .. shown(ids[i]) .. ' is in four batches that have not ended, and no task can be in more'}
         end
       end
     end
@@ -146,7 +161,8 @@ do
     return {places = places, of = of, size = size}
   end
 
-  -- join: the tasks are in the queue, and become tasks of the batch. One that is done or failed already has ended. Gives how many are new
+  -- join: the tasks are in the queue, and become tasks of the batch. One that is done or failed already has ended.
+  -- Gives how many are new
   function batches.join(name, ids, known, ends)
     local where, rows, lines, size = find.all(ids), {}, {}, known.size
     local joined = {}
@@ -154,16 +170,17 @@ do
       local id = ids[i]
       if not known.places[i] and not joined[id] then
         joined[id], size = true, size + 1
-        local ended = ends and ends[i] or where[i] == 'd' and batches.DONE or (where[i] == 'f' or not where[i]) and batches.LOST or 0
-        rows[#rows + 1], rows[#rows + 2] = string.format('%.0f', size + ended), id
+        local ended = ends and ends[i]
+          or where[i] == 'd' and batches.DONE or (where[i] == 'f' or not where[i]) and batches.LOST or 0
+        rows[#rows + 1], rows[#rows + 2] = whole(size + ended), id
         if ended == 0 then lines[#lines + 1], lines[#lines + 2] = id, (known.of[i] and known.of[i] .. ' ' or '') .. name end
       end
     end
     if #rows == 0 then return 0 end
-    batches.write(name, {state = 'o', on = '-', keep = 0, rev = '-', callback = ''})
+    write(name, {state = 'o', on = '-', keep = 0, rev = '-', callback = ''})
     call('ZADD', batches.key_of(name), unpack(rows))
-    if #lines > 0 then call('HSET', key.batch_of, unpack(lines)) end
-    if not has('batches') then settings.use('batches', true) end
+    some('HSET', key.batch_of, lines)
+    settings.use('batches', true)
     return #rows / 2
   end
 end

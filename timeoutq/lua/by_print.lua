@@ -1,15 +1,18 @@
--- compact: keeps done tasks as fingerprints: numbers of 63 bits in small sets, about 10 bytes a task. On a queue with keep_done
--- "compact", from its first task on, the functions here take the place of those of the door `done`, and there is no set `done`
--- seen    salt: what is hashed before each id, so that nobody can choose ids whose fingerprints are equal; count: how many fingerprints
---         there are; level and split: there are 2^level + split sets
+-- by_print: the tasks that are done, as fingerprints: numbers of 63 bits in small sets, about 10 bytes a task. On a
+-- queue with keep_done "compact", from its first task on, these functions take the place of those of by_id.lua, and
+-- there is no set `done`.
+-- seen    salt: what is hashed before each id, so that nobody can choose ids whose fingerprints are equal; count: how
+--         many fingerprints there are; level and split: there are 2^level + split sets
 -- seen:B  set number B, from 0 on. A server keeps a set of at most 512 numbers as a plain row, 8 bytes a number
--- When there are more than 192 fingerprints per set, one set divides (linear hashing): of set number `split`, one half goes to the new
--- set number 2^level + split. When all 2^level sets have divided, the level rises, and set 0 is next again. The fullest set has about 450
+-- When there are more than 192 fingerprints per set, one set divides (linear hashing): of set number `split`, one half
+-- goes to the new set number 2^level + split. When all 2^level sets have divided, the level rises, and set 0 is next
+-- again. The fullest set has about 450
 do
-  local full, divisions = 192, 4 -- fingerprints per set, on average; and how many sets divide in one script, at most
+  local full, divisions = 192, 4 -- fingerprints per set, on average; and how many sets divide in one call, at most
   local level, split, count, salt
   local half -- 2^level
   local prints, highs, there
+
   function by_print.begin()
     compact, done = true, by_print
     level, prints, highs, there = nil, {}, {}, {}
@@ -20,33 +23,12 @@ do
     return named('seen:' .. at)
   end
 
-  -- count_sets: how many sets there are, by their names. It is asked when a foreign hand has written over level or split
-  local function count_sets()
-    local low, high = 0, 1
-    while high < 2147483648 and call('EXISTS', set_of(high)) == 1 do low, high = high, 2 * high end
-    while high - low > 1 do
-      local at = math.floor((low + high) / 2)
-      if call('EXISTS', set_of(at)) == 1 then low = at else high = at end
-    end
-    return high
-  end
-
-  -- find_level: level and split are wrong: find them by the names of the sets
-  local function find_level()
-    local sets = count_sets()
-    level, half = 0, 1
-    while 2 * half <= sets do level, half = level + 1, 2 * half end
-    split = sets - half
-  end
-
-  -- read_seen: read `seen` once in a script
+  -- read_seen: read `seen` once in a call
   local function read_seen()
     if level then return end
     local row = call('HMGET', key.seen, 'level', 'split', 'count', 'salt')
-    level, split, count, salt = number(row[1], -1), number(row[2], -1), math.max(0, number(row[3], 0)), row[4] or ''
-    half = level >= 0 and level <= 31 and math.floor(2 ^ level) or 0
-    if split >= 0 and split < half then return end
-    find_level()
+    level, split, count, salt = number(row[1], 0), number(row[2], 0), number(row[3], 0), row[4] or ''
+    half = math.floor(2 ^ level)
   end
 
   -- set_for: the set to which a fingerprint with these first ten digits belongs
@@ -56,7 +38,8 @@ do
     return set_of(at)
   end
 
-  -- print_of: the set of a task, and its fingerprint, a number of 19 digits: ten, the first of which is not 0, and nine more
+  -- print_of: the set of a task, and its fingerprint, a number of 19 digits: ten, the first of which is not 0, and nine
+  -- more
   local function print_of(id)
     local print = prints[id]
     if print then return set_for(highs[id]), print end
@@ -67,7 +50,7 @@ do
     return set_for(high), print
   end
 
-  -- look_up: read which of these tasks are done; each task is read once in a script
+  -- look_up: read which of these tasks are done; each task is read once in a call
   local function look_up(ids)
     read_seen()
     for i = 1, #ids do
@@ -110,29 +93,22 @@ do
     return hits
   end
 
-  -- remember: these tasks, which are in no state, are done now. If a set is of a foreign type, the script takes out what it has added,
-  -- and fails
-  function by_print.remember(ids)
+  -- keep: these tasks, which are in no state, are done now
+  function by_print.keep(ids)
     read_seen()
-    local fresh, left = {}, divisions
+    local fresh, left = 0, divisions
     for i = 1, #ids do
       local id = ids[i]
-      local added = there[id] and 0 or try('SADD', print_of(id))
-      if added == 1 then
-        fresh[#fresh + 1] = id
-      elseif added ~= 0 then
-        for k = 1, #fresh do call('SREM', print_of(fresh[k])) end
-        call('SADD', print_of(id)) -- fails again, and ends the script
-      end
+      fresh = fresh + (there[id] and 0 or call('SADD', print_of(id)))
       there[id] = true
       -- divide at once: a set that ever had more than 512 numbers is never kept as a plain row again
-      if left > 0 and count + #fresh > full * (half + split) then
+      if left > 0 and count + fresh > full * (half + split) then
         left = left - 1
         divide()
       end
     end
-    count = count + #fresh
-    if #fresh > 0 then call('HSET', key.seen, 'count', count) end
+    count = count + fresh
+    if fresh > 0 then call('HSET', key.seen, 'count', count) end
   end
 
   function by_print.finish(from, ids, which)
@@ -143,7 +119,7 @@ do
       if which[i] then taken[ids[i]], ended[#ended + 1] = true, ids[i] end
     end
     if #ended == 0 then return ended end
-    by_print.remember(ended)
+    by_print.keep(ended)
     call('SREM', from, unpack(ended))
     priority.forget(ended)
     return ended
@@ -168,9 +144,5 @@ do
     call('SADD', into, id)
     done.undo({id})
     return 1
-  end
-
-  function by_print.keep(ids)
-    by_print.remember(ids)
   end
 end

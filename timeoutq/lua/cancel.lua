@@ -1,41 +1,48 @@
--- cancel: a task in progress that somebody cancels is marked, and its worker stops the handler. What ends the run first counts: an
--- ack, or a failure for good, ends the task as ever; if the task would be ready again, it goes to failed instead. A put that has the
--- task run once more (`rerun`) takes the cancel back. A queue uses this while a task is marked
+-- cancel: a task in progress that somebody cancels is marked, and its worker stops the handler. What ends the run first
+-- counts: an ack, or a failure for good, ends the task as ever; if the task would be ready again, it goes to failed
+-- instead. A put that has the task run once more (`rerun`) takes the cancel back. A queue uses this while a task is
+-- marked
 -- cancels  of each marked task: who cancels it
 
--- cancels_of: who cancels these tasks, each at the place of its task; nil or false for a task that nobody cancels
+-- marks_of: who has marked these tasks, each at the place of its task; by: who cancels them, false for a task that is
+-- to run once more
+function cancel.marks_of(ids)
+  return has('cancel') and call('HMGET', key.cancels, unpack(ids)) or {}
+end
+
 function cancel.by(ids)
-  if not has('cancel') then return {} end
-  local by, marks = call('HMGET', key.cancels, unpack(ids)), rerun.marks_of(ids)
-  for i = 1, #ids do by[i] = not marks[i] and by[i] end
+  local by = cancel.marks_of(ids)
+  local marks = next(by) and rerun.marks_of(ids)
+  for i = 1, #by do by[i] = not marks[i] and by[i] end
   return by
 end
 
--- uncancel: the leases on these tasks have ended: the tasks are marked no longer
+-- forget: the leases on these tasks have ended: the tasks are marked no longer
 function cancel.forget(ids)
   if not has('cancel') or call('HDEL', key.cancels, unpack(ids)) == 0 then return end
   if call('EXISTS', key.cancels) == 0 then settings.use('cancel', false) end
 end
 
--- cancelled: these tasks go to failed, because by[i] has cancelled ids[i]: note this as their error, and tell who waits for them
+-- fail: these tasks go to failed, because by[i] has cancelled ids[i]: note this as their error, and tell who waits for
+-- them
 function cancel.fail(ids, by)
+  if #ids == 0 then return end
   for i = 1, #ids do failures.keep(ids[i], 'cancelled by ' .. by[i]) end
   kinds.note(ids)
   count_up(key.stats, 'cancelled', #ids)
   results.tell_ended(ids)
 end
 
--- stop: the runs of some tasks have ended, and the tasks would be ready again: which[i] says so of ids[i]. Those that are cancelled go
--- to failed, and which[i] becomes false, over[i] true. Gives these tasks
+-- stop: of tasks that would be ready again (which[i]), those that are cancelled go to failed: which[i] is false then,
+-- and over[i] true
 function cancel.stop(ids, which, over)
   local by, gone, whose = cancel.by(ids), {}, {}
-  for i = 1, #ids do
+  for i = 1, #by do
     if by[i] and which[i] and call('SISMEMBER', key.in_progress, ids[i]) == 1 then
       gone[#gone + 1], whose[#whose + 1] = ids[i], by[i]
       which[i], over[i], by[i] = false, true, false
     end
   end
-  if #gone == 0 then return gone end
   cancel.fail(gone, whose)
   for i = 1, #gone do call('SMOVE', key.in_progress, key.failed, gone[i]) end
   return gone

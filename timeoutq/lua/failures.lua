@@ -1,9 +1,10 @@
--- failures: what is remembered of the failures and releases of tasks, in addition to attempts and crashes
+-- failures: what is remembered of the failures and releases of tasks, besides attempts and crashes
 -- errors       the last error of a task; error_log  the last fifty of the queue
 -- traces       the digest of the traceback that belongs to the last error; trace_uses  how many tasks have that digest
 -- trace_texts  the tracebacks themselves, the newest 200; trace_at  when each was last met, ms
--- releases     how often the handler of a task has released it; and after a blank, if any, how often to block its host; and after
---              another blank, if any, when a worker that cannot run the task first gave it back, ms, and how often the task had failed
+-- releases     how often the handler of a task has released it; and after a blank, if any, how often to block its host;
+--              and after another blank, if any, when a worker that cannot run the task first gave it back, ms, and how
+--              often the task had failed
 do
   local traced -- are there tracebacks? nil while this call has not asked
 
@@ -30,25 +31,19 @@ do
     end
   end
 
-  -- released: read how often a task was released, how often to block its host, and what follows: since when it is given back unrun
-  function failures.released(text)
-    local own, blocking, unrun = string.match(text or '', '^(%d+) (%d+)( ?[%d ]*)$')
-    return number(own or text, 0), number(blocking, 0), unrun or ''
-  end
-
-  -- keep_error: keep a task's error with the task
+  -- keep: keep a task's error with the task
   function failures.keep(id, message)
     failures.untrace({id})
     call('HSET', key.errors, id, now .. ' ' .. message)
   end
 
-  -- note_error: add an error to the last fifty of the queue; `id` is the task, or else what the error is about
+  -- note: add an error to the last fifty of the queue; `id` is the task, or else what the error is about
   function failures.note(id, message)
     call('LPUSH', key.error_log, #id .. ' ' .. id .. now .. ' ' .. message)
     call('LTRIM', key.error_log, 0, 49)
   end
 
-  -- log_error: keep a task's error and, if there is one, the digest of its traceback; `texts` are tracebacks by their digests
+  -- log: keep a task's error and, if there is one, the digest of its traceback; `texts` are tracebacks by their digests
   function failures.log(id, message, digest, texts)
     failures.keep(id, message)
     failures.note(id, message)
@@ -57,14 +52,12 @@ do
       count_up(key.trace_uses, digest, 1)
       call('HSET', key.traces, id, digest)
       call('ZADD', key.trace_at, now, digest)
-      if texts[digest] then
-        call('HSETNX', key.trace_texts, digest, texts[digest])
-        texts[digest] = nil
-      end
+      if texts[digest] then call('HSETNX', key.trace_texts, digest, texts[digest]) end
+      texts[digest] = nil
     end
   end
 
-  -- trim_traces: keep only the texts of the newest 200 tracebacks
+  -- trim: keep only the texts of the newest 200 tracebacks
   function failures.trim()
     local over = call('ZCARD', key.trace_at) - 200
     if over > 0 then
@@ -76,12 +69,19 @@ do
 
   -- clear: let these tasks begin anew: forget their attempts, crashes, errors, tracebacks and releases
   function failures.clear(ids)
-    local kept = call('EXISTS', key.attempts, key.crashes, key.errors, key.releases)
-    if kept == 0 then return end
+    if call('EXISTS', key.attempts, key.crashes, key.errors, key.releases) == 0 then return end
     call('HDEL', key.attempts, unpack(ids))
     call('HDEL', key.crashes, unpack(ids))
     call('HDEL', key.errors, unpack(ids))
     call('HDEL', key.releases, unpack(ids))
     failures.untrace(ids)
+  end
+
+  -- spent: these tasks are in failed for good, and their errors are logged; `fresh` as of results.tell_ended
+  function failures.spent(ids, fresh)
+    if #ids == 0 then return end
+    kinds.note(ids)
+    count_up(key.stats, 'gave_up', #ids)
+    results.tell_ended(ids, fresh)
   end
 end

@@ -1,6 +1,6 @@
--- find: where tasks are now
--- find_one: the letter of the state that holds an id, or nil
+-- find: where tasks are now: t todos, p in progress, d done, f failed, w waiting, s scheduled
 do
+  -- one: the letter of the state that holds an id, or nil
   function find.one(id)
     return call('SISMEMBER', key.todos, id) == 1 and 't' or waiting and call('SISMEMBER', waiting, id) == 1 and 'w' or find.elsewhere(id)
   end
@@ -11,7 +11,7 @@ do
       and (call('SISMEMBER', key.failed, id) == 1 and 'f' or call('ZSCORE', key.scheduled, id) and 's') or nil
   end
 
-  -- find_all: the same of many; and how many are anywhere
+  -- all: the same of many; and how many are anywhere
   function find.all(ids)
     if #ids == 1 then
       local state = find.one(ids[1])
@@ -42,7 +42,14 @@ do
     return where, known
   end
 
-  -- where: the letters of all the states that hold each id, its deadline and its owner
+  -- letters: the same of a list of tasks, u for one that is in no state
+  function find.letters(ids)
+    local where = find.all(ids)
+    for i = 1, #ids do where[i] = where[i] or 'u' end
+    return where
+  end
+
+  -- everywhere: the letters of all the states that hold each id, its deadline and its owner
   function find.everywhere(ids)
     local states = {}
     for i = 1, #ids do states[i] = '' end
@@ -65,22 +72,14 @@ do
 
   -- about: all that is known of one task
   function find.about(id)
-    local state = 'u'
-    if call('SISMEMBER', key.todos, id) == 1 then state = 't' end
-    if call('SISMEMBER', key.in_progress, id) == 1 then state = 'p' end
-    if done.has(id) then state = 'd' end
-    if call('SISMEMBER', key.failed, id) == 1 then state = 'f' end
-    if call('SISMEMBER', key.waiting, id) == 1 then state = 'w' end
-    local due = call('ZSCORE', key.scheduled, id)
-    if due then state = 's' end
     local digest = call('HGET', key.traces, id)
     return {
-      now, state, due, call('ZSCORE', key.leases, id), call('HGET', key.owners, id),
+      now, find.one(id) or 'u', call('ZSCORE', key.scheduled, id), call('ZSCORE', key.leases, id), call('HGET', key.owners, id),
       call('HGET', key.attempts, id), call('HGET', key.crashes, id), call('HGET', key.errors, id),
       call('HGET', key.payload, id), ready.hosts_of({id})[1] or false,
       digest and call('HGET', key.trace_texts, digest), call('HGET', key.releases, id),
       has('priority') and call('HGET', key.priorities, id), has('rerun') and call('HEXISTS', key.rerun, id) or 0,
-      has('results') and call('EXISTS', named('result:' .. id)) or 0,
+      has('results') and call('EXISTS', results.key_of(id)) or 0,
       has('cancel') and call('HGET', key.cancels, id), has('progress') and call('HGET', key.progress, id),
     }
   end

@@ -1,32 +1,29 @@
--- lasting: done tasks that block their ids for a time. When the time is over, a put adds the task as if no state knew it, and prune
--- removes it from done. keep_done does not count for these tasks. A queue uses this as long as it has such a task
+-- lasting: done tasks that block their ids for a time. When the time is over, a put adds the task as if no state knew
+-- it, and prune removes it from done. keep_done does not count for these tasks. A queue uses `until` as long as it has
+-- such a task
 -- done_until  of each of these tasks: until when, ms
 
--- unlast: these tasks leave done, or are kept there by keep_done from now on
-function lasting.forget(ids)
-  if has('until') then call('ZREM', key.done_until, unpack(ids)) end
-end
-
--- let_last: these tasks are about to be done, and rows has the time until which each of them blocks its id: time and id by turns
+-- keep: these tasks are about to be done, and rows has the time until which each of them blocks its id: time and id by
+-- turns
 function lasting.keep(rows)
+  if #rows == 0 then return end
   call('ZADD', key.done_until, unpack(rows))
-  if not has('until') then settings.use('until', true) end
+  settings.use('until', true)
 end
 
--- cannot_last: why a put cannot say for how long tasks block their ids, as an error; nil if it can. Every queue takes 0 ms: a failed
--- task comes back, and done tasks are not looked at
+-- cannot: why a put cannot say for how long tasks block their ids, as an error; nil if it can. Every queue takes 0 ms
 function lasting.cannot(unique)
   local longest = 0
-  for _, ms in pairs(unique) do longest = math.max(longest, tonumber(ms)) end
+  for _, ms in pairs(unique or {}) do longest = math.max(longest, tonumber(ms)) end
   if longest > 0 and has('compact') then
     return {err = 'COMPACT a task cannot block its id for a time (unique=) here: this queue has keep_done="compact", which keeps '
-      .. 'fingerprints of done tasks, not ids with a time: use unique="active" or "forever" for calls, put other tasks without unique, or '
-      .. 'use a queue with another keep_done'}
+      .. 'fingerprints of done tasks, not ids with a time: use unique="active" or "forever" for calls, put other tasks without '
+      .. 'unique, or use a queue with another keep_done'}
   end
 end
 
--- lapsed_of: which of these tasks block their ids no longer, as true at the place of each. where[i] is the state of ids[i]; unique[i] says
--- how many ms after its last error a failed task does so, nil for never
+-- lapsed_of: which of these tasks block their ids no longer; a failed one does so unique[i] ms after its last error,
+-- nil for never
 function lasting.lapsed_of(ids, where, unique)
   local lapsed = {}
   local ends = has('until') and call('ZMSCORE', key.done_until, unpack(ids)) or lapsed
@@ -42,17 +39,7 @@ function lasting.lapsed_of(ids, where, unique)
   return lapsed
 end
 
--- outlasted: n tasks at most that are to leave done because their time is over
-function lasting.over(n)
-  return call('ZRANGEBYSCORE', key.done_until, '-inf', now, 'LIMIT', 0, n)
-end
-
--- end_lasting: the queue uses this no longer once it has no such task
-function lasting.ends()
-  if call('EXISTS', key.done_until) == 0 then settings.use('until', false) end
-end
-
--- not_lasting: those of these done tasks for which keep_done counts
+-- others: those of these done tasks for which keep_done counts
 function lasting.others(ids)
   if #ids == 0 or not has('until') then return ids end
   local ends, others = call('ZMSCORE', key.done_until, unpack(ids)), {}

@@ -1,14 +1,19 @@
--- items: read the leases of a call, the words first.. = count, then runs of: token, length, id * length
+-- leases: who holds which task, and until when
+-- owners  HASH: the token that holds each task in progress   leases  ZSET: until when, ms   runtime  HASH: the longest
+--         that it may, ms
+-- lock:ID STRING with a TTL: the token, for other programs to see
 do
+  -- read: the leases of a call, the words first.. = count, runs of: token, length, id * length; gives also where they
+  -- end
   function leases.read(first)
     local ids, tokens = {}, {}
     local count, at = tonumber(args[first]), first + 1
     while #ids < count do
-      local token = args[at]
-      for i = at + 2, at + 1 + tonumber(args[at + 1]) do
+      local token, last = args[at], at + 1 + tonumber(args[at + 1])
+      for i = at + 2, last do
         ids[#ids + 1], tokens[#ids + 1] = args[i], token
       end
-      at = at + 2 + tonumber(args[at + 1])
+      at = last + 1
     end
     return ids, tokens, at
   end
@@ -16,14 +21,10 @@ do
   -- mine: which of the ids are still leased to their tokens; late is not lost while nobody took the task back
   function leases.mine(ids, tokens)
     local held, yes = call('HMGET', key.owners, unpack(ids)), {}
-    for i = 1, #ids do
-      yes[i] = held[i] == tokens[i]
-    end
+    for i = 1, #ids do yes[i] = held[i] == tokens[i] end
     return yes
   end
 
-  -- locks: the keys that show leases to other programs, one for each task that is held
-  -- locks_of: the names of these tasks' locks. No other place makes such a name
   function leases.locks_of(ids)
     local locks = {}
     for i = 1, #ids do
@@ -32,9 +33,9 @@ do
     return locks
   end
 
-  -- lock: set the locks of tasks for a time, ms: all in one command, if the server has MSETEX (Valkey 9.1, Redis 8.4) and the user may call
-  -- it; or one by one. The locks of leases that `are_old` are there already, unless they have run out. `several` is false on a server
-  -- without MSETEX, nil before the first look
+  -- lock: set the locks of tasks for a time, ms: in one command, if the server has MSETEX (Valkey 9.1, Redis 8.4) and
+  -- the user may call it, or one by one. Those of leases that `are_old` are there, unless they have run out. `several`:
+  -- has the server MSETEX? nil: not asked
   local several
   function leases.lock(ids, tokens, ms, are_old)
     local locks, allowed = leases.locks_of(ids), false
@@ -53,24 +54,42 @@ do
     quiet('MSETEX', unpack(words))
   end
 
-  -- drop: forget the leases on the ids: lock keys, deadlines, owners, cancels, progress; and limits, unless the queue has none
+  -- drop: forget the leases on the ids, and all that ends with them; the limits, too, unless no task has one
   function leases.drop(ids, unlimited)
     if #ids == 0 then return end
     call('DEL', unpack(leases.locks_of(ids)))
     call('ZREM', key.leases, unpack(ids))
     call('HDEL', key.owners, unpack(ids))
-    if not unlimited and call('EXISTS', key.runtime) == 1 then
-      call('HDEL', key.runtime, unpack(ids))
-    end
+    if not unlimited and call('EXISTS', key.runtime) == 1 then call('HDEL', key.runtime, unpack(ids)) end
     cancel.forget(ids)
-    progress.forget(ids)
+    -- progress  of each task whose handler says how far it is: when, ms; how much is done, and of how much, or -; and a
+    --           text
+    if has('progress') then call('HDEL', key.progress, unpack(ids)) end
   end
 
-  -- grace: after a restart, a failover or a jump of the clock, live workers may extend first: for one lease, and for a
-  -- minute at most. Gives until when nothing is taken back.
+  -- longest: note the longest lease that the queue gave, ms
+  function leases.longest(lease_ms)
+    if lease_ms > number(setting.lease_ms, 0) then call('HSET', key.meta, 'lease_ms', lease_ms) end
+  end
+
+  -- run_id: names this run of the server; it changes with a restart or a failover. Empty where INFO is not allowed
+  function leases.run_id()
+    local info = try('INFO', 'server')
+    return type(info) == 'string' and string.match(info, 'run_id:(%w+)') or ''
+  end
+
+  -- too_long: a clock that stepped back made a lease longer than the longest that anybody asked for; requeue_expired
+  -- cuts it
+  function leases.too_long(longest)
+    local last = call('ZRANGE', key.leases, -1, -1, 'WITHSCORES')
+    return (moment(last[2]) or math.huge) > now + longest + 1000
+  end
+
+  -- grace: until when nothing is taken back: after a restart, a failover or a jump of the clock, one lease, a minute at
+  -- most
   function leases.grace(longest, jumped)
     local known = call('HMGET', key.meta, 'run_id', 'grace_until')
-    local run, ends, last = server.run_id(), number(known[2], 0), now + math.min(longest, 60000)
+    local run, ends, last = leases.run_id(), number(known[2], 0), now + math.min(longest, 60000)
     if jumped or (known[1] and known[1] ~= run) then
       ends = last
       call('HSET', key.meta, 'run_id', run, 'grace_until', ends)
@@ -83,83 +102,52 @@ do
     return ends
   end
 
-  -- crashed: what becomes of tasks whose leases ended without an answer
-  -- nowhere: is a task, which a foreign hand has taken out of in_progress, in no other state?
-  local function nowhere(id)
-    for _, set in ipairs({key.todos, key.failed, key.waiting}) do
-      if call('SISMEMBER', set, id) == 1 then return false end
-    end
-    return not done.has(id) and not call('ZSCORE', key.scheduled, id)
-  end
-
-  -- crash: leases on `ids` ran out (`was` their owners). Back to todos, or to failed for those that did it too often, and for those that
-  -- were cancelled; but a task that is to run once more never crashed too often. Returns how many went back or were cancelled, how many
-  -- went to failed because of it, and the ids of the latter.
+  -- crash: leases, of the owners `was`, ended without an answer: their tasks are ready again, or go to failed if that
+  -- happened too often or they were cancelled. Gives how many are ready again or were cancelled, and the ids of the
+  -- others
   function leases.crash(ids, was, reason)
-    local max_crashes = number(setting.max_crashes, 5)
-    local counts = call('HMGET', key.crashes, unpack(ids))
-    local names = ready.hosts_of(ids)
-    local again, again_names = {}, {}
-    local gone, back, given_up, spent = {}, 0, 0, {}
-    local fields, lines = {}, {}
-    local by, stopped, whose = cancel.by(ids), {}, {}
-    local held, lost = call('SMISMEMBER', key.in_progress, unpack(ids)), {}
-    for i = 1, #ids do lost[i] = held[i] == 0 and nowhere(ids[i]) end
-    local marks, last, anew = rerun.marks_of(ids), {}, {}
-    local function told(i, count)
-      return reason .. ' (crash ' .. count .. ' of ' .. max_crashes .. '; it was leased to ' .. (was[i] or '?') .. ')'
-    end
+    local most, counts, names = number(setting.max_crashes, 5), call('HMGET', key.crashes, unpack(ids)), ready.hosts_of(ids)
+    local again, again_names, spent, stopped, whose, fields, lines = {}, {}, {}, {}, {}, {}, {}
+    local by, marks, last, anew = cancel.by(ids), rerun.marks_of(ids), {}, {}
+    -- a task that somebody took out of in_progress by hand comes back, if no state has it
+    local where = find.all(ids)
     for i = 1, #ids do
-      last[i] = marks[i] and number(counts[i], 0) + 1 >= max_crashes
-      if last[i] then failures.log(ids[i], told(i, number(counts[i], 0) + 1)) end
+      counts[i] = number(counts[i], 0) + 1
+      lines[i] = reason .. ' (crash ' .. counts[i] .. ' of ' .. most .. '; it was leased to ' .. (was[i] or '?') .. ')'
+      last[i] = marks[i] and counts[i] >= most
+      if last[i] then failures.log(ids[i], lines[i]) end
     end
     rerun.run_again(ids, last, anew)
-    rerun.renew(ids, rerun.marks_of(ids)) -- the next run has what was put meanwhile
+    rerun.renew(ids) -- the next run has what was put meanwhile
     for i = 1, #ids do
       local id = ids[i]
-      local count = number(counts[i], 0) + 1
-      gone[#gone + 1] = id
-      if anew[i] then
-        back = back + 1
-        again[back], again_names[back] = id, names[i]
+      local over = not by[i] and counts[i] >= most
+      local into = (over or by[i]) and key.failed or ready.entry(names[i])
+      local moved = anew[i] or call('SMOVE', key.in_progress, into, id) == 1 or not where[i] and call('SADD', into, id) == 1
+      if moved and by[i] then
+        stopped[#stopped + 1], whose[#whose + 1] = id, by[i]
+      elseif moved and over and not anew[i] then
+        spent[#spent + 1] = id
+      elseif moved then
+        again[#again + 1], again_names[#again + 1] = id, names[i]
       end
-      local into = count >= max_crashes and key.failed or by[i] and key.failed or ready.entry(names[i])
-      local moved = call('SMOVE', key.in_progress, into, id)
-      if moved == 0 and lost[i] then moved = call('SADD', into, id) end
-      if moved == 1 then
-        fields[#fields + 1] = id
-        fields[#fields + 1] = count
-        local line = told(i, count)
-        if by[i] then
-          stopped[#stopped + 1], whose[#whose + 1] = id, by[i]
-        elseif count >= max_crashes then
-          given_up = given_up + 1
-          spent[given_up] = id
-          line = 'gave up: ' .. line
-        else
-          back = back + 1
-          again[back], again_names[back] = id, names[i]
-        end
-        lines[#lines + 1] = not by[i] and {id, line} or nil
+      if moved and not anew[i] then
+        fields[#fields + 1], fields[#fields + 2] = id, counts[i]
+      else
+        by[i] = true
       end
     end
     -- before the hosts have their turn: a task of a banned host fails there, with the ban as its error
-    if #fields > 0 then
-      call('HSET', key.crashes, unpack(fields))
-      for i = 1, #lines do
-        failures.log(lines[i][1], lines[i][2])
-      end
+    some('HSET', key.crashes, fields)
+    for i = 1, #ids do
+      if not by[i] then failures.log(ids[i], (counts[i] >= most and 'gave up: ' or '') .. lines[i]) end
     end
-    leases.drop(gone)
-    ready.depart(gone, names, 0, 1)
+    leases.drop(ids)
+    ready.depart(ids, names, 0, 1)
     ready.arrive(again, again_names)
     ready.turn()
-    if #stopped > 0 then cancel.fail(stopped, whose) end
-    if given_up > 0 then
-      kinds.note(spent)
-      count_up(key.stats, 'gave_up', given_up)
-      results.tell_ended(spent)
-    end
-    return back + #stopped, given_up, spent
+    cancel.fail(stopped, whose)
+    failures.spent(spent)
+    return #again + #stopped, spent
   end
 end

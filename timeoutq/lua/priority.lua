@@ -1,130 +1,126 @@
--- priority: on a polite queue, the task with the highest priority is the next of its host. A queue uses this as soon as a put has
--- given a priority; tasks without one have 0
--- priorities  the priority of each task that has one, a whole number from -1000 to 1000; kept also while the task is done
--- The score of a task in the lane of its host is the time at which the task became ready, in ms, minus 2^41 for each point of
--- priority. So the task with the highest priority goes first, and among equals the task that has waited longest
-priority.POINT = 2199023255552 -- 2^41
+-- priority: on a polite queue, the task with the highest priority is the next of its host. A queue uses this as soon as
+-- a put has given a priority; tasks without one have 0
+-- priorities  the priority of each task that has one, a whole number from -1000 to 1000; kept also while the task is
+--             done
+-- The score of a task in the lane of its host is the time at which the task became ready, in ms, minus 2^41 for each
+-- point of priority. So the task with the highest priority goes first, and among equals the task that has waited
+-- longest
+do
+  local POINT = 2199023255552 -- 2^41
 
--- read_priority: the priority that a word says; nil for a word that says none
-function priority.read(word)
-  local found = word and string.find(word, '^%-?%d%d?%d?%d?$') and tonumber(word)
-  if found and found >= -1000 and found <= 1000 then return found end
-end
-
--- ahead_of: by how many ms each of these tasks goes before its time; nil on a queue without priorities
-function priority.ahead_of(ids)
-  if not has('priority') or #ids == 0 then return nil end
-  local ahead = call('HMGET', key.priorities, unpack(ids))
-  for i = 1, #ids do ahead[i] = (priority.read(ahead[i]) or 0) * priority.POINT end
-  return ahead
-end
-
--- forget_priorities: these tasks have no priority any more
-function priority.forget(ids)
-  if has('priority') then call('HDEL', key.priorities, unpack(ids)) end
-end
-
--- raise: a put that gives a priority also raises tasks that are there already with a lower one
-
--- priorities_of: the priorities that a put gives: priorities[i] is that of ids[i], or false for none; nil if the put gives none at
--- all. If a priority cannot be used, gives nil and an error: the verb replies with the error and writes nothing
-function priority.of(ids, given)
-  if #ids == 0 then return nil end
-  if not polite then
-    return nil, {err = 'PRIORITY this queue is not polite, and ready tasks of a queue that is not polite have no order: make it '
-      .. 'polite (politeness=Politeness(delay=0, per_host=1000) keeps nobody waiting), or use one queue for each priority'}
+  -- read: the priority that a word says; nil for a word that says none
+  function priority.read(word)
+    local found = word and string.find(word, '^%-?%d%d?%d?%d?$') and tonumber(word)
+    if found and found >= -1000 and found <= 1000 then return found end
   end
-  if given.improve and has('compact') then
-    return nil, {err = 'COMPACT improve compares with the priorities of done tasks, and this queue has keep_done="compact", which keeps '
-      .. 'no priorities of done tasks: put without improve, or use a queue with another keep_done'}
+
+  -- ahead_of: by how many ms each of these tasks goes before its time
+  function priority.ahead_of(ids)
+    local ahead = has('priority') and #ids > 0 and call('HMGET', key.priorities, unpack(ids)) or {}
+    for i = 1, #ids do ahead[i] = number(ahead[i], 0) * POINT end
+    return ahead
   end
-  local priorities, own = {}, given.priorities or {}
-  local names, own_hosts = ready.hosts_of(ids, given.group), given.groups or {}
-  for i = 1, #ids do
-    local word = own[i] or given.priority
-    priorities[i] = priority.read(word) or false
-    if word and not priorities[i] then
-      return nil, {err = 'PRIORITY a priority is a whole number from -1000 to 1000, not ' .. string.gsub(string.sub(word, 1, 20), '%c', '?')}
-    elseif word and not (own_hosts[i] or names[i]) then
-      local id = string.gsub(string.sub(ids[i], 1, 80), '%c', '?')
-      return nil, {err = 'PRIORITY task ' .. id .. ' belongs to no host, so it does not wait for a turn, and a priority would '
-        .. 'mean nothing: put it with group=, or without a priority'}
+
+  -- forget: these tasks have no priority any more
+  function priority.forget(ids)
+    if has('priority') then some('HDEL', key.priorities, ids) end
+  end
+
+  -- of: the priorities that a put gives: priorities[i] is that of ids[i], or false for none; nil if the put gives none
+  -- at all. If a priority cannot be used, gives nil and an error: the verb replies with the error and writes nothing
+  function priority.of(ids, given)
+    if #ids == 0 or not (given.priority or given.priorities) then return nil end
+    if not polite then
+      return nil, {err = 'PRIORITY this queue is not polite, and ready tasks of a queue that is not polite have no order: make it '
+        .. 'polite (politeness=Politeness(delay=0, per_host=1000) keeps nobody waiting), or use one queue for each priority'}
     end
+    if given.improve and has('compact') then
+      return nil, {err = 'COMPACT improve compares with the priorities of done tasks, and this queue has keep_done="compact", which '
+        .. 'keeps no priorities of done tasks: put without improve, or use a queue with another keep_done'}
+    end
+    local priorities, own = {}, given.priorities or {}
+    local names, own_hosts = ready.hosts_of(ids, given.group), given.groups or {}
+    for i = 1, #ids do
+      local word = own[i] or given.priority
+      priorities[i] = priority.read(word) or false
+      if word and not priorities[i] then
+        return nil, {err = 'PRIORITY a priority is a whole number from -1000 to 1000, not ' .. shown(word, 20)}
+      elseif word and not (own_hosts[i] or names[i]) then
+        return nil, {err = 'PRIORITY task ' .. shown(ids[i]) .. ' belongs to no host, so it does not wait for a turn, and a priority '
+          .. 'would mean nothing: put it with group=, or without a priority'}
+      end
+    end
+    return priorities
   end
-  return priorities
-end
 
--- chosen_of: for each id, the place that counts: if a put names an id several times, the place with the highest priority. A
--- place without a priority gives a new task the priority 0, and says nothing of a task that is there already
-function priority.chosen_of(ids, priorities, where)
-  local chosen = {}
-  for i = 1, #ids do
-    local other, wanted = chosen[ids[i]], priorities[i]
-    if not other or wanted and wanted > (priorities[other] or where[i] and -math.huge or 0) then chosen[ids[i]] = i end
+  -- chosen_of: for each id the place that counts, that of the highest priority; without one, a place gives new tasks 0,
+  -- others nothing
+  function priority.chosen_of(ids, priorities, where)
+    local chosen = {}
+    for i = 1, #ids do
+      local other, wanted = chosen[ids[i]], priorities[i]
+      if not other or wanted and wanted > (priorities[other] or where[i] and -math.huge or 0) then chosen[ids[i]] = i end
+    end
+    return chosen
   end
-  return chosen
-end
 
--- raised_by: what a put with priorities does to each task that the queue has already. changes[i] is 'up': ids[i] waits for a
--- claim, and gets the higher priority; 'marked': ids[i] is in progress, and runs once more; 'back': ids[i] is done, and comes
--- back; nil: nothing. 'marked' and 'back' only for tasks with improve: `improve` is nil for none, {} for all, or a list of
--- places; of an id that is named several times, one place is enough.
--- where[i] is the state: t todos, w waiting, s scheduled, p in progress, d done. Gives `changes`, and the priorities before
-function priority.raised_by(ids, where, priorities, chosen, improve)
-  local changes, all = {}, improve and #improve == 0
-  local before, improves = call('HMGET', key.priorities, unpack(ids)), {}
-  for _, at in ipairs(improve or {}) do improves[ids[tonumber(at)]] = true end
-  for i = 1, #ids do
-    local state, wanted = where[i], priorities[i]
-    if state and wanted and chosen[ids[i]] == i then
-      local more = wanted > (priority.read(before[i]) or 0)
-      if state == 't' or state == 'w' or state == 's' then
-        changes[i] = more and 'up' or nil
-      elseif more and (all or improves[ids[i]]) and state == 'p' then
-        local mark = call('HGET', key.rerun, ids[i])
-        if not mark or wanted > (priority.read(string.match(mark, '^%S+')) or 0) then changes[i] = 'marked' end
-      elseif more and (all or improves[ids[i]]) and state == 'd' then
-        changes[i] = 'back'
+  -- raised_by: what a put with priorities does to each task that the queue has already. changes[i] is 'up': ids[i]
+  -- waits for a claim, and gets the higher priority; 'marked': ids[i] is in progress, and runs once more; 'back':
+  -- ids[i] is done, and comes back; nil: nothing. 'marked' and 'back' only for tasks with improve: `improve` is nil for
+  -- none, {} for all, or a list of places; of an id that is named several times, one place is enough. Gives `changes`,
+  -- and the priorities before
+  function priority.raised_by(ids, where, priorities, chosen, improve)
+    local changes, before, improves = {}, call('HMGET', key.priorities, unpack(ids)), {}
+    for _, at in ipairs(improve or {}) do improves[ids[tonumber(at)]] = true end
+    for i = 1, #ids do
+      local state, wanted = where[i], priorities[i]
+      if state and wanted and chosen[ids[i]] == i and wanted > number(before[i], 0) then
+        local may_run = improve and #improve == 0 or improves[ids[i]]
+        if state == 't' or state == 'w' or state == 's' then
+          changes[i] = 'up'
+        elseif may_run and state == 'p' then
+          local mark = call('HGET', key.rerun, ids[i])
+          if not mark or wanted > number(string.match(mark, '^%S+'), 0) then changes[i] = 'marked' end
+        elseif may_run and state == 'd' then
+          changes[i] = 'back'
+        end
+      end
+    end
+    return changes, before
+  end
+
+  -- raise: write the new priorities, payloads and marks that raised_by() has found. Done tasks come back in add()
+  function priority.raise(ids, where, priorities, changes, before, bodies)
+    local names
+    for i = 1, #ids do
+      if changes[i] == 'up' or changes[i] == 'marked' then settings.use('priority', true) end
+      if changes[i] == 'marked' then
+        rerun.mark(ids[i], priorities[i], bodies[i])
+      elseif changes[i] == 'up' then
+        if bodies[i] then call('HSET', key.payload, ids[i], bodies[i]) end
+        call('HSET', key.priorities, ids[i], priorities[i])
+        names = names or where[i] == 'w' and ready.hosts_of(ids)
+        local lane = where[i] == 'w' and names[i] and named('host:' .. names[i])
+        if lane then call('ZADD', lane, 'XX', 'INCR', whole((number(before[i], 0) - priorities[i]) * POINT), ids[i]) end
       end
     end
   end
-  return changes, before
-end
 
--- raise: write the new priorities, payloads and marks that raised_by() has found. Done tasks come back in add()
-function priority.raise(ids, where, priorities, changes, before, bodies)
-  local names
-  for i = 1, #ids do
-    if (changes[i] == 'up' or changes[i] == 'marked') and not has('priority') then settings.use('priority', true) end
-    if changes[i] == 'marked' then
-      if not has('rerun') then settings.use('rerun', true) end
-      call('HSET', key.rerun, ids[i], priorities[i] .. ' ' .. (bodies[i] and '1' .. bodies[i] or '0'))
-    elseif changes[i] == 'up' then
-      if bodies[i] then call('HSET', key.payload, ids[i], bodies[i]) end
-      call('HSET', key.priorities, ids[i], priorities[i])
-      if where[i] == 'w' then
-        names = names or ready.hosts_of(ids)
-        local less = ((priority.read(before[i]) or 0) - priorities[i]) * priority.POINT
-        if names[i] then call('ZADD', named('host:' .. names[i]), 'XX', 'INCR', string.format('%.0f', less), ids[i]) end
+  -- store: note the priorities of tasks that are added; a task that comes back without a priority keeps the priority
+  -- that it had
+  function priority.store(ids, fresh, where, priorities)
+    local rows, none = {}, {}
+    for n = 1, #fresh do
+      local i = fresh[n]
+      local wanted = priorities and priorities[i]
+      if wanted and wanted ~= 0 then
+        rows[#rows + 1], rows[#rows + 2] = ids[i], wanted
+      elseif wanted or not where[i] then
+        none[#none + 1] = ids[i]
       end
     end
+    if #rows > 0 then settings.use('priority', true) end
+    some('HSET', key.priorities, rows)
+    priority.forget(none)
   end
-end
-
--- store_priorities: note the priorities of tasks that are added; a task that comes back without a priority keeps the priority
--- that it had
-function priority.store(ids, fresh, where, priorities)
-  local rows, none = {}, {}
-  for n = 1, #fresh do
-    local i = fresh[n]
-    local wanted = priorities and priorities[i]
-    if wanted and wanted ~= 0 then
-      rows[#rows + 1], rows[#rows + 2] = ids[i], wanted
-    elseif wanted or not where[i] then
-      none[#none + 1] = ids[i]
-    end
-  end
-  if #rows > 0 and not has('priority') then settings.use('priority', true) end
-  if #rows > 0 then call('HSET', key.priorities, unpack(rows)) end
-  if #none > 0 then priority.forget(none) end
 end

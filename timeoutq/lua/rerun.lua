@@ -1,34 +1,54 @@
--- rerun: a task in progress that a put wants to run once more is marked; when its run ends, the task is ready again. A queue uses
--- this as soon as a task has been marked
--- rerun  of each marked task: the priority of its next run, a blank, then 1 and its next payload, or 0 to keep the payload
+-- rerun: a task in progress that a put wants to run once more is marked; when its run ends, the task is ready again. A
+-- queue uses this as soon as a task has been marked
+-- rerun  of each marked task: the priority of its next run, a blank, then 1 and its next payload, or 0 to keep the
+--        payload
 do
-
-  -- take_marks: give each of these tasks the priority and the payload of its mark, and remove the mark
-  local function take_marks(ids, marks)
-    for i = 1, #ids do
-      local next_priority, with, body = string.match(marks[i], '^(%-?%d+) ([01])(.*)$')
-      if next_priority then
-        if with == '1' then call('HSET', key.payload, ids[i], body) end
-        if has('priority') then call('HSET', key.priorities, ids[i], next_priority) end
-      end
-    end
-    call('HDEL', key.rerun, unpack(ids))
+  -- mark: note what the next run of a task in progress has; no payload: it keeps its own
+  function rerun.mark(id, next_priority, body)
+    settings.use('rerun', true)
+    call('HSET', key.rerun, id, next_priority .. ' ' .. (body and '1' .. body or '0'))
   end
 
-  -- run_marked: run_again() for tasks of which some may have been marked by this very script; `marks` are read already, or nil
-  function rerun.run_marked(ids, which, over, marks)
-    local anew, kept = {}, {}
-    marks = marks or call('HMGET', key.rerun, unpack(ids))
+  -- read: the priority and the payload that a mark says, nil for no payload
+  function rerun.read(mark)
+    local next_priority, with, body = string.match(mark or '', '^(%-?%d+) ([01])(.*)$')
+    return next_priority, with == '1' and body or nil
+  end
+
+  -- marks_of: the marks of these tasks, each at the place of its task
+  function rerun.marks_of(ids)
+    return has('rerun') and #ids > 0 and call('HMGET', key.rerun, unpack(ids)) or {}
+  end
+
+  -- unmark: these tasks are marked no longer
+  function rerun.unmark(ids)
+    if has('rerun') then call('HDEL', key.rerun, unpack(ids)) end
+  end
+
+  -- renew: give each marked task the priority and the payload of its mark, and remove the mark
+  function rerun.renew(ids, marks)
+    marks = marks or rerun.marks_of(ids)
+    local marked = chosen(ids, marks)
     for i = 1, #ids do
-      if marks[i] and which[i] then anew[#anew + 1], kept[#kept + 1] = ids[i], marks[i] end
+      local next_priority, body = rerun.read(marks[i])
+      if body then call('HSET', key.payload, ids[i], body) end
+      if next_priority and has('priority') then call('HSET', key.priorities, ids[i], next_priority) end
     end
-    if #anew == 0 then return anew, anew end
-    local names, moved, moved_names = ready.hosts_of(anew), {}, {}
-    take_marks(anew, kept)
+    some('HDEL', key.rerun, marked)
+  end
+
+  -- run_again: which[i] says that the run of ids[i] has just ended. If that task is marked, make it ready again, with a
+  -- clean record, and set which[i] to false and over[i] to true. Gives the tasks that are ready again, and their hosts
+  function rerun.run_again(ids, which, over)
+    local marks, moved, moved_names = rerun.marks_of(ids), {}, {}
+    for i = 1, #ids do marks[i] = which[i] and marks[i] end
+    local anew = chosen(ids, marks)
+    if #anew == 0 then return moved, moved_names end
+    local names, n = ready.hosts_of(anew), 0
+    rerun.renew(ids, marks)
     failures.clear(anew)
-    local n = 0
     for i = 1, #ids do
-      if marks[i] and which[i] then
+      if marks[i] then
         n, which[i] = n + 1, false
         if call('SMOVE', key.in_progress, ready.entry(names[n]), ids[i]) == 1 then
           moved[#moved + 1], moved_names[#moved + 1], over[i] = ids[i], names[n], true
@@ -39,36 +59,6 @@ do
     return moved, moved_names
   end
 
-  -- marks_of: the marks of these tasks, each at the place of its task
-  function rerun.marks_of(ids)
-    return has('rerun') and call('HMGET', key.rerun, unpack(ids)) or {}
-  end
-
-  -- renew: give each marked task the priority and the payload of its mark, and remove the mark
-  function rerun.renew(ids, marks)
-    local some, kept = {}, {}
-    for i = 1, #ids do
-      if marks[i] then some[#some + 1], kept[#kept + 1] = ids[i], marks[i] end
-    end
-    if #some > 0 then take_marks(some, kept) end
-  end
-
-  -- run_again: which[i] says that the run of ids[i] has just ended. If that task is marked, make it ready again, with a clean
-  -- record, and set which[i] to false and over[i] to true. Gives the tasks that are ready again, and their hosts
-  function rerun.run_again(ids, which, over)
-    local marks = rerun.marks_of(ids)
-    for i = 1, #ids do
-      if marks[i] and which[i] then return rerun.run_marked(ids, which, over, marks) end
-    end
-    return {}, {}
-  end
-
-  -- unmark: these tasks are marked no longer
-  function rerun.unmark(ids)
-    if has('rerun') then call('HDEL', key.rerun, unpack(ids)) end
-  end
-
-  -- anew: a put with rerun wants that a run of each task begins after the put, with the payload of the put if it has one
   -- is_among: is this one of the tasks with rerun, which stand at the places `at`, {} for all places?
   function rerun.is_among(id, ids, at)
     for n = 1, #at > 0 and #at or #ids do
@@ -77,42 +67,45 @@ do
     return false
   end
 
-  -- newest_of: what a put does to the tasks with rerun, which stand at the places `at`, {} for all places: 'marked': the task is in
-  -- progress, and runs once more; 'up': it waits for a claim, and gets the payload; 'back': it is done, and comes back. Of such an id
-  -- the last of these places counts, also for priorities. `chosen` and `changes` are what the priorities of the put say: they lose what
-  -- they say of these ids. Gives, for each id, the place that counts, and what the put does to the tasks with rerun
+  -- newest_of: what a put does to the tasks with rerun, which stand at the places `at`, {} for all places: 'marked':
+  -- the task is in progress, and runs once more; 'up': it waits for a claim, and gets the payload; 'back': it is done,
+  -- and comes back. Of such an id the last of these places counts, also for priorities. `chosen` and `changes` are what
+  -- the priorities of the put say: they lose what they say of these ids. Gives, for each id, the place that counts, and
+  -- what the put does to the tasks with rerun
   function rerun.newest_of(ids, where, at, chosen, changes)
     local newest, places, anew = {}, {}, {}
+    local what = {p = 'marked', d = 'back', t = 'up', w = 'up', s = 'up'}
     for n = 1, #at > 0 and #at or #ids do
       local i = #at > 0 and tonumber(at[n]) or n
       newest[ids[i]] = i
     end
     for i = 1, #ids do
-      local id, state = ids[i], where[i]
+      local id = ids[i]
       places[id] = newest[id] or chosen[id] or places[id] or i
       if newest[id] then changes[i] = nil end
-      if newest[id] == i then anew[i] = state == 'p' and 'marked' or state == 'd' and 'back' or state and state ~= 'f' and state ~= 'b' and 'up' or nil end
+      if newest[id] == i then anew[i] = what[where[i]] end
     end
     return places, anew
   end
 
-  -- put_anew: write the marks and the payloads that newest_of() has found, and the priorities, if the put gives some: higher or lower
-  -- ones. Done tasks come back in add_some()
+  -- put: write the marks and the payloads that newest_of() has found, and the priorities, if the put gives some: higher
+  -- or lower ones. Done tasks come back in add_some()
   function rerun.put(ids, where, changes, bodies, priorities)
     local raised, bodies_of = {}, {}
     for i = 1, #ids do
-      local mark = changes[i] == 'marked' and call('HGET', key.rerun, ids[i]) or ''
-      local body = bodies[i] or string.match(mark, '^%S+ 1(.*)$')
+      local mark = changes[i] == 'marked' and call('HGET', key.rerun, ids[i])
+      local wanted, last_body = rerun.read(mark)
+      local body = bodies[i] or last_body
       if changes[i] and priorities and priorities[i] then
         raised[i], bodies_of[i] = changes[i], body
       elseif changes[i] == 'marked' then
-        local wanted = string.match(mark, '^%-?%d+') or has('priority') and call('HGET', key.priorities, ids[i]) or '0'
-        if not has('rerun') then settings.use('rerun', true) end
-        call('HSET', key.rerun, ids[i], wanted .. ' ' .. (body and '1' .. body or '0'))
+        rerun.mark(ids[i], wanted or has('priority') and call('HGET', key.priorities, ids[i]) or '0', body)
       elseif changes[i] == 'up' and body then
         call('HSET', key.payload, ids[i], body)
       end
     end
-    if next(raised) then priority.raise(ids, where, priorities, raised, call('HMGET', key.priorities, unpack(ids)), bodies_of) end
+    if next(raised) then
+      priority.raise(ids, where, priorities, raised, call('HMGET', key.priorities, unpack(ids)), bodies_of)
+    end
   end
 end

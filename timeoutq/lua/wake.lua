@@ -1,30 +1,28 @@
--- ring: something is ready; wake one idle claimer. The bell carries no task, so one stroke at a time is enough.
+-- wake: how idle clients hear that there is something to do
+-- bell   LIST: something is ready; one stroke at a time wakes one idle claimer, and carries no task
+-- alarm  STREAM: all cleaners are to look earlier than they have promised in wake_at of meta
+
 function wake.ring()
-  if call('EXISTS', key.bell) == 0 then
-    call('RPUSH', key.bell, '1')
-  end
+  if call('EXISTS', key.bell) == 0 then call('RPUSH', key.bell, '1') end
 end
 
--- at: when the first cleaner looks again, ms, 0 if none has said so. A field that cannot be read wakes the cleaners too often, not too rarely
+-- at: when the first cleaner looks again, ms, 0 if none has said so; never, if the field cannot be read
 function wake.at()
   return number(setting.wake_at or 0, math.huge)
 end
 
--- rouse: something will be due at `at`. Every cleaner looks again by `wake_at`; when that is too late, or was
--- promised by a clock that has been stepped forward since, wake them all; `rouses` says whether that is so.
-function wake.rouses(at)
-  local wake_at = wake.at()
-  return at < wake_at or (wake_at > 0 and wake_at <= now)
-end
-
+-- rouse: something will be due: wake the cleaners if wake_at is too late, or was promised by a clock that has jumped
+-- forward since
 function wake.rouse(at)
-  if wake.rouses(at) then
+  local wake_at = wake.at()
+  if at < wake_at or (wake_at > 0 and wake_at <= now) then
     call('HSET', key.meta, 'wake_at', at)
-    if type(try('XADD', key.alarm, 'MAXLEN', 1, '*', 'at', at)) == 'table' then
-      -- a foreign hand gave the stream the last id that there is: it begins anew
-      call('DEL', key.alarm)
-      call('XADD', key.alarm, 'MAXLEN', 1, '*', 'at', at)
-    end
+    call('XADD', key.alarm, 'MAXLEN', 1, '*', 'at', at)
     setting.wake_at = at
   end
+end
+
+-- first: when the first member of a sorted set of times is due, ms; nil for none
+function wake.first(name)
+  return moment(call('ZRANGE', name, 0, 0, 'WITHSCORES')[2])
 end

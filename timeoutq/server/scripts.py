@@ -20,8 +20,8 @@ REVISION = 1
 NAME = f"timeoutq{PROTOCOL}"
 
 _ROOMS = """
-open sections events wake server leases calls settings kinds failures priority lasting progress batches results
-by_id by_print ready hostname hosts turns rerun cancel find tasks schedules walk
+open sections events wake leases calls settings kinds failures priority lasting batches results by_id by_print ready
+hostname hosts rerun cancel find tasks schedules
 """
 
 ROOMS = tuple(_ROOMS.split())
@@ -55,7 +55,9 @@ def digest() -> str:
 
 @cache
 def _body() -> str:
-    return "\n".join(source(one) for one in [*ROOMS, *(f"verbs/{verb}" for verb in verbs())])
+    names = ", ".join(f"'{name}'" for names in SIZES.values() for name in names.split() if name != "awaited")
+    texts = [source(one) for one in [*ROOMS, *(f"verbs/{verb}" for verb in verbs())]]
+    return "\n".join([f"local NAMES = {{{names}}} -- what a purge removes at once", *texts])
 
 
 _READING = "stats inspect why drained describe describe_hosts hosts states schedules batches"

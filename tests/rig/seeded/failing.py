@@ -11,7 +11,7 @@ SHORT = [in_test("test_history", "short_crawl")]
 
 MUTANTS: list[Mutant] = [
     Mutant("a cancelled task has no kind", "lua/cancel.lua", "  kinds.note(ids)\n", "", GIVEN_UP),
-    Mutant("a task of a banned host has no kind", "lua/hosts.lua", "    kinds.note(moved)\n", "", GIVEN_UP),
+    Mutant("a task of a banned host has no kind", "lua/hosts.lua", "    failures.spent(moved)\n", "", GIVEN_UP),
     Mutant(
         "a task that is put again stays in its kind",
         "lua/tasks.lua",
@@ -19,7 +19,13 @@ MUTANTS: list[Mutant] = [
         "",
         LEAVES,
     ),
-    Mutant("a retried task stays in its kind", "lua/verbs/retry_failed.lua", "    kinds.leave(moved)\n", "", LEAVES),
+    Mutant(
+        "a retried task stays in its kind",
+        "lua/tasks.lua",
+        "    if #moved == 0 then return moved end\n    kinds.leave(moved)\n",
+        "    if #moved == 0 then return moved end\n",
+        LEAVES,
+    ),
     Mutant(
         "a kind without tasks stays",
         "lua/kinds.lua",
@@ -51,8 +57,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "to forget a kind forgets what is not failed any more",
         "lua/verbs/kind.lua",
-        "      if call('SREM', key.failed, ids[i]) == 1 then moved",
-        "      if call('SREM', key.failed, ids[i]) then moved",
+        "call('SREM', key.failed, ids[i]) == 1 end",
+        "call('SREM', key.failed, ids[i]) and true end",
         [in_test("test_failures", "not_failed_any_more")],
     ),
     Mutant(
@@ -86,7 +92,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "minutes are kept without end",
         "lua/verbs/plan.lua",
-        "        call('LTRIM', named(of[1]), 0, of[3] - 2)\n",
+        "        call('LTRIM', list, 0, most - 2)\n",
         "",
         [in_test("test_history", "a_day_of_minutes")],
     ),

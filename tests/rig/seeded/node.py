@@ -22,8 +22,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "the header of a verb lacks a section",
         "lua/verbs/put.lua",
-        "batch=1 the batch that the tasks join   ",
-        "",
+        "   batch=1 the batch that the tasks join\n",
+        "\n",
         [HEADERS],
     ),
     Mutant(
@@ -34,7 +34,11 @@ MUTANTS: list[Mutant] = [
         [in_test("test_scripts", "sections_are_those")],
     ),
     Mutant(
-        "the header of a reply lacks a letter", "lua/verbs/extend.lua", "X has reached its max_runtime; ", "", [PLAYED]
+        "the header of a reply lacks a letter",
+        "lua/verbs/extend.lua",
+        "X has reached its\n--       max_runtime; ",
+        "",
+        [PLAYED],
     ),
     Mutant(
         "a pull may be sent again",

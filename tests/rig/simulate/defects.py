@@ -105,8 +105,8 @@ DEFECTS: Mapping[str, Defect] = {
         (
             Change(
                 "lua/verbs/ack.lua",
-                "mine(ids, tokens), {}, {}, 0",
-                "mine(ids, call('HMGET', key.owners, unpack(ids))), {}, {}, 0",
+                "local yes, runs = leases.mine(ids, tokens)",
+                "local yes, runs = leases.mine(ids, call('HMGET', key.owners, unpack(ids)))",
             ),
         ),
     ),
@@ -115,8 +115,8 @@ DEFECTS: Mapping[str, Defect] = {
         (
             Change(
                 "lua/hosts.lua",
-                "    if delay == 0 then return end\n    if (one.next_ms",
-                "    if true then return end\n    if (one.next_ms",
+                "    if delay == 0 then return end\n    hosts.rest_until",
+                "    if true then return end\n    hosts.rest_until",
             ),
         ),
     ),
@@ -157,7 +157,7 @@ DEFECTS: Mapping[str, Defect] = {
     "links": Defect(
         "a host with several places does not rest before the links of an ack come: they are claimed at once",
         (
-            Change("lua/verbs/ack.lua", "    if #found > 0 then ready.rest(ids, yes, held) end\n", ""),
+            Change("lua/verbs/ack.lua", "  if #found > 0 then ready.rest(ids, runs) end\n", ""),
             Change("lua/hosts.lua", "    if (one.next_ms or 0) <= now then hosts.recall(one) end\n", ""),
         ),
     ),

@@ -1,6 +1,6 @@
 -- beat: a worker gives a sign of life; workers that have given none for five minutes are struck off.
--- ARGS  1 call id, nonce or ''   2 age of the call, ms   3 worker   4 about, JSON or '': what the worker says of itself, or empty when it leaves
---       5.. sections
+-- ARGS  1 call id, nonce or ''   2 age of the call, ms   3 worker   4 about, JSON or '': what the worker says of
+--       itself, or empty when it leaves   5.. sections
 -- SECTIONS  durations=numbers (bucket, count): how long its handlers ran since its last sign of life
 -- Reply how many workers have given a sign of life within the last minute, number
 verb('beat', {flags = {'allow-oom'}}, function()
@@ -17,9 +17,9 @@ verb('beat', {flags = {'allow-oom'}}, function()
     -- two spans of ten minutes are kept: this one, and the one before it; and one sum of all, which only grows
     local span = math.floor(now / 600000)
     local this, other = named('durations' .. string.format('%d', span % 2)), named('durations' .. string.format('%d', (span + 1) % 2))
-    if call('HGET', this, 'span') ~= string.format('%.0f', span) then
+    if call('HGET', this, 'span') ~= whole(span) then
       call('DEL', this)
-      call('HSET', this, 'span', string.format('%.0f', span))
+      call('HSET', this, 'span', whole(span))
     end
     -- a clock that stepped back leaves a span that lies in the future
     if number(call('HGET', other, 'span'), 0) > span then call('DEL', other) end
@@ -30,9 +30,7 @@ verb('beat', {flags = {'allow-oom'}}, function()
     calls.note(args[1])
   end
   local gone = call('ZRANGEBYSCORE', key.workers, '-inf', now - 300000, 'LIMIT', 0, 100)
-  if #gone > 0 then
-    call('ZREM', key.workers, unpack(gone))
-    call('HDEL', key.worker_info, unpack(gone))
-  end
+  some('ZREM', key.workers, gone)
+  some('HDEL', key.worker_info, gone)
   return call('ZCOUNT', key.workers, now - 60000, '+inf')
 end)

@@ -4,11 +4,8 @@
 -- Reply nil: the queue is not polite
 verb('hosts', {flags = {'no-writes'}}, function()
   if not polite then return false end
-  local names = call('ZRANGE', key.hosts, args[3], args[3] + args[4] - 1)
+  local names, rows = call('ZRANGE', key.hosts, args[3], args[3] + args[4] - 1), {}
   hosts.load(names)
-  local rows = {}
-  for i = 1, #names do
-    rows[i] = hosts.row(names[i])
-  end
+  for i = 1, #names do rows[i] = hosts.row(names[i]) end
   return rows
 end)

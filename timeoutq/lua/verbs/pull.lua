@@ -7,18 +7,14 @@ verb('pull', {flags = {'allow-oom'}}, function()
     return {err = 'PULL takes tasks without a lease, so a failover could hand them out again, and the queue is durable: claim '
       .. 'tasks and ack them, or configure the queue with durable=0'}
   end
-  if setting.paused == '1' then
-    return {{}, {}}
-  end
+  if setting.paused == '1' then return {{}, {}} end
   -- whoever pulls has the only copy: it is read before the tasks are taken
   local picks, known = tasks.fit(tasks.pick(tonumber(args[3]), call('SCARD', key.todos)))
   local bodies, taken = {}, {}
   local recorded = call('EXISTS', key.payload, key.attempts, key.crashes, key.errors, key.releases, key.groups) > 0
   for i = 1, #picks do taken[i] = true end
   local ids = done.finish(key.todos, picks, taken)
-  if #ids == 0 then
-    return {{}, {}}
-  end
+  if #ids == 0 then return {{}, {}} end
   for i = 1, #picks do
     if taken[i] then bodies[#bodies + 1] = known and known[i] or false end
   end
