@@ -21,7 +21,7 @@ from timeoutq.server.calls import BYTES
 from timeoutq.verbs.sending import answer
 from timeoutq.words import arguments
 from timeoutq.words.arguments import TaskList
-from timeoutq.worker.ends import AckOfFound, Parcel
+from timeoutq.worker.ends import AckOfFound, PutElsewhere
 
 SHARDS = 5
 PAGES = [f"https://h{i}.example/" for i in range(60)]
@@ -186,7 +186,7 @@ async def test_a_worker_that_stops_gives_the_tasks_of_all_shards_back(queue: Sha
     assert stats.counters.get("expired", 0) == 0
 
 
-async def test_leases_of_all_shards_are_kept_alive(url: str, name: str) -> None:
+async def test_own_all_shards_are_kept_alive(url: str, name: str) -> None:
     async def slow(lease: Lease) -> None:
         await asyncio.sleep(1.6)
 
@@ -220,17 +220,16 @@ async def test_a_suspect_runs_alone_among_the_tasks_of_all_shards(queue: Sharded
     assert [found for found in at_once if "suspect" in found] == [{"suspect"}]
 
 
-async def test_leases_of_two_shards_with_the_same_fence_are_two(queue: ShardedQueue) -> None:
+async def test_own_two_shards_with_the_same_fence_are_two(queue: ShardedQueue) -> None:
     async with AsyncShardedQueue(queue.name, queue.given[0], shards=SHARDS) as mine:
-        desk = Worker(mine, nothing, signals=False)._desk
-        desk.divide()
+        own = Worker(mine, nothing, signals=False)._leases[0]
+        own.divide()
         one, other = (Lease(f"t{i}", f"w:1:2#1@{i}", 0.0, fence=7) for i in range(2))
-        desk.took([one, other])
-        assert len(desk.held) == 2
-        desk.done(one.key, one)
-        assert desk.unattended == {other.key}
-        desk.deal()
-        assert [[lease.task for lease in ends.acks] for ends in desk.parts] == [["t0"], [], [], [], []]
+        own.took([one, other])
+        assert len(own.held) == 2
+        own.done(one.key, one)
+        assert own.unattended == {other.key}
+        assert [[lease.task for lease in ends.acks] for ends in own.shards] == [["t0"], [], [], [], []]
 
 
 async def test_a_worker_waits_until_somebody_makes_the_queue(url: str, name: str) -> None:
@@ -293,8 +292,8 @@ async def test_two_workers_tend_each_shard_and_workers_shows_which(queue: Sharde
 
 def worker_tending(worker: Worker) -> Any:
     def tends() -> list[int] | None:
-        lane = worker._pump and worker._pump.lanes[0]
-        return lane.tends() if lane and lane.tends else None
+        work = worker._pump and worker._pump.works[0]
+        return work.tends() if work and work.tends else None
 
     return tends
 
@@ -322,93 +321,90 @@ def test_a_helper_goes_to_the_deeper_of_two_shards_that_have_tasks() -> None:
 
 async def test_the_ack_waits_until_every_other_shard_has_what_was_found(queue: ShardedQueue) -> None:
     async with AsyncShardedQueue(queue.name, queue.given[0], shards=SHARDS) as mine:
-        desk = Worker(mine, nothing, signals=False)._desk
-        desk.divide()
+        own = Worker(mine, nothing, signals=False)._leases[0]
+        own.divide()
         queue.put("seed")
         (lease,) = queue.claim()
         home = lease.shard or 0
-        desk.took([lease])
-        desk._give(desk._ack_of(lease, Ack(put=PAGES)))
-        assert list(desk.ending.values()) == [lease]
-        assert desk.unattended == set()
-        away = [ends for number, ends in enumerate(desk.parts) if number != home]
-        errands = [errand for ends in away for errand in ends.take()]
-        assert [(errand.verb, len(errand.acks)) for errand in errands] == [("put", 1)] * (SHARDS - 1)
-        assert 0 < sum(errand.found for errand in errands) < len(PAGES)
-        for errand in errands:
-            desk.deal()
-            assert not desk.parts[home], "the ack is not sent before all other shards have confirmed"
-            desk.settled(errand, Outcome([], b""))
-        desk.deal()
-        (ack,) = desk.parts[home].take()
+        own.took([lease])
+        own._give(own._ack_of(lease, Ack(put=PAGES)))
+        assert list(own.ending.values()) == [lease]
+        assert own.unattended == set()
+        away = [ends for number, ends in enumerate(own.shards) if number != home]
+        calls = [call for ends in away for call in ends.take()]
+        assert [(call.verb, len(call.acks)) for call in calls] == [("put", 1)] * (SHARDS - 1)
+        assert 0 < sum(call.found for call in calls) < len(PAGES)
+        for call in calls:
+            assert not own.shards[home], "the ack is not sent before all other shards have confirmed"
+            own.settled(call, Outcome([], b""))
+        (ack,) = own.shards[home].take()
         assert (ack.verb, ack.leases) == ("ack", [lease])
-        assert ack.found + sum(errand.found for errand in errands) == len(PAGES)
+        assert ack.found + sum(call.found for call in calls) == len(PAGES)
         queue.release(lease)
 
 
 async def test_what_several_handlers_found_for_a_shard_goes_in_one_call(queue: ShardedQueue) -> None:
     async with AsyncShardedQueue(queue.name, queue.given[0], shards=SHARDS) as mine:
-        desk = Worker(mine, nothing, signals=False)._desk
-        desk.divide()
+        own = Worker(mine, nothing, signals=False)._leases[0]
+        own.divide()
         leases = [Lease(f"t{i}", f"w:1:2#{i}@0", 0.0, fence=i) for i in range(30)]
-        desk.took(leases)
+        own.took(leases)
         other = next(task for task in PAGES if route(key_of(task.encode()), SHARDS) == 3)
         for i, lease in enumerate(leases):
-            desk._give(desk._ack_of(lease, Ack(put=[Task(f"{other}{i}", {"i": i}, f"{other}"[8:-1])])))
-        assert not desk.parts[3].presses
-        (errand,) = desk.parts[3].take()
-        assert (errand.verb, errand.found, errand.grouped, len(errand.acks)) == ("put", 30, True, 30)
-        desk.refused(errand, ValueError("no"))
-        desk.deal()
-        assert [failure.lease for failure in desk.parts[0].fails] == leases
+            own._give(own._ack_of(lease, Ack(put=[Task(f"{other}{i}", {"i": i}, f"{other}"[8:-1])])))
+        assert not own.shards[3].presses
+        (call,) = own.shards[3].take()
+        assert (call.verb, call.found, call.grouped, len(call.acks)) == ("put", 30, True, 30)
+        own.refused(call, ValueError("no"))
+        assert [failure.lease for failure in own.shards[0].fails] == leases
         for i in range(100):
-            desk.parts[3].post(Parcel(AckOfFound(leases[0], TaskList(), -1, None), TaskList([b"%d" % i])))
-        assert desk.parts[3].presses, "a hundred tasks do not wait until other exchanges have ended"
+            own.shards[3].put_first(PutElsewhere(AckOfFound(leases[0], TaskList(), -1, None), TaskList([b"%d" % i])))
+        assert own.shards[3].presses, "a hundred tasks do not wait until other exchanges have ended"
 
 
 async def test_what_handlers_found_goes_in_calls_of_500_tasks_at_most(queue: ShardedQueue) -> None:
     async with AsyncShardedQueue(queue.name, queue.given[0], shards=SHARDS) as mine:
-        desk = Worker(mine, nothing, signals=False)._desk
-        desk.divide()
+        own = Worker(mine, nothing, signals=False)._leases[0]
+        own.divide()
         lease = Lease("t", "w:1:2#1@0", 0.0, fence=7)
         for tasks in (250, 250, 300, 300, 100, 101):
             found = TaskList([b"%d" % i for i in range(tasks)])
-            desk.parts[3].post(Parcel(AckOfFound(lease, TaskList(), -1, None), found))
-        errands = desk.parts[3].take()
-        assert [(errand.found, len(errand.acks)) for errand in errands] == [(500, 2), (300, 1), (400, 2), (101, 1)]
+            own.shards[3].put_first(PutElsewhere(AckOfFound(lease, TaskList(), -1, None), found))
+        calls = own.shards[3].take()
+        assert [(call.found, len(call.acks)) for call in calls] == [(500, 2), (300, 1), (400, 2), (101, 1)]
 
 
 async def test_what_was_found_for_other_shards_stays_out_once_the_lease_is_ended_in_another_way(
     queue: ShardedQueue,
 ) -> None:
     async with AsyncShardedQueue(queue.name, queue.given[0], shards=SHARDS) as mine:
-        desk = Worker(mine, nothing, signals=False)._desk
-        desk.divide()
+        own = Worker(mine, nothing, signals=False)._leases[0]
+        own.divide()
         first, second = (AckOfFound(Lease(f"t{i}", "w:1:2#1@0", 0.0, fence=i), TaskList(), -1, None) for i in range(2))
         for part in (2, 3):
-            desk.parts[part].post(Parcel(first, TaskList([b"of the first"])))
-        desk.parts[3].post(Parcel(second, TaskList([b"of the second"])))
-        (errand,) = desk.parts[2].take()
-        assert errand.void() == [first.lease], "shard 2 refuses what was found, so the task fails"
-        (errand,) = desk.parts[3].take()
-        assert (errand.found, errand.acks) == (1, [second])
+            own.shards[part].put_first(PutElsewhere(first, TaskList([b"of the first"])))
+        own.shards[3].put_first(PutElsewhere(second, TaskList([b"of the second"])))
+        (call,) = own.shards[2].take()
+        assert call.void() == [first.lease], "shard 2 refuses what was found, so the task fails"
+        (call,) = own.shards[3].take()
+        assert (call.found, call.acks) == (1, [second])
 
 
 async def test_what_handlers_found_goes_in_calls_of_a_mebibyte_at_most(queue: ShardedQueue) -> None:
     async with AsyncShardedQueue(queue.name, queue.given[0], shards=SHARDS) as mine:
-        desk = Worker(mine, nothing, signals=False)._desk
-        desk.divide()
+        own = Worker(mine, nothing, signals=False)._leases[0]
+        own.divide()
         lease = Lease("t", "w:1:2#1@0", 0.0, fence=7)
         for i, weight in enumerate((400_000, 400_000, 400_000, 700_000, 10)):
             found = TaskList([b"%d" % i], {0: b"x" * weight})
-            desk.parts[3].post(Parcel(AckOfFound(lease, TaskList(), -1, None), found))
-        assert [len(errand.acks) for errand in desk.parts[3]._posting()] == [2, 1, 2]
+            own.shards[3].put_first(PutElsewhere(AckOfFound(lease, TaskList(), -1, None), found))
+        assert [len(call.acks) for call in own.shards[3]._putting()] == [2, 1, 2]
 
 
 async def test_what_a_queue_may_refuse_is_put_in_calls_of_its_own(queue: ShardedQueue) -> None:
     async with AsyncShardedQueue(queue.name, queue.given[0], shards=SHARDS) as mine:
-        desk = Worker(mine, nothing, signals=False)._desk
-        desk.divide()
+        own = Worker(mine, nothing, signals=False)._leases[0]
+        own.divide()
         lease = Lease("t", "w:1:2#1@0", 0.0, fence=7)
         for task in (
             Task("a", unique=1),
@@ -417,8 +413,8 @@ async def test_what_a_queue_may_refuse_is_put_in_calls_of_its_own(queue: Sharded
             Task("d", priority=1, improve=True),
             Task("e"),
         ):
-            desk.parts[3].post(Parcel(AckOfFound(lease, TaskList(), -1, None), arguments.tasks((task,))))
-        puts = [list(errand.call.read(b"A" * 3).tasks) for errand in desk.parts[3]._posting()]
+            own.shards[3].put_first(PutElsewhere(AckOfFound(lease, TaskList(), -1, None), arguments.tasks((task,))))
+        puts = [list(call.call.read(b"A" * 3).tasks) for call in own.shards[3]._putting()]
         assert puts == [[b"b", b"e"], [b"a", b"c", b"d"]]
 
 

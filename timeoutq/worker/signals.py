@@ -1,7 +1,4 @@
-"""SIGTERM and SIGINT for all workers of an event loop: a loop has one handler per signal, not one per worker.
-
-The worker uses this module. The first worker takes the signals over; the last one puts back what was there before.
-"""
+"""SIGTERM and SIGINT for all workers of an event loop: a loop has one handler per signal, not one per worker."""
 
 from __future__ import annotations
 
@@ -23,6 +20,7 @@ class Stop(Protocol):
 
 
 _stops: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, Stop]] = WeakKeyDictionary()
+_before: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Callable[[], None]]] = WeakKeyDictionary()
 
 
 @contextmanager
@@ -46,9 +44,6 @@ def heeded(stop: Stop) -> Iterator[None]:
                 put_back()
 
 
-_before: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Callable[[], None]]] = WeakKeyDictionary()
-
-
 def _take_over(loop: asyncio.AbstractEventLoop, stops: dict[object, Stop]) -> list[Callable[[], None]]:
     def stop_all(now: bool) -> None:
         for stop in list(stops.values()):
@@ -57,15 +52,18 @@ def _take_over(loop: asyncio.AbstractEventLoop, stops: dict[object, Stop]) -> li
     taken: list[Callable[[], None]] = []
     with suppress(NotImplementedError):  # an event loop that has no signals
         for number in HEEDED:
-            before, of_loop = signal.getsignal(number), _handler_of(loop, number)
+            put_back = _putting_back(loop, number)
             loop.add_signal_handler(number, stop_all, number == signal.SIGINT)
-            taken.append(_putting_back(loop, number, before, of_loop))
+            taken.append(put_back)
     return taken
 
 
-def _putting_back(
-    loop: asyncio.AbstractEventLoop, number: signal.Signals, before: Any, of_loop: Any
-) -> Callable[[], None]:
+def _putting_back(loop: asyncio.AbstractEventLoop, number: signal.Signals) -> Callable[[], None]:
+    # asyncio has no way to ask; a loop that keeps its handlers elsewhere (uvloop) just loses its former handler
+    handlers: Any = getattr(loop, "_signal_handlers", None) or {}
+    of_loop: Any = handlers.get(number)
+    before = signal.getsignal(number)
+
     def put_back() -> None:
         loop.remove_signal_handler(number)
         if of_loop is not None:
@@ -74,9 +72,3 @@ def _putting_back(
             signal.signal(number, before)
 
     return put_back
-
-
-def _handler_of(loop: asyncio.AbstractEventLoop, number: signal.Signals) -> Any:
-    # asyncio has no way to ask; a loop that keeps its handlers elsewhere (uvloop) just loses its former handler
-    handlers: Any = getattr(loop, "_signal_handlers", None) or {}
-    return handlers.get(number)
