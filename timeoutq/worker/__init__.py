@@ -11,13 +11,14 @@
 
 The modules, in reading order: each imports only from those above it.
 
-    handlers    What a handler is, how it is called, and what its results mean. No Redis here.
+    handlers    Handlers: their kinds, their parameters, and the meaning of their results. No Redis here.
     found       Turns the `put=` of an `Ack` into a list of ids and payloads.
     lifespan    The lifespan of a worker: opened before its first claim, closed after its last handler.
     signals     SIGTERM and SIGINT for all workers of an event loop: a loop has one handler per signal, not one per
                 worker.
     forks       Copies of a worker: a handler may fork its process, and the copy must not go on as a second worker.
-    background  What a worker runs besides its pump: asyncio tasks by name, threads, and a client that blocks a thread.
+    background  The things that run besides the pump of a worker: asyncio tasks by name, threads, and clients that block
+                a thread.
     worker_log  The log lines of a worker: each carries its queue, its worker, and the task that it is about.
     runs        One run of a handler, its longest time, and the meaning of its failure: when it is repeated, and the log
                 line.
@@ -29,7 +30,8 @@ The modules, in reading order: each imports only from those above it.
     state       Whether a worker goes on, drains or ends, and the task that must run alone: decisions without I/O.
     ends        The ends of leases on their way to one shard of a queue: acks, failures and releases gather here and
                 become calls.
-    followers   Asks servers, beside all else, for whatever must be there before an ack, and why leases were lost.
+    followers   Asks servers, while all else goes on, for the things that must be there before an ack, and why leases
+                were lost.
     leases      The leases of a worker on one queue: `took` brings them in, and every end of a lease goes through
                 `Leases`.
     crews       Runs `async def` handlers: a crew of asyncio tasks, the consumers, each of which runs one handler after
@@ -37,17 +39,16 @@ The modules, in reading order: each imports only from those above it.
     threads     Runs `def` handlers: a crew of threads, started as they are needed, which live as long as the worker.
     beats       The heartbeats of a worker with several queues: one thread for all of them, with an event loop of its
                 own.
-    interrupts  Ends what does not end by itself: handlers that lost their lease or have no time left, and leases that
-                nobody ends.
+    interrupts  Ends handlers that lost their lease or have no time left, and leases that nobody ends.
     served      One queue of a worker, as a handler sees it that `Serves`: the `Place` of `handlers.py`.
     exchanges   Exchanges with one shard of a queue: each sends ends of leases and claims new ones. A plain queue is one
                 shard.
     queue_work  The work of a worker on one of its queues: how many tasks it claims, and when its exchanges begin.
     tending     Which shards of a queue a worker tends, and which one it helps: only for a queue that has several.
-    pump        The pump of a worker: it goes round the queues, has each claim and send what it can, runs suspects
-                alone, and drains.
-    closing     The end of a worker: it stops what runs, sends the last ends, and gives back what it still holds.
+    pump        The pump of a worker: it goes round the queues, has each claim and send all that it can, runs suspects
+                alone, drains.
+    closing     The end of a worker: it stops what runs, sends the last ends, and gives back the leases that are left.
     worker      The face of a worker: its settings, `run`, `stop`, and its counts.
-    processes   The processes of a worker: a supervisor starts them, replaces those that die, and reports what they were
-                running.
+    processes   The processes of a worker: a supervisor starts them, replaces those that die, and reports the tasks that
+                they ran.
 """

@@ -1,4 +1,4 @@
-"""What a worker runs besides its pump: asyncio tasks by name, threads, and a client that blocks a thread."""
+"""The things that run besides the pump of a worker: asyncio tasks by name, threads, and clients that block a thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a worker: it stops what runs, sends the last ends, and gives back what it still holds.
+"""The end of a worker: it stops what runs, sends the last ends, and gives back the leases that are left.
 
 What starts first stops last: handlers, then bells and cleaners, then the acks that wait, then the last exchange, then
 the heartbeat, which extends leases until all of them have ended.

@@ -402,7 +402,7 @@ class Exchanges:
     # ---- the end
 
     async def end(self) -> None:
-        """Wait for the exchanges under way; in a drain for what is left of it, and the time that one call may take."""
+        """Wait for the exchanges under way; in a drain for the rest of it, and the time that one call may take."""
         if self.under_way and self._life.until:
             # heavy ends over a slow link take longer than a drain may
             seconds = self._life.seconds_left + self._talk.deadline

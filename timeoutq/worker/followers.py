@@ -1,4 +1,4 @@
-"""Asks servers, beside all else, for whatever must be there before an ack, and why leases were lost.
+"""Asks servers, while all else goes on, for the things that must be there before an ack, and why leases were lost.
 
 A handler that `Serves` returns `AckAfter`: its function has returned, so no trouble of a server may count as a failed
 attempt. The worker asks again until the server has answered, or the lease is lost; meanwhile the heartbeat extends the

@@ -30,7 +30,7 @@ class Found(TaskList):
     """Tasks of an `Ack(put=…)` without those that no queue takes, such as a link that is too long for an id."""
 
     left_out: int = 0  # how many were left out
-    why: InvalidInput | None = None  # what was wrong with the first of them
+    why: InvalidInput | None = None  # the error of the first of them
 
     def add_good(self, task: object, payload: Any = None) -> None:
         """Add a task, or leave it out. Raises `Hopeless` for what is no task: then the handler is wrong."""

@@ -1,4 +1,4 @@
-"""What a handler is, how it is called, and what its results mean. No Redis here.
+"""Handlers: their kinds, their parameters, and the meaning of their results. No Redis here.
 
 A worker asks `shape_of` once, before it starts, and refuses a handler that could not be run. Only None and `Ack` mean
 that the task is done; `wrong_result` writes the error for a result that means nothing.
@@ -100,7 +100,7 @@ class AckAfter:
 
 
 class Hopeless(Exception):  # no name with Error: it only carries one
-    """Carries the error of what a handler gave after its work: no repeat mends it, so the task is given up at once."""
+    """Carries the error of a result that cannot be used: no repeat mends it, so the task is given up at once."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -347,11 +347,11 @@ def _parameters(handler: Callable[..., Any]) -> list[Parameter] | None:
         found = wrapped
 
 
-# ---- what the handler gave
+# ---- the results of the handler
 
 
 async def resolve(given: Any) -> Any:
-    """Await what a handler gave, again and again, until the value is no awaitable. Raises what the handler raises."""
+    """Await the result of a handler, again and again, until it is no awaitable. Raises what the handler raises."""
     for _ in range(_DEEPEST):
         if not inspect.isawaitable(given):
             return given
@@ -368,7 +368,7 @@ def discard(given: Any) -> None:
 
 
 def released(raised: BaseException) -> BaseException:
-    """Give what a handler raised; for a group of nothing but `Release`, one `Release` with the longest delays."""
+    """Give the exception of a handler; for a group of nothing but `Release`, one `Release` with the longest delays."""
     if not is_group(raised):
         return raised
     inside = members(cast("BaseExceptionGroup[BaseException]", raised))
@@ -397,7 +397,7 @@ def wrong_result(name: str, given: Any) -> WrongResult:
     return WrongResult(f"the handler {name} returned {what}; {EXPECTED}{hint}")
 
 
-# ---- what is around the handler
+# ---- the surroundings of the handler
 
 
 class Surroundings:

@@ -1,4 +1,4 @@
-"""Ends what does not end by itself: handlers that lost their lease or have no time left, and leases that nobody ends.
+"""Ends handlers that lost their lease or have no time left, and leases that nobody ends.
 
 The heartbeat reports leases that were lost, two watches look for the rest, and the worker's end stops all handlers.
 """

@@ -1,4 +1,4 @@
-"""The pump of a worker: it goes round the queues, has each claim and send what it can, runs suspects alone, and drains.
+"""The pump of a worker: it goes round the queues, has each claim and send all that it can, runs suspects alone, drains.
 
 Two exchanges of a queue are under way side by side at most: so batches form by themselves under load, and the server
 works on one exchange while handlers work on the tasks of the other.

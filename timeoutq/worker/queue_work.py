@@ -91,7 +91,7 @@ class Shared:
 
     @property
     def free(self) -> int:
-        """How many handlers are free, though all claims that are under way bring what they ask for."""
+        """How many handlers are free, though all claims that are under way bring all that they ask for."""
         return self.places - self.running - self.crew.unstarted - self.claiming
 
     def make_room(self) -> None:

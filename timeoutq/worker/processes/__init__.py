@@ -1,4 +1,4 @@
-"""The processes of a worker: a supervisor starts them, replaces those that die, and reports what they were running.
+"""The processes of a worker: a supervisor starts them, replaces those that die, and reports the tasks that they ran.
 
 The modules, in reading order: each imports only from those above it.
 

@@ -1,8 +1,8 @@
 """Runs a worker in several processes, replaces processes that die, and reports at once which tasks they were running.
 
 `timeoutq worker` calls `supervise`. The processes are forked before anything connects and before the handler's module
-is imported. Each process notes in its `SharedLedger` which leases it holds. `endings.py` decides what the end of a
-process means, and what a signal means. There is no fork on Windows, so this module cannot be imported there.
+is imported. Each process notes in its `SharedLedger` which leases it holds. `roster.py` decides how to go on after
+the end of a process, or a signal. There is no fork on Windows, so this module cannot be imported there.
 """
 
 from __future__ import annotations
