@@ -78,17 +78,6 @@ def test_an_ack_with_more_than_fits_puts_the_surplus_first(kind: Any, url: str, 
 # ---- while the server pauses
 
 
-async def test_ids_from_a_generator_in_an_ack_are_put_however_many_they_are(url: str, queue: Queue) -> None:
-    async def handler(lease: Lease) -> Ack | None:
-        return Ack(put=(f"t{i}" for i in range(1200))) if lease.task == "page" else None
-
-    queue.put("page")
-    async with AsyncQueue(queue.name, url, timeout=5) as mine:
-        async with asyncio.timeout(30):
-            await Worker(mine, handler, burst=True, signals=False).run()
-    assert queue.stats().done == 1201
-
-
 # ---- memory
 
 

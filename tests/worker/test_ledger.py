@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable, Iterator
 
@@ -63,14 +62,3 @@ def test_ids_of_any_bytes_are_read_as_they_were_written(ledger: SharedLedger) ->
     longest, odd = "x" * 1024, b"\xff\x00\n".decode("utf-8", "surrogateescape")
     ledger.hold([lease(1, longest), lease(2, odd)])
     assert tasks(ledger.read().held) == {longest, odd}
-
-
-def test_a_full_ledger_says_so_once(ledger: SharedLedger, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.ERROR):
-        ledger.hold([lease(i) for i in range(6)])
-        ledger.hold([lease(7)])
-        ledger.start(lease(7))
-        ledger.end([lease(7)])
-    assert tasks(ledger.read().held) == {"task-0", "task-1", "task-2", "task-3"}
-    (said,) = caplog.messages
-    assert "more than 4 leases are held" in said

@@ -67,9 +67,3 @@ def test_a_supervisor_tells_both_queues_at_once_of_a_process_that_was_killed(
 def test_words_that_make_no_sense_are_refused_with_the_cure(words: list[str], handler: str | None, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         read_queues(words, handler)
-
-
-def test_a_queue_that_is_named_twice_ends_the_command_with_2(high: Queue, run: Processes) -> None:
-    worker = run.start("worker", high.name, high.name, f"{HANDLERS}:work")
-    assert worker.wait(30) == 2
-    assert f"queue {high.name} is given twice" in run.log(worker)
