@@ -110,8 +110,10 @@ def _limited(end: str) -> Iterator[None]:
     limit.daemon = True
     with suppress(RuntimeError):  # the system starts no more threads: then there is no limit
         limit.start()
-    yield
-    limit.cancel()
+    try:
+        yield
+    finally:
+        limit.cancel()
 
 
 def run_alone(make: Callable[[], Worker], health: tuple[str, int] | None = None) -> int:
