@@ -283,7 +283,8 @@ def _judge_of(handler: object) -> Callable[[Lease, BaseException], Verdict | Non
         handler = handler.func
     if inspect.isroutine(handler) or inspect.isclass(handler) or not callable(getattr(type(handler), "judge", None)):
         return None
-    return cast("Any", handler).judge
+    judge: Callable[[Lease, BaseException], Verdict | None] = cast("Any", handler).judge
+    return judge
 
 
 def _inner(handler: Callable[..., Any]) -> Any:
