@@ -112,9 +112,9 @@ if TYPE_CHECKING:
     from timeoutq.words.retry import Retry as Retry
     from timeoutq.words.retry import RetryPolicy as RetryPolicy
     from timeoutq.worker.cleaner import Cleaner as Cleaner
-    from timeoutq.worker.desk import Tally as Tally
     from timeoutq.worker.handlers import Handler as Handler
     from timeoutq.worker.handlers import Lifespan as Lifespan
+    from timeoutq.worker.leases import Tally as Tally
     from timeoutq.worker.worker import Worker as Worker
 
 _HOMES = {
@@ -134,7 +134,7 @@ _HOMES = {
     "rooms.schedules": "Schedule ScheduleInfo SchedulePage",
     "client.shards": "AsyncShardedQueue ShardedQueue open_async_queue open_queue",
     "verbs.why": "Reason",
-    "worker.desk": "Tally",
+    "worker.leases": "Tally",
     "worker.worker": "Worker",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}

@@ -16,7 +16,7 @@ from timeoutq.words.errors import (
     TimeoutqError,
     Unavailable,
 )
-from timeoutq.worker.processes.endings import (
+from timeoutq.worker.processes.roster import (
     LONGEST_PAUSE,
     YOUNG,
     Done,

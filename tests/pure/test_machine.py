@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from timeoutq.worker.machine import THIS
+from timeoutq.worker.background import THIS
 
 
 async def test_a_function_that_blocks_leaves_the_event_loop_free() -> None:

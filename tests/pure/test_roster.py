@@ -5,8 +5,7 @@ from __future__ import annotations
 import signal
 
 from timeoutq.words import exit_codes
-from timeoutq.worker.processes.endings import ECHO, PATIENCE, Order, Told
-from timeoutq.worker.processes.roster import LOOK_EVERY, Roster
+from timeoutq.worker.processes.roster import ECHO, LOOK_EVERY, PATIENCE, Order, Roster, Told
 
 
 def running(processes: int = 2, drain_deadline: float = 10.0) -> Roster:

@@ -6,12 +6,12 @@ from collections import Counter
 
 import pytest
 
-from timeoutq.worker.sharing import Appetite, Sharing, Strict, Weighted
+from timeoutq.worker.pace import Appetite, Strict, Weighted
 
 HUNGRY, FULL = Appetite(hungry=True), Appetite(hungry=False)
 
 
-def served(sharing: Sharing, lanes: list[Appetite], places: int, times: int) -> Counter[int]:
+def served(sharing: Strict, lanes: list[Appetite], places: int, times: int) -> Counter[int]:
     """Give how many tasks each lane gets when each claim brings what it asks for, lane after lane."""
     found = Counter[int]()
     for _ in range(times):

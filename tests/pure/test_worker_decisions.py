@@ -11,10 +11,9 @@ from timeoutq.server.calls import BATCH, BYTES, Kept
 from timeoutq.words import arguments
 from timeoutq.words.arguments import TaskList
 from timeoutq.worker.ends import AckOfFound, Ends
-from timeoutq.worker.failures import Failure
 from timeoutq.worker.pace import FOUND_AT_ONCE, NO_LIMIT, Pace
-from timeoutq.worker.stopping import AT_ONCE, DRAIN, GO_ON, Stopping
-from timeoutq.worker.suspects import LONGEST, WAIT, Suspects
+from timeoutq.worker.runs import Failure
+from timeoutq.worker.state import AT_ONCE, DRAIN, GO_ON, LONGEST, WAIT, Life, Suspects
 
 
 def lease(task: str, fence: int = 1) -> Lease:
@@ -57,7 +56,7 @@ def test_a_suspect_that_had_its_turn_begins_anew_with_a_short_pause() -> None:
 
 
 def test_failures_that_need_several_calls_go_each_with_its_own_lease() -> None:
-    ends = Ends(AsyncQueue("q"), 100)
+    ends = Ends(AsyncQueue("q").talk, 100)
     failed = [lease(f"t{i}", i) for i in range(BATCH + 100)]
     ends.fails = [Failure(one, -1, b"no", b"") for one in failed]
     first, second = ends.take()
@@ -70,11 +69,11 @@ def found_by(task: str, number: int, tasks: int) -> AckOfFound:
 
 
 def taken(ends: Ends, *most: int) -> list[list[str]]:
-    return [[one.task for errand in ends.take(some) for one in errand.leases] for some in most]
+    return [[one.task for call in ends.take(some) for one in call.leases] for some in most]
 
 
 def test_an_exchange_takes_only_acks_that_put_few_tasks_and_any_other_ends() -> None:
-    ends = Ends(AsyncQueue("q"), 100)
+    ends = Ends(AsyncQueue("q").talk, 100)
     for number in range(4):
         ends.ack_found(found_by(f"p{number}", number, 30))
     ends.acks = [lease("found nothing", 9)]
@@ -82,7 +81,7 @@ def test_an_exchange_takes_only_acks_that_put_few_tasks_and_any_other_ends() -> 
 
 
 def test_a_single_ack_may_put_any_number_of_found_tasks() -> None:
-    ends = Ends(AsyncQueue("q"), 100)
+    ends = Ends(AsyncQueue("q").talk, 100)
     ends.ack_found(found_by("many", 1, 61))
     ends.ack_found(found_by("one", 2, 1))
     assert taken(ends, 60, 60) == [["many"], ["one"]]
@@ -101,7 +100,7 @@ def test_a_single_ack_may_put_any_number_of_found_tasks() -> None:
     ids=["small", "large", "mixed", "without results", "large and without", "none"],
 )
 def test_acks_with_results_go_in_calls_of_500_leases_and_a_mebibyte(sizes: list[int], calls: list[int]) -> None:
-    ends = Ends(AsyncQueue("q"), 100)
+    ends = Ends(AsyncQueue("q").talk, 100)
     for number, size in enumerate(sizes):
         kept = Kept(b"x" * size, 1000) if size else None
         ends.ack_found(
@@ -109,15 +108,15 @@ def test_acks_with_results_go_in_calls_of_500_leases_and_a_mebibyte(sizes: list[
         )
     assert len(ends) == len(sizes) == len(ends.unsent_acks)
     ends.bundle()
-    assert [len(errand.leases) for errand in ends.errands] == calls
-    assert [one.task for errand in ends.errands for one in errand.leases] == [f"t{i}" for i in range(len(sizes))]
-    assert sum(errand.call.weight for errand in ends.errands) == sum(sizes)
+    assert [len(call.leases) for call in ends.calls] == calls
+    assert [one.task for call in ends.calls for one in call.leases] == [f"t{i}" for i in range(len(sizes))]
+    assert sum(call.call.weight for call in ends.calls) == sum(sizes)
     assert len(ends.unsent_acks) == len(sizes)
     assert len(ends.take()) == len(calls)
 
 
 def test_an_exchange_carries_four_mebibytes_of_results_and_the_rest_goes_in_the_next() -> None:
-    ends = Ends(AsyncQueue("q"), 100)
+    ends = Ends(AsyncQueue("q").talk, 100)
     for number in range(20):
         ends.ack_found(AckOfFound(lease(f"t{number}", number), TaskList(), -1, None, kept=Kept(b"x" * Kept.MOST, 1)))
     ends.acks = [lease("plain", 99)]
@@ -144,7 +143,7 @@ def test_exchanges_are_short_while_few_tasks_end() -> None:
 
 
 def test_the_second_order_gives_everything_back_at_once() -> None:
-    stopping = Stopping(25.0)
+    stopping = Life(25.0)
     assert (stopping.level, stopping.until) == (GO_ON, 0.0)
     assert not stopping.order(now=False)
     assert stopping.level == DRAIN
@@ -155,7 +154,7 @@ def test_the_second_order_gives_everything_back_at_once() -> None:
 
 
 def test_an_order_to_a_worker_that_drains_by_itself_is_the_first_one() -> None:
-    stopping = Stopping(25.0)
+    stopping = Life(25.0)
     stopping.order(now=False)
     stopping.by_itself = True
     stopping.begin_drain()
@@ -169,7 +168,7 @@ def test_an_order_to_a_worker_that_drains_by_itself_is_the_first_one() -> None:
 def test_a_drain_ends_at_its_deadline_unless_nobody_waits_and_acks_get_on(
     by_itself: bool, gets_on: bool, over: bool
 ) -> None:
-    stopping = Stopping(0.0)
+    stopping = Life(0.0)
     stopping.order(now=False)
     stopping.by_itself = by_itself
     stopping.begin_drain()
@@ -179,7 +178,7 @@ def test_a_drain_ends_at_its_deadline_unless_nobody_waits_and_acks_get_on(
 
 
 def test_a_drain_has_its_time() -> None:
-    stopping = Stopping(25.0)
+    stopping = Life(25.0)
     stopping.order(now=False)
     stopping.begin_drain()
     until = stopping.until

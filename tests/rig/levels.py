@@ -79,11 +79,12 @@ SLOWER = (
     "servers/test_replicas.py", "servers/test_rights_sweep.py", "servers/test_slots.py", "servers/test_wires.py",
     "shards/test_sharded_durable.py", "shards/test_sharded_worker.py", "shards/test_sharded_worker_processes.py",
     "shards/test_shards_on_cluster.py", "worker/test_batches_processes.py", "worker/test_ends_of_leases.py",
-    "worker/test_handed_back.py", "worker/test_handler_shapes.py", "worker/test_health_port.py", "worker/test_heavy.py",
-    "worker/test_lanes_processes.py", "worker/test_long_acks.py", "worker/test_loopwatch.py", "worker/test_outages.py",
-    "worker/test_supervisor.py", "worker/test_systemd.py", "worker/test_worker_breaks.py",
-    "worker/test_worker_cancels.py", "worker/test_worker_exchanges.py", "worker/test_worker_forks.py",
-    "worker/test_worker_losses.py", "worker/test_worker_processes.py", "worker/test_worker_stuck.py",
+    "worker/test_handed_back.py", "worker/test_handler_shapes.py", "worker/test_health_port.py",
+    "worker/test_heavy.py", "worker/test_long_acks.py", "worker/test_loopwatch.py", "worker/test_outages.py",
+    "worker/test_several_queues_processes.py", "worker/test_supervisor.py", "worker/test_systemd.py",
+    "worker/test_worker_breaks.py", "worker/test_worker_cancels.py", "worker/test_worker_exchanges.py",
+    "worker/test_worker_forks.py", "worker/test_worker_losses.py", "worker/test_worker_processes.py",
+    "worker/test_worker_stuck.py",
 )  # fmt: skip
 """Files whose tests wait for long, and try what few changes can break: all of them belong to the slower tier."""
 

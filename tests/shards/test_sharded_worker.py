@@ -138,15 +138,14 @@ async def test_a_worker_that_stops_gives_the_tasks_of_all_shards_back(queue: Sha
 
 async def test_leases_of_two_shards_with_the_same_fence_are_two(queue: ShardedQueue) -> None:
     async with AsyncShardedQueue(queue.name, queue.given[0], shards=SHARDS) as mine:
-        desk = Worker(mine, nothing, signals=False)._desk
-        desk.divide()
+        own = Worker(mine, nothing, signals=False)._leases[0]
+        own.divide()
         one, other = (Lease(f"t{i}", f"w:1:2#1@{i}", 0.0, fence=7) for i in range(2))
-        desk.took([one, other])
-        assert len(desk.held) == 2
-        desk.done(one.key, one)
-        assert desk.unattended == {other.key}
-        desk.deal()
-        assert [[lease.task for lease in ends.acks] for ends in desk.parts] == [["t0"], [], [], [], []]
+        own.took([one, other])
+        assert len(own.held) == 2
+        own.done(one.key, one)
+        assert own.unattended == {other.key}
+        assert [[lease.task for lease in ends.acks] for ends in own.shards] == [["t0"], [], [], [], []]
 
 
 @pytest.fixture
@@ -196,8 +195,8 @@ async def test_two_workers_tend_each_shard_and_workers_shows_which(queue: Sharde
 
 def worker_tending(worker: Worker) -> Any:
     def tends() -> list[int] | None:
-        lane = worker._pump and worker._pump.lanes[0]
-        return lane.tends() if lane and lane.tends else None
+        work = worker._pump and worker._pump.works[0]
+        return work.tends() if work and work.tends else None
 
     return tends
 
@@ -217,27 +216,25 @@ def test_a_worker_that_comes_or_goes_changes_only_its_own_shards() -> None:
 
 async def test_the_ack_waits_until_every_other_shard_has_what_was_found(queue: ShardedQueue) -> None:
     async with AsyncShardedQueue(queue.name, queue.given[0], shards=SHARDS) as mine:
-        desk = Worker(mine, nothing, signals=False)._desk
-        desk.divide()
+        own = Worker(mine, nothing, signals=False)._leases[0]
+        own.divide()
         queue.put("seed")
         (lease,) = queue.claim()
         home = lease.shard or 0
-        desk.took([lease])
-        desk._give(desk._ack_of(lease, Ack(put=PAGES)))
-        assert list(desk.ending.values()) == [lease]
-        assert desk.unattended == set()
-        away = [ends for number, ends in enumerate(desk.parts) if number != home]
-        errands = [errand for ends in away for errand in ends.take()]
-        assert [(errand.verb, len(errand.acks)) for errand in errands] == [("put", 1)] * (SHARDS - 1)
-        assert 0 < sum(errand.found for errand in errands) < len(PAGES)
-        for errand in errands:
-            desk.deal()
-            assert not desk.parts[home], "the ack is not sent before all other shards have confirmed"
-            desk.settled(errand, Outcome([], b""))
-        desk.deal()
-        (ack,) = desk.parts[home].take()
+        own.took([lease])
+        own._give(own._ack_of(lease, Ack(put=PAGES)))
+        assert list(own.ending.values()) == [lease]
+        assert own.unattended == set()
+        away = [ends for number, ends in enumerate(own.shards) if number != home]
+        calls = [call for ends in away for call in ends.take()]
+        assert [(call.verb, len(call.acks)) for call in calls] == [("put", 1)] * (SHARDS - 1)
+        assert 0 < sum(call.found for call in calls) < len(PAGES)
+        for call in calls:
+            assert not own.shards[home], "the ack is not sent before all other shards have confirmed"
+            own.settled(call, Outcome([], b""))
+        (ack,) = own.shards[home].take()
         assert (ack.verb, ack.leases) == ("ack", [lease])
-        assert ack.found + sum(errand.found for errand in errands) == len(PAGES)
+        assert ack.found + sum(call.found for call in calls) == len(PAGES)
         queue.release(lease)
 
 

@@ -19,13 +19,10 @@ from timeoutq.client.shards.working import LIVE, TENDERS
 from timeoutq.verbs.sending import Flow, answer
 from timeoutq.words.arguments import TaskList
 from timeoutq.worker import tending
-from timeoutq.worker.cleaner import Cleaner
-from timeoutq.worker.exchanges import LATE, Exchanges
-from timeoutq.worker.lanes import Lane, Shared
-from timeoutq.worker.pace import Pace
+from timeoutq.worker.exchanges import LATE, Claims, Exchanges
+from timeoutq.worker.pace import Pace, Strict
 from timeoutq.worker.pump import Pump
-from timeoutq.worker.sharing import Strict
-from timeoutq.worker.sources import Source
+from timeoutq.worker.queue_work import QueueWork, Shared
 from timeoutq.worker.tending import IDLE, Tending
 
 SHARDS = 5
@@ -53,64 +50,60 @@ class Bench:
 
     def __init__(self, queue: Silent, **settings: Any) -> None:
         worker = Worker(queue, nothing, signals=False, **settings)
-        self.queue, self.desk = queue, worker._desk
-        self.desk.divide()
+        self.queue, self.leases = queue, worker._leases[0]
         self.crew = worker._crew(0)
-        self.shared = Shared(worker.concurrency, self.crew, Strict(), worker._stopping)
+        self.shared = Shared(worker.concurrency, self.crew, Strict(), worker._life)
         pace = Pace(worker.concurrency, worker._ahead, queue.timeout, time.monotonic())
-        self.lane = Lane(self.desk, pace, self.shared)
-        self.shared.lanes.append(self.lane)
-        self.lane.open([
-            (Source(self.desk, pace, is_burst=False, part=part), Cleaner(queue, talk=talk))
-            for part, talk in enumerate(queue.division.talks)
-        ])  # fmt: skip
-        self.pump = Pump(self.shared, worker._voice)
-        self.tending = Tending(self.lane, worker.concurrency)
-        self.cleaners = self.lane.cleaners
+        self.work = QueueWork(self.leases, pace, self.shared)
+        self.shared.works.append(self.work)
+        self.work.open()
+        self.pump = Pump(self.shared, worker._log)
+        self.tending = Tending(self.work)
+        self.cleaners = [shard.cleaner for shard in self.work.shards]
 
     @property
-    def parts(self) -> list[Exchanges]:
+    def shards(self) -> list[Exchanges]:
         """The exchanges with each shard."""
-        return self.pump.parts
+        return self.pump.shards
 
     @property
     def busy(self) -> list[int]:
         """The shards that have an exchange under way."""
-        return [part.source.part for part in self.parts if part.under_way]
+        return [shard.claims.shard for shard in self.shards if shard.under_way]
 
     def ready(self, *shards: int) -> None:
         """Have the worker know that these shards may have tasks, and that all others have none."""
-        for source in self.pump.sources:
-            source.idle = source.part not in shards
+        for claims in self.claims:
+            claims.idle = claims.shard not in shards
 
     def begin(self) -> list[int]:
         """Let the pump begin what it may; give the shards with an exchange."""
-        while self.lane.begin():
+        while self.work.begin():
             pass
         return self.busy
 
     async def end_exchanges(self) -> None:
         """End all exchanges that are under way."""
-        under_way = [task for part in self.parts for task in part.under_way]
+        under_way = [task for shard in self.shards for task in shard.under_way]
         for task in under_way:
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
-        for part in self.parts:
-            part._missed.clear()
+        for claims in self.claims:
+            claims._missed.clear()
 
     async def close(self) -> None:
         """End all that was started."""
         await self.end_exchanges()
         self.crew.closing = True
-        tasks = [*self.crew.cancel(), *self.tending._running.values(), *filter(None, (s.bell for s in self.sources))]
+        tasks = [*self.crew.cancel(), *self.tending._running.values(), *filter(None, (one.bell for one in self.claims))]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     @property
-    def sources(self) -> list[Source]:
-        """The shards, as the pump sees them."""
-        return self.pump.sources
+    def claims(self) -> list[Claims]:
+        """The claims from each shard."""
+        return self.shared.claims
 
 
 @pytest.fixture
@@ -135,25 +128,25 @@ async def test_all_shards_have_one_budget(make: Any) -> None:
     bench.ready(0, 1, 2)
     assert bench.begin() == [0]
     assert bench.shared.claiming == 4
-    assert [source.claiming for source in bench.sources] == [4, 0, 0, 0, 0]
+    assert [claims.claiming for claims in bench.claims] == [4, 0, 0, 0, 0]
 
 
 async def test_a_shard_that_is_late_keeps_no_handler_from_the_others(make: Any) -> None:
     bench = make(concurrency=4, prefetch=0)
     bench.ready(0, 1)
     assert bench.begin() == [0]
-    bench.parts[0]._began -= LATE + 1
+    bench.shards[0]._began -= LATE + 1
     assert bench.begin() == [0, 1]
-    assert [source.claiming for source in bench.sources] == [4, 4, 0, 0, 0]
+    assert [claims.claiming for claims in bench.claims] == [4, 4, 0, 0, 0]
 
 
 async def test_a_worker_hears_the_bells_of_the_shards_that_it_tends(make: Any) -> None:
     bench = make()
     bench.tending._tend([1, 3])
     bench.ready(3)
-    bench.desk.wake()
+    bench.leases.wake()
     await bench.pump._rest()
-    assert [source.part for source in bench.sources if source.bell is not None] == [1]
+    assert [claims.shard for claims in bench.claims if claims.bell is not None] == [1]
 
 
 # ---- what it tends
@@ -161,14 +154,14 @@ async def test_a_worker_hears_the_bells_of_the_shards_that_it_tends(make: Any) -
 
 async def test_a_shard_that_a_worker_begins_to_tend_is_looked_at_once(make: Any) -> None:
     bench = make()
-    assert (bench.tending.tended, bench.lane.starves) == ([], True)
+    assert (bench.tending.tended, bench.work.starves) == ([], True)
     bench.tending._tend([2])
-    assert bench.desk.woken.is_set()
-    assert [source.part for source in bench.sources if not source.idle] == [2]
+    assert bench.leases.woken.is_set()
+    assert [claims.shard for claims in bench.claims if not claims.idle] == [2]
     bench.ready()
     bench.tending._tend([2, 4])
     assert bench.tending.tended == [2, 4]
-    assert [source.part for source in bench.sources if not source.idle] == [4]
+    assert [claims.shard for claims in bench.claims if not claims.idle] == [4]
 
 
 async def test_without_an_answer_a_worker_tends_what_it_tended_and_a_new_one_all(make: Any) -> None:
@@ -190,7 +183,7 @@ async def test_without_an_answer_a_worker_tends_what_it_tended_and_a_new_one_all
 
 async def test_cleaners_run_for_what_is_tended_and_end_with_it(make: Any) -> None:
     bench = make()
-    bench.pump.common.met = True
+    bench.pump.life.met = True
     bench.tending._tend([1, 3])
     bench.tending._look_after_cleaners()
     first, third = (bench.tending._running[shard] for shard in (1, 3))
@@ -227,7 +220,7 @@ async def test_a_worker_helps_after_a_second_without_tasks_and_then_goes_on(
 ) -> None:
     bench = make(concurrency=1)
     now = [1000.0]
-    bench.lane.fed_at = 1000.0
+    bench.work.fed_at = 1000.0
     monkeypatch.setattr(tending, "time", SimpleNamespace(monotonic=lambda: now[0]))
     now[0] = 1000.0 + IDLE - 0.01
     assert not bench.tending._is_free()
@@ -235,10 +228,10 @@ async def test_a_worker_helps_after_a_second_without_tasks_and_then_goes_on(
     assert bench.tending._is_free()
     bench.queue.said = [4]
     await bench.tending._help()
-    assert [source.part for source in bench.sources if not source.idle] == [4]
+    assert [claims.shard for claims in bench.claims if not claims.idle] == [4]
     assert not bench.tending._is_free(), "the claim from shard 4 comes first"
     bench.ready()
-    bench.lane.fed_at = now[0]
+    bench.work.fed_at = now[0]
     assert bench.tending._is_free(), "whoever has helped looks at once where else there is something"
     bench.crew.take([Lease("t", "w:1:2#1@0", 0.0, fence=7)])
     assert not bench.tending._is_free(), "no handler is free"
@@ -248,12 +241,12 @@ async def test_a_worker_helps_after_a_second_without_tasks_and_then_goes_on(
 async def test_who_finds_nothing_to_help_with_asks_again_whether_a_burst_is_over(make: Any, said: Any) -> None:
     bench = make()
     bench.tending._helps = True
-    bench.desk.woken.clear()
+    bench.leases.woken.clear()
     bench.queue.said = said
     await bench.tending._help()
-    assert bench.desk.woken.is_set()
+    assert bench.leases.woken.is_set()
     assert not bench.tending._helps
-    assert bench.lane.starves
+    assert bench.work.starves
 
 
 # ---- a plain queue, for comparison

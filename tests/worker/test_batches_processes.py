@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.rig import batches
 
 
@@ -14,21 +12,3 @@ def test_workers_that_are_killed_lose_no_callback_and_put_none_twice(tmp_path: P
     assert verdict.good, verdict.line()
     assert verdict.broken > 0, verdict.line()
     assert verdict.kills >= 4, verdict.line()
-
-
-PLANTED = """
-import os, redis
-from timeoutq import scripts
-right = scripts.library()
-head = "function batches.close(name, broken)\\n"
-assert right.count(head) == 1
-wrong = right.replace(head, head + "    do return end\\n")
-redis.Redis.from_url(os.environ["TIMEOUTQ_URL"]).function_load(wrong, replace=True)
-"""
-
-
-@pytest.mark.breaking
-def test_the_rig_finds_batches_that_nobody_ends(tmp_path: Path) -> None:
-    verdict = batches.trial(tmp_path, batches.Trial(batches=10, tasks=5, seconds=6, planted=PLANTED))
-    assert verdict.lost > 0, verdict.line()
-    assert not verdict.good

@@ -5,10 +5,9 @@ event loop or in a thread. Whatever ends a lease, its task ends once, nothing st
 from __future__ import annotations
 
 import asyncio
-import re
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -110,7 +109,7 @@ async def all_places_are_free(queue: Queue, worker: Worker, tasks: Tasks, runnin
     tasks.end(*new, *before)
     await until(lambda: all(queue.inspect(task).state is State.DONE for task in new))
     await until(lambda: not worker.held)
-    await until(seen(worker, lambda pump: pump.crew.taken == pump.source.claiming_now == 0))
+    await until(seen(worker, lambda pump: pump.crew.taken == pump.shards[0].claims.claiming_now == 0))
 
 
 @pytest.mark.parametrize("away", [False, True], ids=["server there", "server away"])
@@ -130,7 +129,7 @@ async def test_what_handlers_give_ends_each_task_once_and_frees_its_place(
             go_away(proxy)
         tasks.end(*ENDS)
         if away:
-            await until(seen(worker, lambda pump: pump.exchanges.failures > 1))
+            await until(seen(worker, lambda pump: pump.shards[0].failures > 1))
             await until(lambda: "not all of it could be put yet" in caplog.text)
             assert len(worker.held) == len(ENDS)
             proxy.disarm()
@@ -164,7 +163,7 @@ async def test_leases_that_are_lost_end_wherever_their_tasks_are_and_leave_the_o
             go_away(proxy)
         tasks.end(ends)
         await until(lambda: len(tasks.begun) == 4)
-        await until(seen(worker, lambda pump: pump.exchanges.failures > 1) if away else lambda: worker.tally.acked == 1)
+        await until(seen(worker, lambda pump: pump.shards[0].failures > 1) if away else lambda: worker.tally.acked == 1)
         (waits,) = known - {*tasks.begun}
         queue.forget(waits, runs, ends)
         # as the heartbeat says, which may have asked before the server went away, or before the end was sent
@@ -180,96 +179,3 @@ async def test_leases_that_are_lost_end_wherever_their_tasks_are_and_leave_the_o
     assert waits not in tasks.begun
     # a handler that max_runtime stops has failed; but this lease was lost meanwhile
     assert (tally.acked, tally.failed, tally.released, tally.lost) == (2 + 5 + (not away), 0, 0, 2 + away)
-
-
-@pytest.mark.parametrize("how", [*ENDS, "runs too long", "is lost"])
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_each_run_counts_once_for_max_tasks_and_for_the_durations(
-    url: str, queue: Queue, shape: str, how: str
-) -> None:
-    tasks, max_runtime = Tasks(), 0.4 if how == "runs too long" else None
-    tasks.gives = {"first": ENDS[how][0]} if how in ENDS else {}
-    queue.put("first")
-    async with AsyncQueue(queue.name, url, timeout=60, retry=[3600], max_runtime=max_runtime) as mine:
-        worker = Worker(mine, tasks.handler(shape), concurrency=1, max_tasks=2, signals=False)
-        running = asyncio.create_task(worker.run())
-        await until(lambda: tasks.begun == ["first"])
-        if how == "is lost":
-            (lease,) = worker.held.values()
-            queue.forget("first")
-            assert isinstance(worker._heartbeat, Heartbeat)
-            worker._heartbeat._on_lost([(lease, Answer.LOST)])
-            await until(lambda: not worker.running)
-        elif how == "runs too long":
-            await until(lambda: worker.tally.failed == 1)
-        tasks.end("first", "second", "third", "found-1", "found-2", *MUCH)
-        await until(lambda: any(worker._desk.spans.counts.values()) or queue.stats().durations is not None)
-        queue.put("second", "third")
-        tally = await running
-    assert (tally.end, len(tasks.begun)) == ("max_tasks", 2)
-    durations = queue.stats().durations
-    assert durations is not None
-    assert durations.count == 2
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_a_task_that_its_handler_puts_back_while_the_worker_drains_is_ready_when_the_worker_has_ended(
-    url: str, queue: Queue, shape: str
-) -> None:
-    tasks = Tasks()
-    tasks.gives = {"only": Release()}
-    queue.put("only")
-    async with AsyncQueue(queue.name, url, timeout=60) as mine:
-        worker = Worker(mine, tasks.handler(shape), concurrency=1, signals=False)
-        running = asyncio.create_task(worker.run())
-        await until(lambda: tasks.begun == ["only"])
-        worker.stop()
-        tasks.end("only")
-        tally = await running
-    assert (tally.released, queue.inspect("only").releases) == (1, 1)
-    assert queue.inspect("only").state is State.TODOS
-
-
-CUT_OFF = {"drains": "", "stops at once": "the worker stops at once", "is cancelled": "the worker ends early"}
-
-
-@pytest.mark.parametrize("how", CUT_OFF)
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_a_worker_that_ends_without_its_server_says_of_each_task_what_becomes_of_it(
-    url: str, queue: Queue, shape: str, how: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    tasks = Tasks()
-    queue.put([f"t{i}" for i in range(6)])
-    async with behind_proxy(url, queue, deadline=0.5) as (proxy, mine):
-        worker = Worker(mine, tasks.handler(shape), concurrency=2, prefetch=4, signals=False)
-        running = asyncio.create_task(worker.run())
-        await until(lambda: len(tasks.begun) == 2 and len(worker.held) == 6)
-        plain, found = tasks.begun
-        tasks.gives[found] = Ack(put=["more"])
-        go_away(proxy)
-        tasks.end(plain, found)
-        await until(seen(worker, lambda pump: pump.exchanges.failures > 1 and len(tasks.begun) == 4))
-        late = tasks.begun[2:]
-        if how == "is cancelled":
-            running.cancel()
-        else:
-            worker.stop(now=how == "stops at once")
-        if how == "drains":
-            await until(seen(worker, lambda pump: not pump.crew.unstarted))  # a thread that is free takes the next one
-            tasks.end(*late)
-        with suppress(asyncio.CancelledError):
-            await running
-        tasks.end(*late)
-    lines = [record.getMessage() for record in caplog.records]
-    assert named(lines, "runs again when its lease has run out, though its handler is done") == {
-        plain, found, *(late if how == "drains" else []),
-    }  # fmt: skip
-    assert named(lines, f"is cut off: {CUT_OFF[how]}") == (set() if how == "drains" else {*late})
-    (line,) = [line for line in lines if "could not end" in line]
-    assert "could not end 6 leases" in line
-    assert len(tasks.begun) == 4
-
-
-def named(lines: list[str], words: str) -> set[str]:
-    """Give the tasks of which lines say this."""
-    return {task for line in lines if words in line for task in re.findall(r"\bt\d\b", line)}

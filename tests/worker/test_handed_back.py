@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from timeoutq import Ack, AsyncQueue, Lease, Queue, Release, State, Task, Worker
-from timeoutq.functions import App
 
 LONG = "https://example.com/" + "x" * 1_218
 """A link of 1,238 bytes."""
@@ -58,8 +57,10 @@ LISTS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("how", ["fetch", "fetch_and_raise", "fetch_in_a_thread"])
-@pytest.mark.parametrize("links", LISTS)
+@pytest.mark.parametrize(
+    ("links", "how"),
+    [*((links, "fetch") for links in LISTS), ("a generator", "fetch_and_raise"), ("a generator", "fetch_in_a_thread")],
+)
 async def test_a_page_with_a_link_too_long_among_good_ones_is_fetched_once(
     queue: Queue, url: str, caplog: pytest.LogCaptureFixture, links: str, how: str
 ) -> None:
@@ -73,20 +74,6 @@ async def test_a_page_with_a_link_too_long_among_good_ones_is_fetched_once(
     assert line.startswith(f"queue {queue.name}: 1 of the tasks that the handler of task 'page' found cannot be put")
     words = {"a priority too high": "priority of task 'https://", "an empty link": "must not be empty"}
     assert words.get(links, "'https://example.com/xxxxxxxxxxxxxxxxxxxx'… has 1,238 bytes; the limit is 1,024") in line
-
-
-async def test_a_page_that_hands_back_none_as_its_links_is_done(queue: Queue, url: str) -> None:
-    site = Site(lambda: Ack(put=None))
-    queue.put("page")
-    await work(queue, site.fetch, url)
-    assert (site.fetched, queue.inspect("page").state) == (["page"], State.DONE)
-
-
-async def test_a_page_whose_only_link_is_too_long_is_done(queue: Queue, url: str) -> None:
-    site = Site(lambda: Ack(put=LONG))
-    queue.put("page")
-    assert (await work(queue, site.fetch, url)).left_out == 1
-    assert (site.fetched, queue.inspect("page").state) == (["page"], State.DONE)
 
 
 NUMBER: Any = 5
@@ -112,47 +99,3 @@ async def test_what_no_repeat_can_mend_fails_once_with_the_reason(queue: Queue, 
     found = queue.inspect("page")
     assert (site.fetched, tally.failed, found.state) == (["page"], 1, State.FAILED)
     assert (found.error or "").startswith(words)
-
-
-async def test_a_generator_of_links_that_fails_by_itself_is_tried_again(queue: Queue, url: str) -> None:
-    def links() -> Iterator[str]:
-        if len(site.fetched) == 1:
-            raise ConnectionError("reset")
-        yield "a"
-
-    site = Site(lambda: Ack(put=links()))
-    queue.put("page")
-    await work(queue, site.fetch, url)
-    assert site.fetched == ["page", "page", "a"]
-
-
-async def test_a_function_whose_result_is_too_large_charges_the_card_once(queue: Queue, url: str) -> None:
-    app = App(queue.name, url=url, retry=AGAIN)
-    charged: list[str] = []
-
-    @app.task(name="charge")
-    def charge() -> str:
-        charged.append("charge")
-        return "x" * 320_000
-
-    @app.task(name="wrong")
-    async def wrong() -> int:
-        charged.append("wrong")
-        return "three"  # type: ignore[return-value]  # the point
-
-    @app.task(name="links")
-    async def links() -> Any:
-        charged.append("links")
-        return Ack(put=[LONG], keep_id=False)
-
-    for function in (charge, wrong, links):
-        function.delay()
-    async with asyncio.timeout(20):
-        tally = await app.worker(burst=True, signals=False).run()
-    await app.aclose()
-    app.close()
-    assert sorted(charged) == ["charge", "links", "wrong"]
-    assert (tally.failed, tally.acked, tally.left_out) == (2, 1, 1)
-    errors = sorted(entry.error or "" for entry in queue.list("failed").entries)
-    assert errors[0].startswith("BadResult: it returned 'three'")
-    assert "BadResult: it returned 320,002 bytes of JSON; the limit is 262,144" in errors[1]

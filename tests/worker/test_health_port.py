@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import http.client
 import os
 import signal
@@ -17,11 +16,10 @@ import pytest
 from demo.processes import free_port
 from tests.rig.processes import Processes, processes, run, url
 from tests.rig.waiting import wait_until
-from timeoutq import Queue, open_queue
+from timeoutq import Queue
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.words import exit_codes
-from timeoutq.words.errors import InvalidInput
-from timeoutq.worker.health import Crew, Phase, Sheet, Signs, Verdict, judge, judge_all
+from timeoutq.worker.health import Crew, Phase, Signs, Verdict, judge, judge_all
 from timeoutq.worker.processes.responder import HEAD, MOST, Responder, answer, read_place
 
 __all__ = ["run", "url"]
@@ -92,14 +90,6 @@ def test_a_supervisor_answers_for_all_its_processes(condition: str) -> None:
     assert words in verdict.words
 
 
-def test_what_is_written_on_a_sheet_is_read_from_it() -> None:
-    sheet = Sheet(bytearray(3 * Sheet.SIZE), Sheet.SIZE)
-    assert sheet.read() == Signs()
-    full = Signs(Phase.DRAINING, 1.0, 2.0, 3.0, 4.0, True, 5)
-    sheet.write(full)
-    assert sheet.read() == full
-
-
 # ---- the responder
 
 
@@ -109,12 +99,6 @@ def test_what_is_written_on_a_sheet_is_read_from_it() -> None:
 )
 def test_where_the_port_is(text: str, found: tuple[str, int]) -> None:
     assert read_place(text) == found
-
-
-@pytest.mark.parametrize("text", ["", "0", "65536", "x", "1:2:3", ":80", "a b:80", "-1", "80 ", "0x50"])
-def test_what_is_no_place_is_refused(text: str) -> None:
-    with pytest.raises(InvalidInput, match="no place for a health port"):
-        read_place(text)
 
 
 @pytest.mark.parametrize(
@@ -137,27 +121,6 @@ def test_each_request_has_its_answer(head: bytes, status: bytes) -> None:
     assert said.split()[1] == status
     assert said.startswith(b"HTTP/1.1 ")
     assert (said.endswith(b"\r\n\r\n")) is head.startswith(b"HEAD")
-
-
-def test_clients_that_are_slow_many_or_gone_keep_nobody_from_an_answer() -> None:
-    place = ("127.0.0.1", free_port())
-    with Responder(place, lambda: Verdict(True, True, "idle")):
-        idle = [socket.create_connection(place) for _ in range(3 * MOST)]
-        for one in idle[::2]:
-            one.sendall(b"GET /heal")
-        for one in idle[::5]:
-            one.close()
-        began = time.monotonic()
-        assert asked(place[1]) == (200, "idle")
-        assert time.monotonic() - began < 1
-        for one in idle:
-            one.close()
-        with socket.create_connection(place) as long:
-            with suppress(OSError):
-                long.sendall(b"GET /healthz HTTP/1.1\r\n" + b"x" * 1_000_000)
-        assert asked(place[1]) == (200, "idle")
-    with pytest.raises(OSError, match="refused"):
-        asked(place[1])
 
 
 def test_a_connection_that_makes_room_for_another_is_not_read_any_more() -> None:
@@ -292,73 +255,7 @@ def test_a_worker_that_hangs_though_the_server_answers_is_red(
     worker.process.kill()
 
 
-def test_a_worker_whose_very_first_task_blocks_its_event_loop_is_red(queue: Queue, run: Processes) -> None:
-    queue.put("a")
-    worker = Watched(run, queue, "tests.rig.hanging:block_the_loop", "--no-supervise", WORK="60")
-    worker.comes_to(503, "the event loop has been blocked")
-    worker.process.kill()
-
-
 def test_a_supervisor_whose_processes_die_again_and_again_is_red(queue: Queue, run: Processes) -> None:
     worker = Watched(run, queue, "tests.rig.handlers:work", "--lifespan", "tests.rig.hanging:no_lifespan")
     worker.comes_to(503, "they die as soon as they are started")
     assert asked(worker.port, "/readyz")[0] == 503
-
-
-@pytest.mark.breaking
-def test_a_process_that_died_once_does_not_make_a_supervisor_red(queue: Queue, run: Processes) -> None:
-    worker = Watched(run, queue, "tests.rig.handlers:work_or_die", "-p", "2")
-    worker.comes_to(200, "2 idle")
-    queue.put("poison")
-    until = time.monotonic() + 3
-    while time.monotonic() < until:
-        assert asked(worker.port)[0] == 200
-        time.sleep(0.02)
-
-
-@pytest.mark.breaking
-def test_a_handler_that_cancels_all_asyncio_tasks_does_not_make_a_worker_look_hung(
-    queue: Queue, run: Processes
-) -> None:
-    worker = Watched(run, queue, "tests.rig.handlers:cancel_everything", "--no-supervise", WORK="0.1")
-    worker.comes_to(200, "idle")
-    queue.put("beside")
-    wait_until(lambda: queue.stats().done == 1)
-    worker.stays(200, 3.5)
-
-
-@pytest.mark.breaking
-@pytest.mark.parametrize("kind", ["two queues", "shards"])
-def test_a_worker_with_more_than_one_queue_or_shard_is_judged_by_all(
-    url: str, name: str, run: Processes, kind: str
-) -> None:
-    first, other = f"{name}-{len(kind)}", f"{name}-second" if kind == "two queues" else ""
-    with open_queue(first, url, shards=None if other else 3) as queue, Queue(f"{name}-second", url) as more:
-        queue.put("a")
-        if other:
-            more.put("b")
-        port = free_port()
-        words = [word for word in (first, other) if word]
-        run.start(
-            "worker", *words, "tests.rig.hanging:hang_the_exchanges_at_hang", "--timeout", "1s",
-            "--health-port", str(port), "--no-supervise",
-        )  # fmt: skip
-        wait_until(lambda: says(port, 200, "idle", "/readyz"), 20)
-        wait_until(lambda: queue.stats().done == 1)
-        until = time.monotonic() + 4
-        while time.monotonic() < until:
-            found = asked(port)
-            assert found[0] == 200, found
-            time.sleep(0.05)
-        queue.put("hang")
-        wait_until(lambda: says(port, 503, "the claim loop has not completed a turn"), 20)
-
-
-@pytest.mark.breaking
-def test_push_answers_health_checks_as_a_worker_does(queue: Queue, run: Processes, tmp_path: Path) -> None:
-    secret, port = tmp_path / "secret", free_port()
-    secret.write_text("whsec_" + base64.b64encode(bytes(range(32))).decode())
-    run.start(
-        "push", queue.name, "--to", "https://hook.example/", "--secret-file", str(secret), "--health-port", str(port)
-    )
-    wait_until(lambda: says(port, 200, "idle", "/readyz"), 30)

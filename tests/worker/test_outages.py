@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.rig.inside import pump_of, seen
+from tests.rig.inside import pump_of
 from tests.rig.outages import KINDS, SOON, Case, scene, seconds_until_work
 from tests.rig.waiting import wait_until
-from tests.worker.test_lanes import clients, elsewhere, high, running, sound
+from tests.worker.test_several_queues import clients, elsewhere, high, running, sound
 from tests.worker.test_worker_exchanges import until
 from timeoutq import Lease, Queue, Worker
 from timeoutq.server.embedded import EmbeddedServer
-from timeoutq.verbs import sending
 from timeoutq.watch.doctor import examine
-from timeoutq.worker import lanes
-from timeoutq.worker.lanes import Lane
+from timeoutq.worker import queue_work
+from timeoutq.worker.queue_work import QueueWork
 
 __all__ = ["elsewhere", "high"]
 
@@ -62,7 +60,7 @@ async def test_a_queue_whose_server_was_away_has_its_share_again_while_the_other
             async with running(worker):
                 await until(lambda: "low-first" in began)
                 elsewhere.kill()
-                await until(lambda: pump_of(worker).lanes[1].is_away)
+                await until(lambda: pump_of(worker).works[1].is_away)
                 elsewhere.start()
                 low.put("low-second")
                 await until(lambda: "low-second" in began)
@@ -73,9 +71,9 @@ async def test_doctor_and_why_see_a_worker_that_claims_nothing_though_a_task_is_
 ) -> None:
     async def handler(lease: Lease) -> None: ...
 
-    monkeypatch.setattr(lanes, "SILENT", 0.2)
-    monkeypatch.setattr(Lane, "begin", lambda self: False)  # as if a lane waited for something that never comes
-    monkeypatch.setattr(Lane, "listen", lambda self: None)
+    monkeypatch.setattr(queue_work, "SILENT", 0.2)
+    monkeypatch.setattr(QueueWork, "begin", lambda self: False)  # as if the queue waited for something that never comes
+    monkeypatch.setattr(QueueWork, "listen", lambda self: None)
     async with clients(queue) as (one,):
         worker = Worker(one, handler, signals=False)
         async with running(worker):
@@ -92,29 +90,6 @@ async def test_doctor_and_why_see_a_worker_that_claims_nothing_though_a_task_is_
             assert reason.message.startswith("it is ready, and no worker that is alive claims: worker ")
             queue.pause()
             assert "claims" not in {finding.check for finding in examine(queue)}
-
-
-async def test_a_worker_that_waits_for_tasks_or_runs_one_says_of_no_trouble(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate = asyncio.Event()
-
-    async def handler(lease: Lease) -> None:
-        await gate.wait()
-
-    monkeypatch.setattr(sending, "BELL_WAIT", 0.2)
-    monkeypatch.setattr(lanes, "SILENT", 0.6)
-    async with clients(queue) as (one,):
-        worker = Worker(one, handler, concurrency=1, signals=False)
-        async with running(worker):
-            await until(seen(worker, lambda pump: pump.source.strokes > 5))
-            assert pump_of(worker).lanes[0].trouble == ""
-            queue.put("a")
-            await until(lambda: len(worker.running) == 1)
-            began = time.monotonic()
-            await until(lambda: time.monotonic() > began + 0.7)
-            assert pump_of(worker).lanes[0].trouble == ""
-            gate.set()
 
 
 @pytest.mark.breaking

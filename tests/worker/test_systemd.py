@@ -18,9 +18,8 @@ from tests.rig.processes import Processes, run
 from tests.rig.waiting import wait_until
 from timeoutq import Queue
 from timeoutq.cli.pages import pages
-from timeoutq.cli.reading import seconds
 from timeoutq.words import exit_codes
-from timeoutq.worker.processes import endings
+from timeoutq.worker.processes import roster
 
 __all__ = ["run"]
 
@@ -131,18 +130,10 @@ def test_what_a_person_must_mend_is_not_started_again(queue: Queue, run: Process
     assert not service.is_started_again(code)
 
 
-def test_the_numbers_of_the_unit_fit_the_worker(unit: ConfigParser) -> None:
-    rules = unit["Service"]
-    words = shlex.split(rules["ExecStart"])
-    drain = seconds(words[words.index("--drain-deadline") + 1])
-    assert float(rules["TimeoutStopSec"]) > drain + endings.PATIENCE
-    assert rules["RestartPreventExitStatus"].split() == [str(code) for code in exit_codes.HOPELESS]
-
-
 def test_the_page_has_the_table_of_exit_codes_and_the_numbers_of_signals() -> None:
     for code, what in exit_codes.WORKER.items():
         assert f"| {code} | {what} |" in WORKERS
     text = " ".join(WORKERS.split())
-    assert f"a process that is still alive {endings.PATIENCE:g} s after the drain deadline is killed" in text
-    assert f"While processes die within {endings.YOUNG:g} s of their start" in text
-    assert f"grows from 0.1 s to {endings.LONGEST_PAUSE:g} s" in text
+    assert f"a process that is still alive {roster.PATIENCE:g} s after the drain deadline is killed" in text
+    assert f"While processes die within {roster.YOUNG:g} s of their start" in text
+    assert f"grows from 0.1 s to {roster.LONGEST_PAUSE:g} s" in text

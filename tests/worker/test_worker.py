@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import inspect
 import logging
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,13 +13,8 @@ import pytest
 import redis
 from tenacity import stop_after_attempt, wait_none
 
-from tests.rig.inside import pump_of, seen
 from tests.rig.waiting import wait_until
 from timeoutq import Ack, AsyncQueue, Cleaner, GiveUp, Lease, Queue, Release, Retry, Worker
-from timeoutq.client import heartbeat
-from timeoutq.verbs import flows, sending
-from timeoutq.verbs.replies import Plan, Swept
-from timeoutq.worker.threads import ThreadCrew
 
 
 @pytest.fixture
@@ -178,149 +170,6 @@ async def test_max_runtime_fails_a_hung_handler_with_its_reason(
     assert "max_runtime of 0.4 s is over" in info.error
 
 
-async def test_threads_that_hang_hold_up_nobody_and_leave_no_more_at_work(jobs: AsyncQueue, queue: Queue) -> None:
-    release, lock = threading.Event(), threading.Lock()
-    at_work: set[str] = set()
-    most: list[int] = []
-
-    def handler(lease: Lease) -> None:
-        with lock:
-            at_work.add(lease.task)
-            most.append(len(at_work))
-        if lease.task.startswith("hung"):
-            release.wait(60)
-        else:
-            time.sleep(0.005)
-        with lock:
-            at_work.discard(lease.task)
-
-    queue.put([f"hung{i}" for i in range(4)])
-    worker = Worker(jobs, handler, concurrency=4, max_runtime=2, retry=[], signals=False)
-    running = asyncio.create_task(worker.run())
-    await until(lambda: queue.stats().failed == 4)
-    queue.put([f"late{i}" for i in range(20)])
-    await until(lambda: queue.stats().done == 20)
-    release.set()
-    await until(lambda: not at_work)
-    assert pump_of(worker).crew.queued() == set()  # a look at the queue keeps no thread from ending
-    most.clear()
-    queue.put([f"after{i}" for i in range(100)])
-    await until(lambda: queue.stats().done == 120)
-    assert max(most) <= 4
-    worker.stop()
-    await running
-    assert queue.stats().counters.get("expired", 0) == 0
-
-
-async def test_a_thread_that_hung_and_came_back_leaves_room_for_another_in_the_place_of_the_next(
-    jobs: AsyncQueue, queue: Queue
-) -> None:
-    release = {"hung0": threading.Event(), "hung1": threading.Event()}
-
-    def handler(lease: Lease) -> None:
-        if lease.task in release:
-            release[lease.task].wait(60)
-
-    async def count(failed: int, done: int) -> None:
-        await until(lambda: (queue.stats().failed, queue.stats().done) == (failed, done))
-
-    worker = Worker(jobs, handler, concurrency=1, max_runtime=0.5, retry=[], signals=False)
-    running = asyncio.create_task(worker.run())
-    for n, hung in enumerate(release, 1):
-        queue.put(hung)
-        await count(n, n - 1)
-        queue.put(f"after {hung}")
-        await count(n, n)
-        release[hung].set()
-        await until(seen(worker, lambda pump: isinstance(pump.crew, ThreadCrew) and pump.crew._hung == 0))
-    worker.stop()
-    await running
-
-
-async def test_many_leases_that_are_lost_at_once_open_no_connection_each(
-    jobs: AsyncQueue, queue: Queue, raw: redis.Redis
-) -> None:
-    async def forever(lease: Lease) -> None:
-        await asyncio.sleep(60)
-
-    tasks = [f"t{i}" for i in range(100)]
-    queue.put(tasks)
-    worker = Worker(jobs, forever, concurrency=100, signals=False)
-    running = asyncio.create_task(worker.run())
-    await until(lambda: len(worker.held) == 100)
-    before = len(raw.client_list())
-    queue.forget(*tasks)
-    await until(lambda: worker.tally.lost == 100)
-    assert len(raw.client_list()) <= before + 10
-    worker.stop()
-    await running
-
-
-async def test_two_idle_workers_share_ten_tasks(url: str, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "BEAT_EVERY", 0.3)
-    monkeypatch.setattr(heartbeat, "BEAT_AT_MOST", 0.3)
-    took: dict[str, int] = {"one": 0, "two": 0}
-    async with AsyncQueue(queue.name, url) as first, AsyncQueue(queue.name, url) as second:
-
-        def handler(who: str) -> Any:
-            async def handle(lease: Lease) -> None:
-                took[who] += 1
-                await asyncio.sleep(0.2)
-
-            return handle
-
-        workers = [Worker(first, handler("one"), signals=False), Worker(second, handler("two"), signals=False)]
-        running = [asyncio.create_task(worker.run()) for worker in workers]
-        await until(lambda: queue.stats().workers == 2)
-        # a worker learns of the other with its next sign of life
-        await until(lambda: all(worker.peers == 2 for worker in workers), 15)
-        await until(lambda: blocked(url) >= 4)
-        queue.put([f"t{i}" for i in range(10)])
-        await until(queue.drained)
-        for worker in workers:
-            worker.stop()
-        await asyncio.gather(*running)
-    assert sum(took.values()) == 10
-    assert min(took.values()) > 0
-
-
-def blocked(url: str) -> int:
-    with redis.Redis.from_url(url) as client:
-        raw: Any = client
-        return int(raw.info("clients")["blocked_clients"])
-
-
-async def test_a_burst_ends_soon_after_somebody_else_has_done_the_last_task(jobs: AsyncQueue, queue: Queue) -> None:
-    async def handler(lease: Lease) -> None:
-        raise AssertionError("nothing comes")
-
-    queue.put("a")
-    leases = queue.claim(timeout=60)
-    worker = Worker(jobs, handler, burst=True, signals=False)
-    running = asyncio.create_task(worker.run())
-    await until(seen(worker, lambda pump: pump.source.bell and pump.source.strokes))  # the put has rung once
-    queue.ack(leases)
-    began = time.monotonic()
-    assert (await running).end == "drained"
-    assert time.monotonic() - began < 3
-
-
-@pytest.mark.parametrize("count", [3, 1200])
-@pytest.mark.parametrize("threads", [False, True])
-async def test_links_that_can_be_gone_through_only_once_are_all_put(
-    jobs: AsyncQueue, queue: Queue, count: int, threads: bool
-) -> None:
-    def links(lease: Lease) -> Ack | None:
-        return Ack(put=(f"x{i}" for i in range(count))) if lease.task == "page" else None
-
-    async def links_async(lease: Lease) -> Ack | None:
-        return links(lease)
-
-    queue.put("page")
-    await burst(jobs, links if threads else links_async)
-    assert queue.stats().done == count + 1
-
-
 @pytest.mark.parametrize("threads", [False, True])
 async def test_a_lost_lease_that_has_not_begun_is_not_run(
     jobs: AsyncQueue, queue: Queue, threads: bool, caplog: pytest.LogCaptureFixture
@@ -349,114 +198,6 @@ async def test_a_lost_lease_that_has_not_begun_is_not_run(
     assert (await running).lost == 1
     assert begun[1:] == [kept]
     assert f"{lost!r} " in caplog.text
-
-
-async def test_what_a_worker_claims_begins_while_it_asks_why_other_leases_were_lost(
-    jobs: AsyncQueue, queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    begun: list[str] = []
-    asking = flows.lost
-
-    def ask_slowly(*words: Any) -> Any:
-        until = time.monotonic() + 5
-        while "next" not in begun and time.monotonic() < until:
-            yield sending.Sleep(0.01)
-        begun.append("why")
-        return (yield from asking(*words))
-
-    def handler(lease: Lease) -> None:
-        begun.append(lease.task)
-        if lease.task == "lost":
-            queue.forget("lost")
-            queue.put("next")
-
-    monkeypatch.setattr(flows, "lost", ask_slowly)
-    queue.put("lost")
-    tally = await burst(jobs, handler, concurrency=1)
-    assert (tally.acked, tally.lost) == (1, 1)
-    assert begun == ["lost", "next", "why"]
-    assert "the ack of a task came too late: lease on 'lost' is gone" in caplog.text
-
-
-class Ended(BaseException):
-    """Raised in a thread from outside."""
-
-
-def waits_for_a_lease(thread: threading.Thread) -> bool:
-    lines, first = inspect.getsourcelines(ThreadCrew._serve)
-    (waiting,) = [number for number, line in enumerate(lines, first) if "self._waiting.get()" in line]
-    assert thread.ident is not None
-    frame = sys._current_frames()[thread.ident]
-    return (frame.f_code.co_name, frame.f_lineno) == ("_serve", waiting)
-
-
-async def test_a_thread_that_ends_before_it_has_taken_a_lease_is_replaced(
-    url: str, queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    struck: list[str] = []
-    usual = ThreadCrew._serve
-
-    def serve(crew: ThreadCrew) -> bool:
-        if len(struck) < 2:
-            struck.append(threading.current_thread().name)
-            raise Ended
-        return usual(crew)
-
-    monkeypatch.setattr(ThreadCrew, "_serve", serve)
-    queue.put("a")
-    async with AsyncQueue(queue.name, url, timeout=30) as mine:
-        worker = Worker(mine, lambda lease: None, concurrency=1, signals=False)
-        running = asyncio.create_task(worker.run())
-        await until(lambda: queue.stats().done == 1)
-        await until(seen(worker, lambda pump: pump.crew.taken == 0))
-        queue.put("b")
-        await until(lambda: queue.stats().done == 2)
-        worker.stop()
-        assert (await running).acked == 2
-    assert len(struck) == 2
-    assert caplog.text.count("a thread ended") == 2
-
-
-@pytest.mark.breaking
-async def test_a_thread_that_is_ended_from_outside_is_replaced_and_its_task_given_back(
-    url: str, queue: Queue, caplog: pytest.LogCaptureFixture
-) -> None:
-    ran: list[str] = []
-
-    def handler(lease: Lease) -> None:
-        ran.append(lease.task)
-
-    # a lease that no load makes run out; one that nothing works on is noticed after as long
-    async with AsyncQueue(queue.name, url, timeout=4) as mine:
-        queue.put("a")
-        worker = Worker(mine, handler, concurrency=1, signals=False)
-        running = asyncio.create_task(worker.run())
-        await until(lambda: queue.stats().done == 1)
-        (thread,) = [one for one in threading.enumerate() if one.name.startswith(f"handler-{queue.name}")]
-        assert thread.ident is not None
-        await until(lambda: waits_for_a_lease(thread))
-        # it strikes as soon as the thread has taken the next lease
-        assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Ended)) == 1
-        queue.put("b", "c")
-        await until(lambda: queue.stats().done == 3, 30)
-        assert sorted(ran) == ["a", "b", "c"]
-        assert "a thread ended" in caplog.text
-        assert "no handler works on it: it is given back" in caplog.text
-        worker.stop()
-        assert (await running).released == 1
-
-
-async def test_a_retry_policy_that_raises_does_not_hold_the_task(jobs: AsyncQueue, queue: Queue) -> None:
-    def broken(state: object) -> float:
-        raise RuntimeError("no")
-
-    async def handler(lease: Lease) -> None:
-        if lease.attempt == 1:
-            raise ValueError("once")
-
-    queue.put("a")
-    await burst(jobs, handler, retry=(broken, stop_after_attempt(3)))
-    assert queue.stats().done == 1
 
 
 async def test_a_wrong_password_ends_the_worker_at_once(url: str) -> None:
@@ -508,63 +249,6 @@ async def test_due_tasks_are_ready_within_fifty_milliseconds(jobs: AsyncQueue, q
     await asyncio.gather(cleaner, return_exceptions=True)
 
 
-@pytest.mark.breaking
-async def test_an_idle_cleaner_costs_less_than_a_command_a_second(jobs: AsyncQueue, queue: Queue, url: str) -> None:
-    queue.schedule("far", after=3600)
-    one = Cleaner(jobs)
-    cleaner = asyncio.create_task(one.run())
-    await until(lambda: blocked(url) == 1 and min(one._prune_at, one._repair_at) > time.monotonic())
-    with redis.Redis.from_url(url) as client:
-        raw: Any = client
-        raw.config_resetstat()
-        await asyncio.sleep(4)  # the span that is measured
-        calls = {name: stat["calls"] for name, stat in raw.info("commandstats").items()}
-    spent = sum(calls.get(name, 0) for name in ("cmdstat_fcall", "cmdstat_xread", "cmdstat_blpop", "cmdstat_time"))
-    assert spent < 4
-    cleaner.cancel()
-    await asyncio.gather(cleaner, return_exceptions=True)
-
-
-async def test_a_cleaner_to_which_another_client_is_quicker_is_in_time_for_what_is_due_next(
-    jobs: AsyncQueue, queue: Queue, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    promoted: list[int] = []
-    clean = flows.clean_and_plan
-
-    def beaten(talk: sending.Talk, longest_ms: int) -> sending.Flow[tuple[Swept, Swept, Plan]]:
-        time.sleep(0.003)  # the cleaner may come a few µs before the task is due
-        promoted.append(queue.promote_due())
-        return clean(talk, longest_ms)
-
-    monkeypatch.setattr(flows, "clean_and_plan", beaten)
-    one = Cleaner(jobs, longest=60.0)
-    cleaner = asyncio.create_task(one.run())
-    await until(lambda: blocked(url) == 1 and min(one._prune_at, one._repair_at) > time.monotonic())
-    queue.schedule("a", after=0.3)
-    queue.schedule("b", after=0.6)
-    try:
-        await until(lambda: queue.stats().todos == 2)
-        assert (sum(promoted), one.promoted) == (2, 0)
-    finally:
-        cleaner.cancel()
-        await asyncio.gather(cleaner, return_exceptions=True)
-
-
-async def test_any_number_of_cleaners_take_a_task_back_once(url: str, queue: Queue) -> None:
-    queues = [AsyncQueue(queue.name, url) for _ in range(5)]
-    cleaners = [asyncio.create_task(Cleaner(one).run()) for one in queues]
-    queue.put([f"t{i}" for i in range(900)])
-    for _ in range(9):
-        queue.claim(100, timeout=0.2)
-    await until(lambda: queue.stats().todos == 900)
-    assert queue.stats().counters["expired"] == 900
-    for cleaner in cleaners:
-        cleaner.cancel()
-    await asyncio.gather(*cleaners, return_exceptions=True)
-    for one in queues:
-        await one.close()
-
-
 def test_a_worker_says_that_it_lives(url: str, queue: Queue) -> None:
     def serve() -> None:
         async def body() -> None:
@@ -588,3 +272,18 @@ def test_a_worker_says_that_it_lives(url: str, queue: Queue) -> None:
     loops[0].call_soon_threadsafe(workers[0].stop)
     thread.join(10)
     assert queue.workers() == []
+
+
+async def test_any_number_of_cleaners_take_a_task_back_once(url: str, queue: Queue) -> None:
+    queues = [AsyncQueue(queue.name, url) for _ in range(5)]
+    cleaners = [asyncio.create_task(Cleaner(one).run()) for one in queues]
+    queue.put([f"t{i}" for i in range(900)])
+    for _ in range(9):
+        queue.claim(100, timeout=0.2)
+    await until(lambda: queue.stats().todos == 900)
+    assert queue.stats().counters["expired"] == 900
+    for cleaner in cleaners:
+        cleaner.cancel()
+    await asyncio.gather(*cleaners, return_exceptions=True)
+    for one in queues:
+        await one.close()

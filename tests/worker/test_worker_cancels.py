@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
 
 import pytest
 
 from tests.rig.processes import Processes, run
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Lease, Queue, State, Worker
-from timeoutq.words.model import Answer
-from timeoutq.worker.desk import Tally
+from timeoutq.worker.leases import Tally
 
 __all__ = ["run"]
 
@@ -127,75 +125,6 @@ async def test_a_handler_in_a_thread_is_waited_for_and_its_task_fails(queue: Que
     await working.end()
 
 
-async def test_a_coroutine_that_goes_on_though_it_was_cancelled_is_acked(queue: Queue, patient: AsyncQueue) -> None:
-    async def fetch(lease: Lease) -> None:
-        with suppress(asyncio.CancelledError):
-            await asyncio.sleep(LONG)
-
-    queue.put("a")
-    working = Working(Worker(patient, fetch, signals=False))
-    await until(lambda: bool(working.worker.running))
-    queue.cancel("a")
-    await in_state(queue, "a", State.DONE)
-    await working.end()
-
-
-async def test_an_error_that_a_cancelled_handler_raises_is_not_tried_again(queue: Queue, patient: AsyncQueue) -> None:
-    async def fetch(lease: Lease) -> None:
-        try:
-            await asyncio.sleep(LONG)
-        finally:
-            raise ValueError("while it cleaned up")
-
-    queue.put("a")
-    working = Working(Worker(patient, fetch, signals=False))
-    await until(lambda: bool(working.worker.running))
-    queue.cancel("a", by="kim")
-    await in_state(queue, "a", State.FAILED)
-    assert queue.inspect("a").error == "cancelled by kim"
-    await working.end()
-
-
-async def test_an_extension_tells_a_worker_that_has_not_heard_the_alarm(
-    queue: Queue, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def fetch(lease: Lease) -> None:
-        await asyncio.sleep(LONG)
-
-    async def deaf(*_: object) -> None: ...
-
-    monkeypatch.setattr("timeoutq.worker.interrupts.Interrupts.heed_cancels", deaf)
-    async with AsyncQueue(queue.name, url, timeout=1) as mine:
-        queue.put("a")
-        working = Working(Worker(mine, fetch, signals=False))
-        await until(lambda: bool(working.worker.running))
-        queue.cancel("a", by="kim")
-        await in_state(queue, "a", State.FAILED)
-        assert queue.inspect("a").error == "cancelled by kim"
-        await working.end()
-
-
-async def test_the_lease_of_a_cancelled_thread_is_extended_until_the_thread_ends(queue: Queue, url: str) -> None:
-    go = threading.Event()
-
-    def fetch(lease: Lease) -> None:
-        go.wait(20)
-
-    async with AsyncQueue(queue.name, url, timeout=0.6) as mine:
-        queue.put("a")
-        working = Working(Worker(mine, fetch, signals=False))
-        await until(lambda: bool(working.worker.running))
-        before = queue.inspect("a").deadline or 0.0
-        queue.cancel("a", by="kim")
-        await until(lambda: (queue.inspect("a").deadline or 0.0) > before + 1.2)
-        assert queue.inspect("a").state is State.IN_PROGRESS
-        go.set()
-        await in_state(queue, "a", State.FAILED)
-        tally = await working.end()
-    assert queue.stats().counters.get("expired", 0) == 0
-    assert (tally.failed, tally.lost) == (1, 0)
-
-
 async def test_a_worker_on_several_queues_stops_what_was_cancelled_in_one(queue: Queue, url: str) -> None:
     async def fetch(lease: Lease) -> None:
         await asyncio.sleep(LONG)
@@ -211,18 +140,6 @@ async def test_a_worker_on_several_queues_stops_what_was_cancelled_in_one(queue:
         assert queue.inspect("a").state is State.IN_PROGRESS
         await working.end()
         await second.purge()
-
-
-def test_a_keeper_tells_the_program(queue: Queue) -> None:
-    told: list[tuple[str, Answer]] = []
-    queue.put("a")
-    with queue.keeper(on_lost=lambda lease, answer: told.append((lease.task, answer))) as keeper:
-        (lease,) = queue.claim(timeout=1.5)
-        keeper.add(lease)
-        queue.cancel("a")
-        wait_until(lambda: told == [("a", Answer.CANCELLED)], 10)
-        assert keeper.held == []
-    assert queue.release(lease) == "cancelled"
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

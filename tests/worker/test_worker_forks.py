@@ -7,11 +7,11 @@ from collections import Counter
 import pytest
 
 from tests.rig.handlers import history
-from tests.rig.processes import Processes, run, url
+from tests.rig.processes import Processes, run
 from timeoutq import Queue
 from timeoutq.words import exit_codes
 
-__all__ = ["run", "url"]
+__all__ = ["run"]
 
 HANDLERS = "tests.rig.forking"
 
@@ -28,22 +28,18 @@ def ends_of_copies(run: Processes) -> list[str]:
     ("handler", "how", "code"),
     [
         ("fork", "return", 0),
-        ("fork", "exit", 0),
         ("fork", "exit 7", 7),
         ("fork", "error", 1),
-        ("fork_in_loop", "return", 0),
         ("fork_in_loop", "exit 7", 7),
-        ("fork_in_loop", "error", 1),
         ("fork_in_loop", "await", 1),
     ],
 )
-@pytest.mark.parametrize("words", [(), ("--no-supervise",)])
 def test_a_copy_that_a_handler_forks_and_lets_go_on_ends_with_its_handler(
-    queue: Queue, run: Processes, handler: str, how: str, code: int, words: tuple[str, ...]
+    queue: Queue, run: Processes, handler: str, how: str, code: int
 ) -> None:
     tasks = ["fork", *(f"t{i}" for i in range(20))]
     queue.put(tasks)
-    worker = run.start("worker", queue.name, f"{HANDLERS}:{handler}", "--burst", "-c", "3", *words, HOW=how)
+    worker = run.start("worker", queue.name, f"{HANDLERS}:{handler}", "--burst", "-c", "3", HOW=how)
     assert worker.wait(30) == exit_codes.DONE, run.log(worker)
     assert ends_of_copies(run) == [f"copy-ended-{code}"]
     assert runs(run) == dict.fromkeys(tasks, 1)
@@ -53,12 +49,9 @@ def test_a_copy_that_a_handler_forks_and_lets_go_on_ends_with_its_handler(
 
 
 @pytest.mark.parametrize("handler", ["multiprocess", "multiprocess_in_loop"])
-@pytest.mark.parametrize("words", [(), ("--no-supervise",)])
-def test_a_process_that_a_handler_starts_has_signals_of_its_own(
-    queue: Queue, run: Processes, handler: str, words: tuple[str, ...]
-) -> None:
+def test_a_process_that_a_handler_starts_has_signals_of_its_own(queue: Queue, run: Processes, handler: str) -> None:
     queue.put("fork", [f"t{i}" for i in range(20)])
-    worker = run.start("worker", queue.name, f"{HANDLERS}:{handler}", "--burst", "-c", "3", *words)
+    worker = run.start("worker", queue.name, f"{HANDLERS}:{handler}", "--burst", "-c", "3")
     assert worker.wait(30) == exit_codes.DONE, run.log(worker)
     assert ends_of_copies(run) == ["copy-ended--15"]
     assert "drains" not in run.log(worker)
@@ -66,7 +59,7 @@ def test_a_process_that_a_handler_starts_has_signals_of_its_own(
 
 
 @pytest.mark.parametrize("handler", ["die_after", "die_after_in_loop"])
-@pytest.mark.parametrize("how", ["put", "error", "result"])
+@pytest.mark.parametrize("how", ["put", "error"])
 def test_a_task_that_kills_its_process_just_after_its_handler_has_ended_is_found_out(
     queue: Queue, run: Processes, handler: str, how: str
 ) -> None:

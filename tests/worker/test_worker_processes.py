@@ -10,12 +10,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import redis
 
 from tests.rig.handlers import history
 from tests.rig.processes import Processes, processes, run
 from tests.rig.waiting import wait_until
-from timeoutq import Lease, LeaseLost, Queue
+from timeoutq import Queue
 
 __all__ = ["run"]
 
@@ -33,18 +32,6 @@ def test_a_task_that_kills_its_process_fails_and_takes_no_other_with_it(queue: Q
     assert poison.crashes == 5
     assert poison.error is not None
     assert "killed by SIGKILL" in poison.error
-
-
-def test_the_same_without_a_supervisor_by_leases_that_run_out(queue: Queue, run: Processes) -> None:
-    queue.put("poison", [f"t{i}" for i in range(29)])
-    until = time.monotonic() + 60
-    while not queue.drained():
-        assert time.monotonic() < until
-        worker = run.worker(queue.name, "work_or_die", "--timeout", "0.5", "--burst")
-        assert worker.wait(30) in (0, -signal.SIGKILL)
-    stats = queue.stats()
-    assert (stats.done, stats.failed) == (29, 1)
-    assert "the lease ran out" in (queue.inspect("poison").error or "")
 
 
 @pytest.mark.breaking
@@ -95,50 +82,6 @@ def test_two_thousand_tasks_survive_a_kill_every_half_second(queue: Queue, run: 
         assert process.wait(30) in (0, -signal.SIGTERM)
 
 
-def test_no_task_is_worked_after_its_ack(queue: Queue, run: Processes) -> None:
-    queue.put([f"t{i}" for i in range(300)])
-    workers = [run.worker(queue.name, "work", "--timeout", "1", "--burst") for _ in range(3)]
-    for worker in workers:
-        assert worker.wait(60) == 0
-    starts = Counter(task for event, task, *_ in history(run.history) if event == "start")
-    assert queue.stats().done == 300
-    assert set(starts.values()) == {1}
-
-
-def test_a_stale_worker_is_told_who_has_its_task_now(queue: Queue, run: Processes, tmp_path: Path) -> None:
-    queue.put("page")
-    stale = run.worker(queue.name, "work", "--timeout", "0.5", WORK="0.3")
-    wait_until(lambda: history(run.history))
-    stale.send_signal(signal.SIGSTOP)
-
-    def taken_over() -> list[Lease]:
-        queue.requeue_expired()
-        return queue.claim(timeout=20)
-
-    # the claim that the frozen worker has left behind the bell may take the task once more
-    (lease,) = wait_until(taken_over)
-    stale.send_signal(signal.SIGCONT)
-    wait_until(lambda: "lease on 'page'" in run.log(stale))
-    log = run.log(stale)
-    assert f"worker {queue.worker} has it now" in log
-    assert queue.inspect("page").state == "in_progress"
-    assert queue.ack(lease) == "ok"
-    assert queue.stats().counters["acked"] == 1
-    stale.terminate()
-    assert stale.wait(10) == 0
-
-
-def test_a_late_ack_by_hand_raises_lease_lost_with_the_holder(queue: Queue, url: str) -> None:
-    queue.put("page")
-    (lost,) = queue.claim(timeout=0.05)
-    with Queue(queue.name, url) as other:
-        (lease,) = other.claim(wait=5)
-        with pytest.raises(LeaseLost, match="has it now") as caught:
-            queue.ack(lost)
-        assert caught.value.holder == other.worker
-        assert other.ack(lease) == "ok"
-
-
 @pytest.mark.parametrize("handler", ["work", "work_in_thread"])
 def test_sigterm_finishes_what_runs_and_gives_the_rest_back(queue: Queue, run: Processes, handler: str) -> None:
     queue.put([f"t{i}" for i in range(40)])
@@ -168,17 +111,6 @@ def test_a_second_signal_gives_everything_back_at_once(
     assert {entry.task for entry in queue.list("in_progress").entries} == set()
 
 
-def test_a_blocked_event_loop_does_not_lose_its_lease(queue: Queue, run: Processes) -> None:
-    queue.put("slow")
-    worker = run.worker(queue.name, "block_the_loop", "--timeout", "0.4", "--burst", WORK="1.5")
-    cleaner = run.start("cleaner", queue.name)
-    assert worker.wait(20) == 0
-    cleaner.terminate()
-    assert cleaner.wait(10) == 0
-    assert [event for event, *_ in history(run.history)] == ["start", "end"]
-    assert queue.stats().counters.get("expired", 0) == 0
-
-
 def test_workers_go_on_after_the_server_was_killed_and_came_back(tmp_path: Path) -> None:
     from timeoutq.server.embedded import EmbeddedServer
 
@@ -198,18 +130,6 @@ def test_workers_go_on_after_the_server_was_killed_and_came_back(tmp_path: Path)
             worker.terminate()
         for worker in workers:
             assert worker.wait(15) == 0
-
-
-@pytest.mark.breaking
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_worker_that_waits_for_its_server_ends_at_once_when_asked(tmp_path: Path, number: signal.Signals) -> None:
-    with processes("redis://127.0.0.1:1/0", tmp_path) as run:
-        worker = run.worker("away", "work")
-        wait_until(lambda: "waits for the server" in run.log(worker), timeout=20)
-        began = time.monotonic()
-        worker.send_signal(number)
-        assert worker.wait(10) == 0
-        assert time.monotonic() - began < 2
 
 
 @pytest.mark.parametrize("handler", ["nasty", "nasty_in_thread"])
@@ -255,22 +175,3 @@ def test_a_worker_whose_supervisor_was_killed_drains(queue: Queue, run: Processe
     parent.wait()
     wait_until(lambda: queue.stats().in_progress == 0 and not queue.workers())
     assert queue.stats().known == 200
-
-
-def test_redis_cli_shows_the_keys_of_the_design(queue: Queue, raw: redis.Redis) -> None:
-    from typing import Any
-
-    client: Any = raw
-    queue.put("a", "b")
-    queue.schedule("later", after=60)
-    (lease,) = queue.claim(timeout=20)
-    prefix = f"timeoutq:{{{queue.name}}}:"
-    assert client.smembers(prefix + "todos") | client.smembers(prefix + "in_progress") == {"a", "b"}
-    assert 15 < client.ttl(f"{prefix}lock:{lease.task}") <= 20
-    assert client.get(f"{prefix}lock:{lease.task}") == lease.token
-    ((task, due),) = client.zrange(prefix + "scheduled", 0, -1, withscores=True)
-    assert task == "later"
-    assert abs(due / 1000 - time.time() - 60) < 5
-    assert client.hgetall(prefix + "owners") == {lease.task: lease.token}
-    queue.ack(lease)
-    assert client.smembers(prefix + "done") == {lease.task}

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.rig.inside import pump_of, seen
-from timeoutq import AsyncQueue, Cleaner, InvalidInput, Lease, Queue, State, Worker, WorkerBroken
+from tests.rig.inside import seen
+from timeoutq import AsyncQueue, InvalidInput, Lease, Queue, State, Worker, WorkerBroken
 from timeoutq.testing import fake_async_queue
-from timeoutq.worker.crews import TaskCrew
-from timeoutq.worker.desk import Tally
+from timeoutq.worker.leases import Tally
 
 
 async def until(predicate: Callable[[], bool | Awaitable[bool]], seconds: float = 15.0) -> None:
@@ -80,26 +79,6 @@ async def test_a_suspect_and_a_long_handler_do_not_stop_the_worker(url: str, que
         await ended(working)
 
 
-async def test_a_suspect_that_waits_is_given_back_when_its_worker_stops(url: str, queue: Queue) -> None:
-    begun = asyncio.Event()
-
-    async def handler(lease: Lease) -> None:
-        begun.set()
-        await asyncio.sleep(60)
-
-    suspect = make_suspect(queue, "suspect")
-    queue.put("long")
-    async with AsyncQueue(queue.name, url, timeout=30) as mine:
-        worker = Worker(mine, handler, signals=False)
-        working = asyncio.create_task(worker.run())
-        await until(begun.is_set)
-        queue.release(suspect)
-        await until(seen(worker, lambda pump: pump.suspects.waiting))
-        worker.stop(now=True)
-        assert (await ended(working)).released == 2
-    assert (queue.stats().todos, queue.stats().in_progress) == (2, 0)
-
-
 @pytest.mark.parametrize("threads", [False, True])
 async def test_nothing_is_claimed_beside_a_suspect_that_runs(url: str, queue: Queue, threads: bool) -> None:
     begun, go = threading.Event(), threading.Event()
@@ -127,71 +106,6 @@ async def test_nothing_is_claimed_beside_a_suspect_that_runs(url: str, queue: Qu
         await until(lambda: queue.stats().done == 21)
         worker.stop()
         await ended(working)
-
-
-async def test_a_suspect_that_waited_in_vain_stays_away_longer_each_time(url: str, queue: Queue) -> None:
-    async with AsyncQueue(queue.name, url) as mine:
-        worker = Worker(mine, lambda lease: None, signals=False)
-        running = asyncio.create_task(worker.run())
-        await until(seen(worker, lambda pump: pump.source.idle))
-        pump, delays = pump_of(worker), list[float]()
-        for _ in range(8):
-            pump._postpone(Lease("suspect", "w#1", deadline=0.0))
-            (errand,) = worker._desk.ends.errands
-            words = errand.call.args
-            delays.append(int(str(words[words.index("delay") + 2])) / 1000)
-            worker._desk.ends.errands.clear()
-        assert delays == [1, 2, 4, 8, 16, 32, 60, 60]
-        worker.stop()
-        await ended(running)
-
-
-async def test_a_claim_that_brings_a_suspect_alone_does_not_mean_that_the_queue_has_no_more(
-    url: str, queue: Queue
-) -> None:
-    suspect = make_suspect(queue, "suspect")
-    async with AsyncQueue(queue.name, url) as mine:
-        worker = Worker(mine, lambda lease: None, signals=False)
-        working = asyncio.create_task(worker.run())
-        await until(seen(worker, lambda pump: pump.source.idle))
-        pump = pump_of(worker)
-        pump.lanes[0].receive(pump.source, Cleaner(mine), [suspect])
-        assert not pump.source.idle
-        pump._desk.wake()
-        await until(lambda: queue.stats().done == 1)
-        worker.stop()
-        assert (await ended(working)).acked == 1
-
-
-async def test_a_suspect_that_lost_its_lease_while_it_waited_is_not_run_with_it(url: str, queue: Queue) -> None:
-    ran: list[tuple[str, int]] = []
-    go = asyncio.Event()
-
-    async def handler(lease: Lease) -> None:
-        ran.append((lease.task, lease.fence))
-        if lease.task == "long":
-            await go.wait()
-
-    suspect = make_suspect(queue, "suspect")
-    queue.put("long")
-    async with AsyncQueue(queue.name, url, timeout=3) as mine:
-        worker = Worker(mine, handler, signals=False)
-        working = asyncio.create_task(worker.run())
-        await until(lambda: len(ran) == 1)
-        queue.release(suspect)
-        await until(seen(worker, lambda pump: pump.suspects.waiting))
-        suspects = pump_of(worker).suspects
-        assert suspects.waiting is not None
-        suspects.until += 60
-        waiting = suspects.waiting.fence
-        queue.forget("suspect")
-        await until(lambda: waiting not in worker.held)
-        go.set()
-        queue.put("other")
-        await until(lambda: queue.stats().done == 2)
-        assert [task for task, _ in ran] == ["long", "other"]
-        worker.stop()
-        assert (await ended(working)).lost == 1
 
 
 # ---- a handler that does not end though it was cancelled
@@ -243,57 +157,6 @@ async def test_a_handler_that_ignores_its_cancellation_is_left_behind_and_its_ta
     assert all("the handler of task 'stuck' does not end though it was cancelled" in line for line in warnings)
 
 
-async def test_a_handler_that_ends_after_it_was_left_behind_changes_nothing(
-    url: str, queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("timeoutq.worker.interrupts.CLEANUP", 0.2)
-    go, over = asyncio.Event(), asyncio.Event()
-
-    async def handler(lease: Lease) -> None:
-        while not go.is_set():
-            with suppress(asyncio.CancelledError):
-                await go.wait()
-        over.set()
-
-    queue.put("late")
-    async with AsyncQueue(queue.name, url, timeout=1, max_runtime=1, retry=[]) as mine:
-        worker = Worker(mine, handler, concurrency=2, signals=False)
-        working = asyncio.create_task(worker.run())
-        await until(lambda: queue.stats().failed == 1 and not worker.running)
-        crew = pump_of(worker).crew
-        assert isinstance(crew, TaskCrew)
-        assert len(crew._consumers) == 2
-        go.set()
-        await over.wait()
-        queue.put("next")
-        await until(lambda: queue.stats().done == 1)
-        assert len(crew._consumers) == 2
-        assert not crew._left
-        worker.stop()
-        tally = await ended(working)
-    assert (tally.acked, tally.failed) == (1, 1)
-
-
-@pytest.mark.parametrize("handler", STUCK)
-async def test_asyncio_run_ends_after_a_worker_whose_handler_never_does(
-    url: str, queue: Queue, handler: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("timeoutq.worker.interrupts.CLEANUP", 0.2)
-    queue.put("stuck")
-
-    async def work() -> Tally:
-        async with AsyncQueue(queue.name, url, timeout=5) as mine:
-            worker = Worker(mine, handler, drain_deadline=0.2, signals=False)
-            working = asyncio.create_task(worker.run())
-            await until(lambda: bool(worker.running))
-            worker.stop()
-            return await working
-
-    tally = await asyncio.wait_for(asyncio.to_thread(asyncio.run, work()), 20)
-    assert tally.end == "stopped"
-    assert queue.stats().todos == 1
-
-
 # ---- a handler that cancels parts of the worker
 
 
@@ -336,66 +199,12 @@ async def test_a_handler_that_cancels_a_part_of_the_worker_ends_the_worker_which
     async with AsyncQueue(queue.name, url, max_runtime=600) as mine:
         worker = Worker(mine, handler, concurrency=4, prefetch=0, signals=False)
         running = asyncio.create_task(worker.run())
-        await until(seen(worker, lambda pump: pump.source.idle))
+        await until(seen(worker, lambda pump: pump.shards[0].claims.idle))
         queue.put("cancels")
         with pytest.raises(WorkerBroken, match=f"its {part} {CULPRIT}"):
             await ended(running)
     stats = queue.stats()
     assert (stats.in_progress, stats.counters.get("expired", 0)) == (0, 0)
-
-
-def working_alone(url: str, name: str, handler: Any, **options: Any) -> BaseException | Tally:
-    """Run a worker in an event loop of its own, and give how it ended."""
-
-    async def work() -> Tally:
-        async with AsyncQueue(name, url, timeout=5) as mine:
-            return await Worker(mine, handler, signals=False, **options).run()
-
-    try:
-        return asyncio.run(work())
-    except BaseException as error:
-        return error
-
-
-async def test_a_handler_that_cancels_all_tasks_fails_and_the_worker_ends_with_its_leases_given_back(
-    url: str, queue: Queue, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def handler(lease: Lease) -> None:
-        if lease.task == "cancels":
-            for task in asyncio.all_tasks():
-                task.cancel()
-        await asyncio.sleep(60)
-
-    queue.put("cancels")
-    with caplog.at_level("INFO", "timeoutq"):
-        ended = await asyncio.to_thread(working_alone, url, queue.name, handler, concurrency=3)
-    assert isinstance(ended, asyncio.CancelledError)
-    assert ended.__notes__ == ["these tasks were running, or were the last to end: 'cancels'"]
-    stats = queue.stats()
-    assert (stats.in_progress, stats.scheduled) == (0, 1)
-    info = queue.inspect("cancels")
-    assert (info.failures, info.crashes) == (1, 0)
-    assert "the handler was cancelled, and not by its worker" in (info.error or "")
-    assert not [task for task in asyncio.all_tasks() if task.cancelling()]
-
-
-async def test_a_worker_that_is_cancelled_from_outside_gives_its_leases_back_and_blames_nobody(
-    url: str, queue: Queue, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def handler(lease: Lease) -> None:
-        await asyncio.sleep(60)
-
-    queue.put("a", "b", "c")
-    async with AsyncQueue(queue.name, url) as mine:
-        worker = Worker(mine, handler, concurrency=2, signals=False)
-        working = asyncio.create_task(worker.run())
-        await until(lambda: len(worker.running) == 2)
-        working.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await ended(working)
-    assert queue.stats().todos == 3
-    assert queue.stats().counters.get("failed", 0) == 0
-    assert "does a handler cancel" not in caplog.text
 
 
 # ---- a second run

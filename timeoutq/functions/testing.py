@@ -20,7 +20,7 @@ from timeoutq.functions.threads import Threads
 from timeoutq.testing import Clock, FakeAsyncQueue, FakeQueue, Ran, fake_async_queue, fake_queue, run
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import Ended, State, text
-from timeoutq.worker.desk import added
+from timeoutq.worker.leases import added
 
 ROUNDS = 1_000  # how often `run` goes round the queues: calls in one may put calls into another
 

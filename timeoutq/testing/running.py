@@ -23,8 +23,8 @@ from timeoutq.words.counts import Stats
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import BATCH_DUE, Answer, Lease, Payload, State
 from timeoutq.words.retry import Retries
-from timeoutq.worker.desk import Tally
 from timeoutq.worker.handlers import Handler
+from timeoutq.worker.leases import Tally
 from timeoutq.worker.runs import Run
 from timeoutq.worker.worker import Worker
 

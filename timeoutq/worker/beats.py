@@ -16,7 +16,7 @@ from timeoutq.verbs import sending
 from timeoutq.words.arguments import error_words
 from timeoutq.words.durations import Spans
 from timeoutq.words.model import Answer, Lease
-from timeoutq.worker.machine import Machine
+from timeoutq.worker.background import Machine
 
 
 class Beat:
@@ -36,15 +36,11 @@ class Beat:
         Before the queue `is_open`, no sign of life is given: it would leave keys of a queue that nobody has made.
         """
         self.queue = queue
-        self.peers = 1
-        """How many workers of this queue are alive, as it has last said."""
+        self.peers = 1  # how many workers of this queue are alive, as it has last said
         self.pulse = Pulse(queue.name, queue.worker, queue.timeout, about)
-        self._held = held
+        self._held, self._on_lost, self._spans, self._is_open = held, on_lost, spans, is_open
         self.over_at: Mapping[int, float] = {}
         """From when on leases with a limit of their own are not extended, by their keys and the monotonic clock."""
-        self._on_lost = on_lost
-        self._spans = spans
-        self._is_open = is_open
 
     async def run(self, stop: asyncio.Event) -> None:
         """Carry out rounds until the stop, and then say farewell."""
@@ -61,26 +57,23 @@ class Beat:
 
     async def _extend(self) -> bool:
         leases = unlimited(self._held, self.over_at)
-        if not leases:
-            return False
-        refused = await self.queue.run(extend_held(self.queue.extension(leases), self._held, leases))
-        if refused:
-            self._on_lost(refused)
-        return True
+        if leases:
+            refused = await self.queue.run(extend_held(self.queue.extension(leases), self._held, leases))
+            if refused:
+                self._on_lost(refused)
+        return bool(leases)
 
     async def _beat(self, about: Mapping[str, object] | None) -> None:
-        if not self._is_open():
-            return
-        call = self.queue.operations.beat(self.queue.worker, about, self._spans.delta())
-        self.peers = max(1, await self.queue.run(sending.answer(self.queue.talk, call)))
-        self._spans.told()
+        if self._is_open():
+            call = self.queue.operations.beat(self.queue.worker, about, self._spans.delta())
+            self.peers = max(1, await self.queue.run(sending.answer(self.queue.talk, call)))
+            self._spans.told()
 
 
 class Beats:
     """The thread in which the beats of all queues run."""
 
     def __init__(self, beats: Sequence[Beat], machine: Machine) -> None:
-        """Prepare; the thread is one of `machine`."""
         self._beats = beats
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None

@@ -1,9 +1,8 @@
 """Takes back expired leases, makes due tasks ready, puts due ticks, and sleeps exactly until the next of these is due.
 
 Every worker runs a cleaner, `timeoutq cleaner` runs a cleaner alone, and any number of cleaners may run at once: their
-scripts are idempotent, and there is no leader. A cleaner sleeps until the next deadline or due time that it knows. A
-script that adds an earlier time rings the alarm (a stream of one entry, which wakes all cleaners). If the alarm is
-silent, the cleaner looks again after `longest` seconds.
+scripts are idempotent, and there is no leader. A script that adds an earlier time rings the alarm, a stream of one
+entry, which wakes all cleaners. If the alarm is silent, a cleaner looks again after `longest` seconds.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
-
 from timeoutq.client import AsyncDriver
 from timeoutq.rooms import schedules
 from timeoutq.verbs import flows, repairs, sending
@@ -29,45 +26,19 @@ from timeoutq.words.text import counted, safe
 
 log = logging.getLogger(__name__)
 
-TICK = 0.0012
-"""Seconds by which a timer of asyncio may be late on an idle machine: it counts in whole ms."""
-AWAKE = 0.2
-"""The share of its time that a cleaner spends awake so that it is in time."""
-STUCK = 1.0
-"""Seconds after which ticks that this process cannot put are tried again."""
+TICK = 0.0012  # seconds by which a timer of asyncio may be late on an idle machine: it counts in whole ms
+AWAKE = 0.2  # the share of its time that a cleaner spends awake so that it is in time
+STUCK = 1.0  # seconds after which ticks that this process cannot put are tried again
 PRUNE_EVERY = 30.0
 WALK_EVERY = 0.35
 """Seconds between two parts of a walk through a queue: a walk through 10,000 tasks takes half a minute."""
 
 
-def waiting_for(queue: str, mends: Callable[[BaseException], bool]) -> AsyncRetrying:
-    """Give the loop in which the cleaner of a queue waits for a server that is away, restarting or in failover.
-
-    The loop waits with full jitter, without end. It waits only if `mends(error)` says that waiting may help; other
-    errors are raised.
-    """
-
-    def tell(state: RetryCallState) -> None:
-        if state.attempt_number == 1 and state.outcome is not None:
-            error = state.outcome.exception()
-            fields = {"queue": queue, "error": str(error)}
-            telling.say(
-                log, logging.WARNING, "cleaner of queue %s waits for the server: %s", queue, error, fields=fields
-            )
-
-    return AsyncRetrying(
-        retry=retry_if_exception(mends),
-        wait=lambda state: retry.pause(state.attempt_number),
-        before_sleep=tell,
-        reraise=True,
-    )
-
-
 class Cleaner:
-    """Keeps one queue, or one part of a queue, moving while it runs."""
+    """Keeps one queue, or one shard of a queue, moving while it runs."""
 
     def __init__(self, queue: AsyncDriver, *, longest: float = 10.0, talk: Talk | None = None) -> None:
-        """Prepare; `longest` is the most seconds between two looks at the queue, `talk` is with the part."""
+        """Prepare; `longest` is the most seconds between two looks at the queue, `talk` is with the shard."""
         self.queue = queue
         self.talk = queue.talk if talk is None else talk
         self.longest = longest
@@ -88,18 +59,12 @@ class Cleaner:
         self._cursor = b"0"
         self._prune_at = self._repair_at = 0.0
         self._converting = False
-        self._may_tick = True
-        """Whether this process can put ticks of schedules: it needs the extra `functions`."""
-        self._tick_again_at = 0.0
-        """Before this time, a tick that this process cannot put is not tried again."""
-        self._stuck: set[str] = set()
-        """The schedules whose ticks this process cannot put, as it has said already."""
-        self._due_at = math.inf
-        """The monotonic clock when something will be due, as far as this cleaner knows."""
-        self._trip = 0.01
-        """Seconds that a short exchange takes."""
-        self._tired_until = 0.0
-        """Until when the cleaner sleeps by timers alone, for it has been awake."""
+        self._may_tick = True  # whether this process can put ticks of schedules: it needs the extra `functions`
+        self._tick_again_at = 0.0  # before this time, a tick that this process cannot put is not tried again
+        self._stuck: set[str] = set()  # the schedules whose ticks this process cannot put, as it has said already
+        self._due_at = math.inf  # the monotonic clock when something will be due, as far as this cleaner knows
+        self._trip = 0.01  # seconds that a short exchange takes
+        self._tired_until = 0.0  # until when the cleaner sleeps by timers alone, for it has been awake
 
     async def run(self) -> None:
         """Clean until cancelled. While the server is away, wait without end."""
@@ -110,19 +75,27 @@ class Cleaner:
                 self._alarm.clear()
                 if listener.done():
                     listener.result()  # raises the error that has ended it
-                pause = 0.0
-                try:
-                    pause = await self.round()
-                except TimeoutqError:
-                    async for attempt in waiting_for(self.queue.name, self._mends):
-                        with attempt:
-                            pause = await self.round()
-                await self._sleep(pause)
+                await self._sleep(await self._round_when_the_server_answers())
                 if self.peers > 1:
                     await asyncio.sleep(random.uniform(0, min(0.02, 0.001 * self.peers)))  # noqa: S311  # jitter
         finally:
             listener.cancel()
             await asyncio.gather(listener, return_exceptions=True)
+
+    async def _round_when_the_server_answers(self) -> float:
+        failures = 0
+        while True:
+            try:
+                return await self.round()
+            except TimeoutqError as error:
+                if flows.is_final(error, met=self.met):
+                    raise
+                failures += 1
+                if failures == 1:
+                    fields = {"queue": self.queue.name, "error": str(error)}
+                    words = "cleaner of queue %s waits for the server: %s"
+                    telling.say(log, logging.WARNING, words, self.queue.name, error, fields=fields)
+                await asyncio.sleep(retry.pause(failures))
 
     async def _sleep(self, seconds: float) -> None:
         """Sleep this long, or until the alarm."""
@@ -149,9 +122,6 @@ class Cleaner:
             async with asyncio.timeout(seconds):
                 await self._alarm.wait()
 
-    def _mends(self, error: BaseException) -> bool:
-        return isinstance(error, TimeoutqError) and not flows.is_final(error, met=self.met)
-
     async def round(self) -> float:
         """Do all that is due; give the number of seconds to sleep."""
         async with self._asking:
@@ -171,10 +141,8 @@ class Cleaner:
             self.requeued += requeued.moved
             self.promoted += promoted.moved
             if requeued.moved:
-                telling.say(
-                    log, logging.INFO, "queue %s: took back %d expired leases, %d of their tasks went to failed",
-                    queue.name, requeued.moved, requeued.failed, fields={"queue": queue.name},
-                )  # fmt: skip
+                words = "took back %d expired leases, %d of their tasks went to failed"
+                self._say(logging.INFO, words, requeued.moved, requeued.failed)
             idle = 0 if requeued.moved or promoted.moved else idle + 1
             if idle > 1 and following.at_ms <= following.now_ms:
                 # another cleaner was quicker, or no lease may be taken back yet (grace): look again soon. Once it may
@@ -218,20 +186,13 @@ class Cleaner:
         if found.late:
             first = sorted(found.late.items())[:5]
             told = ", ".join(f"{safe(name)} ({put} put late, {missed} missed)" for name, (put, missed) in first)
-            telling.say(
-                log, logging.WARNING, "queue %s: ticks of %s were more than a minute late: %s",
-                self.queue.name, counted(len(found.late), "schedule"), told, fields={"queue": self.queue.name},
-            )  # fmt: skip
+            late = counted(len(found.late), "schedule")
+            self._say(logging.WARNING, "ticks of %s were more than a minute late: %s", late, told)
         for name in found.undeclared:
-            telling.say(
-                log, logging.WARNING, "queue %s: schedule %s is paused, because no code has declared it for an hour",
-                self.queue.name, safe(name), fields={"queue": self.queue.name},
-            )  # fmt: skip
+            self._say(logging.WARNING, "schedule %s is paused, because no code has declared it for an hour", safe(name))
         for name in sorted(found.stuck.keys() - self._stuck):
-            telling.say(
-                log, logging.WARNING, "queue %s: the ticks of schedule %s cannot be put here: %s",
-                self.queue.name, safe(name), safe(str(found.stuck[name])), fields={"queue": self.queue.name},
-            )  # fmt: skip
+            why = safe(str(found.stuck[name]))
+            self._say(logging.WARNING, "the ticks of schedule %s cannot be put here: %s", safe(name), why)
         self._stuck = set(found.stuck)
         if not found.moved:
             # another cleaner was quicker; or this one cannot, and looks again in case that somebody mends it
@@ -261,10 +222,13 @@ class Cleaner:
         # all cleaners of a queue share one walk: however many there are, they look no more often than one
         found = await self.queue.run(sending.answer(self.talk, self.talk.operations.repair()))
         if found.found:
-            fields = {"queue": self.queue.name}
-            telling.say(log, logging.WARNING, "queue %s: %s", self.queue.name, repairs.told(found.found), fields=fields)
+            self._say(logging.WARNING, "%s", repairs.told(found.found))
         pause = WALK_EVERY * max(1, self.peers) * random.uniform(0.5, 1.5) if found.cursor else PRUNE_EVERY  # noqa: S311  # jitter
         self._repair_at = time.monotonic() + pause
+
+    def _say(self, level: int, message: str, *words: object) -> None:
+        name = self.queue.name
+        telling.say(log, level, f"queue %s: {message}", name, *words, fields={"queue": name})
 
     async def _listen(self) -> None:
         queue, last = self.queue, b""
@@ -281,6 +245,6 @@ class Cleaner:
                 last, failures = heard, 0
             except TimeoutqError as error:
                 failures += 1
-                telling.say(log, logging.DEBUG, "queue %s: the alarm is not heard: %s", queue.name, error)
+                self._say(logging.DEBUG, "the alarm is not heard: %s", error)
                 last = b""
                 await asyncio.sleep(retry.pause(failures))

@@ -1,9 +1,9 @@
-"""Exchanges with a part of the queue: each sends ends of leases and claims new ones. Ends go until they are answered.
+"""Exchanges with one shard of a queue: each sends ends of leases and claims new ones. A plain queue is one shard.
 
-The pump decides when an exchange begins, and what it claims. While the server is away one exchange waits, and then
-tries again; nothing is lost meanwhile, because each errand is kept until it was answered. A claim without an answer is
-not sent again: what it may have taken is given back, by its token, when the server has answered another exchange. On a
-durable queue, what replicas have not confirmed is sent again, too, and what such a claim took is given back at once.
+`QueueWork` decides when an exchange begins, and how much it claims. While the server is away one exchange waits, and
+then tries again; nothing is lost meanwhile, because each call is kept until it was answered. A claim without an answer
+is not sent again: its leases are given back, by its token, when the server has answered another exchange. On a durable
+queue, a call that replicas have not confirmed is sent again, too, and the leases of such a claim are given back.
 """
 
 from __future__ import annotations
@@ -14,90 +14,231 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from timeoutq.server.calls import Call
-from timeoutq.verbs import flows
+from timeoutq.verbs import flows, sending
 from timeoutq.verbs.replies import Claimed
+from timeoutq.verbs.sending import Flow
 from timeoutq.words import retry
 from timeoutq.words.errors import InvalidInput, NotReplicated, TimeoutqError, Unavailable
 from timeoutq.words.model import Lease
 from timeoutq.worker.cleaner import Cleaner
-from timeoutq.worker.desk import Desk
-from timeoutq.worker.ends import Ends, Errand
-from timeoutq.worker.sources import Source, asked
-from timeoutq.worker.stopping import AT_ONCE, Stopping
+from timeoutq.worker.ends import Ends, PendingCall
+from timeoutq.worker.leases import Leases
+from timeoutq.worker.pace import Pace
+from timeoutq.worker.state import AT_ONCE, Life
 
-FIRST_ANSWER = 1.0
-"""Seconds: a server that has not answered a new worker for longer counts as away."""
-ARRIVAL = 1.0
-"""Seconds, at most, for which a claim that was cut off may be on its way to the server."""
-LATE = 0.25
-"""Seconds after which an exchange that has no answer does not keep others from beginning with other parts."""
-
-
-@dataclass(slots=True)
-class Common:
-    """What the exchanges of one worker with all parts of its queues share."""
-
-    met: bool = False
-    """Whether a server has answered; from then on every error of it is waited out."""
-    leaving: bool = False
-    """Whether the worker ends early: nothing is waited out any more."""
-    broken: BaseException | None = None
-    """Why the worker must end."""
-    lanes: int = 1
-    """How many queues the worker has."""
-    refused: set[int] = field(default_factory=set)
-    """The numbers of the queues whose servers refuse what waiting cannot mend."""
-
-    def refuse(self, lane: int, trouble: TimeoutqError) -> None:
-        """Note that a queue cannot be worked on; raises the error if this holds for all queues of the worker."""
-        self.refused.add(lane)
-        if len(self.refused) == self.lanes:
-            raise trouble
+FIRST_ANSWER = 1.0  # seconds: a server that has not answered a new worker for longer counts as away
+ARRIVAL = 1.0  # seconds, at most, for which a claim that was cut off may be on its way to the server
+LATE = 0.25  # seconds after which an exchange that has no answer does not keep others from beginning with other shards
+BELL_RETRY = 0.5
+"""Seconds between two waits on the bell when it cannot be heard; a burst waits no longer than this at all."""
 
 
-class Exchanges:
-    """The exchanges of one worker with one part of its queue."""
+class Claims:
+    """The claims from one shard: those under way, one that may wait at the server behind the bell, and missed ones."""
 
-    def __init__(
-        self,
-        desk: Desk,
-        source: Source,
-        stopping: Stopping,
-        cleaner: Cleaner,
-        receive: Callable[[list[Lease]], None],
-        common: Common | None = None,
-    ) -> None:
-        """Prepare; `receive` is called with what each claim has brought."""
-        self._queue, self._voice, self._woken = desk.queue, desk.voice, desk.woken
-        self._desk = desk
-        self.source = source
-        self._talk = source.talk
-        self.common = Common() if common is None else common
-        self._stopping = stopping
-        self._cleaner = cleaner
-        self.receive = receive
-        self._loop = asyncio.get_running_loop()
-        self.under_way: set[asyncio.Task[None]] = set()
-        self._began = 0.0
-        """When the last one began, by the monotonic clock."""
-        self.failures = 0
-        """How many exchanges have failed since the last one that did not."""
-        self.waiting_out = False
-        """Whether one waits because the server is away."""
-        self.unconfirmed = ""
-        """Why replicas have not confirmed the last exchange; empty when they have, and while the server is away."""
+    def __init__(self, leases: Leases, pace: Pace, *, is_burst: bool, shard: int = 0) -> None:
+        """Prepare; `shard` is the number of the shard. The worker is woken when the bell has rung."""
+        self._queue = leases.queue
+        self.shard = shard
+        self.talk = leases.queue.division.talks[shard]
+        self.tended = True  # whether this worker waits on the bell
+        self._runtime_ms = leases.rules.runtime.ms
+        self._timeout_ms = round(leases.queue.timeout * 1000)
+        self._read = leases.rules.read
+        self._wake, self._on_cancelled = leases.wake, leases.on_cancelled
+        self._is_burst = is_burst
+        self.pace = pace
+        self.idle = False  # whether the last claim found no more tasks, or no more for us
+        self.plenty = False  # whether the last claim got as many tasks as it asked for
+        self.strokes = 0  # how often the bell was waited for
+        self.asked_at = time.monotonic()  # when the server has last answered a claim, or a wait on the bell
+        self._behind_bell: Call[Claimed] | None = None
+        self._coming: dict[bytes, int] = {}  # how many tasks may come from each claim that is under way, by its token
+        self.bell: asyncio.Task[None] | None = None  # the wait on the bell, while there is one
+        self._is_deaf = False  # whether the worker has ended this wait
         self._missed: deque[tuple[Call[Claimed], float, float]] = deque()
         """Claims whose replies nobody has read, and between which times each may have been sent (monotonic clock)."""
 
     @property
+    def claiming(self) -> int:
+        """How many tasks may come from the claims that are under way, and from the one behind the bell."""
+        return sum(self._coming.values())
+
+    @property
+    def waiting(self) -> int:
+        """How many tasks may come from the claim behind the bell."""
+        return int(self._behind_bell is not None)
+
+    @property
+    def claiming_now(self) -> int:
+        """How many tasks may come from the claims that the server carries out at once."""
+        return self.claiming - self.waiting
+
+    def claim(self, n: int, peers: int) -> Call[Claimed]:
+        """Build a call that claims up to `n` tasks, which count as coming until `over` is called."""
+        token = self.talk.nonce()
+        self._coming[token] = n
+        return self.talk.operations.claim(token, n, self._timeout_ms, self._runtime_ms, peers, read=self._read)
+
+    def over(self, claim: Call[Claimed]) -> bool:
+        """Note that nothing comes from this claim any more; say whether something might have come until now."""
+        return self._coming.pop(claim.id, 0) > 0
+
+    def came(self, claim: Call[Claimed], claimed: Claimed, sent_at: float, strokes: int) -> list[Lease]:
+        """Learn from the answer to a claim that was sent when the bell had rung `strokes` times; give the leases."""
+        self.talk.clock.seen(claimed.now_ms, sent_at)
+        self.asked_at = time.monotonic()
+        self.plenty = len(claimed.leases) >= cast("int", claim.args[0])
+        if not self.plenty and strokes == self.strokes:
+            # there were no more tasks, or no more for us: tasks that are left ring the bell for the longest waiter
+            self.idle = True
+        return claimed.leases
+
+    # ---- claims whose replies nobody has read
+
+    def miss(self, claim: Call[Claimed], sent_at: float, last_at: float) -> None:
+        """Note a claim whose reply nobody has read; it was sent, or let through by the bell, between these times."""
+        if self.over(claim):
+            self._missed.append((claim, sent_at, last_at))
+
+    @property
+    def has_missed(self) -> bool:
+        """Whether it is worth an exchange to ask for the leases of missed claims."""
+        lately = time.monotonic() - self.talk.deadline
+        return any(last_at > lately for *_, last_at in self._missed)
+
+    async def give_back_missed(self) -> TimeoutqError | None:
+        """Give back the leases of the missed claims; give the error if the server does not answer."""
+        longest = self._queue.timeout + self.talk.deadline
+        while self._missed:
+            claim, sent_at, last_at = missed = self._missed.popleft()
+            if time.monotonic() - last_at > longest:
+                continue  # its leases have run out
+            try:
+                arrives = last_at + min(ARRIVAL, self.pace.slow_trip) - time.monotonic()
+                if arrives > 0:  # or the question may arrive before the claim
+                    await asyncio.sleep(arrives)
+                await self._queue.run(self._give_back(claim.id, time.monotonic() - sent_at))
+            except TimeoutqError as error:
+                if isinstance(error, Unavailable):
+                    self._missed.append(missed)
+                    return error
+            except BaseException:
+                self._missed.append(missed)
+                raise
+        return None
+
+    def give_back_unread(self) -> Flow[None]:
+        """Release the leases of the claims under way, in a process that will not read their replies any more."""
+        longest = sending.BELL_WAIT + self.talk.deadline
+        for token in list(self._coming):
+            yield from self._give_back(token, longest)
+
+    def _give_back(self, token: bytes, age: float) -> Flow[None]:
+        again = self.talk.operations.claim(token, 0, self._timeout_ms, self._runtime_ms)
+        return flows.give_back(self.talk, again, int(age * 1000))
+
+    # ---- the bell, which lets the claim behind it through
+
+    def listen(
+        self,
+        claim: Callable[[], Call[Claimed] | None],
+        take: Callable[[list[Lease]], None],
+        has_room: Callable[[], bool] | None = None,
+    ) -> None:
+        """Wait on the bell, if nobody does, in a task of its own, with the claim that `claim` gives behind the wait.
+
+        `take` is called with the leases that come. If there is no claim, and no room when the bell has rung, the stroke
+        is passed on to another worker; without `has_room` there always is room.
+        """
+        if self.bell is None:
+            self._is_deaf, self._behind_bell = False, (behind := claim())
+            self.bell = asyncio.create_task(self._await_bell(behind, take, has_room), name=f"bell-{self._queue.name}")
+            self.bell.add_done_callback(partial(self._left, behind))
+
+    def deafen(self, *, always: bool = False) -> None:
+        """End the wait on the bell if a claim stands behind it, or always: the worker wants no more tasks now."""
+        if self.bell is not None and (always or self._behind_bell is not None):
+            self._is_deaf = True
+            self.bell.cancel()
+
+    def _left(self, claim: Call[Claimed] | None, bell: asyncio.Task[None]) -> None:
+        if claim is not None:
+            self.over(claim)  # a wait that was cancelled before its first step has not sent it
+        if bell.cancelled() and not self._is_deaf:
+            self._on_cancelled("wait on the bell")
+        # the pump may have looked while the wait was still ending
+        if self.bell is bell:
+            self.bell = self._behind_bell = None
+            self._wake()
+
+    async def _await_bell(
+        self,
+        claim: Call[Claimed] | None,
+        take: Callable[[list[Lease]], None],
+        has_room: Callable[[], bool] | None,
+    ) -> None:
+        seconds, sent_at = BELL_RETRY if self._is_burst else sending.BELL_WAIT, time.monotonic()
+        found: Claimed | None = None
+        try:
+            if claim is not None or has_room is None:
+                found = await self._queue.run(flows.hear_bell(self.talk, seconds, claim))
+            else:
+                await self._queue.run(flows.hear_stroke(self.talk, seconds, has_room))
+            self.asked_at = time.monotonic()
+        except BaseException as error:
+            self._behind_bell = None
+            if claim is not None:
+                self.miss(claim, sent_at, time.monotonic())
+                self._wake()
+            if not isinstance(error, TimeoutqError):
+                raise
+            await asyncio.sleep(BELL_RETRY)
+        self._behind_bell = self.bell = None
+        self.strokes += 1
+        if claim is not None:
+            self.over(claim)
+        # a claim that has found nothing was too late: others have taken all that there was
+        self.idle = found is not None and not found.leases
+        if found is not None:
+            take(found.leases)
+        self._wake()
+
+
+class Exchanges:
+    """The exchanges of one worker with one shard."""
+
+    def __init__(
+        self,
+        leases: Leases,
+        claims: Claims,
+        life: Life,
+        cleaner: Cleaner,
+        received: Callable[[Exchanges, list[Lease]], None],
+    ) -> None:
+        """Prepare; `received` is called with the leases that each claim has brought."""
+        self._queue, self._log, self._woken, self._leases = leases.queue, leases.log, leases.woken, leases
+        self.claims = claims
+        self.cleaner = cleaner
+        self._talk = claims.talk
+        self._life = life
+        self._received = received
+        self._loop = asyncio.get_running_loop()
+        self.under_way: set[asyncio.Task[None]] = set()
+        self._began = 0.0  # when the last one began, by the monotonic clock
+        self.failures = 0  # how many exchanges have failed since the last one that did not
+        self.waiting_out = False  # whether one waits because the server is away
+        self.unconfirmed = ""
+        """Why replicas have not confirmed the last exchange; empty when they have, and while the server is away."""
+
+    @property
     def away(self) -> bool:
         """Whether the server does not answer."""
-        return self.failures > 0 or (not self.common.met and time.time() - self._desk.started > FIRST_ANSWER)
+        return self.failures > 0 or (not self._life.met and time.time() - self._leases.started > FIRST_ANSWER)
 
     @property
     def stuck_since(self) -> float:
@@ -106,12 +247,17 @@ class Exchanges:
 
     @property
     def ends(self) -> Ends:
-        """What is to be sent to this part."""
-        return self._desk.parts[self.source.part]
+        """The ends that are to be sent to this shard."""
+        return self._leases.shards[self.claims.shard]
+
+    @property
+    def worth_asking(self) -> bool:
+        """Whether to ask for the leases of missed claims if nothing else is to be sent: not a server that is away."""
+        return self.claims.has_missed and not self.away
 
     @property
     def has_more(self) -> bool:
-        """Whether there is something to send: ends, or a question about what missed claims have taken."""
+        """Whether there is something to send: ends, or a question about missed claims."""
         return bool(self.ends or self.worth_asking)
 
     @property
@@ -125,10 +271,9 @@ class Exchanges:
         """How many exchanges are under way that will soon have their answers."""
         return 0 if self.is_late else len(self.under_way)
 
-    def fail(self, reason: BaseException) -> None:
-        """End the worker with this error; the first one counts."""
-        self.common.broken = self.common.broken or reason
-        self._woken.set()
+    def receive(self, leases: list[Lease]) -> None:
+        """Hand on the leases that a claim has brought."""
+        self._received(self, leases)
 
     def begin(self, claim: Call[Claimed] | None) -> None:
         """Start an exchange in a task of its own."""
@@ -140,35 +285,35 @@ class Exchanges:
     def _over(self, claim: Call[Claimed] | None, task: asyncio.Task[None]) -> None:
         self.under_way.discard(task)
         if claim is not None:
-            self.source.over(claim)  # an exchange that was cancelled before its first step has not sent it
+            self.claims.over(claim)  # an exchange that was cancelled before its first step has not sent it
         if task.cancelled():
-            self._desk.on_cancelled("exchange")
+            self._leases.on_cancelled("exchange")
         else:
-            self.common.broken = self.common.broken or task.exception()
+            self._life.broken = self._life.broken or task.exception()
         self._woken.set()
 
     async def make(self, claim: Call[Claimed] | None = None) -> None:
         """Send the ends that have gathered, and a claim."""
-        me, errands = object(), self.ends.take(self.source.pace.found_at_once())
-        self._desk.sent[me] = errands
-        self._desk.last_sent = errands or self._desk.last_sent
+        me, calls = object(), self.ends.take(self.claims.pace.found_at_once())
+        self._leases.sent[me] = calls
+        self._leases.last_sent = calls or self._leases.last_sent
         try:
-            trouble = await self._send(claim, errands)
+            trouble = await self._send(claim, calls)
         finally:
-            del self._desk.sent[me]
+            del self._leases.sent[me]
         if trouble is None:
             self._note_answer()
 
-    async def _send(self, claim: Call[Claimed] | None, errands: list[Errand]) -> TimeoutqError | None:
-        unsettled, sent_at = deque(errands), time.monotonic()
+    async def _send(self, claim: Call[Claimed] | None, calls: list[PendingCall]) -> TimeoutqError | None:
+        unsettled, sent_at = deque(calls), time.monotonic()
         try:
             trouble = await self._exchange(claim, unsettled, sent_at)
             if trouble is None or isinstance(trouble, NotReplicated):
-                trouble = await self._give_back_missed() or trouble
+                trouble = await self.claims.give_back_missed() or trouble
         except BaseException:  # the exchange was cancelled
-            self.ends.errands[:0] = unsettled
+            self.ends.calls[:0] = unsettled
             if claim is not None:
-                self.miss(claim, sent_at, sent_at)
+                self.claims.miss(claim, sent_at, sent_at)
             raise
         if trouble is not None and not self.waiting_out:  # one waits for both
             self.waiting_out = True
@@ -179,32 +324,32 @@ class Exchanges:
         return trouble
 
     async def _exchange(
-        self, claim: Call[Claimed] | None, unsettled: deque[Errand], sent_at: float
+        self, claim: Call[Claimed] | None, unsettled: deque[PendingCall], sent_at: float
     ) -> TimeoutqError | None:
-        """Send errands and a claim, and take the answers; what is left in `unsettled` has no answer."""
-        calls: list[Call[Any]] = [errand.call for errand in unsettled]
+        """Send calls and a claim, and take the answers; the calls that are left in `unsettled` have none."""
+        calls: list[Call[Any]] = [one.call for one in unsettled]
         if claim is not None:
             calls.append(claim)
         if not calls:
             return None
-        strokes = self.source.strokes
-        puts, grouped = any(errand.found for errand in unsettled), any(errand.grouped for errand in unsettled)
+        strokes = self.claims.strokes
+        puts, grouped = any(one.found for one in unsettled), any(one.grouped for one in unsettled)
         try:
             sent = self._queue.division.exchange(self._talk, calls, puts=puts, grouped=grouped)
             results = await self._queue.run(sent)
         except TimeoutqError as error:
             results = [error] * len(calls)
-        self.source.pace.took(time.monotonic() - sent_at)
+        self.claims.pace.took(time.monotonic() - sent_at)
         trouble: TimeoutqError | None = None
         for result in results[: len(unsettled)]:
-            errand = unsettled.popleft()
-            if isinstance(result, InvalidInput) and errand.verb in ("ack", "put"):
-                self._desk.refused(errand, result)
+            one = unsettled.popleft()
+            if isinstance(result, InvalidInput) and one.verb in ("ack", "put"):
+                self._leases.refused(one, result)
             elif isinstance(result, TimeoutqError):
                 trouble = result
-                self.ends.errands.append(errand)
+                self.ends.calls.append(one)
             else:
-                self._desk.settled(errand, result)
+                self._leases.settled(one, result)
         if claim is not None:
             trouble = await self._take(claim, results[-1], sent_at, strokes) or trouble
         return trouble
@@ -212,92 +357,55 @@ class Exchanges:
     async def _take(
         self, claim: Call[Claimed], claimed: Claimed | TimeoutqError, sent_at: float, strokes: int
     ) -> TimeoutqError | None:
-        """Take what a claim has brought; give the error if it has brought nothing."""
+        """Take the leases that a claim has brought; give the error if it has brought none."""
         try:
             if isinstance(claimed, Claimed) and claimed.rest is not None:
                 claimed = await self._queue.run(flows.whole(self._talk, claimed))
         except TimeoutqError as error:
             claimed = error
         if type(claimed) in (Unavailable, NotReplicated):
-            self.miss(claim, sent_at, sent_at)
-        self.source.over(claim)
+            self.claims.miss(claim, sent_at, sent_at)
+        self.claims.over(claim)
         if isinstance(claimed, TimeoutqError):
             return claimed
-        self.receive(self.source.came(claimed, asked(claim), sent_at, strokes))
-        return None
-
-    # ---- claims whose replies nobody has read
-
-    def miss(self, claim: Call[Claimed], sent_at: float, last_at: float) -> None:
-        """Note a claim whose reply nobody has read; it was sent, or let through by the bell, between these times."""
-        if self.source.over(claim):
-            self._missed.append((claim, sent_at, last_at))
-
-    @property
-    def worth_asking(self) -> bool:
-        """Whether to ask what missed claims have taken if nothing else is to be sent: not a server that is away."""
-        lately = time.monotonic() - self._talk.deadline
-        return bool(self._missed) and not self.away and any(last_at > lately for *_, last_at in self._missed)
-
-    async def _give_back_missed(self) -> TimeoutqError | None:
-        """Give back what the missed claims have taken; give the error if the server does not answer."""
-        longest = self._queue.timeout + self._talk.deadline
-        while self._missed:
-            claim, sent_at, last_at = missed = self._missed.popleft()
-            if time.monotonic() - last_at > longest:
-                continue  # its leases have run out
-            try:
-                arrives = last_at + min(ARRIVAL, self.source.pace.slow_trip) - time.monotonic()
-                if arrives > 0:  # or the question may arrive before the claim
-                    await asyncio.sleep(arrives)
-                await self._queue.run(self.source.give_back(claim, time.monotonic() - sent_at))
-            except TimeoutqError as error:
-                if isinstance(error, Unavailable):
-                    self._missed.append(missed)
-                    return error
-            except BaseException:
-                self._missed.append(missed)
-                raise
+        self.receive(self.claims.came(claim, claimed, sent_at, strokes))
         return None
 
     # ---- a server that does not answer
 
     def _note_answer(self) -> None:
-        self.common.met = self._cleaner.met = True
-        self.common.refused.discard(self._desk.lane)
+        self._life.met = self.cleaner.met = True
+        self._life.refused.discard(self._leases.number)
         if self.failures:
             what = "the replicas confirm" if self.unconfirmed else "the server answers"
-            self._voice.say(logging.INFO, "worker %s: %s again", self._voice.worker, what)
+            self._log.say(logging.INFO, "worker %s: %s again", self._log.worker, what)
         self.failures, self.unconfirmed = 0, ""
 
     async def wait_out(self, trouble: TimeoutqError) -> None:
         """Pause before the next attempt; raises an error that waiting cannot mend."""
-        if flows.is_final(trouble, met=self.common.met):
-            self.common.refuse(self._desk.lane, trouble)
+        if flows.is_final(trouble, met=self._life.met):
+            self._life.refuse(self._leases.number, trouble)
         self.failures += 1
         unconfirmed = str(trouble) if isinstance(trouble, NotReplicated) else ""
         if self.failures == 1 or bool(unconfirmed) != bool(self.unconfirmed):
-            what, who = "worker %s waits for %s: %s", "replicas" if unconfirmed else "the server"
-            self._voice.say(logging.WARNING, what, self._voice.worker, who, trouble, error=trouble)
+            who = "replicas" if unconfirmed else "the server"
+            self._log.of_worker(logging.WARNING, "waits for %s: %s", who, trouble, error=trouble)
         self.unconfirmed = unconfirmed
-        if self._stopping.level == AT_ONCE or self.common.leaving:
+        if self._life.level == AT_ONCE or self._life.leaving:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(retry.pause(self.failures)):
-                await self._stopped()
-
-    async def _stopped(self) -> None:
-        while not self._stopping.level:
-            self._woken.clear()
-            await self._woken.wait()
+                while not self._life.level:
+                    self._woken.clear()
+                    await self._woken.wait()
 
     # ---- the end
 
     async def end(self) -> None:
-        """Wait for the exchanges under way; in a drain for what is left of it, and the time that one call may take."""
-        if self.under_way and self._stopping.until:
+        """Wait for the exchanges under way; in a drain for the rest of it, and the time that one call may take."""
+        if self.under_way and self._life.until:
             # heavy ends over a slow link take longer than a drain may
-            seconds = self._stopping.seconds_left + self._talk.deadline
+            seconds = self._life.seconds_left + self._talk.deadline
             _, slow = await asyncio.wait(self.under_way, timeout=seconds)
             for task in slow:
                 task.cancel()
@@ -305,11 +413,11 @@ class Exchanges:
             await asyncio.wait(self.under_way)
 
     async def end_claims(self) -> None:
-        """Wait for what the claims under way bring, at most for the deadline of a call; then cancel all exchanges."""
+        """Wait for the leases of the claims under way, at most the deadline of a call; then cancel all exchanges."""
         until = time.monotonic() + self._talk.deadline
         try:
             # who stops the worker while the server does not answer is not kept waiting
-            while self.source.claiming_now and self.under_way and not (self._stopping.level and self.away):
+            while self.claims.claiming_now and self.under_way and not (self._life.level and self.away):
                 left = until - time.monotonic()
                 if left <= 0:
                     break

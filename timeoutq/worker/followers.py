@@ -1,4 +1,4 @@
-"""Asks servers for what must be there before an ack: the call that follows in another queue, or a limit.
+"""Asks servers, while all else goes on, for the things that must be there before an ack, and why leases were lost.
 
 A handler that `Serves` returns `AckAfter`: its function has returned, so no trouble of a server may count as a failed
 attempt. The worker asks again until the server has answered, or the lease is lost; meanwhile the heartbeat extends the
@@ -19,21 +19,23 @@ from timeoutq.words import retry
 from timeoutq.words.errors import TimeoutqError
 from timeoutq.words.model import Ack, Lease
 from timeoutq.worker.handlers import AckAfter
-from timeoutq.worker.voice import Voice
+from timeoutq.worker.runs import MaxRuntime
+from timeoutq.worker.worker_log import WorkerLog
 
-ENDING = 2.0
-"""close() waits this many seconds for the cancelled tasks to end."""
+ENDING = 2.0  # close() waits this many seconds for the cancelled tasks to end
 
 Over = Callable[[Lease, Ack, BaseException | None], None]
 """Called when a server has answered, with the ack that goes now; or with an error that asking again would not cure."""
 
 
 class Followers:
-    """What one queue of a worker waits for before it acks, each in an asyncio task of its own."""
+    """The acks of one queue that wait for a server, each in an asyncio task of its own."""
 
-    def __init__(self, queue: AsyncDriver, voice: Voice, over: Over, on_cancelled: Callable[[str], None]) -> None:
+    def __init__(
+        self, queue: AsyncDriver, worker_log: WorkerLog, over: Over, on_cancelled: Callable[[str], None]
+    ) -> None:
         self._queue = queue
-        self._voice = voice
+        self._log = worker_log
         self._over = over
         self._on_cancelled = on_cancelled
         self._open: dict[int, tuple[Lease, asyncio.Task[None]]] = {}
@@ -55,7 +57,7 @@ class Followers:
         return next(iter(self._troubles.values()), None)
 
     def add(self, lease: Lease, end: AckAfter) -> bool:
-        """Ask for what the ack of this lease waits for; False after close(): then the end is not taken."""
+        """Ask before the ack of this lease; False after close(): then the end is not taken."""
         if not self._closed:
             loop = asyncio.get_running_loop()
             # in the context of the worker: otherwise the task would inherit that of the handler
@@ -113,8 +115,39 @@ class Followers:
 
     def _tell_trouble(self, lease: Lease, error: TimeoutqError) -> None:
         if not self._troubles:
-            self._voice.say(
-                logging.WARNING, "queue %s: task %a has returned, but what goes before its ack is not there yet. The "
-                "worker asks again: %s", self._voice.queue, lease.task, error, lease=lease, error=error,
-            )  # fmt: skip
+            words = "has returned, but what goes before its ack is not there yet. The worker asks again: %s"
+            self._log.of_task(logging.WARNING, lease, words, error, error=error)
         self._troubles[lease.key] = error
+
+
+class Losses:
+    """The lost leases of one queue: asks why each was lost, and logs the answer."""
+
+    def __init__(self, queue: AsyncDriver, runtime: MaxRuntime, worker_log: WorkerLog) -> None:
+        self._queue, self._runtime, self._log = queue, runtime, worker_log
+        self._asking = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def tell_soon(self, lease: Lease, verb: str) -> None:
+        """Ask the queue why a lease was lost, and log it; `verb` is what came too late."""
+        task = asyncio.get_running_loop().create_task(self._tell(lease, verb))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _tell(self, lease: Lease, verb: str) -> None:
+        try:
+            # many leases may be lost at once: ask one question at a time, or each would open and keep a connection
+            async with self._asking:
+                why = flows.lost(self._queue.division.talk_of(lease), lease, self._runtime.ends_ms(lease))
+                loss: object = await self._queue.run(why)
+        except TimeoutqError as error:
+            loss = f"lease on {lease.task!a} is lost; why cannot be asked: {error}"
+        words = "the %s of a task came too late: %s"
+        self._log.of_queue(logging.WARNING, words, verb, loss, lease=lease, error=loss)
+
+    async def end(self) -> None:
+        """Wait for the answers, for as long as one call may take."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self._queue.talk.deadline)
+            for task in self._tasks:
+                task.cancel()

@@ -1,7 +1,7 @@
-"""A handler may fork its process; the copy of a worker must not go on as a second worker. This module finds the copies.
+"""Copies of a worker: a handler may fork its process, and the copy must not go on as a second worker.
 
-The worker uses it. A copy has the sockets, the ledger and the leases of its parent. So a copy runs what its handler
-does in it, and then leaves: no second worker, no second ack. `multiprocessing` forks in the same way.
+A copy has the sockets, the ledger and the leases of its parent. So it runs the rest of its handler, and ends then.
+`multiprocessing` forks in the same way.
 """
 
 from __future__ import annotations
@@ -59,31 +59,23 @@ def _let_signals_come() -> None:
 
 
 def _be_copy() -> None:
-    try:
-        if _loops:
-            _cut_loose()
-    finally:
-        _let_signals_come()
-
-
-def _cut_loose() -> None:
     global generation  # one number for the whole process
-    generation += 1
-    loops = list(_loops.values())
-    _loops.clear()
-    # a signal to the copy must not arrive in the parent, which listens at the other end of the same socket
-    signal.set_wakeup_fd(-1)
-    for number in _HELD:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    me = threading.get_ident()
-    for thread, loop in loops:
-        if thread == me:
-            # the copy has the selector of its parent, too: what waits in the loop is the parent's
-            ready = getattr(loop, "_ready", None)  # other loops run what is ready before they call _leave_loop
-            if ready is not None:
-                ready.clear()
-            loop.call_soon(_leave_loop)
+    if _loops:
+        generation += 1
+        # a signal to the copy must not arrive in the parent, which listens at the other end of the same socket
+        signal.set_wakeup_fd(-1)
+        for number in _HELD:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        for thread, loop in _loops.values():
+            if thread == threading.get_ident():
+                # the copy has the selector of its parent, too: whatever waits in the loop is the parent's
+                ready = getattr(loop, "_ready", None)  # other loops run what is ready before they call _leave_loop
+                if ready is not None:
+                    ready.clear()
+                loop.call_soon(_leave_loop)
+        _loops.clear()
+    _let_signals_come()
 
 
 def _leave_loop() -> None:
@@ -92,10 +84,7 @@ def _leave_loop() -> None:
 
 
 def leave(task: str, problem: BaseException | None) -> NoReturn:
-    """End a copy whose handler has ended: with the code of a SystemExit, else 0, or 1 after an error.
-
-    The event loop, the connections and the leases are the parent's, and are left alone.
-    """
+    """End a copy whose handler has ended: with the code of a SystemExit, else 0, or 1 after an error."""
     code = 0
     if isinstance(problem, SystemExit):
         code = problem.code & 0xFF if isinstance(problem.code, int) else int(problem.code is not None)

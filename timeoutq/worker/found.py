@@ -1,8 +1,8 @@
 """Turns the `put=` of an `Ack` into a list of ids and payloads.
 
 This happens where the handler ran: in its thread, or in its asyncio task. `put=` may be a slow or endless generator, so
-its time counts as the handler's time, and the number of tasks is limited. In an asyncio task, other tasks get a turn
-between two items, but a single slow item blocks the event loop.
+its time counts as the handler's time, and the number of tasks is limited. In the event loop, others get a turn between
+two items.
 """
 
 from __future__ import annotations
@@ -19,24 +19,18 @@ from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import Ack, Task
 from timeoutq.worker.handlers import Hopeless
 
-MOST = 1_000_000
-"""The most tasks of one `Ack(put=…)`."""
-MOST_BYTES = 256 * 1024 * 1024
-"""The most bytes of their ids and payloads."""
-PLAIN = (list, tuple, dict, set, frozenset)
-"""Types that are read in one go: reading them runs no code of the user."""
-TURN = 0.005
-"""After this many seconds, pause and let other asyncio tasks run."""
+MOST = 1_000_000  # the most tasks of one `Ack(put=…)`
+MOST_BYTES = 256 * 1024 * 1024  # the most bytes of their ids and payloads
+PLAIN = (list, tuple, dict, set, frozenset)  # types that are read in one go: reading them runs no code of the user
+TURN = 0.005  # after this many seconds, pause and let other asyncio tasks run
 
 
 @dataclass(slots=True)
 class Found(TaskList):
     """Tasks of an `Ack(put=…)` without those that no queue takes, such as a link that is too long for an id."""
 
-    left_out: int = 0
-    """How many were left out."""
-    why: InvalidInput | None = None
-    """What was wrong with the first of them."""
+    left_out: int = 0  # how many were left out
+    why: InvalidInput | None = None  # the error of the first of them
 
     def add_good(self, task: object, payload: Any = None) -> None:
         """Add a task, or leave it out. Raises `Hopeless` for what is no task: then the handler is wrong."""

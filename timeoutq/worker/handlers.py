@@ -1,8 +1,7 @@
-"""What a handler is and what its results mean: kinds of handlers, their parameters, their results. No Redis here.
+"""Handlers: their kinds, their parameters, and the meaning of their results. No Redis here.
 
-A worker asks `shape_of` once, before it starts, and refuses a handler that could not be run. `resolve` awaits whatever
-awaitable a handler returned; `wrong_result` writes the error for a result that means nothing. So only None and `Ack`
-mean "done".
+A worker asks `shape_of` once, before it starts, and refuses a handler that could not be run. Only None and `Ack` mean
+that the task is done; `wrong_result` writes the error for a result that means nothing.
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ An exception group is a failed attempt: if there is a `GiveUp` anywhere in the g
 `Retry` with the longest pause decides. A group of nothing but `Release` gives the task back, after the longest delay.
 An `Ack` in a group does not count, because the other tasks of the `TaskGroup` were cancelled."""
 
-Returned = Result | Awaitable[Result]
-"""What calling a handler returns: a result, or an awaitable that gives a result."""
+Returned = Result | Awaitable[Result]  # what calling a handler returns: a result, or an awaitable that gives a result
 
 Handler = Callable[[Lease], Returned] | Callable[[Lease, Any], Returned]
 """Takes a lease, or a lease and the state that `lifespan=` yielded. It is an `async def`, or a `def`, which runs in a
@@ -58,34 +56,21 @@ LEAVES_NO_ID = Ack(keep_id=False)
 """The end of a task that leaves nothing: an `async def` that returns this very value is as quick as one that returns
 None."""
 
-_DEEPEST = 10
-"""An awaitable may give another awaitable; a longer chain of awaitables than this counts as endless."""
+_DEEPEST = 10  # an awaitable may give another awaitable; a longer chain of awaitables than this counts as endless
 
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a handler says of one failed attempt."""
+    """The judgement of a failed attempt by the handler's method `judge(lease, error)`, which is called in the loop."""
 
     policy: RetryPolicy | None = None
-    """Decides when the task is tried again; None: the policy of the worker decides."""
+    """Decides when the task is tried again; None: that of the worker."""
     result: Callable[[], Kept] | Kept | None = None
-    """What the queue keeps as the result if the task is given up. A function is called only then."""
+    """The result that the queue keeps if the task is given up. A function is called only then."""
     repeats: bool = False
     """Whether the task is tried again although no repeat could mend it: the handler will give something else."""
-
-
-class Judge(Protocol):
-    """A handler that is an object, and that the worker asks about each failed attempt of a task."""
-
-    def judge(self, lease: Lease, error: BaseException) -> Verdict | None:
-        """Say what decides about this failure; with None, the worker decides as for any handler.
-
-        It is called in the event loop of the worker, also for failures that the worker finds, such as `max_runtime`.
-        If it raises, the error is logged, and the worker decides.
-        """
-        ...
 
 
 @dataclass(kw_only=True)
@@ -115,7 +100,7 @@ class AckAfter:
 
 
 class Hopeless(Exception):  # no name with Error: it only carries one
-    """Carries the error of what a handler gave after its work: no repeat mends it, so the task is given up at once."""
+    """Carries the error of a result that cannot be used: no repeat mends it, so the task is given up at once."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -127,40 +112,26 @@ class Hopeless(Exception):  # no name with Error: it only carries one
 class Place(Protocol):
     """One queue of a worker, for a handler that `Serves`."""
 
-    @property
-    def name(self) -> str:
-        """The name of the queue."""
-        ...
-
-    @property
-    def queue(self) -> Any:
-        """The worker's client of the queue, an `AsyncQueue` or `AsyncShardedQueue`."""
-        ...
-
-    @property
-    def state(self) -> Any:
-        """What the lifespan yielded in this process; None without a lifespan."""
-        ...
+    name: str
+    queue: Any
+    """The worker's client of the queue, an `AsyncQueue` or `AsyncShardedQueue`."""
+    state: Any
+    """The state that the lifespan yielded in this process; None without a lifespan."""
 
     def publish(self, functions: Mapping[str, tuple[str, str]]) -> None:
-        """Have the queue told which functions there are here: of each the digest and the JSON of what it takes."""
-        ...
+        """Have the queue told of the functions here: of each the digest and the JSON of its parameters."""
 
     async def put(self, queue: str, task: Task, call_id: bytes | None) -> bool:
-        """Put a task to another queue of this worker; false if the worker has no queue of this name.
-
-        A put that is made again under the same `call_id` adds nothing.
-        """
+        """Put a task to another queue of this worker, once for each `call_id`; false if there is no such queue."""
         ...
 
     def find(self, queue: str) -> Any:
         """Give another queue of this worker, by its name; None if the worker has no queue of this name."""
-        ...
 
     def limit(self, lease: Lease, seconds: float) -> Callable[[], bool]:
         """Have the handler of this lease cancelled after so many seconds, as by `max_runtime` of the worker.
 
-        Call what this gives when the handler has ended: it says whether the time was over by then.
+        Call the result when the handler has ended: it says whether the time was over by then.
         """
         ...
 
@@ -170,15 +141,12 @@ class Place(Protocol):
 
     def hangs(self, words: str, is_worn_out: bool) -> None:
         """Say that a thread hangs. A worker process that is worn out, and has a supervisor, drains and is replaced."""
-        ...
 
     def declare(self, schedules: Callable[[], Flow[None]] | None) -> None:
         """Have schedules declared in the queue by this, at the start and again each minute; None: there are none."""
-        ...
 
     def pause(self, seconds: float) -> None:
         """Have the worker claim nothing from this queue for so many seconds."""
-        ...
 
     def is_cancelled(self, lease: Lease) -> bool:
         """Say whether somebody has cancelled the task of this lease, whose handler is running. Any thread may ask."""
@@ -186,20 +154,18 @@ class Place(Protocol):
 
     def at_end(self, close: Callable[[], object]) -> None:
         """Have this called when the worker has ended all work."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Staff:
-    """What a worker works with: its queues, and a handler for them."""
+    """The queues of a worker, which it closes when it ends, and a handler for them."""
 
     queues: Any
-    """As `Worker` takes them; the worker closes them when it ends."""
     handler: Serves
 
 
 class Hires(ABC):
-    """What stands for queues and a handler, and may be passed to a worker alone."""
+    """An app, which stands for queues and a handler, and may be passed to a worker alone."""
 
     @abstractmethod
     def at_work(self) -> Staff:
@@ -207,7 +173,7 @@ class Hires(ABC):
 
 
 class OfApp:
-    """A function of an app. It takes the arguments of its calls, so it is no handler: a worker runs its app."""
+    """A function of an app, which takes the arguments of its calls: a worker runs the app."""
 
 
 class Serves(ABC):
@@ -234,7 +200,7 @@ class Shape:
     """Whether a call of the handler only makes a coroutine. If not, the call may block, so it is made in a thread."""
     takes_state: bool
     judge: Callable[[Lease, BaseException], Verdict | None] | None = None
-    """The `judge` of the handler, if it is a `Judge`."""
+    """The method `judge` of the handler, if it is an object that has one."""
 
 
 def parts_of(path: str, kind: str = "handler") -> tuple[str, str]:
@@ -308,24 +274,16 @@ def shape_of(handler: object, *, has_state: bool = False) -> Shape:
         raise InvalidInput(
             f"the handler {name} is a generator function: calling it runs nothing; return Ack(put=[…]) where it yields"
         )
-    takes_state, judge = _takes_state(handler, name, has_state), _judge_of(handler, name)
+    takes_state, judge = _takes_state(handler, name, has_state), _judge_of(handler)
     return Shape(name, inspect.iscoroutinefunction(inner), takes_state, judge)
 
 
-def _judge_of(handler: object, name: str) -> Callable[[Lease, BaseException], Verdict | None] | None:
+def _judge_of(handler: object) -> Callable[[Lease, BaseException], Verdict | None] | None:
     while isinstance(handler, functools.partial):
         handler = handler.func
     if inspect.isroutine(handler) or inspect.isclass(handler) or not callable(getattr(type(handler), "judge", None)):
         return None
-    judge: Callable[..., Any] = cast("Any", handler).judge
-    if inspect.iscoroutinefunction(judge):
-        raise InvalidInput(f"judge of the handler {name} is an async def: the worker calls it, so make it a def")
-    try:
-        inspect.signature(judge).bind(None, None)
-    except ValueError:
-        pass  # a builtin: Python does not know its parameters
-    except TypeError:
-        raise InvalidInput(f"judge of the handler {name} cannot be called with (lease, error)") from None
+    judge: Callable[[Lease, BaseException], Verdict | None] = cast("Any", handler).judge
     return judge
 
 
@@ -390,11 +348,11 @@ def _parameters(handler: Callable[..., Any]) -> list[Parameter] | None:
         found = wrapped
 
 
-# ---- what the handler gave
+# ---- the results of the handler
 
 
 async def resolve(given: Any) -> Any:
-    """Await what a handler gave, again and again, until the value is no awaitable. Raises what the handler raises."""
+    """Await the result of a handler, again and again, until it is no awaitable. Raises what the handler raises."""
     for _ in range(_DEEPEST):
         if not inspect.isawaitable(given):
             return given
@@ -411,7 +369,7 @@ def discard(given: Any) -> None:
 
 
 def released(raised: BaseException) -> BaseException:
-    """Give what a handler raised; for a group of nothing but `Release`, one `Release` with the longest delays."""
+    """Give the exception of a handler; for a group of nothing but `Release`, one `Release` with the longest delays."""
     if not is_group(raised):
         return raised
     inside = members(cast("BaseExceptionGroup[BaseException]", raised))
@@ -440,7 +398,7 @@ def wrong_result(name: str, given: Any) -> WrongResult:
     return WrongResult(f"the handler {name} returned {what}; {EXPECTED}{hint}")
 
 
-# ---- what is around the handler
+# ---- the surroundings of the handler
 
 
 class Surroundings:

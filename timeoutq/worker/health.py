@@ -1,61 +1,51 @@
-"""Whether a worker process is healthy: a decision from a few moments, without I/O and without a clock.
+"""Whether a worker process is healthy: the worker writes its signs into memory, and others judge them.
 
-The worker writes its `Signs` on a `Sheet` (`worker/vitals.py`), in memory that others can read while the worker's event
-loop is blocked. `responder.py` reads them when somebody asks the health port; in the supervisor, those of all
-processes. A worker is unhealthy when its claim loop, or its event loop, has not completed a turn in three leases though
-the server answers. A worker is healthy while it is idle, while its queue is paused, and while it waits for the server:
-to start it anew would mend nothing.
+A worker is unhealthy when its claim loop, or its event loop, has not completed a turn in three leases though the server
+answers. `responder.py` reads the signs when somebody asks the health port, even while the event loop is blocked; a
+supervisor reads those of all processes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import struct
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from enum import IntEnum
 from mmap import mmap
 
-LEASES = 3
-"""After so many leases without a turn, a loop counts as hung."""
+LEASES = 3  # after so many leases without a turn, a loop counts as hung
+OFTEN = 0.5  # seconds between two writes of the signs, at most
 
 
 class Phase(IntEnum):
-    """What part of its life a worker is in."""
+    """The phases in the life of a worker: it starts until it knows its queue, and drains when it is to end."""
 
     STARTING = 0
-    """It imports its handler, enters its lifespan, or looks for its queue."""
     WORKING = 1
     DRAINING = 2
-    """It was asked to stop, or has nothing more to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What a worker says of itself; moments by the monotonic clock, which is the same in all processes of a machine."""
+    """The signs of a worker; moments by the monotonic clock, which is the same in all processes of a machine."""
 
     phase: Phase = Phase.STARTING
-    lease: float = 0.0
-    """The shortest lease of its queues, seconds."""
-    looped: float = 0.0
-    """When the event loop has last turned."""
-    turned: float = 0.0
-    """When the claim loop has last completed a turn."""
-    answered: float = 0.0
-    """When the server has last answered the heartbeat, which has a connection of its own."""
-    away: bool = False
-    """Whether no server answers the claim loop, which knows this, and asks again and again."""
-    running: int = 0
-    """How many handlers run."""
+    lease: float = 0.0  # the shortest lease of its queues, seconds
+    looped: float = 0.0  # when the event loop has last turned
+    turned: float = 0.0  # when the claim loop has last completed a turn
+    answered: float = 0.0  # when the server has last answered the heartbeat, which has a connection of its own
+    away: bool = False  # whether no server answers the claim loop, which knows this, and asks again and again
+    running: int = 0  # how many handlers run
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is said of a worker."""
+    """The judgement of a worker: whether it is alive, or to be replaced, and whether it is ready to work."""
 
     alive: bool
-    """No: the process is to be ended, and a new one started."""
     ready: bool
-    """Yes: it works, or would if there were something to do."""
     words: str
 
 
@@ -95,16 +85,12 @@ def _handlers(running: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Crew:
-    """What a supervisor knows of its processes."""
+    """The processes of a supervisor."""
 
-    processes: int
-    """How many there should be."""
-    lease: float
-    """The shortest lease of the queues, seconds."""
-    worked: float
-    """When a process has last worked, or the supervisor began; the monotonic clock."""
-    died: float
-    """When a process has last died; 0 if none has."""
+    processes: int  # how many there should be
+    lease: float  # the shortest lease of the queues, seconds
+    worked: float  # when a process has last worked, or the supervisor began; the monotonic clock
+    died: float  # when a process has last died; 0 if none has
     stopping: bool = False
 
 
@@ -134,7 +120,7 @@ def _kinds(words: Sequence[str]) -> Sequence[str]:
 
 
 class Sheet:
-    """Memory on which a worker process writes its signs, and from which others read them, at any moment."""
+    """Memory into which a worker process writes its signs, and from which others read them, at any moment."""
 
     _FORM = struct.Struct("=7d")
     SIZE = _FORM.size
@@ -149,6 +135,38 @@ class Sheet:
         self._FORM.pack_into(self._memory, self._at, *astuple(signs))
 
     def read(self) -> Signs:
-        """Read what was written last; a sheet on which nothing was written is that of a worker that starts."""
+        """Read the signs that were written last; without any, those of a worker that starts."""
         phase, lease, looped, turned, answered, away, running = self._FORM.unpack_from(self._memory, self._at)
         return Signs(Phase(int(phase)), lease, looped, turned, answered, bool(away), int(running))
+
+
+class Vitals:
+    """Writes the signs of one worker again and again, in its event loop, so that their age shows a blocked loop."""
+
+    def __init__(self, sheet: Sheet, lease: float, look: Callable[[float], Signs], poke: Callable[[], object]) -> None:
+        """Prepare; `lease` is the shortest one in seconds, `look` gives the signs at a moment.
+
+        `poke` makes the claim loop turn: it rests while all handlers run for hours, and would look as if it hung.
+        """
+        self._sheet, self._lease, self._look, self._poke = sheet, lease, look, poke
+        self._poked = 0.0
+        self._next: asyncio.TimerHandle | None = None
+
+    def write(self) -> Signs:
+        """Write the signs now."""
+        signs = self._look(time.monotonic())
+        self._sheet.write(signs)
+        return signs
+
+    def start(self) -> None:
+        """Write from now on: by timers, since a handler may cancel all asyncio tasks."""
+        self._next = asyncio.get_running_loop().call_later(min(OFTEN, self._lease / 4), self.start)
+        signs, now = self.write(), time.monotonic()
+        if signs.phase is not Phase.STARTING and now - max(self._poked, signs.turned) >= self._lease / 2:
+            self._poked = now
+            self._poke()
+
+    def stop(self) -> None:
+        """Write no more."""
+        if self._next is not None:
+            self._next.cancel()

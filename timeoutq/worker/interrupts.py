@@ -1,4 +1,4 @@
-"""Ends what does not end by itself: handlers that lost their lease or have no time left, and leases that nobody ends.
+"""Ends handlers that lost their lease or have no time left, and leases that nobody ends.
 
 The heartbeat reports leases that were lost, two watches look for the rest, and the worker's end stops all handlers.
 """
@@ -10,91 +10,85 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import Any
 
+from timeoutq.client.heartbeat import Heartbeat
 from timeoutq.verbs import flows
 from timeoutq.verbs.sending import Talk
 from timeoutq.words.model import Answer, Lease
-from timeoutq.worker import unending
-from timeoutq.worker.crews import Crew
-from timeoutq.worker.desk import Desk
+from timeoutq.worker.beats import Beats
+from timeoutq.worker.leases import Leases
 from timeoutq.worker.runs import Run
-from timeoutq.worker.suspects import Suspects
+from timeoutq.worker.state import Suspects
+from timeoutq.worker.threads import Crew
 
-LOOKS = 3
-"""A lease on which nothing works is given back when it was seen like this that many times."""
-CLEANUP = 5.0
-"""Seconds that a cancelled handler may clean up; then it is left behind, and another takes its place."""
+LOOKS = 3  # a lease on which nothing works is given back when it was seen like this that many times
+CLEANUP = 5.0  # seconds that a cancelled handler may clean up; then it is left behind, and another takes its place
+
+_left: set[asyncio.Task[Any]] = set()
+"""Asyncio tasks that were left behind. They are kept: one that is collected runs once more, with GeneratorExit."""
 
 
-class Living(Protocol):
-    """What extends the leases."""
-
-    @property
-    def lives(self) -> bool:
-        """Whether it goes on."""
-        ...
-
-    def told_of_end(self) -> str:
-        """Say what has ended it."""
-        ...
+def leave(task: asyncio.Task[Any]) -> None:
+    """Leave an asyncio task behind that does not end though it was cancelled: `asyncio.run` would wait for it."""
+    if not task.done():
+        _left.add(task)
+        task.add_done_callback(_left.discard)
+        task.add_done_callback(lambda over: over.cancelled() or over.exception())  # nobody else asks for the error
+        asyncio._unregister_task(task)
 
 
 class Interrupts:
     """Whatever ends handlers and leases of one queue of a worker from outside."""
 
-    def __init__(self, desk: Desk, crew: Crew, suspects: Suspects) -> None:
-        self._queue, self._voice, self._runtime = desk.queue, desk.voice, desk.rules.runtime
-        self._desk = desk
-        self._crew = crew
-        self._suspects = suspects
+    def __init__(self, leases: Leases, crew: Crew, suspects: Suspects) -> None:
+        self._queue, self._log, self._runtime = leases.queue, leases.log, leases.rules.runtime
+        self._leases, self._crew, self._suspects = leases, crew, suspects
         self._loop = asyncio.get_running_loop()
 
     # ---- lost leases
 
     def lose_soon(self, refused: list[tuple[Lease, Answer]]) -> None:
-        """Have the event loop end what works on these leases; another thread may call this."""
+        """Have the event loop end the work on these leases; another thread may call this."""
         with suppress(RuntimeError):  # the loop is closed already
             self._loop.call_soon_threadsafe(self._lose, refused)
 
     def _lose(self, refused: list[tuple[Lease, Answer]]) -> None:
         for lease, answer in refused:
-            run = self._desk.running.get(lease.key)
+            run = self._leases.running.get(lease.key)
             if answer is Answer.CANCELLED:
                 self._stop_cancelled(lease, run)
             elif run is not None:
                 self.cancel(run, "max_runtime" if answer is Answer.MAX_RUNTIME else "lost")
             elif self._take_out(lease):
-                self._desk.lost(lease)
+                self._leases.lost(lease)
 
     def _take_out(self, lease: Lease) -> bool:
         """Take a lease out whose handler has not begun, or whose ack waits for something; say whether it was there."""
-        if self._suspects.take_out(lease.key, self._desk.lane) is not None:
-            self._desk.wake()
+        number = self._leases.number
+        if self._suspects.take_out(lease.key, number) is not None:
+            self._leases.wake()
             return True
-        return self._desk.followers.take_out(lease) or self._crew.take_out(lease, self._desk.lane)
+        return self._leases.followers.take_out(lease) or self._crew.take_out(lease, number)
 
     # ---- cancelled tasks
 
     async def heed_cancels(self, talk: Talk) -> None:
-        """Stop the handlers of those tasks that were cancelled in the part of the queue with which `talk` is."""
+        """Stop the handlers of those tasks that were cancelled in the shard with which `talk` is."""
         talk_of = self._queue.division.talk_of
-        held = [lease for lease in list(self._desk.held.values()) if talk_of(lease) is talk]
+        held = [lease for lease in list(self._leases.held.values()) if talk_of(lease) is talk]
         if held:
             self._lose([(one, Answer.CANCELLED) for one in await self._queue.run(flows.cancelled(talk, held))])
 
     def _stop_cancelled(self, lease: Lease, run: Run | None) -> None:
         if run is None:  # no handler has begun; or the handler has ended already, and the end of the lease counts
             if self._take_out(lease):
-                self._desk.given_back([lease])
-                self._desk.wake()
+                self._leases.given_back([lease])
+                self._leases.wake()
         elif not run.end:
             if not run.cancelled:
                 thread = "" if run.task is not None else "; it runs in a thread, and is waited for"
-                self._voice.say(
-                    logging.INFO, "queue %s: task %a was cancelled, and its handler is to stop%s", self._voice.queue,
-                    lease.task, thread, lease=lease,
-                )  # fmt: skip
+                self._log.of_task(logging.INFO, lease, "was cancelled, and its handler is to stop%s", thread)
             run.cancelled = True
             if run.task is not None:
                 self.cancel(run, "cancelled")
@@ -117,38 +111,35 @@ class Interrupts:
             return
         # a thread cannot be stopped: its result will not be acked, and another thread takes its place
         if why == "max_runtime":
-            self._voice.say(
-                logging.WARNING, "queue %s: task %a is over its max_runtime; its thread still runs and may go on "
-                "beside the next attempt", self._voice.queue, run.lease.task, lease=run.lease,
-            )  # fmt: skip
-            self._desk.spans.add(time.monotonic() - run.began)
-        self._desk.abandon(run)
+            words = "is over its max_runtime; its thread still runs and may go on beside the next attempt"
+            self._log.of_task(logging.WARNING, run.lease, words)
+            self._leases.spans.add(time.monotonic() - run.began)
+        self._leases.abandon(run)
         self._crew.replace(run)
-        self._desk.wake()
+        self._leases.wake()
 
     def _fail_unended(self, run: Run) -> None:
-        if self._desk.running.get(run.lease.key) is run and not run.settled:
+        if self._leases.running.get(run.lease.key) is run and not run.settled:
             run.settled = True
             more = ", and the handler does not end though it was cancelled"
-            self._desk.failed(run.lease, self._runtime.error(more, run.limit))
-            self._desk.wake()
+            self._leases.failed(run.lease, self._runtime.error(more, run.limit))
+            self._leases.wake()
 
     def _leave_behind(self, run: Run) -> None:
         """Leave a handler behind that does not end though it was cancelled; another one takes its place."""
         task = run.task
-        if self._desk.running.get(run.lease.key) is not run or task is None or task.done() or self._crew.closing:
+        if self._leases.running.get(run.lease.key) is not run or task is None or task.done() or self._crew.closing:
             return
-        self._voice.say(
-            logging.WARNING,
-            "queue %s: the handler of task %a does not end though it was cancelled %g s ago (%s): it is left behind",
-            self._voice.queue, run.lease.task, CLEANUP, run.end, lease=run.lease,
+        self._log.of_queue(
+            logging.WARNING, "the handler of task %a does not end though it was cancelled %g s ago (%s): it is left "
+            "behind", run.lease.task, CLEANUP, run.end, lease=run.lease,
         )  # fmt: skip
-        self._desk.spans.add(time.monotonic() - run.began)
+        self._leases.spans.add(time.monotonic() - run.began)
         run.left = True
-        self._desk.abandon(run)
-        unending.leave(task)
+        self._leases.abandon(run)
+        leave(task)
         self._crew.replace(run)
-        self._desk.wake()
+        self._leases.wake()
 
     # ---- watches
 
@@ -157,12 +148,12 @@ class Interrupts:
         margin_ms = self._runtime.margin_ms
         while True:
             await asyncio.sleep(min(0.1, self._runtime.ms / 20_000))
-            for run in list(self._desk.running.values()):
+            for run in list(self._leases.running.values()):
                 if self._runtime.over_ms(run.lease) >= -margin_ms:
                     self.cancel(run, "max_runtime")
 
-    async def watch_held(self, heartbeat: Living, broken: Callable[[str], None]) -> None:
-        """Give back leases that are held, but that nothing works on and nothing will end: a bug in this room.
+    async def watch_held(self, heartbeat: Heartbeat | Beats, broken: Callable[[str], None]) -> None:
+        """Give back leases that are held, but that nothing works on and nothing will end: a bug in this folder.
 
         Calls `broken` with the reason if the heartbeat has ended: all leases would run out, again and again.
         """
@@ -174,22 +165,16 @@ class Interrupts:
                 return
             looks = {key: looks.get(key, 0) + 1 for key in self._unattended()}
             for key in [key for key, times in looks.items() if times >= LOOKS]:
-                self._give_back(self._desk.held[key])
+                lease = self._leases.held[key]
+                words = "is held, but no handler works on it: it is given back"
+                self._log.of_task(logging.WARNING, lease, words)
+                self._leases.running.pop(key, None)
+                self._crew.forget()
+                self._leases.given_back([lease])
+                self._leases.wake()
 
     def _unattended(self) -> set[int]:
-        left = self._desk.unattended
-        if self._suspects.waiting is not None and self._suspects.lane == self._desk.lane:
+        left, number = self._leases.unattended, self._leases.number
+        if self._suspects.waiting is not None and self._suspects.number == number:
             left.discard(self._suspects.waiting.key)
-        if left:
-            left -= self._crew.queued(self._desk.lane)
-        return left
-
-    def _give_back(self, lease: Lease) -> None:
-        self._voice.say(
-            logging.WARNING, "queue %s: task %a is held, but no handler works on it: it is given back",
-            self._voice.queue, lease.task, lease=lease,
-        )  # fmt: skip
-        self._desk.running.pop(lease.key, None)
-        self._crew.forget()
-        self._desk.given_back([lease])
-        self._desk.wake()
+        return left - self._crew.queued(number) if left else left

@@ -1,8 +1,7 @@
-"""What lives as long as a worker, such as connections: opened before its first claim, closed after its last handler.
+"""The lifespan of a worker: opened before its first claim, closed after its last handler.
 
-The worker uses this module. The user's context manager is entered and left in the same asyncio task, because task
-groups and cancel scopes demand that. Nothing else runs in that task, so it can be cancelled when the worker is stopped
-before the context manager is entered.
+The user's context manager is entered and left in the same asyncio task, because task groups and cancel scopes demand
+that. Nothing else runs in that task, so it can be cancelled when the worker is stopped before it has been entered.
 """
 
 from __future__ import annotations
@@ -32,10 +31,7 @@ NOT_ENTERED = "the lifespan raised this when it was entered: no task is being wo
 def told(error: BaseException) -> str:
     """Give the text of an error that ended a worker; says so if the lifespan raised the error when it was entered."""
     said = error_words(error)
-    with contextlib.suppress(Exception):  # most errors have no notes
-        if NOT_ENTERED in error.__notes__:
-            return f"{said} ({NOT_ENTERED})"
-    return said
+    return f"{said} ({NOT_ENTERED})" if NOT_ENTERED in getattr(error, "__notes__", ()) else said
 
 
 def is_manager(value: object) -> bool:
@@ -67,11 +63,9 @@ class Span:
         self._lifespan = lifespan
         self._on_lost = on_lost
         self._task: asyncio.Task[None] | None = None
-        self.entered = False
-        """Whether there is a state now; False also when entering was given up."""
+        self.entered = False  # whether there is a state now; False also when entering was given up
         self.state: Any = None
-        self.context: Context | None = None
-        """The context variables as they are after entering."""
+        self.context: Context | None = None  # the context variables as they are after entering
         self._given_up = False
 
     async def __aenter__(self) -> Self:
@@ -83,11 +77,7 @@ class Span:
         self._task = asyncio.create_task(self._hold(self._lifespan), name="lifespan")
         ready = asyncio.create_task(self._ready.wait())
         try:
-            await asyncio.wait({self._task, ready}, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            self._task.cancel()
-            await asyncio.wait({self._task})
-            raise
+            await self._wait(ready, self._task)
         finally:
             ready.cancel()
         if self._task.done() and not self._given_up:
@@ -98,6 +88,15 @@ class Span:
             self._task.result()
         self._task.add_done_callback(self._look)
         return self
+
+    async def _wait(self, *some: asyncio.Task[Any]) -> None:
+        assert self._task is not None
+        try:
+            await asyncio.wait(some, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+            raise
 
     def _look(self, task: asyncio.Task[None]) -> None:
         if self.entered and not self._over.is_set():
@@ -115,12 +114,7 @@ class Span:
         if self._task is None:
             return
         self._over.set()
-        try:
-            await asyncio.wait({self._task})
-        except asyncio.CancelledError:
-            self._task.cancel()
-            await asyncio.wait({self._task})
-            raise
+        await self._wait(self._task)
         if self._given_up and self._task.cancelled():
             return
         if error is None:
@@ -135,7 +129,7 @@ class Span:
             self._task.cancel()
 
     async def _hold(self, lifespan: Lifespan[Any]) -> None:
-        manager: Any = _called(lifespan)
+        manager: Any = lifespan()
         if not is_manager(manager):
             discard(manager)
             raise InvalidInput(
@@ -154,27 +148,9 @@ class Span:
             # error of this kind may pass for the end of the process that somebody asked for
             if isinstance(error, KeyboardInterrupt) and not self.entered:
                 raise  # Ctrl-C
-            raise WorkerBroken(self._told_of(error)) from error
-
-    def _told_of(self, error: BaseException) -> str:
-        name = class_name(error)
-        words = error_words(error).removeprefix(name)
-        when = (
-            "it was entered" if not self.entered else "it was left" if self._over.is_set() else "the worker still ran"
-        )
-        return f"the lifespan raised {name} when {when}{words}"
-
-
-def _called(lifespan: Lifespan[Any]) -> Any:
-    try:
-        return lifespan()
-    except TypeError as error:
-        innermost = error.__traceback__
-        while innermost is not None and innermost.tb_next is not None:
-            innermost = innermost.tb_next
-        # the call itself raised the error, not the user's code: so the arguments are wrong
-        if innermost is not None and innermost.tb_frame.f_code.co_filename in (__file__, contextlib.__file__):
-            raise InvalidInput(
-                f"the lifespan {name_of(lifespan)} cannot be called without arguments: {error}"
+            name = class_name(error)
+            when = "it was left" if self._over.is_set() else "the worker still ran"
+            when = when if self.entered else "it was entered"
+            raise WorkerBroken(
+                f"the lifespan raised {name} when {when}{error_words(error).removeprefix(name)}"
             ) from error
-        raise

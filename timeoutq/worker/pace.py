@@ -1,40 +1,36 @@
-"""Decides how many tasks a worker claims and holds, from the speed of its handlers and of exchanges. No I/O.
+"""Decides how many tasks a worker claims and holds, and how its queues share its handlers. No I/O.
 
-Before each exchange, the pump asks `wanted` how many tasks to claim, and `is_worth` whether the exchange pays. The pump
-tells `ended` how many tasks have ended; each exchange tells `took` how long it took.
+Before each exchange, a queue asks `Pace.wanted` how many tasks to claim, `portion` how many of these are its own, and
+`Pace.is_worth` whether the exchange pays. The queues of a worker are numbered from 0, in the order of the user.
 """
 
 from __future__ import annotations
 
+import math
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from timeoutq.server.calls import BATCH
 
 ENOUGH = 64
 """With this many ends to send, or tasks to claim, an exchange always pays, even while other exchanges are under way."""
-FIRST_TRIP = 0.005
-"""The first guess of how long an exchange takes, seconds."""
-SHORTEST_LOOK = 0.05
-"""The shortest time over which a rate is measured, seconds."""
+FIRST_TRIP = 0.005  # the first guess of how long an exchange takes, seconds
+SHORTEST_LOOK = 0.05  # the shortest time over which a rate is measured, seconds
 FOUND_AT_ONCE, NO_LIMIT = 64, 1_000_000_000
 """How many found tasks one exchange puts while few tasks end, and while many do."""
-FEW = 500.0
-"""Few tasks end when fewer than this end per second."""
+FEW = 500.0  # few tasks end when fewer than this end per second
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a worker has to do at one moment, in tasks."""
+    """The tasks of a worker at one moment."""
 
     running: int
-    unstarted: int
-    """Tasks that are claimed, but no handler has begun them."""
-    claiming: int
-    """Tasks that the claims under way may still bring."""
-    waiting_acks: int = 0
-    """Tasks that are done, but whose acks wait for what goes before them."""
-    still_to_run: int | None = None
-    """How many runs the worker may still begin; None: any number."""
+    unstarted: int  # tasks that are claimed, but no handler has begun them
+    claiming: int  # tasks that the claims under way may still bring
+    waiting_acks: int = 0  # tasks that are done, but whose acks wait for a call in another queue
+    still_to_run: int | None = None  # how many runs the worker may still begin; None: any number
 
 
 class Pace:
@@ -45,15 +41,10 @@ class Pace:
 
         `prefetch` is how many claimed tasks may wait for a free handler; None: as many as end during two exchanges.
         """
-        self._concurrency = concurrency
-        self._prefetch = prefetch
-        self._timeout = timeout
-        self.rate = 0.0
-        """Tasks that end per second."""
-        self.trip = FIRST_TRIP
-        """Seconds that an exchange takes, on average."""
-        self.sway = 0.0
-        """Seconds by which an exchange differs from the average, itself an average."""
+        self._concurrency, self._prefetch, self._timeout = concurrency, prefetch, timeout
+        self.rate = 0.0  # tasks that end per second
+        self.trip = FIRST_TRIP  # seconds that an exchange takes, on average
+        self.sway = 0.0  # seconds by which an exchange differs from the average, itself an average
         self._counted, self._counted_at = 0, now
 
     def ended(self, total: int, now: float) -> None:
@@ -92,11 +83,8 @@ class Pace:
         return int(min(during_two, self.rate * self._timeout / 3, 2 * BATCH))
 
     def found_at_once(self) -> int:
-        """Give how many found tasks one exchange is to put, at most.
-
-        The claim of an exchange waits for its acks. While few tasks end, short exchanges bring work to idle handlers
-        sooner. While many tasks end, each exchange more would cost time that the handlers need.
-        """
+        """Give how many found tasks one exchange is to put, at most: the claim of the exchange waits for its acks."""
+        # few end: short exchanges bring work to idle handlers sooner; many end: each exchange more would cost time
         return FOUND_AT_ONCE if self.rate < FEW else NO_LIMIT
 
     def wanted(self, load: Load, *, plenty: bool) -> int:
@@ -117,3 +105,76 @@ class Pace:
         """Say whether an exchange pays; it would send `ended` ends and claim `want` tasks, beside those `under_way`."""
         enough = min(ENOUGH, max(1, self._concurrency // 4)) if under_way else 1
         return ended >= enough or want >= enough
+
+
+@dataclass(frozen=True, slots=True)
+class Appetite:
+    """How a queue of a worker stands at one moment."""
+
+    hungry: bool  # whether it may have ready tasks, and no answer of its server is overdue
+    late: bool = False
+    """Whether it would be hungry, if its server had answered in time; the server is not known to be away."""
+    coming: int = 0  # how many tasks may come from its claims that are under way
+
+
+class Strict:
+    """Queues in strict order: a queue claims only while no queue before it is hungry."""
+
+    def rank(self, number: int) -> int:
+        """Give the rank of a queue: tasks of a lower rank begin before all others that wait here for a handler."""
+        return number
+
+    def portion(self, number: int, want: int, queues: Sequence[Appetite]) -> int:
+        """Give how many tasks a queue may claim of `want`, the number for which there is room."""
+        return 0 if any(above.hungry for above in queues[:number]) else want
+
+    def came(self, number: int, tasks: int) -> None:
+        """Note that a claim of this queue has brought tasks."""
+
+
+class Weighted(Strict):
+    """Each hungry queue claims in proportion to its weight; what a queue does not need goes to the others.
+
+    The clock of a queue is the number of tasks that it has had, divided by its weight. The queue whose clock is the
+    furthest behind comes first, and a claim fills places until the clocks agree. The clock of a queue that has no tasks
+    goes with the others, so that nothing is saved up while it is empty.
+    """
+
+    def __init__(self, weights: Sequence[int]) -> None:
+        """Prepare; the clocks begin at random, so that many workers that start do not all begin with the same queue."""
+        self._weights = weights
+        self._clocks = [random.random() / weight for weight in weights]  # noqa: S311  # fairness, not a secret
+
+    def rank(self, number: int) -> int:
+        return 0
+
+    def portion(self, number: int, want: int, queues: Sequence[Appetite]) -> int:
+        ahead = [
+            clock + one.coming / weight for clock, weight, one in zip(self._clocks, self._weights, queues, strict=True)
+        ]
+        hungry = sorted((at for at, one in enumerate(queues) if one.hungry), key=ahead.__getitem__)
+        if number not in hungry:
+            return 0
+        first = ahead[hungry[0]]
+        for at, one in enumerate(queues):
+            if not (one.hungry or one.late):
+                self._clocks[at] = max(self._clocks[at], first)
+        # the clocks of those that are behind are set forward to one level, until all places are filled
+        level, weight, left = first, 0, float(want)
+        for at in hungry:
+            step = (ahead[at] - level) * weight
+            if step >= left:
+                break
+            level, left, weight = ahead[at], left - step, weight + self._weights[at]
+        level += left / weight
+        mine = 0
+        # rounded up, so that no place stays free; those that are the furthest behind come first
+        for at in hungry:
+            mine = max(0, min(want, math.ceil((level - ahead[at]) * self._weights[at] - 1e-6)))
+            if at == number:
+                break
+            want -= mine
+        return mine
+
+    def came(self, number: int, tasks: int) -> None:
+        self._clocks[number] += tasks / self._weights[number]

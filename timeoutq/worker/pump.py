@@ -1,9 +1,7 @@
-"""The pump of a worker: it goes round the lanes, has each claim and send what it can, runs suspects alone, and drains.
+"""The pump of a worker: it goes round the queues, has each claim and send all that it can, runs suspects alone, drains.
 
-Two exchanges of a lane are under way side by side at most: so batches form by themselves under load, and the server
-works on one exchange while handlers work on the tasks of the other. The way of a task: `Lane.begin` claims it,
-`Lane.receive` gives it to the crew, the crew runs the handler and puts its end on the desk, and the next `Lane.begin`
-sends the end.
+Two exchanges of a queue are under way side by side at most: so batches form by themselves under load, and the server
+works on one exchange while handlers work on the tasks of the other.
 """
 
 from __future__ import annotations
@@ -17,56 +15,49 @@ from typing import Any
 
 from timeoutq.words.errors import TimeoutqError
 from timeoutq.words.model import Lease
-from timeoutq.worker.desk import Desk
 from timeoutq.worker.exchanges import Exchanges
-from timeoutq.worker.lanes import Shared
-from timeoutq.worker.sources import Source
-from timeoutq.worker.voice import Voice
+from timeoutq.worker.health import Phase, Signs
+from timeoutq.worker.queue_work import Shared
+from timeoutq.worker.worker_log import WorkerLog
 
 
 class Pump:
     """Claims and exchanges for one worker until it is stopped, or has nothing more to do."""
 
-    def __init__(self, shared: Shared, voice: Voice) -> None:
-        """Prepare; the lanes of the worker stand in `shared`."""
-        self._shared = shared
-        self._voice = voice
-        self.lanes = shared.lanes
-        self.crew, self.suspects, self.common = shared.crew, shared.suspects, shared.common
-        self._stopping = shared.stopping
-        self._limits = shared.stopping.limits
-        self.woken = self._desk.woken
-        self.turns = 0
-        """How many rounds it has gone."""
+    def __init__(self, shared: Shared, worker_log: WorkerLog) -> None:
+        self.shared = shared
+        self._log = worker_log
+        self.works = shared.works
+        self.crew, self.suspects, self.life = shared.crew, shared.suspects, shared.life
+        self._first = self.works[0].leases
+        self.woken = self._first.woken
+        self.turns = 0  # how many rounds it has gone
+        self._seen, self._turned = 0, 0.0
+        """How many rounds the health check has seen, and when the number has last changed."""
 
     @property
-    def _desk(self) -> Desk:
-        return self.lanes[0].desk
-
-    @property
-    def sources(self) -> list[Source]:
-        """The sources of all parts of all queues."""
-        return [source for lane in self.lanes for source in lane.sources]
-
-    @property
-    def parts(self) -> list[Exchanges]:
-        """The exchanges with all parts of all queues."""
-        return [part for lane in self.lanes for part in lane.parts]
-
-    @property
-    def source(self) -> Source:
-        """The source of the first part; a worker with one plain queue has no other."""
-        return self.sources[0]
-
-    @property
-    def exchanges(self) -> Exchanges:
-        """The exchanges with the first part; a worker with one plain queue has no other."""
-        return self.parts[0]
+    def shards(self) -> list[Exchanges]:
+        """The exchanges with all shards of all queues."""
+        return [shard for work in self.works for shard in work.shards]
 
     @property
     def is_away(self) -> bool:
         """Whether no server answers."""
-        return all(lane.is_away for lane in self.lanes)
+        return all(work.is_away for work in self.works)
+
+    def signs(self, now: float, lease: float) -> Signs:
+        """Give the signs of health; `now` is the monotonic clock, `lease` the length of the shortest lease."""
+        if self.turns != self._seen or not self._turned:
+            self._seen, self._turned = self.turns, now
+        turned, answered = self._turned, 0.0
+        for work in self.works:
+            if work.beating is not None:
+                heard = work.beating.pulse.answered
+                answered = max(answered, heard)
+                # an exchange that has not ended since then hangs, though its server answers
+                turned = min([turned, *(one.stuck_since for one in work.shards if 0 < one.stuck_since < heard - lease)])
+        phase = Phase.DRAINING if self.life.level else Phase.WORKING
+        return Signs(phase, lease, now, turned, answered, self.is_away, self.shared.running)
 
     async def run(self, check: Callable[[], None], stop: Callable[[], None]) -> None:
         """Pump until the worker ends.
@@ -76,19 +67,19 @@ class Pump:
         try:
             await self._go_round(check, stop)
         except BaseException:
-            self.common.leaving = True
-            self.give_back_unstarted()
-            await all_of(part.end_claims() for part in self.parts)
+            self.life.leaving = True
+            self.shared.give_back_unstarted()
+            await all_of(shard.end_claims() for shard in self.shards)
             raise
         finally:
             # tasks that the exchanges still bring are given back at the end
-            await all_of(part.end() for part in self.parts)
-        if self.common.broken is not None:
-            raise self.common.broken
+            await all_of(shard.end() for shard in self.shards)
+        if self.life.broken is not None:
+            raise self.life.broken
 
     def fail(self, reason: BaseException) -> None:
         """End the worker with this error; the first one counts."""
-        self.common.broken = self.common.broken or reason
+        self.life.broken = self.life.broken or reason
         self.woken.set()
 
     # ---- rounds
@@ -96,97 +87,92 @@ class Pump:
     async def _go_round(self, check: Callable[[], None], stop: Callable[[], None]) -> None:
         while True:
             check()
-            if self.common.broken is not None:
-                raise self.common.broken
+            if self.life.broken is not None:
+                raise self.life.broken
             self.turns += 1
             self.woken.clear()
             self._heed_max_tasks(stop)
-            if self._stopping.level:
-                self._shared.deafen()
-                self._stopping.begin_drain()
-                self.give_back_unstarted()
-                if self.is_cut_off() or not (self._shared.running or self._unsent):
+            if self.life.level:
+                self.shared.deafen()
+                self.life.begin_drain()
+                self.shared.give_back_unstarted()
+                if self.is_cut_off() or not (self.shared.running or self._unsent):
                     return
             self._start_suspect()
-            self._shared.make_room()
+            self.shared.make_room()
             begun = False
-            for lane in self.lanes:
-                begun = lane.begin() or begun
+            for work in self.works:
+                begun = work.begin() or begun
             if begun:
                 await asyncio.sleep(0)  # lets the exchange take the ends that have gathered, and send them
                 continue
-            if self._limits.burst and self._has_nothing and await self._is_drained():
-                self._desk.tally.end = "drained"
+            if self.life.burst and self._has_nothing and await self._is_drained():
+                self._first.tally.end = "drained"
                 return
             await self._rest()
 
     def _heed_max_tasks(self, stop: Callable[[], None]) -> None:
-        most, runs = self._limits.max_tasks, self._shared.runs
-        if most is not None and runs >= most and not self._stopping.level:
-            what = "worker %s has run %d tasks, the most that it may"
-            self._voice.say(logging.INFO, what, self._voice.worker, runs)
-            self._desk.tally.end = "max_tasks"
+        most, runs = self.life.max_tasks, self.shared.runs
+        if most is not None and runs >= most and not self.life.level:
+            self._log.of_worker(logging.INFO, "has run %d tasks, the most that it may", runs)
+            self._first.tally.end = "max_tasks"
             stop()
-            self._stopping.by_itself = True
+            self.life.by_itself = True
 
     async def _rest(self) -> None:
-        if not self._stopping.level:
-            for lane in self.lanes:
-                lane.listen()
+        if not self.life.level:
+            for work in self.works:
+                work.listen()
         now = time.monotonic()
-        drain_until = self._stopping.until if self._stopping.until > now else 0.0
+        drain_until = self.life.until if self.life.until > now else 0.0
         suspect_until = self.suspects.until if self.suspects.waiting is not None else 0.0
         until = [at for at in (drain_until, suspect_until) if at]
-        timeout = max(0.0, min(until) - now) if until else None
         with suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(max(0.0, min(until) - now) if until else None):
                 await self.woken.wait()
 
     # ---- suspects
 
     def _start_suspect(self) -> None:
-        suspect, shared = self.suspects.waiting, self._shared
+        suspect, shared = self.suspects.waiting, self.shared
         if suspect is None:
             return
+        claiming_now = sum(one.claiming_now for one in shared.claims)
         if time.monotonic() >= self.suspects.until:
             self._postpone(suspect)
-        elif not (shared.running or self.crew.unstarted or shared.claiming_now or self._holds_others(suspect)):
+        elif not (shared.running or self.crew.unstarted or claiming_now or self._holds_others(suspect)):
             self.suspects.begin()
-            self.crew.take([suspect], self.suspects.lane)
+            self.crew.take([suspect], self.suspects.number)
 
     def _holds_others(self, suspect: Lease) -> bool:
-        own = self.lanes[self.suspects.lane]
-        return any(lane.desk.held.keys() - ({suspect.key} if lane is own else set()) for lane in self.lanes)
+        own = self.works[self.suspects.number]
+        return any(work.leases.held.keys() - ({suspect.key} if work is own else set()) for work in self.works)
 
     def _postpone(self, suspect: Lease) -> None:
         """Give a suspect back, because handlers that do not end keep it from its turn."""
-        delay, desk = self.suspects.postpone(suspect), self.lanes[self.suspects.lane].desk
-        desk.voice.say(
+        delay, leases = self.suspects.postpone(suspect), self.works[self.suspects.number].leases
+        leases.log.say(
             logging.INFO, "worker %s: task %a must run alone, but %d handlers do not end: it is given back for %g s",
-            desk.voice.worker, suspect.task, self._shared.running, delay, lease=suspect,
+            leases.log.worker, suspect.task, self.shared.running, delay, lease=suspect,
         )  # fmt: skip
-        desk.ends.postpone(suspect, round(delay * 1000))
+        leases.ends_of(suspect).postpone(suspect, round(delay * 1000))
 
     # ---- the end
-
-    def give_back_unstarted(self) -> None:
-        """Release the leases whose handlers have not begun; when the worker stops, a waiting suspect, too."""
-        self._shared.give_back_unstarted()
 
     @property
     def _unsent(self) -> bool:
         """Whether something that handlers have given is still to be sent, and a server takes it."""
-        return any(lane.unsent for lane in self.lanes)
+        return any(work.unsent for work in self.works)
 
     def is_cut_off(self) -> bool:
         """Say whether the drain must end now, whatever still runs or is not sent yet."""
-        gets_on = self._unsent and not any(lane.desk.trouble for lane in self.lanes)
-        return self._stopping.is_over(gets_on=gets_on)
+        gets_on = self._unsent and not any(work.leases.trouble for work in self.works)
+        return self.life.is_over(gets_on=gets_on)
 
     @property
     def _has_nothing(self) -> bool:
         """Whether there is nothing to do here, and nothing more came from any queue."""
-        return all(lane.has_nothing for lane in self.lanes)
+        return all(work.has_nothing for work in self.works)
 
     async def _is_drained(self) -> bool:
         """Say whether all queues are drained.
@@ -194,16 +180,16 @@ class Pump:
         Several queues are asked one after another, and a task may bring work from one that is asked later to one that
         was asked before. So all of them are asked once more.
         """
-        rounds = 1 if len(self.lanes) == 1 else 2
-        for lane in self.lanes * rounds:
-            if not lane.parts:
+        rounds = 1 if len(self.works) == 1 else 2
+        for work in self.works * rounds:
+            if not work.shards:
                 continue  # nobody has made this queue yet
-            queue = lane.desk.queue
+            queue = work.leases.queue
             try:
                 if not await queue.run(queue.division.drained()):
                     return False
             except TimeoutqError as error:
-                await lane.parts[0].wait_out(error)
+                await work.shards[0].wait_out(error)
                 return False
         return self._has_nothing
 

@@ -1,22 +1,24 @@
-"""One run of a handler, and the longest time that the run may take. No I/O.
-
-Crews make a `Run` for each call of a handler; the desk keeps the runs, by the key of their leases.
-"""
+"""One run of a handler, its longest time, and the meaning of its failure: when it is repeated, and the log line."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from timeoutq.client import AsyncDriver
-from timeoutq.words import arguments
+from timeoutq.server.calls import Kept
+from timeoutq.words import arguments, tracebacks
 from timeoutq.words.model import Lease
+from timeoutq.words.retry import Retry, RetryPolicy, decision
+from timeoutq.worker.handlers import Verdict
+from timeoutq.worker.worker_log import WorkerLog, log
 
-MARGIN_MS = 300
-"""A handler is ended this much, or a tenth of its time, before the server would take its task back."""
+MARGIN_MS = 300  # a handler is ended this much, or a tenth of its time, before the server would take its task back
+NO_VERDICT = Verdict()
 
 
 @dataclass(slots=True, eq=False)
@@ -24,25 +26,19 @@ class Run:
     """A handler at work."""
 
     lease: Lease
-    task: asyncio.Task[None] | None
-    """The asyncio task that runs it; None while it runs in a thread."""
-    began: float
-    """When the handler was called, by the monotonic clock."""
+    task: asyncio.Task[None] | None  # the asyncio task that runs it; None while it runs in a thread
+    began: float  # when the handler was called, by the monotonic clock
     thread: threading.Thread | None = None
     end: str = ""
     """Why the handler is being stopped: lost, max_runtime, cancelled, shutdown; empty while it is not being stopped."""
     cancelled: bool = False
     """Whether somebody has cancelled the task; a handler in a thread runs on, and the task fails when it ends."""
-    settled: bool = False
-    """Whether the lease is being ended already, although the handler has not ended."""
-    left: bool = False
-    """Whether the handler was left behind, because it does not end."""
-    limit: float | None = None
-    """The most seconds that this handler may run, if it has a limit of its own."""
+    settled: bool = False  # whether the lease is being ended already, although the handler has not ended
+    left: bool = False  # whether the handler was left behind, because it does not end
+    limit: float | None = None  # the most seconds that this handler may run, if it has a limit of its own
     stop: Callable[[], object] | None = None
-    """What stops the handler when its own limit is over; tests call it, whose clock is not the loop's."""
-    spent: float = 0.0
-    """How long its call in a thread took, seconds."""
+    """Stops the handler when its own limit is over; tests call it, whose clock is not the loop's."""
+    spent: float = 0.0  # how long its call in a thread took, seconds
 
     @property
     def lives(self) -> bool:
@@ -52,19 +48,12 @@ class Run:
         return self.thread is None or self.thread.is_alive()
 
     def cancelled_by_others(self, problem: BaseException) -> asyncio.CancelledError | None:
-        """Give the error of a handler that was cancelled, and not by its worker, with words that say so.
-
-        The worker says why it cancels, so the error of its own cancel has words already.
-        """
-        if not isinstance(problem, asyncio.CancelledError) or problem.args:
+        """Give an error that says so if somebody else has cancelled the handler; the worker's own cancel has words."""
+        is_ours = not isinstance(problem, asyncio.CancelledError) or problem.args
+        if is_ours or self.task is None or not self.task.cancelling():
             return None
-        if self.task is None or not self.task.cancelling():
-            return None
-        told = asyncio.CancelledError(
-            "the handler was cancelled, and not by its worker: does a handler cancel asyncio tasks that it did not "
-            "start?"
-        )
-        return told.with_traceback(problem.__traceback__)
+        words = "the handler was cancelled, and not by its worker: does a handler cancel tasks that it did not start?"
+        return asyncio.CancelledError(words).with_traceback(problem.__traceback__)
 
 
 class MaxRuntime:
@@ -73,8 +62,7 @@ class MaxRuntime:
     def __init__(self, queue: AsyncDriver, seconds: float | None) -> None:
         """Prepare; `seconds` is the limit, None: the queue's own. Raises `InvalidInput` for what is no limit."""
         limit = queue.max_runtime if seconds is None else seconds
-        self.ms = 0 if limit is None else arguments.timeout_ms(limit, "max_runtime")
-        """0: no limit."""
+        self.ms = 0 if limit is None else arguments.timeout_ms(limit, "max_runtime")  # 0: no limit
         self.margin_ms = min(MARGIN_MS, self.ms // 10)
         self._first_ms = min(round(queue.timeout * 1000), self.ms)
         self._queue = queue
@@ -95,8 +83,7 @@ class MaxRuntime:
     def overrun(self, run: Run, problem: BaseException | None) -> TimeoutError | None:
         """Give the error of a handler that ended by itself, but after max_runtime; None if it ended in time.
 
-        The loop was blocked, so nothing could cancel the handler. The queue may have given the task to somebody else:
-        what the handler says counts no more, and the attempt has failed.
+        The loop was blocked, so nothing could cancel the handler, and the queue may have given the task to another.
         """
         if not self.ms:
             return None
@@ -109,3 +96,79 @@ class MaxRuntime:
         )
         error.__cause__ = problem
         return error
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A failed attempt, as the queue is told of it."""
+
+    lease: Lease
+    retry_ms: int  # the delay before the next attempt; -1: the task is given up
+    error: bytes
+    trace: bytes  # as `tracebacks.trace` gives it
+    block_ms: int = 0  # for how long the host of the task is blocked; 0: it is not
+    kept: Kept | None = None  # the result that is kept of a task that is given up
+
+
+class Failures:
+    """Decides by one policy, unless the handler judges by itself, and logs each failure."""
+
+    def __init__(
+        self,
+        policy: RetryPolicy,
+        worker_log: WorkerLog,
+        judge: Callable[[Lease, BaseException], Verdict | None] | None = None,
+    ) -> None:
+        self.policy = policy
+        self._log = worker_log
+        self._judge = judge
+
+    def judge(self, lease: Lease, error: BaseException, *, hopeless: bool = False) -> Failure:
+        """Decide what an error means for the task of this lease, and log it; never raises.
+
+        An error that is `hopeless` is not tried again, unless the handler says so.
+        """
+        verdict = NO_VERDICT if self._judge is None else self._verdict(self._judge, lease, error)
+        policy = self.policy if verdict.policy is None else verdict.policy
+        retry_ms = -1 if hopeless and not verdict.repeats else self._retry_ms(policy, lease, error)
+        text, trace = arguments.error_text(error), tracebacks.trace(error)
+        given_up, said = retry_ms < 0, text.decode("utf-8", "replace")
+        is_detailed = given_up or log.isEnabledFor(logging.DEBUG)
+        self._log.of_task(
+            logging.WARNING if given_up else logging.INFO, lease, "failed on attempt %d, %s: %a", lease.attempt,
+            "given up" if given_up else f"again in {retry_ms / 1000:g} s", said, error=said,
+            traceback=tracebacks.read_traceback(trace, said) if is_detailed else None,
+        )  # fmt: skip
+        kept = self._kept(verdict.result, lease) if given_up and verdict.result is not None else None
+        decides = decision(error)
+        block_ms = arguments.delay_ms(decides.block_host, "block_host") if isinstance(decides, Retry) else 0
+        return Failure(lease, retry_ms, text, trace, block_ms, kept)
+
+    def _verdict(
+        self, judge: Callable[[Lease, BaseException], Verdict | None], lease: Lease, error: BaseException
+    ) -> Verdict:
+        try:
+            given: object = judge(lease, error)
+            if given is None or isinstance(given, Verdict):
+                return given or NO_VERDICT
+            raise TypeError(f"judge() returned {arguments.shown(given)}; expected None or a Verdict")
+        except BaseException as problem:  # the handler's code may raise anything
+            words = "fails, and the handler could not judge why; the worker decides"
+            self._log.of_task(logging.ERROR, lease, words, exc_info=problem)
+        return NO_VERDICT
+
+    def _kept(self, result: Callable[[], Kept] | Kept, lease: Lease) -> Kept | None:
+        try:
+            return result() if callable(result) else result
+        except BaseException as problem:  # it is the handler's code, too
+            self._log.of_task(logging.ERROR, lease, "has failed, and is kept without a result", exc_info=problem)
+        return None
+
+    def _retry_ms(self, policy: RetryPolicy, lease: Lease, error: BaseException) -> int:
+        try:
+            wait = policy.decide(lease.attempt, error)
+        except BaseException as problem:  # the user's policy may raise anything
+            words = "the retry policy failed; the usual one decides"
+            self._log.of_queue(logging.ERROR, words, lease=lease, exc_info=problem)
+            wait = RetryPolicy.of(None).decide(lease.attempt, error)
+        return -1 if wait is None else arguments.delay_ms(wait, "retry")

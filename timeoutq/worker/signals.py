@@ -1,7 +1,4 @@
-"""SIGTERM and SIGINT for all workers of an event loop: a loop has one handler per signal, not one per worker.
-
-The worker uses this module. The first worker takes the signals over; the last one puts back what was there before.
-"""
+"""SIGTERM and SIGINT for all workers of an event loop: a loop has one handler per signal, not one per worker."""
 
 from __future__ import annotations
 
@@ -9,8 +6,9 @@ import asyncio
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from contextlib import contextmanager
+from functools import partial
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 HEEDED = (signal.SIGTERM, signal.SIGINT)
@@ -23,6 +21,7 @@ class Stop(Protocol):
 
 
 _stops: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, Stop]] = WeakKeyDictionary()
+_before: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Callable[[], object]]] = WeakKeyDictionary()
 
 
 @contextmanager
@@ -46,37 +45,17 @@ def heeded(stop: Stop) -> Iterator[None]:
                 put_back()
 
 
-_before: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Callable[[], None]]] = WeakKeyDictionary()
-
-
-def _take_over(loop: asyncio.AbstractEventLoop, stops: dict[object, Stop]) -> list[Callable[[], None]]:
+def _take_over(loop: asyncio.AbstractEventLoop, stops: dict[object, Stop]) -> list[Callable[[], object]]:
     def stop_all(now: bool) -> None:
         for stop in list(stops.values()):
             stop(now=now)
 
-    taken: list[Callable[[], None]] = []
-    with suppress(NotImplementedError):  # an event loop that has no signals
-        for number in HEEDED:
-            before, of_loop = signal.getsignal(number), _handler_of(loop, number)
-            loop.add_signal_handler(number, stop_all, number == signal.SIGINT)
-            taken.append(_putting_back(loop, number, before, of_loop))
+    def heard(number: int, frame: object) -> None:
+        loop.call_soon_threadsafe(stop_all, number == signal.SIGINT)
+
+    taken: list[Callable[[], object]] = []
+    for number in HEEDED:
+        before = signal.signal(number, heard)
+        # what was not set by Python cannot be put back
+        taken.append(partial(signal.signal, number, signal.SIG_DFL if before is None else before))
     return taken
-
-
-def _putting_back(
-    loop: asyncio.AbstractEventLoop, number: signal.Signals, before: Any, of_loop: Any
-) -> Callable[[], None]:
-    def put_back() -> None:
-        loop.remove_signal_handler(number)
-        if of_loop is not None:
-            loop.add_signal_handler(number, of_loop._callback, *of_loop._args)
-        elif before is not None:
-            signal.signal(number, before)
-
-    return put_back
-
-
-def _handler_of(loop: asyncio.AbstractEventLoop, number: signal.Signals) -> Any:
-    # asyncio has no way to ask; a loop that keeps its handlers elsewhere (uvloop) just loses its former handler
-    handlers: Any = getattr(loop, "_signal_handlers", None) or {}
-    return handlers.get(number)

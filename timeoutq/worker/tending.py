@@ -1,7 +1,7 @@
-"""Which parts of its queue a worker tends, and which part it helps: only for a queue that has several.
+"""Which shards of a queue a worker tends, and which one it helps: only for a queue that has several.
 
-A worker waits on the bells of the parts that it tends, and runs their cleaners; the queue says which ones these are
-(`division.py`). A worker whose handlers are free for a second looks at all parts, and claims from one that has tasks.
+A worker waits on the bells of the shards that it tends, and runs their cleaners; the queue says which ones these are
+(`division.py`). A worker whose handlers are free for a second looks at all shards, and claims from one that has tasks.
 """
 
 from __future__ import annotations
@@ -12,38 +12,34 @@ import time
 from collections.abc import Collection
 
 from timeoutq.words.errors import InvalidInput, TimeoutqError
-from timeoutq.worker.lanes import Lane
+from timeoutq.worker.queue_work import QueueWork
 
-CHOOSE_EVERY = 5.0
-"""Seconds between two questions which parts a worker tends."""
-IDLE = 1.0
-"""Seconds after which a worker without tasks helps."""
-GO_ON = 0.2
-"""Seconds after which a worker that has helped looks where it can help next."""
+CHOOSE_EVERY = 5.0  # seconds between two questions which shards a worker tends
+IDLE = 1.0  # seconds after which a worker without tasks helps
+GO_ON = 0.2  # seconds after which a worker that has helped looks where it can help next
 
 
 class Tending:
-    """The parts of one queue that one worker tends."""
+    """The shards of one queue that one worker tends."""
 
-    def __init__(self, lane: Lane, concurrency: int) -> None:
+    def __init__(self, work: QueueWork) -> None:
         """Prepare; at first, the worker tends nothing."""
-        self._queue, self._desk, self._lane = lane.desk.queue, lane.desk, lane
-        self._concurrency = concurrency
+        self._queue, self._wake, self._work = work.leases.queue, work.leases.wake, work
+        self._claims = [shard.claims for shard in work.shards]
         self._chosen_at = 0.0
-        self._helps = False
-        """Whether the last look has found a part to help."""
+        self._helps = False  # whether the last look has found a shard to help
         self._running: dict[int, asyncio.Task[None]] = {}
         self._choosing: asyncio.Task[None] | None = None
-        for source in lane.sources:
-            source.tended, source.idle = False, True
+        for claims in self._claims:
+            claims.tended, claims.idle = False, True
 
     @property
     def tended(self) -> list[int]:
-        """The numbers of the parts that the worker tends."""
-        return [source.part for source in self._lane.sources if source.tended]
+        """The numbers of the shards that the worker tends."""
+        return [claims.shard for claims in self._claims if claims.tended]
 
     async def run(self) -> None:
-        """Tend until cancelled. Raises what ends a cleaner, and `InvalidInput` if the queue is divided anew."""
+        """Tend until cancelled. Raises what ends a cleaner, and `InvalidInput` if the queue is divided again."""
         try:
             while True:
                 self._choose_again()
@@ -72,46 +68,45 @@ class Tending:
         except InvalidInput:
             raise
         except TimeoutqError:
-            # better too many listeners than a part without any
-            chosen = self.tended or [source.part for source in self._lane.sources]
+            # better too many listeners than a shard without any
+            chosen = self.tended or [claims.shard for claims in self._claims]
         self._chosen_at = time.monotonic()
         self._tend(chosen)
 
     def _tend(self, chosen: Collection[int]) -> None:
-        for source in self._lane.sources:
-            begins = source.part in chosen and not source.tended
-            source.tended = source.part in chosen
+        for claims in self._claims:
+            begins = claims.shard in chosen and not claims.tended
+            claims.tended = claims.shard in chosen
             if begins:
-                source.idle = False
-                self._desk.wake()
+                claims.idle = False
+                self._wake()
         self._look_after_cleaners()
 
     def _look_after_cleaners(self) -> None:
-        for source in self._lane.sources:
-            cleaner = self._running.get(source.part)
+        for number, shard in enumerate(self._work.shards):
+            cleaner = self._running.get(number)
             if cleaner is not None and cleaner.done():
                 if not cleaner.cancelled():
                     cleaner.result()
                 cleaner = None
-            if source.tended and cleaner is None:
-                name = f"cleaner-{self._queue.name}-{source.part}"
-                work = self._lane.cleaners[source.part]
-                work.met = work.met or self._lane.shared.common.met
-                self._running[source.part] = asyncio.create_task(work.run(), name=name)
-            elif cleaner is not None and not source.tended:
+            if shard.claims.tended and cleaner is None:
+                name = f"cleaner-{self._queue.name}-{number}"
+                shard.cleaner.met = shard.cleaner.met or self._work.shared.life.met
+                self._running[number] = asyncio.create_task(shard.cleaner.run(), name=name)
+            elif cleaner is not None and not shard.claims.tended:
                 cleaner.cancel()
 
     def _is_free(self) -> bool:
-        lane = self._lane
-        has_room = lane.shared.crew.taken < self._concurrency
-        return has_room and lane.starves and (self._helps or time.monotonic() - lane.fed_at >= IDLE)
+        work = self._work
+        has_room = work.shared.crew.taken < work.shared.concurrency
+        return has_room and work.starves and (self._helps or time.monotonic() - work.fed_at >= IDLE)
 
     async def _help(self) -> None:
         try:
-            part = await self._queue.run(self._queue.division.deepest())
+            number = await self._queue.run(self._queue.division.deepest())
         except TimeoutqError:
-            part = None
-        self._helps = part is not None
-        if part is not None:
-            self._lane.sources[part].idle = False
-        self._desk.wake()  # a burst asks again whether the queue is drained
+            number = None
+        self._helps = number is not None
+        if number is not None:
+            self._claims[number].idle = False
+        self._wake()  # a burst asks again whether the queue is drained

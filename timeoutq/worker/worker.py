@@ -1,7 +1,7 @@
-"""The face of a worker: its settings, `run`, `stop`, and what it says of itself.
+"""The face of a worker: its settings, `run`, `stop`, and its counts.
 
-`run` puts the parts of the room together, starts each, waits for the pump, and has everything ended by `closing.py`.
-What each queue of the worker needs is put together by `_begin` and `_open`.
+`run` puts the modules of this folder together, starts each, waits for the pump, and has everything ended by
+`closing.py`.
 """
 
 from __future__ import annotations
@@ -10,54 +10,46 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar, cast
 
 from timeoutq.client import AsyncDriver, Driver, sibling
 from timeoutq.client.heartbeat import Heartbeat
-from timeoutq.verbs import flows
 from timeoutq.verbs.sending import Flow
 from timeoutq.words import arguments, retry
 from timeoutq.words.errors import InvalidInput, TimeoutqError, WorkerBroken
 from timeoutq.words.model import Lease
 from timeoutq.words.retry import Retries, RetryPolicy
 from timeoutq.worker import forks, handlers, signals
+from timeoutq.worker.background import THIS, Machine
 from timeoutq.worker.beats import Beat, Beats
-from timeoutq.worker.cleaner import Cleaner
 from timeoutq.worker.closing import Closing
-from timeoutq.worker.crews import Crew, TaskCrew, Work
-from timeoutq.worker.desk import Desk, Ledger, Rules, Tally, added
-from timeoutq.worker.exchanges import Common
-from timeoutq.worker.failures import Failures
+from timeoutq.worker.crews import Calling, TaskCrew
 from timeoutq.worker.handlers import Handler, Lifespan, Returned, Surroundings
-from timeoutq.worker.health import Sheet
-from timeoutq.worker.interrupts import Interrupts
-from timeoutq.worker.lanes import Lane, Shared
+from timeoutq.worker.health import Phase, Sheet, Signs, Vitals
+from timeoutq.worker.leases import Leases, Ledger, Rules, Tally, added
 from timeoutq.worker.lifespan import Span, checked
 from timeoutq.worker.loopwatch import LoopWatch
-from timeoutq.worker.machine import THIS, Machine
-from timeoutq.worker.pace import Pace
-from timeoutq.worker.places import Place, tell_functions
+from timeoutq.worker.pace import Pace, Strict, Weighted
 from timeoutq.worker.pump import Pump
-from timeoutq.worker.runs import MaxRuntime, Run
-from timeoutq.worker.sharing import Sharing, Strict, Weighted
-from timeoutq.worker.sources import Source
-from timeoutq.worker.stopping import Limits, Stopping
+from timeoutq.worker.queue_work import QueueWork, Shared
+from timeoutq.worker.runs import Failures, MaxRuntime, Run
+from timeoutq.worker.served import Served, tell_functions
+from timeoutq.worker.state import Life
 from timeoutq.worker.tending import Tending
-from timeoutq.worker.threads import ThreadCrew
-from timeoutq.worker.vitals import Vitals
-from timeoutq.worker.voice import Voice
+from timeoutq.worker.threads import Crew, ThreadCrew
+from timeoutq.worker.worker_log import WorkerLog
 
 Q = TypeVar("Q", bound=AsyncDriver)
 S = TypeVar("S")
 
 LOOK_EVERY = 1.0
-"""Seconds between two looks whether a queue is there, if nobody knows before of which parts it will consist."""
+"""Seconds between two looks for a queue, if nobody knows before of which shards it will consist."""
 MOST_QUEUES, MOST_WEIGHT = 100, 1000
 CURE = "Does a handler cancel asyncio tasks that it did not start? Have it cancel only those that it has started"
-"""What to look for when something has cancelled a part of a worker, and what mends it."""
+"""The cure when something has cancelled a part of a worker."""
 UNBOUNDED = 1_000_000_000
 """More releases than any task will have."""
 
@@ -74,7 +66,6 @@ class Worker:
     """Where the worker's threads come from."""
     sheet: Sheet | None = None
     """Where the worker writes its signs of health, if anybody wants to know."""
-    _vitals: Vitals | None = None
 
     def __init__(
         self,
@@ -130,67 +121,68 @@ class Worker:
         self._ahead = None if prefetch is None else arguments.count(prefetch, "prefetch", low=0, high=100_000)
         self.burst = burst
         self.drain_deadline = arguments.seconds(drain_deadline, "drain_deadline")
-        most_runs = None if max_tasks is None else arguments.count(max_tasks, "max_tasks")
-        self._stopping = Stopping(self.drain_deadline, Limits(burst, most_runs))
+        self._life = Life(
+            self.drain_deadline, burst=burst, queues=len(self.queues),
+            max_tasks=None if max_tasks is None else arguments.count(max_tasks, "max_tasks"),
+        )  # fmt: skip
         self._signals, self._woken, self._ran = signals, asyncio.Event(), False
-        self._voice = Voice(self.queue, [other.name for other in self.queues[1:]])
+        self._log = WorkerLog(self.queue, [other.name for other in self.queues[1:]])
         self._max_runtime = max_runtime
         self._retry = None if retry is None else RetryPolicy.of(retry)
         self._most_releases = arguments.count(max_releases or UNBOUNDED, "max_releases")
-        pages = ledger if isinstance(ledger, Sequence) else [ledger] * len(self.queues)
-        self._desks = [self._new_desk(lane, page) for lane, page in enumerate(pages[: len(self.queues)])]
-        self._desk = self._desks[0]
+        ledgers = ledger if isinstance(ledger, Sequence) else [ledger] * len(self.queues)
+        self._leases = [self._new_leases(number, ledgers[number]) for number in range(len(self.queues))]
         self._pump: Pump | None = None
         self._pumping: asyncio.Task[None] | None = None
         self._heartbeat: Heartbeat | Beats | None = None
         self.ending: Callable[[str], None] | None = None
         """Called with `tally.end` when all work has ended, before the lifespan is left; it may be called twice."""
 
-    def _new_desk(self, lane: int, ledger: Ledger | None) -> Desk:
-        queue = self.queues[lane]
-        voice = self._voice if len(self.queues) == 1 else Voice(queue, is_one_of_several=True)
-        failures = Failures(queue.retry if self._retry is None else self._retry, voice, self._shape.judge)
+    def _new_leases(self, number: int, ledger: Ledger | None) -> Leases:
+        queue = self.queues[number]
+        worker_log = self._log if len(self.queues) == 1 else WorkerLog(queue, is_one_of_several=True)
+        failures = Failures(queue.retry if self._retry is None else self._retry, worker_log, self._shape.judge)
         read = bytes_as_they_stand if isinstance(self.handler, handlers.Serves) else arguments.unpack
         rules = Rules(self._shape.name, MaxRuntime(queue, self._max_runtime), failures, self._most_releases, read)
-        return Desk(queue, rules, voice, ledger, self._end_cancelled, self._woken, lane)
+        return Leases(queue, rules, worker_log, ledger, self._end_cancelled, self._woken, number)
 
-    # ---- what it says of itself
+    # ---- how it stands
 
     @property
     def tally(self) -> Tally:
-        """What the worker has done so far, on all its queues together."""
-        return self._desk.tally if len(self._desks) == 1 else added(desk.tally for desk in self._desks)
+        """The counts of the worker so far, of all its queues together."""
+        return self._leases[0].tally if len(self._leases) == 1 else added(each.tally for each in self._leases)
 
     @property
     def tallies(self) -> dict[AsyncDriver, Tally]:
-        """What the worker has done so far on each of its queues."""
-        return {desk.queue: desk.tally for desk in self._desks}
+        """The counts of the worker so far, for each of its queues."""
+        return {each.queue: each.tally for each in self._leases}
 
     @property
     def held(self) -> dict[int, Lease]:
         """The leases that the worker holds, by their keys: on a plain queue, their fences."""
-        if len(self._desks) == 1:
-            return self._desk.held
-        return {key: lease for desk in self._desks for key, lease in desk.held.items()}
+        if len(self._leases) == 1:
+            return self._leases[0].held
+        return {key: lease for each in self._leases for key, lease in each.held.items()}
 
     def queue_of(self, lease: Lease) -> AsyncDriver:
         """Give the queue that a lease is of; raises `InvalidInput` if the worker does not hold the lease any more."""
-        for desk in self._desks:
-            if desk.held.get(lease.key) is lease:
-                return desk.queue
+        for each in self._leases:
+            if each.held.get(lease.key) is lease:
+                return each.queue
         raise InvalidInput(f"worker {self.queue.worker} does not hold this lease on task {lease.task!a:.80}")
 
     def give_back_unread(self) -> Flow[None]:
-        """Give a flow that releases what claims from the first queue have taken whose replies nobody has read.
+        """Give a flow that releases the leases of claims from the first queue whose replies nobody has read.
 
         It is for a process whose event loop has ended before the worker has: a blocking queue of the same name runs it.
         """
-        for source in self._pump.lanes[0].sources if self._pump is not None else ():
-            yield from source.give_back_unread()
+        for shard in self._pump.works[0].shards if self._pump is not None else ():
+            yield from shard.claims.give_back_unread()
 
     def is_cancelled(self, lease: Lease) -> bool:
         """Say whether somebody has cancelled the task of this lease, whose handler is running. Any thread may ask."""
-        runs = (desk.running.get(lease.key) for desk in self._desks)
+        runs = (each.running.get(lease.key) for each in self._leases)
         return any(run is not None and run.cancelled and run.lease is lease for run in runs)
 
     @property
@@ -201,12 +193,12 @@ class Worker:
     @property
     def running_on(self) -> dict[AsyncDriver, list[Lease]]:
         """The leases whose handlers are running, for each queue."""
-        return {desk.queue: [run.lease for run in list(desk.running.values())] for desk in self._desks}
+        return {each.queue: [run.lease for run in list(each.running.values())] for each in self._leases}
 
     @property
     def limited(self) -> list[Run]:
         """The handlers at work that have a limit of their own."""
-        return [run for desk in self._desks for run in list(desk.running.values()) if run.limit is not None]
+        return [run for each in self._leases for run in list(each.running.values()) if run.limit is not None]
 
     @property
     def peers(self) -> int:
@@ -216,23 +208,25 @@ class Worker:
         """
         return 1 if self._heartbeat is None else self._heartbeat.peers
 
-    def _about(self, desk: Desk) -> dict[str, object]:
-        host, pid, _ = desk.queue.worker.split(":")
+    def _about(self, work: QueueWork) -> dict[str, object]:
+        """Give the report of the worker to a queue, which goes with its signs of life."""
+        leases = work.leases
+        host, pid, _ = leases.queue.worker.split(":")
         about: dict[str, object] = {
-            "host": host,
-            "pid": int(pid),
-            "concurrency": self.concurrency,
-            "held": len(desk.held),
-            "acked": desk.tally.acked,
-            "failed": desk.tally.failed,
-            "started": desk.started,
-        }
-        lane = None if self._pump is None else self._pump.lanes[desk.lane]
-        if lane is not None and lane.tends is not None:
-            about["tends"] = lane.tends()
-        if lane is not None and (trouble := lane.trouble):
+            "host": host, "pid": int(pid), "concurrency": self.concurrency, "held": len(leases.held),
+            "acked": leases.tally.acked, "failed": leases.tally.failed, "started": leases.started,
+        }  # fmt: skip
+        if work.tends is not None:
+            about["tends"] = work.tends()
+        if trouble := work.trouble:
             about["trouble"] = trouble
         return about
+
+    def _signs(self, now: float) -> Signs:
+        shortest = min(queue.timeout for queue in self.queues)
+        if self._pump is not None:
+            return self._pump.signs(now, shortest)
+        return Signs(Phase.DRAINING if self._life.level else Phase.STARTING, shortest, looped=now, turned=now)
 
     # ---- its life
 
@@ -247,36 +241,36 @@ class Worker:
         if self._ran:
             raise InvalidInput("a Worker runs once: make another")
         self._ran = True
-        voice = self._voice
         loop, generation = asyncio.get_running_loop(), forks.generation
         shortest = min(queue.timeout for queue in self.queues)
-        runtimes = [desk.rules.runtime.ms / 1000 for desk in self._desks if desk.rules.runtime.ms]
-        running = [desk.running for desk in self._desks]
-        watch = LoopWatch(voice.queue, running, voice.fields(), shortest, min(runtimes, default=0.0), self.machine)
-        if self.sheet is not None:
-            self._vitals = Vitals(self.sheet, shortest, self._stopping)
-            self._vitals.start()
+        runtimes = [each.rules.runtime.ms / 1000 for each in self._leases if each.rules.runtime.ms]
+        running = [each.running for each in self._leases]
+        watch = LoopWatch(
+            self._log.queue, running, self._log.fields(), shortest, min(runtimes, default=0.0), self.machine
+        )
+        vitals = None if self.sheet is None else Vitals(self.sheet, shortest, self._signs, self._woken.set)
+        if vitals is not None:
+            vitals.start()
         try:
             with watch, forks.watched(loop), signals.heeded(self.stop) if self._signals else nullcontext():
-                if not self._stopping.level:
+                if not self._life.level:
                     async with self._span:
                         if self._span.entered:
-                            await self._serve(generation)
+                            await self._serve(generation, vitals)
                         self._note_end()
         finally:
-            if self._vitals is not None:
-                self._vitals.stop()
+            if vitals is not None:
+                vitals.stop()
             for queue in self.queues if self._closes else ():
                 await queue.close()
         self._note_end()
-        voice.say(logging.INFO, "worker %s ends: %s", voice.worker, self.tally)
+        self._log.of_worker(logging.INFO, "ends: %s", self.tally)
         return self.tally
 
     def stop(self, *, now: bool = False) -> None:
         """Claim no more and finish what runs; with `now`, or when called again, give everything back at once."""
-        at_once = self._stopping.order(now=now)
-        what = "stops at once, giving its tasks back" if at_once else "drains"
-        self._voice.say(logging.INFO, "worker %s %s", self._voice.worker, what)
+        at_once = self._life.order(now=now)
+        self._log.of_worker(logging.INFO, "%s", "stops at once, giving its tasks back" if at_once else "drains")
         if not self._span.entered or at_once:
             self._span.give_up()
         self._woken.set()
@@ -285,13 +279,12 @@ class Worker:
             self._pumping.cancel()
 
     def _note_end(self) -> None:
-        if self._stopping.level and not self._desk.tally.end:
-            self._desk.tally.end = "stopped"
-        end = self._desk.tally.end
-        for desk in self._desks:
-            desk.tally.end = end
-        if self.ending is not None and end:
-            self.ending(end)
+        first = self._leases[0].tally
+        first.end = first.end or ("stopped" if self._life.level else "")
+        for each in self._leases:
+            each.tally.end = first.end
+        if self.ending is not None and first.end:
+            self.ending(first.end)
 
     def _break(self, reason: BaseException | str) -> None:
         """End the worker because a part of it is gone: a worker that claims on would do harm."""
@@ -300,136 +293,88 @@ class Worker:
         if self._pump is not None:
             self._pump.fail(reason)
 
-    async def _serve(self, generation: int) -> None:
-        desks, voice, alone = self._desks, self._voice, len(self._desks) == 1
-        if alone and not await self._knows_parts(self._desk):
-            return
-        crew = self._crew(generation)
-        shared = Shared(self.concurrency, crew, self._sharing, self._stopping, common=Common(lanes=len(desks)))
-        now = time.monotonic()
-        shared.lanes += [
-            Lane(desk, Pace(self.concurrency, self._ahead, desk.queue.timeout, now), shared) for desk in desks
-        ]
-        self._pump = pump = Pump(shared, voice)
-        if self._vitals is not None:
-            self._vitals.watch(pump)
+    async def _serve(self, generation: int, vitals: Vitals | None) -> None:
+        crew, now = self._crew(generation), time.monotonic()
+        shared = Shared(self.concurrency, crew, self._sharing, self._life)
+        for each in self._leases:
+            pace = Pace(self.concurrency, self._ahead, each.queue.timeout, now)
+            shared.works.append(QueueWork(each, pace, shared))
+        self._pump = pump = Pump(shared, self._log)
+        if vitals is not None:
+            vitals.write()  # the first task may block the event loop
         self._heartbeat = heartbeat = self._new_heartbeat(pump)
         try:
-            for lane in pump.lanes:
-                if lane.desk.queue.division.is_known:
-                    self._open(lane)
+            for work in pump.works:
+                if work.leases.queue.division.is_known:
+                    work.open()
             heartbeat.start()
-            for lane in pump.lanes:
-                self._begin(lane, heartbeat)
-            voice.say(
-                logging.INFO, "worker %s starts on queue%s %s: concurrency %d, timeout %s",
-                voice.worker, "" if alone else "s", voice.queue, self.concurrency,
+            for work in pump.works:
+                self._begin(work, heartbeat)
+            self._log.of_worker(
+                logging.INFO, "starts on queue%s %s: concurrency %d, timeout %s",
+                "s" * (len(pump.works) > 1), self._log.queue, self.concurrency,
                 ", ".join(f"{timeout:g} s" for timeout in dict.fromkeys(queue.timeout for queue in self.queues)),
             )  # fmt: skip
             await self._await_pump(pump, generation)
         finally:
-            await Closing(pump, heartbeat, self._stopping, self.machine).close()
-            for close in [close for desk in desks for close in desk.at_end]:
+            await Closing(pump, heartbeat, self._life, self.machine).close()
+            for close in [close for each in self._leases for close in each.at_end]:
                 close()
 
     def _new_heartbeat(self, pump: Pump) -> Heartbeat | Beats:
-        lanes = pump.lanes
-        if len(lanes) == 1:
-            client, lose = self.machine.client(self.queue), lanes[0].interrupts.lose_soon
-            about = partial(self._about, self._desk)
-            beat = Heartbeat(client, self._desk.held, lose, about, self._desk.spans, self.machine)
-            beat.over_at = self._desk.over_at
-            lanes[0].beating = beat
-            return beat
         beats: list[Beat] = []
-        for lane in lanes:
-            desk = lane.desk
-            one = Beat(
-                sibling(desk.queue), desk.held, lane.interrupts.lose_soon, partial(self._about, desk), desk.spans,
-                lane.is_open,
-            )  # fmt: skip
-            one.over_at = desk.over_at
-            lane.beating = one
-            beats.append(one)
+        for work in pump.works:
+            leases, lose, about = work.leases, work.interrupts.lose_soon, partial(self._about, work)
+            if len(pump.works) == 1 and leases.queue.division.is_known:
+                client = self.machine.client(leases.queue)
+                work.beating = Heartbeat(client, leases.held, lose, about, leases.spans, self.machine)
+                work.beating.over_at = leases.over_at
+                return work.beating
+            beat = Beat(sibling(leases.queue), leases.held, lose, about, leases.spans, work.is_open)
+            beat.over_at = leases.over_at
+            work.beating = beat
+            beats.append(beat)
         return Beats(beats, self.machine)
 
-    def _begin(self, lane: Lane, heartbeat: Heartbeat | Beats) -> None:
+    def _begin(self, work: QueueWork, heartbeat: Heartbeat | Beats) -> None:
         """Start what a queue needs besides the pump."""
-        if lane.parts:
-            self._clean(lane)
-            self._tell(lane)
+        if work.shards:
+            self._look_after(work)
         else:
-            lane.beside.start("opening", self._open_later(lane))
-        lane.beside.start("watch of leases", lane.interrupts.watch_held(heartbeat, self._break))
-        if lane.desk.rules.runtime.ms:
-            lane.beside.start("watch of max_runtime", lane.interrupts.watch_runtime())
+            work.background.start("opening", self._open_later(work))
+        work.background.start("watch of leases", work.interrupts.watch_held(heartbeat, self._break))
+        if work.leases.rules.runtime.ms:
+            work.background.start("watch of max_runtime", work.interrupts.watch_runtime())
 
-    async def _open_later(self, lane: Lane) -> None:
-        """Begin to claim from a queue as soon as it is known of which parts it consists."""
+    def _look_after(self, work: QueueWork) -> None:
+        clean = work.shards[0].cleaner.run
+        if len(work.shards) > 1:
+            tending = Tending(work)
+            work.tends, clean = (lambda: tending.tended), tending.run
+        work.background.start("cleaner", clean())
+        if work.leases.functions:
+            work.background.start("telling of functions", tell_functions(work.leases))
+
+    async def _open_later(self, work: QueueWork) -> None:
+        """Begin to claim from a queue as soon as it is known of which shards it consists."""
+        queue, failures = work.leases.queue, 0
         try:
-            if await self._knows_parts(lane.desk, lane):
-                self._open(lane)
-                self._clean(lane)
-                self._tell(lane)
-                self._woken.set()
+            while not queue.division.is_known:
+                try:
+                    await queue.run(queue.division.look())
+                    failures = 0
+                except TimeoutqError as error:
+                    failures += 1
+                    work.tell_unknown(error, failures)
+                if not queue.division.is_known:
+                    work.is_missing = not failures
+                    self._woken.set()  # a burst looks whether anything is left
+                    await asyncio.sleep(retry.pause(failures) if failures else LOOK_EVERY)
+            work.open()
+            self._look_after(work)
+            self._woken.set()
         except TimeoutqError as error:
             self._break(error)
-
-    def _open(self, lane: Lane) -> None:
-        desk, queue, alone = lane.desk, lane.desk.queue, len(self._desks) == 1
-        desk.divide()
-        lane.open([
-            (Source(desk, lane.pace, is_burst=self.burst, part=part), Cleaner(queue, talk=talk))
-            for part, talk in enumerate(queue.division.talks)
-        ])  # fmt: skip
-        for cleaner in lane.cleaners:
-            cleaner.heed_cancels = partial(lane.interrupts.heed_cancels, cleaner.talk)
-            cleaner.met = not alone  # a server that refuses one queue must not end the work on the others
-
-    def _clean(self, lane: Lane) -> None:
-        clean = lane.cleaners[0].run
-        if len(lane.cleaners) > 1:
-            tending = Tending(lane, self.concurrency)
-            lane.tends, clean = (lambda: tending.tended), tending.run
-        lane.beside.start("cleaner", clean())
-
-    def _tell(self, lane: Lane) -> None:
-        if lane.desk.functions:
-            lane.beside.start("telling of functions", tell_functions(lane.desk))
-
-    async def _knows_parts(self, desk: Desk, lane: Lane | None = None) -> bool:
-        """Wait until it is known of which parts a queue consists; false if the worker was stopped before that.
-
-        `lane` is that of the queue, if the worker has several queues: then the others do not wait.
-        """
-        queue, stopping, failures = desk.queue, self._stopping, 0
-        while not queue.division.is_known and not stopping.level:
-            try:
-                await queue.run(queue.division.look())
-                failures = 0
-            except TimeoutqError as error:
-                if lane is None and flows.is_final(error):
-                    raise
-                failures += 1
-                if lane is not None:
-                    lane.tell_unknown(error, failures)
-            if not queue.division.is_known:
-                if lane is not None:
-                    lane.is_missing = not failures
-                elif self.burst and not failures:
-                    self._desk.tally.end = "drained"
-                    return False
-                await self._pause(retry.pause(failures) if failures else LOOK_EVERY, lane)
-        return queue.division.is_known
-
-    async def _pause(self, seconds: float, lane: Lane | None) -> None:
-        if lane is not None:
-            self._woken.set()  # a burst looks whether anything is left
-            await asyncio.sleep(seconds)
-            return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._woken.wait()
 
     def _crew(self, generation: int) -> Crew:
         span = self._span
@@ -438,62 +383,60 @@ class Worker:
         if self._shape.takes_state:
             call = partial(_with_state, cast("Callable[[Lease, Any], Any]", self.handler), span.state)
         serve = self.handler.serve if isinstance(self.handler, handlers.Serves) else None
-        works = [
-            Work(
-                call if serve is None else serve(self._place(desk)), around, desk.rules.runtime, desk, desk.voice,
-                generation, self._sharing.rank(desk.lane),
+        callings = [
+            Calling(
+                call if serve is None else serve(self._served(each)), around, each, generation,
+                self._sharing.rank(each.number),
             )
-            for desk in self._desks
+            for each in self._leases
         ]  # fmt: skip
-        return (
-            TaskCrew(works, self.concurrency)
-            if self._shape.is_async
-            else ThreadCrew(works, self.concurrency, self._break, self.machine)
-        )
+        if self._shape.is_async:
+            return TaskCrew(callings, self.concurrency)
+        return ThreadCrew(callings, self.concurrency, self._break, self.machine)
 
-    def _place(self, desk: Desk) -> Place:
-        def interrupts() -> Interrupts:
+    def _served(self, leases: Leases) -> Served:
+        def cancel(run: Run) -> None:
             assert self._pump is not None
-            return self._pump.lanes[desk.lane].interrupts
+            self._pump.works[leases.number].interrupts.cancel(run, "max_runtime")
 
-        return Place(desk, self._span.state, self.queues, interrupts, self._wear_out)
+        return Served(leases, self._span.state, self.queues, cancel, self._wear_out)
 
     def _wear_out(self) -> None:
         """Drain, so that the supervisor puts another process in the place of this one."""
-        if not self._stopping.level:
-            self._desk.tally.end = "worn_out"
+        if not self._life.level:
+            self._leases[0].tally.end = "worn_out"
             self.stop()
 
     async def _await_pump(self, pump: Pump, generation: int) -> None:
         def check() -> None:
             if forks.generation != generation:
                 forks.leave("a task", None)
-            for lane in pump.lanes:
-                lane.check()
+            for work in pump.works:
+                work.check()
 
         flow = pump.run(check, self.stop)
         self._pumping = pumping = asyncio.create_task(flow, name=f"pump-{self.queue.name}")
         try:
             await pumping
         except asyncio.CancelledError as error:
-            if not self._stopping.level:
+            if not self._life.level:
                 me, ran = asyncio.current_task(), self._told_of_begun()
                 if me is None or not me.cancelling():
                     self._end_cancelled("pump")
                 pumping.cancel()
                 await asyncio.gather(pumping, return_exceptions=True)
-                if pump.common.broken is not None and (me is None or not me.cancelling()):
-                    raise pump.common.broken from None
+                if self._life.broken is not None and (me is None or not me.cancelling()):
+                    raise self._life.broken from None
                 error.add_note(ran)
                 raise
 
     def _end_cancelled(self, part: str) -> None:
         """End the worker because somebody else has cancelled an asyncio task of it; not if it ends already."""
-        if not self._stopping.level:
+        if not self._life.level:
             self._break(f"its {part} was cancelled, and not by the worker. {CURE}; {self._told_of_begun()}")
 
     def _told_of_begun(self) -> str:
-        names = [f"{lease.task!a:.80}" for desk in self._desks for lease in desk.begun]
+        names = [f"{lease.task!a:.80}" for each in self._leases for lease in each.begun]
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""
         return f"these tasks were running, or were the last to end: {', '.join(names[:5]) or 'none'}{more}"
 
@@ -524,7 +467,7 @@ def _hired(
     return queue, found, lifespan, isinstance(staff, handlers.Staff)
 
 
-def _queues_of(given: object) -> tuple[tuple[AsyncDriver, ...], Sharing]:
+def _queues_of(given: object) -> tuple[tuple[AsyncDriver, ...], Strict]:
     """Give the queues of a worker, and how they share its handlers."""
     weights: list[object] | None = None
     if isinstance(given, Mapping):

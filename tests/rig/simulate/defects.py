@@ -58,7 +58,7 @@ DEFECTS: Mapping[str, Defect] = {
             ),
             Change("worker.threads", "waits = result is not None and inspect.isawaitable(result)", "waits = False"),
             Change(
-                "worker.desk",
+                "worker.leases",
                 "            self.failed(lease, handlers.wrong_result(self.rules.handler, came), hopeless=True)",
                 "            self.ends.acks.append(lease)",
             ),
@@ -90,7 +90,7 @@ DEFECTS: Mapping[str, Defect] = {
         "a worker process that exits with 0 counts as drained",
         (
             Change(
-                "worker.processes.endings",
+                "worker.processes.roster",
                 "    if ending.told is Told.DRAINED:\n",
                 "    if ending.told is Told.DRAINED or (ending.died and ending.code == 0):\n",
             ),
@@ -135,8 +135,8 @@ DEFECTS: Mapping[str, Defect] = {
         (
             Change(
                 "worker.exchanges",
-                "                self.miss(claim, sent_at, sent_at)\n            raise",
-                "                self.source.over(claim)\n            raise",
+                "                self.claims.miss(claim, sent_at, sent_at)\n            raise",
+                "                self.claims.over(claim)\n            raise",
             ),
         ),
     ),

@@ -22,7 +22,7 @@ from tests.rig.simulate.apps import RETURNS
 from tests.rig.simulate.plan import AFTER, ENDS_WELL, HOPELESS, RUDE, PlannedTask
 from tests.rig.simulate.witness import COUNTED
 from timeoutq.client.shards.names import stem, tags
-from timeoutq.worker.processes.endings import PATIENCE
+from timeoutq.worker.processes.roster import PATIENCE
 
 if TYPE_CHECKING:
     from tests.rig.simulate.world import Simulation

@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.rig.simulate.clock import Owner, VirtualLoop, owner_of
 from timeoutq.client import AsyncDriver, sibling
-from timeoutq.worker.machine import Machine
+from timeoutq.worker.background import Machine
 
 MOMENT = 0.002
 """Seconds: the longest that a thread waits for its turn."""

@@ -22,10 +22,9 @@ from timeoutq.verbs import flows, sending
 from timeoutq.words import exit_codes
 from timeoutq.words.errors import TimeoutqError
 from timeoutq.worker.beats import Beat, Beats
-from timeoutq.worker.processes.endings import Order, Told
 from timeoutq.worker.processes.ledger import Left, SharedLedger
 from timeoutq.worker.processes.process import TOLD
-from timeoutq.worker.processes.roster import Roster
+from timeoutq.worker.processes.roster import Order, Roster, Told
 from timeoutq.worker.pump import Pump
 from timeoutq.worker.worker import Worker
 
@@ -120,14 +119,14 @@ class Process:
         worker, most = self.worker, self.world.plan.max_tasks
         if not self.owner.alive or self.owner.frozen is not None:
             return False
-        if worker is None or not worker._ran or worker._stopping.level:
+        if worker is None or not worker._ran or worker._life.level:
             return False
-        return most is None or sum(desk.runs for desk in worker._desks) + len(worker.held) < most
+        return most is None or sum(desk.runs for desk in worker._leases) + len(worker.held) < most
 
     @property
     def _is_claiming(self) -> bool:
         pump = None if self.worker is None else self.worker._pump
-        return pump is not None and pump.source.claiming > 0
+        return pump is not None and pump.shards[0].claims.claiming > 0
 
     def start(self) -> None:
         self.world.note(self.name, "starts")

@@ -34,7 +34,7 @@ from tests.rig.simulate.witness import SUSPECT, Witness
 from timeoutq import AsyncQueue, Lease, Politeness, Task
 from timeoutq.client.shards import AnyAsyncQueue, AsyncShardedQueue
 from timeoutq.words.errors import TimeoutqError
-from timeoutq.worker.processes.endings import Order
+from timeoutq.worker.processes.roster import Order
 
 QUEUE, SECOND = "sim", "second"
 URL = "redis://127.0.0.1:6379/0"

@@ -1,4 +1,4 @@
-"""Which leases a worker process holds, which handlers run, and how it ended: memory that outlives the process.
+"""The leases of a worker process, its running handlers, and its end: memory that outlives the process.
 
 `supervisor.py` makes one `SharedLedger` for each process, before the fork; the worker in the process writes into it.
 After a SIGKILL or a segfault the parent reads the ledger: it counts a crash for each task that was running, and gives
@@ -20,7 +20,7 @@ from timeoutq.words import telling, tracebacks
 from timeoutq.words.model import Lease, raw, text
 from timeoutq.worker import lifespan
 from timeoutq.worker.health import Sheet
-from timeoutq.worker.processes.endings import Told
+from timeoutq.worker.processes.roster import Told
 
 log = logging.getLogger(__name__)
 
@@ -48,16 +48,13 @@ def slots_for(concurrency: int, prefetch: int | None) -> int:
 class Left(NamedTuple):
     """The leases that a process had when it ended."""
 
-    started: list[Lease]
-    """Their handlers were running."""
-    ended: list[Lease]
-    """Their handlers had ended, and the queue's answer was not there."""
-    held: list[Lease]
-    """Their handlers had not begun."""
+    started: list[Lease]  # their handlers were running
+    ended: list[Lease]  # their handlers had ended, and the queue's answer was not there
+    held: list[Lease]  # their handlers had not begun
 
 
 class SharedLedger:
-    """What one worker process holds. A lease that finds no free slot is not in the ledger; this is logged once.
+    """The leases of one worker process. A lease that finds no free slot is not in the ledger; this is logged once.
 
     If the worker has several queues, `pages` has a ledger for each of them; all pages share the slots.
     """
@@ -66,22 +63,21 @@ class SharedLedger:
         """Make room for as many leases; `keys_of` give their keys, as the division of each queue does."""
         self._slots = slots
         self._memory = mmap.mmap(-1, _SLOTS_AT + slots * _SLOT.size)
-        self.sheet = Sheet(self._memory, _SHEET_AT)
-        """Where the worker writes its signs of health."""
+        self.sheet = Sheet(self._memory, _SHEET_AT)  # where the worker writes its signs of health
         self._used = [0]
         self._free: list[int] = []
         self._was_full = False
         self._open(0, *keys_of[:1])
-        self.pages = [self, *(self._page(lane, key_of) for lane, key_of in enumerate(keys_of[1:], 1))]
+        self.pages = [self, *(self._page(number, key_of) for number, key_of in enumerate(keys_of[1:], 1))]
 
-    def _open(self, lane: int, key_of: Callable[[Lease], int] = Division.key_of) -> None:
-        self._lane = lane
+    def _open(self, number: int, key_of: Callable[[Lease], int] = Division.key_of) -> None:
+        self._number = number
         self._key_of = key_of
         self._of: dict[int, int] = {}
 
-    def _page(self, lane: int, key_of: Callable[[Lease], int]) -> Self:
+    def _page(self, number: int, key_of: Callable[[Lease], int]) -> Self:
         page = copy(self)  # the memory, and which slots are free, are the same
-        page._open(lane, key_of)
+        page._open(number, key_of)
         return page
 
     def hold(self, leases: Iterable[Lease]) -> None:
@@ -96,7 +92,7 @@ class SharedLedger:
             # the state byte is written last: if the process dies during the write, the parent finds the slot free
             at = _SLOTS_AT + slot * _SLOT.size
             crashes = min(lease.crashes, 0xFFFF)
-            _SLOT.pack_into(self._memory, at, FREE, self._lane, len(token), len(task), crashes, token, task)
+            _SLOT.pack_into(self._memory, at, FREE, self._number, len(token), len(task), crashes, token, task)
             self._memory[at] = HELD
 
     def _slot(self) -> int | None:
@@ -172,7 +168,7 @@ class SharedLedger:
         words = self._memory[_WORDS_AT:_TRACE_AT].rstrip(b"\0")
         return Told(self._memory[_TOLD_AT]), words.decode("utf-8", "replace")
 
-    def read(self, lane: int = 0) -> Left:
+    def read(self, number: int = 0) -> Left:
         """Give the leases of a queue that the process has."""
         left = Left([], [], [])
         row = {STARTED: left.started, ENDED: left.ended, HELD: left.held}
@@ -181,13 +177,10 @@ class SharedLedger:
             if self._memory[at] == FREE:
                 continue
             state, its, token_length, task_length, crashes, token, task = _SLOT.unpack_from(self._memory, at)
-            if its != lane:
+            if its != number:
                 continue
-            lease = Lease(
-                text(task[:task_length]), token[:token_length].decode(), deadline=0.0,
-                crashes=crashes,
-            )  # fmt: skip
-            row[state].append(lease)
+            words = text(task[:task_length]), token[:token_length].decode()
+            row[state].append(Lease(*words, deadline=0.0, crashes=crashes))
         return left
 
     def close(self) -> None:

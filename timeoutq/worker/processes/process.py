@@ -9,16 +9,12 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
-from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, cast
 
 from timeoutq.client import AsyncDriver, twin
 from timeoutq.verbs import sending
@@ -28,15 +24,14 @@ from timeoutq.words.errors import TimeoutqError, WorkerBroken
 from timeoutq.words.model import Lease
 from timeoutq.words.tracebacks import read_traceback, trace
 from timeoutq.worker.health import Sheet, judge
-from timeoutq.worker.processes import endings
-from timeoutq.worker.processes.endings import Order, Told
 from timeoutq.worker.processes.responder import Responder
+from timeoutq.worker.processes.roster import PATIENCE, Order, Told
 from timeoutq.worker.worker import CURE, Worker
 
 log = logging.getLogger(__name__)
 
 TOLD = {"drained": Told.DRAINED, "stopped": Told.STOPPED, "max_tasks": Told.MAX_TASKS, "worn_out": Told.WORN_OUT}
-"""What a process tells the supervisor, for each `end` that the tally of its worker may have."""
+"""The reason that a process gives its supervisor, for each `end` that the tally of its worker may have."""
 
 
 def run_worker(
@@ -49,25 +44,23 @@ def run_worker(
     """Run the worker that `make` builds until the worker ends, and give the exit code of the process.
 
     The code is 1 if the worker ended on purpose, but its lifespan raised an error on the way out; this error is logged.
-
     `make` is called before the event loop runs, because modules that `make` imports may use `asyncio.run` themselves.
-    `tell` is called with the reason of the end when all work has ended, but before the worker leaves its lifespan and
-    the event loop closes: from then on, the process may be ended at any moment. `alone` is for a command that has no
-    supervisor: if something still runs `PATIENCE` seconds after all work has ended, the whole process is ended. So a
-    caller that has other things to do afterwards must not set `alone`. Raises what `Worker.run` raises, and
+    `tell` is called with the reason of the end when all work has ended, before the lifespan is left: from then on, the
+    process may be ended at any moment. `alone` is for a command without a supervisor: if something still runs
+    `PATIENCE` seconds after all work has ended, the whole process is ended. Raises what `Worker.run` raises, and
     `WorkerBroken` if something that a handler or the lifespan started has ended or stopped the event loop.
     """
     worker = make()
     escaped: BaseException | None = None
     mains: list[asyncio.Task[int]] = []
-    limit = _Limit()
+    limits = ExitStack()
 
     def ending(end: str) -> None:
         worker.ending = None
         if escaped is not None:
             return
         if alone:
-            limit.start(end)
+            limits.enter_context(_limited(end))
         if tell is not None:
             tell(TOLD[end])
 
@@ -93,7 +86,7 @@ def run_worker(
             orders.let_go()
         return code
 
-    with limit, _runner() as runner:
+    with limits, _runner() as runner:
         try:
             return runner.run(body())
         except asyncio.CancelledError as error:  # not by a caller: only this function has this event loop
@@ -102,13 +95,25 @@ def run_worker(
                 f"worker {worker.queue.worker} was cancelled though nobody asked it to stop. {CURE}{ran}"
             ) from None
         except (SystemExit, KeyboardInterrupt, RuntimeError) as error:
-            # the worker's own error ends the main task; else another asyncio task raised the error, or stopped the loop
+            # the worker's own error ends the main task; else another asyncio task raised it, or stopped the loop
             running = worker.running
             if not mains or mains[0].done() or (not running and isinstance(error, KeyboardInterrupt)):
                 raise
             escaped = error
             _end_after(runner.get_loop(), worker, mains[0], error)
             raise WorkerBroken(_broken_words(worker, error, running)) from error
+
+
+@contextmanager
+def _limited(end: str) -> Iterator[None]:
+    limit = threading.Timer(PATIENCE, _leave_at_once, (end,))
+    limit.daemon = True
+    with suppress(RuntimeError):  # the system starts no more threads: then there is no limit
+        limit.start()
+    try:
+        yield
+    finally:
+        limit.cancel()
 
 
 def run_alone(make: Callable[[], Worker], health: tuple[str, int] | None = None) -> int:
@@ -175,33 +180,6 @@ def _count_crashes(of: AsyncDriver, leases: list[Lease], reason: str) -> None:
         queue.close()
 
 
-class _Limit:
-    """A limit of time for the way out: ends the process if a lifespan that is being left, or a thread, does not end.
-
-    The time starts when the worker says why it ends. The limit is called off when the event loop has closed.
-    """
-
-    def __init__(self) -> None:
-        self._timer: threading.Timer | None = None
-
-    def start(self, end: str) -> None:
-        timer = threading.Timer(endings.PATIENCE, _leave_at_once, (end,))
-        timer.daemon = True
-        with suppress(RuntimeError):  # the system starts no more threads: then there is no limit
-            timer.start()
-            self._timer = timer
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer.join()
-
-
 def _leave_at_once(end: str) -> None:
     telling.say(log, logging.ERROR, "process %d does not end by itself (%s): it is ended at once", os.getpid(), end)
     os._exit(exit_codes.DIED if end == "stopped" else exit_codes.DONE)
@@ -220,30 +198,8 @@ def _runner() -> asyncio.Runner:
     try:
         uvloop: Any = import_module("uvloop")  # optional: used where it is installed
     except ImportError:
-        return asyncio.Runner(loop_factory=_Loop)
+        return asyncio.Runner()
     return asyncio.Runner(loop_factory=uvloop.new_event_loop)
-
-
-class _Loop(asyncio.SelectorEventLoop):
-    """An event loop with threads of its own for looking up the names of hosts.
-
-    Handlers that hang in `asyncio.to_thread` may occupy all usual threads of the loop. Even then, other handlers must
-    be able to look up names. The worker itself looks up the name of its server in another thread (`names.py`).
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._names = ThreadPoolExecutor(2, "names")
-
-    async def getaddrinfo(
-        self, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
-    ) -> Any:
-        look = partial(socket.getaddrinfo, host, port, family, type, proto, flags)
-        return await self.run_in_executor(self._names, look)
-
-    def close(self) -> None:
-        self._names.shutdown(wait=False, cancel_futures=True)
-        super().close()
 
 
 class Orders:

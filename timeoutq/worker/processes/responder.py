@@ -22,14 +22,10 @@ from typing import Self
 from timeoutq.words.errors import InvalidInput
 from timeoutq.worker.health import Verdict
 
-MOST = 32
-"""Connections at once; one more closes the oldest."""
-HEAD = 4096
-"""Bytes of the head of a request."""
-SLOW = 5.0
-"""Seconds after which a connection is closed that has not sent its request."""
-LOOK_EVERY = 0.2
-"""Seconds, at most, for which the end of the thread is waited for."""
+MOST = 32  # connections at once; one more closes the oldest
+HEAD = 4096  # bytes of the head of a request
+SLOW = 5.0  # seconds after which a connection is closed that has not sent its request
+LOOK_EVERY = 0.2  # seconds, at most, for which the end of the thread is waited for
 USUAL = "127.0.0.1"
 
 

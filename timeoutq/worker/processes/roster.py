@@ -1,29 +1,131 @@
-"""Which worker processes are started, told to stop, replaced and killed, and with which code their supervisor ends.
+"""Decides which worker processes are started, told to stop, replaced and killed, and how their supervisor ends.
 
-`supervisor.py` asks, and does what it is told: here are decisions, without any I/O and without a clock.
+Decisions without I/O and without a clock; `supervisor.py` carries them out. A process that ends on purpose says so
+first (`Told`, in the memory that it shares with its parent). One that ends without saying so has died, whatever its
+exit code is.
 """
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Collection
 from dataclasses import dataclass
+from enum import IntEnum
 
 from timeoutq.words import exit_codes
-from timeoutq.worker.processes.endings import (
-    PATIENCE,
-    Done,
-    End,
-    Ending,
-    Order,
-    Replace,
-    Told,
-    asked_for,
-    judge,
-    young_deaths,
-)
 
-LOOK_EVERY = 1.0
-"""Seconds after which a supervisor looks at its processes though no signal has come."""
+YOUNG = 5.0  # a process that dies within this many seconds has died young
+LONGEST_PAUSE = 2.0  # seconds: the longest pause before a process that died young is replaced
+ECHO = 0.5  # two SIGTERM within this many seconds are one request that came twice: from systemd and through `sudo`, say
+PATIENCE = 20.0  # seconds that a worker has, after its drain deadline, to give its tasks back and end
+LOOK_EVERY = 1.0  # seconds after which a supervisor looks at its processes though no signal has come
+
+
+class Told(IntEnum):
+    """The reason that a worker process gives when it ends on purpose."""
+
+    NOTHING = 0  # the process has not said anything: it still runs, or it died
+    DRAINED = 1  # its queue is drained, and `burst` asked it to end then
+    STOPPED = 2  # it was asked to end
+    MAX_TASKS = 3  # it has run as many handlers as `max_tasks` allows
+    HOPELESS = 4  # another process in its place would end in the same way: a bad handler, a wrong password
+    WORN_OUT = 5  # a thread in it hangs
+
+
+_ON_PURPOSE = (Told.DRAINED, Told.STOPPED, Told.MAX_TASKS, Told.WORN_OUT)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a worker process ended."""
+
+    told: Told
+    code: int  # its exit code; -9 means that signal 9 killed it
+    lived: float  # seconds from its start to its end
+    killed: bool = False  # whether the supervisor killed it, because it did not end
+
+    @property
+    def died(self) -> bool:
+        """Whether the process ended without saying first why."""
+        return self.told is Told.NOTHING
+
+    @property
+    def blames(self) -> bool:
+        """Whether the tasks that were running count a crash: not if the supervisor killed the process."""
+        return self.died and not self.killed
+
+    @property
+    def left_badly(self) -> bool:
+        """Whether the process ended on purpose, but its lifespan raised an error when it was left."""
+        return self.told in _ON_PURPOSE and self.code == exit_codes.DIED
+
+    @property
+    def words(self) -> str:
+        """How it ended, for people."""
+        if self.code >= 0:
+            return f"exit code {self.code}" + (" without having drained" if self.code == 0 and self.died else "")
+        try:
+            return f"killed by {signal.Signals(-self.code).name}"
+        except ValueError:  # a realtime signal
+            return f"killed by signal {-self.code}"
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Start another process in its place, after `pause` seconds."""
+
+    pause: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Start no process in its place; `code` is this process's part in the exit code of the supervisor."""
+
+    code: int = exit_codes.DONE
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Stop the other processes, and end with this code."""
+
+    code: int
+
+
+def judge(ending: Ending, *, stopping: bool, young: int) -> Replace | Done | End:
+    """Decide how to go on after the end of a process; `young` in a row, this one included, have died young."""
+    if ending.told is Told.HOPELESS:
+        return End(ending.code)
+    if stopping:
+        return Done(exit_codes.DIED if ending.died or ending.killed else exit_codes.DONE)
+    if ending.told is Told.DRAINED:
+        return Done()
+    if not ending.died:
+        return Replace()
+    return Replace(min(0.05 * 2 ** min(young, 6), LONGEST_PAUSE) if young else 0.0)
+
+
+def young_deaths(ending: Ending, before: int) -> int:
+    """Count the processes in a row that died young; a process that lived longer or ended on purpose ends the row."""
+    return before + 1 if ending.died and ending.lived < YOUNG else 0
+
+
+class Order(IntEnum):
+    """An order of a supervisor: drain, or give all back at once; one byte on the lifeline of each process."""
+
+    DRAIN = ord("d")
+    NOW = ord("n")
+
+
+def asked_for(number: int, stopping_for: float | None) -> Order | None:
+    """Give the order that a signal means; None for an echo, which means nothing.
+
+    `stopping_for` is how many seconds ago the first signal came; None if this signal is the first.
+    """
+    if number == signal.SIGINT:
+        return Order.NOW
+    if stopping_for is None:
+        return Order.DRAIN
+    return None if stopping_for < ECHO else Order.NOW
 
 
 @dataclass(slots=True)
@@ -41,13 +143,11 @@ class Roster:
         """Prepare; `processes` are due at once, and each may take `drain_deadline` seconds for a drain."""
         self._drain_deadline = drain_deadline
         self._places: dict[int, _Place] = {}
-        self.due: list[float] = [now] * processes
-        """When to start the missing processes: one moment for each process."""
+        self.due: list[float] = [now] * processes  # when to start the missing processes: one moment for each process
         self._stopping_since: float | None = None
         self._kill_at: float | None = None
         self._young = 0
-        self.code = exit_codes.DONE
-        """With which code the supervisor ends, as far as is known now."""
+        self.code = exit_codes.DONE  # with which code the supervisor ends, as far as is known now
         self.words = ""
 
     @property
@@ -122,7 +222,7 @@ class Roster:
         return Ending(told, code, now - place.started, place.killed)
 
     def ended(self, ending: Ending, words: str, now: float) -> Order | None:
-        """Decide what follows the end of a process, and give an order for all others, if there is one.
+        """Decide how to go on after the end of a process, and give an order for all others, if there is one.
 
         `words` are the last words of the process, with which the supervisor ends if its end is hopeless.
         """

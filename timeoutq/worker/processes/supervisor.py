@@ -1,8 +1,8 @@
 """Runs a worker in several processes, replaces processes that die, and reports at once which tasks they were running.
 
 `timeoutq worker` calls `supervise`. The processes are forked before anything connects and before the handler's module
-is imported. Each process notes in its `SharedLedger` which leases it holds. `endings.py` decides what the end of a
-process means, and what a signal means. There is no fork on Windows, so this module cannot be imported there.
+is imported. Each process notes in its `SharedLedger` which leases it holds. `roster.py` decides how to go on after
+the end of a process, or a signal. There is no fork on Windows, so this module cannot be imported there.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ from timeoutq.words.arguments import error_words
 from timeoutq.words.errors import InvalidInput, TimeoutqError
 from timeoutq.words.model import Answer, Lease
 from timeoutq.worker.health import Crew, Verdict, judge_all, worked_at
-from timeoutq.worker.processes.endings import Order, Told
 from timeoutq.worker.processes.ledger import Left, SharedLedger
 from timeoutq.worker.processes.process import Orders, run_worker
 from timeoutq.worker.processes.responder import Responder
-from timeoutq.worker.processes.roster import Roster
+from timeoutq.worker.processes.roster import Order, Roster, Told
 from timeoutq.worker.worker import Worker
 
 assert sys.platform != "win32"
@@ -49,15 +48,13 @@ TRACES = 100
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What each process does."""
+    """The work of each process."""
 
     make: Callable[[SharedLedger], Worker]
     """Makes a worker without signal handlers of its own; called in each process after the fork."""
-    open: Callable[[], Sequence[AsyncDriver]]
-    """Opens the queues of the worker; nothing connects yet."""
+    open: Callable[[], Sequence[AsyncDriver]]  # opens the queues of the worker; nothing connects yet
     processes: int
-    slots: int
-    """How many leases a worker may hold at most."""
+    slots: int  # how many leases a worker may hold at most
     drain_deadline: float = 25.0
     health: tuple[str, int] | None = None
     """Where the supervisor answers health checks for all processes; see `responder.py`."""
@@ -134,8 +131,7 @@ def _read_nothing() -> None:
 class _Child:
     pid: int
     ledger: SharedLedger
-    lifeline: int
-    """The writing end of a pipe: orders go through the pipe, and the child drains when the pipe closes."""
+    lifeline: int  # the writing end of a pipe: orders go through the pipe, and the child drains when the pipe closes
 
     def tell(self, order: Order) -> None:
         with suppress(OSError):  # the child has ended already
@@ -158,7 +154,6 @@ class _Supervisor:
         self._roster = Roster(job.processes, job.drain_deadline, time.monotonic())
         self._traces: set[str] = set()
         self._away_until = dict.fromkeys(self._queues, 0.0)
-        self._fields = {"queue": self._name}
         # no thread: a process that forks must not have any
         self._responder = None if job.health is None else Responder(job.health, self._health)
         self._worked, self._died = time.monotonic(), 0.0
@@ -190,8 +185,11 @@ class _Supervisor:
         crew = Crew(self._job.processes, lease, self._worked, self._died, stopping=self._roster.is_stopping)
         return judge_all(crew, signs, now)
 
-    def _tell(self, level: int, pid: int, message: str, *words: object) -> None:
-        telling.say(log, level, message, *words, fields={**self._fields, "child": pid})
+    def _tell(
+        self, level: int, pid: int, message: str, *words: object, traceback: str | None = None, **more: object
+    ) -> None:
+        fields = {"queue": self._name, "child": pid, **more}
+        telling.say(log, level, message, *words, fields=fields, traceback=traceback)
 
     # ---- starting
 
@@ -201,10 +199,8 @@ class _Supervisor:
             try:
                 pid = self._start()
             except OSError as error:
-                telling.say(
-                    log, logging.ERROR, "queue %s: cannot start a worker process: %s", self._name, error,
-                    fields={**self._fields, "error": str(error)},
-                )  # fmt: skip
+                what, fields = "queue %s: cannot start a worker process: %s", {"queue": self._name, "error": str(error)}
+                telling.say(log, logging.ERROR, what, self._name, error, fields=fields)
                 self._roster.could_not_start(now)
                 return
             self._roster.started(pid, time.monotonic())
@@ -267,19 +263,14 @@ class _Supervisor:
             elif ledger.told()[0] is Told.NOTHING:
                 ledger.confess(error)
             else:  # the child had reported the end of its work before
-                self._tell_late(error)
+                said, pid, what = error_words(error), os.getpid(), "worker process %d had ended its work, and ends: %s"
+                trace = tracebacks.read_traceback(tracebacks.trace(error), said)
+                self._tell(logging.ERROR, pid, what, pid, said, error=said, traceback=trace)
         finally:
             with suppress(BaseException):
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code)
-
-    def _tell_late(self, error: BaseException) -> None:
-        said = error_words(error)
-        telling.say(
-            log, logging.ERROR, "worker process %d had ended its work, and ends with an error: %s", os.getpid(), said,
-            fields={**self._fields, "error": said}, traceback=tracebacks.read_traceback(tracebacks.trace(error), said),
-        )  # fmt: skip
 
     def _signed(self, ledger: SharedLedger) -> Worker:
         worker = self._job.make(ledger)
@@ -332,26 +323,21 @@ class _Supervisor:
     def _ended(self, child: _Child, code: int) -> None:
         told, words = child.ledger.told()
         ending = self._roster.ending(child.pid, told, code, time.monotonic())
-        fields: dict[str, Any] = {**self._fields, "child": child.pid, "code": code}
-        fields["worker"] = child.ledger.worker or None  # None if the process ended before it had a worker
+        # no worker: the process ended before it had one
+        more: dict[str, Any] = {"code": code, "worker": child.ledger.worker or None}
         died = ""
         self._worked = max(self._worked, worked_at(child.ledger.sheet.read()))
         if ending.died:
             self._died = time.monotonic()
             died = f"{ending.words}: {words}" if words else ending.words
-            telling.say(
-                log, logging.ERROR, "worker process %d died: %s", child.pid, died,
-                fields={**fields, "error": died}, traceback=self._new_trace(child.ledger.trace, words),
-            )  # fmt: skip
+            trace, what = self._new_trace(child.ledger.trace, words), "worker process %d died: %s"
+            self._tell(logging.ERROR, child.pid, what, child.pid, died, error=died, traceback=trace, **more)
         elif told is Told.HOPELESS:
-            what = "go on" if child.ledger.worker else "begin"
-            telling.say(
-                log, logging.INFO, "worker process %d ended: it cannot %s", child.pid, what,
-                fields={**fields, "error": words},
-            )  # fmt: skip
+            what = "worker process %d ended: it cannot " + ("go on" if child.ledger.worker else "begin")
+            self._tell(logging.INFO, child.pid, what, child.pid, error=words, **more)
         else:
             how = told.name.lower().replace("_", " ")
-            telling.say(log, logging.INFO, "worker process %d ended: %s", child.pid, how, fields=fields)
+            self._tell(logging.INFO, child.pid, "worker process %d ended: %s", child.pid, how, **more)
         order = self._roster.ended(ending, words, time.monotonic())
         if order is not None:
             self._order(order)
@@ -375,8 +361,8 @@ class _Supervisor:
         heard, counts as crashed in any case: it runs again.
         """
         # first the queues whose servers have answered: another one may take some seconds not to answer
-        for lane, of in sorted(enumerate(self._queues), key=lambda one: self._away_until[one[1]]):
-            self._report_on(of, child, child.ledger.read(lane), died, blame=blame)
+        for number, of in sorted(enumerate(self._queues), key=lambda one: self._away_until[one[1]]):
+            self._report_on(of, child, child.ledger.read(number), died, blame=blame)
 
     def _report_on(self, of: AsyncDriver, child: _Child, left: Left, died: str, *, blame: bool) -> None:
         started, ended, held = left
@@ -384,7 +370,12 @@ class _Supervisor:
         if not any(left) and (not worker or time.monotonic() < self._away_until[of]):
             return
         fields: dict[str, Any] = {"queue": of.name, "child": child.pid, "worker": child.ledger.worker or None}
-        self._tell_started(of.name, fields, started, died, blame=blame)
+        how = f"when it died: {died}" if blame else "when it had to be killed" if died else "when it ended"
+        what = f"was running in process {child.pid} {how}"
+        told: list[telling.Told] = [
+            (lease.task, what, {"crashes": lease.crashes + blame, "error": died}) for lease in started
+        ]
+        telling.name_tasks(log, of.name, told, fields)
         queue = twin(of)
         try:
             back = held if blame else started + held
@@ -411,16 +402,6 @@ class _Supervisor:
             )  # fmt: skip
         finally:
             queue.close()
-
-    def _tell_started(
-        self, queue: str, fields: dict[str, Any], started: list[Lease], died: str, *, blame: bool
-    ) -> None:
-        how = f"when it died: {died}" if blame else "when it had to be killed" if died else "when it ended"
-        what = f"was running in process {fields['child']} {how}"
-        told: list[telling.Told] = [
-            (lease.task, what, {"crashes": lease.crashes + blame, "error": died}) for lease in started
-        ]
-        telling.name_tasks(log, queue, told, fields)
 
     def _crash(
         self, queue: Driver, leases: list[Lease], reason: str, fields: dict[str, Any], *, has_run: bool = False

@@ -1,7 +1,7 @@
-"""The desk of a worker holds its leases: `took` brings a lease to the desk, and every end of a lease goes through it.
+"""The leases of a worker on one queue: `took` brings them in, and every end of a lease goes through `Leases`.
 
-The pump brings leases and takes their ends away. Crews say what handlers returned or raised, and whoever interrupts a
-handler says why. All this happens in the event loop, with one exception: threads write to `running` when they begin.
+Crews say what handlers returned or raised, and whoever interrupts a handler says why; exchanges send the ends and bring
+the answers. All this happens in the event loop, except that threads write to `running` when they begin.
 """
 
 from __future__ import annotations
@@ -21,18 +21,15 @@ from timeoutq.words import arguments, retry
 from timeoutq.words.arguments import TaskList
 from timeoutq.words.durations import Spans
 from timeoutq.words.errors import InvalidInput, TimeoutqError
-from timeoutq.words.model import KEPT, Ack, Answer, Lease, Outcome, Release
+from timeoutq.words.model import KEPT, Ack, Answer, Lease, Outcome, Release, text
 from timeoutq.words.retry import GiveUp, Retry
 from timeoutq.worker import handlers
-from timeoutq.worker.ends import NOWHERE, AckOfFound, Ends, Errand, Parcel, may_be_long
-from timeoutq.worker.failures import Failures
-from timeoutq.worker.followers import Followers
+from timeoutq.worker.ends import NOWHERE, AckOfFound, Ends, PendingCall, PutElsewhere, may_be_long
+from timeoutq.worker.followers import Followers, Losses
 from timeoutq.worker.found import Found, is_nothing, listed_raised
 from timeoutq.worker.handlers import AckAfter, Hopeless, Unrun
-from timeoutq.worker.losses import Losses
-from timeoutq.worker.refusals import Refusals
-from timeoutq.worker.runs import MaxRuntime, Run
-from timeoutq.worker.voice import Voice
+from timeoutq.worker.runs import Failures, MaxRuntime, Run
+from timeoutq.worker.worker_log import WorkerLog
 
 
 class Ledger(Protocol):
@@ -46,7 +43,7 @@ class Ledger(Protocol):
 
 @dataclass(slots=True)
 class Tally:
-    """What a worker did."""
+    """The counts of a worker."""
 
     claimed: int = 0
     acked: int = 0
@@ -74,105 +71,119 @@ def added(tallies: Iterable[Tally]) -> Tally:
     return total
 
 
+class Refusals:
+    """How often in a row handlers have released tasks of a host to block it, since its last visit that ended otherwise.
+
+    Such releases do not count against `max_releases`, so a host that refuses every visit would be visited for ever
+    without a word.
+    """
+
+    FIRST, MOST = 10, 1000
+    """The worker warns at so many in a row, at ten times as many, and so on; and counts for so many hosts at most."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, int] = {}
+
+    def add(self, task: str) -> tuple[str, int] | None:
+        """Count a release that blocks the host of a task; give the host and the number when it is time to warn."""
+        host = self._host(task)
+        times = self.rows[host] = self.rows.pop(host, 0) + 1
+        if len(self.rows) > self.MOST:
+            del self.rows[next(iter(self.rows))]
+        return (host, times) if times >= self.FIRST and str(times).strip("0") == "1" else None
+
+    def over(self, leases: Iterable[Lease]) -> None:
+        """Note that visits ended otherwise."""
+        for lease in leases:
+            self.rows.pop(self._host(lease.task), None)
+
+    def _host(self, task: str) -> str:
+        try:
+            return text(arguments.host(task))
+        except InvalidInput:  # a task that has no host stands for itself
+            return task
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The settings by which a desk decides how leases end."""
+    """The settings by which leases end."""
 
-    handler: str
-    """The name of the handler, for messages."""
+    handler: str  # the name of the handler, for messages
     runtime: MaxRuntime
     failures: Failures
     most_releases: int
-    read: Callable[[bytes | None], Any] = arguments.unpack
-    """Makes the payloads of leases of what stands in Redis."""
+    read: Callable[[bytes | None], Any] = arguments.unpack  # reads the payloads of leases from the bytes in Redis
 
 
-class Desk:
+class Leases:
     """The leases of one worker on one queue, and how each of them ends."""
 
     def __init__(
         self,
         queue: AsyncDriver,
         rules: Rules,
-        voice: Voice,
+        worker_log: WorkerLog,
         ledger: Ledger | None,
         on_cancelled: Callable[[str], None],
         woken: asyncio.Event | None = None,
-        lane: int = 0,
+        number: int = 0,
     ) -> None:
-        """Prepare; the desks of one worker share `woken`, and `lane` is the number of this one's queue.
+        """Prepare; all queues of one worker share `woken`, and `number` is that of this queue.
 
         `on_cancelled` ends the worker, if it does not end yet, because somebody else has cancelled this part of it.
         """
         self.on_cancelled = on_cancelled
         self.queue = queue
-        self.lane = lane
+        self.number = number
         self.rules = rules
-        self.voice = voice
+        self.log = worker_log
         self._refusals = Refusals()
-        self._losses = Losses(queue, rules.runtime, voice)
+        self._losses = Losses(queue, rules.runtime, worker_log)
         self.ledger = ledger
         self.woken = asyncio.Event() if woken is None else woken
         """Set when there is something to send, or another reason for the pump to look."""
         self.wake = self.woken.set
         self.started = time.time()
         self.tally = Tally()
-        self.spans = Spans()
-        """How long handlers ran."""
-        self.runs = 0
-        """How many handlers have run to their end, for `max_tasks`."""
+        self.spans = Spans()  # how long handlers ran
+        self.runs = 0  # how many handlers have run to their end, for `max_tasks`
         self.key_of = queue.division.key_of
-        self.held: dict[int, Lease] = {}
-        """All leases that have not ended, by their keys."""
-        self.running: dict[int, Run] = {}
-        """The handlers at work, by the keys of their leases."""
-        self.ends = Ends(queue, rules.most_releases)
-        """Where all ends come in."""
+        self.held: dict[int, Lease] = {}  # all leases that have not ended, by their keys
+        self.running: dict[int, Run] = {}  # the handlers at work, by the keys of their leases
+        self.ends = Ends(queue.talk, rules.most_releases)  # the ends of the first shard
+        self.shards = [self.ends]  # the ends of each shard of the queue; a plain queue is one shard
+        self.sent: dict[object, list[PendingCall]] = {}  # the calls of the exchanges that are under way
+        self.last_sent: list[PendingCall] = []  # the calls of the last exchange that had some
         self._told_kept = False
-        """Whether it was said that the queue cannot keep ids for a time."""
         self._unrun: dict[int, BaseException] = {}
         """Of each lease that goes back because the worker cannot run its task: why, by its key."""
-        self.paused_until = 0.0
-        """Until when the handler wants nothing from this queue, by the monotonic clock."""
-        self.parts = [self.ends]
-        """From where exchanges take them, for each part of the queue: for a queue that is one part, the same."""
-        self.sent: dict[object, list[Errand]] = {}
-        """The errands of the exchanges that are under way."""
-        self.last_sent: list[Errand] = []
-        """The errands of the last exchange that had some."""
+        self.paused_until = 0.0  # until when the handler wants nothing from this queue, by the monotonic clock
         self.over_at: dict[int, float] = {}
-        """When the time of a lease is over that has a limit of its own, by its key and the monotonic clock: from then
-        on it is not extended."""
-        self.at_end: list[Callable[[], object]] = []
-        """What the handler wants to be called when all work has ended."""
-        self.functions: Mapping[str, tuple[str, str]] = {}
-        """What the queue is told of the functions that there are here."""
-        self.schedules: Callable[[], Flow[None]] | None = None
-        """What declares schedules in the queue."""
+        """From when on leases with a limit of their own are not extended, by their keys and the monotonic clock."""
+        self.at_end: list[Callable[[], object]] = []  # called when all work has ended, because the handler wants it
+        self.functions: Mapping[str, tuple[str, str]] = {}  # the functions here, of which the queue is told
+        self.schedules: Callable[[], Flow[None]] | None = None  # declares schedules in the queue
         self._putting = asyncio.Lock()
-        self.followers = Followers(queue, voice, self._go_on, on_cancelled)
+        self.followers = Followers(queue, worker_log, self._go_on, on_cancelled)
 
     def divide(self) -> None:
-        """Have ends of its own for each part of a queue that has several; the queue is known now."""
-        talks = self.queue.division.talks
-        if len(talks) > 1:
-            self.parts = [Ends(self.queue, self.rules.most_releases, talk) for talk in talks]
+        """Have ends of its own for each shard of the queue; it is known now of which shards the queue consists."""
+        self.shards = [Ends(talk, self.rules.most_releases) for talk in self.queue.division.talks]
+        self.ends = self.shards[0]
 
-    def deal(self) -> None:
-        """Give the ends that have come in to the parts that they belong to."""
-        if len(self.parts) > 1 and self.ends:
-            self.ends.deal(self.parts)
+    def ends_of(self, lease: Lease) -> Ends:
+        """Give the ends to which a lease belongs."""
+        return self.ends if len(self.shards) == 1 else self.shards[self.queue.division.which(lease)]
 
     @property
     def ending(self) -> dict[int, Lease]:
         """The leases that are to be ended, by their keys."""
-        trays = self.parts if len(self.parts) == 1 else [self.ends, *self.parts]
-        return {lease.key: lease for ends in trays for lease in ends.leases}
+        return {lease.key: lease for ends in self.shards for lease in ends.leases}
 
     # ---- leases come
 
     def took(self, leases: list[Lease]) -> None:
-        """Hold what a claim has brought."""
+        """Hold the leases that a claim has brought."""
         self.tally.claimed += len(leases)
         self.held.update(zip(map(self.key_of, leases), leases, strict=True))
         if self.ledger is not None:
@@ -187,18 +198,18 @@ class Desk:
         """
         self.running.pop(key, None)
         self.runs += 1
-        self.ends.acks.append(lease)
+        (self.ends if len(self.shards) == 1 else self.ends_of(lease)).acks.append(lease)
         self.wake()
 
     def done_bare(self, key: int, lease: Lease) -> None:
         """Do the same for a task that leaves no id in done."""
         self.running.pop(key, None)
         self.runs += 1
-        self.ends.bare.append(lease)
+        self.ends_of(lease).bare.append(lease)
         self.wake()
 
     def finished(self, run: Run, result: Any, problem: BaseException | None) -> None:
-        """End the lease by what its handler returned or raised; never raises, whatever the handler gave."""
+        """End the lease as its handler has returned or raised; never raises, whatever the handler gave."""
         if run.left:
             return
         lease = run.lease
@@ -211,7 +222,7 @@ class Desk:
                 run.end = "cancelled"
                 self.interrupted(run)
             elif problem is None and result is None:
-                self.ends.acks.append(lease)
+                self.ends_of(lease).acks.append(lease)
             elif problem is not None and run.end:
                 self.interrupted(run)
             elif problem is not None and (told := run.cancelled_by_others(problem)) is not None:
@@ -223,7 +234,7 @@ class Desk:
         self.wake()
 
     def _finish(self, lease: Lease, came: Any, *, raised: bool) -> None:
-        """End the lease as the handler says; `came` is what the handler returned, or with `raised` its exception."""
+        """End the lease as the handler says: `came` was returned or, with `raised`, raised."""
         if raised:
             came = handlers.released(came)
         if isinstance(came, AckOfFound):
@@ -234,16 +245,17 @@ class Desk:
             self._release(lease, came)
         elif isinstance(came, AckAfter):
             if not self.followers.add(lease, came):
-                self._too_late(lease)
+                self.given_back([lease])
+                self.log.tell_unconfirmed([lease], "the worker ends")
         elif raised or isinstance(came, Retry | GiveUp):
             self.failed(lease, came)
         else:
             self.failed(lease, handlers.wrong_result(self.rules.handler, came), hopeless=True)
 
     async def given(self, run: Run, result: Any, problem: BaseException | None) -> tuple[Any, BaseException | None]:
-        """Give what a handler has returned or raised, ready for `finished`; never raises.
+        """Give the end of a handler, ready for `finished`; never raises.
 
-        What does not fit into one call with the ack is put now. Until then the handler has not ended: it keeps its
+        Tasks that do not fit into one call with the ack are put now. Until then the handler has not ended: it keeps its
         place, and may be stopped.
         """
         if problem is not None:
@@ -266,27 +278,24 @@ class Desk:
         grouped = ack.grouped
         for talk, call in ack.take_out(division.talks, division.talk_of(ack.lease)):
             while True:
-                # one call at a time: if many were sent at once over a slow link, each would be too slow
-                async with self._putting:
-                    (answer,) = await self._sent(division.exchange(talk, [call], puts=True, grouped=grouped))
+                try:
+                    # one call at a time: if many were sent at once over a slow link, each would be too slow
+                    async with self._putting:
+                        sent = division.exchange(talk, [call], puts=True, grouped=grouped)
+                        (answer,) = await self.queue.run(sent)
+                except TimeoutqError as error:
+                    answer = error
                 if not isinstance(answer, TimeoutqError):
                     break
                 if isinstance(answer, InvalidInput):
                     raise answer
                 tries += 1
                 if tries == 1:
-                    self.voice.say(
-                        logging.WARNING, "queue %s: task %a has found more than fits into its ack, and not all of it "
-                        "could be put yet. The worker tries again: %s", self.voice.queue, ack.lease.task, answer,
-                        lease=ack.lease, error=answer,
+                    self.log.of_task(
+                        logging.WARNING, ack.lease, "has found more than fits into its ack, and not all of it could be "
+                        "put yet. The worker tries again: %s", answer, error=answer,
                     )  # fmt: skip
                 await asyncio.sleep(retry.pause(tries))
-
-    async def _sent(self, flow: Flow[list[Any]]) -> list[Any]:
-        try:
-            return await self.queue.run(flow)
-        except TimeoutqError as error:
-            return [error]
 
     def _ack_of(self, lease: Lease, result: Ack) -> AckOfFound:
         again_ms, payload = arguments.again(result.again_in, result.payload, lease.task)
@@ -298,23 +307,26 @@ class Desk:
         if again_ms >= 0 and (kept is not None or keep_ms is not None):
             what = "result=" if kept is not None else f"keep_id={result.keep_id!r}"
             raise InvalidInput(f"{what} and again_in= exclude each other: a task that runs again has not ended")
-        home, away = self._sorted(lease, result.put)
-        if isinstance(result.put, Found) and result.put.left_out:
-            self._tell_left_out(lease, result.put)
-        return AckOfFound(lease, home, again_ms, payload, away, kept, keep_ms=keep_ms)
+        put: Any = result.put
+        home, away = TaskList(), NOWHERE
+        if not is_nothing(put):
+            tasks = put if isinstance(put, TaskList) else arguments.tasks((put,))
+            home, away = self.queue.division.sorted(lease, tasks)
+        if isinstance(put, Found) and put.left_out:
+            self.tally.left_out += put.left_out
+            self.log.of_queue(
+                logging.WARNING, "%d of the tasks that the handler of task %a found cannot be put and were left out: "
+                "%s", put.left_out, lease.task, put.why, lease=lease, error=put.why, more={"left_out": put.left_out},
+            )  # fmt: skip
+        return AckOfFound(lease, home, again_ms, payload, away, kept, keep_ms)
 
     def _give(self, ack: AckOfFound) -> None:
         if ack.is_long:
             raise InvalidInput("an ack that waits for something can put 499 tasks and 1 MiB of payloads")
-        if ack.away:
-            for part, there in ack.away.items():
-                self.parts[part].post(Parcel(ack, there))
-        else:
-            self.ends.ack_found(ack)
-
-    def _too_late(self, lease: Lease) -> None:
-        self.given_back([lease])
-        self.voice.tell_unconfirmed([lease], "the worker ends")
+        for shard, there in ack.away.items():
+            self.shards[shard].put_first(PutElsewhere(ack, there))
+        if not ack.away:
+            self.ends_of(ack.lease).ack_found(ack)
 
     def _go_on(self, lease: Lease, ack: Ack, error: BaseException | None) -> None:
         """Ack a lease, now that all is there that goes before its ack; or fail it with the error."""
@@ -327,40 +339,20 @@ class Desk:
             self.failed(lease, problem, hopeless=True)
         self.wake()
 
-    def _tell_left_out(self, lease: Lease, found: Found) -> None:
-        self.tally.left_out += found.left_out
-        self.voice.say(
-            logging.WARNING, "queue %s: %d of the tasks that the handler of task %a found cannot be put and were left "
-            "out: %s", self.voice.queue, found.left_out, lease.task, found.why, lease=lease, error=found.why,
-            more={"left_out": found.left_out},
-        )  # fmt: skip
-
-    def _sorted(self, lease: Lease, put: Any) -> tuple[TaskList, Mapping[int, TaskList]]:
-        """Give what goes with the ack, and what goes to other parts of the queue."""
-        if is_nothing(put):
-            return TaskList(), NOWHERE
-        return self.queue.division.sorted(lease, put if isinstance(put, TaskList) else arguments.tasks((put,)))
-
     def _release(self, lease: Lease, result: Release) -> None:
-        delay_ms = arguments.delay_ms(result.delay, "delay")
+        delay_ms, ends = arguments.delay_ms(result.delay, "delay"), self.ends_of(lease)
         if isinstance(result, Unrun):
             self._unrun[lease.key] = result.error
-            self.ends.postpone(lease, delay_ms, arguments.delay_ms(result.within, "within"))
+            ends.postpone(lease, delay_ms, arguments.delay_ms(result.within, "within"))
             return
         block_ms = arguments.delay_ms(result.block_host, "block_host")
-        if block_ms:
-            self._tell_refusal(lease, block_ms)
-        self.ends.release(lease, delay_ms, block_ms)
-
-    def _tell_refusal(self, lease: Lease, block_ms: int) -> None:
-        row = self._refusals.add(lease.task)
-        if row is not None:
-            self.voice.say(
-                logging.WARNING, "queue %s: handlers have put tasks back %d times in a row to block host %a, the last "
-                "time task %a, for %g s; such releases do not count against max_releases, so visits to this host go on",
-                self.voice.queue, row[1], row[0], lease.task, block_ms / 1000,
-                lease=lease, more={"host": row[0], "times": row[1]},
+        if block_ms and (row := self._refusals.add(lease.task)) is not None:
+            self.log.of_queue(
+                logging.WARNING, "handlers have put tasks back %d times in a row to block host %a, the last time task "
+                "%a, for %g s; such releases do not count against max_releases, so visits to this host go on",
+                row[1], row[0], lease.task, block_ms / 1000, lease=lease, more={"host": row[0], "times": row[1]},
             )  # fmt: skip
+        ends.release(lease, delay_ms, block_ms)
 
     # ---- leases end otherwise
 
@@ -368,14 +360,12 @@ class Desk:
         """End the lease as a failed attempt; never raises, whatever the error and the retry policy do."""
         if isinstance(error, Hopeless):
             error, hopeless = error.error, True
-        self.ends.fails.append(self.rules.failures.judge(lease, error, hopeless=hopeless))
+        self.ends_of(lease).fails.append(self.rules.failures.judge(lease, error, hopeless=hopeless))
 
     def interrupted(self, run: Run) -> None:
         """End the lease of a handler that was stopped; `run.end` says why the handler was stopped."""
-        if run.end == "shutdown":
-            self.ends.releases.append(run.lease)
-        elif run.end == "cancelled":
-            self.ends.releases.append(run.lease)  # the queue knows that the task was cancelled: it goes to failed
+        if run.end in ("shutdown", "cancelled"):  # the queue knows of a cancelled task, which goes to failed
+            self.ends_of(run.lease).releases.append(run.lease)
         elif run.end == "max_runtime":
             # the task has used up its time: this counts as a failed attempt, not as a crash of the process
             self.failed(run.lease, self.rules.runtime.error(seconds=run.limit))
@@ -392,7 +382,8 @@ class Desk:
 
     def given_back(self, leases: Iterable[Lease]) -> None:
         """Release leases because the worker says so: such releases do not count against `max_releases`."""
-        self.ends.releases.extend(leases)
+        for lease in leases:
+            self.ends_of(lease).releases.append(lease)
 
     def lost(self, lease: Lease) -> None:
         """Let go of a lease that this worker has lost, and warn of the loss."""
@@ -409,77 +400,69 @@ class Desk:
 
     # ---- the queue answers
 
-    def settled(self, errand: Errand, outcome: Outcome) -> None:
-        """Let go of the leases of an errand that the queue has answered, and count the answers."""
-        if errand.acks:
-            self._confirmed(errand.acks)
+    def settled(self, sent: PendingCall, outcome: Outcome) -> None:
+        """Let go of the leases of a call that the queue has answered, and count the answers."""
+        if sent.acks:
+            for ack in sent.acks:
+                ack.missing -= 1
+                if not (ack.missing or ack.is_void):  # all puts for other shards are there
+                    self.ends_of(ack.lease).ack_found(ack)
             return
-        leases, good = errand.leases, outcome.ok
-        overdue = self._overdue(errand, outcome) if self._unrun and errand.verb == "release" else []
+        leases, good = sent.leases, outcome.ok
+        overdue = self._overdue(sent, outcome) if self._unrun and sent.verb == "release" else []
         self._let_go(leases if not overdue else [lease for lease in leases if lease not in overdue])
         for lease in overdue:
             self.failed(lease, self._unrun.pop(lease.key))
-        if self._refusals.rows and errand.verb != "release":
+        if self._refusals.rows and sent.verb != "release":
             self._refusals.over(leases)
-        if errand.verb == "ack":
+        if sent.verb == "ack":
             self.tally.acked += good
             if not self._told_kept and KEPT in outcome.codes:
                 self._tell_kept(leases[outcome.codes.index(KEPT)])
-        elif errand.verb == "fail":
+        elif sent.verb == "fail":
             self.tally.failed += good
         else:
             self.tally.released += good
         if good < len(leases):
             for lease, answer in zip(leases, outcome, strict=True):
-                if answer is Answer.LOST and errand.verb != "release":
+                if answer is Answer.LOST and sent.verb != "release":
                     self.tally.lost += 1
-                    self._losses.tell_soon(lease, errand.verb)
+                    self._losses.tell_soon(lease, sent.verb)
                 elif answer is Answer.FAILED:
-                    self._give_up(lease)
+                    self.tally.failed += 1
+                    error = f"released {self.rules.most_releases} times by its handler"
+                    self.log.of_task(logging.WARNING, lease, "is given up: %s", error, error=error)
                 elif answer is Answer.CANCELLED:
                     self.tally.failed += 1
 
     def _tell_kept(self, lease: Lease) -> None:
         self._told_kept = True
-        self.voice.say(
-            logging.WARNING, "queue %s: task %a is done, and blocks its id for ever, not for the time that its ack has "
-            'said: the queue has keep_done="compact", which keeps fingerprints of done tasks, not ids with a time. The '
-            'same holds for other tasks, of which nothing is said. Use unique="active" or "forever" (keep_id=False or '
-            "True), or a queue with another keep_done", self.voice.queue, lease.task, lease=lease,
+        self.log.of_task(
+            logging.WARNING, lease, "is done, and blocks its id for ever, not for the time that its ack has said: the "
+            'queue has keep_done="compact", which keeps fingerprints of done tasks, not ids with a time. The same '
+            'holds for other tasks, of which nothing is said. Use unique="active" or "forever" (keep_id=False or '
+            "True), or a queue with another keep_done",
         )  # fmt: skip
 
-    def _overdue(self, errand: Errand, outcome: Outcome) -> list[Lease]:
+    def _overdue(self, sent: PendingCall, outcome: Outcome) -> list[Lease]:
         """Give the leases on tasks that this worker cannot run, and whose time is over; forget why the others went."""
-        ends = list(zip(errand.leases, outcome, strict=True))
+        ends = list(zip(sent.leases, outcome, strict=True))
         for lease, answer in ends:
             if answer is not Answer.OVERDUE:
                 self._unrun.pop(lease.key, None)
         return [lease for lease, answer in ends if answer is Answer.OVERDUE]
 
-    def _confirmed(self, acks: Iterable[AckOfFound]) -> None:
-        """Have those acks sent whose parcels are all there now."""
-        for ack in acks:
-            ack.missing -= 1
-            if not (ack.missing or ack.is_void):
-                self.ends.ack_found(ack)
-
-    def refused(self, errand: Errand, error: Exception) -> None:
-        """Fail the tasks whose ack the queue refuses, as it would each time: what their handlers gave cannot be put."""
-        for lease in errand.void():
+    def refused(self, sent: PendingCall, error: Exception) -> None:
+        """Fail the tasks whose ack the queue refuses, as it would each time: their found tasks cannot be put."""
+        for lease in sent.void():
             self.failed(lease, error, hopeless=True)
         self.wake()
-
-    def _give_up(self, lease: Lease) -> None:
-        self.tally.failed += 1
-        error = f"released {self.rules.most_releases} times by its handler"
-        what = "queue %s: task %a is given up: %s"
-        self.voice.say(logging.WARNING, what, self.voice.queue, lease.task, error, lease=lease, error=error)
 
     async def end_losses(self) -> None:
         """Wait until the reason of each loss is known, but no longer than one call may take."""
         await self._losses.end()
 
-    # ---- what is where
+    # ---- where leases are
 
     @property
     def trouble(self) -> TimeoutqError | None:
@@ -490,7 +473,7 @@ class Desk:
     def begun(self) -> list[Lease]:
         """The leases whose handlers are running, or were the last to end."""
         running = [run.lease for run in list(self.running.values())]
-        ended = [*self.ending.values(), *(lease for errand in self.last_sent for lease in errand.leases)]
+        ended = [*self.ending.values(), *(lease for one in self.last_sent for lease in one.leases)]
         return list({lease.key: lease for lease in (*running, *ended)}.values())
 
     @property
@@ -498,6 +481,6 @@ class Desk:
         """The keys of held leases that no handler works on, and that no end is under way for."""
         attended = {key for key, run in list(self.running.items()) if run.lives}
         attended.update(self.ending)
-        for errands in self.sent.values():
-            attended.update(lease.key for errand in errands for lease in errand.leases)
+        for calls in self.sent.values():
+            attended.update(lease.key for one in calls for lease in one.leases)
         return self.held.keys() - attended - self.followers.keys

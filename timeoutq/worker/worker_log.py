@@ -1,12 +1,13 @@
-"""What a worker says in the log: each line carries its queue, its worker, and the task that it is about.
+"""The log lines of a worker: each carries its queue, its worker, and the task that it is about.
 
-All files of this room speak through it, so that whoever listens to `timeoutq.worker` hears them all.
+All modules of this folder log through it, so that whoever listens to `timeoutq.worker` hears them all.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from timeoutq.client import AsyncDriver
 from timeoutq.words import telling
@@ -15,41 +16,27 @@ from timeoutq.words.model import Lease
 log = logging.getLogger("timeoutq.worker")
 
 
-class Voice:
-    """The voice of one worker; speaking never raises."""
+class WorkerLog:
+    """The log of one worker, or of one of its queues if it has several; logging never raises."""
 
     def __init__(self, queue: AsyncDriver, others: Sequence[str] = (), *, is_one_of_several: bool = False) -> None:
-        """Prepare; `others` are queues of which the voice tells, too.
-
-        A worker with several queues has a voice for each of them, and one for all.
-        """
         self._queue = queue
-        self._others = others
+        self.queue = ", ".join((queue.name, *others))
         self._is_one_of_several = is_one_of_several
 
     @property
-    def queue(self) -> str:
-        """The name of the queue; of several, all names."""
-        return ", ".join((self._queue.name, *self._others)) if self._others else self._queue.name
-
-    @property
     def worker(self) -> str:
-        """The name of the worker, and of which of its queues the voice tells, if there are several."""
+        """The name of the worker and, if it has several queues, of the queue."""
         name = self._queue.worker
         return f"{name} (queue {self._queue.name})" if self._is_one_of_several else name
 
-    @property
-    def is_detailed(self) -> bool:
-        """Whether somebody listens to lines of level DEBUG."""
-        return log.isEnabledFor(logging.DEBUG)
-
     def fields(self, lease: Lease | None = None, error: object = None) -> dict[str, object]:
-        """Give what a line of the log tells in fields of its own, see `logs.JsonFormatter`."""
+        """Give the fields of a line, see `logs.JsonFormatter`."""
         fields: dict[str, object] = {"queue": self.queue, "worker": self._queue.worker}
         if lease is not None:
             fields |= {"task": lease.task, "attempt": lease.attempt}
         if error is not None:
-            fields["error"] = error if isinstance(error, str) else str(error)
+            fields["error"] = str(error)
         return fields
 
     def say(
@@ -59,16 +46,26 @@ class Voice:
         *words: object,
         lease: Lease | None = None,
         error: object = None,
-        exc_info: BaseException | None = None,
-        traceback: str | None = None,
         more: Mapping[str, object] | None = None,
+        **rest: Any,
     ) -> None:
-        """Log a line; `lease`, `error` and `more` go into its fields."""
-        fields = {**self.fields(lease, error), **(more or {})}
-        telling.say(log, level, message, *words, exc_info=exc_info, fields=fields, traceback=traceback)
+        """Log a line; `lease`, `error` and `more` go into its fields, the rest is for `telling.say`."""
+        telling.say(log, level, message, *words, fields={**self.fields(lease, error), **(more or {})}, **rest)
+
+    def of_queue(self, level: int, message: str, *words: object, **rest: Any) -> None:
+        """Log a line that begins with the queue."""
+        self.say(level, f"queue %s: {message}", self.queue, *words, **rest)
+
+    def of_task(self, level: int, lease: Lease, message: str, *words: object, **rest: Any) -> None:
+        """Log a line that begins with the queue and the task of a lease."""
+        self.of_queue(level, f"task %a {message}", lease.task, *words, lease=lease, **rest)
+
+    def of_worker(self, level: int, message: str, *words: object, **rest: Any) -> None:
+        """Log a line that begins with the worker."""
+        self.say(level, f"worker %s {message}", self.worker, *words, **rest)
 
     def name_tasks(self, tasks: Iterable[tuple[Lease, str]], error: str) -> None:
-        """Warn of what happened to the tasks of these leases: one line per task, ten at most."""
+        """Warn of what happened to tasks: one line for each, ten at most."""
         told: list[telling.Told] = [
             (lease.task, words, {"attempt": lease.attempt, "error": error}) for lease, words in tasks
         ]

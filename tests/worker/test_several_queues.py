@@ -1,0 +1,371 @@
+"""A worker with several queues: strict order, weights, and what the trouble of one queue does not do to the others."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import redis
+
+from tests.rig.inside import pump_of
+from tests.rig.invariants import check
+from tests.worker.test_worker_exchanges import until
+from tests.worker.test_worker_stuck import make_suspect
+from timeoutq import AsyncQueue, InvalidInput, Lease, Queue, Worker
+from timeoutq.server.embedded import EmbeddedServer
+
+
+@contextmanager
+def sound(url: str, name: str, **settings: Any) -> Iterator[Queue]:
+    """Give a queue; afterwards its invariants hold, and it is purged."""
+    with Queue(name, url, **settings) as queue:
+        yield queue
+        check(url, name)
+        queue.purge()
+
+
+@pytest.fixture
+def high(url: str, name: str) -> Iterator[Queue]:
+    with sound(url, f"{name}.high") as queue:
+        yield queue
+
+
+@pytest.fixture
+def low(url: str, name: str) -> Iterator[Queue]:
+    with sound(url, f"{name}.low") as queue:
+        yield queue
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[EmbeddedServer]:
+    """Another server."""
+    with EmbeddedServer() as server:
+        yield server
+
+
+@asynccontextmanager
+async def clients(*queues: Queue, **settings: Any) -> AsyncIterator[list[AsyncQueue]]:
+    """Give clients of queues, for a worker."""
+    mine = [AsyncQueue(queue.name, queue.given[0], **settings) for queue in queues]
+    try:
+        yield mine
+    finally:
+        for one in mine:
+            await one.close()
+
+
+@asynccontextmanager
+async def running(worker: Worker) -> AsyncIterator[Worker]:
+    """Run a worker; stop it at the end of the block."""
+    task = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        await asyncio.wait_for(task, 60)
+
+
+def fill(queue: Queue, tasks: int) -> None:
+    queue.put([f"{queue.name.rpartition('.')[2]}-{number}" for number in range(tasks)])
+
+
+def has(found: list[str], tasks: int) -> bool:
+    return len(found) == tasks
+
+
+def kind(task: str) -> str:
+    return task.partition("-")[0]
+
+
+# ---- strict order
+
+
+@pytest.mark.parametrize("in_threads", [False, True])
+@pytest.mark.parametrize("concurrency", [1, 20])
+async def test_all_of_the_first_queue_begins_before_the_second(
+    high: Queue, low: Queue, in_threads: bool, concurrency: int
+) -> None:
+    began: list[str] = []
+
+    async def in_loop(lease: Lease) -> None:
+        began.append(lease.task)
+        await asyncio.sleep(0.001)
+
+    def in_thread(lease: Lease) -> None:
+        began.append(lease.task)
+        time.sleep(0.001)
+
+    fill(low, 200)
+    fill(high, 200)
+    async with clients(high, low) as queues:
+        worker = Worker(
+            queues, in_thread if in_threads else in_loop, concurrency=concurrency, burst=True, signals=False
+        )
+        tally = await asyncio.wait_for(worker.run(), 60)
+    assert (tally.acked, tally.end, tally.lost) == (400, "drained", 0)
+    assert [one.acked for one in worker.tallies.values()] == [200, 200]
+    # the second queue fills only places that the first one has left open: those of its last claims
+    assert sum(kind(task) == "low" for task in began[:200]) <= concurrency
+    assert (high.stats().done, low.stats().done) == (200, 200)
+
+
+@pytest.mark.parametrize("in_threads", [False, True])
+async def test_an_urgent_task_waits_for_one_running_task_and_not_for_those_that_were_fetched_before(
+    high: Queue, low: Queue, in_threads: bool
+) -> None:
+    began: list[str] = []
+    gates = {f"low-{number}": threading.Event() for number in range(50)}
+
+    def in_thread(lease: Lease) -> None:
+        began.append(lease.task)
+        if lease.task in gates:
+            gates[lease.task].wait(30)
+
+    async def in_loop(lease: Lease) -> None:
+        began.append(lease.task)
+        while lease.task in gates and not gates[lease.task].is_set():
+            await asyncio.sleep(0.001)
+
+    fill(low, 50)
+    async with clients(high, low) as queues:
+        worker = Worker(queues, in_thread if in_threads else in_loop, concurrency=2, prefetch=10, signals=False)
+        async with running(worker):
+            await until(lambda: len(began) == 2 and low.stats().in_progress == 12)
+            high.put("urgent")
+            await until(lambda: high.stats().in_progress == 1)
+            # for its place among the tasks that wait, one of the second queue is given back
+            await until(lambda: low.stats().in_progress == 11 and low.stats().todos == 39)
+            gates[began[0]].set()
+            await until(lambda: len(began) > 2)
+            assert began[2] == "urgent"
+            for gate in gates.values():
+                gate.set()
+            await until(lambda: low.stats().done == 50)
+    assert worker.tally.lost == 0
+    assert Counter(began).most_common(1)[0][1] == 1, "no task has run twice"
+
+
+def claims_behind_bells(worker: Worker) -> list[int]:
+    return [shard.claims.waiting for shard in pump_of(worker).shards]
+
+
+async def test_claims_wait_behind_the_bells_only_while_other_handlers_are_free(
+    high: Queue, low: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("verbs.sending", "client.driving"):  # no wait ends by itself
+        monkeypatch.setattr(f"timeoutq.{module}.BELL_WAIT", 600.0)
+    began = list[str]()
+    go = asyncio.Event()
+
+    async def handler(lease: Lease) -> None:
+        began.append(lease.task)
+        await go.wait()
+
+    async with clients(high, low) as queues:
+        worker = Worker(queues, handler, concurrency=5, prefetch=0, signals=False)
+        async with running(worker):
+            await until(lambda: worker._pump is not None and all(shard.claims.idle for shard in worker._pump.shards))
+            low.put("low-0")
+            high.put("high-0")
+            await until(lambda: len(began) == 2)
+            await until(lambda: sum(claims_behind_bells(worker)) == 1)
+            full, empty = (low, high) if claims_behind_bells(worker) == [1, 0] else (high, low)
+            full.put(f"more-{number}" for number in range(9))
+            await until(lambda: len(began) == 5)
+            assert claims_behind_bells(worker) == [0, 0], "no handler is kept free for a task that may never come"
+            await until(lambda: (empty.stats().in_progress, full.stats().in_progress) == (1, 4))
+            go.set()
+            await until(lambda: full.stats().done == 10 and empty.stats().done == 1)
+    assert worker.tally.lost == 0
+    assert high.stats().counters.get("expired", 0) == low.stats().counters.get("expired", 0) == 0
+
+
+# ---- weights
+
+
+@pytest.mark.breaking
+@pytest.mark.parametrize("concurrency", [1, 10])
+async def test_three_of_four_tasks_come_from_the_queue_of_weight_three(
+    high: Queue, low: Queue, concurrency: int
+) -> None:
+    began: list[str] = []
+    fill(low, 2400)
+    fill(high, 2400)
+
+    async def handler(lease: Lease) -> None:
+        began.append(lease.task)
+        await asyncio.sleep(0)
+
+    async with clients(high, low) as (first, second):
+        worker = Worker({first: 3, second: 1}, handler, concurrency=concurrency, prefetch=5, burst=True, signals=False)
+        await asyncio.wait_for(worker.run(), 60)
+    counts = Counter(map(kind, began[:2400]))
+    assert 3 * 0.95 < counts["high"] / counts["low"] < 3 * 1.05
+    assert (high.stats().done, low.stats().done) == (2400, 2400), "the second queue has all handlers in the end"
+
+
+# ---- one budget, one life
+
+
+async def test_a_suspect_waits_for_the_handlers_of_other_queues(high: Queue, low: Queue) -> None:
+    began: list[str] = []
+    go = asyncio.Event()
+
+    async def handler(lease: Lease) -> None:
+        began.append(lease.task)
+        await go.wait()
+
+    low.release(make_suspect(low, "suspect"))
+    fill(high, 2)
+    async with clients(high, low, timeout=20) as queues:
+        worker = Worker(queues, handler, concurrency=10, signals=False)
+        async with running(worker):
+            await until(lambda: worker._pump is not None and worker._pump.suspects.waiting is not None)
+            await until(lambda: len(began) == 2)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert pump_of(worker).suspects.waiting is not None
+            go.set()
+            await until(lambda: low.stats().done == 1)
+    assert began == ["high-0", "high-1", "suspect"] or began == ["high-1", "high-0", "suspect"]
+
+
+# ---- the trouble of one queue
+
+
+@pytest.mark.breaking
+async def test_a_server_that_hangs_does_not_stop_the_other_queue(high: Queue, elsewhere: EmbeddedServer) -> None:
+    with sound(elsewhere.url, "far", deadline=20.0) as far:
+        done = list[str]()
+        gate = asyncio.Event()
+
+        async def handler(lease: Lease) -> None:
+            if lease.task == "near-long":
+                await gate.wait()
+            done.append(lease.task)
+
+        async with clients(far, high, timeout=4.0, deadline=2.0) as queues:
+            worker = Worker(queues, handler, concurrency=4, signals=False)
+            async with running(worker):
+                fill(far, 10)
+                high.put("near-long")
+                await until(lambda: len(done) == 10)
+                os.kill(elsewhere.pid or 0, signal.SIGSTOP)
+                try:
+                    high.put([f"near-{number}" for number in range(200)])
+                    await until(lambda: len(done) == 210)
+                    # a lease of the other queue lives for longer than the server hangs
+                    hung = time.monotonic()
+                    await until(lambda: time.monotonic() > hung + 8, 20)
+                    assert high.stats().in_progress == 1
+                    gate.set()
+                    await until(lambda: high.stats().done == 201)
+                finally:
+                    os.kill(elsewhere.pid or 0, signal.SIGCONT)
+                far.put("again")
+                await until(lambda: "again" in done)
+                await until(lambda: far.stats().done == 11)
+        assert [one.lost for one in worker.tallies.values()] == [0, 0]
+        assert high.stats().counters.get("expired", 0) == 0
+
+
+async def test_a_queue_that_is_refused_does_not_stop_the_other_and_is_worked_on_when_it_is_mended(
+    high: Queue, low: Queue, raw: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = low.operations.key("meta")
+    low.put("low-0")
+    schema = raw.hget(key, "schema")
+    assert isinstance(schema, str)
+    raw.hset(key, "schema", "999")
+    async with clients(low, high) as queues:
+        worker = Worker(queues, nothing, signals=False)
+        async with running(worker):
+            fill(high, 20)
+            await until(lambda: high.stats().done == 20)
+            assert f"(queue {low.name}) waits for the server" in caplog.text
+            raw.hset(key, "schema", schema)
+            await until(lambda: low.stats().done == 1)
+
+
+async def nothing(lease: Lease) -> None:
+    """Do nothing."""
+
+
+@pytest.mark.parametrize("what", ["paused", "purged"])
+async def test_a_queue_that_is_paused_or_deleted_does_not_stop_the_other(high: Queue, low: Queue, what: str) -> None:
+    async with clients(high, low) as queues:
+        worker = Worker(queues, nothing, concurrency=2, signals=False)
+        async with running(worker):
+            fill(high, 5)
+            await until(lambda: high.stats().done == 5)
+            if what == "paused":
+                high.pause()
+                high.put("later")
+            else:
+                high.purge()
+            fill(low, 100)
+            await until(lambda: low.stats().done == 100)
+            if what == "paused":
+                assert high.stats().todos == 1
+                high.resume()
+            else:
+                high.put("later")
+            await until(lambda: high.inspect("later").state == "done")
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (lambda a, b: [], "1 to 100 queues, not 0"),
+        (lambda a, b: {}, "1 to 100 queues, not 0"),
+        (lambda a, b: [a, a], "queue a is given twice"),
+        (lambda a, b: [a, AsyncQueue("a")], "queue a is given twice"),
+        (lambda a, b: {a: 3, b: 0}, "weight"),
+        (lambda a, b: {a: 3, b: 1.5}, "weight"),
+        (lambda a, b: [a, "b"], "not its name"),
+        (lambda a, b: [a, Queue("b")], "an AsyncQueue"),
+        (lambda a, b: "a", "not its name"),
+    ],
+)
+def test_queues_that_make_no_sense_are_refused(given: Callable[[AsyncQueue, AsyncQueue], Any], words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        Worker(given(AsyncQueue("a"), AsyncQueue("b")), nothing)
+
+
+async def test_a_worker_without_a_free_handler_leaves_an_urgent_task_to_another_worker(high: Queue, low: Queue) -> None:
+    busy, free = list[str](), list[str]()
+    go = asyncio.Event()
+
+    async def hold(lease: Lease) -> None:
+        busy.append(lease.task)
+        await go.wait()
+
+    async def note(lease: Lease) -> None:
+        free.append(lease.task)
+
+    async with clients(high, low) as queues, clients(high, low) as others:
+        full = Worker(queues, hold, concurrency=1, prefetch=0, signals=False)
+        async with running(full):
+            low.put("low-0")
+            await until(lambda: busy == ["low-0"])
+            await until(lambda: pump_of(full).shards[0].claims.bell is not None)
+            async with running(Worker(others, note, signals=False)) as idle:
+                await until(lambda: idle._pump is not None and all(shard.claims.bell for shard in idle._pump.shards))
+                for number in range(5):
+                    began = time.monotonic()
+                    high.put(f"high-{number}")
+                    await until(partial(has, free, number + 1))
+                    assert time.monotonic() - began < 5, "the stroke of the bell was lost with the busy worker"
+            go.set()

@@ -1,0 +1,118 @@
+"""One queue of a worker, as a handler sees it that `Serves`: the `Place` of `handlers.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from timeoutq.client import AsyncDriver
+from timeoutq.verbs import sending
+from timeoutq.verbs.sending import Flow
+from timeoutq.words.arguments import How
+from timeoutq.words.errors import TimeoutqError, Unavailable
+from timeoutq.words.model import Lease, Task
+from timeoutq.worker.leases import Leases
+from timeoutq.worker.runs import Run
+
+AGAIN_EVERY, AGAIN_SOON = 60.0, 1.0
+"""Seconds after which a queue is told again which functions there are: if the server has heard, and if it has not."""
+
+
+class Served:
+    """A queue of a worker; the methods are explained in `Place`."""
+
+    def __init__(
+        self,
+        leases: Leases,
+        state: Any,
+        queues: Sequence[AsyncDriver],
+        cancel: Callable[[Run], None],
+        wear_out: Callable[[], None],
+    ) -> None:
+        """Prepare; `cancel` ends a handler whose time is over, `wear_out` drains the worker."""
+        self.name = leases.queue.name
+        self.queue: Any = leases.queue
+        self.state = state
+        self._leases = leases
+        self._queues = {queue.name: queue for queue in queues}
+        self._cancel, self._wear_out = cancel, wear_out
+
+    async def put(self, queue: str, task: Task, call_id: bytes | None) -> bool:
+        found: Any = self._queues.get(queue)
+        if found is not None:
+            await found.run(found.flows.put_as((task,), How(call_id=call_id)))
+        return found is not None
+
+    def find(self, queue: str) -> Any:
+        return self._queues.get(queue)
+
+    def limit(self, lease: Lease, seconds: float) -> Callable[[], bool]:
+        leases, key = self._leases, lease.key
+        run, until, is_over = leases.running[key], time.monotonic() + seconds, False
+
+        def end() -> None:
+            nonlocal is_over
+            is_over = True
+            if leases.running.get(key) is run:
+                self._cancel(run)
+
+        run.limit, run.stop, leases.over_at[key] = seconds, end, until
+        timer = asyncio.get_running_loop().call_later(seconds, end)
+
+        def off() -> bool:
+            timer.cancel()
+            leases.over_at.pop(key, None)
+            return is_over or time.monotonic() >= until
+
+        return off
+
+    def over(self, seconds: float, more: str = "") -> TimeoutError:
+        return self._leases.rules.runtime.error(more, seconds)
+
+    def hangs(self, words: str, is_worn_out: bool) -> None:
+        is_replaced = is_worn_out and self._leases.ledger is not None
+        cure = "this process drains, and another" if is_replaced else "another thread"
+        self._leases.log.of_queue(logging.WARNING, "%s; %s takes its place", words, cure)
+        if is_replaced:
+            self._wear_out()
+
+    def publish(self, functions: Mapping[str, tuple[str, str]]) -> None:
+        self._leases.functions = functions
+
+    def declare(self, schedules: Callable[[], Flow[None]] | None) -> None:
+        self._leases.schedules = schedules
+
+    def pause(self, seconds: float) -> None:
+        self._leases.paused_until = max(self._leases.paused_until, time.monotonic() + seconds)
+        asyncio.get_running_loop().call_later(seconds, self._leases.wake)
+
+    def is_cancelled(self, lease: Lease) -> bool:
+        run = self._leases.running.get(lease.key)
+        return run is not None and run.cancelled and run.lease is lease
+
+    def at_end(self, close: Callable[[], object]) -> None:
+        self._leases.at_end.append(close)
+
+
+async def tell_functions(leases: Leases) -> None:
+    """Tell each shard of a queue which functions there are here, and declare their schedules, again and again."""
+    queue = leases.queue
+    while True:
+        pause = AGAIN_EVERY
+        for talk in queue.division.talks:
+            try:
+                for call in talk.operations.publish(queue.worker, leases.functions):
+                    await queue.run(sending.answer(talk, call))
+            except TimeoutqError:  # the exchanges with this server log its trouble
+                pause = AGAIN_SOON
+        if leases.schedules is not None:
+            try:
+                await queue.run(leases.schedules())
+            except Unavailable:  # the same
+                pause = AGAIN_SOON
+            except TimeoutqError as error:
+                leases.log.of_queue(logging.WARNING, "schedules cannot be declared: %s", error)
+        await asyncio.sleep(pause)
