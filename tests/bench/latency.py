@@ -1,8 +1,4 @@
-"""A worker far away from its server: many handlers at once behind a proxy on loopback that delays every round trip.
-
-`python -m tests.bench --latency` takes this measurement alone. The proxy delays one exchange (a request with its reply,
-of one connection) by a random time in all, part of it on the way there and the rest on the way back; nothing overtakes.
-"""
+"""A worker far away from its server: many handlers at once behind a proxy on loopback that delays every round trip."""
 
 from __future__ import annotations
 

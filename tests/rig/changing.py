@@ -70,12 +70,10 @@ class ChangingSite:
         return [counts[f"/{kind}/{i}"] for i in range(EACH)]
 
     def count(self, status: int) -> int:
-        """Count the answers with a status."""
         return sum(one.status == status for one in self.asked)
 
     @contextmanager
     def serving(self) -> Iterator[ChangingSite]:
-        """Serve at a free port."""
         with Site(self.answer) as site:
             self.url = f"{site.url}/"
             yield self

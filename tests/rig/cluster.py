@@ -1,14 +1,8 @@
 """Queues on a real cluster under load, with faults in turn, and a verdict on what was promised. By hand:
 
-    python -m tests.rig.cluster --faults manual,kill,move --for 5m --durable 1 [--lag 0.3]
-    python -m tests.rig.cluster --scale 1,2,3 --slice 20       how much more do more primaries do? (`scale.py`)
-    python -m tests.rig.cluster --grow --for 60s               three primaries, then four, then three (`growth.py`)
-
-`tests/breaking/alone/test_cluster_faults.py` runs short trials. The load of each queue is that of a storm: a producer,
-workers and bare clients in processes of their own, some of which are killed; `history.py` judges what they wrote down.
-The faults are: `manual`, a replica takes over in order; `kill`, a primary is killed with -9, a replica takes over, and
-the old primary comes back as an empty replica; `move`, the slot of a queue moves to another primary, key by key and
-whole in turn. With `--lag`, the replica has not received the last writes of the primary that is killed.
+python -m tests.rig.cluster --faults manual,kill,move --for 5m --durable 1 [--lag 0.3]
+python -m tests.rig.cluster --scale 1,2,3 --slice 20       how much more do more primaries do? (`scale.py`)
+python -m tests.rig.cluster --grow --for 60s               three primaries, then four, then three (`growth.py`)
 """
 
 from __future__ import annotations
@@ -82,7 +76,6 @@ class Ward:
         self._mine: set[int] = set()
 
     def fork(self, plan: Plan, kind: str, seed: int) -> int:
-        """Start a process, as `Nursery.fork` does."""
         pid = self._nursery.fork(plan, kind, seed)
         self._mine.add(pid)
         return pid
@@ -229,7 +222,6 @@ class Outcome:
         return sum(self.total.kinds.get(kind, 0) for kind in ("lost", "twice", "overlap"))
 
     def words(self) -> dict[str, Any]:
-        """Show it to programs."""
         total = self.total
         return {
             **asdict(self.wanted), "faults": {name: asdict(row) for name, row in self.rows.items()},
@@ -239,7 +231,6 @@ class Outcome:
         }  # fmt: skip
 
     def table(self) -> str:
-        """Show it to people."""
         total, kinds = self.total, self.total.kinds
         causes = ", ".join(f"{number:,} {cause}" for cause, number in sorted(total.causes.items()))
         errors = ", ".join(f"{number:,} {name}" for name, number in sorted(self.errors.items()))
@@ -453,7 +444,6 @@ def trial(wanted: Wanted, folder: Path | None = None, say: Callable[[str], objec
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Try a cluster from a terminal."""
     parser = argparse.ArgumentParser(prog="python -m tests.rig.cluster", description=__doc__)
     parser.add_argument("--faults", default="manual,kill,move", help="of manual, kill and move, with commas")
     parser.add_argument("--for", dest="seconds", type=seconds_of, default=60.0, help="how long: 30s, 10m, 8h")

@@ -1,11 +1,6 @@
 """The gateway under kills: workers in bash, clients that vanish, and SIGTERM while clients wait; with a judge for each.
 
-`tests/gateway/test_kills.py` runs a short form; the long one is
-
-    python -m tests.rig.gateway all
-
-which prints a line for each trial, and ends with 1 unless all are good: no task lost through kills -9 of the gateway,
-all leases of vanished clients back within a second, an empty answer for all that wait at SIGTERM.
+python -m tests.rig.gateway all
 """
 
 from __future__ import annotations

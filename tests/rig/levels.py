@@ -1,12 +1,4 @@
-"""Which tests belong to the slower tier; what each level of the rig has done; and which must not be skipped where.
-
-`pytest` runs the everyday tier, `pytest -m breaking` the slower one. The folder of a test says its tier: all of
-`tests/breaking/` is slower, and all of `tests/breaking/alone/` is marked `alone` besides, because it loads the machine
-as far as it can. A test elsewhere is slower if it is marked so, if its file is in `SLOWER`, or if it repeats another
-test on Redis or through the async face and its file is not in `ALL_COPIES`. A test that belongs to a level says
-`levels.count("storms", kills=412)`; the figures of a level add up over its tests, also over those that ran in other
-processes of pytest-xdist.
-"""
+"""Which tests belong to the slower tier; what each level of the rig has done; and which must not be skipped where."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Plants the bugs of `bugs.json` in copies of the tree, one at a time: a test must notice each.
-
-A bug is one replacement in one file of `timeoutq/lua/`. Most name their killers: tests, or the schedules of the model
-against a server. `python -m tests.rig.mutants [NAME…]` prints what killed each; `wide.py` asks all tests of an area.
-"""
+"""Plants the bugs of `bugs.json` in copies of the tree, one at a time: a test must notice each."""
 
 from __future__ import annotations
 
@@ -44,7 +40,6 @@ class Mutant:
 
     @property
     def path(self) -> Path:
-        """The file, in the tree."""
         return Path("timeoutq", "lua", self.file)
 
 
@@ -63,7 +58,6 @@ class Verdict:
 
 
 def copy(tree: Path) -> None:
-    """Copy the package and its tests."""
     skip = shutil.ignore_patterns("__pycache__", ".*")
     for folder in ("timeoutq", "tests", "demo", ".github"):
         shutil.copytree(ROOT / folder, tree / folder, ignore=skip)

@@ -1,9 +1,4 @@
-"""A proxy on loopback between a client and a server, which breaks one chosen exchange in one of eight ways.
-
-The tests of faults and of replays put it in front of a server and arm it: the fault strikes the connection on which a
-request arrives that contains given bytes, once, several times or until it is disarmed. All else passes unchanged. It
-may also be a slow link, over which all connections together carry so many bytes a second each way.
-"""
+"""A proxy on loopback between a client and a server, which breaks one chosen exchange in one of eight ways."""
 
 from __future__ import annotations
 
@@ -129,7 +124,6 @@ class Proxy:
         wait_until(lambda: not any(pair.open or _unread(pair.near) for pair in list(self._pairs)))
 
     def close(self) -> None:
-        """End all of it."""
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)

@@ -2,9 +2,6 @@
 load that knows what it was promised. `tests/breaking/alone/test_failovers.py` calls it; the long form is
 
     python -m tests.rig.replication --failovers 20 [--freeze 3] [--durable] [--json]
-
-which prints a verdict for each trial and for all, and ends with 1 if a confirmed task was lost or a fence repeated.
-With `--durable`, it also ends with 1 if a failover has undone a put, a claim or an ack of which somebody was told.
 """
 
 from __future__ import annotations
@@ -277,7 +274,6 @@ class Sentinel:
             )
 
     def kill(self) -> None:
-        """End it at once."""
         if self._guard.returncode is None:
             self._guard.communicate()
 

@@ -1,10 +1,4 @@
-"""Plays random schedules of a world on a real server, with the real library: each reply must be the model's.
-
-The server's clock stands still and is set by the schedule, so that deadlines fall where the model says. The tests play
-some thousands; `python -m tests.rig.schedules 250000` plays any number, and tells the seed of one that differs. In
-each second schedule, the queue keeps fingerprints of its done tasks; in each fifth one, tasks run once more, and
-some have a batch. With `--polite`, the queue is polite, and each schedule has hosts, rules and priorities of its own.
-"""
+"""Plays random schedules of a world on a real server, with the real library: each reply must be the model's."""
 
 from __future__ import annotations
 
@@ -104,7 +98,6 @@ class Player:
         clock.freeze()
 
     def close(self) -> None:
-        """End the connection."""
         self.client.close()
 
     # ---- a schedule

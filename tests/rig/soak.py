@@ -1,13 +1,4 @@
-"""A soak: a long storm with rare strikes and faults of the server, and whether anything grows that should not.
-
-By hand: `python -m tests.rig.soak --minutes 30`. Only the worker that is a command is struck; all other processes live
-on, and their memory, descriptors and threads are sampled, as are the server's memory, clients and keys.
-
-Growth is Theil and Sen's slope (the median of the slopes between all pairs of samples of one process) times the time
-watched. It is a leak when it is more than a share of the usual value, than three median absolute deviations from the
-line for each process, and than a least amount; and when it went on in both halves of the time. So neither a step nor a
-sawtooth is a leak, nor what fills up and then stays.
-"""
+"""A soak: a long storm with rare strikes and faults of the server, and whether anything grows that should not."""
 
 from __future__ import annotations
 
@@ -229,16 +220,13 @@ class Found:
 
     @property
     def grows(self) -> list[Trend]:
-        """What leaks."""
         return [one for one in self.trends if one.verdict == "grows"]
 
     @property
     def valid(self) -> bool:
-        """Whether everything looks good."""
         return not self.report.violations and not self.grows
 
     def table(self) -> str:
-        """Write it for people."""
         rows = [f"{'what':12} {'whose':12} {'first':>12} {'last':>12} {'growth':>12}  verdict"]
         rows += [
             f"{one.kind:12} {one.whose:12} {one.first:12,.0f} {one.last:12,.0f} {one.growth:+12,.0f}  {one.verdict}"
@@ -249,7 +237,6 @@ class Found:
         return "\n".join([*rows, self.report.table(), f"faults: {faults}", *(grows or ["nothing grows"])])
 
     def json(self) -> str:
-        """Write it for programs."""
         return json.dumps({**asdict(self), "totals": self.report.totals.words(), "valid": self.valid})
 
 
@@ -278,7 +265,6 @@ def soak(given: argparse.Namespace, tell: Callable[[Report], object]) -> Found:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Soak, from a terminal."""
     parser = argparse.ArgumentParser(prog="python -m tests.rig.soak", description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--minutes", type=float, default=30.0, help="how long, apart from the drain at the end")
     parser.add_argument("--seed", type=int)

@@ -1,11 +1,4 @@
-"""A storm: real worker processes on a real server, struck at random with SIGKILL, SIGSTOP and SIGCONT, and SIGTERM.
-
-`tests/breaking/alone/test_storms.py` runs short ones; by hand: `python -m tests.rig.storm --for 10m`. A producer puts
-tasks all the time, and is struck too; each victim is replaced. All processes write down what they did (`history.py`),
-and after each round the queue is drained by calm workers and the history judged. With `--hosts`, the queue is polite,
-its tasks belong to hosts, and many have a priority. Random pauses stand between the steps
-of the protocol, where a worker is seldom caught otherwise, and some requests and replies are lost on their way.
-"""
+"""A storm: real worker processes on a real server, struck at random with SIGKILL, SIGSTOP and SIGCONT, and SIGTERM."""
 
 from __future__ import annotations
 
@@ -125,7 +118,6 @@ class Plan:
 
     @property
     def politeness(self) -> Politeness | None:
-        """The rules of the queue."""
         return Politeness(DELAY, per_host=1) if self.hosts else None
 
 
@@ -217,7 +209,6 @@ class Tap:
         return at
 
     def heard(self, commands: Sequence[Command], replies: Sequence[Any], sent: int) -> None:
-        """Write down what was answered."""
         at, pid, events = time.monotonic_ns(), os.getpid(), list[Event]()
         confirmed = self._is_confirmed(commands, replies)
 
@@ -385,7 +376,6 @@ class Life:
         self.history.say("born", answer=kind)
 
     def live(self, kind: str) -> None:
-        """Be of this kind."""
         if kind == "command":
             self._become_a_command()
         self.begin(kind)
@@ -454,7 +444,6 @@ class Life:
         return Task(task, priority=self.rng.randint(-3, 3)) if self.rng.random() < 0.6 else task
 
     async def handle(self, lease: Lease) -> Ack | Release | None:
-        """Be the handler of a worker."""
         await asyncio.sleep(self.tap.pause())
         self._begin(lease)
         await asyncio.sleep(self.tap.pause())
@@ -659,12 +648,10 @@ class Report:
     """How many violations there are of each kind."""
 
     def blame(self, kind: str, text: str) -> None:
-        """Add a violation."""
         self.violations.append(text)
         self.kinds[kind] = self.kinds.get(kind, 0) + 1
 
     def add(self, other: Report) -> None:
-        """Add a round."""
         for name in ("seconds", "kills", "stops", "terms", "forks", "rounds", "tasks", "leases"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.causes = dict(Counter(self.causes) + Counter(other.causes))
@@ -673,11 +660,9 @@ class Report:
         self.violations += other.violations
 
     def json(self) -> str:
-        """Write it for programs."""
         return json.dumps({**asdict(self), "totals": self.totals.words(), "valid": not self.violations})
 
     def table(self) -> str:
-        """Write it for people."""
         causes = ", ".join(f"{number:,} {cause}" for cause, number in sorted(self.causes.items()))
         lines = [
             f"seed {self.seed}: {self.seconds:.0f} s, {self.rounds} rounds, {self.forks:,} processes",
@@ -746,12 +731,10 @@ class Round:
         return self.report
 
     def begin(self) -> None:
-        """Start the processes."""
         for kind in self._kinds:
             self._fork(kind)
 
     def close(self) -> None:
-        """Kill the processes that are left."""
         for child in self.children.values():
             self._signal(child, signal.SIGKILL)
         for child in self.children.values():
@@ -793,7 +776,6 @@ class Round:
                 time.sleep(max(0.0, until - now))
 
     def strike(self) -> None:
-        """Strike one of the processes."""
         (what,) = self.rng.choices(list(self.shares), list(self.shares.values()))
         victims = [child for child in self.children.values() if what == "kill" or not (child.stopped or child.ending)]
         if victims:
@@ -855,7 +837,6 @@ class Round:
     # ---- the calm after it
 
     def ask_to_end(self) -> None:
-        """Ask all processes to end."""
         for child in self.children.values():
             if child.stopped:
                 self._signal(child, signal.SIGCONT)
@@ -865,7 +846,6 @@ class Round:
             self._signal(child, signal.SIGTERM)
 
     def await_ends(self) -> None:
-        """Wait until all have ended."""
         self._await_ends("asked to end with SIGTERM", 40)
 
     def soothe(self) -> None:
@@ -885,7 +865,6 @@ class Round:
         self._await_ends(f"to drain the queue, has acked nothing for {patience:g} s", 0)
 
     def acked(self) -> int:
-        """Say how many tasks were acked."""
         with Queue(self.plan.name, self.plan.url, deadline=60) as queue:
             return queue.stats().counters.get("acked", 0)
 
@@ -984,7 +963,6 @@ def seconds_of(text: str) -> float:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Raise a storm from a terminal."""
     parser = argparse.ArgumentParser(prog="python -m tests.rig.storm", description=__doc__)
     parser.add_argument("--for", dest="seconds", type=seconds_of, help="how long: 30s, 10m, 8h (default: by --kills)")
     parser.add_argument("--kills", type=int, default=400, help="how many SIGKILLs, without --for")

@@ -1,8 +1,4 @@
-"""Bugs of `bugs.json` that were written without looking at the tests, and how many of them the tests notice.
-
-`python -m tests.rig.wide [--sample N]` plants each in a copy of the tree and runs the tests of the library, the quick
-ones first, until one fails that passes where there is no bug. A bug that nobody notices is a gap in the tests.
-"""
+"""Bugs of `bugs.json` that were written without looking at the tests, and how many of them the tests notice."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from tests.rig.faces import Blocking
 from tests.rig.handlers import history
 from tests.rig.invariants import check
 from tests.rig.processes import processes
-from tests.rig.replication import Pair, SentinelSet, main, raw, trial
+from tests.rig.replication import Pair, SentinelSet, raw, trial
 from tests.rig.servers import redis_server
 from tests.rig.waiting import wait_until
 from timeoutq import Answer, LeaseLost, NotReplicated, Queue, Unavailable
@@ -111,11 +111,6 @@ def test_on_a_durable_queue_a_failover_undoes_nothing_of_which_somebody_was_told
     levels.count("failovers", failovers=1, durable_puts=verdict.durable_acknowledged + verdict.plain_acknowledged)
 
 
-def test_the_long_form_prints_a_verdict_for_all_trials(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--failovers", "0"]) == 0
-    assert "durable_lost                 0" in capsys.readouterr().out
-
-
 # ---- durable
 
 
@@ -142,28 +137,6 @@ def test_a_durable_put_returns_only_when_the_replica_has_it(pair: Pair) -> None:
         assert queue.inspect("plain").state is None
     check(pair.primary.url, NAME)
     levels.count("failovers", failovers=1, durable_puts=2)
-
-
-def test_a_durable_put_sent_again_on_another_connection_still_waits_for_the_replica(pair: Pair) -> None:
-    # WAIT waits for what its own connection has written; the first connection is gone with its reply
-    with Queue(NAME, pair.url, deadline=3.0) as queue:
-        queue.put("a", durable=1)
-        for frozen in (True, False):
-            task = f"frozen-{frozen}"
-            if frozen:
-                pair.link.freeze()
-            pair.front.hold_replies()
-            answer = in_thread(lambda task=task: queue.put(task, durable=1))  # type: ignore[misc]  # a bound default
-            wait_until(lambda task=task: holds(pair, task))  # type: ignore[misc]  # a bound default
-            pair.front.cut()
-            pair.front.thaw()
-            if frozen:
-                assert isinstance(answer.exception(20), NotReplicated)
-                pair.link.thaw()
-            else:
-                assert answer.result(20) in ([Answer.ADDED], [Answer.TODOS])
-        assert list(queue.put("frozen-True", durable=1)) == [Answer.TODOS]
-    levels.count("failovers", durable_puts=3)
 
 
 # ---- leases
