@@ -16,7 +16,10 @@
               round trip.
     pauses    Measures the longest script of each verb on a queue of a million tasks. During a script, all other clients
               wait.
-    seen      What the memory of done tasks costs: in bytes and in the server's time, as fingerprints and as a plain set.
-    gateway   What the gateway costs: work over HTTP beside bare requests and a `Queue`, and a thousand clients that wait.
-    report    A whole run of the benchmark: rounds that take every limit and every figure, medians, spread, and the table.
+    seen      What the memory of done tasks costs: in bytes and in the server's time, as fingerprints and as a plain
+              set.
+    gateway   What the gateway costs: work over HTTP beside bare requests and a `Queue`, and a thousand clients that
+              wait.
+    report    A whole run of the benchmark: rounds that take every limit and every figure, medians, spread, and the
+              table.
 """

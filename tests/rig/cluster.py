@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import count, cycle
@@ -93,24 +93,6 @@ class Ward:
         return gone
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a trial is to be."""
-
-    faults: Sequence[str] = ("manual", "kill", "move")
-    seconds: float = 60.0
-    once: bool = False
-    """Whether the trial ends when each fault was done once."""
-    durable: int = 0
-    lag: float = 0.0
-    queues: int = 6
-    lease: float = 2.0
-    server: str = "valkey"
-    seed: int = 1
-    bug: str = ""
-    """A bug of `storm.py` that is planted in a script of the workers and clients."""
-
-
 @dataclass(slots=True)
 class Fault:
     """A fault that was done, and when the cluster was whole again; CLOCK_MONOTONIC, ns."""
@@ -123,7 +105,7 @@ class Fault:
 class Faults:
     """Does faults to a cluster, and waits until the cluster is whole again."""
 
-    def __init__(self, cluster: Cluster, wanted: Wanted, rng: random.Random) -> None:
+    def __init__(self, cluster: Cluster, wanted: argparse.Namespace, rng: random.Random) -> None:
         """Take the kinds of faults in turn."""
         self.cluster, self._lag, self._rng = cluster, wanted.lag, rng
         # Redis 7 moves slots key by key only
@@ -200,7 +182,7 @@ class Row:
 class Outcome:
     """What was done in a trial, and what came of it."""
 
-    wanted: Wanted
+    wanted: argparse.Namespace
     total: Report
     rows: dict[str, Row] = field(default_factory=dict[str, Row])
     errors: dict[str, int] = field(default_factory=dict[str, int])
@@ -224,7 +206,8 @@ class Outcome:
     def words(self) -> dict[str, Any]:
         total = self.total
         return {
-            **asdict(self.wanted), "faults": {name: asdict(row) for name, row in self.rows.items()},
+            **{name: getattr(self.wanted, name) for name in ("seconds", "durable", "lag", "queues", "seed")},
+            "faults": {name: asdict(row) for name, row in self.rows.items()},
             "totals": total.totals.words(), "leases": total.leases, "kills": total.kills, "causes": total.causes,
             "kinds": total.kinds, "broken": self.broken, "errors": self.errors, "drained_after": self.drained_after,
             "folder": self.folder, "violations": total.violations[:200],
@@ -256,11 +239,9 @@ class Outcome:
 class Trial:
     """The queues, their processes, the faults and the verdict."""
 
-    def __init__(
-        self, wanted: Wanted, cluster: Cluster, nursery: Nursery, folder: Path, say: Callable[[str], object]
-    ) -> None:
+    def __init__(self, wanted: argparse.Namespace, cluster: Cluster, nursery: Nursery, folder: Path) -> None:
         """Prepare; the cluster runs already, and the nursery was forked before it was started."""
-        self.wanted, self.cluster, self.folder, self.say = wanted, cluster, folder, say
+        self.wanted, self.cluster, self.folder = wanted, cluster, folder
         self.rng = random.Random(wanted.seed)
         self.faults = Faults(cluster, wanted, self.rng)
         self.outcome = Outcome(wanted, Report(wanted.seed))
@@ -271,16 +252,9 @@ class Trial:
             place = folder / name
             place.mkdir()
             plan = Plan(
-                cluster.url,
-                name,
-                str(place),
-                wanted.lease,
-                yields=0.03,
-                losses=0.0,
-                ready=60,
-                bug=wanted.bug,
+                cluster.url, name, str(place), wanted.lease, yields=0.03, losses=0.0, ready=60, bug=wanted.bug,
                 durable=wanted.durable,
-            )
+            )  # fmt: skip
             kinds = [KINDS[(3 * number + i) % len(KINDS)] for i in range(3)]
             ward: Any = Ward(nursery, ended)
             self.rounds[name] = Round(
@@ -367,12 +341,12 @@ class Trial:
             acked = sum(self._acked(name) for name in self.rounds)
             kinds = Counter(fault.kind for fault in self.faults.done)
             faults = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
-            self.say(f"{acked:,} tasks are done; faults: {faults or 'none yet'}")
+            _say(f"{acked:,} tasks are done; faults: {faults or 'none yet'}")
 
     # ---- the verdict
 
     def _drain(self) -> None:
-        self.say("the load ends")
+        _say("the load ends")
         began = time.monotonic()
         for step in (Round.ask_to_end, Round.await_ends, Round.soothe):
             for one in self.rounds.values():
@@ -422,11 +396,9 @@ class Trial:
         self.outcome.errors = {name: number for name, number in errors.items() if number}
 
 
-def trial(wanted: Wanted, folder: Path | None = None, say: Callable[[str], object] = lambda _: None) -> Outcome:
-    """Start a cluster, and try it. This process forks, so it must have no thread and no connection.
-
-    Histories and logs stay in `folder`; without one, they are kept only if a promise was broken.
-    """
+def trial(wanted: argparse.Namespace) -> Outcome:
+    """Start a cluster, and try it as the words of the command say. This process forks: it must have no thread."""
+    folder: Path | None = wanted.folder
     with ExitStack() as stack:
         nursery = Nursery()
         stack.callback(nursery.close)
@@ -434,7 +406,7 @@ def trial(wanted: Wanted, folder: Path | None = None, say: Callable[[str], objec
         home = folder or Path(tempfile.mkdtemp(prefix="timeoutq-cluster-"))
         home.mkdir(parents=True, exist_ok=True)
         cluster = stack.enter_context(Cluster(3, 3, node_timeout_ms=QUICK, binary=_binary(wanted.server)))
-        outcome = Trial(wanted, cluster, nursery, home, say).run()
+        outcome = Trial(wanted, cluster, nursery, home).run()
         if folder is None and not outcome.broken:
             shutil.rmtree(home)
         else:
@@ -472,21 +444,10 @@ def main(words: Sequence[str] | None = None) -> int:
         parser.error(f"--lag is {MOST_LAG:g} s at most: the nodes must not take the replica for gone")
     if given.lag and "kill" not in faults:
         parser.error("--lag is for --faults kill")
-    seed = secrets.randbits(32) if given.seed is None else given.seed
-    wanted = Wanted(
-        faults,
-        given.seconds,
-        given.once,
-        given.durable,
-        given.lag,
-        given.queues,
-        given.lease,
-        given.server,
-        seed,
-        given.bug,
-    )
+    given.seed = secrets.randbits(32) if given.seed is None else given.seed
+    given.faults = faults
     try:
-        outcome = trial(wanted, given.folder, _say)
+        outcome = trial(given)
     except KeyboardInterrupt:
         return 130
     sys.stdout.write((json.dumps(outcome.words()) if given.json else outcome.table()) + "\n")
