@@ -26,7 +26,6 @@ from tests.rig.invariants import check_keys
 from tests.rig.waiting import wait_until
 from timeoutq import Queue
 from timeoutq.cli.bench.ground import Ground
-from timeoutq.cli.bench.measures import percentile
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.words.errors import InvalidInput, TimeoutqError
 
@@ -182,12 +181,6 @@ def row(target: Target | None, values: list[float | None], limits: list[float | 
     return next(row for row in report.rows([measure], taken) if row.figure.name == "it")
 
 
-def test_ratios_are_taken_in_each_round_and_not_of_the_medians() -> None:
-    seen = row(None, [10.0, 30.0, 50.0], [10.0, 10.0, 100.0])
-    assert (seen.value, seen.low, seen.high) == (30, 10, 50)
-    assert (seen.limit, seen.ratio, seen.ratio_low, seen.ratio_high) == (10, 1, 0.5, 3)
-
-
 @pytest.mark.parametrize(
     ("target", "value", "limit", "met"),
     [
@@ -211,12 +204,6 @@ def test_a_target_is_excused_by_the_figure_that_it_names() -> None:
     target = Target("ratio", "≥", 1.4, unless=("busy", 90.0))
     assert row(target, [1.0], [1.0], busy=95.0).met is True
     assert row(target, [1.0], [1.0], busy=85.0).met is False
-
-
-def test_percentiles_are_values_that_were_seen() -> None:
-    assert percentile([5.0, 1.0, 3.0], 0.5) == 3
-    assert percentile([float(n) for n in range(1, 101)], 0.99) == 99
-    assert percentile([7.0], 0.99) == 7
 
 
 def test_a_choice_brings_the_limits_that_it_is_set_beside() -> None:

@@ -471,7 +471,7 @@ def _without_faults(given: argparse.Namespace) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    sys.stdout.write((json.dumps(found.words()) if given.json else found.table()) + "\n")
+    sys.stdout.write(found.table() + "\n")
     return int(bool(found.broken))
 
 

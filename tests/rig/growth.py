@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -194,13 +194,6 @@ class Growth:
     @property
     def broken(self) -> bool:
         return bool(self.lost or self.twice or not self.drained)
-
-    def words(self) -> dict[str, Any]:
-        phases = [
-            {"name": one.name, "seconds": one.ended - one.began, "rate": one.rate, "cores": one.cores}
-            for one in self.phases
-        ]
-        return {**asdict(self), "phases": phases}
 
     def table(self) -> str:
         lines = [f"{'phase':>22} {'seconds':>8} {'tasks/s':>9}  CPU of all servers"]

@@ -163,20 +163,6 @@ class Scale:
             found.append(f"{SHARDS} shards on one server: {self.cost:.2f} of a plain queue, asked {SHARDED:g}")
         return found
 
-    def words(self) -> dict[str, Any]:
-        return {
-            "slice": 100 * self.share, "rounds": len(self.plain.readings),
-            "primaries": [
-                {
-                    "primaries": number, "rate": case.rate, "of_linear": self.linear(number, case),
-                    "cores": case.cores, "rates": [reading.rate for reading in case.readings],
-                }
-                for number, case in self.primaries
-            ],
-            "plain": {"rate": self.plain.rate}, "sharded": {"rate": self.sharded.rate, "of_plain": self.cost},
-            "broken": self.broken,
-        }  # fmt: skip
-
     def table(self) -> str:
         lines = [f"{'primaries':>9} {'tasks/s':>9} {'of N times one':>15}  CPU of the servers"]
         for number, case in self.primaries:

@@ -26,7 +26,6 @@ from tests.rig.replication import Pair, SentinelSet, raw, trial
 from tests.rig.servers import redis_server
 from tests.rig.waiting import wait_until
 from timeoutq import Answer, LeaseLost, NotReplicated, Queue, Unavailable
-from timeoutq.verbs import sending
 
 NAME = "failover"
 
@@ -177,26 +176,6 @@ def test_a_claim_that_the_failover_forgot_is_lost_and_its_fence_is_not_given_aga
         queue.ack(lease)
     check(pair.primary.url, NAME)
     levels.count("failovers", failovers=1)
-
-
-def test_a_failover_and_the_way_back_give_two_graces(pair: Pair) -> None:
-    """No lease ran out while the other was primary: the cleaners noticed it all the same."""
-    with Queue(NAME, pair.url, timeout=0.5) as queue:
-        queue.put("a", "b", durable=1)
-        queue.ack(queue.claim())
-        pair.synced()
-        pair.fail_over(stop=True)
-        pair.rejoin()
-        (lease,) = queue.claim()
-        queue.run(sending.answer(queue.talk, queue.operations.plan(1000)))
-        assert queue.stats().counters["restarts"] == 1
-        pair.synced()
-        pair.fail_over(stop=True)
-        wait_until(lambda: queue.stats().now > lease.deadline)
-        assert queue.requeue_expired() == 0
-        assert queue.stats().counters["restarts"] == 2
-        assert queue.extend(lease).deadline > lease.deadline
-    levels.count("failovers", failovers=2)
 
 
 # ---- a primary that became a replica

@@ -235,12 +235,6 @@ def test_two_leases_that_are_valid_at_once_are_found(story: Story) -> None:
     assert "two valid leases: b was given it 1 ms before its deadline of a" in story.violation()
 
 
-def test_an_extension_makes_a_lease_valid_for_longer(story: Story) -> None:
-    killed_while_it_works(story, again_at=1100)
-    story.extend(190, 10, "t", "a")
-    assert "two valid leases: b was given it 90 ms before" in story.violation()
-
-
 @pytest.mark.parametrize(("answer", "good"), [("O", True), ("", True), ("L", False)])
 def test_a_release_ends_a_lease_unless_it_was_refused(story: Story, answer: str, good: bool) -> None:
     story.put(0, "t")
@@ -312,23 +306,6 @@ def test_a_fault_of_the_server_explains_a_lost_lease_when_it_fell_into_it(
     verdict = story.verdict()
     assert (verdict.kinds == {}) is good
     assert verdict.causes == ({"fault": 1} if good else {})
-
-
-def test_a_lease_runs_since_its_claim_was_first_sent(story: Story) -> None:
-    """The reply was lost in a stop; the one to the second sending tells a deadline that is near."""
-    story.put(0, "t")
-    story.note("claim", 100, 10, token="a", fence=1)
-    story.note("stop", 110, 10)
-    story.note("cont", 900, 10)
-    now, sent = EPOCH + 920, 919 * 1_000_000
-    story.note("granted", 920.2, 10, "t", "a", fence=100, now=now, deadline=EPOCH + 1100, sent=sent)
-    story.counters["claimed"] += 1
-    story.work(930, 10, "t", "a", until=1150)
-    story.expired()
-    story.whole(1200, 11, "t", "b")
-    verdict = story.verdict()
-    assert verdict.violations == []
-    assert verdict.causes == {"struck": 1}
 
 
 def count_one_more(what: str) -> Callable[[Story], None]:
