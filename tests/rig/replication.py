@@ -80,7 +80,10 @@ class Wire(Proxy):
 
         def change() -> None:
             for way, passes in ways.items():
-                _ = self._passing[way].set() if passes else self._passing[way].clear()
+                if passes:
+                    self._passing[way].set()
+                else:
+                    self._passing[way].clear()
             done.set()
 
         self._loop.call_soon_threadsafe(change)
