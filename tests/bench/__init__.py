@@ -10,20 +10,16 @@
     clients   How fast a program puts, claims and acks through `Queue` and `AsyncQueue`, and how much memory tasks take.
     workers   What worker processes do: how much they drain, how soon they pick up, how late they are, and what they
               cost idle.
-    calls     What calls of functions cost: to run them, to put them, to keep them, and to wait for their results.
-    hosts     What politeness and priorities cost, and whether politeness is fair: many hosts, and one huge host beside
-              them.
+    calls     What calls of functions cost: to run them, to put them, and to wait for their results.
+    hosts     What politeness costs, and whether politeness is fair: many hosts, and one huge host beside them.
     latency   A worker far away from its server: many handlers at once behind a proxy on loopback that delays every
               round trip.
     pauses    Measures the longest script of each verb on a queue of a million tasks. During a script, all other clients
               wait.
-    seen      Measures what the memory of done tasks costs: in bytes and in the server's time, as fingerprints and as a
-              plain set.
-    crawled   The site and the spider of the benchmark of Scrapy: `spiders.py` runs each in a process of its own.
-    spiders   How fast Scrapy crawls on timeoutq, compared with Scrapy's own scheduler and, if it is installed,
-              scrapy-redis.
-    gateway   What the gateway costs: work over HTTP beside bare requests and beside a `Queue`, and a thousand clients
-              that wait.
-    report    A whole run of the benchmark: rounds in which every limit and every figure is taken, medians, spread, and
-              the table.
+    seen      What the memory of done tasks costs: in bytes and in the server's time, as fingerprints and as a plain
+              set.
+    gateway   What the gateway costs: work over HTTP beside bare requests and a `Queue`, and a thousand clients that
+              wait.
+    report    A whole run of the benchmark: rounds that take every limit and every figure, medians, spread, and the
+              table.
 """

@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
         "will be busy. The work is in queues named bench-…, which are removed in the end. `--only pauses` measures the "
         "longest script of each verb on a queue of a million tasks, `--only seen` how much memory and time done tasks "
         "take with --keep-done compact and without, `--only memory` what a task takes in each state, and what a host "
-        "takes, `--only scrapy` how fast Scrapy crawls beside its own scheduler and scrapy-redis.",
+        "takes.",
     )
     parser.add_argument("--url", help="the server; without it, an embedded one")
     parser.add_argument("--url-file", type=Path, help="file with the server's URL: keeps a password out of `ps`")

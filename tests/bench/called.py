@@ -1,7 +1,4 @@
-"""The app of the benchmark: the functions whose calls it puts and runs.
-
-Imported by workers and by `calls.py`, and only where the packages for functions are installed.
-"""
+"""The app of the benchmark: the functions whose calls it puts and runs."""
 
 from __future__ import annotations
 
@@ -14,11 +11,6 @@ from timeoutq.functions import App
 def app(name: str, url: str | None = None) -> App:
     """Give the app whose calls go to this queue; it has the function of `timeoutq bench`, too."""
     made = handlers.app(name, url)
-
-    @made.task
-    async def add(number: int, more: int) -> int:
-        """Give a result, which is kept."""
-        return number + more
 
     @made.task
     async def began(number: int) -> int:

@@ -1,8 +1,4 @@
-"""What calls of functions cost: to run them, to put them, to keep them, and to wait for their results.
-
-`report.py` takes these measurements. What runs is beside the plain worker, what is put beside a plain put, of the same
-run. A call here is one of `called.py`, which has the packages for functions imported.
-"""
+"""What calls of functions cost: to run them, to put them, and to wait for their results."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tests.bench import handlers
 from tests.bench.ground import Ground, Measure
@@ -29,8 +25,6 @@ if TYPE_CHECKING:
 CALLED = f"{handlers.__name__}:calls"
 AT_ONCE = 10_000
 """How many calls are put at once, where many are."""
-WORD = "a word of 20 letters"
-"""An argument with which the payload of a call has 80 bytes."""
 
 
 @contextmanager
@@ -52,10 +46,10 @@ def _with_functions(take: Callable[[Ground], Readings]) -> Callable[[Ground], Re
 # ---- to run them
 
 
-def _run(ground: Ground, name: str, function: str, *args: Any) -> Readings:
-    count = ground.sizes.backlog // 5
+def _run(ground: Ground) -> Readings:
+    count, name = ground.sizes.backlog // 5, "functions-calls"
     with ground.queue() as queue, _app(ground, queue) as app:
-        call = app.functions[function].call(*args)
+        call = app.functions["nothing"].call(7, "seven")
         for first in range(0, count, AT_ONCE):
             app.put([call] * min(AT_ONCE, count - first))
         with ground.worker(queue, CALLED) as crew:
@@ -80,30 +74,6 @@ def _delay(ground: Ground) -> Readings:
             put(count)  # connects
             found[name] = rate(count, put)
     return found
-
-
-def _bulk(ground: Ground) -> Readings:
-    each = min(AT_ONCE, ground.sizes.bulk)
-    with ground.queue() as queue, _app(ground, queue) as app:
-        nothing = app.functions["nothing"]
-        app.put([nothing.call(7, "seven")])
-
-        def put(number: int) -> None:
-            first = number * each
-            app.put(nothing.call(number, "seven") for number in range(first, first + each))
-
-        return {"functions-bulk": rate(ground.sizes.bulk // each, put, each)}
-
-
-def _memory(ground: Ground) -> Readings:
-    count = ground.sizes.weighed
-    with ground.queue() as queue, _app(ground, queue) as app:
-        nothing = app.functions["nothing"]
-        app.put([nothing.call(0, WORD)])
-        before = ground.used_memory()
-        for first in range(0, count, AT_ONCE):
-            app.put([nothing.call(100_000 + number, WORD) for number in range(first, min(first + AT_ONCE, count))])
-        return {"functions-memory": (ground.used_memory() - before) / count}
 
 
 # ---- to wait for their results
@@ -132,21 +102,16 @@ def _wait(ground: Ground) -> Readings:
 # ---- the table
 
 
-def _run_measure(name: str, about: str, least: float, rates: Target | None, function: str, *args: Any) -> Measure:
-    figures = [Figure(name, about, "tasks/s", "worker", Target("ratio", "≥", least))]
-    if rates is not None:
-        figures.append(Figure(f"{name}-rate", "the same, by itself", "tasks/s", None, rates))
-    figures.append(Figure(f"{name}-server", f"the server's CPU during {name}", "% of a core"))
-    return Measure(name, figures, _with_functions(lambda ground: _run(ground, name, function, *args)))
-
-
-CALLS = _run_measure(
-    "functions-calls", "a worker that runs calls of an async def with two arguments, which does nothing", 0.4,
-    Target("value", "≥", 25_000), "nothing", 7, "seven",
+CALLS = Measure(
+    "functions-calls",
+    [
+        Figure("functions-calls", "a worker that runs calls of an async def with two arguments, which does nothing",
+               "tasks/s", "worker", Target("ratio", "≥", 0.4)),
+        Figure("functions-calls-rate", "the same, by itself", "tasks/s", None, Target("value", "≥", 25_000)),
+        Figure("functions-calls-server", "the server's CPU during functions-calls", "% of a core"),
+    ],
+    _with_functions(_run),
 )  # fmt: skip
-KEPT = _run_measure(
-    "functions-kept", "a worker that runs calls of an async def, and keeps their results", 0.28, None, "add", 3, 4
-)
 DELAY = Measure(
     "functions-delay",
     [
@@ -155,18 +120,6 @@ DELAY = Measure(
                Target("ratio", "≥", 0.8)),
     ],
     _with_functions(_delay),
-)  # fmt: skip
-BULK = Measure(
-    "functions-bulk",
-    [Figure("functions-bulk", "app.put of 10,000 calls, made of their arguments", "calls/s", None,
-            Target("value", "≥", 100_000))],
-    _with_functions(_bulk),
-)  # fmt: skip
-MEMORY = Measure(
-    "functions-memory",
-    [Figure("functions-memory", "a call that is ready, with a payload of 80 bytes", "bytes", None,
-            Target("value", "≤", 300))],
-    _with_functions(_memory), once=True,
 )  # fmt: skip
 WAIT = Measure(
     "functions-wait",

@@ -1,8 +1,4 @@
-"""How fast a program puts, claims and acks through `Queue` and `AsyncQueue`, and how much memory tasks take.
-
-`report.py` takes these measurements; each stands beside the bare client's from `limits.py`, or beside its own smallest
-size.
-"""
+"""How fast a program puts, claims and acks through `Queue` and `AsyncQueue`, and how much memory tasks take."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
-from functools import partial
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -73,8 +68,9 @@ def _put_bulk(ground: Ground) -> Readings:
 # ---- claim and ack
 
 
-def _claim(ground: Ground, batch: int) -> Readings:
-    count = ground.sizes.count(batch)
+def _claim(ground: Ground) -> Readings:
+    batch = 100
+    count = ground.sizes.drained
     with ground.queue() as queue:
         _filled(ground, queue)
         sync = rate(count // batch, lambda _: queue.ack(queue.claim(batch)), batch)
@@ -85,27 +81,13 @@ def _claim(ground: Ground, batch: int) -> Readings:
             await twin.ack(await twin.claim(batch))
 
         twin = _rate_async(ground, queue.name, count // batch, step, batch)
-    found = {f"claim-{batch}": sync, f"claim-{batch}-async": twin}
-    if batch == 100:
-        found["claim-100-apart"] = sync
-    return found
+    return {"claim-100": sync, "claim-100-async": twin, "claim-100-apart": sync}
 
 
 def _filled(ground: Ground, queue: Queue) -> None:
     queue.put("first")
     ground.fill(queue.operations.key("todos"), ground.sizes.backlog)
     queue.ack(queue.claim(1))  # every script is known to the server now
-
-
-def _claim_measure(batch: int, target: Target | None = None) -> Measure:
-    figures = [
-        Figure(f"claim-{batch}{end}", f"claim + ack of {batch} through {face}", "tasks/s", f"bare-{batch}", aim)
-        for end, face, aim in (("", "Queue", target), ("-async", "AsyncQueue", None))
-    ]
-    if batch == 100:
-        about = "claim + ack of 100 through Queue, beside a bare client that takes two round trips as well"
-        figures.append(Figure("claim-100-apart", about, "tasks/s", "bare-100-apart"))
-    return Measure(f"claim-{batch}", figures, partial(_claim, batch=batch))
 
 
 # ---- what a round of the cleaner costs while nothing has expired
@@ -280,10 +262,16 @@ PUT_BULK = Measure(
     [Figure("put-bulk", "put of 1,000 ids a call, Queue", "tasks/s", "sadd", Target("ratio", "≥", 0.4))],
     _put_bulk,
 )
-CLAIM_1 = _claim_measure(1)
-CLAIM_10 = _claim_measure(10)
-CLAIM_100 = _claim_measure(100, Target("ratio", "≥", 0.7))
-CLAIM_500 = _claim_measure(500)
+CLAIM_100 = Measure(
+    "claim-100",
+    [
+        Figure("claim-100", "claim + ack of 100 through Queue", "tasks/s", "bare-100", Target("ratio", "≥", 0.7)),
+        Figure("claim-100-async", "claim + ack of 100 through AsyncQueue", "tasks/s", "bare-100"),
+        Figure("claim-100-apart", "claim + ack of 100 through Queue, beside a bare client with two round trips as well",
+               "tasks/s", "bare-100-apart"),
+    ],
+    _claim,
+)  # fmt: skip
 REQUEUE = Measure(
     "requeue",
     [

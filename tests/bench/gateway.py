@@ -1,8 +1,4 @@
-"""What the gateway costs: work over HTTP beside bare requests and beside a `Queue`, and a thousand clients that wait.
-
-`report.py` takes these measurements. The client is a bare one: a socket, and no more of HTTP than it needs, so that the
-figures are those of the gateway.
-"""
+"""What the gateway costs: work over HTTP beside bare requests and a `Queue`, and a thousand clients that wait."""
 
 from __future__ import annotations
 
@@ -50,7 +46,6 @@ class Client:
         return self._json.decode(self.answer())
 
     def send(self, path: str, data: bytes, kind: str = "application/json") -> None:
-        """Send a POST."""
         head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\ncontent-length: {len(data)}\r\n\r\n"
         if len(data) < PART:
             self.socket.sendall(head.encode() + data)
@@ -81,7 +76,6 @@ class Client:
         self._rest += part
 
     def close(self) -> None:
-        """Close the connection."""
         self.socket.close()
 
 
@@ -154,7 +148,7 @@ def _one(ground: Ground) -> Readings:
 
 
 def _batches(ground: Ground) -> Readings:
-    count = ground.sizes.count(100)
+    count = ground.sizes.drained
     with ground.queue() as queue, _gateway(ground) as port, _clients(port) as (client,):
         home = _filled(ground, queue)
         _work(client, home, 100)
@@ -177,7 +171,7 @@ def _lines(ground: Ground) -> Readings:
 
 def _log(ground: Ground) -> Readings:
     """Claim and ack with and without the event log, in turns, so that both have the same load of the machine."""
-    turns, each = 20, max(1, ground.sizes.count(100) // 100 // 20)
+    turns, each = 20, max(1, ground.sizes.drained // 100 // 20)
     with ground.queue() as off, ground.queue() as on:
         on.configure(events="64MB")
         seconds = {"gateway-log-off": 0.0, "gateway-log-on": 0.0}

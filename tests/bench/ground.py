@@ -1,7 +1,4 @@
-"""The ground of a measurement, with a bare client, and ways to fill a queue and to ask the server.
-
-`report.py` opens one ground for a whole run, and passes the ground to every measurement.
-"""
+"""The ground of a measurement, with a bare client, and ways to fill a queue and to ask the server."""
 
 from __future__ import annotations
 
@@ -53,8 +50,6 @@ class Ground(ground.Ground):
         self.sizes = sizes
         self.round = 1
         """The round that is being taken, from 1."""
-        self.tell: Callable[[str], None] = lambda words: None
-        """Shows how far a measurement that takes minutes has come."""
         self._scripts: dict[str, str] = {}
 
     def __enter__(self) -> Self:
@@ -114,7 +109,6 @@ class Ground(ground.Ground):
         return ("EVALSHA", self.load(text), len(keys), *keys, *args)
 
     def info(self, section: str) -> dict[str, Any]:
-        """Give a section of INFO."""
         return dict(self.bare.execute_command("INFO", section))
 
     def used_memory(self) -> int:

@@ -8,19 +8,12 @@ import random
 
 from timeoutq.cli.bench.handlers import note as note
 from timeoutq.cli.bench.handlers import nothing as nothing
-from timeoutq.words.model import Ack, Lease
+from timeoutq.words.model import Lease
 
 WORK = "TIMEOUTQ_BENCH_WORK"
 """The environment variable with the longest work of a task, seconds."""
 
 _work = float(os.environ.get(WORK, "0"))
-
-RESULT = b'{"value":' + b"1" * 90 + b"}"
-
-
-async def give_result(lease: Lease) -> Ack:
-    """Give a result, and have the queue keep no id."""
-    return Ack(result=RESULT, keep_id=False)
 
 
 def __getattr__(name: str) -> object:
@@ -43,6 +36,5 @@ async def hold(lease: Lease) -> None:
 
 
 async def work(lease: Lease) -> None:
-    """Take a random time."""
     await note(lease)
     await asyncio.sleep(random.uniform(0, _work))

@@ -1,26 +1,20 @@
-"""What politeness and priorities cost, and whether politeness is fair: many hosts, and one huge host beside them.
-
-`report.py` takes these measurements.
-"""
+"""What politeness costs, and whether politeness is fair: many hosts, and one huge host beside them."""
 
 from __future__ import annotations
 
-import random
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from statistics import median
-from typing import Any
 
 from tests.bench import handlers
-from tests.bench.ground import Ground, Measure, cpu_ms
+from tests.bench.ground import Ground, Measure
 from tests.bench.terms import Figure, Readings, Target
 from tests.bench.workers import look, rate_of_acks
 from timeoutq.cli.bench.ground import Crew
 from timeoutq.client import Queue
-from timeoutq.server.calls import Call
-from timeoutq.words.model import Politeness, Task
+from timeoutq.words.model import Politeness
 
 LABELS = ("10", "1k", "1m")
 
@@ -38,64 +32,25 @@ def pages(hosts: int, each: int, *, prefix: str = "host") -> Iterator[list[str]]
         yield part
 
 
-def _ranked(batches: Iterable[Iterable[str]]) -> Iterator[list[Task]]:
-    """Give each task a priority, at random from all that there are."""
-    dice = random.Random(12)
-    for part in batches:
-        yield [Task(url, priority=dice.randint(-1000, 1000)) for url in part]
-
-
-def _filled(queue: Queue, batches: Iterator[list[str]] | Iterator[list[Task]]) -> None:
+def _filled(queue: Queue, batches: Iterator[list[str]]) -> None:
     for part in batches:
         queue.put(part)
 
 
-# ---- how much of a plain queue's throughput is left, and how much of a polite queue's with priorities
+# ---- how much of a plain queue's throughput is left
 
 
 def _polite(ground: Ground) -> Readings:
     hosts, each = ground.sizes.polite
     one = Politeness(delay=0, per_host=1)
     found: dict[str, float | None] = {}
-    for name, politeness in ground.turned([("hosts-plain", None), ("hosts-polite", one), ("hosts-priority", one)]):
+    for name, politeness in ground.turned([("hosts-plain", None), ("hosts-polite", one)]):
         with ground.queue(politeness=politeness) as queue:
-            tasks = pages(hosts, each)
-            _filled(queue, _ranked(tasks) if name == "hosts-priority" else tasks)
+            _filled(queue, pages(hosts, each))
             with ground.worker(queue, handlers.nothing) as crew:
                 crew.until(partial(_begun, ground, queue), "ack anything")
                 found[name], found[f"{name}-server"] = rate_of_acks(ground, queue, hosts * each)
     return found
-
-
-# ---- what priorities cost the server, in turns: so this figure is steady on a busy machine, too
-
-
-def _cpu(ground: Ground) -> Readings:
-    hosts, each = ground.sizes.polite
-    spent: dict[str, list[float]] = {"hosts-cpu": [], "hosts-cpu-priority": []}
-    with ExitStack() as stack:
-        queues: dict[str, Queue] = {}
-        for name in spent:
-            queue = queues[name] = stack.enter_context(ground.queue(politeness=Politeness(delay=0, per_host=1)))
-            tasks = pages(hosts, each)
-            _filled(queue, _ranked(tasks) if name == "hosts-cpu-priority" else tasks)
-            queue.ack(queue.claim(1))  # from now on the server knows the scripts
-        for _ in range(min(ground.sizes.cycles, max(1, hosts * each // 200))):
-            for name, queue in queues.items():
-                claimed, took = _timed(ground, queue.operations.claim(queue.token(), 100, 30_000))
-                acked = [_timed(ground, call)[1] for call in queue.operations.ack(claimed.leases)]
-                spent[name].append((took + sum(acked)) / len(claimed.leases))
-    return {name: median(values) for name, values in spent.items()}
-
-
-def _timed(ground: Ground, call: Call[Any]) -> tuple[Any, float]:
-    """Run a call; give its result, and the CPU time of the server's main thread, µs."""
-    pipe = ground.bare.pipeline(transaction=False)
-    pipe.execute_command("INFO", "cpu")
-    pipe.execute_command(*call.command())
-    pipe.execute_command("INFO", "cpu")
-    before, reply, after = pipe.execute()
-    return call.read(reply), 1000 * (cpu_ms(after) - cpu_ms(before))
 
 
 # ---- how much dearer a claim becomes with the number of hosts
@@ -152,20 +107,8 @@ POLITE = Measure(
         Figure("hosts-polite", "a worker with a no-op async def on a polite queue, one visit of a host at once",
                "tasks/s", "hosts-plain", Target("ratio", "≥", 0.6)),
         Figure("hosts-polite-server", "the server's CPU during hosts-polite", "% of a core"),
-        Figure("hosts-priority", "a worker with a no-op async def on a polite queue, random priorities", "tasks/s",
-               "hosts-polite", Target("ratio", "≥", 0.9)),
-        Figure("hosts-priority-server", "the server's CPU during hosts-priority", "% of a core"),
     ],
     _polite,
-)  # fmt: skip
-CPU = Measure(
-    "hosts-cpu",
-    [
-        Figure("hosts-cpu", "the server's CPU for claim + ack of 100 on a polite queue", "µs/task"),
-        Figure("hosts-cpu-priority", "the server's CPU for claim + ack of 100, each task with another priority",
-               "µs/task", "hosts-cpu", Target("ratio", "≤", 1.1)),
-    ],
-    _cpu, once=True,
 )  # fmt: skip
 CLAIMS = Measure(
     "hosts-claim",

@@ -1,97 +1,37 @@
-"""A worker far away from its server: many handlers at once behind a proxy on loopback that delays every round trip.
-
-`python -m tests.bench --latency` takes this measurement alone. The proxy delays one exchange (a request with its reply,
-of one connection) by a random time in all, part of it on the way there and the rest on the way back; nothing overtakes.
-"""
+"""A worker far away from its server: many handlers at once behind a proxy on loopback that delays every round trip."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Self
 from urllib.parse import urlsplit
 
 from tests.bench import handlers
 from tests.bench.ground import Ground, Measure
 from tests.bench.terms import Figure, Readings, Target
 from tests.bench.workers import look
+from tests.rig.proxy import Link, Proxy
 from timeoutq.cli.bench.measures import Sight
 from timeoutq.words.errors import InvalidInput
 
 
-class DelayingProxy:
+class DelayingProxy(Proxy):
     """A proxy to the server at a URL that delays each exchange by up to `longest` seconds; `with DelayingProxy(…)`."""
 
     def __init__(self, url: str, longest: float) -> None:
-        """Describe it; `url` is then where clients find the server through it."""
-        parts = urlsplit(url)
-        if parts.scheme not in ("redis", "valkey") or not parts.hostname:
+        if urlsplit(url).scheme not in ("redis", "valkey"):
             raise InvalidInput("--latency needs an address like redis://host:port: its proxy speaks plain TCP")
-        self._to = (parts.hostname, parts.port or 6379)
         self._longest = longest
         self.delays: list[float] = []
-        """What each exchange was delayed by, seconds."""
-        self._parts = parts
-        self._loop = asyncio.new_event_loop()
-        self._links: set[asyncio.Task[None]] = set()
+        """How long each exchange was delayed, seconds."""
+        self._exchanges: dict[Link, _Exchange] = {}
+        super().__init__(url)
 
-    def __enter__(self) -> Self:
-        ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(ready,), name="delaying proxy", daemon=True)
-        self._thread.start()
-        ready.wait()
-        user, at, _ = self._parts.netloc.rpartition("@")
-        self.url = self._parts._replace(netloc=f"{user}{at}127.0.0.1:{self._port}").geturl()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._ended.set)
-        self._thread.join()
-
-    def _run(self, ready: threading.Event) -> None:
-        try:
-            self._loop.run_until_complete(self._serve(ready))
-        finally:
-            self._loop.close()
-
-    async def _serve(self, ready: threading.Event) -> None:
-        self._ended = asyncio.Event()
-        server = await asyncio.start_server(self._connected, "127.0.0.1", 0, backlog=1000)
-        self._port = int(server.sockets[0].getsockname()[1])
-        ready.set()
-        await self._ended.wait()
-        server.close()
-        for link in self._links:
-            link.cancel()
-        await asyncio.gather(*self._links, return_exceptions=True)
-
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        link = asyncio.current_task()
-        assert link is not None
-        self._links.add(link)
-        ends, ways = [writer], list[asyncio.Task[None]]()
-        try:
-            far_reader, far_writer = await asyncio.open_connection(*self._to)
-            ends.append(far_writer)
-            exchange = _Exchange(self._longest, self.delays)
-            ways = [
-                asyncio.create_task(_pass(reader, far_writer, exchange.there)),
-                asyncio.create_task(_pass(far_reader, writer, exchange.back)),
-            ]
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        except (OSError, asyncio.CancelledError):
-            pass  # the server is away, or the run is over: the other end sees the connection break
-        finally:
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
-            for end in ends:
-                end.transport.abort()
-            self._links.discard(link)
+    async def _pass(self, pair: Link, way: str, size: int) -> None:
+        one = self._exchanges.setdefault(pair, _Exchange(self._longest, self.delays))
+        at = one.there() if way == "up" else one.back()
+        await asyncio.sleep(max(0.0, at - time.monotonic()))
 
 
 class _Exchange:
@@ -120,31 +60,6 @@ class _Exchange:
         if not self._answered:
             self._back, self._answered = now + self._rest, True
         return max(now, self._back)
-
-
-async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, when: Callable[[], float]) -> None:
-    # pieces are read as they come and wait in a row, so that each counts from when it came, and none overtakes
-    waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
-
-    async def let_go() -> None:
-        while True:
-            at, piece = await waiting.get()
-            await asyncio.sleep(max(0.0, at - time.monotonic()))
-            writer.write(piece)
-            await writer.drain()
-            if not piece:
-                return
-
-    leaving = asyncio.create_task(let_go())
-    try:
-        with suppress(OSError):
-            while piece := await reader.read(65_536):
-                waiting.put_nowait((when(), piece))
-        waiting.put_nowait((0.0, b""))
-        await leaving
-    finally:
-        leaving.cancel()
-        await asyncio.gather(leaving, return_exceptions=True)
 
 
 def _latency(ground: Ground) -> Readings:

@@ -1,8 +1,4 @@
-"""The raw limits of the server: how fast a bare client is in the same run, without timeoutq.
-
-`report.py` takes them with the figures, and sets each figure beside its own. The scripts do what the layout cannot do
-without (move, lock, deadline, owner), pick by SRANDMEMBER, and check only the owner.
-"""
+"""The raw limits of the server: how fast a bare client is in the same run, without timeoutq."""
 
 from __future__ import annotations
 
@@ -93,7 +89,7 @@ def _evalsha(ground: Ground) -> Readings:
 
 
 def _bare(ground: Ground, batch: int, *, one_flush: bool, name: str) -> Readings:
-    count = ground.sizes.count(batch)
+    count = ground.sizes.drained
     with ground.queue() as queue:
         ground.fill(queue.operations.key("todos"), ground.sizes.backlog)
         names = ("todos", "in_progress", "leases", "owners", "lock", "done")
@@ -130,8 +126,5 @@ def _bare_measure(name: str, batch: int, *, one_flush: bool = False) -> Measure:
 PING = Measure("ping", [Figure("ping", "a raw PING, round trip", "µs")], _ping)
 SADD = Measure("sadd", [Figure("sadd", "a raw SADD of 1,000 ids a command", "tasks/s")], _sadd)
 EVALSHA = Measure("evalsha", [Figure("evalsha", "a bare EVALSHA that writes one id", "tasks/s")], _evalsha)
-BARE_1 = _bare_measure("bare-1", 1)
-BARE_10 = _bare_measure("bare-10", 10)
 BARE_100 = _bare_measure("bare-100", 100, one_flush=True)
 BARE_100_APART = _bare_measure("bare-100-apart", 100)
-BARE_500 = _bare_measure("bare-500", 500)

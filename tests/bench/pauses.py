@@ -1,10 +1,4 @@
-"""Measures the longest script of each verb on a queue of a million tasks. During a script, all other clients wait.
-
-`report.py` takes this measurement. The queue is polite. It has one huge host that ten thousand tasks may visit at once,
-a hundred thousand small hosts, and three hundred thousand leases; another client claims and acks meanwhile. What counts
-is the CPU time of the server's main thread, because on a shared machine any script may have to wait for a CPU. Each act
-is tried three times, and its best try counts: the one whose longest script is the shortest.
-"""
+"""Measures the longest script of each verb on a queue of a million tasks. During a script, all other clients wait."""
 
 from __future__ import annotations
 
@@ -106,11 +100,10 @@ class Scene:
             found += some
         return found
 
-    def build(self, tell: Callable[[str], None]) -> None:
+    def build(self) -> None:
         """Make the queue. Leases come first: so they are leases of tasks without a host."""
         queue, chunk = self.queue, 10_000
         for at in range(0, self.leased, chunk):
-            tell(f"{at:,} of {self.leased:,} leases")
             queue.put([f"no host at all, {number:09d}" for number in range(at, min(at + chunk, self.leased))])
             self.held += self.claim(chunk)
         for _ in range(0, self.big, chunk):
@@ -118,7 +111,6 @@ class Scene:
         queue.hosts.set("big.example.com", per_host=10_000)
         while queue.promote_due():
             pass
-        tell(f"{self.hosts:,} hosts")
         for _ in range(0, self.hosts, chunk):
             some = self.strangers(min(chunk, self.hosts))
             queue.put(some)
@@ -187,7 +179,6 @@ class Scene:
             found = self.run(found.rest)
 
     def extend(self) -> None:
-        """Extend leases."""
         for leases in (self.held, self.flown):
             self.run(*self.ops.extend(leases[-BATCH:], HOUR_MS))
 
@@ -329,7 +320,6 @@ class Scene:
         self.run(*self.ops.forget(([f"after {name}" for name in names],)))
 
     def transfer(self) -> None:
-        """Export and import tasks."""
         self.run(self.ops.describe([lease.task.encode() for lease in self.flown[:BATCH]] or [b"x"]))
         for urls in (self.urls(BATCH), self.strangers(BATCH)):
             records = [Record(url.encode(), State.TODOS, payload=1) for url in urls]
@@ -340,7 +330,6 @@ class Scene:
         self.run(operations.restore_hosts(self.ops, known, self.queue.talk.nonce))
 
     def rules(self) -> None:
-        """Give the huge host other rules."""
         for per_host in (9_000, 1, 10_000):
             self.rule(("per_host", per_host))
             self.promote(25)
@@ -374,7 +363,6 @@ class Scene:
                     cursor = self.run(self.ops.convert())
 
     def purge(self) -> None:
-        """Remove a part of the queue."""
         self.run(*[self.ops.purge() for _ in range(300)])
 
 
@@ -417,12 +405,12 @@ def busy(ground: Ground, queue: Queue) -> Iterator[None]:
         thread.join()
 
 
-def measured(ground: Ground, tell: Callable[[str], None]) -> dict[str, float]:
+def measured(ground: Ground) -> dict[str, float]:
     """Build the queue on one server and try all acts; give the longest script of each verb, ms."""
     found: dict[str, float] = {}
     with ground.queue(timeout=HOUR_MS / 1000, politeness=Politeness(0, 1)) as queue:
         scene = Scene(ground, queue)
-        scene.build(tell)
+        scene.build()
 
         def tried(act: Callable[[], object]) -> None:
             tries: list[dict[str, float]] = []
@@ -437,9 +425,7 @@ def measured(ground: Ground, tell: Callable[[str], None]) -> dict[str, float]:
 
         with busy(ground, queue):
             for act in scene.acts():
-                tell(act.__name__)
                 tried(act)
-        tell("purge")
         tried(scene.purge)
     return found
 
@@ -453,11 +439,11 @@ OTHER = "redis-server"
 
 def _pauses(ground: Ground) -> Readings:
     taken: dict[str, float | None] = {}
-    here = measured(ground, lambda words: ground.tell(f"pauses: {words}"))
+    here = measured(ground)
     taken |= {f"pauses-{name}": value for name, value in here.items()}
     if ground.embedded and shutil.which(OTHER):
         with EmbeddedServer(binary=OTHER) as server, Ground(server.url, ground.sizes) as other:
-            there = measured(other, lambda words: ground.tell(f"pauses on {OTHER}: {words}"))
+            there = measured(other)
         taken |= {f"pauses-{name}-redis": value for name, value in there.items()}
     return taken
 

@@ -1,22 +1,16 @@
-"""A whole run of the benchmark: rounds in which every limit and every figure is taken, medians, spread, and the table.
-
-`python -m tests.bench` calls `measure`, then `show` or `to_json`. A figure is compared with the limit of its own round;
-the ratio that is told is the median of these.
-"""
+"""A whole run of the benchmark: rounds that take every limit and every figure, medians, spread, and the table."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from statistics import median
 from typing import Any
 
-from tests.bench import calls, clients, gateway, hosts, latency, limits, pauses, seen, spiders, workers
+from tests.bench import calls, clients, gateway, hosts, latency, limits, pauses, seen, workers
 from tests.bench.ground import Ground, Measure, told
 from tests.bench.terms import FULL, QUICK, Figure, Readings, Sizes, Target
 from timeoutq.cli.bench.measures import about, number
@@ -25,20 +19,13 @@ from timeoutq.words.errors import InvalidInput
 # each limit stands right before the figures that are set beside it
 MEASURES: Sequence[Measure] = (
     limits.PING, limits.EVALSHA, clients.PUT_ONE, limits.SADD, clients.PUT_BULK,
-    limits.BARE_1, clients.CLAIM_1, limits.BARE_10, clients.CLAIM_10,
-    limits.BARE_100_APART, limits.BARE_500, clients.CLAIM_500,
-    limits.BARE_100, clients.CLAIM_100, workers.WORKER, workers.WORKER_2, workers.WORKER_LANES,
-    calls.CALLS, calls.KEPT, workers.WORKER_RESULTS, workers.WORKER_DEF, workers.WORKER_DEF_2, workers.PICKUP,
-    calls.DELAY, calls.BULK, calls.WAIT, calls.MEMORY,
+    limits.BARE_100_APART, limits.BARE_100, clients.CLAIM_100, workers.WORKER, workers.WORKER_2,
+    calls.CALLS, workers.WORKER_DEF, workers.PICKUP, calls.DELAY, calls.WAIT,
     workers.COLD, workers.LATE, workers.KILLED, workers.IDLE, clients.REQUEUE, clients.MEMORY, clients.STARTS,
-    hosts.POLITE, hosts.CPU, hosts.FAIR, workers.BURST, clients.GROWTH, hosts.CLAIMS,
+    hosts.POLITE, hosts.FAIR, workers.BURST, clients.GROWTH, hosts.CLAIMS,
     gateway.ONE, gateway.BATCHES, gateway.LINES_IN, gateway.POLLS, gateway.LOG,
-    pauses.PAUSES, seen.SEEN, latency.LATENCY, spiders.SPIDERS,
+    pauses.PAUSES, seen.SEEN, latency.LATENCY,
 )  # fmt: skip
-
-
-_BESIDES: Mapping[str, Sequence[Measure]] = {"functions": [workers.WORKER_LANES]}
-"""Measurements that belong to several others, by the name that is short for these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +53,6 @@ class Report:
 
     @property
     def missed(self) -> list[str]:
-        """The figures whose target was missed."""
         return [row.figure.name for row in self.rows if row.met is False]
 
 
@@ -92,7 +78,6 @@ def choose(only: Sequence[str], *, quick: bool = False, far: bool = False) -> li
     for name in names:
         # claim is short for claim-1, claim-10 and so on
         found = [by_name[name]] if name in by_name else [each for each in MEASURES if each.name.startswith(f"{name}-")]
-        found += _BESIDES.get(name, ())
         if not found:
             raise InvalidInput(f"no figure has the name {name!r:.60}; there are: {', '.join(by_name)}")
         chosen.update(each.name for each in found)
@@ -117,7 +102,7 @@ def measure(
     sizes: Sizes | None = None,
     ids: int | None = None,
 ) -> Report:
-    """Run the benchmark against the server at `url`, or an embedded one; progress is shown where stderr is a terminal.
+    """Run the benchmark against the server at `url`, or an embedded one; stderr tells how far it is, on a terminal.
 
     `ids` is how many done tasks the measurement `seen` keeps.
 
@@ -135,10 +120,10 @@ def measure(
     ]  # fmt: skip
     taken: dict[str, list[float | None]] = {figure.name: [] for one in chosen for figure in one.figures}
     began = datetime.now(UTC).isoformat(timespec="seconds")
-    with Ground(url, sizes) as ground, told(ground), _progress() as tell:
+    with Ground(url, sizes) as ground, told(ground):
         for at, (number, one) in enumerate(steps):
-            tell(at, len(steps), f"round {number} of {rounds}: {one.name}")
-            ground.tell = partial(tell, at, len(steps))
+            if sys.stderr.isatty():
+                sys.stderr.write(f"{at + 1} of {len(steps)}, round {number} of {rounds}: {one.name}\n")
             ground.round = number
             found: Readings = one.take(ground)
             for figure in one.figures:
@@ -222,7 +207,6 @@ COLUMNS = ("figure", "value", "unit", "low", "high", "limit", "limit value", "ra
 
 
 def to_json(report: Report) -> dict[str, Any]:
-    """Give all of it for programs."""
     return {
         **report.about,
         "figures": [
@@ -263,48 +247,11 @@ def aim(target: Target | None) -> str | None:
 
 
 def show(report: Report) -> None:
-    """Print the table: for people on a terminal, lines of tabs elsewhere."""
-    if not sys.stdout.isatty():
-        for line in lines(report):
-            sys.stdout.write("\t".join(line) + "\n")
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    found = report.about
-    head = ", ".join(f"{found[name]}" for name in ("server", "machine", "began") if name in found)
-    table = Table(title=f"{head}, {found.get('rounds', 1)} rounds: median and spread",
-                  title_justify="left", box=None, pad_edge=False)  # fmt: skip
-    for name, side in (("figure", "left"), ("value", "right"), ("", "left"), ("limit", "right"), ("", "left"),
-                       ("ratio", "right"), ("target", "left"), ("", "left")):  # fmt: skip
-        table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]  # left or right
-    for row, line in zip(report.rows, lines(report), strict=True):
-        figure = Text.assemble((row.figure.name, "bold"), "\n", (row.figure.about, "dim"))
-        spread = f"\n{line[3]}–{line[4]}" if len(row.rounds) > 1 else ""
-        ratios = f"\n{line[8]}–{line[9]}" if len(row.rounds) > 1 and row.ratio is not None else ""
-        verdict = {True: Text("✓ met", "green"), False: Text("✗ missed", "red"), None: Text("")}[row.met]
-        table.add_row(
-            figure, Text.assemble(line[1], (spread, "dim")), line[2],
-            "" if row.figure.limit is None else line[6], row.figure.limit or "",
-            Text.assemble("" if row.ratio is None else line[7], (ratios, "dim")),
-            aim(row.figure.target) or "", verdict,
-        )  # fmt: skip
-    Console(highlight=False).print(table)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int, str], None]]:
-    if sys.stderr is None or not sys.stderr.isatty():
-        yield lambda at, total, words: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    bar = Progress(
-        BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeElapsedColumn(), TextColumn("{task.description}"),
-        console=Console(stderr=True), transient=True, auto_refresh=False,  # a thread would disturb what is measured
-    )  # fmt: skip
-    with bar:
-        shown = bar.add_task("", total=None)
-        yield lambda at, total, words: bar.update(shown, completed=at, total=total, description=words, refresh=True)
+    """Print the table: aligned on a terminal, lines of tabs elsewhere."""
+    table = lines(report)
+    if sys.stdout.isatty():
+        table = [COLUMNS, *table]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        table = [tuple(word.ljust(width) for word, width in zip(row, widths, strict=True)) for row in table]
+    for line in table:
+        sys.stdout.write("\t".join(line) + "\n")

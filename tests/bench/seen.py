@@ -1,9 +1,4 @@
-"""Measures what the memory of done tasks costs: in bytes and in the server's time, as fingerprints and as a plain set.
-
-`report.py` takes this measurement. Tasks become done, 500 in a script, through the door that acks go through; then the
-script asks which of some ids are done. Each kind of queue has a new server for itself, unless the user named a server:
-else the memory that the first kind has left behind would be counted for the second kind.
-"""
+"""What the memory of done tasks costs: in bytes and in the server's time, as fingerprints and as a plain set."""
 
 from __future__ import annotations
 
@@ -44,10 +39,9 @@ end)
 class _Scene:
     """A queue, and the door to its done tasks."""
 
-    def __init__(self, ground: Ground, queue: Queue, words: str) -> None:
+    def __init__(self, ground: Ground, queue: Queue) -> None:
         self.ground = ground
         self.queue = queue
-        self.words = words
         ground.bare.execute_command("FUNCTION", "LOAD", "REPLACE", scripts.library("timeoutq_bench", _DOOR))
         self._head: Command = ("FCALL", "timeoutq_bench_door", 1, queue.operations.key("meta"), "", 0)
 
@@ -60,7 +54,6 @@ class _Scene:
             sent += len(some)
             if number % FLUSH == 0 or sent == total:
                 pipe.execute()
-                self.ground.tell(f"{self.words}: {act}, {sent:,} of {total:,}")
         return (cpu_ms(self.ground.info("cpu")) - spent) * 1000 / max(1, sent)
 
     def time_one(self, command: Command) -> float:
@@ -93,11 +86,11 @@ def _memory(ground: Ground) -> tuple[int, int]:
 
 
 def _take(ground: Ground, kind: str) -> dict[str, float | None]:
-    count, words = ground.sizes.seen, f"done tasks, {kind}"
+    count = ground.sizes.seen
     end = "" if kind == "compact" else "-plain"
     with ground.queue(keep_done="compact" if kind == "compact" else "forever") as queue:
         queue.stats()
-        scene = _Scene(ground, queue, words)
+        scene = _Scene(ground, queue)
         used, resident = _memory(ground)
         batches = (ids(min(BATCH, count - at), at) for at in range(0, count, BATCH))
         found: dict[str, float | None] = {f"seen-add{end}": scene.send("add", batches, count)}
@@ -123,7 +116,6 @@ def _fresh(ground: Ground) -> Iterator[Ground]:
         yield ground
         return
     with EmbeddedServer() as server, Ground(server.url, ground.sizes) as other:
-        other.tell = ground.tell
         yield other
 
 

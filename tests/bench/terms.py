@@ -1,7 +1,4 @@
-"""What the benchmark speaks of: figures, their targets, and how much of everything is done in a round.
-
-Pure data; `limits.py`, `clients.py`, `workers.py` and `latency.py` fill the tables, `report.py` reads them.
-"""
+"""What the benchmark speaks of: figures, their targets, and how much of everything is done in a round."""
 
 from __future__ import annotations
 
@@ -48,8 +45,8 @@ class Sizes:
     """Exchanges of one command each."""
     bulk: int = 100_000
     """Ids that are put in thousands."""
-    drained: Mapping[int, int] | None = None
-    """Tasks that are claimed and acked, by the size of the batch."""
+    drained: int = 60_000
+    """Tasks that are claimed and acked in hundreds."""
     backlog: int = 500_000
     """Tasks that are ready whenever something claims: a large set is dearer than a small one, for everybody."""
     window: float = 2.0
@@ -88,21 +85,13 @@ class Sizes:
     """Tasks of the run behind delays."""
     seen: int = 10_000_000
     """Done tasks that are kept as fingerprints, and as ids."""
-    crawled: int = 2000
-    """Pages of the site that Scrapy crawls."""
 
-    def count(self, batch: int) -> int:
-        """Give how many tasks are claimed and acked in batches of this size."""
-        return (self.drained or DRAINED)[batch]
-
-
-DRAINED = {1: 3000, 10: 15_000, 100: 60_000, 500: 60_000}
 
 FULL = Sizes()
 QUICK = replace(
     FULL,
-    trips=1000, bulk=50_000, drained={1: 1000, 10: 5000, 100: 30_000, 500: 30_000}, backlog=250_000, window=1.0,
+    trips=1000, bulk=50_000, drained=30_000, backlog=250_000, window=1.0,
     paced=100, cold=4, scheduled=300, scheduled_over=1.5, kills=1, idle=3.0, leases=(1_000, 10_000, 100_000),
     weighed=20_000, starts=3, worked=2000, polite=(500, 80), hosts=(10, 1_000, 20_000), fair=(20_000, 50, 20),
-    crawled=300, seen=1_000_000,
+    seen=1_000_000,
 )  # fmt: skip

@@ -1,15 +1,11 @@
-"""What worker processes do: how much they drain, how soon they pick up, how late they are, and what they cost idle.
-
-`report.py` takes these measurements. The workers are `timeoutq worker` as a user starts it; they are watched from
-outside, by the counters of the server and by the notes of their handlers. No figure holds the start of an interpreter.
-"""
+"""What worker processes do: how much they drain, how soon they pick up, how late they are, and what they cost idle."""
 
 from __future__ import annotations
 
 import random
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,16 +23,15 @@ Handler = Callable[[Lease], object]
 # ---- how much they drain
 
 
-def look(ground: Ground, *queues: Queue) -> Sight:
-    """Read the counters, at a moment of the server's clock; of several queues, their sum."""
+def look(ground: Ground, queue: Queue) -> Sight:
+    """Read the counters, at a moment of the server's clock."""
     pipe = ground.bare.pipeline(transaction=False)
     pipe.execute_command("TIME")
-    for queue in queues:
-        pipe.execute_command("HGET", queue.operations.key("stats"), "acked")
+    pipe.execute_command("HGET", queue.operations.key("stats"), "acked")
     pipe.execute_command("INFO", "cpu")
-    (seconds, micros), *acked, cpu = pipe.execute()
+    (seconds, micros), acked, cpu = pipe.execute()
     used = float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])
-    return Sight(int(seconds) + int(micros) / 1e6, sum(int(found or 0) for found in acked), used)
+    return Sight(int(seconds) + int(micros) / 1e6, int(acked or 0), used)
 
 
 def _drain(ground: Ground, name: str, handler: Handler, processes: int, share: int) -> Readings:
@@ -49,22 +44,9 @@ def _drain(ground: Ground, name: str, handler: Handler, processes: int, share: i
             return {name: tasks, f"{name}-server": cpu}
 
 
-def _lanes(ground: Ground) -> Readings:
-    each = ground.sizes.backlog // LANES
-    with ExitStack() as stack:
-        queues = [stack.enter_context(ground.queue()) for _ in range(LANES)]
-        for queue in queues:
-            ground.fill(queue.operations.key("todos"), each)
-        first, *others = queues
-        crew = stack.enter_context(ground.worker(first, handlers.nothing, others=[queue.name for queue in others]))
-        crew.until(lambda: look(ground, *queues).acked > 0, "ack anything")
-        tasks, cpu = rate_of_acks(ground, first, each * LANES, *others)
-        return {"lanes": tasks, "lanes-server": cpu}
-
-
-def rate_of_acks(ground: Ground, queue: Queue, tasks: int, *others: Queue) -> tuple[float, float | None]:
+def rate_of_acks(ground: Ground, queue: Queue, tasks: int) -> tuple[float, float | None]:
     """Watch workers for a window, or until nearly all tasks are acked; give acks a second and the server's CPU in %."""
-    first, last = watch(partial(look, ground, queue, *others), tasks, ground.sizes.window)
+    first, last = watch(partial(look, ground, queue), tasks, ground.sizes.window)
     span = max(1e-3, last.at - first.at)
     # the CPU of a moment this short is not told
     cpu = None if first.acked == 0 else 100 * (last.cpu - first.cpu) / span
@@ -281,28 +263,9 @@ WORKER_2 = _drain_measure(
     "worker-2", "two worker processes with a no-op async def", handlers.nothing, 2, "worker",
     Target("ratio", "≥", 1.4, unless=("worker-2-server", 90.0)),
 )  # fmt: skip
-WORKER_RESULTS = _drain_measure(
-    "functions-results", "a worker whose async def gives a result of 100 bytes; no ids are kept",
-    handlers.give_result, 1, "worker", Target("ratio", "≥", 0.4), share=5,
-)  # fmt: skip
-LANES = 3
-"""How many queues the worker with several queues has."""
-WORKER_LANES = Measure(
-    "lanes",
-    [
-        Figure("lanes", "a worker with three queues in strict order, and a no-op async def", "tasks/s", "worker",
-               Target("ratio", "≥", 0.9)),
-        Figure("lanes-server", "the server's CPU during lanes", "% of a core"),
-    ],
-    _lanes,
-)  # fmt: skip
 WORKER_DEF = _drain_measure(
     "worker-def", "a worker with a no-op def, in threads", handlers.nothing_in_thread, 1, "bare-100",
     Target("ratio", "≥", 0.2), share=3,
-)  # fmt: skip
-WORKER_DEF_2 = _drain_measure(
-    "worker-def-2", "two worker processes with a no-op def, in threads",
-    handlers.nothing_in_thread, 2, "worker-def", None, share=2,
 )  # fmt: skip
 PICKUP = _pickup_measure("pickup", "10 ms apart", 3, lambda ground: (ground.sizes.paced, ground.sizes.paced_gap, 50))
 # a put every `cold_gap`, and a PING in the middle between two of them

@@ -6,42 +6,35 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import pairwise
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pytest
 import redis
 
-from tests.bench import called, calls, ground, report
+from tests.bench import ground, report
 from tests.bench.latency import DelayingProxy
 from tests.bench.terms import Figure, Sizes, Target
 from tests.rig import canary
 from tests.rig.invariants import check_keys
 from tests.rig.waiting import wait_until
 from timeoutq import Queue
-from timeoutq.cli.bench import handlers, measures
 from timeoutq.cli.bench.ground import Ground
-from timeoutq.cli.bench.measures import percentile
-from timeoutq.functions.calls import posted
-from timeoutq.functions.envelope import Secrets
 from timeoutq.server.embedded import EmbeddedServer
-from timeoutq.words.errors import InvalidInput, MissingExtra, TimeoutqError
+from timeoutq.words.errors import InvalidInput, TimeoutqError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TINY = Sizes(
-    trips=20, bulk=2000, drained={1: 10, 10: 50, 100: 300, 500: 1000}, backlog=3000, window=0.05, paced=10, cold=2,
+    trips=20, bulk=2000, drained=300, backlog=3000, window=0.05, paced=10, cold=2,
     cold_gap=0.02, scheduled=10, scheduled_over=0.1, burst=2000, kills=1, killed=3, idle=0.1, leases=(10, 20, 30),
     rounds_of_requeue=3, weighed=1000, grown=(100, 200, 300), cycles=2, starts=1, handlers=10, delay=0.02, work=0.02,
-    worked=50, polite=(5, 20), hosts=(3, 10, 20), fair=(50, 3, 4), crawled=20,
+    worked=50, polite=(5, 20), hosts=(3, 10, 20), fair=(50, 3, 4),
     pauses=(700, 30, 300, 200), seen=2000,
 )  # fmt: skip
 
@@ -135,21 +128,6 @@ def test_wrong_words_end_it_with_two_and_what_is_right(words: list[str], said: s
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"timeoutq: {said}\n")
 
 
-def test_without_the_package_for_calls_the_rest_is_measured(
-    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def app(*_: object) -> None:
-        raise MissingExtra("functions need msgspec")
-
-    monkeypatch.setattr(handlers, "app", app)
-    told = measures.measure(server.url, seconds=0.05)
-    assert told["figures"][-1] == {"figure": "calls", "value": None, "unit": "-", "about": "functions need msgspec"}
-    assert told["figures"][-2]["value"] > 0
-    with pytest.raises(MissingExtra):
-        measures.measure(server.url, ["calls"], seconds=0.05)
-    assert keys(server) == set()
-
-
 def test_a_worker_that_cannot_work_is_quoted(server: EmbeddedServer) -> None:
     with pytest.raises(TimeoutqError, match=r"`timeoutq worker` of the benchmark ended with status 2; it said: .*nix"):
         with Ground(server.url) as place, place.queue() as queue, place.worker(queue, "nix:nix"):
@@ -170,36 +148,6 @@ def test_every_figure_is_read(found: report.Report) -> None:
         if not figure["name"].endswith(("-server", "-redis")):
             assert figure["value"] is not None, figure
     assert canary.PASSWORD not in told["url"]
-
-
-def test_the_ratio_is_the_value_over_the_limit_of_the_same_round(server: EmbeddedServer) -> None:
-    found = report.measure(server.url, ["put-one", "put-bulk", "claim-100", "requeue"], rounds=3, sizes=TINY)
-    rows = {row.figure.name: row for row in found.rows}
-    assert {len(row.rounds) for name, row in rows.items() if not name.startswith("requeue")} == {3}
-    assert {len(row.rounds) for name, row in rows.items() if name.startswith("requeue")} == {1}
-    compared = [row for row in found.rows if row.figure.limit]
-    assert len(compared) == 8
-    for row in compared:
-        ratios: list[float] = []
-        for at, one in enumerate(row.rounds):
-            beside = rows[str(row.figure.limit)].rounds
-            assert one["limit"] == beside[min(at, len(beside) - 1)]["value"]
-            if one["value"] is not None and one["limit"]:
-                assert one["ratio"] == one["value"] / one["limit"]
-                ratios.append(one["value"] / one["limit"])
-        assert row.ratio == (median(ratios) if ratios else None)
-
-
-def test_functions_is_short_for_all_that_calls_cost_and_for_several_queues() -> None:
-    assert [one.name for one in report.choose(["functions"])] == [
-        "bare-100", "worker", "lanes", "functions-calls", "functions-kept", "functions-results", "functions-delay",
-        "functions-bulk", "functions-wait", "functions-memory",
-    ]  # fmt: skip
-
-
-def test_the_call_that_is_weighed_has_a_payload_of_80_bytes() -> None:
-    call = called.app("bench").functions["nothing"].call(100_000, calls.WORD)
-    assert len(posted(call, Secrets()).payload) == 80
 
 
 def test_nothing_is_lost_or_done_twice_behind_delays(found: report.Report) -> None:
@@ -233,12 +181,6 @@ def row(target: Target | None, values: list[float | None], limits: list[float | 
     return next(row for row in report.rows([measure], taken) if row.figure.name == "it")
 
 
-def test_ratios_are_taken_in_each_round_and_not_of_the_medians() -> None:
-    seen = row(None, [10.0, 30.0, 50.0], [10.0, 10.0, 100.0])
-    assert (seen.value, seen.low, seen.high) == (30, 10, 50)
-    assert (seen.limit, seen.ratio, seen.ratio_low, seen.ratio_high) == (10, 1, 0.5, 3)
-
-
 @pytest.mark.parametrize(
     ("target", "value", "limit", "met"),
     [
@@ -264,12 +206,6 @@ def test_a_target_is_excused_by_the_figure_that_it_names() -> None:
     assert row(target, [1.0], [1.0], busy=85.0).met is False
 
 
-def test_percentiles_are_values_that_were_seen() -> None:
-    assert percentile([5.0, 1.0, 3.0], 0.5) == 3
-    assert percentile([float(n) for n in range(1, 101)], 0.99) == 99
-    assert percentile([7.0], 0.99) == 7
-
-
 def test_a_choice_brings_the_limits_that_it_is_set_beside() -> None:
     assert [one.name for one in report.choose(["worker-2"])] == ["bare-100", "worker", "worker-2"]
     assert [one.name for one in report.choose(["claim-100-async, ping"])] == [
@@ -282,26 +218,6 @@ def test_a_choice_brings_the_limits_that_it_is_set_beside() -> None:
     assert usual - {one.name for one in report.choose([], quick=True)} == {"growth", "burst", "hosts-claim"}
 
 
-def test_each_limit_is_taken_before_what_is_set_beside_it() -> None:
-    seen: set[str] = set()
-    for one in report.MEASURES:
-        seen |= {figure.name for figure in one.figures}
-        assert {figure.limit for figure in one.figures if figure.limit} <= seen, one.name
-
-
-def test_what_is_measured_one_after_the_other_has_each_place_in_turn() -> None:
-    orders: list[list[str]] = []
-
-    def take(ground: ground.Ground) -> dict[str, float]:
-        orders.append(ground.turned("abc"))
-        return {}
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "MEASURES", [ground.Measure("m", [Figure("it", "", "")], take)])
-        report.measure(rounds=4, sizes=TINY)
-    assert orders == [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"], ["a", "b", "c"]]
-
-
 # ---- how it ends
 
 
@@ -312,36 +228,6 @@ def test_a_name_that_there_is_not_ends_with_two_and_tells_those_that_there_are()
     assert all(figure.name in done.stderr for one in report.MEASURES for figure in one.figures)
     with pytest.raises(InvalidInput, match="leave out --only"):
         report.choose(["ping"], far=True)
-
-
-def test_names_stand_with_commas_and_a_name_may_be_the_beginning_of_several() -> None:
-    claims = [measure.name for measure in report.MEASURES if measure.name.startswith("claim-")]
-    assert len(claims) > 2
-    chosen = {measure.name for measure in report.choose(["pickup,claim"])}
-    assert chosen > {"pickup", *claims}
-    assert "worker" not in chosen
-
-
-def test_a_server_that_is_away_ends_with_three() -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        done = run("tests.bench", "--url", f"redis://127.0.0.1:{nobody.getsockname()[1]}", "--only", "ping")
-    assert (done.returncode, done.stdout) == (3, "")
-    assert "no answer from" in done.stderr
-
-
-def test_a_server_that_goes_away_in_the_middle_is_told_as_such() -> None:
-    with EmbeddedServer() as started:
-
-        def take(ground: ground.Ground) -> dict[str, float]:
-            started.kill()
-            return {"it": float(ground.bare.execute_command("DBSIZE"))}
-
-        measure = ground.Measure("m", [Figure("it", "", "")], take)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(report, "MEASURES", [measure])
-            with pytest.raises(TimeoutqError, match="no answer from"):
-                report.measure(started.url, sizes=TINY)
 
 
 def test_on_a_server_of_its_own_it_prints_lines_or_json_and_judges_when_asked() -> None:
@@ -390,29 +276,6 @@ def test_an_interrupted_run_cleans_up(server: EmbeddedServer, address: str, numb
         assert not any(map(alive, workers))
 
 
-def test_a_worker_does_not_outlive_a_run_that_was_killed(server: EmbeddedServer, address: str, tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "timeoutq", "bench", "--url-file", address, "--only", "pickup", "--for", "1m"],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}, stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
-    left: set[str] = set()
-    try:
-        (key,) = wait_until(lambda: bench_keys(server, "worker_info"), 30)
-        left.add(key.split("{")[1].split("}")[0])
-        with redis.Redis.from_url(server.url) as client:
-            workers = pids_in(client.hkeys(key))
-        assert workers
-        process.kill()
-        wait_until(lambda: not any(map(alive, workers)))
-    finally:
-        process.kill()
-        process.wait()
-        for name in left:
-            with Queue(name, server.url) as queue:
-                queue.purge()
-
-
 # ---- the proxy
 
 
@@ -428,21 +291,3 @@ def test_the_proxy_delays_each_round_trip_by_what_it_says(server: EmbeddedServer
             assert delay <= took  # how much longer it took is the machine's affair
         assert all(0 <= delay <= 0.03 for delay in proxy.delays)
         assert max(proxy.delays) > 0.005
-
-
-def test_the_proxy_keeps_the_order_of_what_comes_in_pieces(server: EmbeddedServer) -> None:
-    with DelayingProxy(server.url, 0.02) as proxy, redis.Redis.from_url(proxy.url, decode_responses=True) as client:
-        words = [f"{number}:" + "x" * 3000 for number in range(200)]
-        pipe = client.pipeline(transaction=False)
-        for word in words:
-            pipe.execute_command("ECHO", word)
-        assert pipe.execute() == words
-        assert [client.execute_command("ECHO", word) for word in words[:5]] == words[:5]
-        moments = [client.time() for _ in range(3)]
-        assert all(before <= after for before, after in pairwise(moments))
-
-
-def test_the_proxy_refuses_what_is_not_plain_tcp() -> None:
-    for url in ("unix:///tmp/server.sock", "rediss://example.com:6379/0"):
-        with pytest.raises(InvalidInput, match="plain TCP"):
-            DelayingProxy(url, 0.2)

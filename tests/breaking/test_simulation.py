@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from tests.rig import levels
-from tests.rig.seeded import ROOT
+from tests.rig.processes import ROOT
 from tests.rig.simulate import defects
 from tests.rig.simulate.hosts import Host
 from tests.rig.simulate.plan import TWO, WORKERS, Fault, Plan, PlannedTask, planned

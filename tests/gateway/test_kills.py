@@ -17,11 +17,6 @@ def test_bash_workers_lose_nothing_when_the_gateway_is_killed(tmp_path: Path) ->
     assert "lost 0" in gateway.drain(tmp_path, tasks=40, kills=2, workers=2, batch=3)
 
 
-@needs_jq
-def test_a_bash_worker_ends_on_sigterm_wherever_it_is(tmp_path: Path) -> None:
-    gateway.signals(tmp_path)
-
-
 def test_the_leases_of_clients_that_vanish_are_back_within_a_second(tmp_path: Path) -> None:
     assert "all back" in gateway.vanish(tmp_path)
 

@@ -1,8 +1,4 @@
-"""A server on loopback for the tests of the demo's crawler, and what stands between the crawler and the internet.
-
-`test_demo_crawler.py`, `test_demo_warc.py` and `test_demo_recrawl.py` use it: a test says what
-each path answers, in bytes if need be.
-"""
+"""A server on loopback for the tests of the demo's crawler, and what stands between the crawler and the internet."""
 
 from __future__ import annotations
 

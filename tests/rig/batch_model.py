@@ -1,7 +1,4 @@
-"""The batches of a queue as a model: what of each batch has ended, and when its callback becomes ready.
-
-`model.py` puts it behind its own verbs, as `lua/batches.lua` stands behind those of the server.
-"""
+"""The batches of a queue as a model: what of each batch has ended, and when its callback becomes ready."""
 
 from __future__ import annotations
 
@@ -31,7 +28,6 @@ class Batch:
 
     @property
     def outstanding(self) -> list[str]:
-        """The tasks that have not ended."""
         return [task for task, end in self.tasks if end == OPEN]
 
     @property

@@ -65,7 +65,6 @@ class Watched:
 
 @contextmanager
 def browser() -> Iterator[Any]:
-    """Start Chromium, without a window."""
     path = chromium()
     from playwright.sync_api import sync_playwright
 

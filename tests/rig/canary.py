@@ -1,9 +1,4 @@
-"""A password that no output of the tests may show, and the eyes that look for it.
-
-`tests/conftest.py` starts its servers with it, so that it stands in every URL of the tests, and asks `seen()` after
-each test: in what the test printed, logged and left in files, in what its programs said and in the arguments that they
-were started with, which all users of a machine can read. A test that reads a terminal of its own calls `look()`.
-"""
+"""A password that no output of the tests may show, and the eyes that look for it."""
 
 from __future__ import annotations
 
@@ -51,7 +46,6 @@ def watch() -> None:
 
 
 def unwatch() -> None:
-    """Look no more."""
     global _watching
     _watching = False
     subprocess.Popen.communicate = _communicate  # type: ignore[method-assign]  # as it was

@@ -1,11 +1,6 @@
 """Chains over two queues while the server is full, and while it stands still; and many clients that wait for one task.
 
-`tests/functions/test_calls_under_load.py` runs it for a moment; the long form is
-
-    python -m tests.rig.chains --chains 1000 --full 60 --outages 5 --seconds 8 --clients 60
-
-which prints a verdict, and ends with 1 unless each function ran once, no chain is lost, nothing failed or ran out, and
-all clients were told within half a second.
+python -m tests.rig.chains --chains 1000 --full 60 --outages 5 --seconds 8 --clients 60
 """
 
 from __future__ import annotations
@@ -64,7 +59,6 @@ class Verdict:
         return chains and len(self.told) == self.clients and max(self.told, default=0.0) <= SOON
 
     def line(self) -> str:
-        """Say it in two lines."""
         return (
             f"{self.chains:,} chains: {self.lost} lost, {self.repeated} functions ran more than once, {self.failed} "
             f"attempts failed, {self.expired} leases ran out; in the troubles {self.met} functions returned; "
@@ -99,7 +93,6 @@ class Chains:
 
     @property
     def returned(self) -> int:
-        """How many first functions have returned."""
         return sum(name.startswith("charge") for name in self.ran)
 
     @property

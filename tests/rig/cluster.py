@@ -1,14 +1,8 @@
 """Queues on a real cluster under load, with faults in turn, and a verdict on what was promised. By hand:
 
-    python -m tests.rig.cluster --faults manual,kill,move --for 5m --durable 1 [--lag 0.3]
-    python -m tests.rig.cluster --scale 1,2,3 --slice 20       how much more do more primaries do? (`scale.py`)
-    python -m tests.rig.cluster --grow --for 60s               three primaries, then four, then three (`growth.py`)
-
-`tests/breaking/alone/test_cluster_faults.py` runs short trials. The load of each queue is that of a storm: a producer,
-workers and bare clients in processes of their own, some of which are killed; `history.py` judges what they wrote down.
-The faults are: `manual`, a replica takes over in order; `kill`, a primary is killed with -9, a replica takes over, and
-the old primary comes back as an empty replica; `move`, the slot of a queue moves to another primary, key by key and
-whole in turn. With `--lag`, the replica has not received the last writes of the primary that is killed.
+python -m tests.rig.cluster --faults manual,kill,move --for 5m --durable 1 [--lag 0.3]
+python -m tests.rig.cluster --scale 1,2,3 --slice 20       how much more do more primaries do? (`scale.py`)
+python -m tests.rig.cluster --grow --for 60s               three primaries, then four, then three (`growth.py`)
 """
 
 from __future__ import annotations
@@ -24,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import count, cycle
@@ -82,7 +76,6 @@ class Ward:
         self._mine: set[int] = set()
 
     def fork(self, plan: Plan, kind: str, seed: int) -> int:
-        """Start a process, as `Nursery.fork` does."""
         pid = self._nursery.fork(plan, kind, seed)
         self._mine.add(pid)
         return pid
@@ -100,24 +93,6 @@ class Ward:
         return gone
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a trial is to be."""
-
-    faults: Sequence[str] = ("manual", "kill", "move")
-    seconds: float = 60.0
-    once: bool = False
-    """Whether the trial ends when each fault was done once."""
-    durable: int = 0
-    lag: float = 0.0
-    queues: int = 6
-    lease: float = 2.0
-    server: str = "valkey"
-    seed: int = 1
-    bug: str = ""
-    """A bug of `storm.py` that is planted in a script of the workers and clients."""
-
-
 @dataclass(slots=True)
 class Fault:
     """A fault that was done, and when the cluster was whole again; CLOCK_MONOTONIC, ns."""
@@ -130,7 +105,7 @@ class Fault:
 class Faults:
     """Does faults to a cluster, and waits until the cluster is whole again."""
 
-    def __init__(self, cluster: Cluster, wanted: Wanted, rng: random.Random) -> None:
+    def __init__(self, cluster: Cluster, wanted: argparse.Namespace, rng: random.Random) -> None:
         """Take the kinds of faults in turn."""
         self.cluster, self._lag, self._rng = cluster, wanted.lag, rng
         # Redis 7 moves slots key by key only
@@ -207,7 +182,7 @@ class Row:
 class Outcome:
     """What was done in a trial, and what came of it."""
 
-    wanted: Wanted
+    wanted: argparse.Namespace
     total: Report
     rows: dict[str, Row] = field(default_factory=dict[str, Row])
     errors: dict[str, int] = field(default_factory=dict[str, int])
@@ -229,17 +204,16 @@ class Outcome:
         return sum(self.total.kinds.get(kind, 0) for kind in ("lost", "twice", "overlap"))
 
     def words(self) -> dict[str, Any]:
-        """Show it to programs."""
         total = self.total
         return {
-            **asdict(self.wanted), "faults": {name: asdict(row) for name, row in self.rows.items()},
+            **{name: getattr(self.wanted, name) for name in ("seconds", "durable", "lag", "queues", "seed")},
+            "faults": {name: asdict(row) for name, row in self.rows.items()},
             "totals": total.totals.words(), "leases": total.leases, "kills": total.kills, "causes": total.causes,
             "kinds": total.kinds, "broken": self.broken, "errors": self.errors, "drained_after": self.drained_after,
             "folder": self.folder, "violations": total.violations[:200],
         }  # fmt: skip
 
     def table(self) -> str:
-        """Show it to people."""
         total, kinds = self.total, self.total.kinds
         causes = ", ".join(f"{number:,} {cause}" for cause, number in sorted(total.causes.items()))
         errors = ", ".join(f"{number:,} {name}" for name, number in sorted(self.errors.items()))
@@ -265,11 +239,9 @@ class Outcome:
 class Trial:
     """The queues, their processes, the faults and the verdict."""
 
-    def __init__(
-        self, wanted: Wanted, cluster: Cluster, nursery: Nursery, folder: Path, say: Callable[[str], object]
-    ) -> None:
+    def __init__(self, wanted: argparse.Namespace, cluster: Cluster, nursery: Nursery, folder: Path) -> None:
         """Prepare; the cluster runs already, and the nursery was forked before it was started."""
-        self.wanted, self.cluster, self.folder, self.say = wanted, cluster, folder, say
+        self.wanted, self.cluster, self.folder = wanted, cluster, folder
         self.rng = random.Random(wanted.seed)
         self.faults = Faults(cluster, wanted, self.rng)
         self.outcome = Outcome(wanted, Report(wanted.seed))
@@ -280,16 +252,9 @@ class Trial:
             place = folder / name
             place.mkdir()
             plan = Plan(
-                cluster.url,
-                name,
-                str(place),
-                wanted.lease,
-                yields=0.03,
-                losses=0.0,
-                ready=60,
-                bug=wanted.bug,
+                cluster.url, name, str(place), wanted.lease, yields=0.03, losses=0.0, ready=60, bug=wanted.bug,
                 durable=wanted.durable,
-            )
+            )  # fmt: skip
             kinds = [KINDS[(3 * number + i) % len(KINDS)] for i in range(3)]
             ward: Any = Ward(nursery, ended)
             self.rounds[name] = Round(
@@ -376,12 +341,12 @@ class Trial:
             acked = sum(self._acked(name) for name in self.rounds)
             kinds = Counter(fault.kind for fault in self.faults.done)
             faults = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
-            self.say(f"{acked:,} tasks are done; faults: {faults or 'none yet'}")
+            _say(f"{acked:,} tasks are done; faults: {faults or 'none yet'}")
 
     # ---- the verdict
 
     def _drain(self) -> None:
-        self.say("the load ends")
+        _say("the load ends")
         began = time.monotonic()
         for step in (Round.ask_to_end, Round.await_ends, Round.soothe):
             for one in self.rounds.values():
@@ -431,11 +396,9 @@ class Trial:
         self.outcome.errors = {name: number for name, number in errors.items() if number}
 
 
-def trial(wanted: Wanted, folder: Path | None = None, say: Callable[[str], object] = lambda _: None) -> Outcome:
-    """Start a cluster, and try it. This process forks, so it must have no thread and no connection.
-
-    Histories and logs stay in `folder`; without one, they are kept only if a promise was broken.
-    """
+def trial(wanted: argparse.Namespace) -> Outcome:
+    """Start a cluster, and try it as the words of the command say. This process forks: it must have no thread."""
+    folder: Path | None = wanted.folder
     with ExitStack() as stack:
         nursery = Nursery()
         stack.callback(nursery.close)
@@ -443,7 +406,7 @@ def trial(wanted: Wanted, folder: Path | None = None, say: Callable[[str], objec
         home = folder or Path(tempfile.mkdtemp(prefix="timeoutq-cluster-"))
         home.mkdir(parents=True, exist_ok=True)
         cluster = stack.enter_context(Cluster(3, 3, node_timeout_ms=QUICK, binary=_binary(wanted.server)))
-        outcome = Trial(wanted, cluster, nursery, home, say).run()
+        outcome = Trial(wanted, cluster, nursery, home).run()
         if folder is None and not outcome.broken:
             shutil.rmtree(home)
         else:
@@ -453,7 +416,6 @@ def trial(wanted: Wanted, folder: Path | None = None, say: Callable[[str], objec
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Try a cluster from a terminal."""
     parser = argparse.ArgumentParser(prog="python -m tests.rig.cluster", description=__doc__)
     parser.add_argument("--faults", default="manual,kill,move", help="of manual, kill and move, with commas")
     parser.add_argument("--for", dest="seconds", type=seconds_of, default=60.0, help="how long: 30s, 10m, 8h")
@@ -482,21 +444,10 @@ def main(words: Sequence[str] | None = None) -> int:
         parser.error(f"--lag is {MOST_LAG:g} s at most: the nodes must not take the replica for gone")
     if given.lag and "kill" not in faults:
         parser.error("--lag is for --faults kill")
-    seed = secrets.randbits(32) if given.seed is None else given.seed
-    wanted = Wanted(
-        faults,
-        given.seconds,
-        given.once,
-        given.durable,
-        given.lag,
-        given.queues,
-        given.lease,
-        given.server,
-        seed,
-        given.bug,
-    )
+    given.seed = secrets.randbits(32) if given.seed is None else given.seed
+    given.faults = faults
     try:
-        outcome = trial(wanted, given.folder, _say)
+        outcome = trial(given)
     except KeyboardInterrupt:
         return 130
     sys.stdout.write((json.dumps(outcome.words()) if given.json else outcome.table()) + "\n")
@@ -520,7 +471,7 @@ def _without_faults(given: argparse.Namespace) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    sys.stdout.write((json.dumps(found.words()) if given.json else found.table()) + "\n")
+    sys.stdout.write(found.table() + "\n")
     return int(bool(found.broken))
 
 

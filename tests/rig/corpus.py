@@ -1,8 +1,4 @@
-"""Hostile text by name: what ids, payloads, errors and queue names may hold in the worst case.
-
-`tests/faces/test_hostile_text.py` sends each piece through every door of the package. Here stands also what may come
-out at a terminal or in a log: `stray()` names every character of an output that has no business there.
-"""
+"""Hostile text by name: what ids, payloads, errors and queue names may hold in the worst case."""
 
 from __future__ import annotations
 

@@ -1,15 +1,4 @@
-"""Is `drained()` of a sharded queue ever wrong? A random model asks it a million times: `python -m tests.rig.drained`.
-
-In the model, a shard is only its numbers: ready tasks, held tasks, and counters. Workers claim tasks, put links into
-other shards, one shard after another, and then ack; some workers die half-way. An observer looks at one shard after
-another, and anything may happen between two looks. It decides with the product's own `agree`
-(`timeoutq/client/shards/quiet.py`). Its answer is wrong if it says "drained" while a task is ready, held, or on its
-way; or if it says "no" though all was over before the first look. The exit code is 1 if an answer was wrong. Two
-mutants show that the model finds wrong answers:
-
-    one-pass      the observer looks at each shard only once
-    ack-first     workers ack first, and then put the links to other shards
-"""
+"""Is `drained()` of a sharded queue ever wrong? A random model asks a million times: `python -m tests.rig.drained`."""
 
 from __future__ import annotations
 
@@ -28,7 +17,6 @@ class Crawl:
     """Some shards, and workers that empty and fill them."""
 
     def __init__(self, chance: random.Random, ack_first: bool) -> None:
-        """Begin with a few tasks."""
         self._random = chance.random
         self._ack_first = ack_first
         self.shards = 2 + int(self._random() * 5)
@@ -42,7 +30,6 @@ class Crawl:
             self._put(int(self._random() * self.shards))
 
     def is_over(self) -> bool:
-        """Say whether all is done."""
         return not (any(self.ready) or any(self.held) or self.on_their_way)
 
     def step(self) -> None:
@@ -135,7 +122,6 @@ class Found:
 
     @property
     def wrong(self) -> int:
-        """How many answers were wrong."""
         return self.too_early + self.too_late
 
 
@@ -165,7 +151,6 @@ def run(answers: int, mutant: str = "", seed: int = 1) -> Found:
 
 
 def main() -> int:
-    """Run from the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.rig.drained", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("answers", nargs="?", type=int, default=1_000_000, help="how often to ask")
     parser.add_argument("--mutant", choices=MUTANTS, default="", help="plant a bug")

@@ -1,7 +1,4 @@
-"""Goes through every order of steps of a world, and checks each state that can be reached.
-
-`python -m tests.rig.explorer --help` walks through one world, of any size; the tests walk through several.
-"""
+"""Goes through every order of steps of a world, and checks each state that can be reached."""
 
 from __future__ import annotations
 

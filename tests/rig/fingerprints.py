@@ -49,7 +49,6 @@ class Sets:
             self.sets.setdefault(self.number(print), set()).add(print)
 
     def remove(self, task: bytes) -> None:
-        """Remove a task."""
         print = fingerprint(self.salt, task)
         found = self.sets.get(self.number(print), set())
         if print in found:
@@ -62,7 +61,6 @@ class Sets:
 
     @property
     def filled(self) -> dict[int, set[int]]:
-        """The sets that are not empty."""
         return {number: found for number, found in self.sets.items() if found}
 
 

@@ -1,11 +1,4 @@
-"""What a call costs the server: by the scripts of before, by the library, and by functions that only write.
-
-`python -m tests.rig.floor` starts a Valkey and a Redis, and makes the same calls to each in rounds: a put, a claim, an
-extension and an ack of one task, a claim of an empty queue, and claims and acks of a hundred. It prints the server's µs
-of a call, the median of the rounds, and how they compare. The library runs twice in each round: the two columns say how
-much is chance. The functions of the floor make the writes of the verbs and ask nothing: no state, no setting, no former
-call.
-"""
+"""What a call costs the server: by the scripts of before, by the library, and by functions that only write."""
 
 from __future__ import annotations
 
@@ -121,7 +114,6 @@ def one_round(side: Side, n: int) -> dict[str, float]:
 
 
 def main() -> int:
-    """Print a table for each server."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--tasks", type=int, default=2000, help="how many tasks in a round, in hundreds")
     parser.add_argument("--rounds", type=int, default=7)

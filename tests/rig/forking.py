@@ -71,7 +71,6 @@ def multiprocess(lease: Lease) -> None:
 
 
 async def multiprocess_in_loop(lease: Lease) -> None:
-    """The same in the event loop."""
     multiprocess(lease)
 
 
@@ -102,7 +101,6 @@ def die_after(lease: Lease) -> Any:
 
 
 async def die_after_in_loop(lease: Lease) -> Any:
-    """The same in the event loop."""
     note("start", lease)
     return _result()
 
@@ -121,6 +119,5 @@ async def leave_a_thread(lease: Lease) -> None:
 
 @asynccontextmanager
 async def lifespan_that_stays() -> AsyncIterator[None]:
-    """Never end leaving."""
     yield
     await asyncio.sleep(3600)

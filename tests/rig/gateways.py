@@ -56,7 +56,6 @@ class WebProcess:
         wait_until(self.answers, 30)
 
     def launch(self) -> None:
-        """Start it."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "timeoutq", "web", "--port", str(self.port), *self._words],
@@ -65,7 +64,6 @@ class WebProcess:
             )  # fmt: skip
 
     def answers(self) -> bool:
-        """Say whether it answers."""
         assert self.process is not None
         assert self.process.poll() is None, self.said
         with suppress(httpx.HTTPError):
@@ -74,17 +72,14 @@ class WebProcess:
 
     @property
     def said(self) -> str:
-        """What it has logged."""
         return re.sub(r"redis://\S+", "redis://…", self.log.read_text("utf-8", "replace"))
 
     @property
     def pid(self) -> int:
-        """The id of the process."""
         assert self.process is not None
         return self.process.pid
 
     def kill(self) -> None:
-        """End it as a crash would."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()

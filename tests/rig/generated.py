@@ -1,7 +1,4 @@
-"""Generates calls from a seed, as steps of transcripts, for both languages: what they make of a call is compared.
-
-`tests/node/test_wire_bytes.py` calls it; `tests/node/build.mjs` is the same builder in JavaScript.
-"""
+"""Generates calls from a seed, as steps of transcripts, for both languages: what they make of a call is compared."""
 
 from __future__ import annotations
 
@@ -71,7 +68,6 @@ class Generator:
         return [self.step() for _ in range(n)]
 
     def step(self) -> dict[str, Any]:
-        """Give one step."""
         kinds = [
             self.put, self.schedule, self.claim, self.lease_call, self.lease_call, self.fail, self.ack, self.by_id,
             self.cleaning, self.setting,

@@ -150,13 +150,11 @@ async def nasty(lease: Lease) -> None:
 
 
 def nasty_in_thread(lease: Lease) -> None:
-    """The same in a thread."""
     _raise_by_turns(lease)
 
 
 @asynccontextmanager
 async def lifespan_that_cannot_close() -> AsyncIterator[None]:
-    """Raise when it is left."""
     yield
     raise ConnectionError("the pool cannot close")
 

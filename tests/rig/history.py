@@ -1,9 +1,4 @@
-"""Histories: what many processes did to one queue, a line an event, and the judge of what they must not have done.
-
-The processes of a storm append to one file (`History`); when it is over, `judge` takes all events and what the server
-says at the end, and gives a verdict. It is a pure function: it knows the promises of the queue, and nothing of how they
-are kept.
-"""
+"""Histories: what many processes did to one queue, a line an event, and the judge of what they must not have done."""
 
 from __future__ import annotations
 
@@ -56,7 +51,6 @@ class Event:
     answer: str = ""
 
     def line(self) -> str:
-        """Write it down."""
         words = (self.what, self.at, self.pid, self.task, self.token, self.fence, self.deadline, self.now, self.sent)
         return "\t".join(map(str, (*words, self.answer))) + "\n"
 
@@ -89,7 +83,6 @@ class History:
         self.note(Event(what, time.monotonic_ns(), pid or os.getpid(), **fields))  # type: ignore[arg-type]  # by name
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._file)
 
 
@@ -131,11 +124,9 @@ class Totals:
     """Ok though nobody was told that they are in the queue."""
 
     def table(self) -> str:
-        """Show it to people."""
         return "\n".join(f"{name:>14}  {value:>9,}" for name, value in self.words().items())
 
     def words(self) -> dict[str, int]:
-        """Show it to programs."""
         return {name: getattr(self, name) for name in self.__slots__}
 
     def __add__(self, other: Totals) -> Totals:

@@ -1,7 +1,4 @@
-"""Hostile text for a page in a browser: each tries to be more than text. `tests/page/` shows it in every field.
-
-What runs opens a dialog that says `owned`, which the tests in a real browser notice.
-"""
+"""Hostile text for a page in a browser: each tries to be more than text. `tests/page/` shows it in every field."""
 
 from __future__ import annotations
 
@@ -157,7 +154,6 @@ class Inert(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Look at a tag."""
         given = dict(attrs)
         if tag not in TAGS:
             self.found.append(f"<{tag}>")
@@ -174,7 +170,6 @@ class Inert(HTMLParser):
                 self.found.append(f"{tag} leads to {value!r}")
 
     def handle_comment(self, data: str) -> None:
-        """A page has no comments."""
         self.found.append(f"a comment: {data[:60]!r}")
 
 

@@ -1,7 +1,4 @@
-"""How failed tasks are grouped, once more in Python: what `lua/parts/kinds.lua` says must be this, whatever the error.
-
-The invariants use it: after every walk, each failed task is counted by the kind that its error has.
-"""
+"""How failed tasks are grouped, once more in Python: what `lua/kinds.lua` says must be this, whatever the error."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Python and Node on one queue: workers in both languages under kill -9, judged by what their handlers wrote down.
-
-`python -m tests.rig.languages --for 180s --kill` is the long run; `tests/breaking/test_languages.py` makes a short one.
-Handlers write a line when they start and when they end, each with the fence of the lease. Afterwards the queue is
-drained, and judged: no task is lost, no two runs of a task overlap, and fences grow. The clock of all processes is the
-same (CLOCK_MONOTONIC). A handler that was killed ran until the kill at the latest.
-"""
+"""Python and Node on one queue: workers in both languages under kill -9, judged by what their handlers wrote down."""
 
 from __future__ import annotations
 
@@ -154,7 +148,6 @@ class Crew:
         self.workers: list[tuple[str, subprocess.Popen[bytes]]] = []
 
     def start(self, by: str) -> None:
-        """Start a worker of a language."""
         os.environ["LANGUAGES_LOG"] = str(self.folder)
         if by == "node":
             library = self.random.choice(["redis", "redis", "ioredis"])
@@ -202,7 +195,6 @@ class Crew:
 
 
 def produce(queue: Queue, verdict: Verdict, seed: random.Random) -> None:
-    """Put tasks until enough are ready."""
     ready = queue.stats().todos
     if ready < BACKLOG:
         many = range(verdict.put + 1, verdict.put + 1 + BACKLOG - ready)
@@ -268,7 +260,6 @@ def seconds_of(text: str) -> float:
 
 
 def main() -> int:
-    """Run the command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--for", dest="seconds", type=seconds_of, default=180.0, help="how long: 180s, 3m")
     parser.add_argument("--kill", action="store_true", help="kill workers with -9")

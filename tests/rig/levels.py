@@ -1,12 +1,4 @@
-"""Which tests belong to the slower tier; what each level of the rig has done; and which must not be skipped where.
-
-`pytest` runs the everyday tier, `pytest -m breaking` the slower one. The folder of a test says its tier: all of
-`tests/breaking/` is slower, and all of `tests/breaking/alone/` is marked `alone` besides, because it loads the machine
-as far as it can. A test elsewhere is slower if it is marked so, if its file is in `SLOWER`, or if it repeats another
-test on Redis or through the async face and its file is not in `ALL_COPIES`. A test that belongs to a level says
-`levels.count("storms", kills=412)`; the figures of a level add up over its tests, also over those that ran in other
-processes of pytest-xdist.
-"""
+"""Which tests belong to the slower tier; what each level of the rig has done; and which must not be skipped where."""
 
 from __future__ import annotations
 
@@ -39,7 +31,6 @@ LEVELS: Mapping[str, Level] = {
     "power cuts": Level(["test_power_cuts.py"], ["gcc", "redis-server"]),
     "failovers": Level(["test_failovers.py"], ["redis-server"]),
     "clusters": Level(["test_cluster_faults.py"], ["redis-server"]),
-    "hosts": Level(["test_polite_walk.py"], ["redis-server"]),
     "spacing": Level(["test_spacing.py"]),
     "clocks": Level(["test_clocks.py"], ["gcc", "redis-server"]),
     "hostile text": Level(["test_hostile_text.py"]),
@@ -69,14 +60,14 @@ SLOWER = (
     "gateway/test_access.py", "gateway/test_bash_worker.py", "gateway/test_canary_tokens.py",
     "gateway/test_http_bad_input.py", "gateway/test_http_page.py",
     "gateway/test_http_waits.py", "gateway/test_kills.py", "gateway/test_probes.py",
-    "gateway/test_route_matrix.py", "hosts/test_depth.py", "hosts/test_polite_names.py", "hosts/test_polite_walk.py",
+    "gateway/test_route_matrix.py", "hosts/test_depth.py", "hosts/test_polite_names.py",
     "node/test_node_worker.py", "node/test_transcripts.py", "node/test_wire_bytes.py", "page/test_axe.py",
     "page/test_browser.py", "page/test_hostile_page.py", "page/test_million.py", "push/test_push.py",
     "push/test_pushes.py", "schedules/test_schedules_on_servers.py",
     "scrapy/test_beginnings.py", "scrapy/test_mapping.py", "scrapy/test_polite_spiders.py", "scrapy/test_stored.py",
     "scrapy/test_told.py", "scrapy/test_trial.py", "servers/test_cluster.py",
     "servers/test_core_servers.py", "servers/test_embedded.py", "servers/test_embedded_cluster.py",
-    "servers/test_replicas.py", "servers/test_rights_sweep.py", "servers/test_slots.py", "servers/test_wires.py",
+    "servers/test_replicas.py", "servers/test_rights_sweep.py", "servers/test_slots.py", "servers/test_roads.py",
     "shards/test_sharded_durable.py", "shards/test_sharded_worker.py", "shards/test_sharded_worker_processes.py",
     "shards/test_shards_on_cluster.py", "worker/test_batches_processes.py", "worker/test_ends_of_leases.py",
     "worker/test_handed_back.py", "worker/test_handler_shapes.py", "worker/test_health_port.py",

@@ -1,12 +1,4 @@
-"""Random calls of all verbs against the library and against the scripts that it has replaced: nothing may differ.
-
-`python -m tests.rig.library --calls 200000` starts two servers of a kind, gives one the library of this checkout and
-the other the scripts of the last commit that had them, and makes the same calls to both, by the same clock: puts,
-claims, acks, failures, imports, settings, on plain, polite, compact, logged and durable queues, right ones and
-wrong ones, some sent again; of `repair` alone none, for it mends fewer kinds of damage than the script did. After each
-call the reply and every key of the queue must be the same. Where a verb picks
-at random, both pick in the order of the ids. With `--plant`, the library has a mistake, and the rig must find it.
-"""
+"""Random calls of all verbs against the library and against the scripts that it has replaced: nothing may differ."""
 
 from __future__ import annotations
 
@@ -145,7 +137,6 @@ class Side:
             return "ERROR " + re.sub(r" script: .*| this (?:function|script) takes.*", "", str(error))
 
     def set_clock(self, now_ms: int, micros: int) -> None:
-        """Set the clock of the rig."""
         pipe = self.client.pipeline(transaction=False)
         pipe.delete("clock")
         pipe.rpush("clock", str(now_ms // 1000), str(now_ms % 1000 * 1000 + micros))

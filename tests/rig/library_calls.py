@@ -1,10 +1,4 @@
-"""The random calls of `python -m tests.rig.library`: of all verbs, with what a client of one queue may say.
-
-A client knows the ids, hosts and tokens of its queue, and reads from the server which leases run, which kinds of
-failures there are and when schedules tick; so most calls meet something. Some name what is not there, or are refused.
-The section `full=0` of ack and fail is the library's own, so it is not sent. All hosts are plain ASCII: the scripts
-knew punycode, and the library leaves it to the client.
-"""
+"""The random calls of `python -m tests.rig.library`: of all verbs, with what a client of one queue may say."""
 
 from __future__ import annotations
 
@@ -41,7 +35,6 @@ REPEATED = frozenset(_REPEATED.split())
 
 
 def section(name: str, *words: Any) -> Args:
-    """Give the words of an option."""
     return [name, len(words), *words]
 
 
@@ -64,7 +57,6 @@ class World:
         return self.chance.random() < share
 
     def one(self, *of: Any) -> Any:
-        """Pick one of these."""
         return self.chance.choice(of)
 
     def at_times(self, share: float, words: Callable[[], Args]) -> Args:
@@ -170,7 +162,6 @@ class World:
         return self.at_times(0.01, lambda: section("what", 1))
 
     def put(self) -> Args:
-        """Put tasks."""
         ids = self.some()
         options = [
             *self.options(len(ids)),
@@ -192,7 +183,6 @@ class World:
         return [self.call_id(), self.age(), due, len(ids), *ids, *self.options(len(ids)), *self.unknown()]
 
     def restore(self) -> Args:
-        """Bring tasks of an export in."""
         ids, now = self.some(twice=False), self.now
         n, letters = len(ids), "".join(self.one(*"tsdf") for _ in ids)
         times = [
@@ -236,7 +226,6 @@ class World:
         return [*head, self.one(0, 0, self.now + 500, self.now - 5), *options]
 
     def extend(self) -> Args:
-        """Have leases run for longer."""
         return [self.call_id(), 0, self.one(30_000, 60_000, 90_000), *self.leases()[1]]
 
     def found(self, task: bytes) -> Args:
@@ -297,7 +286,6 @@ class World:
         return [f"f{self.call_id()}", self.age(), *words, *ends, *options]
 
     def release(self) -> Args:
-        """Give leases back."""
         _, words = self.leases()
         options = [
             *self.at_times(0.3, lambda: section("delay", self.one(0, 1000, 60_000))),
@@ -313,12 +301,10 @@ class World:
         return [self.call_id(), 0, "the process died", *self.leases()[1]]
 
     def note(self) -> Args:
-        """Tell how far a handler is."""
         task, token = self.leases(1)[0][0]
         return [self.call_id(), 0, 1, token, 1, task, "3", self.one("10", "-"), "half way"]
 
     def pull(self) -> Args:
-        """Take tasks for good."""
         return [self.call_id(), 0, 500]
 
     def await_(self) -> Args:
@@ -328,7 +314,6 @@ class World:
     # people change tasks
 
     def cancel(self) -> Args:
-        """Cancel tasks."""
         return [self.call_id(), self.age(), self.one("ann", "bob"), *self.some()]
 
     def forget(self) -> Args:
@@ -353,7 +338,6 @@ class World:
         return [self.call_id(), 0, self.one(1, 3, 200), self.one(0, 0, self.now, self.now - 10_000)]
 
     def promote_due(self) -> Args:
-        """Make ready what is due."""
         return [self.call_id(), 0, self.one(1, 3, 500)]
 
     def plan(self) -> Args:
@@ -369,11 +353,9 @@ class World:
         return [self.call_id(), 0, 500, self.one("", "+"), self.one(0, 1)]
 
     def purge(self) -> Args:
-        """Remove the queue."""
         return [self.call_id(), 0, 500, *self.at_times(0.2, lambda: ["host:a.example"])]
 
     def probe(self) -> Args:
-        """Try two commands."""
         return [self.call_id(), 0, 1, 2, "GET", "KEY", 1, 3, "SET", "KEY", "1"]
 
     def beat(self) -> Args:
@@ -383,7 +365,6 @@ class World:
         return [*head, self.one("", '{"pid":1}', '{"pid":2}'), *durations]
 
     def publish(self) -> Args:
-        """Tell which functions a worker has."""
         return [self.call_id(), 0, "worker1", self.one("f1", "f2"), self.one("aa", "bb", "cc"), '{"takes":[]}']
 
     # settings and hosts
@@ -400,7 +381,6 @@ class World:
         return [self.call_id(), 0, self.one(3, 500)]
 
     def host(self) -> Args:
-        """Change rules of a host."""
         words: Args = []
         for _ in range(self.one(0, 1, 1, 2)):
             words += self.one(
@@ -416,7 +396,6 @@ class World:
         return [self.call_id(), 0, self.one("a.example", "b.example", "g.example", "g1", "zzz"), *words]
 
     def restore_hosts(self) -> Args:
-        """Bring hosts of an export in."""
         first = ["a.example", "500", "", "3", 2, 1, self.now + 100, 0, "-", ""]
         second = ["z.example", "", "", "", 0, 0, 0, self.now + 5000, "b", "why"]
         return [self.call_id(), self.age(), *first, *second]
@@ -424,7 +403,6 @@ class World:
     # batches and schedules
 
     def seal_batch(self) -> Args:
-        """Seal a batch, or forget it."""
         name = self.one("b1", "b2", "b3")
         options = [
             *self.at_times(0.5, lambda: section("callback", self.one("callback", *self.ids[:2]))),
@@ -463,11 +441,9 @@ class World:
         return [*state, self.one(0, self.now + 1000, self.now + 60_000), *options]
 
     def renew(self) -> Args:
-        """Declare two schedules again."""
         return [self.call_id(), 0, "s1", self.one("d1", "d2"), "s2", "d1"]
 
     def tick(self) -> Args:
-        """Put the tasks of a tick."""
         name = self.one("s1", "s2")
         words = self.ticked(name)
         call, tick = (words[2], int(words[4])) if words else ("x", 0)
@@ -482,15 +458,12 @@ class World:
     # readers
 
     def only(self) -> Args:
-        """Give no words of its own."""
         return [self.call_id(), 0]
 
     def hosts(self) -> Args:
-        """Page through the hosts."""
         return [self.call_id(), 0, 0, 10]
 
     def describe_hosts(self) -> Args:
-        """Describe hosts."""
         return [self.call_id(), 0, "a.example", "b.example", "g1"]
 
     def inspect(self) -> Args:
@@ -502,23 +475,18 @@ class World:
         return [self.call_id(), 0, self.one(*self.ids), self.one("", "a.example")]
 
     def states(self) -> Args:
-        """Ask for the states of tasks."""
         return [self.call_id(), 0, *self.some()]
 
     def describe(self) -> Args:
-        """Describe tasks."""
         return [self.call_id(), 0, 1_000_000, *self.some(twice=False)]
 
     def drained(self) -> Args:
-        """Ask whether the queue is empty."""
         return [self.call_id(), 0, self.one("+inf", self.now + 5000), "0", self.one(0, 1)]
 
     def batches(self) -> Args:
-        """Ask for batches."""
         return [self.call_id(), 0, *self.one(["names", "", "b1", "b2"], ["page", 0, 10], ["tasks", "b1", 1, 100])]
 
     def schedules(self) -> Args:
-        """Ask for schedules."""
         return [self.call_id(), 0, *self.one(["due", 10], ["names", "", "s1", "s2", "s9"], ["page", 0, 10])]
 
 

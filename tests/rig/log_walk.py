@@ -1,13 +1,6 @@
 """Random calls on a queue with an event log: after every step, the fold of the log has to be the sets on the server.
 
-`tests/events/test_log_walk.py` walks a little; the long form is
-
-    python -m tests.rig.log_walk --steps 20000 [--kind polite] [--server redis] [--seed 7]
-
-which walks so many steps on each kind of queue and on each server, prints what was done, and ends with 1 if the log and
-the sets ever differ. The kinds: `plain`; `polite`, with hosts, blocks, bans and turns that begin and end meanwhile;
-`functions`, with batches, results, schedules, cancels and runs once more; `sharded`. Leases run out, calls are sent
-twice, and clients call with leases that are no longer theirs.
+python -m tests.rig.log_walk --steps 20000 [--kind polite] [--server redis] [--seed 7]
 """
 
 from __future__ import annotations
@@ -108,7 +101,6 @@ class Walk:
         self.raw.close()
 
     def step(self) -> None:
-        """Do one thing, and compare."""
         what = self.random.choice(self.steps)
         what()
         self.verdict.did[what.__name__] += 1
@@ -200,7 +192,6 @@ class Walk:
             self.queue.put(tasks, improve=self.random.random() < 0.7, priority=self.random.randint(-5, 5))
 
     def schedule(self) -> None:
-        """Schedule some, or move their times."""
         self.queue.schedule(self._tasks(), after=self.random.choice([0, 0.002, 10]), again=self.random.random() < 0.3)
 
     def claim(self) -> None:
@@ -211,7 +202,6 @@ class Walk:
         self.leases = self.leases[-600:]
 
     def ack(self) -> None:
-        """Ack some."""
         if self.random.random() < 0.05:
             self.queue.ack(self.leases)
             self.leases = []
@@ -233,13 +223,11 @@ class Walk:
                 self.queue.ack(chosen[0], put=found, again_in=self.random.choice([None, None, 0.01]))
 
     def fail(self) -> None:
-        """Fail some."""
         if chosen := self._some():
             retry_in = self.random.choice([None, 0, 0.002])
             self.queue.fail(chosen, "no", retry_in=retry_in, give_up=retry_in is None)
 
     def release(self) -> None:
-        """Give some back."""
         if chosen := self._some():
             block = self.random.choice([0, 0.005]) if self.kind == "polite" else 0
             self.queue.release(chosen, self.random.choice([0, 0.002]), block_host=block)
@@ -250,7 +238,6 @@ class Walk:
             self._run(lambda ops: ops.release(chosen, most=2), chosen[0].task)
 
     def extend(self) -> None:
-        """Extend some."""
         if chosen := self._some():
             self.queue.extend(chosen, 0.01)
             self.leases += chosen
@@ -268,18 +255,15 @@ class Walk:
             self._run(lambda ops: ops.crash(chosen[:1], "it died"), chosen[0].task)
 
     def pull(self) -> None:
-        """Take some for good."""
         self.queue.pull(self.random.randint(1, 3))
 
     def clean(self) -> None:
-        """Do what cleaners do."""
         if self.random.random() < 0.3:
             time.sleep(0.011)
         self.queue.requeue_expired()
         self.queue.promote_due()
 
     def prune(self) -> None:
-        """Drop done tasks."""
         self.queue.prune()
 
     def repair(self) -> None:
@@ -290,18 +274,15 @@ class Walk:
             self.queue.run(flows.repair(self.queue.talk))
 
     def retry(self) -> None:
-        """Make failed tasks ready again."""
         if self.random.random() < 0.5:
             self.queue.retry_failed(all=True)
         else:
             self.queue.retry_failed(self._tasks())
 
     def forget(self) -> None:
-        """Forget some, wherever they are."""
         self.queue.forget(LONG if self.random.random() < 0.05 else self._tasks())
 
     def cancel(self) -> None:
-        """Cancel some."""
         self.queue.cancel(self._tasks(2))
 
     def configure(self) -> None:
@@ -364,7 +345,6 @@ class Walk:
             hosts.set(name, delay=self.random.choice([0, 0.003]), per_host=self.random.randint(1, 3), budget=budget)
 
     def turns(self) -> None:
-        """Let the hosts have their turns."""
         time.sleep(0.006)
         self.queue.promote_due()
         self.queue.run(sending.answer(self.queue.talk, self.queue.operations.plan(1000)))
@@ -392,7 +372,6 @@ class Walk:
         self.batches += 1
 
     def rerun(self) -> None:
-        """Put tasks that run once more."""
         self.queue.put(self._tasks(), rerun=True)
 
     def result(self) -> None:
@@ -431,7 +410,6 @@ def walk(url: str, kind: str, steps: int, seed: int) -> Verdict:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Read the options and walk."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20_000, help="on each kind of queue and each server")
     parser.add_argument("--kind", choices=KINDS)

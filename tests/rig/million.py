@@ -1,11 +1,4 @@
-"""A queue of ten million tasks, a million of them failed, and the page in front of it: does the page stay quick?
-
-`python -m tests.rig.million` fills an embedded server, serves the page as a process of its own, and judges: no command
-that a page sends takes the server more than 2 ms, the first view comes within 500 ms, the assets are at most 60 KB, and
-50 viewers of a page cost the server at most 1.1 times what one costs. `tests/page/test_million.py` does the same with
-fewer tasks. Tasks that are ready or done are written by plain commands, because a put of each would take long; those
-that have failed are like some that the product has failed.
-"""
+"""A queue of ten million tasks, a million of them failed, and the page in front of it: does the page stay quick?"""
 
 from __future__ import annotations
 
@@ -57,7 +50,6 @@ class Found:
     watched: float = 0.0
 
     def wrong(self) -> list[str]:
-        """Say what misses its target."""
         found = [f"{name} took the server {us:,} µs" for name, us in self.slow.items()]
         if self.first_view > FIRST_VIEW:
             found.append(f"the first view took {self.first_view * 1000:.0f} ms")
@@ -71,7 +63,6 @@ class Found:
         return found
 
     def lines(self) -> Iterator[str]:
-        """Tell what was measured."""
         yield f"{self.tasks:,} tasks, {self.failed:,} of them failed"
         yield f"first view {self.first_view * 1000:.0f} ms; assets {self.assets:,} bytes"
         for name, seconds in self.views.items():

@@ -1,9 +1,4 @@
-"""The queue as a model: plain sets and dictionaries, one method a script, its reply as the script gives it.
-
-`explorer.py` walks through all that can happen to it, `schedules.py` holds it against the scripts on a server, and the
-stateful test of the faces compares its answers. Times are ms of the server's clock, ids and tokens are str. What hosts
-and priorities add is in `polite_model.py`, behind the same doors as in the scripts: `_arrive`, `_depart`, `_turn`.
-"""
+"""The queue as a model: plain sets and dictionaries, one method a script, its reply as the script gives it."""
 
 from __future__ import annotations
 
@@ -326,7 +321,6 @@ class Model(BatchModel):
             self.traces[task] = trace
 
     def _stop(self, ids: Sequence[str]) -> None:
-        """Cancelled tasks go to failed."""
         for task in ids:
             self.failed.add(task)
             self._keep_error(task)
@@ -404,7 +398,6 @@ class Model(BatchModel):
         return self.owners.get(pair[0]) == pair[1]
 
     def extend(self, pairs: Sequence[Pair], lease_ms: int) -> tuple[int, int, str]:
-        """Let leases run on."""
         letters, first = "", self.now + lease_ms
         extended = False
         for pair in pairs:
@@ -426,7 +419,6 @@ class Model(BatchModel):
         return self.now, first, letters
 
     def note(self, pair: Pair) -> str:
-        """Keep how far a handler is."""
         if not self.holds(pair):
             return "L"
         self.progress.add(pair[0])
@@ -723,7 +715,6 @@ class Model(BatchModel):
         return self.now, back, len(given_up)
 
     def promote_due(self) -> tuple[int, int]:
-        """Make due tasks ready."""
         self._begin()
         due = [task for task, at in self.scheduled.items() if at <= self.now]
         for task in due:
@@ -773,7 +764,6 @@ class Model(BatchModel):
     # ---- the operator's
 
     def forget(self, ids: Sequence[str]) -> str:
-        """Remove tasks from every state."""
         self._begin()
         letters = "".join(self.state(task) or "u" for task in ids)
         count = sum(self.state(task) is not None for task in set(ids))
@@ -797,7 +787,6 @@ class Model(BatchModel):
         """Let tasks, which are ready, in progress or waiting, give up their places."""
 
     def retry_failed(self, ids: Sequence[str]) -> int:
-        """Make failed tasks ready."""
         self._begin()
         moved = [task for task in dict.fromkeys(ids or sorted(self.failed)) if task in self.failed]
         for task in moved:
@@ -810,7 +799,6 @@ class Model(BatchModel):
         return len(moved)
 
     def pull(self, picked: Sequence[str]) -> tuple[str, ...]:
-        """Take ready tasks for good."""
         self._begin()
         if self.paused or not picked:
             return ()

@@ -1,7 +1,4 @@
-"""Node and the npm packages that the client in `demo/node` needs: found, or installed once for all runs on a machine.
-
-Tests that run Node call `node()`; they are skipped where it is too old or lacking. In CI they must run (`levels.py`).
-"""
+"""Node and the npm packages that the client in `demo/node` needs: found, or installed once for all runs."""
 
 from __future__ import annotations
 

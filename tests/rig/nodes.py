@@ -58,7 +58,6 @@ class Cluster(EmbeddedCluster):
             return client.execute_command(*words)
 
     def living(self) -> list[ClusterNode]:
-        """Give the nodes that run."""
         return [node for node in self.nodes if node.pid is not None]
 
     def member(self, node: ClusterNode) -> Member:
@@ -71,12 +70,10 @@ class Cluster(EmbeddedCluster):
         return next(node for node in self.nodes if node.port == port)
 
     def primary_nodes(self) -> list[ClusterNode]:
-        """Give the nodes that have slots."""
         ports = {member.port for member in self.members() if member.slots}
         return [node for node in self.nodes if node.port in ports]
 
     def replicas_of(self, primary: ClusterNode) -> list[ClusterNode]:
-        """Give the replicas of a primary."""
         mine = self.member(primary).id
         ports = {member.port for member in self.members() if member.follows == mine}
         return [node for node in self.nodes if node.port in ports]
@@ -205,7 +202,6 @@ class Move:
         return self._keys(self.source)
 
     def carry(self, keys: Iterable[bytes]) -> None:
-        """Move these keys."""
         self._migrate(self.source, self.target, keys)
 
     def finish(self) -> None:

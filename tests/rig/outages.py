@@ -1,11 +1,6 @@
 """Outages of the server, for each kind of worker: how long it takes after the server's return until work goes on.
 
-`tests/worker/test_outages.py` runs short ones; the long form is
-
-    python -m tests.rig.outages [--seconds 0.2 3 60] [--faults restart stop] [--kinds weights app] [--loads idle]
-
-which runs each outage with each kind of worker, idle and loaded, prints the seconds until work went on in each queue
-and the longest of each kind, and ends with 1 if one took more than five seconds.
+python -m tests.rig.outages [--seconds 0.2 3 60] [--faults restart stop] [--kinds weights app] [--loads idle]
 """
 
 from __future__ import annotations
@@ -113,7 +108,6 @@ class Scene:
 
     @property
     def log(self) -> str:
-        """What the worker has said."""
         return self._running.log(self.worker)
 
     def put(self, start: int, tasks: int) -> None:
@@ -174,7 +168,6 @@ class Scene:
     # ---- the outage
 
     def go_away(self) -> None:
-        """Begin the outage."""
         match self.case.fault:
             case "restart" | "failover":
                 self.server.kill()
@@ -185,7 +178,6 @@ class Scene:
                     client.execute_command("CLIENT", "PAUSE", round(self.case.seconds * 1000), "ALL")
 
     def come_back(self) -> None:
-        """End the outage."""
         match self.case.fault:
             case "restart":
                 self.server.start()
@@ -200,7 +192,6 @@ class Scene:
 
 @contextmanager
 def scene(case: Case, folder: Path) -> Iterator[Scene]:
-    """Start all that a case needs."""
     with ExitStack() as stack:
         pair = stack.enter_context(Pair()) if case.fault == "failover" else None
         server = EmbeddedServer(folder / "data") if pair is None else pair.primary

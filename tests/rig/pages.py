@@ -86,13 +86,11 @@ class Page(HTMLParser):
 
     @property
     def said(self) -> str:
-        """The message of the last act."""
         return self._message
 
     _message = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note a tag."""
         given = dict(attrs)
         self.tags.append((tag, given))
         if tag == "form":
@@ -132,7 +130,6 @@ class Page(HTMLParser):
             self._message = " ".join(said.split())
 
     def handle_data(self, data: str) -> None:
-        """Note text."""
         self.words.append(data)
         if self._open:
             self._open[-1][2].append(data)
@@ -159,7 +156,6 @@ class Reader:
         self._client.close()
 
     def go(self, path: str) -> Page:
-        """Go to an address."""
         return self._page(self._client.get(path))
 
     def follow(self, page: Page, text: str) -> Page:

@@ -1,8 +1,4 @@
-"""The picture of the page in the README: `python -m tests.rig.picture` makes `.github/page.png`, in a real Chromium.
-
-An embedded server gets a polite queue that a worker works on, with errors of three kinds; the page is shown as it is
-after some seconds. With `--all`, every view is drawn into a folder, wide and narrow, dark and light, to be looked at.
-"""
+"""The picture of the page in the README: `python -m tests.rig.picture` makes `.github/page.png`, in a real Chromium."""
 
 from __future__ import annotations
 
@@ -31,7 +27,6 @@ ERRORS = (
 
 
 def fill(queue: Queue) -> None:
-    """Put tasks of some shops."""
     queue.configure(politeness=Politeness(0.2, 2), events="10MB")
     queue.put(*(f"https://shop{i % 23}.example/item/{i}" for i in range(12_000)), priority=1)
     queue.schedule(*(f"https://news{i}.example/feed" for i in range(40)), after=1_500)
@@ -83,7 +78,6 @@ def draw(seen: Any, path: Path, *, whole: bool) -> None:
 
 
 def main() -> int:
-    """Make the picture, or all pictures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--all", type=Path, metavar="FOLDER")
     given = parser.parse_args()

@@ -1,8 +1,4 @@
-"""The polite queue as a model: what hosts, their turns, priorities and repeated runs add to `model.py`.
-
-It stands behind the doors of `Model`, as `lua/parts/polite.lua` stands behind those of the scripts, and is a plain
-queue as long as nobody configures politeness. A queue of the model is small: each script moves all that it may move.
-"""
+"""The polite queue as a model: what hosts, their turns, priorities and repeated runs add to `model.py`."""
 
 from __future__ import annotations
 

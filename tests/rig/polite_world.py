@@ -1,9 +1,4 @@
-"""A polite queue and everybody around it: hosts and their rules, priorities, tasks that run once more, and an operator.
-
-As in `world.py`; `python -m tests.rig.explorer --polite` follows every order of steps of the `POLITE` worlds, and
-`python -m tests.rig.schedules --polite` plays random ones on a real server. The onlooker knows of the hosts what their
-servers would see: when a visit began, and when the last one ended.
-"""
+"""A polite queue and everybody around it: hosts and their rules, priorities, second runs, and an operator."""
 
 from __future__ import annotations
 
@@ -195,7 +190,6 @@ class PoliteWorld(World):
                     self.best[task] = max(level, self.best.get(task, level))
 
     def _begins(self, host: str) -> None:
-        """A visit begins."""
         model, limits = self.model, self.limits
         if not host or model.converting or model.ending:
             return

@@ -19,7 +19,6 @@ class Letter:
 
 @app.task
 def write(to: str, *, pages: int = 1) -> Letter:
-    """Write a letter."""
     if pages < 0:
         raise ValueError("a letter has no\x1b[31m negative pages")
     return Letter(to, pages)

@@ -1,9 +1,4 @@
-"""Cuts the power of a server under load, and counts what of the accepted tasks is gone.
-
-`Disk` keeps what a power cut keeps: what was synced. `Plant` is a server on such a disk with producers and workers;
-`tests/breaking/alone/test_power_cuts.py` uses both. `python -m tests.rig.power --cuts 20 --fsync always` is the long
-form: a verdict a cut and in total, exit code 1 when something is gone that was promised.
-"""
+"""Cuts the power of a server under load, and counts what of the accepted tasks is gone."""
 
 from __future__ import annotations
 
@@ -512,7 +507,6 @@ class Plant:
         return self._doubles
 
     def close(self) -> None:
-        """End the server."""
         self._stop.set()
         self.machine.server.kill()
 

@@ -1,7 +1,4 @@
-"""Worker and cleaner processes for the tests: started as a user would, killed and ended by pid.
-
-Files about processes, for which one server is enough, import the fixtures `run` and `url`.
-"""
+"""Worker and cleaner processes for the tests: started as a user would, killed and ended by pid."""
 
 from __future__ import annotations
 
@@ -30,11 +27,9 @@ class Processes:
         self.all: list[subprocess.Popen[bytes]] = []
 
     def start(self, *words: str, **environment: str) -> subprocess.Popen[bytes]:
-        """Start `python -m timeoutq words…`."""
         return self._start(("-m", "timeoutq", *words), environment)
 
     def start_code(self, code: str, *words: str, **environment: str) -> subprocess.Popen[bytes]:
-        """Start `python -c code words…`."""
         return self._start(("-c", code, *words), environment)
 
     def _start(self, words: tuple[str, ...], environment: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -59,11 +54,9 @@ class Processes:
         return process
 
     def log(self, process: subprocess.Popen[bytes]) -> str:
-        """Give what a process has said."""
         return (self.folder / f"log-{self.all.index(process)}").read_text("utf-8", "replace")
 
     def worker(self, name: str, handler: str, *words: str, **environment: str) -> subprocess.Popen[bytes]:
-        """Start a worker without a supervisor."""
         path = f"tests.rig.handlers:{handler}"
         return self.start("worker", name, path, "--no-supervise", *words, **environment)
 

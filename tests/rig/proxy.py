@@ -1,9 +1,4 @@
-"""A proxy on loopback between a client and a server, which breaks one chosen exchange in one of eight ways.
-
-The tests of faults and of replays put it in front of a server and arm it: the fault strikes the connection on which a
-request arrives that contains given bytes, once, several times or until it is disarmed. All else passes unchanged. It
-may also be a slow link, over which all connections together carry so many bytes a second each way.
-"""
+"""A proxy on loopback between a client and a server, which breaks one chosen exchange in one of eight ways."""
 
 from __future__ import annotations
 
@@ -46,7 +41,7 @@ class _Armed:
 
 
 @dataclass(slots=True, eq=False)
-class _Pair:
+class Link:
     """Both ends of one connection, and what has struck it."""
 
     near: socket.socket
@@ -72,7 +67,7 @@ class Proxy:
     def __init__(self, url: str, rate: int | None = None) -> None:
         parts = urlsplit(url)
         assert parts.hostname and parts.port, url
-        self._to = ("127.0.0.1", parts.port)
+        self._to = (parts.hostname, parts.port)
         # it never listens: it holds the port, so that nobody else gets it while connections are refused
         self._keeper = _bound(0)
         self.port: int = self._keeper.getsockname()[1]
@@ -82,7 +77,7 @@ class Proxy:
         self.seen = self.struck = self.lost = self.carried = 0
         self._rate = rate
         self._free_at = {"up": 0.0, "down": 0.0}
-        self._pairs: set[_Pair] = set()
+        self._pairs: set[Link] = set()
         self._listener: socket.socket | None = None
         self._reopening: asyncio.TimerHandle | None = None
         self._loop = asyncio.new_event_loop()
@@ -118,18 +113,11 @@ class Proxy:
         self._loop.call_soon_threadsafe(drop)
         assert done.wait(10)
 
-    def far_ports(self) -> set[int]:
-        """Give the ports that its connections to the server come from."""
-        with suppress(OSError):  # one of them has just gone
-            return {pair.far.getsockname()[1] for pair in list(self._pairs)}
-        return set()
-
     def settle(self) -> None:
         """Wait until all that clients have sent is read, and what was struck has been answered or can never be."""
         wait_until(lambda: not any(pair.open or _unread(pair.near) for pair in list(self._pairs)))
 
     def close(self) -> None:
-        """End all of it."""
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
@@ -165,11 +153,11 @@ class Proxy:
     def _accept(self, listener: socket.socket) -> None:
         with suppress(OSError):  # it went away again
             near, _ = listener.accept()
-            pair = _Pair(near, socket.socket())
+            pair = Link(near, socket.socket())
             self._pairs.add(pair)
             pair.tasks.append(self._loop.create_task(self._join(pair)))
 
-    async def _join(self, pair: _Pair) -> None:
+    async def _join(self, pair: Link) -> None:
         for link in (pair.near, pair.far):
             link.setblocking(False)
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -180,7 +168,7 @@ class Proxy:
             return
         pair.tasks = [self._loop.create_task(self._up(pair)), self._loop.create_task(self._down(pair))]
 
-    async def _up(self, pair: _Pair) -> None:
+    async def _up(self, pair: Link) -> None:
         with suppress(OSError):
             while data := await self._loop.sock_recv(pair.near, 1 << 16):
                 armed = self._strikes(pair, data)
@@ -198,7 +186,7 @@ class Proxy:
                     continue
                 if pair.struck and fault is Fault.LATENCY:
                     await asyncio.sleep(pair.struck.seconds)
-                await self._pass("up", len(data))
+                await self._pass(pair, "up", len(data))
                 await self._loop.sock_sendall(pair.far, data)
                 self.carried += len(data)
         if pair.struck is None or pair.struck.fault is not Fault.HALF_OPEN:
@@ -206,13 +194,13 @@ class Proxy:
             with suppress(OSError):
                 pair.far.shutdown(socket.SHUT_WR)
 
-    async def _down(self, pair: _Pair) -> None:
+    async def _down(self, pair: Link) -> None:
         with suppress(OSError):
             while data := await self._loop.sock_recv(pair.far, 1 << 16):
                 struck = pair.struck
                 pair.open = False
                 if struck is None:
-                    await self._pass("down", len(data))
+                    await self._pass(pair, "down", len(data))
                     await self._loop.sock_sendall(pair.near, data)
                     continue
                 match struck.fault:
@@ -234,13 +222,13 @@ class Proxy:
                         await self._loop.sock_sendall(pair.near, data)
         self._drop(pair)
 
-    async def _pass(self, way: str, size: int) -> None:
+    async def _pass(self, pair: Link, way: str, size: int) -> None:
         if self._rate is not None:
             now = self._loop.time()
             self._free_at[way] = max(now, self._free_at[way]) + size / self._rate
             await asyncio.sleep(self._free_at[way] - now)
 
-    def _strikes(self, pair: _Pair, data: bytes) -> _Armed | None:
+    def _strikes(self, pair: Link, data: bytes) -> _Armed | None:
         armed = self._armed
         if armed is None:
             pair.tail = b""
@@ -259,7 +247,7 @@ class Proxy:
         self.struck += 1
         return armed
 
-    async def _drip(self, pair: _Pair, data: bytes, seconds: float) -> None:
+    async def _drip(self, pair: Link, data: bytes, seconds: float) -> None:
         for at in range(len(data)):
             await self._loop.sock_sendall(pair.near, data[at : at + 1])
             await asyncio.sleep(seconds)
@@ -271,7 +259,7 @@ class Proxy:
         if armed.times is not None:
             self._reopening = self._loop.call_later(armed.seconds, self._reopen)
 
-    def _drop(self, pair: _Pair, *, reset: bool = False) -> None:
+    def _drop(self, pair: Link, *, reset: bool = False) -> None:
         if pair not in self._pairs:
             return
         self._pairs.discard(pair)

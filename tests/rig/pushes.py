@@ -1,11 +1,6 @@
 """Tasks that are pushed to a receiver which hangs, resets, lies and is busy, by workers that are killed with -9.
 
-`tests/push/test_pushes.py` runs it for some seconds; the long form is
-
-    python -m tests.rig.pushes --tasks 10000 --workers 3 --concurrency 8 --seed 11 --every 2
-
-which prints a verdict, and ends with 1 unless each task was taken by the receiver and is done, each signature is valid,
-and no worker ever had more messages under way than it may.
+python -m tests.rig.pushes --tasks 10000 --workers 3 --concurrency 8 --seed 11 --every 2
 """
 
 from __future__ import annotations
@@ -108,7 +103,6 @@ class Verdict:
         )
 
     def line(self) -> str:
-        """Say it in a few lines."""
         again = sum(self.taken.values()) - len(self.taken)
         accepts, refuses = self.by_node or (0, 0)
         by_node = f"accepts {accepts:,}, refuses {refuses:,} that were changed" if self.by_node else "has no package"
@@ -138,7 +132,6 @@ class Storm:
         self.workers: list[subprocess.Popen[bytes]] = []
 
     def begin(self) -> None:
-        """Start the workers; the receiver runs."""
         self.workers = [self._start() for _ in range(self._many)]
 
     def _start(self) -> subprocess.Popen[bytes]:

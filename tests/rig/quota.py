@@ -1,8 +1,4 @@
-"""Holds processes to a part of a core, by the CPU quota of a cgroup: so a machine of two cores can be three small ones.
-
-`scale.py` and `growth.py` hold servers so. 20 % are 2 ms in 10 ms: with the usual period of 100 ms, a server would
-stand still for 80 ms at a time.
-"""
+"""Holds processes to a part of a core, by the CPU quota of a cgroup: a machine of two cores can be three small ones."""
 
 from __future__ import annotations
 

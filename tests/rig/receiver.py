@@ -1,7 +1,4 @@
-"""A receiver of webhooks on loopback, for the tests of push: it verifies signatures, and misbehaves as it is told.
-
-It runs in a thread of its own, and keeps what it was sent. It writes bytes, so that an answer can be anything.
-"""
+"""A receiver of webhooks on loopback, for the tests of push: it verifies signatures, and misbehaves as it is told."""
 
 from __future__ import annotations
 
@@ -39,7 +36,6 @@ class Message:
 
     @property
     def told(self) -> dict[str, Any]:
-        """What the body says."""
         found: dict[str, Any] = json.loads(self.body)
         return found
 
@@ -49,7 +45,6 @@ Answering = Callable[[Message, asyncio.StreamWriter], Awaitable[None]]
 
 
 def says(answer: bytes, *, close: bool = False) -> Answering:
-    """Answer with these bytes."""
 
     async def answering(_: Message, writer: asyncio.StreamWriter) -> None:
         writer.write(answer)
@@ -61,7 +56,6 @@ def says(answer: bytes, *, close: bool = False) -> Answering:
 
 
 def status(code: int, *headers: str, body: bytes = b"") -> bytes:
-    """Give the bytes of an answer."""
     lines = [f"HTTP/1.1 {code} So", f"Content-Length: {len(body)}", *headers]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
@@ -72,7 +66,6 @@ async def hangs(_: Message, writer: asyncio.StreamWriter) -> None:
 
 
 async def resets(_: Message, writer: asyncio.StreamWriter) -> None:
-    """End the connection with a reset."""
     sock = writer.get_extra_info("socket")
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     writer.transport.abort()
@@ -136,7 +129,6 @@ class Receiver:
 
     @property
     def url(self) -> str:
-        """Where it is."""
         return f"{'https' if self.tls else 'http'}://{self.host}:{self.port}/hook"
 
     def tasks(self) -> list[str]:
@@ -144,7 +136,6 @@ class Receiver:
         return [message.told["task"] for message in self.messages]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Take the requests of one connection."""
         self.connections += 1
         try:
             while not writer.is_closing() and (message := await self._read(reader)) is not None:

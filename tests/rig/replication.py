@@ -2,9 +2,6 @@
 load that knows what it was promised. `tests/breaking/alone/test_failovers.py` calls it; the long form is
 
     python -m tests.rig.replication --failovers 20 [--freeze 3] [--durable] [--json]
-
-which prints a verdict for each trial and for all, and ends with 1 if a confirmed task was lost or a fence repeated.
-With `--durable`, it also ends with 1 if a failover has undone a put, a claim or an ack of which somebody was told.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -35,6 +32,7 @@ import redis
 from tests.rig.handlers import history
 from tests.rig.invariants import check
 from tests.rig.processes import processes
+from tests.rig.proxy import Link, Proxy
 from tests.rig.waiting import wait_until
 from timeoutq import Answer, Lease, NotReplicated, Queue, Unavailable
 from timeoutq.server.embedded import EmbeddedServer, Setting
@@ -51,110 +49,49 @@ CONFIG: Mapping[str, Setting] = {
 }
 
 
-class Wire:
-    """A TCP proxy on a port of its own, whose bytes can be held back: connections stay open and nothing is dropped."""
+class Wire(Proxy):
+    """A proxy whose bytes can be held back: connections stay open and nothing is dropped."""
 
     def __init__(self, target: int) -> None:
-        self.port = 0
-        self._target = target
-        self._to_server = asyncio.Event()
-        self._to_client = asyncio.Event()
-        self._open: set[asyncio.Task[None]] = set()
-        self._closing: set[asyncio.Task[None]] = set()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        self._server = self._do(asyncio.start_server(self._serve, "127.0.0.1", 0))
-        self.port = int(self._server.sockets[0].getsockname()[1])
+        super().__init__(f"redis://127.0.0.1:{target}/0")
+        self._passing = {"up": asyncio.Event(), "down": asyncio.Event()}
         self.thaw()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._do(self._set(self._server.close))
-        self._do(self._cut())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
     def freeze(self) -> None:
         """Hold all bytes from now on, in both directions; new connections are accepted and hear nothing."""
-        self._do(self._set(self._to_server.clear, self._to_client.clear))
+        self._let(up=False, down=False)
 
     def hold_replies(self) -> None:
         """Hold what the server says; what the clients say goes on."""
-        self._do(self._set(self._to_client.clear))
+        self._let(up=True, down=False)
 
     def thaw(self) -> None:
         """Let what was held and all that follows pass."""
-        self._do(self._set(self._to_server.set, self._to_client.set))
+        self._let(up=True, down=True)
 
     def turn(self, target: int, *, cut: bool = True) -> None:
         """Lead to another port; connections that are open break, or with `cut=False` stay where they are."""
-        self._target = target
+        self._to = ("127.0.0.1", target)
         if cut:
             self.cut()
 
-    def cut(self) -> None:
-        """Break all connections; what was held is lost."""
-        self._do(self._cut())
+    def _let(self, **ways: bool) -> None:
+        done = threading.Event()
 
-    def _do(self, what: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(what, self._loop).result(20)
+        def change() -> None:
+            for way, passes in ways.items():
+                if passes:
+                    self._passing[way].set()
+                else:
+                    self._passing[way].clear()
+            done.set()
 
-    async def _set(self, *changes: Callable[[], None]) -> None:
-        for change in changes:
-            change()
+        self._loop.call_soon_threadsafe(change)
+        assert done.wait(10)
 
-    async def _cut(self) -> None:
-        # each is cancelled once: a second time would disturb it while it closes
-        for task in self._open:
-            task.cancel()
-        self._closing |= self._open
-        self._open.clear()
-        if self._closing:
-            await asyncio.wait(self._closing)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._open.add(task)
-        ends = [writer]
-        pumps: list[asyncio.Task[None]] = []
-        try:
-            await self._to_server.wait()
-            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
-            ends.append(far_writer)
-            pumps = [
-                asyncio.create_task(self._pump(reader, far_writer, self._to_server)),
-                asyncio.create_task(self._pump(far_reader, writer, self._to_client)),
-            ]
-            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-            for end in ends:
-                end.close()  # what was let through still arrives
-                with suppress(OSError):
-                    await asyncio.wait_for(end.wait_closed(), 1)
-        except (OSError, TimeoutError, asyncio.CancelledError):
-            pass  # nobody listens there, or it was cut: the caller finds its connection broken
-        finally:
-            self._open.discard(task)
-            self._closing.add(task)
-            for pump in pumps:
-                pump.cancel()
-            for end in ends:
-                end.transport.abort()
-            with suppress(asyncio.CancelledError):  # it is at its end, whoever asks for it once more
-                await asyncio.gather(*pumps, return_exceptions=True)
-            await asyncio.sleep(0)  # the transports close in the next round of the loop
-            self._closing.discard(task)
-
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passing: asyncio.Event) -> None:
-        while piece := await reader.read(65_536):
-            await passing.wait()
-            writer.write(piece)
-            await writer.drain()
-        await passing.wait()
+    async def _pass(self, pair: Link, way: str, size: int) -> None:
+        await self._passing[way].wait()
+        await super()._pass(pair, way, size)
 
 
 @contextmanager
@@ -277,7 +214,6 @@ class Sentinel:
             )
 
     def kill(self) -> None:
-        """End it at once."""
         if self._guard.returncode is None:
             self._guard.communicate()
 

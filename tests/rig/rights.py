@@ -1,13 +1,4 @@
-"""Forbids each command, and clobbers each key, of each verb in turn, or fills the server: nothing accepted is lost.
-
-`python -m tests.rig.rights` tries all cases on Valkey and on Redis; the tests try a part of them. A client that has
-opened the queue, and so has proved its rights and the types of all keys, calls a verb while one command is forbidden to
-it, or one key is of a foreign type, or the server has no memory left. Then the cause is removed.
-
-A call that lacks a right, or meets a foreign type, may stop half-way; but nothing accepted is lost: what an ack ended
-has left its links, and when `doctor.repair` has run, every task that had been accepted is in exactly one state, and the
-invariants hold. A full server refuses the verbs that bring something new, whole, and no other.
-"""
+"""Forbids each command, and clobbers each key, of each verb in turn, or fills the server: nothing accepted is lost."""
 
 from __future__ import annotations
 
@@ -376,7 +367,6 @@ def bring(queue: Queue, on: On) -> object:
 
 
 def trouble() -> BaseException:
-    """Give an error with a traceback."""
     try:
         raise ValueError("no")
     except ValueError as error:
@@ -449,7 +439,6 @@ def no_halves(queue: Queue, client: Any, *, looks: bool) -> Iterator[list[str]]:
 
 
 def strike(client: Any, case: Case, whole: str) -> None:
-    """Begin what a case tries."""
     if case.command:
         client.execute_command("ACL", "SETUSER", USER, f"-{case.command.lower()}")
     elif case.key:
@@ -460,7 +449,6 @@ def strike(client: Any, case: Case, whole: str) -> None:
 
 
 def mend(client: Any, case: Case, whole: str) -> None:
-    """End what a case tries."""
     if case.command:
         client.execute_command("ACL", "SETUSER", USER, "+@all")
     elif case.key:

@@ -1,9 +1,5 @@
 """Do more machines do more work? Queues of twelve shards on one, two and three primaries: each primary has a part
 of a core, so a few cores are several small machines. `python -m tests.rig.cluster --scale 1,2,3 --slice 20`
-
-One client process claims and acks in batches, with as many calls in flight in each case. All cases are there from the
-start and are measured in turns, because machines differ from minute to minute: what counts is the median of the ratios
-of all rounds. Besides, what do twelve shards cost on a single server that has a core for itself?
 """
 
 from __future__ import annotations
@@ -71,7 +67,6 @@ class Case:
     _ends: bool = False
 
     def fill(self, tasks: int) -> None:
-        """Make the queue, and put tasks."""
         with open_queue(
             "big", self.url, shards=self.shards, by="id" if self.shards > 1 else None, deadline=30
         ) as queue:
@@ -81,7 +76,6 @@ class Case:
         self._put += tasks
 
     async def open(self) -> None:
-        """Open the queue for the callers."""
         self.queue = await open_async_queue("big", self.url, timeout=LEASE, deadline=30)
 
     async def close(self) -> None:
@@ -154,7 +148,6 @@ class Scale:
 
     @property
     def broken(self) -> list[str]:
-        """What was not reached, as sentences."""
         found: list[str] = []
         for number, case in self.primaries:
             least, most = min(case.cores) / self.share, max(case.cores) / self.share
@@ -170,23 +163,7 @@ class Scale:
             found.append(f"{SHARDS} shards on one server: {self.cost:.2f} of a plain queue, asked {SHARDED:g}")
         return found
 
-    def words(self) -> dict[str, Any]:
-        """Show it to programs."""
-        return {
-            "slice": 100 * self.share, "rounds": len(self.plain.readings),
-            "primaries": [
-                {
-                    "primaries": number, "rate": case.rate, "of_linear": self.linear(number, case),
-                    "cores": case.cores, "rates": [reading.rate for reading in case.readings],
-                }
-                for number, case in self.primaries
-            ],
-            "plain": {"rate": self.plain.rate}, "sharded": {"rate": self.sharded.rate, "of_plain": self.cost},
-            "broken": self.broken,
-        }  # fmt: skip
-
     def table(self) -> str:
-        """Show it to people."""
         lines = [f"{'primaries':>9} {'tasks/s':>9} {'of N times one':>15}  CPU of the servers"]
         for number, case in self.primaries:
             had = ", ".join(f"{100 * each:.1f} %" for each in case.cores)

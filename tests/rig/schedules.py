@@ -1,15 +1,8 @@
-"""Plays random schedules of a world on a real server, with the real library: each reply must be the model's.
-
-The server's clock stands still and is set by the schedule, so that deadlines fall where the model says. The tests play
-some thousands; `python -m tests.rig.schedules 250000` plays any number, and tells the seed of one that differs. In
-each second schedule, the queue keeps fingerprints of its done tasks; in each fifth one, tasks run once more, and
-some have a batch. With `--polite`, the queue is polite, and each schedule has hosts, rules and priorities of its own.
-"""
+"""Plays random schedules of a world on a real server, with the real library: each reply must be the model's."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import tempfile
@@ -23,7 +16,7 @@ from typing import Any
 
 import redis
 
-from tests.rig import fingerprints, follower, kinds
+from tests.rig import fingerprints, keys, kinds
 from tests.rig.beside import processes
 from tests.rig.model import NOTHING, Given
 from tests.rig.polite_world import PoliteWorld, drawn
@@ -70,7 +63,6 @@ VERBS = ("put", "claim", "ack", "release", "fail", "extend", "promote_due", "con
 OFTEN = {**dict.fromkeys(VERBS, 1.0), "tick": 1.5, "requeue_expired": 1.5}
 """How likely each kind of step is; those that are not here are faults."""
 ELSEWHERE = b"0" * 40
-SETS = ("todos", "in_progress", "done", "failed")
 
 
 class Differs(Violation):
@@ -106,7 +98,6 @@ class Player:
         clock.freeze()
 
     def close(self) -> None:
-        """End the connection."""
         self.client.close()
 
     # ---- a schedule
@@ -303,53 +294,12 @@ class Player:
     # ---- what the keys say
 
     def _compare(self, world: World) -> None:
-        model, key, pipe = world.model, self._key, self.client.pipeline(transaction=False)
-        for name in SETS:
-            pipe.smembers(key(name))
-        for name in ("scheduled", "leases"):
-            pipe.zrange(key(name), 0, -1, withscores=True)
-        for name in ("owners", "attempts", "crashes", "payload", "rerun", "batch_of", "stats"):
-            pipe.hgetall(key(name))
-        pipe.keys(key("lock") + "*")
-        pipe.hget(key("meta"), "wake_at").xrevrange(key("alarm"), count=1).exists(key("bell"))
-        *sets, scheduled, leases, owners, attempts, crashes, bodies, marks, of, stats, locks, wake_at, alarm, bell = (
-            pipe.execute()
-        )
+        done = set[str]()
         if self._compact:
-            sets[SETS.index("done")] |= fingerprints.holding(
-                fingerprints.read(self.client, key("")), map(str.encode, TASKS)
-            )
-        seen = {
-            **{name: {task.decode() for task in found} for name, found in zip(SETS, sets, strict=True)},
-            "scheduled": {task.decode(): int(at) for task, at in scheduled},
-            "leases": {task.decode(): int(at) for task, at in leases},
-            "owners": {task.decode(): token.decode() for task, token in owners.items()},
-            "attempts": {task.decode(): int(count) for task, count in attempts.items()},
-            "crashes": {task.decode(): int(count) for task, count in crashes.items()},
-            "payload": {task.decode(): json.loads(body) for task, body in bodies.items()},
-            "batch_of": {task.decode(): tuple(names.decode().split()) for task, names in of.items()},
-            "marks": {task.decode(): follower.mark(line.decode()) for task, line in marks.items()},
-            "locks": {lock.decode().removeprefix(key("lock")) for lock in locks},
-            "stats": {name.decode(): int(value) for name, value in stats.items() if name != b"todos_since"},
-            "wake_at": int(wake_at or 0),
-            "alarm": next((int(said[b"at"]) for _, said in alarm), None),
-            "bell": bool(bell),
-        }
-        means = {
-            **{name: getattr(model, name) for name in (*SETS, "scheduled", "leases", "owners", "attempts", "crashes")},
-            "payload": model.payload,
-            "marks": model.marks,
-            "batch_of": model.batch_of,
-            "locks": {task for task, (_, until) in model.locks.items() if until >= model.now},
-            "stats": {name: value for name, value in model.counters.items() if value},
-            **{name: getattr(model, name) for name in ("wake_at", "alarm", "bell")},
-        }
-        for name, value in means.items():
-            if seen[name] != value:
-                raise Differs(f"{name}: the server has {seen[name]}, the model {value}")
-        if isinstance(world, PoliteWorld):
-            for difference in follower.differences(world.model, self.client, key):
-                raise Differs(difference)
+            prints = fingerprints.read(self.client, self._key(""))
+            done = set(map(bytes.decode, fingerprints.holding(prints, map(str.encode, TASKS))))
+        for difference in keys.differences(world.model, self.client, self._key, done):
+            raise Differs(difference)
 
     def _purge(self) -> None:
         call = self.operations.purge()
@@ -373,8 +323,15 @@ def _plain(verb: str, reply: Any) -> Any:
     if verb == "promote_due":
         return tuple(reply[:2])
     if verb == "host":
-        return None if reply is None else follower.host_row(reply)
+        return None if reply is None else _host(reply)
     return reply.decode() if isinstance(reply, bytes) else reply
+
+
+def _host(reply: Any) -> tuple[Any, ...]:
+    turn, following = None if reply[3] is None else float(reply[3]), [word and keys.text(word) for word in reply[15:17]]
+    numbers = (*reply[4:9], int(reply[9]), int(reply[10]))
+    held = [keys.text(task) for task in reply[2]]
+    return (keys.text(reply[0]), reply[1], held, turn, *numbers, keys.text(reply[11]), reply[13], *following)
 
 
 def play_some(seeds: range, limits: Limits | None = LIMITS) -> int:

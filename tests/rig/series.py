@@ -1,9 +1,4 @@
-"""How many series a scrape has while a queue has very many hosts and tasks: `python -m tests.rig.series`.
-
-A real server gets a polite queue with 10,000 hosts and a million tasks; some are claimed, acked, failed with errors of
-their own, blocked. Then one scrape is judged: its series for the queue, whether Prometheus's own tool has nothing to
-criticise, and whether the name of any host, task, worker or error has come into it.
-"""
+"""How many series a scrape has while a queue has very many hosts and tasks: `python -m tests.rig.series`."""
 
 from __future__ import annotations
 
@@ -73,7 +68,6 @@ async def scrape(url: str) -> tuple[bytes, float]:
 
 
 def judged(text: bytes, seconds: float, queue: str) -> Found:
-    """Judge the text of a scrape."""
     series = sum(f'queue="{queue}"'.encode() in line for line in text.splitlines())
     said = "no promtool"
     if promtool := shutil.which("promtool"):
@@ -92,7 +86,6 @@ def measure(hosts: int, ids: int) -> Found:
 
 
 def main() -> int:
-    """Measure and judge."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hosts", type=int, default=10_000)
     parser.add_argument("--ids", type=int, default=1_000_000)

@@ -1,7 +1,4 @@
-"""`timeoutq web` as a process of its own, for tests that attack it: raw bytes go in, what comes back is read whole.
-
-`test_route_matrix.py`, `test_http_bad_input.py` and `test_canary_tokens.py` start it.
-"""
+"""`timeoutq web` as a process of its own, for tests that attack it: raw bytes go in, what comes back is read whole."""
 
 from __future__ import annotations
 
@@ -57,7 +54,6 @@ class Served:
 
     @property
     def log(self) -> str:
-        """What the gateway has said."""
         assert self.process.poll() is None, self._log.read_text("utf-8", "replace")
         return self._log.read_text("utf-8", "replace")
 
@@ -68,12 +64,10 @@ class Served:
 
     @property
     def connections(self) -> int:
-        """How many clients are connected."""
         lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
         return sum(words[1].endswith(f":{self.port:04X}") and words[3] == "01" for words in lines)
 
     def open(self) -> socket.socket:
-        """Connect."""
         return socket.create_connection(("127.0.0.1", self.port), timeout=30)
 
     def ask(
@@ -104,7 +98,6 @@ class Served:
         return self.read(plug, bare)
 
     def read(self, plug: socket.socket, bare: bool = False) -> Reply:
-        """Read one answer."""
         data = b""
         while b"\r\n\r\n" not in data:
             part = plug.recv(65536)
@@ -128,7 +121,6 @@ class Served:
         return Reply(int(first.split()[1]), headers, rest)
 
     def call(self, verb: str, body: Any, token: str = "", queue: str = "crawl") -> Reply:
-        """Call a verb of the API."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         return self.ask("POST", f"/v1/{queue}/{verb}", headers, json.dumps(body).encode())
 

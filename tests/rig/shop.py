@@ -13,13 +13,11 @@ app = App(os.environ.get("SHOP_QUEUE", "shop"))
 
 @app.task(keep_result=60)
 async def greet(name: str) -> str:
-    """Both programs have this function."""
     return f"hello {name}"
 
 
 @app.task(keep_result=60)
 async def process() -> int:
-    """Tell in which process this runs."""
     return os.getpid()
 
 

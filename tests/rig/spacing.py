@@ -1,16 +1,6 @@
 """A crawl of a site on loopback, judged by the site's own log: does any visit of a host begin too soon?
 
-Each pair of `per_host` and `delay` is a queue with a host of its own. Worker processes crawl all of them, and are
-killed with SIGKILL now and then. Pages are found and come back by every road: links of acks, puts, schedules, retries,
-releases, blocks, repeated runs, priorities, failed tasks that are tried again, tasks of an import, and leases that ran
-out. `tests/breaking/alone/test_spacing.py` runs it for a moment; the long form is
-
-    python -m tests.rig.spacing --seconds 120
-
-The rule: a visit begins when its request reaches the site, and ends when the site hands over the answer. The visit of a
-killed worker, whose connection broke, ends when its lease is taken back. Between the answer and the ack the queue
-cannot know that a visit has ended, so what was claimed in between is counted apart, as unheard. When the queue has
-heard of an end, the server's own log says (MONITOR): then the owner of the lease is forgotten.
+python -m tests.rig.spacing --seconds 120
 """
 
 from __future__ import annotations
@@ -64,16 +54,13 @@ class Pair:
 
     @property
     def queue(self) -> str:
-        """Give the name of the queue."""
         return f"spacing{self.number}"
 
     @property
     def address(self) -> str:
-        """Give the address of its host."""
         return f"127.0.3.{self.number + 1}"
 
     def page(self, port: int, n: int | str) -> str:
-        """Give the URL of a page."""
         return f"http://{self.address}:{port}/{n}"
 
 
@@ -101,7 +88,6 @@ class Site:
     """How many visits each process has made."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one request, after a moment."""
         self.open.add(serving := asyncio.current_task())
         with suppress(ConnectionError, ValueError):  # a worker is killed before its request is whole
             url, claimed, pid = (await reader.readline()).decode().split()
@@ -160,7 +146,6 @@ class Crawler:
         self.met: set[str] = set()
 
     async def __call__(self, lease: Lease) -> Any:
-        """Visit the page."""
         url = str(lease.task)
         parts = urlsplit(url)
         page, port = parts.path[1:], parts.port or 0
@@ -242,7 +227,6 @@ def tend(url: str, queues: Sequence[Queue], port: int, count: int) -> None:
 
 
 async def trial(seconds: float, workers: int = 2) -> list[Row]:
-    """Crawl for so long, and judge."""
     site, heard = Site(), defaultdict[str, list[float]](list)
     with EmbeddedServer(binary=valkey()) as server:
         queues = [
@@ -283,7 +267,6 @@ async def trial(seconds: float, workers: int = 2) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Show what came of it."""
     lines = ["per_host  delay  visits  killed  unheard  smallest gap  violations"]
     lines += [
         f"{row.pair.places:8}  {row.pair.delay:5g}  {row.visits:6}  {row.killed:6}  {row.unheard:7}  "

@@ -1,11 +1,4 @@
-"""A storm: real worker processes on a real server, struck at random with SIGKILL, SIGSTOP and SIGCONT, and SIGTERM.
-
-`tests/breaking/alone/test_storms.py` runs short ones; by hand: `python -m tests.rig.storm --for 10m`. A producer puts
-tasks all the time, and is struck too; each victim is replaced. All processes write down what they did (`history.py`),
-and after each round the queue is drained by calm workers and the history judged. With `--hosts`, the queue is polite,
-its tasks belong to hosts, and many have a priority. Random pauses stand between the steps
-of the protocol, where a worker is seldom caught otherwise, and some requests and replies are lost on their way.
-"""
+"""A storm: real worker processes on a real server, struck at random with SIGKILL, SIGSTOP and SIGCONT, and SIGTERM."""
 
 from __future__ import annotations
 
@@ -24,8 +17,8 @@ import tempfile
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from itertools import count
@@ -120,10 +113,11 @@ class Plan:
     """How many hosts the tasks belong to, of each of which one is visited at a time; 0: the queue is not polite."""
     durable: int = 0
     """How many replicas must confirm what callers are told: the setting of the queue, which somebody else writes."""
+    leaks: Sequence[str] = ()
+    """Mistakes of handlers that `soak.py` has to find; the last of them loses tasks."""
 
     @property
     def politeness(self) -> Politeness | None:
-        """The rules of the queue."""
         return Politeness(DELAY, per_host=1) if self.hosts else None
 
 
@@ -167,6 +161,8 @@ def _found(words: Sequence[Argument]) -> list[str]:
     return []
 
 
+LEAKS = ("memory", "descriptors", "keys", "tasks")
+
 ANSWERED = {"ack": "acked", "release": "released", "fail": "failed"}
 
 BEFORE = {"extend": 1, "schedule": 1}
@@ -184,9 +180,16 @@ class Tap:
         """Give the length of a yield point."""
         return self.rng.random() * self.plan.yields
 
-    def lost(self) -> bool:
-        """Say whether something is lost on its way."""
-        return self.rng.random() < self.plan.losses
+    @contextmanager
+    def between(self, commands: Sequence[Command]) -> Iterator[list[Any]]:
+        """Write down a call, whose replies come meanwhile; the request or the replies may be lost on their way."""
+        sent, replies = self.sent(commands), list[Any]()
+        if self.rng.random() < self.plan.losses:
+            raise redis.ConnectionError("the storm lost the request")
+        yield replies
+        if self.rng.random() < self.plan.losses:
+            raise redis.TimeoutError("the storm lost the reply")
+        self.heard(commands, replies, sent)
 
     def sent(self, commands: Sequence[Command]) -> int:
         """Write down what is asked for; give when."""
@@ -206,7 +209,6 @@ class Tap:
         return at
 
     def heard(self, commands: Sequence[Command], replies: Sequence[Any], sent: int) -> None:
-        """Write down what was answered."""
         at, pid, events = time.monotonic_ns(), os.getpid(), list[Event]()
         confirmed = self._is_confirmed(commands, replies)
 
@@ -271,26 +273,17 @@ def _tapped(kind: Any, tap: Tap) -> Any:
     class Tapped(kind):  # type: ignore[misc]  # a class that is chosen while this runs
         def send(self, commands: Sequence[Command]) -> list[Any]:
             time.sleep(tap.pause())
-            sent = tap.sent(commands)
-            if tap.lost():
-                raise redis.ConnectionError("the storm lost the request")
-            replies: list[Any] = super().send(commands)
-            if tap.lost():
-                raise redis.TimeoutError("the storm lost the reply")
-            tap.heard(commands, replies, sent)
+            with tap.between(commands) as replies:
+                replies += super().send(commands)
             time.sleep(tap.pause())
             return replies
 
         def wait_bell(self, key: str, seconds: float, then: Sequence[Command] = ()) -> list[Any]:
-            sent = tap.sent(then)
-            if tap.lost():
-                raise redis.ConnectionError("the storm lost the request")
-            replies: list[Any] = super().wait_bell(key, seconds, then)
-            if tap.lost():
-                raise redis.TimeoutError("the storm lost the reply")
-            tap.heard(then, replies[1:], sent)
+            with tap.between(then) as replies:
+                found: list[Any] = super().wait_bell(key, seconds, then)
+                replies += found[1:]
             time.sleep(tap.pause())
-            return replies
+            return found
 
     return Tapped
 
@@ -299,26 +292,17 @@ def _tapped_async(kind: Any, tap: Tap) -> Any:
     class Tapped(kind):  # type: ignore[misc]  # a class that is chosen while this runs
         async def send(self, commands: Sequence[Command]) -> list[Any]:
             await asyncio.sleep(tap.pause())
-            sent = tap.sent(commands)
-            if tap.lost():
-                raise redis.ConnectionError("the storm lost the request")
-            replies: list[Any] = await super().send(commands)
-            if tap.lost():
-                raise redis.TimeoutError("the storm lost the reply")
-            tap.heard(commands, replies, sent)
+            with tap.between(commands) as replies:
+                replies += await super().send(commands)
             await asyncio.sleep(tap.pause())
             return replies
 
         async def wait_bell(self, key: str, seconds: float, then: Sequence[Command] = ()) -> list[Any]:
-            sent = tap.sent(then)
-            if tap.lost():
-                raise redis.ConnectionError("the storm lost the request")
-            replies: list[Any] = await super().wait_bell(key, seconds, then)
-            if tap.lost():
-                raise redis.TimeoutError("the storm lost the reply")
-            tap.heard(then, replies[1:], sent)
+            with tap.between(then) as replies:
+                found: list[Any] = await super().wait_bell(key, seconds, then)
+                replies += found[1:]
             await asyncio.sleep(tap.pause())
-            return replies
+            return found
 
     return Tapped
 
@@ -380,6 +364,7 @@ class Life:
         self.rng = random.Random(seed)
         self.history = History(Path(plan.folder) / "history")
         self.tap = Tap(plan, self.history, self.rng)
+        self._kept: list[object] = []
 
     def begin(self, kind: str) -> None:
         """Write down all that this process says to the server from now on."""
@@ -391,7 +376,6 @@ class Life:
         self.history.say("born", answer=kind)
 
     def live(self, kind: str) -> None:
-        """Be of this kind."""
         if kind == "command":
             self._become_a_command()
         self.begin(kind)
@@ -427,8 +411,22 @@ class Life:
     def _begin(self, lease: Lease) -> None:
         self.history.say("start", task=lease.task, token=lease.token, fence=lease.fence)
 
+    def _leak(self, number: int) -> None:
+        leaks = self.plan.leaks
+        if "memory" in leaks:
+            self._kept.append(os.urandom(128 * 1024))
+        if "descriptors" in leaks and number % 4 == 0:
+            self._kept.append(os.open(os.devnull, os.O_RDONLY))
+        with redis.Redis.from_url(self.plan.url) as client, suppress(redis.RedisError):
+            if "keys" in leaks:
+                client.set(f"timeoutq:{{{self.plan.name}}}:left:{number}", 1)
+            if "tasks" in leaks and number % 20 == 0:
+                client.spop(f"timeoutq:{{{self.plan.name}}}:todos")
+
     def _finish(self, lease: Lease) -> Ack | Release | None:
         number = zlib.crc32(lease.task.encode())
+        if self.plan.leaks:
+            self._leak(number)
         if lease.attempt == 1 and number % 25 == 0:
             raise ValueError("the storm fails a first attempt")
         if self.rng.random() < 0.02 and self.plan.yields:
@@ -446,7 +444,6 @@ class Life:
         return Task(task, priority=self.rng.randint(-3, 3)) if self.rng.random() < 0.6 else task
 
     async def handle(self, lease: Lease) -> Ack | Release | None:
-        """Be the handler of a worker."""
         await asyncio.sleep(self.tap.pause())
         self._begin(lease)
         await asyncio.sleep(self.tap.pause())
@@ -651,12 +648,10 @@ class Report:
     """How many violations there are of each kind."""
 
     def blame(self, kind: str, text: str) -> None:
-        """Add a violation."""
         self.violations.append(text)
         self.kinds[kind] = self.kinds.get(kind, 0) + 1
 
     def add(self, other: Report) -> None:
-        """Add a round."""
         for name in ("seconds", "kills", "stops", "terms", "forks", "rounds", "tasks", "leases"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.causes = dict(Counter(self.causes) + Counter(other.causes))
@@ -665,11 +660,9 @@ class Report:
         self.violations += other.violations
 
     def json(self) -> str:
-        """Write it for programs."""
         return json.dumps({**asdict(self), "totals": self.totals.words(), "valid": not self.violations})
 
     def table(self) -> str:
-        """Write it for people."""
         causes = ", ".join(f"{number:,} {cause}" for cause, number in sorted(self.causes.items()))
         lines = [
             f"seed {self.seed}: {self.seconds:.0f} s, {self.rounds} rounds, {self.forks:,} processes",
@@ -683,7 +676,9 @@ class Report:
 
 
 @dataclass(slots=True)
-class _Child:
+class Child:
+    """A process of the storm."""
+
     pid: int
     kind: str
     stopped: bool = False
@@ -711,7 +706,7 @@ class Round:
         self.folder = Path(plan.folder)
         self.history = History(self.folder / "history")
         self.report = Report(seed, rounds=1)
-        self.children: dict[int, _Child] = {}
+        self.children: dict[int, Child] = {}
         self._later: list[tuple[float, int, str, int]] = []
         self._numbers = count()
         self._kinds = ["producer", *kinds]
@@ -736,12 +731,10 @@ class Round:
         return self.report
 
     def begin(self) -> None:
-        """Start the processes."""
         for kind in self._kinds:
             self._fork(kind)
 
     def close(self) -> None:
-        """Kill the processes that are left."""
         for child in self.children.values():
             self._signal(child, signal.SIGKILL)
         for child in self.children.values():
@@ -751,10 +744,10 @@ class Round:
 
     def _fork(self, kind: str) -> None:
         pid = self.nursery.fork(self.plan, kind, self.rng.getrandbits(32))
-        self.children[pid] = _Child(pid, kind)
+        self.children[pid] = Child(pid, kind)
         self.report.forks += 1
 
-    def _signal(self, child: _Child, number: signal.Signals) -> None:
+    def _signal(self, child: Child, number: signal.Signals) -> None:
         # the nursery has not waited for it yet, so the pid is its own even when it has ended
         os.kill(child.pid, number)
 
@@ -783,12 +776,13 @@ class Round:
                 time.sleep(max(0.0, until - now))
 
     def strike(self) -> None:
-        """Strike one of the processes."""
         (what,) = self.rng.choices(list(self.shares), list(self.shares.values()))
         victims = [child for child in self.children.values() if what == "kill" or not (child.stopped or child.ending)]
-        if not victims:
-            return
-        child = self.rng.choice(victims)
+        if victims:
+            self.hit(self.rng.choice(victims), what)
+
+    def hit(self, child: Child, what: str) -> None:
+        """Kill a process, stop it for a while, or ask it to end; another takes its place."""
         self.history.say(what, child.pid)
         if what == "kill":
             self._signal(child, signal.SIGKILL)
@@ -843,7 +837,6 @@ class Round:
     # ---- the calm after it
 
     def ask_to_end(self) -> None:
-        """Ask all processes to end."""
         for child in self.children.values():
             if child.stopped:
                 self._signal(child, signal.SIGCONT)
@@ -853,7 +846,6 @@ class Round:
             self._signal(child, signal.SIGTERM)
 
     def await_ends(self) -> None:
-        """Wait until all have ended."""
         self._await_ends("asked to end with SIGTERM", 40)
 
     def soothe(self) -> None:
@@ -873,7 +865,6 @@ class Round:
         self._await_ends(f"to drain the queue, has acked nothing for {patience:g} s", 0)
 
     def acked(self) -> int:
-        """Say how many tasks were acked."""
         with Queue(self.plan.name, self.plan.url, deadline=60) as queue:
             return queue.stats().counters.get("acked", 0)
 
@@ -924,65 +915,45 @@ class Round:
         report.kinds = dict(Counter(report.kinds) + Counter(verdict.kinds))
 
 
-def storm(
-    url: str | None = None,
-    *,
-    seconds: float | None = None,
-    kills: int = 400,
-    seed: int | None = None,
-    workers: int = 8,
-    rate: float = 18.0,
-    stops: bool = False,
-    timeout: float = 1.0,
-    yields: float = 0.06,
-    ready: int = 200,
-    round_seconds: float = 100.0,
-    bug: str = "",
-    hosts: int = 0,
-    binary: str | None = None,
-    folder: Path | None = None,
-    progress: Callable[[Report, Report | None], object] = lambda *_: None,
-) -> Report:
-    """Raise a storm of so many seconds, or of so many kills; on the server at `url`, or on one of its own (`binary`).
+def storm(given: argparse.Namespace) -> Report:
+    """Raise a storm as the words of the command say; it is cut into rounds, each of which is drained and judged.
 
-    It is cut into rounds, each of which is drained and judged; the first one with a violation is the last.
-    `rate` is how many strikes there are a second, with `stops` mostly SIGSTOP. `timeout` is the length of a lease. This
-    process forks, so it must have no thread and no connection.
+    The first round with a violation is the last. This process forks, so it must have no thread and no connection.
     """
-    seed = secrets.randbits(32) if seed is None else seed
+    seed = secrets.randbits(32) if given.seed is None else given.seed
     rng, report = random.Random(seed), Report(seed)
     with ExitStack() as stack:
         nursery = Nursery()
         stack.callback(nursery.close)
-        home = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="timeoutq-storm-")))
-        if url is None:
-            url = stack.enter_context(EmbeddedServer(binary=binary)).url
-        until = None if seconds is None else time.monotonic() + seconds
+        home = given.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="timeoutq-storm-")))
+        url = given.url or stack.enter_context(EmbeddedServer(binary=given.binary)).url
+        until = None if given.seconds is None else time.monotonic() + given.seconds
         for number in count(1):
             place = home / f"round-{number}"
             place.mkdir(parents=True)
             plan = Plan(
-                url, f"storm-{secrets.token_hex(4)}", str(place), timeout, yields, ready=ready, bug=bug, hosts=hosts
-            )
-            length = round_seconds if until is None else min(round_seconds, until - time.monotonic())
+                url, f"storm-{secrets.token_hex(4)}", str(place), given.timeout, given.yields, ready=given.ready,
+                bug=given.bug, hosts=given.hosts,
+            )  # fmt: skip
+            length = given.round if until is None else min(given.round, until - time.monotonic())
             round_until = time.monotonic() + length
 
             def enough(now: Report, end: float = round_until) -> bool:
-                return time.monotonic() >= end or (seconds is None and report.kills + now.kills >= kills)
+                return time.monotonic() >= end or (until is None and report.kills + now.kills >= given.kills)
 
-            def tick(now: Report) -> None:
-                progress(report, now)
-
-            shares = STOPS if stops else SHARES
-            kinds = [KINDS[i % len(KINDS)] for i in range(workers)]
-            one = Round(nursery, plan, rng.getrandbits(32), kinds=kinds, rate=rate, shares=shares, tick=tick)
+            kinds = [KINDS[i % len(KINDS)] for i in range(given.workers)]
+            shares = STOPS if given.stops else SHARES
+            one = Round(nursery, plan, rng.getrandbits(32), kinds=kinds, rate=given.rate, shares=shares, tick=_tell)
             report.add(one.run(enough))
-            progress(report, None)
-            if (report.kills >= kills) if until is None else (until - time.monotonic() < 1):
-                return report
-            if report.violations:
+            sys.stderr.write(f"round {report.rounds} is over: {report.table()}\n")
+            over = (report.kills >= given.kills) if until is None else (until - time.monotonic() < 1)
+            if over or report.violations:
                 return report
     return report
+
+
+def _tell(now: Report) -> None:
+    sys.stderr.write(f"{now.kills:,} SIGKILL, {now.stops:,} SIGSTOP in this round\n")
 
 
 def seconds_of(text: str) -> float:
@@ -992,7 +963,6 @@ def seconds_of(text: str) -> float:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Raise a storm from a terminal."""
     parser = argparse.ArgumentParser(prog="python -m tests.rig.storm", description=__doc__)
     parser.add_argument("--for", dest="seconds", type=seconds_of, help="how long: 30s, 10m, 8h (default: by --kills)")
     parser.add_argument("--kills", type=int, default=400, help="how many SIGKILLs, without --for")
@@ -1011,34 +981,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, help="where histories and logs are kept (default: nowhere)")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(words)
-
-    def progress(report: Report, now: Report | None) -> None:
-        if now is None:
-            line = f"round {report.rounds} is over: {report.table()}"
-        else:
-            line = (
-                f"round {report.rounds + 1}: {report.kills + now.kills:,} SIGKILL, {report.stops + now.stops:,} SIGSTOP"
-            )
-        sys.stderr.write(line + "\n")
-
-    report = storm(
-        given.url,
-        seconds=given.seconds,
-        kills=given.kills,
-        seed=given.seed,
-        workers=given.workers,
-        rate=given.rate,
-        stops=given.stops,
-        timeout=given.timeout,
-        yields=given.yields,
-        ready=given.ready,
-        round_seconds=given.round,
-        bug=given.bug,
-        hosts=given.hosts,
-        binary=given.binary,
-        folder=given.folder,
-        progress=progress,
-    )
+    report = storm(given)
     sys.stdout.write((report.json() if given.json else report.table()) + "\n")
     return 1 if report.violations else 0
 

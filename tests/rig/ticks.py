@@ -1,11 +1,6 @@
 """Schedules under load: cleaners are killed, primaries fail over, clocks step, and each tick must be put once.
 
-`tests/schedules/test_schedules_on_servers.py` runs it for some seconds; the long form is
-
-    python -m tests.rig.ticks --schedulers 8 --schedules 200 --for 60s --kill --failovers 3 --clock-steps [--json]
-
-which prints a verdict, and ends with 1 if a tick is missing or was put twice. Each tick has an id of its own, and
-nobody claims: so a tick that is put twice finds its task there, and its schedule counts one skipped.
+python -m tests.rig.ticks --schedulers 8 --schedules 200 --for 60s --kill --failovers 3 --clock-steps [--json]
 """
 
 from __future__ import annotations
@@ -51,11 +46,9 @@ class Verdict:
 
     @property
     def good(self) -> bool:
-        """Whether each tick was put once."""
         return self.ticks > 0 and not self.missing and not self.twice
 
     def line(self) -> str:
-        """Say it in one line."""
         return (
             f"{self.ticks:,} ticks, {self.missing} missing, {self.twice} twice; {self.by} cleaners, {self.kills} "
             f"killed with -9, {self.failovers} failovers, {self.steps} steps of the clock"
@@ -78,7 +71,6 @@ class Trial:
 
 
 def trial(folder: Path, how: Trial, seed: int | None = None) -> Verdict:
-    """Run schedules, and judge the ticks."""
     chance, verdict = random.Random(seed), Verdict()
     with ExitStack() as ends:
         clock, binary = None, None

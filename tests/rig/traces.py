@@ -1,8 +1,4 @@
-"""What a run of the tests leaves outside of itself: nothing. `tests/conftest.py` calls this.
-
-All temporary files go to one folder, which is removed at the end. SIGINT is what it is in a terminal: a shell that runs
-something in the background has it ignored, programs inherit that, and then no test of Ctrl-C can end what it started.
-"""
+"""What a run of the tests leaves outside of itself: nothing. `tests/conftest.py` calls this."""
 
 from __future__ import annotations
 
@@ -40,6 +36,5 @@ def begin() -> None:
 
 
 def end() -> None:
-    """Remove the folders."""
     while _folders:
         shutil.rmtree(_folders.pop(), ignore_errors=True)

@@ -1,11 +1,4 @@
-"""Transcripts: calls with what they are to answer, one JSON object a line, in `tests/transcripts/`; and their player.
-
-A line has `call`, `args` and `expect`; `age`: the call is sent as if it had been sent so many ms before; `until`: it is
-called again until it answers as expected. `"*"` stands for any value, an object for one that has these fields at least,
-and `{"b64": …}` for bytes. A claim keeps its leases, in the order of their tasks, under the name `as`; a later line
-names them as `{"of": name}`, with `tasks` to choose some. Answers for ids or leases are the letters of the protocol.
-`tests/node/player.mjs` is the same player in JavaScript.
-"""
+"""Transcripts: calls with what they are to answer, a JSON object a line, in `tests/transcripts/`; and their player."""
 
 from __future__ import annotations
 
@@ -30,7 +23,6 @@ FILES = sorted(FOLDER.glob("*.jsonl"))
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Read a transcript."""
     return [json.loads(line) for line in path.read_text("utf-8").splitlines() if line]
 
 

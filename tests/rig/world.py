@@ -1,10 +1,4 @@
-"""A queue and everybody around it: what may happen next, what each one then knows, and what must never be true.
-
-Two workers, two cleaners and a producer talk to a `Model`. `explorer.py` follows every order of their steps, and
-`schedules.py` plays orders on a real server. A step is a request to the server, or a fault; what an actor believes
-changes only by the replies that reach it. Time stands still but for the step `tick`. What hosts add is in
-`polite_world.py`.
-"""
+"""A queue and everybody around it: what may happen next, what each one then knows, and what must never be true."""
 
 from __future__ import annotations
 
@@ -465,7 +459,6 @@ class World:
                 self.granted[task] = (request.call, self.steady + LEASE_MS)
 
     def _runs(self, task: str) -> None:
-        """A run begins."""
         newest, payload = self.owed.pop(task, None), self.model.payload.get(task)
         if newest is not None and payload != newest:
             raise Violation(f"{task} runs with payload {payload}, and {newest} was put last")

@@ -13,7 +13,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -189,23 +188,6 @@ async def test_a_dead_clients_task_comes_back_to_plain_clients_whatever_the_cloc
     await asyncio.gather(*(live(seconds) for seconds in LONG_STEPS))
 
 
-async def test_a_dead_clients_task_comes_back_by_a_cleaner_alone(build: Build) -> None:
-    async def live(seconds: float) -> None:
-        bent = build()
-        async with AsyncQueue("q", bent.server.url, timeout=LEASE) as dead, AsyncQueue("q", bent.server.url) as own:
-            async with at_work(cleaner := Cleaner(own)):
-                await seen(lambda: cleaner.met)
-                await dead.put("a")
-                await dead.claim()
-                claimed = time.monotonic()
-                bent.step(seconds)
-                await seen(lambda: cleaner.requeued, 20)
-                back = time.monotonic() - claimed
-                assert LEASE * 0.9 <= back <= 2 * LEASE + SLACK, f"{seconds:+g} s: back after {back:.2f} s"
-
-    await asyncio.gather(*(live(seconds) for seconds in LONG_STEPS))
-
-
 async def test_a_clock_that_is_set_right_again_leaves_no_lease_behind(build: Build) -> None:
     """The grace that the first step began ends in a time which the second one makes distant."""
 
@@ -224,37 +206,6 @@ async def test_a_clock_that_is_set_right_again_leaves_no_lease_behind(build: Bui
             assert again.fence > lease.fence
 
     await asyncio.gather(*(live(there) for there in (30.0, 50.0, 3600.0)))
-
-
-def test_the_lock_that_any_client_sees_ends_with_the_lease_after_a_step(build: Build) -> None:
-    for seconds in (-3600.0, 3600.0):
-        bent = build()
-        with Queue("q", bent.server.url, timeout=5) as queue, redis.Redis.from_url(bent.server.url) as client:
-            raw: Any = client
-            queue.put("a")
-            (lease,) = queue.claim()
-            bent.step(seconds)
-            wait_until(lambda: abs(queue.stats().now - time.time()) > 3000)
-            extended = queue.extend(lease)
-            assert raw.get("timeoutq:{q}:lock:a") == lease.token.encode()
-            assert 0 < raw.pttl("timeoutq:{q}:lock:a") <= 5000
-            assert abs(extended.deadline - queue.stats().now - 5) < SLACK
-            check(bent.server.url, "q")
-
-
-def test_one_who_starts_after_the_jump_heeds_the_grace_that_another_began(bent: Bent) -> None:
-    with Queue("q", bent.server.url, timeout=LEASE) as holder, Queue("q", bent.server.url) as early:
-        holder.put("a")
-        (lease,) = holder.claim()
-        assert early.claim() == []
-        bent.step(60)
-        assert early.requeue_expired() == 0
-        with Queue("q", bent.server.url) as late:
-            assert late.claim() == []
-            assert late.requeue_expired() == 0
-        holder.extend(lease)
-        assert holder.stats().counters["clock_jumps"] == 1
-        assert holder.ack(lease) == "ok"
 
 
 @pytest.mark.parametrize("seconds", [-60.0, 60.0, -86400.0, 86400.0])
@@ -313,15 +264,6 @@ def test_what_a_cleaner_plans_after_a_step(bent: Bent) -> None:
         assert raw.xlen(queue.operations.key("alarm")) == 1, "what was promised is long over: the cleaners are roused"
 
 
-async def test_a_cleaner_whose_due_time_has_come_by_a_step_notices(bent: Bent) -> None:
-    async with AsyncQueue("q", bent.server.url) as own, AsyncQueue("q", bent.server.url) as other:
-        async with at_work(cleaner := Cleaner(own, longest=0.5)):
-            await other.schedule("a", after=3600)
-            await seen(lambda: cleaner.met)
-            bent.step(3601)
-            await seen(lambda: cleaner.promoted)
-
-
 def test_a_due_time_is_a_time_and_waits_for_the_clock(bent: Bent) -> None:
     with Queue("q", bent.server.url) as queue:
         bent.step(3600)
@@ -355,20 +297,6 @@ def test_a_call_that_is_sent_again_after_a_step_is_still_known(bent: Bent, secon
         assert raw.execute_command(*ack.command(100)) == b"R"
         assert raw.execute_command(*put.command(100)) == b"A"
         assert queue.inspect("b").state is None
-
-
-def test_done_is_kept_for_its_time_by_the_clock_that_is(bent: Bent) -> None:
-    with Queue("q", bent.server.url, keep_done=timedelta(hours=1)) as queue:
-        for at, task in ((0.0, "first"), (-86400.0, "in the past"), (0.0, "third")):
-            bent.step(at)
-            queue.put(task)
-            queue.ack(queue.claim())
-        assert queue.prune() == 1
-        assert queue.inspect("in the past").state is None
-        bent.step(3700)
-        wait_until(queue.prune)
-        assert queue.stats().known == 0
-        check(bent.server.url, "q")
 
 
 # ---- the clocks of clients

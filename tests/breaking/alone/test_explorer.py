@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from tests.rig import levels
-from tests.rig.batch_model import Batch, BatchModel
+from tests.rig.batch_model import BatchModel
 from tests.rig.beside import processes
 from tests.rig.explorer import Explored, Found, explore
 from tests.rig.model import Given, Model, Pair
 from tests.rig.polite_model import PoliteModel
-from tests.rig.polite_world import LINKS, POLITE, SMALL, PoliteLimits
+from tests.rig.polite_world import POLITE, SMALL, PoliteLimits
 from tests.rig.world import Limits
 
 pytestmark = pytest.mark.timeout(900)  # all walks begin at once, and a test may wait for most of them
@@ -105,18 +105,6 @@ def _fences_forget(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Model, "claim", wrong)
 
 
-def _cleaner_takes_what_lives(patch: pytest.MonkeyPatch) -> None:
-    requeue = Model.requeue_expired
-
-    def wrong(self: Model, expected: int = 0) -> Any:
-        self.now += 500
-        reply = requeue(self, 0)  # else it would think that the clock had jumped
-        self.now -= 500
-        return reply
-
-    patch.setattr(Model, "requeue_expired", wrong)
-
-
 def _no_grace(patch: pytest.MonkeyPatch) -> None:
     requeue = Model.requeue_expired
 
@@ -138,37 +126,12 @@ def _release_leaves_it(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Model, "release", wrong)
 
 
-def _no_not_after(patch: pytest.MonkeyPatch) -> None:
-    claim = Model.claim
-    patch.setattr(Model, "claim", lambda self, *words, **settings: claim(self, *words, **{**settings, "not_after": 0}))
+def _no_run_follows(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Model, "_renew", lambda self, ids: [task for task in ids if self.marks.pop(task, None) is None][:0])
 
 
-def _no_clamp(patch: pytest.MonkeyPatch) -> None:
-    requeue = Model.requeue_expired
-
-    def wrong(self: Model, expected: int = 0) -> Any:
-        leases = dict(self.leases)
-        reply = requeue(self, expected)
-        self.leases.update({task: leases[task] for task in self.leases})
-        return reply
-
-    patch.setattr(Model, "requeue_expired", wrong)
-
-
-def _promotes_twice(patch: pytest.MonkeyPatch) -> None:
-    promote = Model.promote_due
-
-    def wrong(self: Model) -> Any:
-        scheduled = dict(self.scheduled)
-        reply = promote(self)
-        self.scheduled = scheduled
-        return reply
-
-    patch.setattr(Model, "promote_due", wrong)
-
-
-def _forgets_priorities(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PoliteModel, "_grade", lambda self, task, level, isnew: None)
+def _batch_never_ends(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BatchModel, "_close", lambda self, name: [])
 
 
 def _lowest_first(patch: pytest.MonkeyPatch) -> None:
@@ -184,96 +147,8 @@ def _lowest_first(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PoliteModel, "_turn", wrong)
 
 
-def _no_marks(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        PoliteModel, "_renew", lambda self, ids: [self.marks.pop(task) and task for task in ids if task in self.marks]
-    )
-
-
-def _no_run_follows(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Model, "_renew", lambda self, ids: [task for task in ids if self.marks.pop(task, None) is None][:0])
-
-
-def _old_payload(patch: pytest.MonkeyPatch) -> None:
-    run_anew = Model._run_anew
-
-    def wrong(self: Model, task: str, state: str, payload: Any) -> str:
-        return run_anew(self, task, state, None if state == "p" else payload)
-
-    patch.setattr(Model, "_run_anew", wrong)
-
-
-def _first_end_counts(patch: pytest.MonkeyPatch) -> None:
-    def wrong(self: Batch) -> list[str]:
-        return [] if any(end for _, end in self.tasks) else [task for task, _ in self.tasks]
-
-    patch.setattr(Batch, "outstanding", property(wrong))
-
-
-def _batch_never_ends(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(BatchModel, "_close", lambda self, name: [])
-
-
-def _every_run_counts(patch: pytest.MonkeyPatch) -> None:
-    renew = Model._renew
-
-    def wrong(self: Model, ids: Sequence[str]) -> list[str]:
-        marked = renew(self, ids)
-        self._tell_ended(marked, well=True)
-        return marked
-
-    patch.setattr(Model, "_renew", wrong)
-
-
-def _callback_comes_again(patch: pytest.MonkeyPatch) -> None:
-    claim = Model.claim
-
-    def wrong(self: Model, *words: Any, **settings: Any) -> Any:
-        reply = claim(self, *words, **settings)
-        if "z" in self.done:
-            self.done.remove("z")
-            self.todos.add("z")
-        return reply
-
-    patch.setattr(Model, "claim", wrong)
-
-
 def _no_recall(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PoliteModel, "_recall", lambda self, host: None)
-
-
-def _no_pause(patch: pytest.MonkeyPatch) -> None:
-    depart = PoliteModel._depart
-
-    def wrong(self: PoliteModel, *words: Any) -> None:
-        depart(self, *words)
-        self.rests.clear()
-
-    patch.setattr(PoliteModel, "_depart", wrong)
-
-
-def _links_before_rest(patch: pytest.MonkeyPatch) -> None:
-    def pause(self: PoliteModel, host: str) -> None:
-        self.rests[host] = self.now + self._delay(host)
-
-    patch.setattr(PoliteModel, "_rest", lambda self, ids: None)
-    patch.setattr(PoliteModel, "_pause", pause)
-
-
-def _ready_stays_ready(patch: pytest.MonkeyPatch) -> None:
-    pause = PoliteModel._pause
-
-    def wrong(self: PoliteModel, host: str) -> None:
-        patch.setattr(PoliteModel, "_recall", lambda self, host: None)
-        pause(self, host)
-        patch.undo()
-        patch.setattr(PoliteModel, "_pause", wrong)
-
-    patch.setattr(PoliteModel, "_pause", wrong)
-
-
-def _no_turns(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PoliteModel, "_due_turns", lambda self: 0)
 
 
 def _places_stay(patch: pytest.MonkeyPatch) -> None:
@@ -295,32 +170,12 @@ def small(*kinds: str, **limits: Any) -> Limits:
 SEEDED: dict[str, tuple[Patch, str, Limits]] = {
     "an ack needs no token": (_ack_without_token, "I3", small()),
     "fences forget": (_fences_forget, "I5", small(puts=(("a", "b"),), batch=1)),
-    "the cleaner takes what lives": (_cleaner_takes_what_lives, "I4", small()),
     "no grace after a restart": (_no_grace, "I4", small("restart", ticks=3)),
-    "no grace after a jump": (_no_grace, "I4", small("forward")),
     "release leaves the task held": (_release_leaves_it, "I1", small(releases=1)),
-    "not_after is ignored": (_no_not_after, "nobody knows", small("late")),
-    "leases grow when the clock steps back": (_no_clamp, "I8", small("back")),
-    "a due task stays scheduled": (_promotes_twice, "I1", small(fails=1)),
-    "priorities are forgotten": (_forgets_priorities, "has priority 0, and payload", polite()),
-    "the lowest priority goes first": (_lowest_first, "has its turn with priority", polite()),
-    "an improved task loses its mark": (_no_marks, "was to run with priority", polite()),
     "no run follows": (_no_run_follows, "no run of a follows", PUT_ANEW),
-    "the run that follows has the old payload": (_old_payload, "runs with payload 1, and 2 was put last", PUT_ANEW),
-    "an ack has no run follow": (_no_run_follows, "no run of [ab] follows", ACKED_ANEW),
-    "the first end of a batch's tasks counts as the last": (_first_end_counts, "batch|have not ended", IN_BATCH),
     "a batch never ends": (_batch_never_ends, "batch is not over", IN_BATCH),
-    "a batch counts a run that another one follows": (_every_run_counts, "batch|have not ended", IN_BATCH_ANEW),
-    "the callback of a batch comes again": (_callback_comes_again, "became ready twice", ENDED_BATCH),
+    "the lowest priority goes first": (_lowest_first, "has its turn with priority", polite()),
     "a block leaves what is ready": (_no_recall, "I11|is visited", polite(rules=SMALL.rules)),
-    "a host has no pause": (_no_pause, "ms after the last visit", polite(claims=2, finds=())),
-    "an ack puts its links before its host rests": (_links_before_rest, "I11|ms after the last visit", LINKS),
-    "what is ready when a visit ends stays ready": (
-        _ready_stays_ready,
-        "I11|ms after the last visit",
-        polite(per_host=2, claims=2, finds=()),
-    ),
-    "hosts have no turns": (_no_turns, "nobody is at work", polite()),
     "places are kept for ever": (_places_stay, "I11", polite()),
 }
 

@@ -22,11 +22,10 @@ from tests.rig.faces import Blocking
 from tests.rig.handlers import history
 from tests.rig.invariants import check
 from tests.rig.processes import processes
-from tests.rig.replication import Pair, SentinelSet, main, raw, trial
+from tests.rig.replication import Pair, SentinelSet, raw, trial
 from tests.rig.servers import redis_server
 from tests.rig.waiting import wait_until
 from timeoutq import Answer, LeaseLost, NotReplicated, Queue, Unavailable
-from timeoutq.verbs import sending
 
 NAME = "failover"
 
@@ -111,11 +110,6 @@ def test_on_a_durable_queue_a_failover_undoes_nothing_of_which_somebody_was_told
     levels.count("failovers", failovers=1, durable_puts=verdict.durable_acknowledged + verdict.plain_acknowledged)
 
 
-def test_the_long_form_prints_a_verdict_for_all_trials(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--failovers", "0"]) == 0
-    assert "durable_lost                 0" in capsys.readouterr().out
-
-
 # ---- durable
 
 
@@ -142,28 +136,6 @@ def test_a_durable_put_returns_only_when_the_replica_has_it(pair: Pair) -> None:
         assert queue.inspect("plain").state is None
     check(pair.primary.url, NAME)
     levels.count("failovers", failovers=1, durable_puts=2)
-
-
-def test_a_durable_put_sent_again_on_another_connection_still_waits_for_the_replica(pair: Pair) -> None:
-    # WAIT waits for what its own connection has written; the first connection is gone with its reply
-    with Queue(NAME, pair.url, deadline=3.0) as queue:
-        queue.put("a", durable=1)
-        for frozen in (True, False):
-            task = f"frozen-{frozen}"
-            if frozen:
-                pair.link.freeze()
-            pair.front.hold_replies()
-            answer = in_thread(lambda task=task: queue.put(task, durable=1))  # type: ignore[misc]  # a bound default
-            wait_until(lambda task=task: holds(pair, task))  # type: ignore[misc]  # a bound default
-            pair.front.cut()
-            pair.front.thaw()
-            if frozen:
-                assert isinstance(answer.exception(20), NotReplicated)
-                pair.link.thaw()
-            else:
-                assert answer.result(20) in ([Answer.ADDED], [Answer.TODOS])
-        assert list(queue.put("frozen-True", durable=1)) == [Answer.TODOS]
-    levels.count("failovers", durable_puts=3)
 
 
 # ---- leases
@@ -204,26 +176,6 @@ def test_a_claim_that_the_failover_forgot_is_lost_and_its_fence_is_not_given_aga
         queue.ack(lease)
     check(pair.primary.url, NAME)
     levels.count("failovers", failovers=1)
-
-
-def test_a_failover_and_the_way_back_give_two_graces(pair: Pair) -> None:
-    """No lease ran out while the other was primary: the cleaners noticed it all the same."""
-    with Queue(NAME, pair.url, timeout=0.5) as queue:
-        queue.put("a", "b", durable=1)
-        queue.ack(queue.claim())
-        pair.synced()
-        pair.fail_over(stop=True)
-        pair.rejoin()
-        (lease,) = queue.claim()
-        queue.run(sending.answer(queue.talk, queue.operations.plan(1000)))
-        assert queue.stats().counters["restarts"] == 1
-        pair.synced()
-        pair.fail_over(stop=True)
-        wait_until(lambda: queue.stats().now > lease.deadline)
-        assert queue.requeue_expired() == 0
-        assert queue.stats().counters["restarts"] == 2
-        assert queue.extend(lease).deadline > lease.deadline
-    levels.count("failovers", failovers=2)
 
 
 # ---- a primary that became a replica

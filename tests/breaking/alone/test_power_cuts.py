@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.rig import levels, power
+from tests.rig import levels
 from tests.rig.invariants import check
 from tests.rig.power import Disk, Machine, NotWired, Plant, Verdict
 from tests.rig.servers import redis_server, valkey
@@ -114,26 +114,6 @@ def test_a_power_cut_takes_what_was_not_synced(start: Start) -> None:
     assert known(machine) == 0
 
 
-def test_a_crash_of_the_server_alone_does_not(start: Start) -> None:
-    machine = start("no")
-    put_a_hundred(machine)
-    machine.server.kill()
-    machine.start()
-    assert known(machine) == 100
-
-
-def test_with_everysec_a_burst_that_was_not_synced_yet_is_gone(start: Start) -> None:
-    machine, gone = start("everysec"), 0
-    for _ in range(3):  # the one sync of a second may have come just then
-        with Queue("q", machine.server.url) as queue:
-            queue.purge()
-        put_a_hundred(machine)
-        machine.cut()
-        machine.start()
-        gone = max(gone, 100 - known(machine))
-    assert gone > 0
-
-
 def test_with_always_each_put_that_returned_was_synced(start: Start) -> None:
     machine = start("always")
     put_a_hundred(machine)
@@ -195,17 +175,6 @@ def test_a_torn_call_is_gone_for_good_once_the_file_was_written_anew(start: Star
     assert known(machine) == 101
 
 
-def test_the_newest_valkey_cuts_a_torn_call_off_by_itself(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, valkey(), "always")
-    machine.start()
-    tear_a_call(machine)
-    put_a_hundred(machine)
-    machine.server.kill()
-    machine.start()
-    assert known(machine) == 101
-    machine.server.kill()
-
-
 def test_names_that_were_not_synced_go_back(tmp_path: Path) -> None:
     """As a program would that forgets to sync the folder after it renamed a file."""
     program = """
@@ -233,22 +202,6 @@ os.unlink("loose")
     assert torn.names == 3
 
 
-def test_what_was_synced_stays_under_its_new_name(tmp_path: Path) -> None:
-    program = """
-import os
-file = os.open("temp", os.O_WRONLY | os.O_CREAT, 0o600)
-os.write(file, b"whole")
-os.fsync(file)
-os.rename("temp", "named")
-os.fsync(os.open(".", os.O_RDONLY))
-"""
-    disk = Disk(tmp_path)
-    run = subprocess.Popen([sys.executable, "-c", program], cwd=disk.data, env={**os.environ, **disk.environment})
-    assert run.wait() == 0
-    assert disk.power_off(run.pid).names == 0
-    assert {path.name: path.read_bytes() for path in disk.data.iterdir()} == {"named": b"whole"}
-
-
 # ---- the rig notices
 
 
@@ -274,14 +227,3 @@ def test_a_verdict_is_on_what_was_promised() -> None:
     assert not Verdict("everysec", half=1, announced=2.0).is_kept
     assert not Verdict("everysec", unexpected=1, announced=2.0).is_kept
     assert not Verdict("everysec", holes=1, announced=2.0).is_kept
-
-
-def test_the_long_form_tells_each_cut_and_the_total(capsys: pytest.CaptureFixture[str]) -> None:
-    assert power.main(["--cuts", "1", "--seconds", "0.3", "--json"]) == 0
-    told = capsys.readouterr()
-    one, total = told.out.splitlines()
-    assert '"cut": "1"' in one
-    assert '"cut": "total"' in total
-    for name in ("attempts", "acknowledged", "ok", "lost", "unexpected", "recovered"):
-        assert f'"{name}": ' in total
-    assert "cut 1 of 1" in told.err

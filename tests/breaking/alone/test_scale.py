@@ -6,16 +6,13 @@ How much more, and the long forms: `python -m tests.rig.cluster --scale 1,2,3 --
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.rig import growth, quota
 from tests.rig.growth import PUT, Phase, grow
-from tests.rig.quota import NoQuota, Quota, spent
+from tests.rig.quota import NoQuota, Quota
 from tests.rig.scale import Case, Reading, Scale, scale
 from tests.rig.servers import redis_server, valkey
 
@@ -85,27 +82,6 @@ def test_what_is_lost_and_what_is_handed_out_twice_is_counted() -> None:
     ):  # fmt: skip
         found = growth._judged([], put, taken | other, drained=True, done=done)
         assert (found.lost, found.twice, found.broken) == (lost, twice, True)
-
-
-@pytest.mark.usefixtures("quotas")
-def test_a_process_that_is_held_gets_its_part_of_a_core_and_then_no_quota_is_left() -> None:
-    def used(process: subprocess.Popen[bytes], seconds: float) -> float:
-        before, began = spent(process.pid), time.monotonic()
-        time.sleep(seconds)
-        return (spent(process.pid) - before) / (time.monotonic() - began)
-
-    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    try:
-        with Quota(20) as held:
-            held.hold(process.pid)
-            assert 0.1 < used(process, 1.0) < 0.23
-            folder = held.folder
-            assert folder.exists()
-        assert not folder.exists()
-        assert used(process, 1.0) > 0.25
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_a_machine_without_quotas_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,11 +7,8 @@ processes to finish every task, each redelivery with its cause counted.
 
 from __future__ import annotations
 
-import os
 import resource
 import shlex
-import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -89,24 +86,6 @@ class Fault:
     lease: float = 1.0
     expires: bool = True
     """Whether leases may run out meanwhile."""
-
-
-@contextmanager
-def over_and_over(act: Callable[[], object], pause: float) -> Iterator[None]:
-    """Do it again and again in a thread."""
-    done = threading.Event()
-
-    def repeat() -> None:
-        while not done.wait(pause):
-            act()
-
-    with ThreadPoolExecutor(1) as pool:
-        repeated = pool.submit(repeat)
-        try:
-            yield
-        finally:
-            done.set()
-        repeated.result()
 
 
 # ---- the faults
@@ -211,13 +190,6 @@ def a_replica_of_nobody(site: Site) -> Iterator[None]:
 
 
 @contextmanager
-def a_replica_that_serves_nothing_stale(site: Site) -> Iterator[None]:
-    site.admin.config_set("replica-serve-stale-data", "no")
-    with a_replica_of_nobody(site):
-        yield
-
-
-@contextmanager
 def a_password_comes(site: Site) -> Iterator[None]:
     site.admin.config_set("requirepass", "c4n4ry")
     assert site.end_connections() > 2
@@ -238,36 +210,6 @@ def forbidden(*rights: str) -> Callable[[Site], AbstractContextManager[None]]:
 
 
 @contextmanager
-def the_library_is_forgotten(site: Site) -> Iterator[None]:
-    with over_and_over(lambda: site.admin.function_flush("SYNC"), 0.02):
-        yield
-
-
-@contextmanager
-def connections_are_ended(site: Site) -> Iterator[None]:
-    ended: list[int] = []
-    with over_and_over(lambda: ended.append(site.end_connections()), 0.05):
-        yield
-    assert sum(ended) > 2
-
-
-@contextmanager
-def everybody_pauses(site: Site) -> Iterator[None]:
-    site.admin.client_pause(1500, all=True)
-    yield
-    wait_until(site.admin.ping)
-
-
-@contextmanager
-def the_process_stands_still(site: Site) -> Iterator[None]:
-    os.kill(site.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(site.pid, signal.SIGCONT)
-
-
-@contextmanager
 def the_process_is_killed(site: Site) -> Iterator[None]:
     site.server.kill()
     yield
@@ -284,14 +226,8 @@ FAULTS: Mapping[str, Fault] = {
     "no connection is free": Fault(no_connection_is_free, Unavailable, deadline=0.4),
     "a script runs on": Fault(a_script_runs_on_and_on, Unavailable, deadline=0.4, lasts=1.4),
     "a read-only replica": Fault(a_replica_of_nobody, ReadOnly),
-    "a replica without its primary": Fault(a_replica_that_serves_nothing_stale, Unavailable, ReadOnly, deadline=0.4),
     "a password comes": Fault(a_password_comes, AccessDenied),
     "writing is forbidden": Fault(forbidden("@write"), AccessDenied),
-    "claims are cut in half": Fault(forbidden("psetex"), None, AccessDenied),
-    "the library is forgotten": Fault(the_library_is_forgotten, None, deadline=4),
-    "connections are ended": Fault(connections_are_ended, None, deadline=4),
-    "everybody pauses": Fault(everybody_pauses, Unavailable, deadline=0.4),
-    "the process stands still": Fault(the_process_stands_still, Unavailable, deadline=0.4, lasts=1.3),
     "killed, written every second": Fault(
         the_process_is_killed, Unavailable, kept=True, deadline=0.4, lasts=1.3
     ),

@@ -61,9 +61,7 @@ class Clock:
         self._tell(1, round((time.time() if at is None else at) * 1_000_000))
 
     def set_ms(self, ms: int) -> None:
-        """Set the stopped clock."""
         struct.pack_into("<q", self._told, 8, ms * 1000)
 
     def close(self) -> None:
-        """Let go of the file."""
         self._told.close()

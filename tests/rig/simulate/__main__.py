@@ -29,9 +29,11 @@ Result = tuple[int, str, int, str]
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command; give its exit code."""
+    words = sys.argv[1:] if words is None else words
     given = _parser().parse_args(words)
     if given.put_back:
-        defects.put_back(given.put_back)
+        at = words.index("--put-back")
+        return defects.run_with(given.put_back, [*words[:at], *words[at + 2 :]])
     if given.seed is not None:
         return _show(given.seed, given.kind, whole=True)
     seeds = range(given.first, given.first + given.seeds)

@@ -1,7 +1,4 @@
-"""The app of a simulation: its functions do what the plan says, as handlers do, and each is followed in another queue.
-
-A call has the id of its planned task. What it returns goes to `after`, in the second queue of the app.
-"""
+"""The app of a simulation: its functions do what the plan says, and each is followed in another queue."""
 
 from __future__ import annotations
 

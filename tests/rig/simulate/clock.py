@@ -1,8 +1,4 @@
-"""Virtual time, and an event loop that lives in it: while nothing can happen, time goes on to the next timer.
-
-`running(clock)` replaces `time.monotonic` and `time.time` for as long as it is entered, so that all code of the process
-sees virtual time.
-"""
+"""Virtual time, and an event loop that lives in it: while nothing can happen, time goes on to the next timer."""
 
 from __future__ import annotations
 
@@ -60,7 +56,6 @@ class VirtualClock(FakeClock):
 
     @property
     def passed(self) -> float:
-        """Seconds since the run began."""
         return self.now_monotonic - BEGIN
 
     @property
@@ -212,7 +207,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return handle
 
     def freeze(self, owner: Owner) -> None:
-        """Let a process stand still."""
         owner.frozen = []
 
     def thaw(self, owner: Owner) -> None:

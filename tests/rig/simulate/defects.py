@@ -1,21 +1,16 @@
-"""Defects to be put into today's code: the simulation must find each of them.
-
-D2 to D5 are defects of earlier versions of timeoutq. The others were put into the Lua by hand, to see what the
-judges of the simulation notice.
-
-`put_back` changes the source of modules while they are imported, and that of Lua while it is read, so it must be
-called before timeoutq is imported. This module itself imports nothing of timeoutq.
-"""
+"""Defects to be put into today's code: the simulation must find each of them."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from importlib.resources.abc import Traversable
-from types import ModuleType
+from pathlib import Path
+
+from tests.rig.mutants import copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,74 +167,15 @@ DEFECTS: Mapping[str, Defect] = {
 }
 
 
-def put_back(name: str) -> None:
-    """Have timeoutq imported with this defect; raises `RuntimeError` if timeoutq was imported already."""
-    if "timeoutq" in sys.modules:
-        raise RuntimeError("timeoutq is imported already: a defect must be put back before")
-    sys.meta_path.insert(0, _Finder(DEFECTS[name].changes))
-
-
-class _Finder(MetaPathFinder):
-    def __init__(self, changes: Sequence[Change]) -> None:
-        self._changes = changes
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        changes = [change for change in self._changes if fullname == f"timeoutq.{change.module}"]
-        texts = [change for change in self._changes if change.module.endswith(".lua")]
-        reads = fullname == "timeoutq.server.scripts" and bool(texts)
-        spec = PathFinder.find_spec(fullname, path) if changes or reads else None
-        if spec is not None and spec.origin is not None and reads:
-            spec.loader = _Reading(fullname, spec.origin, texts)
-        elif spec is not None and spec.origin is not None:
-            spec.loader = _Changing(fullname, spec.origin, changes)
-        return spec
-
-
-class _Changing(SourceFileLoader):
-    def __init__(self, fullname: str, path: str, changes: Sequence[Change]) -> None:
-        super().__init__(fullname, path)
-        self._changes = changes
-
-    def path_stats(self, path: str | bytes) -> Mapping[str, object]:
-        raise OSError("compiled code of this module is not kept")
-
-    def get_data(self, path: str | bytes) -> bytes:
-        text = super().get_data(str(path)).decode()
-        for change in self._changes:
-            text = change.made(text)
-        return text.encode()
-
-
-class _Reading(SourceFileLoader):
-    """Loads the module that reads the Lua, and has it read them with changes."""
-
-    def __init__(self, fullname: str, path: str, changes: Sequence[Change]) -> None:
-        super().__init__(fullname, path)
-        self._changes = changes
-
-    def exec_module(self, module: ModuleType) -> None:
-        super().exec_module(module)
-        files = module.files
-        module.__dict__["files"] = lambda package: _Path(files(package), self._changes)
-
-
-class _Path:
-    """A file or a folder of the package, whose files are read with changes."""
-
-    def __init__(self, path: Traversable, changes: Sequence[Change], name: str = "") -> None:
-        self._path, self._changes, self._name = path, changes, name
-
-    def __truediv__(self, name: str) -> _Path:
-        return _Path(self._path / name, self._changes, f"{self._name}/{name}".removeprefix("/"))
-
-    def iterdir(self) -> Iterator[Traversable]:
-        return self._path.iterdir()
-
-    def read_text(self, encoding: str) -> str:
-        text = self._path.read_text(encoding)
-        for change in self._changes:
-            if change.path == self._name:
-                text = change.made(text)
-        return text
+def run_with(name: str, words: Sequence[str]) -> int:
+    """Run the command with these words in a copy of the tree that has this defect; give its exit code."""
+    with tempfile.TemporaryDirectory(prefix="timeoutq-defect-") as folder:
+        tree = Path(folder)
+        copy(tree)
+        for change in DEFECTS[name].changes:
+            path = tree / "timeoutq" / change.path
+            path.write_text(change.made(path.read_text("utf-8")), "utf-8")
+        environment = {**os.environ, "PYTHONPATH": folder}
+        return subprocess.run(
+            [sys.executable, "-m", "tests.rig.simulate", *words], cwd=tree, env=environment
+        ).returncode

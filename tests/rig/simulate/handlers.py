@@ -1,8 +1,4 @@
-"""Handlers of every shape, and what they do: `shaped` makes a handler, whose body follows the plan of the task.
-
-The body writes down when a run begins, and how it ends, as its last deed: so what the queue says of a task can be
-compared with what its handler did.
-"""
+"""Handlers of every shape, and what they do: `shaped` makes a handler, whose body follows the plan of the task."""
 
 from __future__ import annotations
 
@@ -251,7 +247,6 @@ async def lifespan() -> AsyncIterator[str]:
 
 
 def shaped(shape: str, place: Place) -> Any:
-    """Make a handler of this shape."""
 
     async def fetch(lease: Lease) -> Any:
         return await work(place, lease)

@@ -1,7 +1,4 @@
-"""What a simulation knows of the hosts of a polite queue: when each was visited, and when its next visit may begin.
-
-The witness tells of visits and of rules; each function that finds a broken rule gives what is wrong, as a sentence.
-"""
+"""What a simulation knows of the hosts of a polite queue: when each was visited, and when its next visit may begin."""
 
 from __future__ import annotations
 
@@ -22,7 +19,6 @@ class Host:
     blocked_until: int = 0
 
     def is_open(self, now: int) -> bool:
-        """Say whether a visit may begin."""
         return self.visits < self.per_host and now >= max(self.rests_until, self.blocked_until)
 
     def begins(self, now: int) -> str:

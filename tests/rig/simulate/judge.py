@@ -1,14 +1,4 @@
-"""What must be true: at each moment of a run, and at its end.
-
-- The invariants of the design hold (`tests/rig/invariants.py`), and nothing that was accepted is lost.
-- Done means that a handler of the task ran to its end, and failed has a cause.
-- Nothing is held by a live worker for long without a handler at work on it.
-- When all is well, nothing ready waits while a worker is idle, and what becomes due or ready is taken at once.
-- A worker that is told to stop ends in time, and leaves nothing behind.
-- A worker that has ended holds no lease, however it ended, if the network is well.
-
-What must be true of each single call, `witness.py` knows.
-"""
+"""What must be true: at each moment of a run, and at its end."""
 
 from __future__ import annotations
 
@@ -113,7 +103,6 @@ class Judge:
         self._world.broke(f"the event loop complains: {what.get('message')}: {error!r}")
 
     async def watch(self) -> None:
-        """Look again and again."""
         while True:
             await asyncio.sleep(LOOK_EVERY)
             self._look()
@@ -206,7 +195,6 @@ class Judge:
     # ---- at the end
 
     def at_the_end(self) -> None:
-        """Judge what is left."""
         world = self._world
         if world.violations:
             return

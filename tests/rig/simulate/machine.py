@@ -1,8 +1,4 @@
-"""Threads for a simulation: real ones, of which only one goes on at a time, when the event loop says so.
-
-A thread goes on until it waits (for an event, for a queue, for time, for another thread) or ends; then the event loop
-goes on. Whatever a thread waits for, it goes on a moment later than it could: by how much, the seed decides.
-"""
+"""Threads for a simulation: real ones, of which only one goes on at a time, when the event loop says so."""
 
 from __future__ import annotations
 
@@ -51,7 +47,6 @@ class Strand(threading.Thread):
     # ---- called in other strands, or in the loop
 
     def start(self) -> None:
-        """Have the thread begin soon."""
         self._machine.strands.append(self)
         self._machine.soon(self._begin)
 
@@ -225,7 +220,6 @@ class SimulatedMachine(Machine):
         self.later(self._random.uniform(0, self._chaos), call)
 
     def changed(self) -> None:
-        """Look which strands may go on."""
         for strand in list(self.strands):
             if strand.ended:
                 self.strands.remove(strand)

@@ -1,9 +1,4 @@
-"""The network of a simulation: connections to the server that delay, cut, fall silent, and lose replies.
-
-Bytes of one connection arrive in their order. While a process is cut off ("silence"), its bytes wait, as TCP would send
-them again, and arrive when the silence is over: so a request may arrive after its caller has given up, and after the
-caller has sent the request once more on another connection.
-"""
+"""The network of a simulation: connections to the server that delay, cut, fall silent, and lose replies."""
 
 from __future__ import annotations
 
@@ -53,7 +48,6 @@ class Network:
         loop.network = self
 
     def delay(self) -> float:
-        """Draw how long a packet travels."""
         weather, chance = self.weather, self.random
         if weather.slow_part and chance.random() < weather.slow_part:
             return chance.uniform(*weather.slow)
@@ -83,7 +77,6 @@ class Network:
                 connection.leave()
 
     def heal(self) -> None:
-        """Let everything through, quickly."""
         self.weather.slow_part = 0.0
         self.down = False
         self._silence.clear()

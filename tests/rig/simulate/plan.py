@@ -1,8 +1,4 @@
-"""What a seed means: the queue, the worker processes, the tasks and what their handlers do, and the faults.
-
-A plan is plain data, so that `shrink.py` can leave parts of it out. What a plan does not say, such as how long each
-packet travels, is drawn while the plan runs, from numbers that follow from the seed, too.
-"""
+"""What a seed means: the queue, the worker processes, the tasks and what their handlers do, and the faults."""
 
 from __future__ import annotations
 
@@ -111,7 +107,6 @@ class Plan:
 
     @property
     def in_threads(self) -> bool:
-        """Whether handlers run in threads."""
         return self.shape in THREAD_SHAPES
 
 

@@ -1,7 +1,4 @@
-"""Worker processes and the supervisor of a simulation: what `process.py` and `supervisor.py` do with a real machine.
-
-Whom to start, to stop, to replace, to kill and to blame is decided by the `Roster` of the package.
-"""
+"""Worker processes and the supervisor of a simulation: what `process.py` and `supervisor.py` do with a real machine."""
 
 from __future__ import annotations
 
@@ -182,7 +179,6 @@ class Process:
         return exit_codes.DONE
 
     def obey(self, order: Order) -> None:
-        """Hear an order of the supervisor."""
         if self.owner.frozen is not None:  # a signal waits until the process goes on
             self.world.loop.call_soon(self.obey, order, context=self._context.copy())
         elif self.owner.alive:
@@ -192,14 +188,12 @@ class Process:
                 self._context.run(self.worker.stop, now=order is Order.NOW)
 
     def freeze(self, seconds: float) -> None:
-        """Stand still for a while."""
         if self.owner.alive and self.owner.frozen is None:
             self.world.loop.freeze(self.owner)
             self._frozen_at = self.world.loop.time()
             self.world.loop.call_later(seconds, self.thaw)
 
     def thaw(self) -> None:
-        """Go on, late."""
         if self.owner.alive and self.owner.frozen is not None:
             if self.stopped_at is not None:
                 self.stopped_at += self.world.loop.time() - self._frozen_at
@@ -236,7 +230,6 @@ class Supervisor:
 
     @property
     def code(self) -> int:
-        """Its exit code."""
         return self.roster.code
 
     async def run(self) -> None:
@@ -272,7 +265,6 @@ class Supervisor:
         child.start()
 
     def signal(self, number: int) -> None:
-        """Hear a signal."""
         order = self.roster.heard(number, self._world.loop.time())
         if order is not None:
             self._order(order)

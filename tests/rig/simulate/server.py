@@ -1,8 +1,4 @@
-"""The server of a simulation: it runs each command when the command arrives, one after the other, in no time.
-
-The commands run on fakeredis, the functions of the library in its Lua. Only BLPOP and XREAD wait here: each waiter is
-answered after the command that gives it something to take, the longest waiter first, as a real server does.
-"""
+"""The server of a simulation: it runs each command when the command arrives, one after the other, in no time."""
 
 from __future__ import annotations
 
@@ -185,7 +181,6 @@ class SimulatedServer:
             waiter.session.answer(waiter.nothing)
 
     def forget(self, waiter: _Waiter) -> None:
-        """Let somebody wait no more."""
         if waiter.timer is not None:
             waiter.timer.cancel()
         if waiter in self._waiters:

@@ -1,14 +1,4 @@
-"""Hears each call that the server has carried out, what it was asked and what it answered, and keeps books of its own.
-
-- A task has one lease at a time. Only its owner ends or extends it, and the owner is never refused.
-- A lease ends as its handler ended: an ack needs a handler that had come to its end, a failure one that had begun.
-- The fences of a task rise with each claim, and no two leases have the same fence.
-- Nobody gets a task before its delay is over, nor a lease after the client has given up.
-- A lease is taken back only after its deadline, and is never extended past its max_runtime.
-- A task that is put twice is accepted once, and it is handed out with the payload with which it was put.
-- Only failures count as failures, and only lost leases as crashes; a task with two of these is handed out alone.
-- A host is visited when its rules allow it (`hosts.py`).
-"""
+"""Hears each call that the server has carried out and what it answered, and keeps books of its own."""
 
 from __future__ import annotations
 
@@ -113,7 +103,6 @@ class Witness:
         return held is not None and held.token == token
 
     def host_of(self, task: str) -> Host | None:
-        """Give the host of a task."""
         name = self.groups.get(task)
         if name is None:
             return None

@@ -1,7 +1,4 @@
-"""Runs a plan: first the storm, in which things go wrong; then all must end well; then calm, and a clean stop.
-
-Everything that happens is written into the transcript, with its virtual time.
-"""
+"""Runs a plan: first the storm, in which things go wrong; then all must end well; then calm, and a clean stop."""
 
 from __future__ import annotations
 
@@ -79,7 +76,6 @@ class Outcome:
 
     @property
     def digest(self) -> str:
-        """A digest of the transcript."""
         return hashlib.sha256("\n".join(self.transcript).encode()).hexdigest()
 
 
@@ -124,11 +120,9 @@ class Simulation:
     # ---- what others ask of it
 
     def note(self, who: str, what: str) -> None:
-        """Write a line into the transcript."""
         self.transcript.append(f"{self.clock.passed:9.4f} {who:8} {what}")
 
     def broke(self, what: str) -> None:
-        """Note a violation."""
         self.note("JUDGE", what)
         self.violations.append(what)
 
@@ -221,7 +215,6 @@ class Simulation:
     # ---- the run
 
     async def play(self) -> None:
-        """Play the whole plan."""
         plan, loop = self.plan, self.loop
         watching = loop.create_task(self.judge.watch())
         await self._configure()

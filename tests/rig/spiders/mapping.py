@@ -314,7 +314,6 @@ class Tutorial(Mapped):
 
 
 def twice(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Decorate a callback, without its name."""
 
     def decorated(self: Any, response: Any) -> Any:
         yield from function(self, response)

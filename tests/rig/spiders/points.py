@@ -1,7 +1,4 @@
-"""A spider that kills its own process, once, at a given point of its work: `kill -9`, with nothing said.
-
-`DIE_AT` names the point; the file `DIE_ONCE` is made by the process that dies, so the next one lives.
-"""
+"""A spider that kills its own process, once, at a given point of its work: `kill -9`, with nothing said."""
 
 from __future__ import annotations
 

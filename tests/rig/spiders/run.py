@@ -1,7 +1,4 @@
-"""Runs spiders in one process: `python -m tests.rig.spiders.run`, and prints what came of each as JSON.
-
-It reads a list of `{"spider": "module:Class", "arguments": {…}, "settings": {…}}` from stdin, as JSON.
-"""
+"""Runs spiders in one process: `python -m tests.rig.spiders.run`, and prints what came of each as JSON."""
 
 from __future__ import annotations
 

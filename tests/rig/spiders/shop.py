@@ -1,9 +1,4 @@
-"""How close the visits of a shop are: `python -m tests.rig.spiders.shop` crawls it by Scrapy alone, and on timeoutq.
-
-The shop has lists and books; each book has a picture, which a media pipeline fetches, and a stock, for which a callback
-asks. By the shop's own log, no visit may follow another one sooner than in Scrapy alone: not with the addon in one
-process, and not in three processes, one of which is killed with -9 every three seconds, and replaced.
-"""
+"""How close the visits of a shop are: `python -m tests.rig.spiders.shop` crawls it by Scrapy alone, and on timeoutq."""
 
 from __future__ import annotations
 
@@ -50,7 +45,6 @@ class Run:
 
     @property
     def books(self) -> set[str]:
-        """The pages of the items."""
         return {json.loads(item)["page"] for item in self.ran.items}
 
     @property
@@ -69,7 +63,6 @@ class Run:
 
 
 def kind(seen: Seen) -> str:
-    """Say what a visit is of."""
     return re.sub(r"[/\d]", "", seen.path) or "list"
 
 

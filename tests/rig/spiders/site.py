@@ -29,7 +29,6 @@ class Seen:
 
 
 def html(*links: str, title: str = "", status: int = 200, headers: Headers | None = None) -> Answer:
-    """Make a page of links."""
     body = f"<html><title>{title}</title>" + "".join(f'<a href="{link}">{link}</a>' for link in links)
     return status, {"Content-Type": "text/html", **(headers or {})}, body.encode()
 
@@ -91,5 +90,4 @@ class Site:
         self._server.server_close()
 
     def of(self, path: str) -> list[Seen]:
-        """Give the visits of a path."""
         return [seen for seen in list(self.visits) if seen.path == path]

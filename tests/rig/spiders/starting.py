@@ -1,7 +1,4 @@
-"""Starts spiders in processes of their own. The server's address goes by the environment: `ps` does not show it there.
-
-`TIMEOUTQ_SCRAPY_PYTHON` may name the Python of an environment with another version of Scrapy.
-"""
+"""Starts spiders in processes of their own; the server's address goes by the environment, so `ps` does not show it."""
 
 from __future__ import annotations
 
@@ -26,7 +23,6 @@ class Spiders:
     """A process that runs spiders, all at once. At the end of the `with` block it is killed, if it still lives."""
 
     def __init__(self, url: str | None, orders: Sequence[Order], **environment: str) -> None:
-        """Start the process."""
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # it is closed with the process
         self.process = subprocess.Popen(
             [os.environ.get("TIMEOUTQ_SCRAPY_PYTHON", sys.executable), "-m", "tests.rig.spiders.run"],

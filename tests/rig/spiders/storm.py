@@ -1,11 +1,4 @@
-"""Spiders that are killed: `python -m tests.rig.spiders.storm` crawls a real corpus with three processes of Scrapy.
-
-Every two seconds one process is killed with -9, and replaced. The set of items must equal that of one undisturbed run
-of Scrapy alone, with its scheduler in memory; at least ten kills must meet leases: the site is slow until they
-have. The same storm then runs on scrapy-redis, to compare. The spider is the same in all runs, and only settings
-differ. The corpus is a folder of HTML pages, or a Debian package with documentation, which is downloaded
-(`apt-get download`) and unpacked, but not installed.
-"""
+"""Spiders that are killed: `python -m tests.rig.spiders.storm` crawls a real corpus with three processes of Scrapy."""
 
 from __future__ import annotations
 
@@ -65,7 +58,6 @@ class Ran:
 
     @property
     def found(self) -> frozenset[str]:
-        """The items, each once."""
         return frozenset(self.items)
 
 
@@ -108,7 +100,6 @@ class Storm:
         """How many visits the site had seen before this storm."""
 
     def start(self) -> None:
-        """Start a process."""
         self._started += 1
         name = f"storm-{self._started}"
         log = (self._folder / f"log-{self._started}").open("wb")

@@ -91,7 +91,6 @@ def compare(old: Path, new: Path, count: int) -> list[Row]:
 
 
 def measure(sides: Sequence[Side], part: int, number: int) -> None:
-    """Run one part in one round."""
     turns: list[list[list[float]]] = [[] for _ in sides]
     for turn in range(TURNS):
         shift = (number + turn) % 3

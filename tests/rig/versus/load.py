@@ -1,8 +1,4 @@
-"""The load in one tree: runs the part that a line on stdin names, and answers with its processor time per task as JSON.
-
-Runs with that tree on its path; all trees run this file, so it calls only what all of them have. Parts prepare what
-they need before the measurement begins, and run once before the first one: no figure holds what only a start costs.
-"""
+"""The load in one tree: runs the part that a line on stdin names, and answers with its processor time per task."""
 
 from __future__ import annotations
 
@@ -36,7 +32,6 @@ def ids(n: int) -> list[str]:
 
 
 def put_all(queue: Queue, tasks: list[str], *, again: bool = False) -> None:
-    """Put tasks in thousands."""
     for first in range(0, len(tasks), 1_000):
         queue.put(tasks[first : first + 1_000], again=again)
 
@@ -94,7 +89,6 @@ def by_queue(url: str, kind: str, politeness: Politeness | None) -> Iterator[Par
 
 
 def by_async_queue(url: str) -> Iterator[Part]:
-    """Put one by one by `AsyncQueue`."""
 
     def prepare() -> Callable[[], object]:
         tasks = ids(SINGLE)
