@@ -35,7 +35,7 @@ PLACE = {module: place for place, module in enumerate(ORDER)}
 BUDGETS = {
     "cli": 5250,
     "client": 4600,
-    "functions": 4300,
+    "functions": 4400,
     "gateway": 7600,
     "lua": 4820,
     "rooms": 3800,

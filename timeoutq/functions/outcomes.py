@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, cast
@@ -10,6 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from timeoutq.functions.errors import BadResult
+from timeoutq.functions.forms import odd_time
 from timeoutq.server.calls import Kept
 from timeoutq.words import arguments, tracebacks
 from timeoutq.words.arguments import shown
@@ -18,6 +20,7 @@ MOST = Kept.MOST  # bytes of what is kept of a call
 KEEP_FAILURE = 7 * 86_400.0  # seconds for which failures are kept
 
 _ENCODER = msgspec.json.Encoder()
+_OFFSET = re.compile(rb"[+-][0-9]{2}:[0-9]{2}\"")
 
 
 class CallFailure(msgspec.Struct, frozen=True):
@@ -44,6 +47,11 @@ def encode(value: object, returns: Any) -> bytes:
         raise BadResult(f"it returned {shown(value)}, which cannot be kept: {_wrong(error)}") from error
     if b"null" in data and is_endless(value):
         raise BadResult(f"it returned {shown(value)}, which cannot be kept: JSON has no NaN and no infinity")
+    if _OFFSET.search(data) and (odd := odd_time(value)) is not None:
+        raise BadResult(
+            f"it returned {shown(value)}, which cannot be kept: the zone of {shown(odd, 200)} is off by seconds, which "
+            "JSON does not hold: return .astimezone(UTC)"
+        )
     if len(data) > MOST:
         raise BadResult(
             f"it returned {len(data):,} bytes of JSON; the limit is {MOST:,}: store the data elsewhere and return its "

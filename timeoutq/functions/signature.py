@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Never, NoReturn, TypeVar, cast, get_args, ge
 import msgspec
 from msgspec import inspect as spec
 
-from timeoutq.functions import outcomes
+from timeoutq.functions import forms, outcomes
 from timeoutq.functions.context import Context
 from timeoutq.functions.errors import BadArguments, BadFunction
 from timeoutq.words.arguments import error_words, shown
@@ -506,8 +506,8 @@ def _struct(name: str, slots: Sequence[Slot]) -> type[msgspec.Struct]:
 
 
 def as_json(value: object) -> str:
-    """Write equal dicts and sets in one order; a text stands as it is."""
-    found = msgspec.to_builtins(value, str_keys=True, order="deterministic")
+    """Write all equal values in one way; a text stands as it is."""
+    found = forms.built(value)
     return found if isinstance(found, str) else _ENCODER.encode(found).decode()
 
 
