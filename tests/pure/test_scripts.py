@@ -103,7 +103,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {1: "82e2dd0ce49cb612ac8ea7635146a6d0550b88701563ab6aa96d43fd4717115c"}
+REVISIONS = {1: "88e00b792cc1e9c6cc2388de009c1e36d842aa6de7a011a2cabaedc4095796b7"}
 """The digest of the text of each revision."""
 
 

@@ -12,8 +12,8 @@ do
     local ids = call('SRANDMEMBER', waiting, most)
     local names = #ids > 0 and ready.hosts_of(ids)
     for i = 1, #ids do
+      hosts.abandon(ids[i], names[i]) -- goes first: a call that is refused half-way leaves no task in a lane that nobody reads
       call('SMOVE', waiting, key.todos, ids[i])
-      hosts.abandon(ids[i], names[i])
     end
     if #ids > 0 then
       wake.ring()
