@@ -230,7 +230,7 @@ def test_ctrl_c_in_a_terminal_gives_everything_back_at_once(queue: Queue, run: P
 
 
 def test_a_process_that_does_not_end_when_it_is_asked_to_is_killed(queue: Queue, run: Processes) -> None:
-    code = "from timeoutq import roster; roster.PATIENCE = 1.0;from timeoutq.cli import main; main()"
+    code = "from timeoutq.worker.processes import roster; roster.PATIENCE = 1.0;from timeoutq.cli import main; main()"
     queue.put("hangs")
     worker = run.start_code(
         code, "worker", queue.name, f"{HANDLERS}:block_the_loop", "--drain-deadline", "0.5s", WORK="100"

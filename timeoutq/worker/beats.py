@@ -92,7 +92,8 @@ class Beats:
         if loop is not None and stop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(stop.set)
         longest = max(beat.queue.talk.deadline for beat in self._beats)
-        self._thread.join(timeout=0.1 if all(beat.pulse.down for beat in self._beats) else longest + 1)
+        if self.lives:  # else it was not started
+            self._thread.join(timeout=0.1 if all(beat.pulse.down for beat in self._beats) else longest + 1)
 
     @property
     def peers(self) -> int:

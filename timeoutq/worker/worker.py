@@ -307,9 +307,13 @@ class Worker:
             for work in pump.works:
                 if work.leases.queue.division.is_known:
                     work.open()
-            heartbeat.start()
+            if len(pump.works) > 1 or pump.works[0].shards:
+                heartbeat.start()  # else when the queue is opened
             for work in pump.works:
-                self._begin(work, heartbeat)
+                if work.shards:
+                    self._look_after(work, heartbeat)
+                else:
+                    work.background.start("opening", self._open_later(work, heartbeat))
             self._log.of_worker(
                 logging.INFO, "starts on queue%s %s: concurrency %d, timeout %s",
                 "s" * (len(pump.works) > 1), self._log.queue, self.concurrency,
@@ -336,17 +340,8 @@ class Worker:
             beats.append(beat)
         return Beats(beats, self.machine)
 
-    def _begin(self, work: QueueWork, heartbeat: Heartbeat | Beats) -> None:
-        """Start what a queue needs besides the pump."""
-        if work.shards:
-            self._look_after(work)
-        else:
-            work.background.start("opening", self._open_later(work))
-        work.background.start("watch of leases", work.interrupts.watch_held(heartbeat, self._break))
-        if work.leases.rules.runtime.ms:
-            work.background.start("watch of max_runtime", work.interrupts.watch_runtime())
-
-    def _look_after(self, work: QueueWork) -> None:
+    def _look_after(self, work: QueueWork, heartbeat: Heartbeat | Beats) -> None:
+        """Start the things that an open queue needs besides the pump."""
         clean = work.shards[0].cleaner.run
         if len(work.shards) > 1:
             tending = Tending(work)
@@ -354,8 +349,11 @@ class Worker:
         work.background.start("cleaner", clean())
         if work.leases.functions:
             work.background.start("telling of functions", tell_functions(work.leases))
+        work.background.start("watch of leases", work.interrupts.watch_held(heartbeat, self._break))
+        if work.leases.rules.runtime.ms:
+            work.background.start("watch of max_runtime", work.interrupts.watch_runtime())
 
-    async def _open_later(self, work: QueueWork) -> None:
+    async def _open_later(self, work: QueueWork, heartbeat: Heartbeat | Beats) -> None:
         """Begin to claim from a queue as soon as it is known of which shards it consists."""
         queue, failures = work.leases.queue, 0
         try:
@@ -371,7 +369,9 @@ class Worker:
                     self._woken.set()  # a burst looks whether anything is left
                     await asyncio.sleep(retry.pause(failures) if failures else LOOK_EVERY)
             work.open()
-            self._look_after(work)
+            if len(self._leases) == 1:
+                heartbeat.start()
+            self._look_after(work, heartbeat)
             self._woken.set()
         except TimeoutqError as error:
             self._break(error)
