@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -82,6 +83,8 @@ def connect(host: str, port: int, until: float) -> socket.socket:
 
 def of_path(path: str, until: float) -> socket.socket:
     """Connect to a socket in the file system; `until` is a time of `time.monotonic`."""
+    if sys.platform == "win32":
+        raise OSError("Python has no sockets in the file system here: use a host and a port")
     plug = socket.socket(socket.AF_UNIX)
     try:
         plug.settimeout(max(0.001, until - time.monotonic()))

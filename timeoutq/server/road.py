@@ -12,6 +12,7 @@ import asyncio
 import select
 import socket
 import ssl
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -54,8 +55,6 @@ LATE = 0.25
 _UNSENT = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 """The option that bounds what the kernel takes of a heavy command before it can send it. Without it the kernel
 takes mebibytes, and then nothing more until a third of them is sent, as if the link carried nothing."""
-
-_poll = getattr(select, "poll", None)  # Windows has none
 
 _ERRORS: dict[str, type[Exception]] = {
     "ASK": AskError, "CLUSTERDOWN": ClusterDownError, "LOADING": BusyLoadingError, "MASTERDOWN": MasterDownError,
@@ -182,8 +181,8 @@ class Road:
         if context is not None:
             self._plug.settimeout(max(0.001, until - time.monotonic()))
             self._plug = context.wrap_socket(self._plug, server_hostname=place.host)
-        if _poll is not None:
-            self._poll = _poll()
+        if sys.platform != "win32":
+            self._poll = select.poll()
             self._poll.register(self._plug, select.POLLIN)
 
     def _set(self, seconds: float) -> None:

@@ -207,7 +207,10 @@ class Crew:
             try:
                 self.process.wait(10)
             except subprocess.TimeoutExpired:
-                os.killpg(self.process.pid, signal.SIGKILL)
+                if sys.platform == "win32":
+                    self.process.kill()
+                else:
+                    os.killpg(self.process.pid, signal.SIGKILL)
                 self.process.wait()
         assert self.process.stdin is not None
         self.process.stdin.close()

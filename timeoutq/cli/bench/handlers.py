@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -22,7 +23,8 @@ NOTES = "TIMEOUTQ_BENCH_NOTES"
 
 
 def _watch_parent() -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are the main thread's
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are the main thread's
     while os.read(0, 1):
         pass
     os._exit(1)
