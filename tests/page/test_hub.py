@@ -99,11 +99,13 @@ async def test_callers_and_pages_are_bounded(hub: Hub, monkeypatch: pytest.Monke
     monkeypatch.setattr(hubs, "MOST_FOR_ONE", 2)
     look = Looks()
     async with watch(hub, look, 1) as one, watch(hub, look, 2) as two:
-        await anext(one), await anext(two)
+        await anext(one)
+        await anext(two)
         with pytest.raises(Crowded, match="2 by you"):
             await anext(hub.watch("crawl", 3, look, "a"))
         async with watch(hub, look, 2) as again, watch(hub, look, 3, "b") as three:
-            await anext(again), await anext(three)
+            await anext(again)
+            await anext(three)
             with pytest.raises(Crowded, match="3 different pages"):
                 await anext(hub.watch("crawl", 4, look, "c"))
     assert hub.watched == 0

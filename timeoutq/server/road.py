@@ -76,7 +76,8 @@ def _error(said: str) -> Exception:
     return ResponseError(text if code == "ERR" else said)
 
 
-_packed: Callable[[Any], bytes] = hiredis.pack_command
+_hiredis: Any = hiredis  # it says of `pack_command` neither what it takes nor what it gives
+_packed: Callable[[Command], bytes] = _hiredis.pack_command
 
 
 def _pack(commands: Sequence[Command]) -> bytes:
