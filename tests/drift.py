@@ -160,24 +160,27 @@ def cell(title: str, which: str, base: Path, files: Sequence[str], workers: int)
     return not failed
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the tests in each environment; 1 if they fail in one."""
     words = argparse.ArgumentParser(prog="python -m tests.drift", description=__doc__)
     words.add_argument("--only", default="tests", help="files and folders of tests, with commas (default: all)")
     words.add_argument("--which", default=",".join(ASKED), help="of oldest, pinned, newest (default: all)")
     words.add_argument("--python", help="of the Pythons that are found, such as 3.12 (default: all)")
     words.add_argument("-n", type=int, default=4, dest="workers", help="tests at once (default: 4)")
-    given = words.parse_args()
+    given = words.parse_args(argv)
+    files, asked = given.only.split(","), given.which.split(",")
+    for which in asked:
+        if which not in ASKED:
+            words.error(f"--which {which}: there are {', '.join(ASKED)}")
+    for file in files:
+        if not any((pins.ROOT / file).rglob("test_*.py")) and not (pins.ROOT / file).is_file():
+            words.error(f"--only {file}: there are no tests")
     found = pythons(SpecifierSet(pins.project()["project"]["requires-python"]))
     found = {title: path for title, path in found.items() if given.python is None or title.startswith(given.python)}
     if not found:
         words.error("there is no such Python on PATH or in ~/.pyenv/versions")
     print(f"{'python':8} which   result  minutes  versions other than the pinned ones", flush=True)
-    passed = [
-        cell(title, which, base, given.only.split(","), given.workers)
-        for title, base in found.items()
-        for which in given.which.split(",")
-    ]
+    passed = [cell(title, which, base, files, given.workers) for title, base in found.items() for which in asked]
     return 0 if all(passed) else 1
 
 

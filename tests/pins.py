@@ -105,8 +105,10 @@ def _unpinned(pins: Mapping[str, Sequence[Requirement]]) -> Iterable[tuple[str, 
 def written(text: str, blocks: Sequence[Sequence[str]]) -> str:
     """Write each block of pins between its marks."""
     first, *rest = text.split(BEGIN)
-    if len(rest) != len(blocks):
-        raise ValueError(f"{len(rest)} marks for {len(blocks)} blocks of pins")
+    if len(rest) != len(blocks) or not all(END in part for part in rest):
+        raise SystemExit(
+            f"pyproject.toml has lost a mark: each of the {len(blocks)} blocks of pins begins and ends with one"
+        )
     for block, part in zip(blocks, rest, strict=True):
         pins = "".join('    "' + line.replace(" ; ", "; ") + '",\n' for line in block)
         first += BEGIN + pins + END + part.partition(END)[2]

@@ -118,6 +118,10 @@ def test_without_fakeredis_the_extra_is_named(missing: str, monkeypatch: pytest.
 
 UNFIT = {
     "too old": ("import importlib.metadata as m; m.version = lambda name: '2.39.0'", "fakeredis 2.39.0 is too old"),
+    "a release of tomorrow without a server": (
+        "import fakeredis, importlib.metadata as m; m.version = lambda name: '2.42rc1'; del fakeredis.FakeServer",
+        "fakeredis 2.42rc1 has changed inside, and cannot be given the clock of a test",
+    ),
     "without a hook": (
         "from fakeredis.commands_mixins.scripting_mixin import ScriptingCommandsMixin as s; del s._get_server_runtime",
         "has changed inside, and cannot be given redis.sha1hex",

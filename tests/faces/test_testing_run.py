@@ -240,6 +240,14 @@ def test_a_handler_that_waits_for_ever_fails_at_its_max_runtime_on_the_clock() -
     assert time.monotonic() - began < 10
 
 
+def test_handlers_that_wait_for_ever_fail_though_more_tasks_wait_than_run_at_once() -> None:
+    with fake_queue() as queue:
+        queue.put([f"t{i}" for i in range(15)])
+        ran = run(waits_for_ever, queue, max_runtime=5, retry=[])
+        assert set(ran.states.values()) == {"failed"}
+        assert len(ran.states) == 15
+
+
 def test_a_thread_that_waits_for_ever_fails_at_its_max_runtime_and_is_tried_again() -> None:
     over = threading.Event()
 

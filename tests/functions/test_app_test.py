@@ -175,3 +175,16 @@ def test_a_clock_that_starts_now_lets_a_call_of_an_hour_from_now_wait_and_its_re
         assert result.wait() == 5
     with pytest.raises(InvalidInput, match="start must be"):
         app.test(start=-1)
+
+
+def test_calls_are_not_run_after_the_end_of_a_test_where_they_would_put_calls_for_real() -> None:
+    app = App("shop", url="redis://nobody.invalid")
+
+    @app.task
+    def outer() -> None:
+        raise AssertionError("it runs")
+
+    with app.test() as t:
+        outer.delay()
+    with pytest.raises(InvalidInput, match="this test has ended"):
+        t.run()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -54,3 +56,31 @@ def test_a_command_of_the_documents_that_names_a_file_of_the_slower_tier_runs_it
         for command in re.findall(r"`([^`\n]*\bpytest [^`\n]*)`", page.read_text("utf-8")):
             if any(levels.is_breaking(file) for file in re.findall(r"tests/\S+\.py", command)):
                 assert re.search(r"pytest .*-m ", command), f"{page.name}: {command} runs nothing without -m"
+
+
+def test_packages_for_node_that_cannot_be_installed_end_the_install(tmp_path: Path) -> None:
+    npm = tmp_path / "npm"
+    npm.write_text("#!/bin/sh\nexit 7\n")
+    npm.chmod(0o755)
+    code = f". .ci/machine; PATH={tmp_path}:$PATH; make_node {tmp_path}/node redis"
+    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 7
+
+
+def test_a_part_counts_as_passed_only_while_no_file_has_been_added(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / ".ci").mkdir(parents=True)
+    for name in ("long", "machine"):
+        shutil.copy(ROOT / ".ci" / name, tree / ".ci" / name)
+    here = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "GIT_CONFIG_GLOBAL": os.devnull}
+
+    def ask(*words: str) -> str:
+        done = subprocess.run(words, cwd=tree, env=here, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    ask("git", "init", "-q")
+    ask("git", "add", "-A")
+    ask("git", "-c", "user.name=a", "-c", "user.email=a@example.com", "commit", "-qm", "a")
+    key = ask("bash", "-c", "eval \"$(sed -n '/^changed()/,/^commit=/p' .ci/long)\"; echo $commit")
+    (tree / "new.py").write_text("assert 0")
+    assert ask("bash", "-c", "eval \"$(sed -n '/^changed()/,/^commit=/p' .ci/long)\"; echo $commit") != key

@@ -61,3 +61,20 @@ def test_the_newest_python_of_each_minor_version_is_found_and_no_shim_that_leads
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}")
     assert drift.pythons(SpecifierSet(">=3.11")) == {"3.11.10": newer, "3.12.1": other}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--which", "oldest,nonsense"], "--which nonsense: there are oldest, pinned, newest"),
+        (["--only", "tests/pure,tests/nothere"], "--only tests/nothere: there are no tests"),
+        (["--only", "tests/rig"], "--only tests/rig: there are no tests"),
+        (["--python", "3.99"], "there is no such Python"),
+    ],
+)
+def test_what_cannot_be_run_is_told_before_anything_runs(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        drift.main(words)
+    assert said in capsys.readouterr().err

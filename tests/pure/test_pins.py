@@ -75,3 +75,10 @@ def test_a_machine_without_uv_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(pins.NoVersions, match="pip install uv"):
         pins.resolved()
+
+
+@pytest.mark.parametrize("lost", [pins.BEGIN, pins.END], ids=["begin", "end"])
+def test_a_lost_mark_is_told_and_nothing_is_written(lost: str) -> None:
+    text = f"a = 1\n{pins.BEGIN}old{pins.END}b = 2\n{pins.BEGIN}old{pins.END}c = 3\n"
+    with pytest.raises(SystemExit, match=r"pyproject\.toml has lost a mark"):
+        pins.written(text.replace(lost, "", 1), [["x==1"], ["y==1"]])

@@ -124,6 +124,9 @@ class AppTest:
         return await self._run(Calls(self._app), options)
 
     async def _run(self, handler: Calls, options: Mapping[str, Any]) -> Ran:
+        if self._app.sender is not self._sender:
+            # a function that puts a call now would put it where the app itself puts calls
+            raise InvalidInput("this test has ended: t.run() and t.arun() belong into `with app.test() as t:`")
         began, ran = self.clock.now, list[Ran]()
         queues: list[Any] = [await self._sender.aqueue(name) for name in self._app.queues.names]
         for queue in queues:

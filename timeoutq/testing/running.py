@@ -290,8 +290,6 @@ def _own_end(watch: _Watch, run: Run) -> float:
 async def _pass(queue: AnyAsyncFake, worker: Worker, watch: _Watch, end_us: float) -> None:
     """Let time pass to the next moment at which something happens, `end_us` at the latest, and keep leases alive."""
     stats = await queue.stats()
-    if stats.todos:
-        return
     moments = [round(at * 1e6) for at in (stats.next_due, stats.next_turn) if at is not None]
     target_us = min([end_us, *(at for at in moments if at > queue.clock.now_us)])
     began = time.monotonic()
