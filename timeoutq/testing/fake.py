@@ -222,7 +222,11 @@ def _teach() -> None:
     if _release(found) < _release(OLDEST):
         raise _unfit(found, "is too old")
     unmet = list[str]()
-    for what, lesson in {**_LESSONS, "the clock of a test": lambda: unmet.extend(_without_effect())}.items():
+
+    def use() -> None:
+        unmet.extend(_without_effect())
+
+    for what, lesson in {**_LESSONS, "the clock of a test": use}.items():
         try:
             lesson()
         except Exception as error:
