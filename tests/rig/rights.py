@@ -438,6 +438,11 @@ def no_halves(queue: Queue, client: Any, *, looks: bool) -> Iterator[list[str]]:
         link.send = send
 
 
+def is_known(client: Any, command: str) -> bool:
+    """Say whether the server has a command: one that it lacks cannot be forbidden."""
+    return bool(client.command_list(pattern=command.lower()))
+
+
 def strike(client: Any, case: Case, whole: str) -> None:
     if case.command:
         client.execute_command("ACL", "SETUSER", USER, f"-{case.command.lower()}")
@@ -480,6 +485,8 @@ def unlinked(client: Any, prefix: str, case: Case, held: list[Lease]) -> str | N
 
 def play(url: str, client: Any, case: Case) -> str | None:
     """Play one case; give what went wrong, or None."""
+    if case.command and not is_known(client, case.command):
+        return None
     client.flushdb()
     client.execute_command("ACL", "SETUSER", USER, "reset", "on", ">secret", "~*", "&*", "+@all")
     mine = re.sub("//[^@/]*@|//", f"//{USER}:secret@", url, count=1)
