@@ -11,7 +11,7 @@ from timeoutq import Queue, Unavailable
 T = TypeVar("T")
 
 
-def wait_until(predicate: Callable[[], T], timeout: float = 10.0) -> T:
+def wait_until(predicate: Callable[[], T], timeout: float = 30.0) -> T:
     """Ask again and again until the answer is true; give it. Raises AssertionError after `timeout` seconds."""
     until = time.monotonic() + timeout
     while True:
