@@ -29,6 +29,7 @@ from timeoutq.cli.bench.ground import Ground
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.words.errors import InvalidInput, TimeoutqError
 
+pytestmark = pytest.mark.timeout(600)  # a round of everything takes a minute on a quiet machine
 ROOT = Path(__file__).resolve().parent.parent.parent
 TINY = Sizes(
     trips=20, bulk=2000, drained=300, backlog=3000, window=0.05, paced=10, cold=2,

@@ -236,9 +236,10 @@ class _Connection(asyncio.Transport):
             self._network.loop.call_soon(self._lose, None, context=self._context)
 
     def abort(self) -> None:
-        """Close it, and throw away what has not left."""
-        self._up.clear()
-        self.close()
+        """Close it, and throw away what has not left; to ask again changes nothing."""
+        if not self._closing:
+            self._up.clear()
+            self.close()
 
     # ---- what the network does with it
 
