@@ -10,7 +10,6 @@ Callers and workers import the module in which the app stands. The core never im
 The modules, in reading order: each imports only from those above it.
 
     errors      The errors of functions, one class for each thing that a caller or a worker would do differently.
-    forms       The one form in which JSON has all values that are equal, and times that JSON cannot hold. Pure.
     outcomes    What is kept of a call that has ended: the JSON of what it returned, or why it failed. No I/O.
     context     What a running call may know of itself: `ctx`, which the worker makes and callers do not see.
     signature   What a function takes, read when the function is decorated: how arguments become JSON, and JSON

@@ -6,7 +6,6 @@ import functools
 import hashlib
 import itertools
 import json
-import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,7 +27,7 @@ from typing import (
 import msgspec
 
 from timeoutq.functions import ids, options, tracing
-from timeoutq.functions.client import Answers, Posted, Result, Sender, Steps, kinds
+from timeoutq.functions.client import Posted, Result, Sender, Steps, kinds
 from timeoutq.functions.context import Context, Middleware
 from timeoutq.functions.envelope import NO_OPTIONS, Letter, Options, Secrets, Step, seal, unseal
 from timeoutq.functions.errors import BadFunction, UnknownFunction
@@ -172,8 +171,8 @@ def posted(
     )  # fmt: skip
 
 
-def answers_of(call: FunctionCall[Any], put: Posted) -> Answers:
-    """Say where the result of a call will be that was put."""
+def result_of(sender: Sender, call: FunctionCall[R], put: Posted, answer: Answer | None = None) -> Result[R]:
+    """Give what stands for the result of a call that was put; of a chain, for that of its last call."""
     places = [(put.queue, put.id)]
     for step, one in call.following:
         places.append((one.settings.queue, ids.following(places[-1][1], step.f)))
@@ -182,7 +181,7 @@ def answers_of(call: FunctionCall[Any], put: Posted) -> Answers:
         step, last = call.following[-1]
         settings, kept, returns = last.settings, step.options.keep_result, last.returns
     keep = settings.keep_result if kept is None else kept
-    return Answers(*places[-1], keep, returns, settings.keep_none or kept is not None, tuple(places[:-1]))
+    return Result(sender, places, returns, keep, settings.keep_none or kept is not None, answer)
 
 
 # ---- functions
@@ -192,7 +191,6 @@ class TaskFunction(OfApp, Generic[P, R]):
     """A function of an app, as callers see it: `P` without the context, `R` what it returns in the end."""
 
     def __init__(self, home: Program, definition: Definition, chosen: Chosen) -> None:
-        """Prepare; `App.task` makes these."""
         functools.update_wrapper(cast("Callable[..., Any]", self), definition.function)
         self.home = home
         self.definition = definition
@@ -244,7 +242,7 @@ class TaskFunction(OfApp, Generic[P, R]):
         last: a call that is in progress runs once more, with these arguments.
         Raises `InvalidInput`, which names the option; `unique` without an id or a key is refused when the call is made.
         """
-        chosen = options.chosen(self.definition.queues, self.chosen, given)
+        chosen = options.chosen(self.home.queues, self.chosen, given)
         found: TaskFunction[P, R] = TaskFunction(self.home, self.definition, chosen)
         found._refuse_without_id("rerun", found.chosen.rerun)
         return found
@@ -267,7 +265,6 @@ class Decorator:
     """Makes a task of a function: `@app.task`, or with options `@app.task(retry=[10, 30, 60])`."""
 
     def __init__(self, home: Program, given: Mapping[str, Any]) -> None:
-        """Prepare; `App.task` is one without options."""
         self._home = home
         self._given = given
 
@@ -400,20 +397,20 @@ class Program:
     def add(self, function: Callable[..., Any], given: Mapping[str, Any]) -> Registered[..., Any, ..., Any]:
         """Register a function with the options of its decorator."""
         settings = options.settings(given, self._defaults, self.queue_of(given.get("queue")))
-        new = define(function, given.get("name"), settings, given.get("key"), self.queues)
+        new = define(function, given.get("name"), settings, given.get("key"))
         name, begin = new.signature.name, new.key_begins
         if name in self._functions:
             raise BadFunction(f"{self!r} has a function {name!r} already: pass another name=, such as 'billing.{name}'")
         for other in self._functions.values():
-            found, limit = other.definition.key_begins, other.settings.limit
-            if found is None or begin is None or other.settings.queue != settings.queue:
-                found = begin = None
+            if other.settings.queue != settings.queue:
+                continue
+            found = other.definition.key_begins
             if found is not None and begin is not None and (found.startswith(begin) or begin.startswith(found)):
                 raise BadFunction(
                     f"the keys of {name}() and {other.name}() may make the same id, and one call would keep the other "
                     f"away: let them begin differently, for example with '{name}:'"
                 )
-            if other.definition.counts_with(new) and limit != settings.limit:
+            if other.definition.counts_with(new) and other.settings.limit != settings.limit:
                 raise BadFunction(
                     f"{name}() and {other.name}() count their calls together, in queue {settings.queue!r}, and have "
                     "different limits: give both the same Limit(…), or another per="
@@ -454,7 +451,7 @@ class Program:
     def _putting(self, many: Sequence[FunctionCall[Any]]) -> Steps[list[Result[Any]]]:
         sender, ready = self.sender, [posted(self._own(call), self.secrets) for call in many]
         answers = yield from sender.putting(ready)
-        return _results(sender, many, ready, answers)
+        return [result_of(sender, *row) for row in zip(many, ready, answers, strict=True)]
 
     @overload
     def batch(
@@ -522,10 +519,8 @@ class Program:
         queue = queues[0] if queues else self.queues.names[0]
         on = chosen.get("on", "ended")
         answers = yield from sender.putting_batch(name, queue, ready, last, on, keep, given is None)
-        result: Result[Any] | None = None
-        if then is not None and last is not None:
-            result = Result(sender, answers_of(then, last))
-        return Batched(name, queue, _results(sender, calls, ready, answers), result)
+        results = [result_of(sender, *row) for row in zip(calls, ready, answers, strict=True)]
+        return Batched(name, queue, results, None if then is None or last is None else result_of(sender, then, last))
 
     def _callback(self, then: FunctionCall[Any], ready: Sequence[Posted], name: str, is_new: bool) -> Posted:
         """Decide everything about the callback of a batch."""
@@ -563,7 +558,7 @@ class Program:
             following = self._functions.get(name)
             places.append((named if following is None else following.settings.queue, own))
         returns = Any if function is None else function.definition.returns
-        return Result(self.sender, Answers(*places[-1], math.inf, returns, before=tuple(places[:-1])))
+        return Result(self.sender, places, returns)
 
     def close(self) -> None:
         """Close the connections of callers that block; a later call opens new ones."""
@@ -621,13 +616,6 @@ class Program:
             # if the call was put again, what follows has the newest result, whether it waits, runs or has failed
             rerun=again and blocks is not None,
         )  # fmt: skip
-
-
-def _results(
-    sender: Sender, calls: Sequence[FunctionCall[Any]], put: Sequence[Posted], answers: Sequence[Answer | None]
-) -> list[Result[Any]]:
-    rows = zip(calls, put, answers, strict=True)
-    return [Result(sender, answers_of(call, one), answer) for call, one, answer in rows]
 
 
 def _several(many: Iterable[FunctionCall[Any]]) -> list[FunctionCall[Any]]:

@@ -6,12 +6,17 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from string import Formatter
+from typing import cast
+
+import msgspec
 
 from timeoutq.functions.errors import BadFunction
-from timeoutq.functions.signature import Arguments, Signature, as_json
+from timeoutq.functions.signature import Arguments, Signature
 from timeoutq.words.arguments import MAX_ID, host, shown
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import text
@@ -28,6 +33,9 @@ _SIGNS = (ALPHABET * 8).encode()  # the sign for each byte; each sign stands for
 _READY: list[str] = []  # random signs for the next ids: the system is asked for many at a time
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_READY.clear)  # or both processes would make the same ids
+_EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
+_EXACT_INT = 2**53
+_ENCODER = msgspec.json.Encoder()
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 
 
@@ -107,6 +115,33 @@ def tick_of(id: bytes, last: int) -> int:
     """
     digits = id.rpartition(b"@")[2]
     return last if without_tick(id) is None or len(digits) > TICK_DIGITS else int(digits)
+
+
+def as_json(value: object) -> str:
+    """Write all equal values in one way; a text stands as it is."""
+    # msgspec sorts sets and keys, but has more than one text for a moment, and for 1.5 and 1.50
+    found = msgspec.to_builtins(value, order="deterministic", builtin_types=(datetime, Decimal))
+    built = msgspec.to_builtins(_one_form(found), str_keys=True)
+    return built if isinstance(built, str) else _ENCODER.encode(built).decode()
+
+
+def _one_form(value: object) -> object:
+    match value:
+        case datetime() if value.tzinfo is not None:
+            return value.astimezone(UTC)
+        case Decimal() if value.is_finite():
+            short = value.normalize(_EXACT) if value else Decimal(0)
+            return f"{short:f}" if abs(short.adjusted()) < 40 else str(short)
+        case float() if value.is_integer() and abs(value) <= _EXACT_INT:
+            return int(value)
+        case dict():
+            rows = cast("dict[object, object]", value).items()
+            found = {msgspec.to_builtins(_one_form(key)): _one_form(one) for key, one in rows}
+            return {key: found[key] for key in sorted(found, key=str)}
+        case list() | tuple():
+            return [_one_form(one) for one in cast("Sequence[object]", value)]
+        case _:
+            return value
 
 
 def whole_call(function: str, values: Mapping[str, object]) -> str:

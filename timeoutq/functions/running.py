@@ -60,7 +60,6 @@ class Calls(Serves):
     """Makes what carries out functions that are a plain `def`, of one queue."""
 
     def __init__(self, app: Program) -> None:
-        """Prepare; functions that the app gets later are run, too."""
         self.app = app
         self.lifespan = app.life
 

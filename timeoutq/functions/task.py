@@ -11,7 +11,7 @@ from typing import Any
 from timeoutq.functions import ids
 from timeoutq.functions.envelope import Options, Step
 from timeoutq.functions.errors import BadFunction
-from timeoutq.functions.options import Queues, Settings, Unique
+from timeoutq.functions.options import Settings, Unique
 from timeoutq.functions.signature import Signature, returned
 from timeoutq.words.arguments import shown
 from timeoutq.words.retry import RetryPolicy
@@ -28,7 +28,6 @@ class Definition:
     settings: Settings
     key: ids.Template | bool  # what makes ids of arguments; True: all arguments; False: nothing does
     group: ids.Template | None
-    queues: Queues
     is_plain: bool = field(init=False)
     """Whether a worker need only await it: an `async def` without a context, and without a limit of any kind."""
 
@@ -64,11 +63,11 @@ class Definition:
         return self.group_of({name: bound.get(name, one.otherwise) for name, one in self.signature.slots.items()})
 
     def counts_with(self, other: Definition) -> bool:
-        """Say whether the limits of both functions count their calls in the same groups."""
-        mine, theirs = self.settings, other.settings
-        if mine.limit is None or theirs.limit is None or mine.queue != theirs.queue:
+        """Say whether the limits of both functions of one queue count their calls in the same groups."""
+        mine, theirs = self.settings.limit, other.settings.limit
+        if mine is None or theirs is None:
             return False
-        return (mine.limit.per or self.signature.name) == (theirs.limit.per or other.signature.name)
+        return (mine.per or self.signature.name) == (theirs.per or other.signature.name)
 
 
 @dataclass(slots=True)  # not frozen: a worker makes one for each call, and frozen ones take three times as long
@@ -118,9 +117,7 @@ class Opened:
         return self.definition.settings.retry if chosen is None else RetryPolicy.of(chosen)
 
 
-def define(
-    function: Callable[..., Any], name: str | None, settings: Settings, key: object, queues: Queues
-) -> Definition:
+def define(function: Callable[..., Any], name: str | None, settings: Settings, key: object) -> Definition:
     """Read a function. Raises `BadFunction`, which names what cannot be, and how to mend it."""
     named = _named(function, name)
     signature = Signature.of(function, named)
@@ -146,7 +143,6 @@ def define(
         settings=settings,
         key=key is True if key is None or key is True else ids.Template.of(key, signature),
         group=None if per is None else ids.Template.of(per, signature, "per"),
-        queues=queues,
     )
 
 
