@@ -16,10 +16,8 @@ from timeoutq.urls.domains import domain, domain_by, list_of, rules
 from timeoutq.verbs.sending import Flow
 from timeoutq.words.errors import InvalidInput
 
-FIELD = "suffixes"
-"""The field of the record."""
-MOST = 16 * 2**20
-"""More bytes than this are no list of suffixes."""
+FIELD = "suffixes"  # the field of the record
+MOST = 16 * 2**20  # more bytes than this are no list of suffixes
 
 Domain = Callable[[str], str]
 
