@@ -5,10 +5,8 @@ core never does.
 
 The modules, in reading order: each imports only from those above it.
 
-    plan         What a project's settings say: where the queue is, how long leases are, and how polite the crawl is.
-                 Pure.
-    unheld       What a project's settings ask for and the addon cannot hold: the spider says it when it begins, in one
-                 warning.
+    plan         What a project's settings say, and what of them cannot hold on a queue: the spider says so in one
+                 warning. Pure.
     carried      Values of `meta` and `cb_kwargs` in typed JSON, and back: dates, numbers, sets, tuples, bytes, items.
                  Pure.
     tasks        From a request of Scrapy to a task, and back: the id and the payload, which is JSON. Pure.
@@ -19,18 +17,12 @@ The modules, in reading order: each imports only from those above it.
     opening      Opens the queue of a spider: a new queue becomes polite and gets the spider's name.
     seeds        The start of a spider, once for each queue: a task of its own, whose handler goes through the start
                  requests.
-    strays       Puts the tasks of strays: requests that belong to no visit, such as those of extensions and pipelines.
-    missing      Tasks that wait for a method that the spider lacks: for how long, and how the process tells of them.
     staying      A process that outlives its tasks: by `TIMEOUTQ_STAY`, or because a handler of `spider_idle` keeps it
                  open.
     stored       The item store: each process writes its items as JSON lines into a file of its own, before their page
                  is acked.
     crawl        One crawl in one process: a worker whose handler hands each lease to Scrapy, and waits until the visit
                  is over.
-    registry     Which crawl belongs to which crawler. The addon registers the plan of a crawler; the parts ask for its
-                 crawl.
-    command      Which command of Scrapy runs, if one does: `scrapy shell` and its like look at single pages, and are no
-                 crawls.
     scheduler    The scheduler of Scrapy whose requests are the tasks of a queue. The addon sets it.
     manners      Requests that are no tasks, and robots.txt: what Scrapy itself decides about visits, and what timeoutq
                  adds to that.

@@ -19,7 +19,6 @@ class Engine:
     """The engine of one crawler."""
 
     def __init__(self, crawler: Crawler) -> None:
-        """Prepare; the engine need not be there yet."""
         self._crawler = crawler
         self._ran = False
 

@@ -13,7 +13,7 @@ from scrapy import Request, signals, version_info
 from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware
 
-from timeoutq.scrapy.registry import crawl_of
+from timeoutq.scrapy.crawl import crawl_of
 from timeoutq.scrapy.visits import visit_of
 
 MANY = 1_000
@@ -26,12 +26,10 @@ class Manners:
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
         self._engine = crawl_of(crawler).engine
-        self._strayed: set[str] = set()
-        """The slots of the downloader whose last request was no task."""
+        self._strayed: set[str] = set()  # the slots of the downloader whose last request was no task
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Make the middleware of a crawler. Raises `InvalidInput` if the addon is not there."""
         made = cls(crawler)
         crawler.signals.connect(made.reach, signals.request_reached_downloader)
         crawler.signals.connect(made.come, signals.response_downloaded)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from scrapy import Request
 from scrapy.crawler import Crawler
 
-from timeoutq.scrapy.registry import crawl_of
+from timeoutq.scrapy.crawl import crawl_of
 from timeoutq.scrapy.visits import contents, visit_of
 from timeoutq.words import telling
 from timeoutq.words.arguments import error_words
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ASKS_TO_WAIT = {429, 503}
-LONGEST_BLOCK = 3600.0
-"""A host is spared no longer than this, whatever its Retry-After says. Seconds."""
+LONGEST_BLOCK = 3600.0  # A host is spared no longer than this, whatever its Retry-After says. Seconds
 
 
 class SpiderSide:
@@ -37,7 +36,6 @@ class SpiderSide:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Make the middleware of a crawler. Raises `InvalidInput` if the addon is not there."""
         return cls(crawl_of(crawler))
 
     def process_start_requests(self, start_requests: Any, spider: Any = None) -> Any:
@@ -86,7 +84,6 @@ class DownloaderSide:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Make the middleware of a crawler. Raises `InvalidInput` if the addon is not there."""
         crawl_of(crawler)
         return cls(tells_cookies=crawler.settings.getbool("COOKIES_ENABLED"))
 

@@ -25,10 +25,8 @@ from timeoutq.words import arguments
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import Task, raw
 
-MOST_PRIORITY = 1000
-"""Priorities beyond this, in either direction, count as this."""
-LONGEST_URL = 900
-"""An id has at most 1 KiB: of a longer URL, the id holds the beginning and the fingerprint."""
+MOST_PRIORITY = 1000  # priorities beyond this, in either direction, count as this
+LONGEST_URL = 900  # an id has at most 1 KiB: of a longer URL, the id holds the beginning and the fingerprint
 LONGEST_KEPT = 2000
 """Canonical forms are kept for a while, but not those of longer URLs: the memory for them has a bound."""
 RUNTIME = {"download_latency"}
@@ -168,8 +166,7 @@ def has_host(id: str) -> bool:
 
 
 _AUTHORITY = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#\\]*)")
-_NO_NAME = ".:\u3002"
-"""Dots and a port may be all that stands where a name is expected; then there is none."""
+_NO_NAME = ".:\u3002"  # dots and a port may be all that stands where a name is expected; then there is none
 
 
 def request_of(id: str, payload: Any, spider: Spider) -> Request:
@@ -358,3 +355,5 @@ def _carried(value: Any, where: str, request: Request, pack: Callable[[Any, str]
             f"{request} cannot be put into the queue: {refused.where} holds {refused} which cannot travel; pass text, "
             "numbers, dates, bytes, lists, sets, dicts and items"
         ) from None
+    except RecursionError:
+        raise InvalidInput(f"{request} cannot be put into the queue: {where} is nested too deep") from None
