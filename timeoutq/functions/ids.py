@@ -149,18 +149,6 @@ def whole_call(function: str, values: Mapping[str, object]) -> str:
     return shortened(f"{function}:{as_json(dict(values))}")
 
 
-def check_defaults(signature: Signature, names: Mapping[str, object] | tuple[str, ...]) -> None:
-    """Raise `BadFunction` for a default that no key could write."""
-    for name in names:
-        slot = signature.slots[name]
-        try:
-            _ = slot.is_needed or as_json(slot.otherwise)
-        except Exception as error:  # a default may be anything
-            raise BadFunction(
-                f"{signature.name}(): the default of {name!r} is no JSON, so no key can name it"
-            ) from error
-
-
 @dataclass(frozen=True, slots=True)
 class Template:
     """A text with the names of parameters in braces, such as `thumb:{path}`: other arguments make another text.
@@ -200,7 +188,6 @@ class Template:
                 raise BadFunction(f"{where}: put a sign such as : between {{{parts[-1][1]}}} and {{{name}}}")
             parts.append((begun, name))
             begun = ""
-        check_defaults(signature, tuple(name for _, name in parts))
         signs = {"%", *(literal[0] for literal, _ in parts[1:])} if len(parts) > 1 else set[str]()
         quoted = {ord(sign): "".join(f"%{byte:02X}" for byte in sign.encode()) for sign in signs}
         return cls(tuple(parts), begun, quoted)

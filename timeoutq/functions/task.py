@@ -127,9 +127,7 @@ def define(function: Callable[..., Any], name: str | None, settings: Settings, k
             f"{named}() is called by its schedule without arguments, but needs {' and '.join(map(repr, needed))}: give "
             "a default, or make a schedule of a call, with app.schedules.set"
         )
-    if key is True:
-        ids.check_defaults(signature, signature.slots)
-    elif key is None and settings.unique != "active":
+    if key is None and settings.unique != "active":
         raise BadFunction(
             f"{named}(): unique= is about ids that a key makes: add key=, or, where it follows "
             "another call, write then(f.options(unique=…))"
