@@ -131,18 +131,6 @@ def test_start_requests_are_put_once_and_a_second_process_ends_at_once(fresh: Qu
         assert (second["items"], second["reason"], len(site.visits)) == ([], "finished", count)
 
 
-def test_a_queue_whose_politeness_ends_gets_no_priorities_any_more(fresh: Queue) -> None:
-    """Such a queue refuses them, and all that is put with them."""
-    with Site(many, delay=0.1) as site:
-        with Spiders(fresh.given[0], [order("mapping:Chain", site.url, TIMEOUTQ_QUEUE=fresh.name)]) as process:
-            wait_until(lambda: fresh.stats().done >= 4, START)
-            fresh.configure(politeness="off")
-            (result,) = process.results()
-            assert "is no longer polite" in process.log()
-    assert {item["number"] for item in result["items"]} == set(range(21))
-    assert fresh.stats().failed == 0
-
-
 def test_what_cannot_be_used_is_refused_with_the_cure(fresh: Queue) -> None:
     """Each spider of one process meets one mistake; `cases` says what is wrong, and what the error has to say."""
     url = fresh.given[0]

@@ -420,7 +420,6 @@ def test_a_task_has_a_priority_only_where_the_queue_finds_a_host(server: Embedde
     task = task_of(request, id, {"priority": 2000})
     assert (task.priority, task_of(request, id, {"priority": 0}).priority) == (1000 if given else None, None)
     assert task_of(request, id, {"priority": 1}, "a group").priority == 1
-    assert task_of(request, id, {"priority": 1}, "a group", polite=False).priority is None
     # the queues of the spiders are on this server, too
     with Queue("hosts-of-ids", server.url, politeness=Politeness(0, 1)) as queue:
         assert list(queue.put(task)) == ["added"]  # it is not refused

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from timeoutq import AsyncQueue, GiveUp, Lease, Politeness, Queue, Release, Retry, Stats, Task, Worker
+from timeoutq import AsyncQueue, GiveUp, Lease, Politeness, Queue, Release, Retry, Task, Worker
 from timeoutq.words.errors import InvalidInput
 
 pytest.importorskip("scrapy")
@@ -94,16 +94,14 @@ async def test_a_task_waits_for_a_method_and_these_waits_use_up_one_attempt_at_m
         await crawl.queue.purge()
 
 
-async def test_a_request_of_no_page_is_put_at_once_also_when_the_queue_is_no_longer_polite(url: str, name: str) -> None:
+async def test_a_request_of_no_page_is_put_at_once(url: str, name: str) -> None:
     telling = Telling()
     crawl: Any = telling.crawl
     crawl.engine, crawl._staying = SimpleNamespace(poke=str), SimpleNamespace(begin=str)
-    crawl.is_drained, crawl._is_polite = False, True
+    crawl.is_drained = False
     with Queue(name, url) as crawl._twin:
-        crawl.queue = crawl._twin
-        crawl._put_now(Task("https://a.example/1", priority=3))
+        crawl._put_now(Task("https://a.example/1"))
         assert crawl._twin.states("https://a.example/1") == ["todos"]
-        assert telling.said == [f"queue {name} is no longer polite: no host is spared, and priorities have no effect"]
         with pytest.raises(InvalidInput):
             crawl._put_now(Task("x" * 2000))
         crawl._twin.purge()
@@ -121,22 +119,6 @@ async def test_a_refused_request_is_told_with_the_page_and_the_method_that_yield
     told = "no lambda; it was yielded by parse of https://a.example/list"
     assert (telling.said, telling.counted) == ([told], ["timeoutq/refused"])
     assert visit.result() == GiveUp(told)  # a returned one: no traceback of timeoutq's own functions is kept
-
-
-async def test_what_was_put_with_a_priority_keeps_its_group_when_the_queue_is_no_longer_polite(
-    url: str, name: str
-) -> None:
-    telling = Telling()
-    crawl = telling.crawl
-    async with AsyncQueue(name, url, politeness=Politeness(0, 8)) as crawl.queue:
-        await crawl.queue.configure(politeness="off")
-        crawl._is_polite = True
-        await crawl.put([Task("http://a.example/1", group="elsewhere", priority=5)])
-        assert telling.said == [f"queue {name} is no longer polite: no host is spared, and priorities have no effect"]
-        await crawl.queue.configure(politeness=Politeness(0, 8))
-        found = await crawl.queue.inspect("http://a.example/1")
-        assert (found.host, found.priority) == ("elsewhere", 0)
-        await crawl.queue.purge()
 
 
 class Prints:
@@ -188,37 +170,6 @@ async def test_a_host_is_spared_as_long_as_it_asks_but_not_longer_than_an_hour(
     assert (visit.retry_after, visit.reason) == (seconds, f"HTTP {status}")
 
 
-async def test_of_two_spiders_that_make_one_queue_at_the_same_moment_the_first_has_it(
-    url: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from scrapy import Spider
-    from scrapy.settings import Settings
-
-    from timeoutq.scrapy import opening, plan
-
-    def planned(delay: int) -> plan.Plan:
-        return plan.read(Settings({"TIMEOUTQ_URL": url, "TIMEOUTQ_QUEUE": name, "DOWNLOAD_DELAY": delay}))
-
-    class Overtaken(AsyncQueue):
-        """The queue of a process that another one overtakes after the first look at the queue."""
-
-        async def stats(self) -> Stats:
-            found = await super().stats()
-            if not first:
-                first.append(self)
-                first.append((await opening.opened(planned(1), Spider("a")))[0])
-            return found
-
-    first: list[AsyncQueue] = []
-    monkeypatch.setattr(opening, "AsyncQueue", Overtaken)
-    with pytest.raises(InvalidInput, match="was made by spider 'a', not by 'b'"):
-        await opening.opened(planned(9), Spider("b"))
-    queue = first[1]
-    assert (await queue.stats()).politeness == Politeness(1, 1)
-    await queue.purge()
-    await queue.close()
-
-
 async def test_the_rules_of_download_slots_are_those_of_a_new_queue_only(url: str, name: str) -> None:
     from scrapy import Spider
     from scrapy.settings import Settings
@@ -252,9 +203,6 @@ class Sowing:
 
     def send(self, visit: Any, request: Any) -> None:
         visit.found.append(Task(request.url))
-
-    async def put(self, found: list[Task]) -> None:
-        await self.queue.put(found)
 
     async def crawl(self, start: object) -> None:
         """Begin as a process of the spider does, and work until the queue is drained."""

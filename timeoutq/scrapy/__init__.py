@@ -24,10 +24,8 @@ The modules, in reading order: each imports only from those above it.
     crawl        One crawl in one process: a worker whose handler hands each lease to Scrapy, and waits until the visit
                  is over.
     scheduler    The scheduler of Scrapy whose requests are the tasks of a queue. The addon sets it.
-    manners      Requests that are no tasks, and robots.txt: what Scrapy itself decides about visits, and what timeoutq
-                 adds to that.
-    middlewares  The middlewares that the addon sets: one sees all that callbacks yield, the other all that the
-                 downloader brings.
+    middlewares  The middlewares that the addon sets: for what callbacks yield, what the downloader brings, and what is
+                 no task.
     addon        The addon, by which a Scrapy project uses timeoutq. It reads the project's settings and sets Scrapy's.
     trial        Runs a spider against one page, without a queue, and tells what of the page timeoutq would refuse.
 """

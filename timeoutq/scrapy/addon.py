@@ -85,7 +85,7 @@ class Addon:
         for name, part, place in (
             ("SPIDER_MIDDLEWARES", "timeoutq.scrapy.middlewares.SpiderSide", NEXT_TO_ENGINE),
             ("DOWNLOADER_MIDDLEWARES", "timeoutq.scrapy.middlewares.DownloaderSide", NEXT_TO_DOWNLOADER),
-            ("DOWNLOADER_MIDDLEWARES", "timeoutq.scrapy.manners.Manners", NEXT_TO_DOWNLOADER - 1),
+            ("DOWNLOADER_MIDDLEWARES", "timeoutq.scrapy.middlewares.Manners", NEXT_TO_DOWNLOADER - 1),
         ):
             override(name, {**settings.getdict(name), part: place})
         # the queue spaces the pages, for all processes together; Scrapy's own delay is for requests that are no tasks

@@ -35,10 +35,9 @@ from timeoutq.scrapy.staying import Staying
 from timeoutq.scrapy.stored import Store
 from timeoutq.scrapy.visits import End, Errback, Visit, error_of, visit_of
 from timeoutq.words import telling
-from timeoutq.words.errors import NOT_POLITE, InvalidInput, TimeoutqError
+from timeoutq.words.errors import InvalidInput, TimeoutqError
 from timeoutq.words.model import Lease, Release, Task
 from timeoutq.words.retry import GiveUp, Retry
-from timeoutq.worker.handlers import Verdict
 from timeoutq.worker.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -73,8 +72,6 @@ class Crawl:
         self._enqueued = 0  # how many requests have become tasks since the stats were told
         self._lacking: set[str] = set()  # the methods of which it was said that the spider lacks them
         self._store: Store | None = None
-        self._is_polite = True
-        """Whether the queue takes priorities. Its operator may end its politeness; then it refuses them."""
         self.is_drained = False
         self._is_closed = False
         self._is_refused = False  # whether the queue could not be opened
@@ -226,7 +223,7 @@ class Crawl:
         if visit.retry_after and visit.retry is None:
             await self._spare(visit)
         if visit.found and not visit.puts_with_ack:
-            await self.put(visit.found)  # what a failed callback has found is kept
+            await self.queue.put(visit.found)  # what a failed callback has found is kept
         return visit.result()
 
     async def _wait_for_method(self, lease: Lease, missing: str) -> Retry | Release:
@@ -249,40 +246,12 @@ class Crawl:
             if known is None or known < until:
                 await self.queue.hosts.block(host, for_=visit.retry_after, reason=visit.reason)
 
-    def judge(self, lease: Lease, error: BaseException) -> Verdict:
-        """Try a task again if the queue has refused a priority: the next attempt puts without priorities."""
-        return Verdict(repeats=self._notices_end_of_politeness(error))
-
     def _is_last_attempt(self, state: RetryCallState) -> bool:
-        """Say whether the task goes to `failed` now.
-
-        No after a `Retry`, because RetryMiddleware counts to RETRY_TIMES itself, and no if the queue has refused a
-        priority. Yes after every other error.
-        """
-        error = None if state.outcome is None else state.outcome.exception()
-        if isinstance(error, Retry) or (error is not None and self._notices_end_of_politeness(error)):
+        """Say whether the task goes to `failed` now: not after a `Retry`, as RetryMiddleware counts to RETRY_TIMES."""
+        if state.outcome is not None and isinstance(state.outcome.exception(), Retry):
             return False
         self._count("timeoutq/given_up")
         return True
-
-    def _notices_end_of_politeness(self, error: BaseException) -> bool:
-        """Say whether the queue has refused a priority because it is no longer polite; if so, give it no more."""
-        if not isinstance(error, InvalidInput) or NOT_POLITE not in str(error):
-            return False
-        if self._is_polite:
-            words = "queue %s is no longer polite: no host is spared, and priorities have no effect"
-            self._say(logging.WARNING, words, self.queue.name)
-        self._is_polite = False
-        return True
-
-    async def put(self, found: list[Task]) -> None:
-        """Put tasks, without their priorities if the queue is no longer polite."""
-        try:
-            await self.queue.put(found)
-        except InvalidInput as error:
-            if not self._notices_end_of_politeness(error):
-                raise
-            await self.queue.put([Task(task.task, task.payload, task.group) for task in found])
 
     def _visit(self, lease: Lease, request: Request) -> Visit:
         if lease.attempt > 1:
@@ -414,7 +383,7 @@ class Crawl:
 
     def _task(self, id: str, request: Request, visit: Visit | None = None) -> Task:
         payload, group = self._payload(id, request, visit)
-        task = tasks.task_of(request, id, payload, group, polite=self._is_polite)
+        task = tasks.task_of(request, id, payload, group)
         self._enqueued += 1
         return task
 
@@ -427,12 +396,7 @@ class Crawl:
 
     def _put_now(self, task: Task) -> None:
         """Put a task that goes with no ack. A worker that has ended for lack of tasks is followed by another."""
-        try:
-            self._twin.put(task)
-        except InvalidInput as error:
-            if not self._notices_end_of_politeness(error):
-                raise
-            self._twin.put(Task(task.task, task.payload, task.group))
+        self._twin.put(task)
         self._staying.begin()
         if self.is_drained and not self.engine.is_closing and not self._is_closed:
             self._work()

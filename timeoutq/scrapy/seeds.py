@@ -105,7 +105,7 @@ class Seeds:
     async def _put(self, visit: Visit) -> None:
         found, visit.found = visit.found, []
         if found:
-            await self._crawl.put(found)
+            await self._crawl.queue.put(found)
 
 
 async def _each(start: Any) -> AsyncIterator[Any]:

@@ -128,17 +128,17 @@ def payload_of(
     return found, slot
 
 
-def task_of(request: Request, id: str, payload: Payload, group: str | None = None, *, polite: bool = True) -> Task:
+def task_of(request: Request, id: str, payload: Payload, group: str | None = None) -> Task:
     """Make the task of a request, with its payload packed.
 
-    This is the one place where the priority of a request becomes that of a task. A queue takes priorities only while it
-    is polite (`polite`), and only of tasks that have a host or a group.
+    This is the one place where the priority of a request becomes that of a task. A queue takes priorities only of tasks
+    that have a host or a group.
 
     Raises `InvalidInput`, which names the request, for what no queue takes. Else the queue would refuse the whole call
     that puts the task, and with it the other tasks of the call.
     """
     priority = priority_of(payload)
-    if priority is not None and not (polite and (group or has_host(id))):
+    if not (group or has_host(id)):
         priority = None
     try:
         body = arguments.pack(payload or None, id)

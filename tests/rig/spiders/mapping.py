@@ -622,17 +622,6 @@ class Odd(Mapped):
         yield {"it": object()}
 
 
-class Chain(Mapped):
-    """Each page leads to the next one, with a priority."""
-
-    name = "chain"
-
-    def parse(self, response: Any, number: int = 0) -> Any:
-        yield {"number": number}
-        if number < 20:
-            yield Request(self.at(f"{number + 1}"), priority=number + 1, cb_kwargs={"number": number + 1})
-
-
 class Other(Mapped):
     """A spider with settings that cannot be used, or at the queue of another."""
 
