@@ -33,7 +33,7 @@ from timeoutq.functions.envelope import NO_OPTIONS, Letter, Options, Secrets, St
 from timeoutq.functions.errors import BadFunction, UnknownFunction
 from timeoutq.functions.options import CallOptions, Chosen, Queues, Settings, TaskOptions
 from timeoutq.functions.signature import Arguments, Signature
-from timeoutq.functions.task import Definition, Opened, define
+from timeoutq.functions.task import Definition, Opened, define, settings_with
 from timeoutq.server import address
 from timeoutq.server.calls import BATCH_KEPT
 from timeoutq.words import arguments
@@ -176,12 +176,11 @@ def result_of(sender: Sender, call: FunctionCall[R], put: Posted, answer: Answer
     places = [(put.queue, put.id)]
     for step, one in call.following:
         places.append((one.settings.queue, ids.following(places[-1][1], step.f)))
-    settings, kept, returns = call.settings, call.chosen.keep_result, call.returns
+    settings, returns = settings_with(call.settings, travelling(call.chosen)), call.returns
     if call.following:
         step, last = call.following[-1]
-        settings, kept, returns = last.settings, step.options.keep_result, last.returns
-    keep = settings.keep_result if kept is None else kept
-    return Result(sender, places, returns, keep, settings.keep_none or kept is not None, answer)
+        settings, returns = settings_with(last.settings, step.options), last.returns
+    return Result(sender, places, returns, settings.keep_result, settings.keep_none, answer)
 
 
 # ---- functions
@@ -584,7 +583,8 @@ class Program:
         if letter.then and letter.then[0].f not in self._functions:
             raise self._unknown(letter.then[0].f)
         args, kwargs = function.signature.decode(letter.arguments)
-        return Opened(function.definition, args, kwargs, letter.options, letter.then, letter.tick)
+        settings = settings_with(function.settings, letter.options)
+        return Opened(function.definition, args, kwargs, settings, letter.options, letter.then, letter.tick)
 
     def _unknown(self, name: str) -> UnknownFunction:
         return UnknownFunction(

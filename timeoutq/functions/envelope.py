@@ -43,7 +43,7 @@ MOST_SECRETS = 10
 _PURPOSE, _NAMING = b"timeoutq call 1\n", b"timeoutq secret 1\n"
 _EMPTY_LIST, _EMPTY_DICT = msgspec.Raw(b"[]"), msgspec.Raw(b"{}")
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=LONGEST)]
-_SomeSeconds = Annotated[float, msgspec.Meta(gt=0, le=LONGEST)]
+_SomeSeconds = Annotated[float, msgspec.Meta(gt=0, le=MAX_TIME_MS / 1000)]
 
 
 class Options(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
 from timeoutq.functions import ids
-from timeoutq.functions.envelope import Options, Step
+from timeoutq.functions.envelope import NO_OPTIONS, Options, Step
 from timeoutq.functions.errors import BadFunction
-from timeoutq.functions.options import Settings, Unique
+from timeoutq.functions.options import Settings
 from timeoutq.functions.signature import Signature, returned
 from timeoutq.words.arguments import shown
 from timeoutq.words.retry import RetryPolicy
@@ -77,44 +77,30 @@ class Opened:
     definition: Definition
     args: Sequence[object]
     kwargs: Mapping[str, object]
+    settings: Settings  # those of the function, with what was chosen for this call
     options: Options
     then: Sequence[Step]
     tick: float | None = None  # the time for which a schedule has put the call, Unix seconds
 
     @property
-    def max_runtime(self) -> float | None:
-        """The most seconds that the call may run; None: as the worker says."""
-        return self.definition.settings.max_runtime if self.options.max_runtime is None else self.options.max_runtime
-
-    @property
-    def keep_result(self) -> float:
-        """Seconds for which the result is kept; 0 is not at all."""
-        return self.definition.settings.keep_result if self.options.keep_result is None else self.options.keep_result
-
-    @property
-    def keep_none(self) -> bool:
-        """Whether a result that is None is kept, too."""
-        return self.options.keep_result is not None or self.definition.settings.keep_none
-
-    @property
-    def unique(self) -> Unique:
-        """How long the id of the call keeps other calls away."""
-        chosen = self.options.unique
-        if chosen is None:
-            return self.definition.settings.unique
-        return chosen if isinstance(chosen, str) else timedelta(seconds=chosen)
-
-    @property
     def keep_id(self) -> bool | timedelta:
         """Whether `done` keeps the id of the call, or for how long: as long as it keeps other calls away."""
-        unique = self.unique
+        unique = self.settings.unique
         return unique if isinstance(unique, timedelta) else unique != "active"
 
-    @property
-    def retry(self) -> RetryPolicy | None:
-        """When the call is tried again; None: as the queue says."""
-        chosen = self.options.retry
-        return self.definition.settings.retry if chosen is None else RetryPolicy.of(chosen)
+
+def settings_with(settings: Settings, chosen: Options) -> Settings:
+    """Give the settings of a function for a call that has options of its own."""
+    if chosen is NO_OPTIONS:
+        return settings
+    said: dict[str, Any] = {name: getattr(chosen, name) for name in ("max_runtime", "keep_result", "unique")}
+    if isinstance(chosen.unique, float):
+        said["unique"] = timedelta(seconds=chosen.unique)
+    if chosen.retry is not None:
+        said["retry"] = RetryPolicy.of(chosen.retry)
+    if chosen.keep_result is not None:
+        said["keep_none"] = True
+    return replace(settings, **{name: value for name, value in said.items() if value is not None})
 
 
 def define(function: Callable[..., Any], name: str | None, settings: Settings, key: object) -> Definition:
