@@ -33,7 +33,6 @@ from timeoutq.functions.signature import Arguments
 from timeoutq.words.arguments import error_words, shown
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import MAX_TIME_MS
-from timeoutq.words.retry import LONGEST
 
 VERSION: Literal[1] = 1
 LIMIT = 256 * 1024  # bytes of a payload
@@ -42,7 +41,7 @@ MOST_SECRETS = 10
 
 _PURPOSE, _NAMING = b"timeoutq call 1\n", b"timeoutq secret 1\n"
 _EMPTY_LIST, _EMPTY_DICT = msgspec.Raw(b"[]"), msgspec.Raw(b"{}")
-_Seconds = Annotated[float, msgspec.Meta(ge=0, le=LONGEST)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_TIME_MS / 1000)]
 _SomeSeconds = Annotated[float, msgspec.Meta(gt=0, le=MAX_TIME_MS / 1000)]
 
 
