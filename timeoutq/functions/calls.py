@@ -1,4 +1,4 @@
-"""A call as a value, what makes calls of a function, and the program that puts them: an app without its workers."""
+"""Calls as values, the functions that make them, and the program that puts them: an app without its workers."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 T_contra = TypeVar("T_contra", contravariant=True)
 Q = ParamSpec("Q")  # the parameters of the function itself, with the context
-O = TypeVar("O")  # noqa: E741  # beside P, Q and R, nobody takes it for a zero
-"""What a plain call of the function gives: of an `async def`, a coroutine."""
+O = TypeVar("O")  # noqa: E741  # next to P, Q and R, nobody takes it for a zero
+"""The value of a plain call of the function: of an `async def`, a coroutine."""
 
 _NOT_THEN = ("id", "at", "after", "priority", "queue", "rerun")
 """What nobody can choose for a call that follows another one: it is put when that one ends."""
@@ -143,7 +143,7 @@ def posted(
     """Decide everything about a call that is put now. `travels` are the options that go along, None: those chosen.
 
     `place` is the name of a batch and the place of the call there, which make its id if nobody has chosen one.
-    What a schedule puts is not put now (`is_now=False`), and is no part of a trace. Raises `CallTooLarge`.
+    The call of a schedule is not put now (`is_now=False`), and is no part of a trace. Raises `CallTooLarge`.
     """
     chosen, settings, function = call.chosen, call.settings, call.function
     is_named, id = chosen.id is not None or call.key is not None, chosen.id
@@ -193,7 +193,7 @@ class TaskFunction(OfApp, Generic[P, R]):
         functools.update_wrapper(cast("Callable[..., Any]", self), definition.function)
         self.home = home
         self.definition = definition
-        self.chosen = chosen  # what was chosen with `options`
+        self.chosen = chosen  # with `options`
         self.signature: Signature = definition.signature  # what callers pass
         self.settings: Settings = definition.settings  # what its decorator says
         self.name: str = definition.signature.name  # the name that its calls carry
@@ -567,7 +567,7 @@ class Program:
         """Close the connections of callers in this event loop; a later call opens new ones."""
         await self.sender.aclose()
 
-    # ---- what a worker reads
+    # ---- for workers
 
     def open(self, payload: object, queue: str, id: bytes, secrets: Secrets | None = None) -> Opened:
         """Read the payload of a task that was claimed, the bytes as they stand in Redis.

@@ -1,4 +1,4 @@
-"""What speaks to servers for an app: `Sender` puts calls, and `Result` stands for what a call will return."""
+"""`Sender` puts the calls of an app, and `Result` stands for the result of a call."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 Steps = Generator[tuple[str, Callable[[Any], Any]], Any, T]
-"""What is asked of queues, without I/O: each step is the name of a queue, and a call of one of its methods, which have
-the same names on both faces; the step is sent what the method gives."""
+"""Calls of queues, without I/O: each step is the name of a queue, and a call of one of its methods, which have the same
+names on both faces; the answer of the queue is sent back."""
 
 
 class Posted(msgspec.Struct, frozen=True, gc=False):
@@ -72,7 +72,7 @@ class Shared:
         self._tasks: dict[Hashable, asyncio.Task[Any]] = {}
 
     async def run(self, key: Hashable, work: Callable[[], Awaitable[T]]) -> T:
-        """Give what the work gives; who is cancelled meanwhile leaves it to the others."""
+        """Give the result of the work; whoever is cancelled meanwhile leaves the work to the others."""
         key = asyncio.get_running_loop(), key
         task = self._tasks.get(key)
         if task is None:
@@ -205,11 +205,11 @@ class Sender:
         return ends.get(text(id))
 
 
-# ---- what a call will return
+# ---- results
 
 
 class Result(Generic[T_co]):
-    """What a call will return. `await` it, or `wait` for it."""
+    """The result of a call, which may still run. `await` it, or `wait` for it."""
 
     __slots__ = ("_keep_none", "_keep_result", "_places", "_returns", "_sender", "answer")
 
@@ -354,7 +354,7 @@ class Result(Generic[T_co]):
         return Answer.UNKNOWN if state is None else Answer(state.value)
 
 
-# ---- what is put together
+# ---- puts
 
 Kind = tuple[str, float | None, float | None, bytes | None, int]
 """What all calls of one put have in common: queue, `at`, `after`, `call_id`, how long their keys keep others away."""

@@ -1,4 +1,4 @@
-"""What a running call may know of itself: `ctx`, which the worker makes and callers do not see."""
+"""The context of a running call: `ctx`, which the worker makes and callers do not see."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ class Context(Generic[S_co]):
 
 
 class CallNext(Protocol):
-    """Runs what a middleware is around, and gives what the function returned."""
+    """Runs the next middleware or the function, and gives its result."""
 
     def __call__(self, ctx: Context[Any] | None = None, /) -> Awaitable[Any]:
         """Run it: `await call_next()`. A context that is passed stands in the place of the middleware's own."""
@@ -254,4 +254,4 @@ class CallNext(Protocol):
 
 
 Middleware = Callable[[Context[Any], CallNext], Awaitable[Any]]
-"""Runs around a call, and gives what stands for what the function returned."""
+"""Runs around a call; its result stands for that of the function."""

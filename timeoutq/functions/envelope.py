@@ -46,7 +46,7 @@ _SomeSeconds = Annotated[float, msgspec.Meta(gt=0, le=MAX_TIME_MS / 1000)]
 
 
 class Options(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a caller sets for one call, and a worker reads."""
+    """The options of one call, which a caller sets and a worker reads."""
 
     retry: list[_Seconds] | None = None  # seconds to wait before each further attempt
     max_runtime: _SomeSeconds | None = None
@@ -74,7 +74,7 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def options(self) -> Options:
-        """What was chosen for this call."""
+        """The options of this call."""
         return self.o or NO_OPTIONS
 
     @property
@@ -106,7 +106,7 @@ _ENCODER = msgspec.json.Encoder()
 
 @dataclass(slots=True)  # not frozen: a worker makes one for each call, and frozen ones take three times as long
 class Letter:
-    """What a payload says."""
+    """The content of a payload."""
 
     function: str
     arguments: Arguments

@@ -68,7 +68,7 @@ class Forged(TimeoutqError):
 
 
 class BadResult(TimeoutqError, TypeError):
-    """What a function returned cannot travel as the type that it says: mend the function, or its annotation."""
+    """The result of a function cannot travel as the type that it says: mend the function, or its annotation."""
 
 
 class CallFailed(_WithFields):
@@ -109,4 +109,4 @@ class CallGone(_WithFields, LookupError):
 
 
 MAY_FIT_LATER = (BadArguments, NewerCall, UnknownFunction, UnknownSecret)
-"""What a worker with a newer program, or with a newer secret, may be able to carry out."""
+"""A worker with a newer program, or with a newer secret, may be able to carry out these calls."""

@@ -1,4 +1,4 @@
-"""What is kept of a call that has ended: the JSON of what it returned, or why it failed. No I/O."""
+"""The result of a call as JSON, or the reason why the call failed. No I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from timeoutq.words import arguments, tracebacks
 from timeoutq.words.arguments import shown
 from timeoutq.words.model import Ended
 
-MOST = Kept.MOST  # bytes of what is kept of a call
+MOST = Kept.MOST  # bytes of a result
 KEEP_FAILURE = 7 * 86_400.0  # seconds for which failures are kept
 
 _ENCODER = msgspec.json.Encoder()

@@ -1,4 +1,4 @@
-"""What a worker runs for the calls of an app: `Calls(app)` is the handler."""
+"""`Calls(app)`: the handler by which a worker runs the calls of an app."""
 
 from __future__ import annotations
 

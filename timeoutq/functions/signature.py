@@ -1,4 +1,4 @@
-"""What a function takes, read when the function is decorated: how arguments become JSON, and JSON arguments. No I/O.
+"""The parameters of a function, read when it is decorated: arguments become JSON, and JSON arguments. No I/O.
 
 A parameter that can be named travels under its name, in `k`, however the caller passed it; so two equal calls are equal
 bytes. Only parameters that have no name for callers, and all positional ones of a function with `*args`, travel by
@@ -113,7 +113,7 @@ class Signature:
     # ---- the result of another call as the first argument
 
     def without_first(self) -> Signature:
-        """Give the signature of what is left to pass when the first argument comes from somewhere else.
+        """Give the signature without the first parameter, whose argument is the result of another call.
 
         Raises `BadArguments` for a function that takes no argument by its place.
         """
@@ -141,7 +141,7 @@ class Signature:
     def with_first(self, value: bytes, arguments: Arguments) -> Arguments:
         """Put the JSON of a first argument to the arguments that `without_first` has encoded.
 
-        Raises `BadArguments` for what is no JSON of arguments.
+        Raises `BadArguments` for other JSON.
         """
         by_place, by_name = self._apart(arguments)
         first = next(iter(self._places), None)
@@ -295,7 +295,7 @@ class Signature:
             for name, one in bound.items()
         })  # fmt: skip
 
-    # ---- what others may know
+    # ---- for programs in other languages
 
     def schema(self) -> dict[str, Any]:
         """Give the JSON Schema of the payload of a call, for programs in other languages.
@@ -385,7 +385,7 @@ def _resolved(function: Callable[..., Any], name: str, parameter: str, annotatio
 
 
 def _names(function: Any) -> dict[str, Any]:
-    """Give what the text of an annotation may name: what is in the module, and what the function uses from outside."""
+    """Give the names that an annotation may use: those of the module, and those of the functions around this one."""
     found = dict(getattr(function, "__globals__", {}))
     code = getattr(function, "__code__", None)
     for name, cell in zip(getattr(code, "co_freevars", ()), getattr(function, "__closure__", None) or (), strict=False):
@@ -455,7 +455,7 @@ def _struct(name: str, slots: Sequence[Slot]) -> type[msgspec.Struct]:
 
 
 _INVALID = re.compile(r"(?s)(?<=^Invalid enum value) .*")
-"""Where msgspec shows a value: what a worker says of a call holds none."""
+"""Where msgspec shows a value: no message of a worker holds one."""
 
 
 def _words(error: Exception, name: str | None) -> str:

@@ -1,4 +1,4 @@
-"""What is known of a function when it is decorated, and of a call of it that a worker has read. No I/O."""
+"""A function as it was decorated, and a call of it that a worker has read. No I/O."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Definition:
     """Whether a worker need only await it: an `async def` without a context, and without a limit of any kind."""
 
     def __post_init__(self) -> None:
-        """Work out once what a worker asks for each call."""
+        """Work out once, and not for each call."""
         is_free = self.settings.max_runtime is None and self.settings.limit is None
         object.__setattr__(self, "is_plain", self.is_async and self.signature.context is None and is_free)
 

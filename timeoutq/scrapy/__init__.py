@@ -5,13 +5,12 @@ core never does.
 
 The modules, in reading order: each imports only from those above it.
 
-    plan         What a project's settings say, and what of them cannot hold on a queue: the spider says so in one
-                 warning. Pure.
+    plan         The settings of a project, and a warning of those that cannot hold on a queue. Pure.
     carried      Values of `meta` and `cb_kwargs` in typed JSON, and back: dates, numbers, sets, tuples, bytes, items.
                  Pure.
     tasks        From a request of Scrapy to a task, and back: the id and the payload, which is JSON. Pure.
-    engine       What this room needs of Scrapy's engine, in one place: some of it has no public name, or another in
-                 each version.
+    engine       The parts of Scrapy's engine that this folder needs: some have no public name, or another in each
+                 version.
     visits       A visit is one lease on its way through Scrapy: fetched, parsed, its items stored. It ends when all of
                  this is over.
     opening      Opens the queue of a spider: a new queue becomes polite and gets the spider's name.
@@ -24,10 +23,10 @@ The modules, in reading order: each imports only from those above it.
     crawl        One crawl in one process: a worker whose handler hands each lease to Scrapy, and waits until the visit
                  is over.
     scheduler    The scheduler of Scrapy whose requests are the tasks of a queue. The addon sets it.
-    middlewares  The middlewares that the addon sets: for what callbacks yield, what the downloader brings, and what is
-                 no task.
+    middlewares  The middlewares that the addon sets: for the output of callbacks, the downloader, and requests that are
+                 no tasks.
     addon        The addon, by which a Scrapy project uses timeoutq. It reads the project's settings and sets Scrapy's.
-    trial        Runs a spider against one page, without a queue, and tells what of the page timeoutq would refuse.
+    trial        Runs a spider against one page, without a queue, and lists all of the page that timeoutq would refuse.
 """
 
 from timeoutq.scrapy.addon import Addon

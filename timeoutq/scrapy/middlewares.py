@@ -1,4 +1,4 @@
-"""The middlewares that the addon sets: for what callbacks yield, what the downloader brings, and what is no task.
+"""The middlewares that the addon sets: for the output of callbacks, the downloader, and requests that are no tasks.
 
 Media pipelines, callbacks that ask the engine (`download_async`), and robots.txt fetch pages that no queue knows of.
 Scrapy's own delay spaces these, in each process; after a page, the delay begins when the page has come.

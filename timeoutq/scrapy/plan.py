@@ -1,4 +1,4 @@
-"""What a project's settings say, and what of them cannot hold on a queue: the spider says so in one warning. Pure."""
+"""The settings of a project, and a warning of those that cannot hold on a queue. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a spider against one page, without a queue, and tells what of the page timeoutq would refuse.
+"""Runs a spider against one page, without a queue, and lists all of the page that timeoutq would refuse.
 
 `timeoutq check` calls it, in a process of its own: Scrapy's reactor runs once.
 """

@@ -44,7 +44,7 @@ def _kept(shards: Shards) -> Flow[bytes]:
         found = unpack.decompress(packed, MOST)
     except zlib.error:
         raise InvalidInput(
-            f"a foreign hand has changed the field {FIELD} of key timeoutq:{{{shards.name}}}:meta, the public suffix "
+            f"somebody has changed the field {FIELD} of key timeoutq:{{{shards.name}}}:meta, the public suffix "
             "list of the queue: if no tasks have been put by domain, remove it (HDEL)"
         ) from None
     return own if found == own else found
