@@ -1,26 +1,23 @@
-"""What is kept of a call that has ended: the JSON of what it returned, or why it failed. No I/O."""
+"""The result of a call as JSON, or the reason why the call failed. No I/O."""
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Sequence
+import json
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
-from timeoutq.functions.errors import BadResult
-from timeoutq.functions.forms import odd_time
+from timeoutq.functions.errors import BadResult, CallCancelled, CallFailed
 from timeoutq.server.calls import Kept
 from timeoutq.words import arguments, tracebacks
 from timeoutq.words.arguments import shown
+from timeoutq.words.model import Ended
 
-MOST = Kept.MOST  # bytes of what is kept of a call
+MOST = Kept.MOST  # bytes of a result
 KEEP_FAILURE = 7 * 86_400.0  # seconds for which failures are kept
 
 _ENCODER = msgspec.json.Encoder()
-_OFFSET = re.compile(rb"[+-][0-9]{2}:[0-9]{2}\"")
 
 
 class CallFailure(msgspec.Struct, frozen=True):
@@ -45,13 +42,8 @@ def encode(value: object, returns: Any) -> bytes:
         _decoder(returns).decode(data)
     except Exception as error:  # the value may be anything, and its class may raise anything
         raise BadResult(f"it returned {shown(value)}, which cannot be kept: {_wrong(error)}") from error
-    if b"null" in data and is_endless(value):
+    if b"null" in data and _is_endless(value):
         raise BadResult(f"it returned {shown(value)}, which cannot be kept: JSON has no NaN and no infinity")
-    if _OFFSET.search(data) and (odd := odd_time(value)) is not None:
-        raise BadResult(
-            f"it returned {shown(value)}, which cannot be kept: the zone of {shown(odd, 200)} is off by seconds, which "
-            "JSON does not hold: return .astimezone(UTC)"
-        )
     if len(data) > MOST:
         raise BadResult(
             f"it returned {len(data):,} bytes of JSON; the limit is {MOST:,}: store the data elsewhere and return its "
@@ -60,21 +52,13 @@ def encode(value: object, returns: Any) -> bytes:
     return data
 
 
-def is_endless(value: object) -> bool:
-    """Say whether a NaN or an infinity is anywhere in a value: msgspec writes null for it."""
-    return _is_endless(msgspec.to_builtins(value, str_keys=True))
-
-
 def _is_endless(value: object) -> bool:
-    match value:
-        case float():
-            return not math.isfinite(value)
-        case dict():
-            return any(map(_is_endless, cast("dict[str, object]", value).values()))
-        case list() | tuple():
-            return any(map(_is_endless, cast("Sequence[object]", value)))
-        case _:
-            return False
+    """Say whether a NaN or an infinity is anywhere in a value: msgspec writes null for it."""
+    try:
+        json.dumps(msgspec.to_builtins(value, str_keys=True), allow_nan=False)
+    except ValueError:
+        return True
+    return False
 
 
 def decode(data: bytes, returns: Any) -> Any:
@@ -99,6 +83,14 @@ def read_failure(data: bytes | None, error: str | None = None) -> CallFailure:
         return msgspec.json.decode(data or b"", type=CallFailure)
     except (msgspec.MsgspecError, UnicodeDecodeError):  # another program wrote it, or nobody did
         return CallFailure("", (data or b"").decode("utf-8", "replace") if error is None else error)
+
+
+def error_of(ended: Ended) -> CallFailed:
+    """Give the error of a call that was given up, or cancelled."""
+    found = read_failure(ended.result, ended.error)
+    if ended.is_cancelled:
+        return CallCancelled(f"call {ended.task!r} was {found}", id=ended.task, message=found.message)
+    return CallFailed(f"call {ended.task!r} failed: {found}", id=ended.task, **msgspec.structs.asdict(found))
 
 
 def _decoder(returns: Any) -> msgspec.json.Decoder[Any]:

@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import scrapy
-from scrapy import Request, signals
-from scrapy.exceptions import DontCloseSpider
+from scrapy import Request
 
 
 class Begins(scrapy.Spider):
@@ -78,19 +77,6 @@ class Former(Begins):
 
     def start_requests(self) -> Any:
         yield Request(f"{self.site}/city")
-
-
-class Kept(Former):
-    """The same spider, which a handler of `spider_idle` keeps open for ever, as those of scrapy-redis are."""
-
-    @classmethod
-    def from_crawler(cls, crawler: Any, *args: Any, **kwargs: Any) -> Any:
-        made = super().from_crawler(crawler, *args, **kwargs)
-        crawler.signals.connect(made.stay, signals.spider_idle)
-        return made
-
-    def stay(self) -> None:
-        raise DontCloseSpider
 
 
 class Mended(Former):

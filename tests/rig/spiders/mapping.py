@@ -487,25 +487,6 @@ class Rules(CrawlSpider):
         return {"path": response.url.rpartition("/")[2], "text": response.meta.get("link_text")}
 
 
-class Home(CrawlSpider):
-    """A CrawlSpider whose pages link to its start page: the rule's callback gets this page, too."""
-
-    name = "home"
-    site: str
-    rules = (Rule(LinkExtractor(allow=r"/home/"), callback="parse_page", follow=True),)
-
-    def start_requests(self) -> Any:
-        yield Request(f"{self.site}/home/", dont_filter=True)
-        yield Request(f"{self.site}/home/moved", dont_filter=True)
-
-    async def start(self) -> AsyncIterator[Any]:
-        for request in self.start_requests():
-            yield request
-
-    def parse_page(self, response: Any) -> Any:
-        return {"path": response.url.rpartition("/")[2]}
-
-
 class Closes(Mapped):
     """A callback closes the spider."""
 
@@ -584,20 +565,6 @@ class Starts(Mapped):
         yield {"form": response.request.method}
 
 
-class RefusedStart(Mapped):
-    """A start with a request that cannot be put into a queue, between two that can."""
-
-    name = "refused_start"
-
-    def start_requests(self) -> Any:
-        yield Request(self.at("first"))
-        yield Request(self.at("slot"), meta={"download_slot": ""})
-        yield Request(self.at("last"))
-
-    def parse(self, response: Any) -> Any:
-        yield {"path": response.url.rpartition("/")[2]}
-
-
 class Ordered(Mapped):
     """Pages of one host, which is visited by one process at a time, with priorities in no order."""
 
@@ -653,17 +620,6 @@ class Odd(Mapped):
 
     def parse(self, response: Any) -> Any:
         yield {"it": object()}
-
-
-class Chain(Mapped):
-    """Each page leads to the next one, with a priority."""
-
-    name = "chain"
-
-    def parse(self, response: Any, number: int = 0) -> Any:
-        yield {"number": number}
-        if number < 20:
-            yield Request(self.at(f"{number + 1}"), priority=number + 1, cb_kwargs={"number": number + 1})
 
 
 class Other(Mapped):
