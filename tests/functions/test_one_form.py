@@ -2,17 +2,47 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, time, timedelta, timezone
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from timeoutq.functions import App, Limit, ids
+from timeoutq import Queue
+from timeoutq.functions import App, BadArguments, BadResult, Limit, ids, outcomes
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 EAST = timezone(timedelta(hours=1))
 NOON, NOON_IN_THE_EAST = datetime(2026, 1, 1, 12, tzinfo=UTC), datetime(2026, 1, 1, 13, tzinfo=EAST)
+
+IN_ANOTHER_PROCESS = """
+from timeoutq.functions import App, Limit
+app = App("q")
+@app.task(key="tag:{tags}", limit=Limit(per="t:{tags}"), keep_result=0)
+def tagged(tags: set[str]): ...
+@app.task(key=True, keep_result=0)
+def whole(tags: dict[str, frozenset[str]]): ...
+tags = {"red", "green", "blue", "black", "white"}
+call = tagged.call(tags)
+print(call.key, call.group, whole.call({"b": frozenset(tags), "a": frozenset()}).key)
+"""
+
+
+def test_a_set_makes_one_id_and_one_group_in_every_process() -> None:
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", IN_ANOTHER_PROCESS], cwd=ROOT, env={"PYTHONHASHSEED": str(seed)}, check=True,
+            capture_output=True, text=True,
+        ).stdout
+        for seed in range(4)
+    }  # fmt: skip
+    tags = '["black","blue","green","red","white"]'
+    assert said == {f'tag:{tags} t:{tags} whole:{{"tags":{{"a":[],"b":{tags}}}}}\n'}
+
 
 EQUAL: Mapping[str, tuple[Any, Any, Any, str]] = {
     "a set": (set[int], {8, 0}, {0, 8}, "[0,8]"),
@@ -26,6 +56,7 @@ EQUAL: Mapping[str, tuple[Any, Any, Any, str]] = {
     "a moment": (datetime, NOON_IN_THE_EAST, NOON, "2026-01-01T12:00:00Z"),
     "a set of moments": (set[datetime], {NOON_IN_THE_EAST}, {NOON}, '["2026-01-01T12:00:00Z"]'),
     "moments as keys": (dict[datetime, int], {NOON_IN_THE_EAST: 1}, {NOON: 1}, '{"2026-01-01T12:00:00Z":1}'),
+    "a time of day": (time, time(13, tzinfo=EAST), time(12, tzinfo=UTC), "12:00:00Z"),
     "a decimal": (Decimal, Decimal("1.50"), Decimal("1.5"), "1.5"),
     "a large decimal": (Decimal, Decimal("1E+2"), Decimal("100.0"), "100"),
     "no decimal": (Decimal, Decimal("-0.00"), Decimal(0), "0"),
@@ -67,6 +98,27 @@ def test_values_that_differ_make_ids_that_differ() -> None:
     assert len({call(one).key for one in values}) == len(values)
 
 
+def test_texts_that_a_host_name_would_not_tell_apart_have_limits_of_their_own(queue: Queue, url: str) -> None:
+    app = App(queue.name, url=url)
+
+    @app.task(limit=Limit(per="channel:{id}"))
+    def watch(id: str) -> None: ...
+
+    @app.task(limit=Limit(per="{page}"))
+    def visit(page: str) -> None: ...
+
+    watched = [
+        watch.call(id) for id in ("UCabc", "UCABC", "UCabc.", "ucabc", "ucabc..", "M\u00fcnchen", "m\u00fcnchen")
+    ]
+    visited = [visit.call(page) for page in ("http://a.example/1", "http://a.example/2", "a.example", ".", "..", "")]
+    app.put([*watched, *visited])
+    groups = {call.group for call in [*watched, *visited]}
+    assert len(groups) == 13
+    assert {"channel:ucabc", "a.example"} < groups
+    assert len(queue.claim(100)) == 13, "none waits for another"
+    app.close()
+
+
 def test_the_name_of_a_function_with_capitals_is_a_group_of_its_own() -> None:
     app = App("q")
     for name in ("Send", "send"):
@@ -76,3 +128,21 @@ def test_the_name_of_a_function_with_capitals_is_a_group_of_its_own() -> None:
 
     found: Any = app.functions
     assert len({found[name].call().group for name in ("Send", "send")}) == 2
+
+
+ODD = datetime(1880, 1, 1, tzinfo=timezone(timedelta(seconds=5025)))
+"""A moment in a zone that counts seconds, as most zones did a century ago; JSON has minutes."""
+
+
+@pytest.mark.parametrize("value", [ODD, [ODD], {"at": ODD}], ids=["alone", "in a list", "in a dict"])
+def test_a_moment_that_would_arrive_as_another_is_refused_as_an_argument_and_as_a_result(value: Any) -> None:
+    app = App("q")
+
+    def at(when: Any) -> None: ...
+
+    at.__annotations__["when"] = {datetime: datetime, list: list[datetime], dict: dict[str, datetime]}[type(value)]
+    sent: Any = app.task(name="at")(at)
+    with pytest.raises(BadArguments, match="would get"):
+        sent.call(value)
+    with pytest.raises(BadResult, match="is off by seconds, which JSON does not hold"):
+        outcomes.encode(value, Any)

@@ -8,7 +8,7 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from string import Formatter
 from typing import cast
@@ -35,6 +35,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_READY.clear)  # or both processes would make the same ids
 _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 _EXACT_INT = 2**53
+_DAY = date(2000, 1, 2)
 _ENCODER = msgspec.json.Encoder()
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 
@@ -120,7 +121,7 @@ def tick_of(id: bytes, last: int) -> int:
 def as_json(value: object) -> str:
     """Write all equal values in one way; a text stands as it is."""
     # msgspec sorts sets and keys, but has more than one text for a moment, and for 1.5 and 1.50
-    found = msgspec.to_builtins(value, order="deterministic", builtin_types=(datetime, Decimal))
+    found = msgspec.to_builtins(value, order="deterministic", builtin_types=(datetime, time, Decimal))
     built = msgspec.to_builtins(_one_form(found), str_keys=True)
     return built if isinstance(built, str) else _ENCODER.encode(built).decode()
 
@@ -129,6 +130,8 @@ def _one_form(value: object) -> object:
     match value:
         case datetime() if value.tzinfo is not None:
             return value.astimezone(UTC)
+        case time() if value.utcoffset() is not None:
+            return datetime.combine(_DAY, value).astimezone(UTC).timetz()
         case Decimal() if value.is_finite():
             short = value.normalize(_EXACT) if value else Decimal(0)
             return f"{short:f}" if abs(short.adjusted()) < 40 else str(short)
