@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.rig.inside import seen
+from tests.rig.inside import pump_of, seen
 from tests.rig.proxy import Fault, Proxy
 from timeoutq import Ack, Answer, AsyncQueue, GiveUp, Lease, Queue, Release, Retry, State, Worker
-from timeoutq.client.heartbeat import Heartbeat
 from timeoutq.server.calls import BYTES
 
 SHAPES = ["async", "thread", "awaited"]
@@ -167,8 +166,7 @@ async def test_leases_that_are_lost_end_wherever_their_tasks_are_and_leave_the_o
         (waits,) = known - {*tasks.begun}
         queue.forget(waits, runs, ends)
         # as the heartbeat says, which may have asked before the server went away, or before the end was sent
-        assert isinstance(worker._heartbeat, Heartbeat)
-        worker._heartbeat._on_lost([(leases[task], why) for task in (waits, runs, ends)])
+        pump_of(worker).works[0].interrupts.lose_soon([(leases[task], why) for task in (waits, runs, ends)])
         await until(lambda: runs not in [lease.task for lease in worker.running])
         proxy.disarm()
         await until(lambda: {lease.task for lease in worker.held.values()} == {goes_on, tasks.begun[3]})

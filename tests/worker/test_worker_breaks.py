@@ -14,7 +14,7 @@ import pytest
 from tests.rig.processes import ROOT, Processes, run
 from tests.rig.waiting import wait_until
 from timeoutq import Lease, Queue, Worker
-from timeoutq.client.heartbeat import Heartbeat
+from timeoutq.client.heartbeat import Beat
 from timeoutq.testing import fake_async_queue
 from timeoutq.words import exit_codes
 from timeoutq.words.errors import WorkerBroken
@@ -85,10 +85,10 @@ async def test_a_worker_does_its_work_though_whoever_listens_to_logs_raises(ship
 async def test_a_worker_whose_heartbeat_has_ended_gives_its_tasks_back_and_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def leave(self: Heartbeat) -> bool:
+    async def leave(self: Beat) -> bool:
         raise SystemExit("from outside")
 
-    monkeypatch.setattr(Heartbeat, "_extend", leave)
+    monkeypatch.setattr(Beat, "_extend", leave)
     async with fake_async_queue(timeout=0.6) as queue:
         await queue.put("a", "b")
         said = "the thread of its heartbeat has ended: SystemExit: from outside; without it, all leases would run out"

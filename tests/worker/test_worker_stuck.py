@@ -170,7 +170,6 @@ CULPRIT = (
     [
         ("cleaner-", "cleaner"),
         ("alarm-", "cleaner"),
-        ("watch of leases-", "watch of leases"),
         ("watch of max_runtime-", "watch of max_runtime"),
         ("bell-", "wait on the bell"),
         ("exchange-", "exchange"),

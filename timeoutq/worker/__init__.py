@@ -17,8 +17,7 @@ The modules, in reading order: each imports only from those above it.
     signals     SIGTERM and SIGINT for all workers of an event loop: a loop has one handler per signal, not one per
                 worker.
     forks       Copies of a worker: a handler may fork its process, and the copy must not go on as a second worker.
-    background  The things that run besides the pump of a worker: asyncio tasks by name, threads, and clients that block
-                a thread.
+    background  The things that run besides the pump of a worker: asyncio tasks by name, and threads.
     worker_log  The log lines of a worker: each carries its queue, its worker, and the task that it is about.
     runs        One run of a handler, its longest time, and the meaning of its failure: when it is repeated, and the log
                 line.
@@ -37,9 +36,7 @@ The modules, in reading order: each imports only from those above it.
     crews       Runs `async def` handlers: a crew of asyncio tasks, the consumers, each of which runs one handler after
                 the other.
     threads     Runs `def` handlers: a crew of threads, started as they are needed, which live as long as the worker.
-    beats       The heartbeats of a worker with several queues: one thread for all of them, with an event loop of its
-                own.
-    interrupts  Ends handlers that lost their lease or have no time left, and leases that nobody ends.
+    interrupts  Ends handlers that lost their lease or have no time left.
     served      One queue of a worker, as a handler sees it that `Serves`: the `Place` of `handlers.py`.
     exchanges   Exchanges with one shard of a queue: each sends ends of leases and claims new ones. A plain queue is one
                 shard.

@@ -16,8 +16,6 @@ from timeoutq.client.heartbeat import Heartbeat
 from timeoutq.words.errors import TimeoutqError
 from timeoutq.words.model import Lease
 from timeoutq.worker import interrupts
-from timeoutq.worker.background import Machine
-from timeoutq.worker.beats import Beats
 from timeoutq.worker.exchanges import Exchanges
 from timeoutq.worker.leases import Leases
 from timeoutq.worker.pump import Pump, all_of
@@ -33,9 +31,9 @@ class Closing:
     """Ends the work of one worker."""
 
     pump: Pump
-    heartbeat: Heartbeat | Beats
+    heartbeat: Heartbeat
+    heart_is_over: asyncio.Event
     life: Life
-    machine: Machine
 
     async def close(self) -> None:
         """End everything; a server that does not answer is not waited for."""
@@ -55,8 +53,15 @@ class Closing:
         await all_of(self._end_leases(work.leases, early=early) for work in works)
         crew.close()
         await all_of(self._send_last(work) for work in works)
-        await self.machine.call(self.heartbeat.stop)
+        await self._end_heartbeat()
         await self._leave_unending(consumers)
+
+    async def _end_heartbeat(self) -> None:
+        self.heartbeat.end()
+        if self.heartbeat.lives:  # a thread that could not be started has no end
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.heartbeat.patience):
+                    await self.heart_is_over.wait()
 
     async def _end_leases(self, leases: Leases, *, early: bool) -> None:
         """Have all leases of a queue end, and let go of acks that wait."""

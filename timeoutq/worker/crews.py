@@ -7,7 +7,6 @@ A crew runs the handlers of all queues of a worker, and has a `Calling` for each
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -98,9 +97,10 @@ class Inbox:
 class TaskCrew:
     """The consumers, which live as long as the worker. All methods are called in the event loop."""
 
-    def __init__(self, callings: Sequence[Calling], size: int) -> None:
-        """Start `size` consumers."""
+    def __init__(self, callings: Sequence[Calling], size: int, broken: Callable[[BaseException], None]) -> None:
+        """Start `size` consumers; `broken` is called with an error of this folder that has ended one."""
         self._callings = callings
+        self._broken = broken
         self._first = callings[0]
         self._loop = asyncio.get_running_loop()
         self._inbox = Inbox(callings)
@@ -128,10 +128,6 @@ class TaskCrew:
         """Give how many leases wait that begin before a lease of this queue that comes now."""
         return self._inbox.before(number)
 
-    def queued(self, number: int = 0) -> set[int]:
-        """Give the keys of the leases of a queue that wait for a handler."""
-        return {lease.key for lease in self._inbox.of(number)}
-
     def take(self, leases: list[Lease], number: int = 0) -> None:
         """Have the handlers of these leases run."""
         self._inbox.put(leases, number)
@@ -156,9 +152,6 @@ class TaskCrew:
         self._inbox.take_out(found)
         return bool(found)
 
-    def forget(self) -> None:
-        """Count one lease less: nobody of the crew has it any more."""
-
     # ---- consumers
 
     def _start(self) -> None:
@@ -171,9 +164,8 @@ class TaskCrew:
         if task in self._left:  # another one was started long ago
             self._left.discard(task)
             return
-        if not task.cancelled() and task.exception() is not None:
-            worker_log = self._first.leases.log
-            worker_log.say(logging.ERROR, "worker %s: a consumer ended", worker_log.worker, exc_info=task.exception())
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._broken(error)
         if not self.closing:
             self._start()
 

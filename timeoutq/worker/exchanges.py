@@ -294,14 +294,9 @@ class Exchanges:
 
     async def make(self, claim: Call[Claimed] | None = None) -> None:
         """Send the ends that have gathered, and a claim."""
-        me, calls = object(), self.ends.take(self.claims.pace.found_at_once())
-        self._leases.sent[me] = calls
+        calls = self.ends.take(self.claims.pace.found_at_once())
         self._leases.last_sent = calls or self._leases.last_sent
-        try:
-            trouble = await self._send(claim, calls)
-        finally:
-            del self._leases.sent[me]
-        if trouble is None:
+        if await self._send(claim, calls) is None:
             self._note_answer()
 
     async def _send(self, claim: Call[Claimed] | None, calls: list[PendingCall]) -> TimeoutqError | None:

@@ -47,11 +47,6 @@ class Followers:
         return len(self._open)
 
     @property
-    def keys(self) -> set[int]:
-        """The keys of the leases whose acks wait."""
-        return set(self._open)
-
-    @property
     def trouble(self) -> TimeoutqError | None:
         """The error of a last attempt; None while no attempt has failed."""
         return next(iter(self._troubles.values()), None)

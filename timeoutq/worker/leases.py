@@ -152,7 +152,6 @@ class Leases:
         self.running: dict[int, Run] = {}  # the handlers at work, by the keys of their leases
         self.ends = Ends(queue.talk, rules.most_releases)  # the ends of the first shard
         self.shards = [self.ends]  # the ends of each shard of the queue; a plain queue is one shard
-        self.sent: dict[object, list[PendingCall]] = {}  # the calls of the exchanges that are under way
         self.last_sent: list[PendingCall] = []  # the calls of the last exchange that had some
         self._told_kept = False
         self._unrun: dict[int, BaseException] = {}
@@ -475,12 +474,3 @@ class Leases:
         running = [run.lease for run in list(self.running.values())]
         ended = [*self.ending.values(), *(lease for one in self.last_sent for lease in one.leases)]
         return list({lease.key: lease for lease in (*running, *ended)}.values())
-
-    @property
-    def unattended(self) -> set[int]:
-        """The keys of held leases that no handler works on, and that no end is under way for."""
-        attended = {key for key, run in list(self.running.items()) if run.lives}
-        attended.update(self.ending)
-        for calls in self.sent.values():
-            attended.update(lease.key for one in calls for lease in one.leases)
-        return self.held.keys() - attended - self.followers.keys

@@ -51,8 +51,8 @@ class Pump:
             self._seen, self._turned = self.turns, now
         turned, answered = self._turned, 0.0
         for work in self.works:
-            if work.beating is not None:
-                heard = work.beating.pulse.answered
+            if work.beat is not None:
+                heard = work.beat.answered
                 answered = max(answered, heard)
                 # an exchange that has not ended since then hangs, though its server answers
                 turned = min([turned, *(one.stuck_since for one in work.shards if 0 < one.stuck_since < heard - lease)])

@@ -14,14 +14,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 
-from timeoutq.client.heartbeat import Heartbeat
+from timeoutq.client.heartbeat import Beat
 from timeoutq.server.calls import Call
 from timeoutq.verbs import flows, sending
 from timeoutq.verbs.replies import Claimed
 from timeoutq.words.errors import InvalidInput, TimeoutqError
 from timeoutq.words.model import Lease
 from timeoutq.worker.background import Background
-from timeoutq.worker.beats import Beat
 from timeoutq.worker.cleaner import Cleaner
 from timeoutq.worker.exchanges import LATE, Claims, Exchanges
 from timeoutq.worker.interrupts import Interrupts
@@ -125,7 +124,7 @@ class QueueWork:
         self.number = leases.number
         self.shards: list[Exchanges] = []
         """The exchanges with each shard; none while it is unknown of which shards the queue consists."""
-        self.beating: Heartbeat | Beat | None = None
+        self.beat: Beat | None = None
         self.interrupts = Interrupts(leases, shared.crew, shared.suspects)
         self.background = Background(leases.queue.name, leases.on_cancelled, leases.wake)
         self._queue, self._log = leases.queue, leases.log
@@ -247,7 +246,7 @@ class QueueWork:
 
     @property
     def _peers(self) -> int:
-        return self._queue.division.sharing(1 if self.beating is None else self.beating.peers)
+        return self._queue.division.sharing(1 if self.beat is None else self.beat.peers)
 
     def _wanted(self, shard: Exchanges) -> int:
         shared = self.shared

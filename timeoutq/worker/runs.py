@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -28,7 +27,6 @@ class Run:
     lease: Lease
     task: asyncio.Task[None] | None  # the asyncio task that runs it; None while it runs in a thread
     began: float  # when the handler was called, by the monotonic clock
-    thread: threading.Thread | None = None
     end: str = ""
     """Why the handler is being stopped: lost, max_runtime, cancelled, shutdown; empty while it is not being stopped."""
     cancelled: bool = False
@@ -39,13 +37,6 @@ class Run:
     stop: Callable[[], object] | None = None
     """Stops the handler when its own limit is over; tests call it, whose clock is not the loop's."""
     spent: float = 0.0  # how long its call in a thread took, seconds
-
-    @property
-    def lives(self) -> bool:
-        """Whether a task or a thread is still there to run the handler to its end."""
-        if self.task is not None:
-            return not self.task.done()
-        return self.thread is None or self.thread.is_alive()
 
     def cancelled_by_others(self, problem: BaseException) -> asyncio.CancelledError | None:
         """Give an error that says so if somebody else has cancelled the handler; the worker's own cancel has words."""

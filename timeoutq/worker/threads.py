@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from queue import Empty, PriorityQueue, SimpleQueue
 from typing import Any
 
 from timeoutq.words import telling
+from timeoutq.words.arguments import error_words
 from timeoutq.words.model import Lease
 from timeoutq.worker import forks, handlers
 from timeoutq.worker.background import THIS, Machine
@@ -104,11 +104,6 @@ class ThreadCrew:
             return sum(place[0] <= rank for place in list(self._waiting.queue))
         return self._waiting.qsize()
 
-    def queued(self, number: int = 0) -> set[int]:
-        calling, waiting = self._callings[number], self._take_all()
-        self._put(waiting)
-        return {lease.key for _, _, its, lease in waiting if its is calling and lease is not None}
-
     def give_back(self, number: int = 0, most: int | None = None) -> list[Lease]:
         calling, waiting = self._callings[number], self._take_all()
         found = [place for place in waiting if place[2] is calling]
@@ -138,9 +133,6 @@ class ThreadCrew:
         self._put([place for place in waiting if place not in found])
         return bool(found)
 
-    def forget(self) -> None:
-        self.taken -= 1
-
     # ---- threads
 
     def replace(self, run: Run) -> None:
@@ -156,14 +148,6 @@ class ThreadCrew:
         for _ in range(self._threads):
             self._end_one()
 
-    def _make_up(self) -> None:
-        """Start another thread in the place of one that has ended.
-
-        If it had a lease, the lease counts as taken until the worker finds that nothing works on it.
-        """
-        self._threads -= 1
-        self._put([])
-
     def _come_back(self) -> None:
         # another thread may have taken its place
         self._hung -= 1
@@ -178,14 +162,13 @@ class ThreadCrew:
             while self._first.around.fresh().run(self._serve):
                 pass
         except BaseException as error:  # not from a handler: somebody raised it in this thread from outside
-            worker_log = self._first.leases.log
-            worker_log.say(logging.ERROR, "worker %s: a thread ended", worker_log.worker, exc_info=error)
+            words = f"a thread that ran handlers has ended: {error_words(error)}"
             with suppress(RuntimeError):  # the loop is closed already
-                self._loop.call_soon_threadsafe(self._make_up)
+                self._loop.call_soon_threadsafe(self._broken, words)
 
     def _serve(self) -> bool:
         """Call handlers until one has changed the context (True), or there are no more (False)."""
-        calling, me, tell = self._first, threading.current_thread(), telling.running.set
+        calling, tell = self._first, telling.running.set
         around, bare, leases = calling.around, calling.around.bare, calling.leases
         running, ledger, fields = leases.running, leases.ledger, leases.log.fields()
         while True:
@@ -195,7 +178,7 @@ class ThreadCrew:
             if its is not calling:
                 calling, leases = its, its.leases
                 running, ledger, fields = leases.running, leases.ledger, leases.log.fields()
-            run = running[lease.key] = Run(lease, None, time.monotonic(), me)
+            run = running[lease.key] = Run(lease, None, time.monotonic())
             result: Any = None
             problem: BaseException | None = None
             tell((fields, lease))

@@ -10,13 +10,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar, cast
 
 from timeoutq.client import AsyncDriver, Driver, sibling
-from timeoutq.client.heartbeat import Heartbeat
+from timeoutq.client.heartbeat import Beat, Heartbeat
 from timeoutq.verbs.sending import Flow
 from timeoutq.words import arguments, retry
 from timeoutq.words.errors import InvalidInput, TimeoutqError, WorkerBroken
@@ -24,7 +24,6 @@ from timeoutq.words.model import Lease
 from timeoutq.words.retry import Retries, RetryPolicy
 from timeoutq.worker import forks, handlers, signals
 from timeoutq.worker.background import THIS, Machine
-from timeoutq.worker.beats import Beat, Beats
 from timeoutq.worker.closing import Closing
 from timeoutq.worker.crews import Calling, TaskCrew
 from timeoutq.worker.handlers import Handler, Lifespan, Returned, Surroundings
@@ -134,7 +133,7 @@ class Worker:
         self._leases = [self._new_leases(number, ledgers[number]) for number in range(len(self.queues))]
         self._pump: Pump | None = None
         self._pumping: asyncio.Task[None] | None = None
-        self._heartbeat: Heartbeat | Beats | None = None
+        self._heartbeat: Heartbeat | None = None
         self.ending: Callable[[str], None] | None = None
         """Called with `tally.end` when all work has ended, before the lifespan is left; it may be called twice."""
 
@@ -302,18 +301,18 @@ class Worker:
         self._pump = pump = Pump(shared, self._log)
         if vitals is not None:
             vitals.write()  # the first task may block the event loop
-        self._heartbeat = heartbeat = self._new_heartbeat(pump)
+        heart_is_over = asyncio.Event()
+        self._heartbeat = heartbeat = self._new_heartbeat(pump, heart_is_over)
         try:
             for work in pump.works:
                 if work.leases.queue.division.is_known:
                     work.open()
-            if len(pump.works) > 1 or pump.works[0].shards:
-                heartbeat.start()  # else when the queue is opened
+            heartbeat.start()
             for work in pump.works:
                 if work.shards:
-                    self._look_after(work, heartbeat)
+                    self._look_after(work)
                 else:
-                    work.background.start("opening", self._open_later(work, heartbeat))
+                    work.background.start("opening", self._open_later(work))
             self._log.of_worker(
                 logging.INFO, "starts on queue%s %s: concurrency %d, timeout %s",
                 "s" * (len(pump.works) > 1), self._log.queue, self.concurrency,
@@ -321,26 +320,31 @@ class Worker:
             )  # fmt: skip
             await self._await_pump(pump, generation)
         finally:
-            await Closing(pump, heartbeat, self._life, self.machine).close()
+            await Closing(pump, heartbeat, heart_is_over, self._life).close()
             for close in [close for each in self._leases for close in each.at_end]:
                 close()
 
-    def _new_heartbeat(self, pump: Pump) -> Heartbeat | Beats:
-        beats: list[Beat] = []
+    def _new_heartbeat(self, pump: Pump, is_over: asyncio.Event) -> Heartbeat:
         for work in pump.works:
-            leases, lose, about = work.leases, work.interrupts.lose_soon, partial(self._about, work)
-            if len(pump.works) == 1 and leases.queue.division.is_known:
-                client = self.machine.client(leases.queue)
-                work.beating = Heartbeat(client, leases.held, lose, about, leases.spans, self.machine)
-                work.beating.over_at = leases.over_at
-                return work.beating
-            beat = Beat(sibling(leases.queue), leases.held, lose, about, leases.spans, work.is_open)
-            beat.over_at = leases.over_at
-            work.beating = beat
-            beats.append(beat)
-        return Beats(beats, self.machine)
+            leases = work.leases
+            work.beat = Beat(
+                sibling(leases.queue), leases.held, work.interrupts.lose_soon, partial(self._about, work), leases.spans,
+                leases.over_at, work.is_open,
+            )  # fmt: skip
+        loop, context = asyncio.get_running_loop(), copy_context()
 
-    def _look_after(self, work: QueueWork, heartbeat: Heartbeat | Beats) -> None:
+        def end() -> None:
+            with suppress(RuntimeError):  # the loop is closed already
+                loop.call_soon_threadsafe(noted, context=context)
+
+        def noted() -> None:
+            assert self._heartbeat is not None
+            is_over.set()
+            self._break(self._heartbeat.told_of_end())
+
+        return Heartbeat([work.beat for work in pump.works if work.beat is not None], self.machine.thread, end)
+
+    def _look_after(self, work: QueueWork) -> None:
         """Start the things that an open queue needs besides the pump."""
         clean = work.shards[0].cleaner.run
         if len(work.shards) > 1:
@@ -349,11 +353,10 @@ class Worker:
         work.background.start("cleaner", clean())
         if work.leases.functions:
             work.background.start("telling of functions", tell_functions(work.leases))
-        work.background.start("watch of leases", work.interrupts.watch_held(heartbeat, self._break))
         if work.leases.rules.runtime.ms:
             work.background.start("watch of max_runtime", work.interrupts.watch_runtime())
 
-    async def _open_later(self, work: QueueWork, heartbeat: Heartbeat | Beats) -> None:
+    async def _open_later(self, work: QueueWork) -> None:
         """Begin to claim from a queue as soon as it is known of which shards it consists."""
         queue, failures = work.leases.queue, 0
         try:
@@ -369,9 +372,7 @@ class Worker:
                     self._woken.set()  # a burst looks whether anything is left
                     await asyncio.sleep(retry.pause(failures) if failures else LOOK_EVERY)
             work.open()
-            if len(self._leases) == 1:
-                heartbeat.start()
-            self._look_after(work, heartbeat)
+            self._look_after(work)
             self._woken.set()
         except TimeoutqError as error:
             self._break(error)
@@ -391,7 +392,7 @@ class Worker:
             for each in self._leases
         ]  # fmt: skip
         if self._shape.is_async:
-            return TaskCrew(callings, self.concurrency)
+            return TaskCrew(callings, self.concurrency, self._break)
         return ThreadCrew(callings, self.concurrency, self._break, self.machine)
 
     def _served(self, leases: Leases) -> Served:

@@ -67,8 +67,11 @@ DEFECTS: Mapping[str, Defect] = {
                 "except BaseException as error:  # whatever a handler raises is its task's failure",
                 "except Exception as error:",
             ),
-            Change("worker.crews", "        if not self.closing:\n            self._start()", "        pass"),
-            Change("worker.interrupts", "if times >= LOOKS]", "if times >= 1_000_000]"),
+            Change(
+                "worker.crews",
+                "            self._broken(error)\n        if not self.closing:\n            self._start()",
+                "            pass",
+            ),
         ),
     ),
     "D4": Defect(
