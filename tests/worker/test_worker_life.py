@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
@@ -17,6 +17,7 @@ import pytest
 import redis
 
 from tests.rig.inside import pump_of
+from tests.worker.working import until
 from timeoutq import AsyncQueue, InvalidInput, Lease, Queue, State, Worker
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.testing import FakeAsyncQueue, fake_async_queue
@@ -29,15 +30,6 @@ from timeoutq.worker.threads import ThreadCrew
 async def fake() -> AsyncIterator[FakeAsyncQueue]:
     async with fake_async_queue(timeout=5, retry=[]) as queue:
         yield queue
-
-
-async def until(predicate: Callable[[], bool | Awaitable[bool]], seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while True:
-            found = predicate()
-            if (await found) if isinstance(found, Awaitable) else found:
-                return
-            await asyncio.sleep(0.002)
 
 
 async def drained(worker: Worker) -> Tally:
@@ -291,30 +283,6 @@ async def test_after_the_drain_deadline_what_still_runs_is_given_back(fake: Fake
     assert (tally.released, tally.acked) == (1, 0)
     assert (await fake.inspect("a")).state == State.TODOS
     release.set()
-
-
-@pytest.mark.parametrize("threads", [False, True])
-async def test_what_ends_within_the_drain_deadline_is_acked(fake: FakeAsyncQueue, threads: bool) -> None:
-    begun, release = threading.Event(), threading.Event()
-
-    async def handler(lease: Lease) -> None:
-        begun.set()
-        await until(release.is_set)
-
-    def handler_in_thread(lease: Lease) -> None:
-        begun.set()
-        release.wait(60)
-
-    await fake.put("a", "b")
-    worker = Worker(fake, handler_in_thread if threads else handler, concurrency=1, prefetch=1, signals=False)
-    running = asyncio.create_task(worker.run())
-    await until(lambda: begun.is_set() and len(worker.held) == 2)
-    worker.stop()
-    await until(lambda: len(worker.held) == 1)  # what had not begun is given back at once
-    assert (await fake.stats()).todos == 1
-    release.set()
-    tally = await asyncio.wait_for(running, 10)
-    assert (tally.acked, tally.released) == (1, 1)
 
 
 # ---- a thread that ends

@@ -1,9 +1,7 @@
 """Exchanges with one shard of a queue: each sends ends of leases and claims new ones. A plain queue is one shard.
 
-`QueueWork` decides when an exchange begins, and how much it claims. While the server is away one exchange waits, and
-then tries again; nothing is lost meanwhile, because each call is kept until it was answered. A claim without an answer
-is not sent again: its leases are given back, by its token, when the server has answered another exchange. On a durable
-queue, a call that replicas have not confirmed is sent again, too, and the leases of such a claim are given back.
+Nothing is lost while the server is away: each call is kept until it was answered, and confirmed on a durable queue. A
+claim is not sent again: its leases are given back, by its token, when the server has answered another exchange.
 """
 
 from __future__ import annotations
@@ -150,10 +148,9 @@ class Claims:
         take: Callable[[list[Lease]], None],
         has_room: Callable[[], bool] | None = None,
     ) -> None:
-        """Wait on the bell, if nobody does, in a task of its own, with the claim that `claim` gives behind the wait.
+        """Wait on the bell, if nobody does, with the claim of `claim` behind the wait; `take` gets its leases.
 
-        `take` is called with the leases that come. If there is no claim, and no room when the bell has rung, the stroke
-        is passed on to another worker; without `has_room` there always is room.
+        If there is no claim, and no room when the bell has rung, the stroke is passed on to another worker.
         """
         if self.bell is None:
             self._is_deaf, self._behind_bell = False, (behind := claim())

@@ -57,12 +57,12 @@ class Interrupts:
                 self._leases.lost(lease)
 
     def _take_out(self, lease: Lease) -> bool:
-        """Take a lease out whose handler has not begun, or whose ack waits for something; say whether it was there."""
+        """Take a lease out whose handler has not begun; say whether it was there."""
         number = self._leases.number
         if self._suspects.take_out(lease.key, number) is not None:
             self._leases.wake()
             return True
-        return self._leases.followers.take_out(lease) or self._crew.take_out(lease, number)
+        return self._crew.take_out(lease, number)
 
     # ---- cancelled tasks
 

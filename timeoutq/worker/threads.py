@@ -1,8 +1,4 @@
-"""Runs `def` handlers: a crew of threads, started as they are needed, which live as long as the worker.
-
-If a handler gives an awaitable, the event loop awaits it; meanwhile the handler's thread runs no other handler. Threads
-and event loop share a pipe of leases and a deque of ended runs.
-"""
+"""Runs `def` handlers: a crew of threads, started as they are needed, which live as long as the worker."""
 
 from __future__ import annotations
 
@@ -29,7 +25,6 @@ from timeoutq.worker.found import listed, listed_here
 from timeoutq.worker.runs import Run
 
 MOST = 1000  # the most threads of one crew
-SHORT_EVERY = 60.0  # seconds at least between two lines that say that no more threads can be started
 LAST = 1_000_000  # the rank of the order to end: if the worker has several queues, all leases come before it
 
 Waiting = tuple[int, int, Calling, Lease | None]
@@ -57,7 +52,7 @@ class ThreadCrew:
         self._told = False
         self.taken = 0  # how many leases are with the crew, begun or not
         self._threads = 0
-        self._told_short = -SHORT_EVERY
+        self._told_short = False
         self._hung = 0  # how many threads still run handlers that were given up; these threads do not count
         self.closing = False
 
@@ -82,13 +77,13 @@ class ThreadCrew:
             self._threads += 1
 
     def _run_short(self, error: RuntimeError) -> None:
-        """Go on with the threads that are there, and say so once a minute at most; without any, the worker ends."""
+        """Go on with the threads that are there, and say so once; without any, the worker ends."""
         worker_log, free = self._first.leases.log, self._threads - self._hung
         cure = "raise `ulimit -u` or the pids limit of the container, or lower the concurrency"
         if free <= 0:
             self._broken(f"no thread can be started to run handlers ({error}): {cure}")
-        elif time.monotonic() >= self._told_short + SHORT_EVERY:
-            self._told_short = time.monotonic()
+        elif not self._told_short:
+            self._told_short = True
             worker_log.say(
                 logging.WARNING, "worker %s: a thread for handlers cannot be started (%s), and it goes on with %d of "
                 "%d threads: %s", worker_log.worker, error, free, self._size, cure, error=error,

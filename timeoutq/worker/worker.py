@@ -1,8 +1,4 @@
-"""The face of a worker: its settings, `run`, `stop`, and its counts.
-
-`run` puts the modules of this folder together, starts each, waits for the pump, and has everything ended by
-`closing.py`.
-"""
+"""The face of a worker: its settings, `run`, `stop`, and its counts."""
 
 from __future__ import annotations
 
@@ -35,7 +31,7 @@ from timeoutq.worker.pace import Pace, Strict, Weighted
 from timeoutq.worker.pump import Pump
 from timeoutq.worker.queue_work import QueueWork, Shared
 from timeoutq.worker.runs import Failures, MaxRuntime, Run
-from timeoutq.worker.served import Served, tell_functions
+from timeoutq.worker.served import Place, tell_functions
 from timeoutq.worker.state import Life
 from timeoutq.worker.tending import Tending
 from timeoutq.worker.threads import Crew, ThreadCrew
@@ -172,10 +168,7 @@ class Worker:
         raise InvalidInput(f"worker {self.queue.worker} does not hold this lease on task {lease.task!a:.80}")
 
     def give_back_unread(self) -> Flow[None]:
-        """Give a flow that releases the leases of claims from the first queue whose replies nobody has read.
-
-        It is for a process whose event loop has ended before the worker has: a blocking queue of the same name runs it.
-        """
+        """Release the leases of claims whose replies nobody has read, after the event loop has ended: for a twin."""
         for shard in self._pump.works[0].shards if self._pump is not None else ():
             yield from shard.claims.give_back_unread()
 
@@ -201,10 +194,7 @@ class Worker:
 
     @property
     def peers(self) -> int:
-        """How many workers of this queue are alive, as the heartbeat last heard; 1 before it has heard anything.
-
-        Of several queues, the one counts that has the most.
-        """
+        """How many workers are alive, on the queue that has the most; 1 before the heartbeat has heard anything."""
         return 1 if self._heartbeat is None else self._heartbeat.peers
 
     def _about(self, work: QueueWork) -> dict[str, object]:
@@ -307,7 +297,8 @@ class Worker:
             for work in pump.works:
                 if work.leases.queue.division.is_known:
                     work.open()
-            heartbeat.start()
+            if len(pump.works) > 1 or pump.works[0].shards:
+                heartbeat.start()  # else when the queue is opened
             for work in pump.works:
                 if work.shards:
                     self._look_after(work)
@@ -372,6 +363,8 @@ class Worker:
                     self._woken.set()  # a burst looks whether anything is left
                     await asyncio.sleep(retry.pause(failures) if failures else LOOK_EVERY)
             work.open()
+            if len(self._leases) == 1 and self._heartbeat is not None:
+                self._heartbeat.start()
             self._look_after(work)
             self._woken.set()
         except TimeoutqError as error:
@@ -395,12 +388,12 @@ class Worker:
             return TaskCrew(callings, self.concurrency, self._break)
         return ThreadCrew(callings, self.concurrency, self._break, self.machine)
 
-    def _served(self, leases: Leases) -> Served:
+    def _served(self, leases: Leases) -> Place:
         def cancel(run: Run) -> None:
             assert self._pump is not None
             self._pump.works[leases.number].interrupts.cancel(run, "max_runtime")
 
-        return Served(leases, self._span.state, self.queues, cancel, self._wear_out)
+        return Place(leases, self._span.state, self.queues, cancel, self._wear_out)
 
     def _wear_out(self) -> None:
         """Drain, so that the supervisor puts another process in the place of this one."""
