@@ -17,9 +17,6 @@ def tell(face: Any, delta: Delta, worker: str = "w:1:a") -> None:
     face.run(sending.answer(face.talk, face.operations.beat(worker, {"pid": 1}, delta)))
 
 
-# ---- buckets
-
-
 # ---- what a worker tells
 
 

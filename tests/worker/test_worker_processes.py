@@ -126,14 +126,3 @@ def test_a_task_of_a_handler_that_exits_ends_the_worker_with_1_and_counts(
     assert queue.inspect(task).crashes == 1
     assert queue.inspect("beside").failures == 0
     assert queue.stats().in_progress == 0
-
-
-def test_a_worker_whose_supervisor_was_killed_drains(queue: Queue, run: Processes) -> None:
-    queue.put([f"t{i}" for i in range(200)])
-    words = ("--processes", "2", "--concurrency", "2", "--timeout", "5")
-    parent = run.start("worker", queue.name, "tests.rig.handlers:work", *words, WORK="0.1")
-    wait_until(lambda: len({pid for *_, pid, _ in history(run.history)}) == 2)
-    parent.kill()
-    parent.wait()
-    wait_until(lambda: queue.stats().in_progress == 0 and not queue.workers())
-    assert queue.stats().known == 200

@@ -174,10 +174,7 @@ class Claims:
             self._wake()
 
     async def _await_bell(
-        self,
-        claim: Call[Claimed] | None,
-        take: Callable[[list[Lease]], None],
-        has_room: Callable[[], bool] | None,
+        self, claim: Call[Claimed] | None, take: Callable[[list[Lease]], None], has_room: Callable[[], bool] | None
     ) -> None:
         seconds, sent_at = BELL_RETRY if self._is_burst else sending.BELL_WAIT, time.monotonic()
         found: Claimed | None = None
