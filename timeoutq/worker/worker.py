@@ -187,6 +187,13 @@ class Worker:
         """The leases whose handlers are running, for each queue."""
         return {each.queue: [run.lease for run in list(each.running.values())] for each in self._leases}
 
+    def give_up_running(self) -> dict[AsyncDriver, list[Lease]]:
+        """Give the leases whose handlers are running, for each queue; the caller ends them."""
+        for each in self._leases:
+            for run in list(each.running.values()):
+                run.settled = True
+        return self.running_on
+
     @property
     def limited(self) -> list[Run]:
         """The handlers at work that have a limit of their own."""

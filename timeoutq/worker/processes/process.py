@@ -96,7 +96,7 @@ def run_worker(
                 raise
             escaped = error
             # nobody knows whose task raised it: each that was running counts a crash, as when a process dies
-            for queue, leases in worker.running_on.items():
+            for queue, leases in worker.give_up_running().items():
                 _count_crashes(queue, leases, f"its worker was ended while it ran: {type(error).__name__}")
             raise WorkerBroken(_broken_words(worker, error, running)) from error
 
