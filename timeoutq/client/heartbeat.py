@@ -111,7 +111,7 @@ class Beat:
         self.answered = 0.0  # when the server has last answered, by the monotonic clock
         self.period = queue.timeout / 3
         self._held, self._on_lost, self._spans, self._is_open = held, on_lost, spans, is_open
-        self._over_at = {} if over_at is None else over_at
+        self._over_at: Mapping[int, float] = {} if over_at is None else over_at
         self._interval = max(BEAT_EVERY, min(self.period, BEAT_AT_MOST))
         # whoever reads it later knows when its leases must have run out, though it never said that they have
         self._about: Callable[[], Mapping[str, object]] = lambda: {
