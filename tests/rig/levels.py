@@ -71,7 +71,7 @@ SLOWER = (
     "shards/test_sharded_durable.py", "shards/test_sharded_worker.py", "shards/test_sharded_worker_processes.py",
     "shards/test_shards_on_cluster.py", "worker/test_batches_processes.py", "worker/test_ends_of_leases.py",
     "worker/test_handed_back.py", "worker/test_handler_shapes.py", "worker/test_health_port.py",
-    "worker/test_heavy.py", "worker/test_long_acks.py", "worker/test_loopwatch.py", "worker/test_outages.py",
+    "worker/test_long_acks.py", "worker/test_loopwatch.py", "worker/test_outages.py",
     "worker/test_several_queues_processes.py", "worker/test_supervisor.py", "worker/test_systemd.py",
     "worker/test_worker_breaks.py", "worker/test_worker_cancels.py", "worker/test_worker_exchanges.py",
     "worker/test_worker_forks.py", "worker/test_worker_losses.py", "worker/test_worker_processes.py",

@@ -17,7 +17,7 @@ from timeoutq.words.text import counted
 
 if TYPE_CHECKING:
     from timeoutq.rooms.batches.operations import BatchInfo, Member
-    from timeoutq.worker.handlers import Place
+    from timeoutq.worker.served import Place
 
 S_co = TypeVar("S_co", covariant=True)
 T = TypeVar("T")

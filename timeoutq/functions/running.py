@@ -7,7 +7,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -33,12 +33,14 @@ from timeoutq.worker.handlers import (
     RESULTS,
     AckAfter,
     Hopeless,
-    Place,
     Result,
     Serves,
     Unrun,
     Verdict,
 )
+
+if TYPE_CHECKING:
+    from timeoutq.worker.served import Place
 
 log = logging.getLogger(__name__)
 

@@ -13,12 +13,11 @@ from tests.rig.simulate.clock import Owner, VirtualLoop, owner_of
 from tests.rig.simulate.machine import SimulatedMachine
 from tests.rig.simulate.network import Network
 from tests.rig.simulate.plan import TWO, Plan
-from timeoutq.client.heartbeat import Heartbeat
+from timeoutq.client.heartbeat import Beat, Heartbeat
 from timeoutq.client.shards import AnyAsyncQueue
 from timeoutq.verbs import flows, sending
 from timeoutq.words import exit_codes
 from timeoutq.words.errors import TimeoutqError
-from timeoutq.worker.beats import Beat, Beats
 from timeoutq.worker.processes.ledger import Left, SharedLedger
 from timeoutq.worker.processes.process import TOLD
 from timeoutq.worker.processes.roster import Order, Roster, Told
@@ -60,14 +59,14 @@ def _staffed(plan: Plan, queues: Sequence[AnyAsyncQueue], place: handlers.Place)
     return weighted, handlers.shaped(plan.shape, place)
 
 
-class SimulatedBeats(Beats):
-    """The heartbeats of several queues, which run in the event loop of the simulation."""
+class SimulatedHeartbeat(Heartbeat):
+    """A heartbeat that runs in the event loop of the simulation."""
 
-    def __init__(self, beats: Sequence[Beat], machine: SimulatedMachine) -> None:
+    def __init__(self, beats: Sequence[Beat], machine: SimulatedMachine, on_end: Callable[[], object]) -> None:
         self._machine = machine
-        super().__init__(beats, machine)
+        super().__init__(beats, machine.thread, on_end)
 
-    def _run(self) -> None:
+    def _live(self) -> None:
         self._machine.block(self._beat_all)
 
 
@@ -78,10 +77,10 @@ class SimulatedWorker(Worker):
         self.machine = machine
         super().__init__(*args, **settings)
 
-    def _new_heartbeat(self, pump: Pump) -> Heartbeat | Beats:
-        made, machine = super()._new_heartbeat(pump), self.machine
-        assert isinstance(machine, SimulatedMachine)
-        return SimulatedBeats(made._beats, machine) if isinstance(made, Beats) else made
+    def _new_heartbeat(self, pump: Pump, is_over: asyncio.Event) -> Heartbeat:
+        made, machine = super()._new_heartbeat(pump, is_over), self.machine
+        assert isinstance(machine, SimulatedMachine) and made._on_end is not None
+        return SimulatedHeartbeat(made._beats, machine, made._on_end)
 
 
 class Process:
