@@ -36,8 +36,8 @@ def test_hosts_are_rows_of_tabs_on_a_pipe_and_documents_with_json(say: Say, poli
     done = say("hosts", polite.name)
     assert (done.code, done.err) == (0, "")
     assert sorted(done.lines) == [
-        ["a.example", "2", "1", "-", "3600s", "1", "-", "0", "0", "-", "-"],
-        ["b.example:8080", "0", "1", "-", "3600s", "1", "-", "0", "0", "-", "-"],
+        ["a.example", "2", "1", "-", "1h", "1", "-", "0", "0", "-", "-"],
+        ["b.example:8080", "0", "1", "-", "1h", "1", "-", "0", "0", "-", "-"],
     ]
     assert all(len(line) == len(COLUMNS) for line in done.lines)
     found = {document["host"]: document for document in say("hosts", polite.name, "--json").documents}
@@ -90,14 +90,14 @@ def test_a_host_is_given_rules_of_its_own_and_the_usual_ones_again(say: Say, pol
     facts = say("host", polite.name, "a.example", "--budget", "none").facts
     assert "budget" not in facts
     assert facts["per host"] == "3"  # what is not named stays
-    assert say("host", polite.name, "a.example", "--delay", "usual").facts["delay"] == "3600s"
+    assert say("host", polite.name, "a.example", "--delay", "usual").facts["delay"] == "1h"
     say("host", polite.name, "a.example", "--delay", "250ms")
     facts = say("host", polite.name, "a.example", "--usual").facts
-    assert (facts["delay"], facts["per host"]) == ("3600s", "1")
+    assert (facts["delay"], facts["per host"]) == ("1h", "1")
 
 
 def test_a_delay_is_shown_as_it_was_given_however_long(say: Say, polite: Queue) -> None:
-    for given, shown in {"30d": "2592000s", "1ms": "0.001s", "0": "0s", "90m": "5400s"}.items():
+    for given, shown in {"30d": "30d", "1ms": "1ms", "0": "0ms", "90m": "90m"}.items():
         assert say("host", polite.name, "a.example", "--delay", given).facts["delay"] == shown
 
 

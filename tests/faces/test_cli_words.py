@@ -11,9 +11,9 @@ import typer
 from tests.rig.command import Say, say, server
 from tests.rig.terminal import on_a_terminal
 from timeoutq import Politeness, Queue, cli
-from timeoutq.cli import hosts as host_commands
 from timeoutq.cli.printing import length
 from timeoutq.verbs import sending, why
+from timeoutq.watch import records
 from timeoutq.watch.hands import told_of
 
 __all__ = ["say", "server"]
@@ -126,7 +126,7 @@ def test_why_advises_commands_and_keys_to_people_and_methods_to_programs(say: Sa
     told = {line[0]: line[1] for line in say("why", queue.name, "done").lines}["why"]
     assert told.endswith("makes it ready again; a spider owns the queue, and the response then goes to its `parse`: "
                          "callback and meta went with the ack")  # fmt: skip
-    assert host_commands.COMMANDS.keys() == why.ADVICE.keys()
+    assert records.ADVICE.keys() == why.ADVICE.keys()
 
 
 @pytest.mark.parametrize("words", ["list {} todos", "hosts {}"])

@@ -17,7 +17,6 @@ from tests.rig.corpus import CORPUS, as_id, stray
 from tests.rig.terminal import Terminal
 from timeoutq import HostInfo, Politeness, Queue
 from timeoutq.server.embedded import EmbeddedServer
-from timeoutq.watch.draw import svg
 from timeoutq.watch.snapshot import Memory, Snapshot, snapshot, to_json
 
 WIDTHS = [80, 140, 200]
@@ -136,7 +135,6 @@ def test_hostile_hosts_are_shown_and_steer_nothing() -> None:
         assert stray("\n".join(lines)) == []
         assert all(cell_len(line) == width for line in lines), some
         json.dumps(to_json(seen), ensure_ascii=True)
-        assert stray(svg(seen), "\n") == []
 
 
 # ---- for programs

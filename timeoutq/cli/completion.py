@@ -1,7 +1,6 @@
 """What a shell shows when somebody presses Tab: names of queues, and sides of a comparison. Silent and quick.
 
-`command.py` and `moving.py` give these functions to their arguments. If the server is away, slow, or closed to this
-user, the answer is empty and comes within `PATIENCE`: a completion must never disturb the line being typed.
+If the server is away, slow, or closed to this user, the answer is empty and comes within `PATIENCE`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,9 @@ def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
     def ask() -> None:
         # a thread can be left behind: so no name server and no network can keep the shell waiting
         try:
-            with Queue("completion", _address(ctx), deadline=PATIENCE, allow_eviction=True) as opened:
+            url, file = ctx.params.get("url"), ctx.params.get("url_file")
+            address = Path(file).read_text("utf-8").strip() if file else url or None
+            with Queue("completion", address, deadline=PATIENCE, allow_eviction=True) as opened:
                 found.extend(directory.starting_with(opened, incomplete, PATIENCE / 2))
         except Exception:  # noqa: S110  # whatever it is, a shell cannot use it
             pass
@@ -43,10 +44,3 @@ def sides(ctx: typer.Context, incomplete: str) -> list[str]:
     if colon:
         return [f"{name}:{known}" for known in State if known.startswith(state)]
     return [f"{queue}:" for queue in queue_names(ctx, name)]
-
-
-def _address(ctx: typer.Context) -> str | None:
-    url, url_file = ctx.params.get("url"), ctx.params.get("url_file")
-    if url_file:
-        return Path(url_file).read_text("utf-8").strip()
-    return url or None

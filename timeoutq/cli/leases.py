@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from timeoutq.cli.app import LOST, exit_unless, say, stop, unknown, unknown_words
+from timeoutq.cli.app import exit_unless, say, stop, unknown, unknown_words
 from timeoutq.cli.command import Count, Ids, Name, Opened, Seconds, Server, command
 from timeoutq.cli.printing import Sink, iso
 from timeoutq.cli.reading import LONGEST_LINE, piped_in, read_json
 from timeoutq.words import arguments
 from timeoutq.words.errors import InvalidInput, TimeoutqError
+from timeoutq.words.exit_codes import LOST
 from timeoutq.words.model import Answer, Lease, Outcome, Task, raw, text
 
 if TYPE_CHECKING:

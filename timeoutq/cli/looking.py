@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timeoutq.cli.app import SERVER, exit_unless, say, stop, unknown, unknown_words, with_ended
+from timeoutq.cli.app import exit_unless, say, stop, unknown, unknown_words, with_ended
 from timeoutq.cli.command import (
     AllPages,
     Cursor,
@@ -29,12 +28,13 @@ from timeoutq.cli.command import (
     command,
     option,
 )
-from timeoutq.cli.printing import LINES_AT_ONCE, Sink, far, iso, plain, progress, releases
+from timeoutq.cli.printing import LINES_AT_ONCE, Sink, iso, progress
 from timeoutq.cli.reading import ids_of, moment, seconds
+from timeoutq.watch import records
 from timeoutq.words.errors import InvalidInput
-from timeoutq.words.exit_codes import NOTHING
-from timeoutq.words.model import Page, State, TaskId, TaskInfo
-from timeoutq.words.text import age, safe
+from timeoutq.words.exit_codes import NOTHING, SERVER
+from timeoutq.words.model import Page, State, TaskId
+from timeoutq.words.text import safe
 
 if TYPE_CHECKING:
     from timeoutq.client.shards import AnyQueue
@@ -243,32 +243,11 @@ def _page(opened: AnyQueue, state: State, cursor: str | None, n: int) -> Page:
 def inspect(queue: Known, task: TaskName, *, out: Sink) -> None:
     """Show everything about one task; exit 1 when the task is in no state, and no result of it is kept."""
     info = queue.inspect(task)
-    out.facts(info, _facts(info), ("fact", "value"))
+    lost = "done, its id is not kept" if info.has_result else "unknown: no state holds it"
+    traceback = (("traceback", line) for line in (info.traceback or "").splitlines())
+    facts = [("task", info.task), ("state", info.state or lost), *records.of_task(info), *traceback]
+    out.facts(info, facts, ("fact", "value"))
     exit_unless(info.state is not None or info.has_result)
-
-
-def _facts(info: TaskInfo) -> list[tuple[str, Any]]:
-    return [
-        ("task", info.task),
-        ("state", info.state or ("done, its id is not kept" if info.has_result else "unknown: no state holds it")),
-        ("result", "kept for a time" if info.has_result else None),
-        ("due", iso(info.due)),
-        ("lease left", None if info.lease_left is None else age(info.lease_left)),
-        ("deadline", iso(info.deadline)),
-        ("host", info.host),
-        ("priority", info.priority or None),
-        ("runs again", "once this run has ended: it was put meanwhile" if info.again else None),
-        ("holder", info.holder),
-        ("cancelled by", info.cancelled_by),
-        ("progress", None if info.progress is None else far(info.progress)),
-        ("failures", info.failures or None),
-        ("crashes", info.crashes or None),
-        ("releases", releases(info)),
-        ("last error", info.error),
-        ("last error at", iso(info.error_at)),
-        ("payload", None if info.payload is None else json.dumps(plain(info.payload))),
-        *(("traceback", line) for line in (info.traceback or "").splitlines()),
-    ]
 
 
 @command()

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from timeoutq.cli.app import SERVER, say, stop
+from timeoutq.cli.app import say, stop
 from timeoutq.cli.command import command
 from timeoutq.cli.reading import nodes
 from timeoutq.words.errors import InvalidInput, MissingExtra
+from timeoutq.words.exit_codes import SERVER
 
 if TYPE_CHECKING:
-    from timeoutq.server.embedded_cluster import EmbeddedCluster, Member
+    from timeoutq.server.embedded_cluster import EmbeddedCluster
 
 
 @command(name="server")
@@ -95,21 +96,15 @@ def _tell_cluster(cluster: EmbeddedCluster, kept: str) -> None:
             "3 primaries or more"
         )
     for member in cluster.absent():
-        say(f"{member.place} was added by hand, and does not run: {_cure(cluster, member)}")
+        cure = "start that node, or have each node run CLUSTER FORGET " + member.id
+        if member.slots:
+            cure = (
+                f"until it does, the cluster takes no commands, because slots {member.slot_words} lie there: "
+                "start that node; if its data is gone for good, run redis-cli --cluster fix "
+                f"{cluster.nodes[0].place} --cluster-fix-with-unreachable-masters"
+            )
+        say(f"{member.place} was added by hand, and does not run: {cure}")
     say(f"to look at it: redis-cli -p {cluster.nodes[0].port} cluster nodes")
-
-
-def _cure(cluster: EmbeddedCluster, absent: Member) -> str:
-    """Say what to do about a node that the cluster knows and that does not run."""
-    if absent.slots:
-        return (
-            f"until it does, the cluster takes no commands, because slots {absent.slot_words} lie there: start that "
-            f"node; if its data is gone for good, run redis-cli --cluster fix {cluster.nodes[0].place} "
-            "--cluster-fix-with-unreachable-masters"
-        )
-    ports = " ".join(str(node.port) for node in cluster.nodes)
-    forget = f"for port in {ports}; do redis-cli -p $port cluster forget {absent.id}; done"
-    return f"start that node, or let all nodes forget it: {forget}"
 
 
 def _watch_nodes(cluster: EmbeddedCluster) -> NoReturn:

@@ -18,6 +18,8 @@ The modules, in reading order: each imports only from those above it.
     nodes      Examines the nodes of a cluster: facts gathered once, then one pure function per check. Part of `timeoutq
                doctor`.
     divided    Examines a queue over several shards: its record, each node, each shard. Part of `timeoutq doctor`.
+    records    What is told of a task and of a host: one record of each, in rows of a name and a value, and its advice.
+               Pure.
     screen     What the live dashboard shows and what its keys do: decisions, without any I/O.
     draw       A snapshot and the views of the live dashboard as rich draws them: for a screen of any size, once, or as
                a picture.

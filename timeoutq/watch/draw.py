@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import cast
@@ -20,11 +20,11 @@ from rich.text import Text
 
 from timeoutq.watch.directory import Listed
 from timeoutq.watch.metrics import COUNTERS, rates, series
+from timeoutq.watch.records import turn
 from timeoutq.watch.screen import HELP, HOSTS, KEYS, OVERVIEW, QUEUES, TASK, TASKS, Row, Screen
 from timeoutq.watch.snapshot import Snapshot, is_gone
 from timeoutq.words.counts import Stats
 from timeoutq.words.model import Entry, HostInfo, State, WorkerInfo
-from timeoutq.words.standing import Standing, standing
 from timeoutq.words.text import age, compact, number, rate, safe, span
 
 COLOURS = {
@@ -314,7 +314,7 @@ def _host_section(seen: Snapshot, width: int) -> list[Section]:
         cells: dict[str, Cell] = {
             "waiting": (compact(host.waiting), COLOURS["waiting"]),
             "in flight": (compact(host.busy), COLOURS["in_progress"]),
-            "turn": TURNS[standing(host, seen.stats.now, TURNS)](host, seen.stats.now),
+            "turn": turn(host, seen.stats.now),
             "visits": compact(host.visits),
             "/s": rate(seen.host_rates.get(host.host)),
             "errors": (compact(host.failures), COLOURS["failed"] if host.failures else ""),
@@ -326,16 +326,6 @@ def _host_section(seen: Snapshot, width: int) -> list[Section]:
 def _place(host: HostInfo) -> tuple[int, str]:
     # those with most to do first, and yet a row stays where it is while its count changes a little
     return -host.waiting.bit_length(), host.host
-
-
-TURNS: Mapping[Standing, Callable[[HostInfo, float], tuple[str, str]]] = {
-    Standing.BANNED: lambda host, now: ("banned", "red"),
-    Standing.BLOCKED: lambda host, now: (f"⊘ {age((host.blocked_until or now) - now)}", "red"),
-    Standing.TURN: lambda host, now: (age(max(0.0, (host.turn or now) - now)), "magenta"),
-    Standing.USED_UP: lambda host, now: ("used up", "yellow") if host.waiting else ("—", DIM),
-    Standing.FREE: lambda host, now: ("—", DIM),
-}
-"""The text and colour of a cell in the column `turn`."""
 
 
 def holder(token: str | None) -> str:
@@ -397,15 +387,6 @@ def show(seen: Snapshot, console: Console | None = None) -> None:
     console.print(render(seen, console.width, max(24, console.height)))
 
 
-def svg(seen: Snapshot, width: int = 100, height: int = 26) -> str:
-    """Give a picture of the dashboard."""
-    console = Console(
-        record=True, width=width, file=io.StringIO(), highlight=False, force_terminal=True, color_system="truecolor"
-    )
-    console.print(render(seen, width, height))
-    return console.export_svg(title=f"timeoutq dashboard {safe(seen.queue)}")
-
-
 HINTS = {
     OVERVIEW: "t tasks  h hosts  / filter  c queues  P pause  ? keys  q quit",
     TASKS: "←→ state  ↑↓ select  enter why  / filter  n next  R F L C act  esc back",
@@ -421,16 +402,13 @@ _CONSOLE = Console(file=io.StringIO(), width=1000)  # only for breaking lines
 
 def bottom(screen: Screen, width: int) -> Text:
     """Draw the line at the bottom: a question, what is typed, what the last act has given, or the keys."""
-    if screen.question is not None:
-        answers = "  y/n"
-        if screen.question.lengths:
-            answers = "  m 10 minutes  h an hour  d a day  or 5m"
-            if screen.question.typed:
-                answers = f"  {safe(screen.question.typed)}▏  enter blocks"
-        words = safe(screen.question.words, max(10, width - len(answers) - 2))
+    question, typed = screen.question, screen.typing
+    if question is not None:
+        answers = "  y/n" if typed is None else f" {safe(typed, 20)}▏  such as 10m or 2h; enter blocks"
+        words = safe(question.words, max(10, width - len(answers) - 2))
         return one_line((f" {words}{answers} ", "bold black on yellow"))
-    if screen.typing is not None:
-        return one_line((f" filter: {safe(screen.typing, max(10, width - 30))}", "bold"), ("▏  enter sets it", DIM))
+    if typed is not None:
+        return one_line((f" filter: {safe(typed, max(10, width - 30))}", "bold"), ("▏  enter sets it", DIM))
     words, colour = screen.said
     if words:
         return one_line((f" {safe(words, width - 2)}", colour or "bold"))
@@ -517,7 +495,7 @@ QUEUE_COLUMNS = (
 
 
 def _host(host: HostInfo, now: float) -> Sequence[Cell]:
-    return compact(host.waiting), compact(host.busy), TURNS[standing(host, now, TURNS)](host, now)
+    return compact(host.waiting), compact(host.busy), turn(host, now)
 
 
 def _queue(found: Listed) -> Sequence[Cell]:
