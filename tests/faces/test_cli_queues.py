@@ -15,7 +15,7 @@ import typer
 
 from tests.rig.command import Say, say, server
 from timeoutq import Queue, cli
-from timeoutq.cli import completion
+from timeoutq.cli import command
 from timeoutq.server.calls import Call
 from timeoutq.verbs import sending
 
@@ -180,7 +180,7 @@ def press(say: Say, monkeypatch: pytest.MonkeyPatch) -> Press:
 
     def call(line: str, shell: str = "bash", **environment: str) -> tuple[list[str], str]:
         with monkeypatch.context() as patch:
-            patch.setattr(completion, "PATIENCE", 30)  # a machine may have much to do
+            patch.setattr(command, "PATIENCE", 30)  # a machine may have much to do
             patch.delattr(sys.modules["__main__"], "__package__", raising=False)  # it would name the program
             done = say(
                 _TIMEOUTQ_COMPLETE=f"complete_{shell}", COMP_WORDS=line, COMP_CWORD=str(len(line.split(" ")) - 1),
@@ -218,6 +218,6 @@ def test_completion_is_silent_and_soon_where_no_server_answers(press: Press) -> 
             began = time.monotonic()
             context = typer.Context(typer.main.get_command(cli.app), resilient_parsing=True)
             context.params["url"] = address
-            assert completion.queue_names(context, "w") == []
-            assert time.monotonic() - began < 2 * completion.PATIENCE + 1
+            assert command.queue_names(context, "w") == []
+            assert time.monotonic() - began < 2 * command.PATIENCE + 1
     assert press("timeoutq status w", TIMEOUTQ_URL="redis://x?bogus=1") == ([], "")

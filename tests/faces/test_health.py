@@ -10,7 +10,7 @@ import pytest
 from tests.rig.command import Done, Say, say, server
 from timeoutq import Queue
 from timeoutq.verbs import sending
-from timeoutq.watch import limits
+from timeoutq.watch import doctor as limits
 from timeoutq.words.counts import Sample, Stats
 from timeoutq.words.model import WorkerInfo
 
@@ -91,20 +91,6 @@ def test_a_pace_of_the_past_is_no_excuse_while_nobody_can_claim(stats: dict[str,
     assert (said.verdict, says in said.found, said.cure) == ("red", True, cure), said.found
     assert "pace" not in said.found
     assert limits.short_wait(replace(STATS, **stats), history, 600, "web").verdict == "green"
-
-
-def test_claims_that_no_replica_confirms_are_no_pace() -> None:
-    durable = replace(STATS, settings={"uses": "durable", "durable": "1"}, in_progress=0)
-
-    def said(stats: Stats, acked: int) -> tuple[str, bool]:
-        history = [Sample(NOW - 300, claimed=0), Sample(NOW, claimed=90_000, acked=acked)]
-        found = limits.short_wait(stats, history, 60, "web")
-        return found.verdict, "at the present pace" in found.found
-
-    assert said(durable, 0) == ("red", False), "each claim is given back, and taken again"
-    assert said(durable, 90_000) == ("green", True)
-    assert said(replace(durable, in_progress=600), 0) == ("green", True), "handlers that run for long"
-    assert said(STATS, 0) == ("green", True)
 
 
 def test_the_pace_is_that_of_the_time_that_was_asked_for() -> None:

@@ -8,18 +8,15 @@ The modules, in reading order: each imports only from those above it.
     logs        How the command's log lines look: one event, one line of text that is safe to read.
     bench       `timeoutq bench`: how many tasks a second a server gives here, and how soon an idle worker picks up a
                 task.
-    completion  What a shell shows when somebody presses Tab: names of queues, and sides of a comparison. Silent and
-                quick.
     app         The command itself: the typer app, what commands say and ask, their exit codes, and `main`.
     printing    What commands print: tables for people on a terminal, tab-separated lines elsewhere, JSON with --json.
     reading     What commands read: lengths of time, moments, ids, lines of files and of stdin.
-    command     What commands ask for: the decorator `command`, the server of a command, and the arguments that commands
-                share.
+    command     What commands ask for: the decorator `command`, the server, arguments that commands share, what a shell
+                completes.
     tasks       The commands that bring tasks in: put and schedule, from arguments, files, stdin and sitemaps.
     leases      The commands about leases: claim, ack, extend, release, fail, and pull, which takes no lease.
-    serving     The commands that work on queues until they are stopped: worker; cleaner; push, which posts tasks to a
-                webhook.
-    private     The command server: a private Valkey server in the foreground, or a cluster, for a laptop.
+    serving     The commands that run until they are stopped: worker; cleaner; push, to a webhook; server, a private
+                Valkey.
     looking     The commands that look and change nothing: queues, status, dashboard, list, inspect, states, drained,
                 log.
     examining   The commands that examine: doctor, a server and a queue; report, a crawl; check, a spider; bench, this
@@ -46,7 +43,6 @@ try:
     from timeoutq.cli import moving as moving
     from timeoutq.cli import operating as operating
     from timeoutq.cli import pages as pages
-    from timeoutq.cli import private as private
     from timeoutq.cli import serving as serving
     from timeoutq.cli import tasks as tasks
     from timeoutq.cli import web as web

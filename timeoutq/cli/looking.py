@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,12 +28,12 @@ from timeoutq.cli.command import (
     option,
 )
 from timeoutq.cli.printing import LINES_AT_ONCE, Sink, iso, progress
-from timeoutq.cli.reading import ids_of, moment, seconds
+from timeoutq.cli.reading import ids_of, moment
 from timeoutq.watch import records
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.exit_codes import NOTHING, SERVER
 from timeoutq.words.model import Page, State, TaskId
-from timeoutq.words.text import safe
+from timeoutq.words.text import length_of, safe
 
 if TYPE_CHECKING:
     from timeoutq.client.shards import AnyQueue
@@ -221,8 +220,7 @@ def list_state(
         cursor = page.cursor
         if cursor is None or not everything:
             break
-    if len(entries) < len(page.entries):
-        # a cursor would skip the tasks that are not shown
+    if len(entries) < len(page.entries):  # a cursor would skip the tasks that are not shown
         whole = begun is None and cursor is None
         many = f"{len(page.entries):,} in all" if whole else f"at least {len(page.entries):,} here"
         say(f"{many}, {len(entries):,} shown: --all shows every task")
@@ -323,10 +321,8 @@ def log(
 
 
 def _begin(queue: AnyQueue, since: str) -> float:
-    """Read --since: a time, or how long ago."""
-    if since.strip()[-1:] in ("s", "m", "h", "d"):
-        with suppress(typer.BadParameter):
-            return max(0.0, queue.stats().now - seconds(since))
+    if since.strip()[-1:] in ("s", "m", "h", "d") and (ago := length_of(since)) is not None:
+        return max(0.0, queue.stats().now - ago)
     try:
         return moment(since)
     except typer.BadParameter as error:
@@ -334,7 +330,7 @@ def _begin(queue: AnyQueue, since: str) -> float:
 
 
 def _logged(queue: AnyQueue, begin: float | None, n: int | None, task: str | None) -> Iterator[Event]:
-    """Give what is in the log already."""
+    """Give what is in the log already: the last `n` calls, or from a time on the first `n`."""
     if begin is None:
         last = queue.events.list(n=min(20 if n is None else max(1, n), EVENTS_AT_ONCE), task=task)
         yield from last.events if n != 0 else ()

@@ -14,7 +14,6 @@ The modules, in reading order: each imports only from those above it.
                empty.
     doctor     Examines a server and a queue: `facts.py` gathers facts once, then one pure function per check judges,
                with its cure.
-    limits     Checks a queue against limits: how many workers live, how many tasks failed, how long ready tasks wait.
     nodes      Examines the nodes of a cluster: facts gathered once, then one pure function per check. Part of `timeoutq
                doctor`.
     divided    Examines a queue over several shards: its record, each node, each shard. Part of `timeoutq doctor`.

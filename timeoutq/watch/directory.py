@@ -1,8 +1,6 @@
 """Which queues a server has, found by their keys; and which queue a mistyped name may have meant.
 
-Its callers are `timeoutq queues`, the metrics, the completion of names in shells, and every command that gets an
-unknown queue. A server keeps no list of its queues, so all its keys are walked through (SCAN), a bounded number in each
-call.
+A server keeps no list of its queues, so all its keys are walked through (SCAN), a bounded number in each call.
 """
 
 from __future__ import annotations
@@ -31,7 +29,6 @@ QUEUES_A_FLUSH = 100
 ALIKE = 0.65  # two names that are alike by this much, 0 to 1, may be meant for each other: `wbe` and `web`
 
 LONE_NODE = "this is one node of a cluster: a client with this URL sees only the queues of this node"
-"""The words about a node of a cluster whose URL is that of a single server, and the cure."""
 CURE = "write redis+cluster:// (or rediss+cluster:// with TLS) in the place of what stands before the host"
 
 _PATTERN = "timeoutq:{*}:meta"
@@ -111,13 +108,12 @@ async def look_at(queue: AnyAsyncQueue, found: Sequence[str]) -> AsyncIterator[L
 
 
 def _look(talk: Talk, found: Sequence[str]) -> Flow[list[Listed]]:
-    calls = [Operations(name).stats() for name in found]
     results: list[Stats | TimeoutqError] = []
     if talk.server.nodes:  # in a cluster, each queue has a slot of its own
-        for name, call in zip(found, calls, strict=True):
-            results += yield from sending.settle(replace(talk, at=slot_of(name)), [call])
+        for name in found:
+            results += yield from sending.settle(replace(talk, at=slot_of(name)), [Operations(name).stats()])
     else:
-        results = yield from sending.settle(talk, calls)
+        results = yield from sending.settle(talk, [Operations(name).stats() for name in found])
     listed: list[Listed] = []
     for name, result in zip(found, results, strict=True):
         if is_sharded(result):

@@ -1,13 +1,13 @@
 """Examines a server and a queue: `facts.py` gathers facts once, then one pure function per check judges, with its cure.
 
-`timeoutq doctor` prints what it finds.
+A health check compares a queue with limits: how many workers live, how many tasks failed, how long ready tasks wait.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,7 +19,11 @@ from timeoutq.server.rights import HARMLESS, MAKING, cure
 from timeoutq.verbs import flows, repairs
 from timeoutq.watch import directory
 from timeoutq.watch.facts import Facts, gather
-from timeoutq.words.text import counted, safe
+from timeoutq.watch.metrics import pace
+from timeoutq.watch.snapshot import is_gone
+from timeoutq.words.counts import Sample, Stats
+from timeoutq.words.model import WorkerInfo
+from timeoutq.words.text import age, counted, safe
 
 NUMBERS = 512  # up to so many numbers a server must keep a set as a plain row, or compact done tasks take much memory
 TORN = "7.0."  # so begin the versions of Redis that keep the first half of a script which a power cut has cut in two
@@ -118,11 +122,11 @@ def replicas(facts: Facts) -> Said | None:
     known = replicas_of(facts.info)
     if not known and not wanted:
         return None
-    near = [one for one in known if one["state"] == "online" and int(one.get("lag", 0)) <= BEHIND]
+    near = [one for one in known if one["state"] == "online" and int(one["lag"]) <= BEHIND]
     found = counted(len(known), "replica")
     if known:
-        behind = max(int(facts.info.get("master_repl_offset", 0)) - int(one.get("offset", 0)) for one in known)
-        silent_for = max(int(one.get("lag", 0)) for one in known)
+        behind = max(int(facts.info.get("master_repl_offset", 0)) - int(one["offset"]) for one in known)
+        silent_for = max(int(one["lag"]) for one in known)
         found += f", {max(0, behind):,} bytes behind and heard {silent_for} s ago at worst"
     if wanted:
         found += f"; the queue is durable={wanted}"
@@ -136,7 +140,8 @@ def replicas(facts: Facts) -> Said | None:
 
 def replicas_of(info: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Give what INFO tells of each replica: ip, port, state, offset, and lag, the seconds since its last word."""
-    return [{"state": "unknown", **told} for name, told in info.items() if re.fullmatch(r"slave\d+", name)]
+    usual = {"state": "unknown", "offset": 0, "lag": 0}
+    return [{**usual, **told} for name, told in info.items() if re.fullmatch(r"slave\d+", name)]
 
 
 def eviction(facts: Facts) -> Said:
@@ -411,3 +416,81 @@ QUEUE_CHECKS: Mapping[str, Check] = {
     "claims": claims, "functions": functions,
 }  # fmt: skip
 CHECKS = {**SERVER_CHECKS, **QUEUE_CHECKS}
+
+
+# ---- limits
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits that were given; None is no limit."""
+
+    workers: int | None = None
+    failed: int | None = None
+    age: float | None = None  # the longest that a ready task may wait, seconds
+    here: bool = False  # whether only workers on this machine, or in this container, count
+
+    def __bool__(self) -> bool:
+        return (self.workers, self.failed, self.age) != (None, None, None)
+
+
+def check_limits(queue: AnyQueue, limits: Limits) -> list[Finding]:
+    """Look at the queue and check each limit that was given. Raises what `Queue.stats` raises."""
+    stats, findings = queue.stats(), list[Finding]()
+    if limits.workers is not None:
+        here = queue.worker.partition(":")[0] if limits.here else None
+        findings.append(enough_workers(stats.now, queue.workers(), limits.workers, here))
+    if limits.failed is not None:
+        findings.append(few_failed(stats, limits.failed, queue.name))
+    if limits.age is not None:
+        findings.append(short_wait(stats, [*queue.history(), stats.sample], limits.age, queue.name))
+    return findings
+
+
+def enough_workers(now: float, known: Sequence[WorkerInfo], least: int, host: str | None = None) -> Finding:
+    """Check that at least `least` workers, on `host` if it is given, gave a sign of life in the last half minute."""
+    known = [worker for worker in known if host in (None, worker.host)]
+    alive = sum(not is_gone(worker, now) for worker in known)
+    found = f"{alive} alive" if host is None else f"{alive} alive on {host}"
+    if len(known) > alive:
+        found += f", {len(known) - alive} gone without a word"
+    if alive >= least:
+        return Finding("workers", "green", found)
+    return Finding("workers", "red", f"{found}, wanted {least}", "start workers, or look into their logs")
+
+
+def few_failed(stats: Stats, most: int, name: str) -> Finding:
+    """Check that at most `most` tasks have failed; `name` is that of the queue."""
+    found = counted(stats.failed, "task")
+    if stats.failed <= most:
+        return Finding("failed", "green", found)
+    cure = f"timeoutq list {name} failed; timeoutq retry {name} --all"
+    return Finding("failed", "red", f"{found}, allowed {most:,}", cure)
+
+
+def short_wait(stats: Stats, history: Sequence[Sample], longest: float, name: str) -> Finding:
+    """Check that no ready task waits for longer than `longest` seconds, as far as this can be known.
+
+    The queue keeps since when there have been ready tasks without a break: no ready task has waited for longer. If that
+    is beyond the limit, the check is green if at the pace of the last claims all ready tasks are claimed within the
+    limit. A pace says nothing of the time to come if no worker is alive or the queue is paused: then the check is red.
+    """
+    if not stats.todos or stats.todos_since is None:
+        return Finding("ready", "green", "no ready tasks")
+    since = max(0.0, stats.now - stats.todos_since)
+    found = f"{counted(stats.todos, 'ready task')}; there have been some for {age(since)}"
+    if since <= longest:
+        return Finding("ready", "green", found)
+    cure, claims = "start more workers, or see why they are slow", pace(history, "claimed", longest)
+    if stats.paused:
+        found, cure = f"{found}, and the queue is paused", f"timeoutq resume {name}"
+    elif not stats.workers:
+        found, cure = f"{found}, and no worker is alive", f"start one: timeoutq worker {name} …"
+    elif claims:
+        wait = stats.todos / claims
+        found += f"; at the present pace they are all claimed in {age(wait)}"
+        if wait <= longest:
+            return Finding("ready", "green", found)
+    else:
+        found += ", and none is being claimed"
+    return Finding("ready", "red", f"{found}, wanted {age(longest)}", cure)
