@@ -28,12 +28,10 @@ def worker(beat: float, pid: int = 1) -> WorkerInfo:
 @pytest.mark.parametrize(
     ("beats", "least", "verdict", "found"),
     [
-        ([], 0, "green", "0 alive"),
         ([], 1, "red", "0 alive, wanted 1"),
         ([NOW, NOW - 30], 2, "green", "2 alive"),
         ([NOW, NOW - 30.1], 2, "red", "1 alive, 1 gone without a word, wanted 2"),
         ([NOW, NOW - 30.1], 1, "green", "1 alive, 1 gone without a word"),
-        ([NOW + 60], 1, "green", "1 alive"),
     ],
 )
 def test_fewer_living_workers_than_wanted_are_red(beats: list[float], least: int, verdict: str, found: str) -> None:
@@ -51,7 +49,8 @@ def test_a_container_counts_its_own_workers_and_not_those_of_others() -> None:
 
 def test_more_failed_tasks_than_allowed_are_red() -> None:
     assert [limits.few_failed(STATS, most, "web").verdict for most in (2, 3)] == ["red", "green"]
-    assert limits.few_failed(replace(STATS, failed=1), 0, "web").found == "1 task, allowed 0"
+    said = limits.few_failed(replace(STATS, failed=1), 0, "web")
+    assert (said.found, said.cure) == ("1 task, allowed 0", "timeoutq list web failed; timeoutq retry web --all")
 
 
 @pytest.mark.parametrize(
@@ -81,7 +80,6 @@ def test_ready_tasks_that_wait_for_too_long_are_red(
     [
         ({"workers": 0}, "for 10 min, and no worker is alive, wanted 60 s", "start one: timeoutq worker web …"),
         ({"paused": True}, "for 10 min, and the queue is paused, wanted 60 s", "timeoutq resume web"),
-        ({"paused": True, "workers": 0}, "and the queue is paused", "timeoutq resume web"),
     ],
 )
 def test_a_pace_of_the_past_is_no_excuse_while_nobody_can_claim(stats: dict[str, Any], says: str, cure: str) -> None:
@@ -91,17 +89,6 @@ def test_a_pace_of_the_past_is_no_excuse_while_nobody_can_claim(stats: dict[str,
     assert (said.verdict, says in said.found, said.cure) == ("red", True, cure), said.found
     assert "pace" not in said.found
     assert limits.short_wait(replace(STATS, **stats), history, 600, "web").verdict == "green"
-
-
-def test_the_pace_is_that_of_the_time_that_was_asked_for() -> None:
-    history = [
-        Sample(0, claimed=0),
-        Sample(900, claimed=90_000),
-        Sample(950, claimed=90_000),
-        Sample(NOW, claimed=90_000),
-    ]
-    assert limits.short_wait(STATS, history, 60, "web").found.endswith("none is being claimed, wanted 60 s")
-    assert limits.short_wait(STATS, history[-1:], 60, "web").verdict == "red"
 
 
 def verdicts(done: Done) -> dict[str, str]:
@@ -123,15 +110,6 @@ def test_a_container_is_healthy_while_its_workers_live_and_not_without_them(say:
     assert (done.code, verdicts(done)["failed"]) == (1, "red")
     assert say("doctor", queue.name, "--max-failed", "1").code == 0
     queue.run(sending.answer(queue.talk, queue.operations.beat("h:1:x", None)))
-
-
-def test_a_cure_names_the_queue_and_can_be_pasted(say: Say, queue: Queue) -> None:
-    queue.put("a")
-    queue.fail(queue.claim()[0], "boom", give_up=True)
-    queue.pause()
-    cures = {line[0]: line[3] for line in say("doctor", queue.name, "--max-failed", "0").lines if len(line) > 3}
-    assert cures["failed"] == f"timeoutq list {queue.name} failed; timeoutq retry {queue.name} --all"
-    assert cures["paused"] == f"timeoutq resume {queue.name}"
 
 
 def test_limits_without_a_queue_are_refused(say: Say) -> None:

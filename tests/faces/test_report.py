@@ -208,13 +208,6 @@ def test_states_lie_upon_each_other_and_the_top_is_their_sum() -> None:
     ]
 
 
-def test_counts_have_whole_numbers_at_their_axis() -> None:
-    for most, high in ((0, 4), (5, 8), (25, 32), (41, 60), (1_000_001, 1.2e6)):
-        found = parsed(charts.states(minutes(0, max(0, most - 1))) if most else charts.durations({}))
-        labels = [one.text or "" for one in found.iter() if one.attrib.get("text-anchor") == "end" and one.text]
-        assert labels[:5] == [charts.short(high * part / 4) for part in range(5)]
-
-
 def test_states_have_the_same_colours_in_a_report_and_on_the_page() -> None:
     page = (Path(charts.__file__).parents[1] / "gateway" / "page" / "static" / "page.css").read_text("utf-8")
     for state in charts.STACK:
@@ -243,10 +236,6 @@ def test_pictures_of_nothing_of_one_moment_and_of_months_are_small() -> None:
         for picture in (charts.states(some), charts.rates(some, 60), charts.durations(runs)):
             parsed(picture)
             assert len(picture) < 40_000
-
-
-def test_numbers_are_short() -> None:
-    assert [charts.short(value) for value in (0, 950, 1234, 34_000_000)] == ["0", "950", "1.23k", "34M"]
 
 
 def test_durations_are_counted_by_doublings() -> None:

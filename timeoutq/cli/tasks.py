@@ -359,8 +359,7 @@ class How:
     again: Annotated[bool, "Also put done and failed tasks back."] = False
     group: Annotated[str | None, "The host to which the tasks belong, once the queue is polite."] = None
     priority: Annotated[
-        int | None,
-        "N: On a polite queue, -1000 to 1000: of the tasks that wait for a host, the highest goes first.",
+        int | None, "N: On a polite queue, -1000 to 1000: of the tasks that wait for a host, the highest goes first."
     ] = None
     improve: Annotated[
         bool, "With --priority: tasks in progress or done at a lower priority run once more at this one."

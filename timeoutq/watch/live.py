@@ -208,12 +208,7 @@ def run(
 
 
 def _watch(
-    queue: AnyQueue,
-    interval: float,
-    live: Live,
-    keys: Keyboard,
-    unknown: Callable[[], str] | None,
-    screen: Screen,
+    queue: AnyQueue, interval: float, live: Live, keys: Keyboard, unknown: Callable[[], str] | None, screen: Screen
 ) -> str | None:
     """Show one queue; give the name of the queue that is wanted next, or None at the end."""
     words = None if unknown is None else cache(unknown)
