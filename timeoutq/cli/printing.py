@@ -71,10 +71,10 @@ class Sink:
 
             table = Table(*columns, box=None, pad_edge=False)
             for row in rows:
-                table.add_row(*(Text(safe(_cell(value))) for value in row))
+                table.add_row(*(Text(safe("-" if value is None else value)) for value in row))
             Console(highlight=False).print(table)
         else:
-            _say("\t".join(safe(_cell(value)) for value in row) for row in rows)
+            _say("\t".join(safe("-" if value is None else value) for value in row) for row in rows)
 
 
 def _say(lines: Iterable[str]) -> None:
@@ -82,10 +82,6 @@ def _say(lines: Iterable[str]) -> None:
     lines = iter(lines)
     while block := list(islice(lines, LINES_AT_ONCE)):
         typer.echo("\n".join(block))
-
-
-def _cell(value: Any) -> str:
-    return "-" if value is None else value if isinstance(value, str) else f"{value}"
 
 
 def to_json(value: Any) -> str:

@@ -78,9 +78,8 @@ class Ground:
         try:
             for crew in list(self._crews):
                 crew.end()
-            if not self.embedded:
-                for name in list(self._made):
-                    self._remove(name)
+            for name in [] if self.embedded else list(self._made):
+                self._remove(name)
         finally:
             self._leave()
             signal.signal(signal.SIGINT, before)
