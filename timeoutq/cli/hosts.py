@@ -54,7 +54,7 @@ def _brief(info: HostInfo, now: float) -> Sequence[Any]:
 
 
 def _tell(info: HostInfo, out: Sink) -> None:
-    out.facts(info, records.of_host(info, length))
+    out.facts(info, records.of_host(info))
 
 
 @command()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from timeoutq.watch.records import iso as iso
+from timeoutq.watch.records import length as length
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import text
 from timeoutq.words.text import safe
@@ -93,15 +94,6 @@ def to_json(value: Any) -> str:
         return {field.name: getattr(part, field.name) for field in fields(part)}
 
     return json.dumps(value, ensure_ascii=True, default=plain)
-
-
-def length(seconds: float) -> str:
-    """Give a length of time as options take it: 250ms, 30s, 5m, 12h, 7d."""
-    ms = round(seconds * 1000)
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
-        if ms and ms % size == 0:
-            return f"{ms // size}{unit}"
-    return f"{ms}ms" if ms < 1000 else f"{ms / 1000:.3f}".rstrip("0").rstrip(".") + "s"
 
 
 @contextmanager

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from timeoutq.client.shards import AnyQueue
 from timeoutq.server.cluster import SLOTS, Node
 from timeoutq.verbs import reads
 from timeoutq.verbs.sending import Flow, Send
-from timeoutq.watch.doctor import Finding, Said, green, red, replicas_of, yellow
+from timeoutq.watch.doctor import Finding, green, red, replicas_of, yellow
 from timeoutq.watch.facts import ahead, as_text
 
 APART = 500
@@ -53,7 +53,7 @@ def examine(queue: AnyQueue) -> list[Finding]:
     # without an opening, which would need the very node of the queue
     nodes = queue._drive(reads.nodes(queue.talk))
     facts = [_gather(queue, node, primary) for node, primary in sorted(nodes.items())]
-    return [Finding(name, *said) for name, check in CHECKS for said in check(facts)] if nodes else []
+    return [replace(said, check=name) for name, check in CHECKS for said in check(facts)] if nodes else []
 
 
 def _gather(queue: AnyQueue, node: Node, primary: bool) -> NodeFacts:
@@ -79,7 +79,7 @@ def _gather(queue: AnyQueue, node: Node, primary: bool) -> NodeFacts:
 # ---- judging
 
 
-def reached(facts: Sequence[NodeFacts]) -> Iterator[Said]:
+def reached(facts: Sequence[NodeFacts]) -> Iterator[Finding]:
     """Each node answers, and no node takes another one for failed."""
     silent = [fact for fact in facts if fact.silent]
     down = sorted({name for fact in facts for name in fact.down})
@@ -97,7 +97,7 @@ def reached(facts: Sequence[NodeFacts]) -> Iterator[Said]:
         yield green(f"{len(facts)} nodes, {primaries} of them with slots; all answer")
 
 
-def coverage(facts: Sequence[NodeFacts]) -> Iterator[Said]:
+def coverage(facts: Sequence[NodeFacts]) -> Iterator[Finding]:
     """Each slot is served, and on all nodes the state of the cluster is ok."""
     asked = [fact for fact in facts if fact.cluster]
     if not asked:
@@ -115,7 +115,7 @@ def coverage(facts: Sequence[NodeFacts]) -> Iterator[Said]:
     )
 
 
-def replicas(facts: Sequence[NodeFacts]) -> Iterator[Said]:
+def replicas(facts: Sequence[NodeFacts]) -> Iterator[Finding]:
     """Each primary has a replica that follows closely."""
     told = {fact.name: fact for fact in facts if fact.primary and fact.info}
     online = {name: [one for one in replicas_of(fact.info) if one["state"] == "online"] for name, fact in told.items()}
@@ -137,7 +137,7 @@ def replicas(facts: Sequence[NodeFacts]) -> Iterator[Said]:
         yield green(f"each primary has a replica; the furthest is {max([0, *far]):,} bytes behind")
 
 
-def open_slots(facts: Sequence[NodeFacts]) -> Iterator[Said]:
+def open_slots(facts: Sequence[NodeFacts]) -> Iterator[Finding]:
     """No slot is half-way between two nodes."""
     if open := sorted({slot for fact in facts for slot in fact.moving}):
         some = ", ".join(map(str, open[:5])) + (f" and {len(open) - 5:,} more" if len(open) > 5 else "")
@@ -148,7 +148,7 @@ def open_slots(facts: Sequence[NodeFacts]) -> Iterator[Said]:
         )
 
 
-def clocks(facts: Sequence[NodeFacts]) -> Iterator[Said]:
+def clocks(facts: Sequence[NodeFacts]) -> Iterator[Finding]:
     """The clocks of the nodes agree, so that leases keep their length through a failover."""
     known = sorted((fact.clock_ms, fact.name) for fact in facts if fact.clock_ms is not None)
     if len(known) < 2:
@@ -161,7 +161,7 @@ def clocks(facts: Sequence[NodeFacts]) -> Iterator[Said]:
         yield green(f"the clocks of the nodes are {most - least:.0f} ms apart")
 
 
-def evicting(facts: Sequence[NodeFacts]) -> Iterator[Said]:
+def evicting(facts: Sequence[NodeFacts]) -> Iterator[Finding]:
     """No node throws keys away."""
     cure = "CONFIG SET maxmemory-policy noeviction there, and the same in its configuration"
     for fact in facts:
@@ -170,14 +170,14 @@ def evicting(facts: Sequence[NodeFacts]) -> Iterator[Said]:
             yield red(f"{fact.name} may throw tasks away: maxmemory-policy is {policy}", cure)
 
 
-def reading(facts: Sequence[NodeFacts]) -> Iterator[Said]:
+def reading(facts: Sequence[NodeFacts]) -> Iterator[Finding]:
     """No node answers reads while the cluster is down."""
     if names := [fact.name for fact in facts if fact.reads_when_down]:
         said = f"{', '.join(names)} answers reads while cut off from the cluster: counts may be old"
         yield yellow(said, f"CONFIG SET {READS_WHEN_DOWN} no there")
 
 
-CHECKS: Sequence[tuple[str, Callable[[Sequence[NodeFacts]], Iterator[Said]]]] = (
+CHECKS: Sequence[tuple[str, Callable[[Sequence[NodeFacts]], Iterator[Finding]]]] = (
     ("nodes", reached), ("coverage", coverage), ("replicas", replicas), ("slots", open_slots), ("clocks", clocks),
     ("eviction", evicting), ("reads", reading),
 )  # fmt: skip

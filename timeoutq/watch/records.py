@@ -48,6 +48,15 @@ def iso(at: float | None) -> str | None:
     return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
 
 
+def length(seconds: float) -> str:
+    """Give a length of time as options take it: 250ms, 30s, 5m, 12h, 7d."""
+    ms = round(seconds * 1000)
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
+        if ms and ms % size == 0:
+            return f"{ms // size}{unit}"
+    return f"{ms}ms" if ms < 1000 else f"{ms / 1000:.3f}".rstrip("0").rstrip(".") + "s"
+
+
 def of_task(info: TaskInfo) -> list[Fact]:
     """Give what is known of a task; None where nothing is."""
     payload, far, progress, hosts = info.payload, None, info.progress, info.host_releases
@@ -76,8 +85,8 @@ def of_task(info: TaskInfo) -> list[Fact]:
     ]
 
 
-def of_host(info: HostInfo, length: Callable[[float], str]) -> list[Fact]:
-    """Give what is known of a host; None where nothing is. `length` writes a length of time."""
+def of_host(info: HostInfo) -> list[Fact]:
+    """Give what is known of a host; None where nothing is."""
     more = info.busy - len(info.in_flight)
     return [
         ("host", info.host), ("waiting", info.waiting), *(("in flight", task) for task in info.in_flight),
