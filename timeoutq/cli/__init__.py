@@ -35,17 +35,7 @@ The modules, in reading order: each imports only from those above it.
 """
 
 try:
-    from timeoutq.cli import calling as calling
-    from timeoutq.cli import examining as examining
-    from timeoutq.cli import hosts as hosts
-    from timeoutq.cli import leases as leases
-    from timeoutq.cli import looking as looking
-    from timeoutq.cli import moving as moving
-    from timeoutq.cli import operating as operating
-    from timeoutq.cli import pages as pages
-    from timeoutq.cli import serving as serving
-    from timeoutq.cli import tasks as tasks
-    from timeoutq.cli import web as web
+    from timeoutq.cli import calling, examining, hosts, leases, looking, moving, operating, pages, serving, tasks, web
     from timeoutq.cli.app import app, main
     from timeoutq.cli.command import PANEL_OF
 except KeyboardInterrupt:  # Ctrl-C while the command is still being loaded
@@ -53,4 +43,7 @@ except KeyboardInterrupt:  # Ctrl-C while the command is still being loaded
 
 app.registered_commands.sort(key=lambda one: [*PANEL_OF].index(one.name or ""))
 
-__all__ = ["app", "main"]
+__all__ = [
+    "app", "calling", "examining", "hosts", "leases", "looking", "main", "moving", "operating", "pages", "serving",
+    "tasks", "web",
+]  # fmt: skip

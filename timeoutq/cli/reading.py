@@ -66,15 +66,15 @@ def read_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def read_option(name: str, words: str, kinds: type | tuple[type, ...] = object, said: str = "JSON") -> Any:
-    """Read the JSON of an option; `said` is what the option must be, of these types. Raises `InvalidInput`."""
+def read_option(name: str, words: str, kinds: type | tuple[type, ...] = object, said: str = "") -> Any:
+    """Read the JSON of an option; `said` is what the option must be, if it must be of these types."""
+    example = said and f": write {said}, with texts in double quotes, as in '[\"a\", 5]'"
     try:
         found = read_json(words)
     except ValueError as error:
-        example = "" if kinds is object else ", with texts in double quotes, as in '[\"a\", 5]'"
-        raise InvalidInput(f"{name} {words!r:.80} are no JSON: write {said}{example} ({error})") from None
+        raise InvalidInput(f"{name} {words!r:.80} cannot be read as JSON{example} ({error})") from None
     if not isinstance(found, kinds):
-        raise InvalidInput(f"{name} {words!r:.80} must be {said}, as in '[\"a\", 5]'")
+        raise InvalidInput(f"{name} {words!r:.80} must be {said}{example}")
     return found
 
 

@@ -293,6 +293,7 @@ class Work:
 
     queue: AnyQueue
     source: Source
+    body: Any  # the payload that goes with each task
     how: dict[str, Any]
     intake: Intake = field(default_factory=Intake)
     sitemaps: Sitemaps = field(default_factory=Sitemaps)
@@ -300,7 +301,7 @@ class Work:
 
     def run(self, tasks: list[str], out: Sink) -> None:
         """Put the tasks that are named, or else those of the source."""
-        source, body = self.source, self.source.body()
+        source, body = self.source, self.body
         if tasks and source.path is not None:
             raise InvalidInput("name tasks or give --file, not both")
         self.sitemaps.check(body, bool(tasks or source.as_jsonl or source.path is not None))
@@ -405,7 +406,7 @@ def put(
     """
     if how.group is not None and group_by is not None:
         raise InvalidInput("give --group or --group-by, not both")
-    intake = Intake(urls or bool(sitemaps.sources), group_by, lenient)
+    intake, body = Intake(urls or bool(sitemaps.sources), group_by, lenient), source.body()
     with server.open(queue, shards) as opened:
         if group_by is By.domain:
             from timeoutq.urls import domains_of
@@ -413,7 +414,7 @@ def put(
             intake.check()
             intake.domain = domains_of(opened)
         said = {**vars(how), "rerun": rerun, "durable": durable}
-        Work(opened, source, said, intake, sitemaps, wait).run(tasks or [], out)
+        Work(opened, source, body, said, intake, sitemaps, wait).run(tasks or [], out)
 
 
 @command()
@@ -426,6 +427,6 @@ def schedule(
 ) -> None:  # fmt: skip
     """Schedule tasks at a time or after a while; tasks that are scheduled already get the new time."""
     arguments.due(at, after)
-    due = {"at": at} if at is not None else {"after": after}
+    body, due = source.body(), {"at": at} if at is not None else {"after": after}
     with server.open(queue, shards) as opened:
-        Work(opened, source, {**vars(how), "durable": durable, **due}, wait=wait).run(tasks or [], out)
+        Work(opened, source, body, {**vars(how), "durable": durable, **due}, wait=wait).run(tasks or [], out)
