@@ -9,14 +9,11 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.rig.processes import processes
-from tests.rig.waiting import wait_until
-from timeoutq import Lease, Queue, Worker
+from timeoutq import Lease, Worker
 from timeoutq.cli.logs import JsonFormatter, SafeFormatter
 from timeoutq.testing import FakeAsyncQueue, fake_async_queue
 from timeoutq.testing import lease as make_lease
@@ -110,27 +107,6 @@ async def test_a_failed_task_is_told_with_its_fields() -> None:
         "pages", "https://a.example/", 1, queue.worker, "KeyError: 'title'",
     ]  # fmt: skip
     await queue.close()
-
-
-def test_a_process_that_died_is_told_with_its_fields(queue: Queue, url: str, tmp_path: Path) -> None:
-    queue.put("leave", "other")
-    with processes(url, tmp_path) as run:
-        worker = run.start(
-            "worker", queue.name, "tests.rig.handlers:leave", "-c", "1", "--burst", "--log-json", CODE="7"
-        )
-        assert worker.wait(30) == 0
-        wait_until(lambda: queue.drained())
-        lines = [json.loads(line) for line in run.log(worker).splitlines()]
-    assert {line["queue"] for line in lines} == {queue.name}
-    (died,) = [line for line in lines if " died: " in line["message"] and "task" not in line]
-    assert (died["level"], died["code"], died["error"], died["pid"]) == ("ERROR", 7, "exit code 7", worker.pid)
-    task, reported = (line for line in lines if "was running in process" in line["message"])
-    assert (task["task"], task["crashes"], task["level"]) == ("leave", 1, "WARNING")
-    assert task["error"] == died["error"]
-    assert "1 task was running in process" in reported["message"]
-    assert reported["child"] == task["child"] == died["child"]
-    assert reported["worker"] == task["worker"] == died["worker"]
-    assert f":{died['child']}:" in died["worker"]
 
 
 def say_so(lease: Lease) -> None:

@@ -338,9 +338,6 @@ def test_a_download_is_left_at_its_limit(site: Site) -> None:
     site.put("/bomb.xml", gzip.compress(b"<urlset>" + b" " * 20_000_000), Content_Encoding="gzip")
     with pytest.raises(BadSitemap, match="more than 1,000,000 bytes"):
         list(sitemap(f"{site.at}/bomb.xml", limits=Limits(unpacked=1_000_000)))
-    site.put("/bomb.xml.gz", gzip.compress(b"<urlset>" + b" " * 20_000_000))
-    with pytest.raises(BadSitemap, match="it has more than 1,000,000 bytes, unpacked"):
-        list(sitemap(f"{site.at}/bomb.xml.gz", limits=Limits(unpacked=1_000_000)))
     site.put("/bomb.xml", brotli.compress(b"<urlset>" + b" " * 20_000_000), Content_Encoding="br")
     with pytest.raises(BadSitemap, match="more than 1,000,000 bytes"):
         list(sitemap(f"{site.at}/bomb.xml", limits=Limits(unpacked=1_000_000)))

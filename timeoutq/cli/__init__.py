@@ -17,15 +17,14 @@ The modules, in reading order: each imports only from those above it.
     leases      The commands about leases: claim, ack, extend, release, fail, and pull, which takes no lease.
     serving     The commands that run until they are stopped: worker; cleaner; push, to a webhook; server, a private
                 Valkey.
-    looking     The commands that look and change nothing: queues, status, dashboard, list, inspect, states, drained,
-                log.
+    looking     The commands that look and change nothing: queues, status, dashboard, list, inspect, drained, log.
     examining   The commands that examine: doctor, a server and a queue; report, a crawl; check, a spider; bench, this
                 package.
     hosts       The commands about the hosts of a polite queue: hosts, host, block, unblock, ban; and why, which names
                 hosts too.
     calling     The commands about functions: call, result, functions; and schedules, what is put again and again.
-    moving      The commands about many tasks: requeue, export and import; and diff and intersect, which compare states
-                and files.
+    moving      The commands about many tasks: states, requeue, export and import; and diff and intersect, which compare
+                sets.
     operating   The commands of an operator: retry, cancel, forget, pause, resume, configure, purge; and failures, by
                 kind.
     web         The commands about the gateway: web, which serves the API over HTTP and the page; and token new, list,

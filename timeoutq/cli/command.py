@@ -177,13 +177,13 @@ else:
 TaskName = Annotated[str, argument("TASK", "Id of the task.")]
 Ids = Annotated[list[str] | None, argument("[TASK]...", "Task ids.")]
 ManyIds = Annotated[list[str], typer.Argument(metavar="TASK...", help="Task ids.")]
+Host = Annotated[str, argument("HOST", "example.com, example.com:8080, a URL of the host, or a group.")]
 AppPath = Annotated[str, argument("MODULE:APP", "The App of a module.")]
 Where = Annotated[str, argument("QUEUE|MODULE:APP", "A queue, or the App of a module.")]
 Yes = Annotated[bool, "--yes -y: Do not ask."]
 Count = Annotated[int, "-n --count 1..500: The most tasks to take."]
 Cursor = Annotated[str | None, "Where to go on: the cursor that the last page printed."]
 AllPages = Annotated[bool, "--all: Print all pages."]
-Null = Annotated[bool, "--null -0: Ids in the file end with a NUL, not a newline."]
 Shards = Annotated[
     int | None, "N 1..1000: Divide a new queue into N shards, for ever; a queue that is there must have as many."
 ]

@@ -9,19 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from timeoutq.cli.app import exit_unless, say, stop, sure
-from timeoutq.cli.command import (
-    AllPages,
-    Cursor,
-    Known,
-    Moment,
-    Name,
-    Seconds,
-    Server,
-    TaskName,
-    Yes,
-    argument,
-    command,
-)
+from timeoutq.cli.command import AllPages, Cursor, Host, Known, Moment, Name, Seconds, Server, TaskName, Yes, command
 from timeoutq.cli.printing import Sink, iso, length
 from timeoutq.cli.reading import seconds
 from timeoutq.cli.tasks import OWNER
@@ -31,7 +19,6 @@ from timeoutq.words.exit_codes import NOTHING
 from timeoutq.words.model import HostInfo
 from timeoutq.words.text import age
 
-Host = Annotated[str, argument("HOST", "example.com, example.com:8080, a URL of the host, or a group.")]
 COLUMNS = ("host", "waiting", "in_flight", "turn", "delay", "per_host", "budget", "visits", "failures", "blocked_until",
            "banned")  # fmt: skip
 BRIEFLY = ("host", "waiting", "at once", "turn", "delay", "visits", "failures")  # fits beside a name in 80 columns

@@ -1,38 +1,22 @@
-"""The commands that look and change nothing: queues, status, dashboard, list, inspect, states, drained, log."""
+"""The commands that look and change nothing: queues, status, dashboard, list, inspect, drained, log."""
 
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timeoutq.cli.app import exit_unless, say, stop, unknown, unknown_words, with_ended
-from timeoutq.cli.command import (
-    AllPages,
-    Cursor,
-    Ids,
-    Known,
-    Moment,
-    Name,
-    Null,
-    Opened,
-    Seconds,
-    Server,
-    TaskName,
-    command,
-    option,
-)
+from timeoutq.cli.app import exit_unless, say, stop, unknown, unknown_words
+from timeoutq.cli.command import AllPages, Cursor, Known, Moment, Name, Opened, Seconds, Server, TaskName, command
 from timeoutq.cli.printing import LINES_AT_ONCE, Sink, iso, progress
-from timeoutq.cli.reading import ids_of, moment
+from timeoutq.cli.reading import moment
 from timeoutq.watch import records
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.exit_codes import NOTHING, SERVER
-from timeoutq.words.model import Page, State, TaskId
+from timeoutq.words.model import Page, State
 from timeoutq.words.text import length_of, safe
 
 if TYPE_CHECKING:
@@ -249,34 +233,6 @@ def inspect(queue: Known, task: TaskName, *, out: Sink) -> None:
 
 
 @command()
-def states(
-    queue: Name, tasks: Ids = None,
-    file: Annotated[Path | None, "--file -f: File of ids, one per line; - is stdin."] = None,
-    null: Null = False, count: Annotated[bool, "Only count the tasks in each state."] = False,
-    *, server: Server, out: Sink,
-) -> None:  # fmt: skip
-    """Say for each task in which state it is; exit 1 when none of the tasks is in a state.
-
-    A call that has returned is done for as long as its result is kept.
-    """
-    from timeoutq.watch import transfer
-
-    if bool(tasks) == (file is not None):
-        raise InvalidInput("name tasks, or give --file with one id per line")
-    totals = Counter[str]()
-    given: Iterator[TaskId] = iter(tasks or ()) if file is None else ids_of(file, null)
-    with server.known(queue) as opened:
-        for batch in transfer.parts(given):
-            outcome = with_ended(opened, opened.states(batch))
-            totals.update(outcome.counts())
-            if not count:
-                out.rows(("task", "state"), ((task, answer.value) for task, answer in outcome.items()))
-    if count:
-        out.facts(totals, totals.items(), ("state", "tasks"))
-    exit_unless(totals.keys() - {"unknown"})
-
-
-@command()
 def drained(
     queue: Known,
     before: Annotated[Moment | None, "Leave out tasks that are scheduled for this time or later."] = None,
@@ -294,9 +250,8 @@ def log(
     follow: Annotated[bool, "--follow -f: Go on, and show what comes. Ctrl-C ends it."] = False,
     task: Annotated[str | None, "ID: Only what happened to this task."] = None,
     since: Annotated[str | None, "TIME: From then on: a time, or how long ago (10m, 2h, 0)."] = None,
-    n: Annotated[
-        int | None, option("-n 0..: The last N calls; with --since, the first N.", show_default="20")
-    ] = None, *, out: Sink,
+    n: Annotated[int | None, "-n 0..: The last N calls, 20 by default; with --since, the first N."] = None,
+    *, out: Sink,
 ) -> None:  # fmt: skip
     """Show the event log: which tasks each call has moved. Exit 1: no log, or nothing of the task of --task in it.
 

@@ -1,4 +1,4 @@
-"""The commands about many tasks: requeue, export and import; and diff and intersect, which compare states and files."""
+"""The commands about many tasks: states, requeue, export and import; and diff and intersect, which compare sets."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timeoutq.cli.app import exit_unless, patiently, say, saying_how_far, stop, sure
-from timeoutq.cli.command import FIVE_MINUTES, Known, Name, Server, Shards, Wait, Yes, argument, command, sides
+from timeoutq.cli.app import exit_unless, patiently, say, saying_how_far, stop, sure, with_ended
+from timeoutq.cli.command import FIVE_MINUTES, Ids, Known, Name, Server, Shards, Wait, Yes, argument, command, sides
 from timeoutq.cli.printing import Sink, ids, length, progress
 from timeoutq.cli.reading import LONGEST_LINE, ids_of, lines_of, piped_in
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.exit_codes import NOTHING
-from timeoutq.words.model import HostRecord, Politeness, Record, State, raw, text
+from timeoutq.words.model import HostRecord, Politeness, Record, State, TaskId, raw, text
 
 if TYPE_CHECKING:
     from timeoutq.client.shards import AnyQueue
@@ -34,11 +34,42 @@ SHOWN = 3  # for at most this many broken lines the command says what is wrong w
 CHUNK_BYTES = 4 * 1024 * 1024
 
 
+Null = Annotated[bool, "--null -0: Ids end with a NUL, not a newline, in files and in the output."]
+
+
 class Ended(StrEnum):
     """The states that tasks are put back from."""
 
     done = "done"
     failed = "failed"
+
+
+@command()
+def states(
+    queue: Name, tasks: Ids = None,
+    file: Annotated[Path | None, "--file -f: File of ids, one per line; - is stdin."] = None,
+    null: Null = False, count: Annotated[bool, "Only count the tasks in each state."] = False,
+    *, server: Server, out: Sink,
+) -> None:  # fmt: skip
+    """Say for each task in which state it is; exit 1 when none of the tasks is in a state.
+
+    A call that has returned is done for as long as its result is kept.
+    """
+    from timeoutq.watch import transfer
+
+    if bool(tasks) == (file is not None):
+        raise InvalidInput("name tasks, or give --file with one id per line")
+    totals = Counter[str]()
+    given: Iterator[TaskId] = iter(tasks or ()) if file is None else ids_of(file, null)
+    with server.known(queue) as opened:
+        for batch in transfer.parts(given):
+            outcome = with_ended(opened, opened.states(batch))
+            totals.update(outcome.counts())
+            if not count:
+                out.rows(("task", "state"), ((task, answer.value) for task, answer in outcome.items()))
+    if count:
+        out.facts(totals, totals.items(), ("state", "tasks"))
+    exit_unless(totals.keys() - {"unknown"})
 
 
 @command()
@@ -116,7 +147,8 @@ def export(
     written = met = 0
     wanted = transfer.exported(queue, states or (), without_done=without_done)
     wrote([transfer.header(queue, whole=not states)])
-    for things, write in ((transfer.hosts, transfer.write_host), (transfer.schedules, Stored.line)):
+    first: Any = ((transfer.hosts, transfer.write_host), (transfer.schedules, Stored.line))
+    for things, write in first:
         for some in () if states else things(queue):
             wrote(map(write, some))
             met += len(some)
@@ -378,7 +410,6 @@ SIDES = (
 First = Annotated[str, argument("FIRST", "QUEUE:STATE, a file, or -.", autocompletion=sides)]
 Second = Annotated[str, argument("SECOND", "QUEUE:STATE, a file, or -.", autocompletion=sides)]
 Count = Annotated[bool, "Only print the number of ids."]
-Null = Annotated[bool, "--null -0: Ids end with a NUL, not a newline, in files and in the output."]
 
 
 Side = tuple[str, State] | Path  # a state of a queue, or a file
@@ -409,6 +440,7 @@ def _compare(first: str, second: str, both: bool, count: bool, null: bool, serve
         raise InvalidInput("give --null or --json, not both")
     looked = found = 0
     total: int | None = None
+    there: Callable[[Sequence[bytes]], Sequence[bool]]
     word = "are on both sides" if both else f"are not in {second}"
     with ExitStack() as stack:
         if isinstance(one, Path):

@@ -304,9 +304,9 @@ def as_they_are(
     """
     many = [shards for shards, _ in ask()]
     while True:
+        refused: InvalidInput | None = None
         try:
             code, words = work(many)
-            refused = None
         except InvalidInput as error:
             code, words, refused = exit_codes.USAGE, "", error
         before = many

@@ -325,8 +325,9 @@ class Work:
         self.intake.end()
 
     def _send(self, *tasks: Any) -> Outcome:
-        send = self.queue.schedule if {"at", "after"} & self.how.keys() else self.queue.put
-        return send(*tasks, **self.how)
+        if {"at", "after"} & self.how.keys():
+            return self.queue.schedule(*tasks, **self.how)
+        return self.queue.put(*tasks, **self.how)
 
     def _stream(self, tasks: Iterable[tuple[int, bytes | Task]]) -> dict[str, int]:
         path, counts, put = self.source.path, Counter[str](), 0

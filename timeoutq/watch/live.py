@@ -212,7 +212,7 @@ def _watch(
 ) -> str | None:
     """Show one queue; give the name of the queue that is wanted next, or None at the end."""
     words = None if unknown is None else cache(unknown)
-    lock, drawn = threading.Lock(), ()
+    lock, drawn = threading.Lock(), tuple[object, ...]()
     with _Looks(queue, screen, lock, max(0.1, interval), max(20, live.console.height)) as looks:
         while True:
             size = live.console.size

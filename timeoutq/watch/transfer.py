@@ -546,7 +546,9 @@ def read(line: bytes) -> Record | HostRecord | Stored | Joined | Sealed:
     if not isinstance(found, dict):
         raise InvalidInput(f"not an object, as a line of an export is: {found!r:.60}")
     line_of = cast("dict[str, Any]", found)
-    kinds = {"task": _task, "host": _host, "schedule": Stored.from_line, "batch": batch_lines.read}
+    kinds: dict[str, Callable[[dict[str, Any]], Record | HostRecord | Stored | Joined | Sealed]] = {
+        "task": _task, "host": _host, "schedule": Stored.from_line, "batch": batch_lines.read,
+    }  # fmt: skip
     for kind, read_kind in kinds.items():
         if kind in line_of or (f"{kind}_b64" in line_of and kind != "batch"):
             return read_kind(line_of)
