@@ -148,7 +148,7 @@ def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
             url, file = ctx.params.get("url"), ctx.params.get("url_file")
             address = Path(file).read_text("utf-8").strip() if file else url or None
             with Queue("completion", address, deadline=PATIENCE, allow_eviction=True) as opened:
-                found.extend(directory.starting_with(opened, incomplete, PATIENCE / 2))
+                found.extend(name for name in directory.within(opened, PATIENCE / 2) if name.startswith(incomplete))
         except Exception:  # noqa: S110  # whatever it is, a shell cannot use it
             pass
 

@@ -130,16 +130,11 @@ def _look(talk: Talk, found: Sequence[str]) -> Flow[list[Listed]]:
     return listed
 
 
-def starting_with(queue: AnyQueue, beginning: str, seconds: float) -> list[str]:
-    """Give the names with this beginning, as many as are found within `seconds`."""
-    return [name for name in _within(queue, seconds) if name.startswith(beginning)]
-
-
 def meant(queue: AnyQueue, name: str, seconds: float = 1.0) -> list[str]:
     """Give up to three names much like `name`, of those found within `seconds`; none if the server cannot be asked."""
     found: list[str] = []
     with suppress(TimeoutqError):  # a user who may not SCAN needs no message about that here
-        found.extend(_within(queue, seconds))
+        found.extend(within(queue, seconds))
     return alike(name, found)
 
 
@@ -149,7 +144,8 @@ def alike(name: str, found: Iterable[str]) -> list[str]:
     return [lower[one] for one in get_close_matches(name.lower(), lower, 3, ALIKE)]
 
 
-def _within(queue: AnyQueue, seconds: float) -> Iterator[str]:
+def within(queue: AnyQueue, seconds: float) -> Iterator[str]:
+    """Give the names that are found within so long."""
     until = time.monotonic() + seconds
     for page in names(queue):
         yield from page
