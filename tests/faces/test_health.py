@@ -10,7 +10,7 @@ import pytest
 from tests.rig.command import Done, Say, say, server
 from timeoutq import Queue
 from timeoutq.verbs import sending
-from timeoutq.watch import doctor as limits
+from timeoutq.watch import doctor
 from timeoutq.words.counts import Sample, Stats
 from timeoutq.words.model import WorkerInfo
 
@@ -35,21 +35,21 @@ def worker(beat: float, pid: int = 1) -> WorkerInfo:
     ],
 )
 def test_fewer_living_workers_than_wanted_are_red(beats: list[float], least: int, verdict: str, found: str) -> None:
-    said = limits.enough_workers(NOW, [worker(beat) for beat in beats], least)
+    said = doctor.enough_workers(NOW, [worker(beat) for beat in beats], least)
     assert (said.verdict, said.found) == (verdict, found)
 
 
 def test_a_container_counts_its_own_workers_and_not_those_of_others() -> None:
     other = replace(worker(NOW, 2), host="other")
-    assert limits.enough_workers(NOW, [worker(NOW), other], 2).verdict == "green"
-    assert limits.enough_workers(NOW, [worker(NOW), other], 1, "h").found == "1 alive on h"
-    said = limits.enough_workers(NOW, [worker(NOW - 60), other], 1, "h")
+    assert doctor.enough_workers(NOW, [worker(NOW), other], 2).verdict == "green"
+    assert doctor.enough_workers(NOW, [worker(NOW), other], 1, "h").found == "1 alive on h"
+    said = doctor.enough_workers(NOW, [worker(NOW - 60), other], 1, "h")
     assert (said.verdict, said.found) == ("red", "0 alive on h, 1 gone without a word, wanted 1")
 
 
 def test_more_failed_tasks_than_allowed_are_red() -> None:
-    assert [limits.few_failed(STATS, most, "web").verdict for most in (2, 3)] == ["red", "green"]
-    said = limits.few_failed(replace(STATS, failed=1), 0, "web")
+    assert [doctor.few_failed(STATS, most, "web").verdict for most in (2, 3)] == ["red", "green"]
+    said = doctor.few_failed(replace(STATS, failed=1), 0, "web")
     assert (said.found, said.cure) == ("1 task, allowed 0", "timeoutq list web failed; timeoutq retry web --all")
 
 
@@ -71,7 +71,7 @@ def test_ready_tasks_that_wait_for_too_long_are_red(
     stats: dict[str, Any], claimed: tuple[int, int], longest: float, verdict: str, says: str
 ) -> None:
     history = [Sample(NOW - 300, claimed=claimed[0]), Sample(NOW, claimed=claimed[1])]
-    said = limits.short_wait(replace(STATS, **stats), history, longest, "web")
+    said = doctor.short_wait(replace(STATS, **stats), history, longest, "web")
     assert (said.verdict, says in said.found) == (verdict, True), said.found
 
 
@@ -84,11 +84,11 @@ def test_ready_tasks_that_wait_for_too_long_are_red(
 )
 def test_a_pace_of_the_past_is_no_excuse_while_nobody_can_claim(stats: dict[str, Any], says: str, cure: str) -> None:
     history = [Sample(NOW - 300, claimed=0), Sample(NOW, claimed=90_000)]
-    assert limits.short_wait(STATS, history, 60, "web").verdict == "green"
-    said = limits.short_wait(replace(STATS, **stats), history, 60, "web")
+    assert doctor.short_wait(STATS, history, 60, "web").verdict == "green"
+    said = doctor.short_wait(replace(STATS, **stats), history, 60, "web")
     assert (said.verdict, says in said.found, said.cure) == ("red", True, cure), said.found
     assert "pace" not in said.found
-    assert limits.short_wait(replace(STATS, **stats), history, 600, "web").verdict == "green"
+    assert doctor.short_wait(replace(STATS, **stats), history, 600, "web").verdict == "green"
 
 
 def verdicts(done: Done) -> dict[str, str]:
