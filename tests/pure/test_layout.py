@@ -33,7 +33,7 @@ def dotted(path: Path) -> str:
 ORDER = dict(walk(PACKAGE))
 PLACE = {module: place for place, module in enumerate(ORDER)}
 BUDGETS = {
-    "cli": 4820,
+    "cli": 4800,
     "client": 4600,
     "functions": 4400,
     "gateway": 7600,
@@ -44,7 +44,7 @@ BUDGETS = {
     "testing": 800,
     "urls": 1300,
     "verbs": 3250,
-    "watch": 3940,
+    "watch": 3900,
     "words": 2550,
     "worker": 7300,
 }
