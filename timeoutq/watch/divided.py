@@ -201,8 +201,10 @@ def _merged(parts: Mapping[Name, Sequence[Finding]], named: Callable[[Iterable[N
             yield replace(one, found=f"{name}: {one.found}") if name else one
         if not wrong:
             first, *others = told.values()
+            name = named(told) if others else ""
             same = all(one.found == first.found for one in others)
-            yield first if same else replace(first, found=f"right in {named(told)}")
+            said = f"{name}: {first.found}" if same else f"right in {name}"
+            yield replace(first, found=said) if name else first
 
 
 def _record(shards: Shards, parts: Mapping[int, Shard]) -> Iterator[Finding]:
