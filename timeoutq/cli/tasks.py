@@ -225,7 +225,7 @@ def _read_jsonl(line: bytes) -> Task:
             id = base64.b64decode(cast("dict[str, Any]", id)["b64"], validate=True)
         except (TypeError, ValueError) as error:
             raise InvalidInput(f"the id is not base64: {error}") from None
-    task = arguments.task_id(id)
+    task = arguments.task_id(cast("object", id))
     arguments.pack(fields.get("payload"), task)
     if group is not None:
         arguments.host(group)

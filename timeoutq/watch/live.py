@@ -49,7 +49,8 @@ def keys_of(typed: str) -> tuple[list[str], str]:
     """Name the keys in what a terminal sent; also give the end that may be the beginning of one more key."""
     begun = _BEGUN.search(typed)
     whole = typed[: begun.start()] if begun else typed
-    found = [KEYS.get(key, key) for key in _KEY.findall(whole)]
+    pressed: list[str] = _KEY.findall(whole)
+    found = [KEYS.get(key, key) for key in pressed]
     return [key for key in found if key.isprintable()], typed[len(whole) :]
 
 

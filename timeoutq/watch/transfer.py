@@ -559,7 +559,7 @@ def read(line: bytes) -> Record | HostRecord | Stored | Joined | Sealed:
 
 def _task(line: Mapping[str, Any]) -> Record:
     task, payload = arguments.task_id(_text_or_bytes(line, "task")), _text_or_bytes(line, "payload")
-    known = {"state": State.TODOS, **_read(line, TASK)}
+    known: dict[str, Any] = {"state": State.TODOS, **_read(line, TASK)}
     if known["state"] is State.SCHEDULED and "due" not in known:
         raise InvalidInput('a scheduled task without the time "due"')
     arguments.pack(payload, text(task))
