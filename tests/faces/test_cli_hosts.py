@@ -48,7 +48,7 @@ def test_hosts_come_in_pages(say: Say, polite: Queue) -> None:
     first = say("hosts", polite.name, "-n", "2")
     assert len(first.lines) == 2
     assert first.err == "timeoutq: more with --cursor 2, or --all\n"
-    rest = say("hosts", polite.name, "-n", "3", "--cursor", "2")
+    rest = say("hosts", polite.name, "-n", "4", "--cursor", "2")
     assert rest.err == ""
     every = say("hosts", polite.name, "-n", "2", "--all")
     assert (every.lines, every.err) == (first.lines + rest.lines, "")
