@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpcore
 import pytest
@@ -21,8 +22,9 @@ from demo.crawl import Crawler
 from demo.links import read, same_site
 from demo.robots import Memory, Rules, rules_of
 from demo.settings import Settings
+from demo.trail import Seen, Trail
 from tests.rig.answering import Names, Site, lease, put
-from timeoutq import GiveUp, Politeness, Queue, Release, Retry
+from timeoutq import Ack, GiveUp, Politeness, Queue, Release, Retry
 
 # ---- addresses of pages
 
@@ -387,3 +389,29 @@ def test_settings_travel_to_another_process_whole() -> None:
     assert Settings.from_environment({}) == Settings()
     assert not Settings().allow_private
     assert Settings().robots
+
+
+@pytest.mark.parametrize("odd", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e"])
+def test_only_cr_and_lf_end_a_line_of_a_robots_txt(odd: str) -> None:
+    text = f"User-agent: *\r# from 2027 on:{odd}Disallow: /\nDisallow: /a{odd}b\rDisallow: /c\r\nDisallow: /d"
+    rules = rules_of(200, text.encode(), "mine")
+    refused = [path for path in ("", "c", "d", f"a{quote(odd)}b", "a") if not rules.allows(f"http://h.example/{path}")]
+    assert refused == ["c", "d", f"a{quote(odd)}b"]
+
+
+async def test_the_links_of_a_page_in_latin_1_are_those_that_its_author_wrote(site: Site) -> None:
+    site.say("/a", body=b"<a href='/caf\xe9'>x</a>", content_type="text/html; charset=iso-8859-1")
+    async with crawling() as crawler:
+        assert list(put(await crawler.fetch(lease(site.url("/a"))))) == [site.url("/caf%C3%A9")]
+
+
+async def test_a_first_page_that_leads_out_of_the_crawl_is_given_up(site: Site) -> None:
+    site.say("/away", 302, location="http://other.example/")
+    site.say("/round", 302, location="/round#part")
+    async with crawling(recrawl=True) as crawler:
+        with pytest.raises(GiveUp, match="does not belong to the crawl: begin there, or widen --same-site"):
+            await crawler.fetch(lease(site.url("/away")))
+        with pytest.raises(GiveUp, match="it redirects to itself"):
+            await crawler.fetch(lease(site.url("/round")))
+        had = Trail(seen=Seen(visits=1)).payload()
+        assert isinstance(await crawler.fetch(lease(site.url("/away"), had)), Ack), "a page may lead elsewhere later"

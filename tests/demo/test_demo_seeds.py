@@ -358,3 +358,31 @@ def test_a_result_of_many_hosts_and_errors_is_told_in_a_few_lines() -> None:
 def test_words_that_do_not_go_together_are_refused(given: dict[str, Any], complaint: str) -> None:
     with pytest.raises(typer.BadParameter, match=complaint.replace("(", r"\(")):
         settings_of(Options(**given))
+
+
+@pytest.mark.breaking
+@pytest.mark.parametrize(
+    ("pages", "where", "why"),
+    [
+        (
+            {"": "http://other.example/b"},
+            "",
+            "it redirects to http://other.example/b, which does not belong to the crawl",
+        ),
+        ({"": "/a", "a": "//other.example/"}, "a", "it redirects to http://other.example/, which does not belong"),
+        ({"": "/"}, "", "it redirects to itself"),
+        ({"": "/a", "a": "/b", "b": "/a"}, "b", "it redirects back to "),
+        ({"": "mailto:me@h.example"}, "", "it redirects to 'mailto:me@h.example', which is no page"),
+        ({"": "/a", "a": "/gone"}, "gone", "HTTP 404"),
+    ],
+)
+def test_a_crawl_whose_first_page_leads_nowhere_has_not_begun(pages: dict[str, str], where: str, why: str) -> None:
+    def answer(path: str) -> tuple[dict[str, str], bytes]:
+        return ({"Location": pages[path[1:]]}, b"") if path[1:] in pages else ({}, b"")
+
+    with serving(answer) as url:
+        process = demo("--url", url, "--workers", "1", *GUEST[:-1])
+        said, complaint = process.communicate(timeout=60)
+        assert process.returncode == 1, said + complaint
+        assert f"the crawl could not begin: {url}{where}: GiveUp: {why}" in said
+        assert "everything that was found" not in said

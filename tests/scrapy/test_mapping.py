@@ -22,8 +22,8 @@ NAMES = {
     "redirects": "Redirects", "errbacks": "Errbacks", "again": "Again", "carries": "Carries", "refused": "Refused",
     "misses": "Misses", "asynchronous": "Asynchronous", "raises": "Raises", "pipelines": "Pipelines",
     "depths": "Depths", "robots": "Robots", "rules": "Rules", "closes": "Closes", "busy": "Busy", "spread": "Spread",
-    "printed": "Printed", "starts": "Starts",
-    "ordered": "Ordered", "tutorial": "Tutorial", "methods": "Methods",
+    "printed": "Printed", "starts": "Starts", "refused_start": "RefusedStart",
+    "ordered": "Ordered", "tutorial": "Tutorial", "methods": "Methods", "home": "Home",
 }  # fmt: skip
 NOBODY = "http://127.0.0.1:1"
 
@@ -56,6 +56,10 @@ def pages(seen: Seen) -> Answer:
             return html(headers={"Set-Cookie": "fromsite=1; Path=/carries"})
         case "rules", "":
             return html("page1", "page2", "other")
+        case "home", "moved":
+            return html(status=301, headers={"Location": "new"})
+        case "home", _:
+            return html("./", "a", "new", title=page)
         case "busy", "":
             return html(status=200 if seen.number > 1 else 429, headers={"Retry-After": "1"})
         case _:
@@ -115,7 +119,7 @@ def test_each_spider_ends_when_its_queue_is_drained(ran: Ran) -> None:
     assert [result["error"] for result in ran.results.values()] == [""] * len(NAMES)
     assert "was never retrieved" not in ran.log
     assert reasons.pop("closes") == "enough"
-    assert reasons.pop("misses") == "closespider_timeout"
+    assert reasons.pop("misses") == "closespider_itemcount"
     assert set(reasons.values()) == {"finished"}
     for name in reasons:
         with ran.queue(name) as queue:
@@ -434,3 +438,16 @@ def test_stats_go_into_scrapys_collector(ran: Ran) -> None:
 
 def test_no_password_is_in_the_log(ran: Ran) -> None:
     assert ran.url.partition("@")[0].rpartition(":")[2] not in ran.log
+
+
+def test_a_crawl_spider_gives_the_item_of_its_start_page_to_which_links_lead(ran: Ran) -> None:
+    assert sorted(item["path"] for item in ran.items("home")) == ["", "a", "new"]
+    assert [len(ran.site.of(f"/home/{page}")) for page in ("", "a", "moved", "new")] == [2, 1, 1, 2]  # as in Scrapy
+
+
+def test_a_start_with_a_request_that_cannot_travel_fails_and_its_other_requests_are_made(ran: Ran) -> None:
+    assert sorted(item["path"] for item in ran.items("refused_start")) == ["first", "last"]
+    with ran.queue("refused_start") as queue:
+        info = queue.inspect("start:refused_start")
+    assert info.state is State.FAILED
+    assert "it is a start request of the spider" in (info.error or "")

@@ -127,3 +127,16 @@ def test_a_host_that_asks_to_wait_is_spared_although_the_project_tries_no_page_a
         run(fresh.given[0], [order("polite:Takes429", site.url, TIMEOUTQ_QUEUE=fresh.name)])
     assert len(site.visits) == 11
     assert site.visits[2].at - site.visits[1].at >= 3
+
+
+def test_a_host_that_asks_to_wait_does_not_shorten_a_longer_block(fresh: Queue) -> None:
+    def busy_once(seen: Seen) -> Answer:
+        if len(site.visits) == 2:
+            fresh.hosts.block(site.url, for_=4)
+            return html(status=429, headers={"Retry-After": "1"})
+        return pages(seen)
+
+    with Site(busy_once) as site:
+        run(fresh.given[0], [order("polite:Takes429", site.url, TIMEOUTQ_QUEUE=fresh.name)])
+    assert len(site.visits) == 11
+    assert site.visits[2].at - site.visits[1].at >= 3.9

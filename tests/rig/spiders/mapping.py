@@ -368,7 +368,7 @@ class Misses(Mapped):
     """A task of this queue names a callback that the spider lacks."""
 
     name = "misses"
-    custom_settings = {"CLOSESPIDER_TIMEOUT": 4}
+    custom_settings = {"CLOSESPIDER_ITEMCOUNT": 1}
 
     def parse(self, response: Any) -> Any:
         yield {"fetched": True}
@@ -629,3 +629,36 @@ class Other(Mapped):
 
     def parse(self, response: Any) -> Any:
         yield {"fetched": True}
+
+
+class Home(CrawlSpider):
+    """A CrawlSpider whose pages link to its start page: the rule's callback gets this page, too."""
+
+    name = "home"
+    site: str
+    rules = (Rule(LinkExtractor(allow=r"/home/"), callback="parse_page", follow=True),)
+
+    def start_requests(self) -> Any:
+        yield Request(f"{self.site}/home/", dont_filter=True)
+        yield Request(f"{self.site}/home/moved", dont_filter=True)
+
+    async def start(self) -> AsyncIterator[Any]:
+        for request in self.start_requests():
+            yield request
+
+    def parse_page(self, response: Any) -> Any:
+        return {"path": response.url.rpartition("/")[2]}
+
+
+class RefusedStart(Mapped):
+    """A start with a request that cannot be put into a queue, between two that can."""
+
+    name = "refused_start"
+
+    def start_requests(self) -> Any:
+        yield Request(self.at("first"))
+        yield Request(self.at("slot"), meta={"download_slot": ""})
+        yield Request(self.at("last"))
+
+    def parse(self, response: Any) -> Any:
+        yield {"path": response.url.rpartition("/")[2]}
