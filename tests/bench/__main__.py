@@ -16,7 +16,6 @@ from timeoutq.words.errors import TimeoutqError
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command; give its exit code."""
     given = _parser().parse_args(words)
     try:
         found = report.measure(

@@ -14,7 +14,6 @@ def app(name: str, url: str | None = None) -> App:
 
     @made.task
     async def began(number: int) -> int:
-        """Tell when the call began, ns of the monotonic clock."""
         return time.monotonic_ns()
 
     return made

@@ -36,12 +36,10 @@ class Client:
         self._json: Any = import_module("msgspec.json")  # costs less than Python's; the gateway needs it, too
 
     def get(self, path: str) -> bytes:
-        """Send a GET, and give the body of the answer."""
         self.socket.sendall(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
         return self.answer()
 
     def post(self, path: str, body: Any) -> Any:
-        """Send a POST, and give the answer."""
         self.send(path, self._json.encode(body))
         return self._json.decode(self.answer())
 
@@ -54,7 +52,6 @@ class Client:
         self.socket.sendall(data)
 
     def answer(self) -> bytes:
-        """Read an answer, and give its body."""
         while b"\r\n\r\n" not in self._rest:
             self._read()
         head, _, rest = self._rest.partition(b"\r\n\r\n")
@@ -111,7 +108,6 @@ def _clients(port: int, many: int = 1) -> Iterator[list[Client]]:
 
 
 def _with_web(take: Callable[[Ground], Readings]) -> Callable[[Ground], Readings]:
-    """Read nothing where the packages for the web are not installed."""
     return lambda ground: {} if find_spec("uvicorn") is None or find_spec("msgspec") is None else take(ground)
 
 

@@ -105,7 +105,6 @@ class Ground(ground.Ground):
         return self._scripts[text]
 
     def evalsha(self, text: str, keys: Sequence[str], *args: Argument) -> tuple[Argument, ...]:
-        """Give the words of the command that calls a script."""
         return ("EVALSHA", self.load(text), len(keys), *keys, *args)
 
     def info(self, section: str) -> dict[str, Any]:

@@ -31,7 +31,6 @@ def nothing_in_thread(lease: Lease) -> None:
 
 
 async def hold(lease: Lease) -> None:
-    """Hold the task until the process dies."""
     await asyncio.sleep(86_400)
 
 

@@ -85,13 +85,11 @@ class Scene:
                 break
 
     def rule(self, *rules: Rule) -> None:
-        """Set rules of the huge host, as `queue.hosts.set` does."""
         host = self.run(operations.host(self.ops, "big.example.com", rules))
         while host.recalling:
             host = self.run(operations.host(self.ops, "big.example.com", [("recall", "")]))
 
     def claim(self, n: int) -> list[Lease]:
-        """Claim `n` tasks, or all if there are fewer."""
         found: list[Lease] = []
         while len(found) < n:
             some = self.queue.claim(min(BATCH, n - len(found)))
@@ -128,7 +126,6 @@ class Scene:
     # ---- the acts; each is tried three times
 
     def acts(self) -> Iterator[Callable[[], object]]:
-        """Give the acts in order, all but `purge`."""
         yield self.rank  # from now on, the queue has priorities
         yield from (self.put, self.schedule, self.claims, self.replay, self.extend, self.ack, self.fail, self.release)
         yield self.cancel
@@ -165,7 +162,6 @@ class Scene:
         self.promote(5)
 
     def claims(self) -> None:
-        """Claim tasks, and put new ones in their place."""
         for _ in range(4):
             self.flown += self.run(self.ops.claim(self.queue.token(), BATCH, HOUR_MS)).leases
             self.run(*self.ops.put((self.strangers(BATCH),), self.queue.talk.nonce))
@@ -210,16 +206,13 @@ class Scene:
         self.promote(30)
 
     def crash(self) -> None:
-        """Say that the process that worked on tasks has died."""
         for leases in (self.flown, self.held):
             self.run(*self.ops.crash(_taken(leases, BATCH), "it died"))
 
     def pull(self) -> None:
-        """Pull tasks: take them without a lease."""
         self.run(*[self.ops.pull(BATCH) for _ in range(3)])
 
     def forget(self) -> None:
-        """Forget tasks that wait, and tasks that are held."""
         some = self.urls(BATCH)
         self.run(*self.ops.put((some,), self.queue.talk.nonce))
         for tasks in (some, *([lease.task for lease in _taken(leases, BATCH)] for leases in (self.flown, self.held))):
@@ -277,7 +270,6 @@ class Scene:
                 cursor = b"%d 0" % (stage + 1)
 
     def look(self) -> None:
-        """Ask about tasks, about hosts and about the whole queue."""
         task = self.urls(1)[0]
         self.run(self.ops.stats(), self.ops.drained(), self.ops.inspect(task), self.ops.why(task))
         self.run(operations.host(self.ops, "big.example.com"))

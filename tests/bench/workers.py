@@ -193,21 +193,8 @@ def _killed(ground: Ground) -> Readings:
 # ---- what they cost idle
 
 
-_ASKED = {
-    "auth",
-    "blpop",
-    "client",
-    "eval",
-    "fcall",
-    "fcall_ro",
-    "hello",
-    "info",
-    "ping",
-    "script",
-    "select",
-    "xread",
-    "xrevrange",
-}
+_CLIENTS = "auth blpop client eval fcall fcall_ro hello info ping script select xread xrevrange"
+_ASKED = frozenset(_CLIENTS.split())
 """What a worker's clients send themselves; all else that is counted is called by scripts."""
 
 

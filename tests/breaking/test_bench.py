@@ -41,7 +41,6 @@ TINY = Sizes(
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedServer]:
-    """One server for these tests; its password is the canary."""
     with EmbeddedServer(config={"requirepass": canary.PASSWORD}) as started:
         yield started
 
@@ -53,7 +52,6 @@ def keys(server: EmbeddedServer) -> set[str]:
 
 @pytest.fixture
 def address(server: EmbeddedServer) -> Iterator[str]:
-    """A file with the server's URL."""
     with tempfile.NamedTemporaryFile("w", prefix="url-") as file:
         file.write(server.url)
         file.flush()

@@ -12,15 +12,14 @@ import pytest
 from tests.rig import levels
 from tests.rig.processes import ROOT
 from tests.rig.simulate import defects
-from tests.rig.simulate.hosts import Host
 from tests.rig.simulate.plan import TWO, WORKERS, Fault, Plan, PlannedTask, planned
 from tests.rig.simulate.shrink import shrunk
+from tests.rig.simulate.witness import Host
 
 pytestmark = pytest.mark.timeout(3600)
 
 
 def simulate(*words: str, hashes: str = "0") -> subprocess.CompletedProcess[str]:
-    """Run the command as a person would."""
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "tests.rig.simulate", *words],
         cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": hashes}, capture_output=True, text=True,

@@ -67,37 +67,30 @@ class Scene:
     leases: list[Lease] = field(default_factory=list[Lease])
 
     def put(self, *tasks: str) -> None:
-        """Put tasks, past the proxy."""
         self.watch.put(tasks)
 
     def lease(self, *tasks: str, timeout: float = 30.0) -> None:
-        """Put tasks and lease them, past the proxy."""
         self.put(*tasks)
         self.leases = self.watch.claim(len(tasks), timeout=timeout)
 
     def expire(self, *tasks: str) -> None:
-        """Let leases on tasks run out."""
         self.lease(*tasks, timeout=0.01)
         wait_until(lambda: all((self.watch.inspect(task).lease_left or 0) < 0 for task in tasks))
 
     def finish(self, *tasks: str) -> None:
-        """Put tasks that are done."""
         self.lease(*tasks)
         self.watch.ack(self.leases)
         self.leases = []
 
     def break_down(self, *tasks: str) -> None:
-        """Put tasks that have failed."""
         self.lease(*tasks)
         self.watch.fail(self.leases, "it broke", give_up=True)
         self.leases = []
 
     def counted(self, counter: str) -> int:
-        """How often something has happened."""
         return self.watch.stats().counters.get(counter, 0)
 
     def states(self, *tasks: str) -> list[State | None]:
-        """Where tasks are."""
         return [self.watch.inspect(task).state for task in tasks]
 
 
@@ -137,7 +130,6 @@ class Operation:
 
 
 def counted(counter: str) -> Callable[[Scene], int]:
-    """Make the effect that a counter tells."""
     return lambda scene: scene.counted(counter)
 
 
@@ -249,12 +241,10 @@ def _done_too_many(scene: Scene) -> None:
 
 
 def one(answer: Any) -> bool:
-    """Tell whether one lease was ended."""
     return answer in (Answer.OK, Answer.ALREADY)
 
 
 def all_two(outcome: Any) -> bool:
-    """Tell whether two leases were ended or extended."""
     return bool(outcome.ok == 2)
 
 
@@ -513,10 +503,7 @@ def play_once(scenario: Scenario, url: str, raw: Any) -> int:
         before = effect(operation, scene)
         assert before == 0
         proxy.arm(
-            scenario.fault,
-            sent_by(operation.sends),
-            times=scenario.times,
-            seconds=LATE if scenario.is_late else None,
+            scenario.fault, sent_by(operation.sends), times=scenario.times, seconds=LATE if scenario.is_late else None
         )
         began, result, error = time.monotonic(), None, None
         try:
@@ -609,13 +596,11 @@ def leaves(scenario: Scenario, scene: Scene, result: Any, error: Unavailable | N
 
 
 def in_progress(scene: Scene) -> set[bytes]:
-    """Give the tasks that are held, as any client of the server sees them."""
     found: set[bytes] = scene.raw.smembers(scene.watch.operations.key("in_progress"))
     return found
 
 
 def first_line(error: Exception) -> str:
-    """Tell an error in a line."""
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
@@ -708,7 +693,6 @@ def played(request: pytest.FixtureRequest, valkey_url: str, redis_url: str) -> I
 
 
 def named(operation: Operation) -> str:
-    """Give the name of an operation for a test's."""
     return operation.name
 
 
@@ -769,11 +753,7 @@ def test_a_claim_that_waits_gets_its_task_though_the_bell_breaks(face: Any, valk
 @BOTH
 def test_a_reply_that_trickles_in_without_an_end_is_not_waited_for(face: Any, valkey_url: str) -> None:
     name = f"f{next(_numbers)}"
-    with (
-        Proxy(valkey_url) as proxy,
-        Queue(name, valkey_url) as other,
-        face(name, proxy.url, deadline=SOME) as queue,
-    ):
+    with Proxy(valkey_url) as proxy, Queue(name, valkey_url) as other, face(name, proxy.url, deadline=SOME) as queue:
         other.put("a-task-with-a-long-name-" + 100 * "x")
         queue.stats()
         proxy.arm(
@@ -794,11 +774,7 @@ def test_a_claim_whose_every_reply_was_lost_leaves_leases_that_run_out_and_are_c
     face: Any, valkey_url: str
 ) -> None:
     name = f"f{next(_numbers)}"
-    with (
-        Proxy(valkey_url) as proxy,
-        Queue(name, valkey_url) as other,
-        face(name, proxy.url, deadline=SHORT) as queue,
-    ):
+    with Proxy(valkey_url) as proxy, Queue(name, valkey_url) as other, face(name, proxy.url, deadline=SHORT) as queue:
         other.put("a")
         wait_until(lambda: met(queue))
         proxy.arm(Fault.RESET_AFTER, sent_by("claim"), times=None)
@@ -840,7 +816,6 @@ def talk(url: str, fault: Fault, *, times: int | None = 1, seconds: float = 0.0)
 
 
 def value(url: str) -> bytes:
-    """Tell what the server holds."""
     with redis.Redis.from_url(url) as raw:
         found: Any = raw.get("the:key")
         raw.delete("the:key")

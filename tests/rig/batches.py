@@ -56,12 +56,10 @@ class Verdict:
 
     @property
     def good(self) -> bool:
-        """Whether each batch has ended as it should."""
         whole = self.callbacks + self.broken == self.batches > 0
         return whole and not (self.lost or self.early or self.twice or self.wrong)
 
     def line(self) -> str:
-        """Say it in one line."""
         return (
             f"{self.batches:,} batches, {self.tasks:,} tasks: {self.callbacks:,} callbacks put, {self.broken:,} not "
             f"put because a task failed; {self.lost} lost, {self.early} early, {self.twice} twice, {self.wrong} wrong; "
@@ -87,7 +85,6 @@ class Trial:
 
 
 def ids(batch: int, how: Trial, chance: random.Random) -> list[str]:
-    """Name the tasks of a batch."""
     return [f"{batch}.{n}" + (SPOILED if chance.random() < how.fails else "") for n in range(how.tasks)]
 
 
@@ -138,7 +135,6 @@ def _start(running: Processes, how: Trial) -> subprocess.Popen[bytes]:
 
 
 def work() -> None:
-    """Be a worker, until the process is killed."""
     import asyncio
 
     from tests.rig.handlers import note
@@ -159,7 +155,6 @@ def work() -> None:
 
 
 def judge(queue: Queue, wanted: dict[str, list[str]], verdict: Verdict, running: Processes) -> None:
-    """Compare what is in the queue, and what the workers have written down, with what should be."""
     lines = [line.split() for line in running.history.read_text("utf-8").splitlines()]
     first, last = dict[str, float](), dict[str, float]()
     for event, task, _, _, at in lines:
@@ -199,7 +194,6 @@ def judge(queue: Queue, wanted: dict[str, list[str]], verdict: Verdict, running:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Read the options, run the trial, and print the verdict."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", type=int, default=1000)
     parser.add_argument("--tasks", type=int, default=50)

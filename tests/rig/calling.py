@@ -10,7 +10,6 @@ from timeoutq.functions import CallFailed, Result
 
 
 def failure(call: Result[Any], timeout: float = 10.0) -> CallFailed:
-    """Wait until a call has failed, and give why."""
     with pytest.raises(CallFailed) as found:
         call.wait(timeout)
     return found.value

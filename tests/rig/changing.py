@@ -42,7 +42,6 @@ class ChangingSite:
     url: str = ""
 
     def page(self, path: str) -> tuple[str, dict[str, str]] | None:
-        """Give what a page says just now, and its headers."""
         kind = path.strip("/").partition("/")[0]
         if path == "/":
             return "".join(f"<a href='/{kind}/{i}'>x</a>" for kind in KINDS for i in range(EACH)), {"ETag": '"root"'}
@@ -55,7 +54,6 @@ class ChangingSite:
         return f"{path} for ever", headers.get(kind, {})
 
     def answer(self, seen: Seen) -> Answer:
-        """Answer a visit; 304 as servers do."""
         tag, date = seen.headers.get("If-None-Match", ""), seen.headers.get("If-Modified-Since", "")
         page = self.page(seen.path)
         text, headers = page or ("", {})
@@ -65,7 +63,6 @@ class ChangingSite:
         return status, {"Content-Type": "text/html", **headers}, text.encode() if status == 200 else b""
 
     def visits(self, kind: str) -> list[int]:
-        """Give how often each page of a kind was visited."""
         counts = Counter(one.path for one in self.asked)
         return [counts[f"/{kind}/{i}"] for i in range(EACH)]
 

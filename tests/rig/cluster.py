@@ -67,32 +67,6 @@ DEADLINE = 5.0
 """How long a call may take, seconds: the default, which all clients use."""
 
 
-class Ward:
-    """The processes of one queue, in a nursery that several queues share."""
-
-    def __init__(self, nursery: Nursery, ended: dict[int, int]) -> None:
-        """Use the nursery; `ended` holds processes that have ended, by pid: all wards of the nursery share it."""
-        self._nursery, self._ended = nursery, ended
-        self._mine: set[int] = set()
-
-    def fork(self, plan: Plan, kind: str, seed: int) -> int:
-        pid = self._nursery.fork(plan, kind, seed)
-        self._mine.add(pid)
-        return pid
-
-    def wait(self, pid: int) -> int:
-        """Wait for a process that was killed; give its exit code."""
-        self._mine.discard(pid)
-        return self._ended.pop(pid) if pid in self._ended else self._nursery.wait(pid)
-
-    def ended(self) -> list[tuple[int, int]]:
-        """Give the pid and the exit code of each process of this queue that has ended since the last call."""
-        self._ended.update(self._nursery.ended())
-        gone = [(pid, self._ended.pop(pid)) for pid in self._mine & self._ended.keys()]
-        self._mine.difference_update(pid for pid, _ in gone)
-        return gone
-
-
 @dataclass(slots=True)
 class Fault:
     """A fault that was done, and when the cluster was whole again; CLOCK_MONOTONIC, ns."""
@@ -194,7 +168,6 @@ class Outcome:
 
     @property
     def broken(self) -> dict[str, int]:
-        """Promises that were broken, and how often."""
         excused = frozenset[str]() if self.wanted.durable else UNDONE
         return {kind: number for kind, number in self.total.kinds.items() if kind not in excused}
 
@@ -245,7 +218,6 @@ class Trial:
         self.rng = random.Random(wanted.seed)
         self.faults = Faults(cluster, wanted, self.rng)
         self.outcome = Outcome(wanted, Report(wanted.seed))
-        ended: dict[int, int] = {}
         self.rounds: dict[str, Round] = {}
         self.queues: dict[str, Queue] = {}
         for number, name in enumerate(self._names()):
@@ -256,9 +228,8 @@ class Trial:
                 durable=wanted.durable,
             )  # fmt: skip
             kinds = [KINDS[(3 * number + i) % len(KINDS)] for i in range(3)]
-            ward: Any = Ward(nursery, ended)
             self.rounds[name] = Round(
-                ward, plan, self.rng.getrandbits(32), kinds=kinds, rate=STRIKES, shares={"kill": 1.0}
+                nursery, plan, self.rng.getrandbits(32), kinds=kinds, rate=STRIKES, shares={"kill": 1.0}
             )
             self.queues[name] = Queue(name, cluster.url, max_crashes=100_000, durable=wanted.durable)
 
@@ -276,7 +247,6 @@ class Trial:
         return [name for names in found.values() for name in names][:wanted]
 
     def run(self) -> Outcome:
-        """Put load on the queues, do faults, let the queues drain, and judge."""
         began = time.monotonic()
         try:
             for name, one in self.rounds.items():

@@ -33,7 +33,6 @@ class Crawl:
         return not (any(self.ready) or any(self.held) or self.on_their_way)
 
     def step(self) -> None:
-        """Let one worker take its next step."""
         at = int(self._random() * len(self.workers))
         work = self.workers[at]
         if work is None:
@@ -85,7 +84,6 @@ class Observer:
         self._crawl, self._random, self._one_pass = crawl, chance.random, one_pass
 
     def ask(self) -> bool:
-        """Give the answer, as `drained()` finds it."""
         last: list[Look] | None = None
         for _ in range(LOOKS):
             looks = self._look_at_all()

@@ -94,5 +94,4 @@ def wrong(found: Sets) -> list[str]:
 
 
 def holding(found: Sets | None, tasks: Iterable[bytes]) -> set[bytes]:
-    """Give those of these tasks that are done."""
     return set() if found is None else {task for task in tasks if task in found}

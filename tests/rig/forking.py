@@ -106,7 +106,6 @@ async def die_after_in_loop(lease: Lease) -> Any:
 
 
 def read_stdin(lease: Lease) -> None:
-    """Ask a question, as a debugger does."""
     note("start", lease)
     input()
 

@@ -219,7 +219,6 @@ def stop(folder: Path, clients: int = 50) -> str:
 
 
 def _connected(port: int) -> int:
-    """Count the connections to a port of this machine."""
     wanted, found = f":{port:04X}", 0
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         words = line.split()
@@ -231,7 +230,6 @@ TRIALS: dict[str, Callable[[Path], str]] = {"drain": drain, "vanish": vanish, "s
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run trials, and print what each has shown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trial", choices=[*TRIALS, "all"])
     given = parser.parse_args(words)

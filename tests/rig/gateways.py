@@ -24,7 +24,6 @@ NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def free_port() -> int:
-    """Give a port that nobody listens at now."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
@@ -51,7 +50,6 @@ class WebProcess:
         self.kill()
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
         self.launch()
         wait_until(self.answers, 30)
 

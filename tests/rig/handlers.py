@@ -19,7 +19,6 @@ def note(event: str, lease: Lease) -> None:
 
 
 def append(event: str, task: str = "-", fence: int = 0) -> None:
-    """Append a line that need not be about a task."""
     path = os.environ.get("HISTORY")
     if path:
         line = f"{event} {task} {fence} {os.getpid()} {time.time():.6f}\n"
@@ -29,7 +28,6 @@ def append(event: str, task: str = "-", fence: int = 0) -> None:
 
 
 async def work(lease: Lease) -> None:
-    """Work for a few milliseconds."""
     note("start", lease)
     await asyncio.sleep(float(os.environ.get("WORK", "0.005")))
     note("end", lease)
@@ -58,7 +56,6 @@ async def work_and_tell(lease: Lease) -> Ack:
 
 
 def work_in_thread(lease: Lease) -> None:
-    """Work for a few milliseconds, in a thread."""
     note("start", lease)
     time.sleep(float(os.environ.get("WORK", "0.005")))
     note("end", lease)
@@ -114,7 +111,6 @@ async def lifespan_that_waits_for_a_file() -> AsyncIterator[None]:
 
 
 async def work_with_state(lease: Lease, state: int) -> None:
-    """Work with what `lifespan` opened in this process."""
     if state != os.getpid():
         raise GiveUp(f"the state is of process {state}")
     await work(lease)

@@ -123,7 +123,6 @@ def runs_of(folder: Path, killed: dict[int, int]) -> list[Run]:
 
 
 def judge(runs: Sequence[Run], verdict: Verdict) -> None:
-    """Look for overlaps and for fences that do not grow."""
     by_task = defaultdict[str, list[Run]](list)
     for run in runs:
         by_task[run.task].append(run)
@@ -165,7 +164,6 @@ class Crew:
         return (self.folder / f"{worker.pid}.jsonl").exists()
 
     def have_begun(self) -> bool:
-        """Say whether each language has begun a task."""
         return {by for by, worker in self.workers if self._has_begun(worker)} == {"python", "node"}
 
     def kill_one(self, verdict: Verdict) -> None:
@@ -182,7 +180,6 @@ class Crew:
         self.start(by)
 
     def stop(self) -> None:
-        """Stop all workers with SIGTERM, and wait for their ends."""
         for _, worker in self.workers:
             worker.send_signal(signal.SIGTERM)
         for _, worker in self.workers:

@@ -105,7 +105,6 @@ def count(level: str, **figures: int) -> None:
 
 
 def tell(level: str, *details: str) -> None:
-    """Add lines that stand under a level."""
     assert level in LEVELS, level
     _details[level].extend(details)
 
@@ -124,7 +123,6 @@ def add(elsewhere: Mapping[str, Any]) -> None:
 
 
 def level_of(path: str) -> str | None:
-    """Say to which level a test file belongs."""
     return next((name for name, level in LEVELS.items() if any(path.endswith(file) for file in level.files)), None)
 
 

@@ -110,7 +110,6 @@ def _like_those(raw: Any, key: str, count: int) -> None:
 
 @contextlib.contextmanager
 def served(url: str) -> Iterator[str]:
-    """Serve the page as a process of its own; give its address."""
     command = [sys.executable, "-m", "timeoutq", "web", "--port", "0", "--url", url, "--log-level", "warning"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ})
     try:
@@ -126,7 +125,6 @@ def served(url: str) -> Iterator[str]:
 
 
 def views(url: str) -> Sequence[str]:
-    """Give the paths of all views, also of second pages."""
     here = f"/q/{NAME}"
     with Queue(NAME, url) as queue:
         kinds = queue.failures.list()
@@ -216,7 +214,6 @@ def watch(base: str, path: str, viewers: int, seconds: float, raw: Any) -> int:
 
 
 def run(tasks: int, failed: int, seconds: float = 10.0) -> Found:
-    """Do everything, and give what was measured."""
     found = Found(watched=seconds, assets=sum(path.stat().st_size for path in paint.STATIC.iterdir()))
     with EmbeddedServer() as server, redis.Redis.from_url(server.url) as raw:
         fill(server.url, tasks, failed)
@@ -234,7 +231,6 @@ def run(tasks: int, failed: int, seconds: float = 10.0) -> Found:
 
 
 def main() -> int:
-    """Judge at full size, or at the size that is given."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--tasks", type=int, default=10_000_000)
     parser.add_argument("--failed", type=int, default=1_000_000)

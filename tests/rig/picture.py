@@ -34,7 +34,6 @@ def fill(queue: Queue) -> None:
 
 @contextmanager
 def worked_on(queue: Queue) -> Iterator[None]:
-    """Let a worker work on the queue, until the block ends."""
     chance, stops = random.Random(7), list[Callable[[], object]]()
 
     async def handle(lease: Lease) -> None:
@@ -60,7 +59,6 @@ def worked_on(queue: Queue) -> Iterator[None]:
 
 
 def views(queue: Queue) -> dict[str, str]:
-    """Give the path of each view by its name."""
     failed = next(iter(queue.list("failed"))).task
     here = f"/q/{queue.name}"
     return {
@@ -72,7 +70,6 @@ def views(queue: Queue) -> dict[str, str]:
 
 
 def draw(seen: Any, path: Path, *, whole: bool) -> None:
-    """Make a picture of what a tab shows."""
     seen.page.screenshot(path=str(path), full_page=whole)
     print(f"{path} {path.stat().st_size:,} bytes")
 

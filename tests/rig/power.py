@@ -67,7 +67,6 @@ class Disk:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the server must be started with."""
         return {
             "LD_PRELOAD": str(compiled("power")),
             "TIMEOUTQ_POWER": str(self._account),
@@ -257,7 +256,6 @@ class Verdict:
 
     @property
     def is_kept(self) -> bool:
-        """Whether all that was promised is there."""
         gone = self.unexpected + self.half + self.holes
         return not gone and (self.oldest <= self.announced + self.stalled if self.lost + self.undone else True)
 
@@ -313,7 +311,6 @@ class Plant:
 
     @property
     def url(self) -> str:
-        """Where the server is, also after a cut."""
         return self.machine.server.url
 
     # ---- those who ask
@@ -469,7 +466,6 @@ class Plant:
         return found
 
     def states(self) -> dict[str, str]:
-        """Give the state of every task that the server knows."""
         found: dict[str, str] = {}
         with redis.Redis.from_url(self.url, decode_responses=True) as client:
             raw: Any = client
@@ -503,7 +499,6 @@ class Plant:
 
     @property
     def doubles(self) -> int:
-        """How many tasks were acked once more since the last cut."""
         return self._doubles
 
     def close(self) -> None:
@@ -547,7 +542,6 @@ def finds(task: str) -> tuple[str, ...]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Cut again and again, tell what was found, and give the exit code."""
     parser = argparse.ArgumentParser("python -m tests.rig.power", description="Cut the power of a server under load.")
     parser.add_argument("--cuts", type=int, default=20)
     parser.add_argument("--fsync", choices=["always", "everysec"], default="always")

@@ -74,7 +74,6 @@ class Processes:
 
 @contextmanager
 def processes(url: str, folder: Path) -> Iterator[Processes]:
-    """Give processes that end with the test."""
     started = Processes(url, folder)
     try:
         yield started
@@ -90,6 +89,5 @@ def url(server: EmbeddedServer) -> str:
 
 @pytest.fixture
 def run(url: str, tmp_path: Path) -> Iterator[Processes]:
-    """Give processes that end with the test."""
     with processes(url, tmp_path) as started:
         yield started

@@ -93,7 +93,6 @@ class Verdict:
 
     @property
     def good(self) -> bool:
-        """Whether each task was delivered, all were signed, and no worker did too much at once."""
         return (
             self.done == self.tasks > 0
             and not (self.undelivered or self.unsigned)
@@ -171,7 +170,6 @@ class Storm:
         self._verified += len(new)
 
     def kill(self, queue: Queue) -> None:
-        """Kill a worker, and start another one."""
         at = self.chance.randrange(len(self.workers))
         self.verdict.held += queue.stats().in_progress > 0
         self.workers[at].kill()
@@ -214,7 +212,6 @@ def trial(
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Read the options, push the tasks, and print the verdict."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", type=int, default=10_000)
     parser.add_argument("--workers", type=int, default=3)

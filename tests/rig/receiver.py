@@ -61,7 +61,6 @@ def status(code: int, *headers: str, body: bytes = b"") -> bytes:
 
 
 async def hangs(_: Message, writer: asyncio.StreamWriter) -> None:
-    """Answer nothing until the sender has gone."""
     await _until_gone(writer)
 
 
@@ -132,7 +131,6 @@ class Receiver:
         return f"{'https' if self.tls else 'http'}://{self.host}:{self.port}/hook"
 
     def tasks(self) -> list[str]:
-        """Give the tasks that it was sent, in order, each as often as it came."""
         return [message.told["task"] for message in self.messages]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -174,7 +172,6 @@ class Receiver:
 
 @contextmanager
 def receiving(receiver: Receiver) -> Iterator[Receiver]:
-    """Run a receiver in a thread of its own."""
     loop, ready, ended = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
 
     async def body() -> None:

@@ -128,7 +128,6 @@ class Pair:
 
     @property
     def url(self) -> str:
-        """Where clients find the primary, whichever server it is."""
         return f"redis://127.0.0.1:{self.front.port}/0"
 
     def follow(self) -> None:
@@ -141,7 +140,6 @@ class Pair:
         self.synced()
 
     def synced(self) -> None:
-        """Wait until the replica has confirmed all that was written so far."""
         _replicated(self.primary)
 
     def fail_over(self, *, stop: bool = False) -> None:
@@ -164,7 +162,6 @@ class Pair:
         self.front.turn(self.primary.port or 0)
 
     def counter(self, name: str) -> Counter[str]:
-        """Read one counter of all queues from the primary."""
         with raw(self.primary) as client:
             return Counter({
                 key.decode(): int(client.hget(key, name) or 0) for key in client.scan_iter("timeoutq:*:stats")
@@ -252,12 +249,10 @@ class SentinelSet:
 
     @property
     def url(self) -> str:
-        """Where clients find the primary, by asking the sentinels."""
         return f"redis+sentinel://{self.hosts}/{SERVICE}/0"
 
     @property
     def hosts(self) -> str:
-        """The sentinels, as they stand in a URL."""
         return ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels)
 
     def primary(self) -> EmbeddedServer | None:
@@ -408,7 +403,6 @@ class Load:
         return sum(held.began > after and held.acked for held in list(self.held))
 
     def drain(self, timeout: float = 60.0) -> None:
-        """Put no more, and wait until the workers have done all."""
         self._enough.set()
         for thread in self._threads[:2]:
             thread.join()
@@ -497,7 +491,6 @@ class Verdict:
         ))  # fmt: skip
 
     def line(self) -> str:
-        """Show the figures that are not 0."""
         return ", ".join(f"{name} {value}" for name, value in asdict(self).items() if value)
 
 
@@ -633,7 +626,6 @@ def _judge_second_leases(verdict: Verdict, leases: Sequence[Seen], explained: in
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run trials and print their verdicts; give the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.rig.replication", description=main.__doc__)
     parser.add_argument("--failovers", type=int, default=20, metavar="N", help="how many trials")
     parser.add_argument("--freeze", type=float, default=3.0, metavar="S", help="freeze the link for 0 to S seconds")

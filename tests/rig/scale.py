@@ -79,12 +79,10 @@ class Case:
         self.queue = await open_async_queue("big", self.url, timeout=LEASE, deadline=30)
 
     async def close(self) -> None:
-        """Close the queue, if it is open."""
         if self.queue is not None:
             await self.queue.close()
 
     async def read(self) -> None:
-        """Claim and ack for a while, and note how fast that went."""
         self._ends = False
         async with asyncio.TaskGroup() as group:
             for _ in range(CALLERS):
@@ -122,7 +120,6 @@ class Case:
         return [mean(each) for each in zip(*(reading.cores for reading in self.readings), strict=True)]
 
     def times(self, other: Case) -> float:
-        """Say how many times as fast as the other case it was."""
         return median(mine.rate / its.rate for mine, its in zip(self.readings, other.readings, strict=True))
 
 

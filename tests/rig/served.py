@@ -59,7 +59,6 @@ class Served:
 
     @property
     def memory(self) -> int:
-        """How many bytes of memory its process has now."""
         return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * 4096
 
     @property

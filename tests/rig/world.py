@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from tests.rig.batch_model import WAITS
-from tests.rig.model import NOTHING, Given, Late, Model, Pair
+from tests.rig.model import NOTHING, Given, Late, Model
+from tests.rig.model_state import Pair
 
 LEASE_MS = 1000
 TICK_MS = 700
@@ -130,7 +131,6 @@ class World:
         return Model(START_MS)
 
     def copy(self) -> Self:
-        """Give another world in the same state."""
         other = type(self).__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.model = self.model.copy()
@@ -142,7 +142,6 @@ class World:
         return other
 
     def key(self) -> int:
-        """Give a hash of all that tells this world from others."""
         return hash(
             (
                 self.model.key(),
@@ -469,7 +468,6 @@ class World:
             raise Violation(f"I3: {verb} of {task} by {token} was accepted, but {last[0]} has it")
 
     def check(self) -> None:
-        """Check what must hold in every state."""
         found = self.model.violations()
         if found:
             raise Violation("; ".join(found))
@@ -520,7 +518,6 @@ class World:
         raise Violation(f"I8: still held {self.model.leases} or scheduled {self.model.scheduled}")
 
     def check_quiet(self) -> None:
-        """Check what must hold when nobody holds anything."""
         found = self.model.violations()
         if found or self.model.leases or self.model.owners:
             raise Violation(f"I6: {found}, {self.model.leases}, {self.model.owners}")

@@ -78,12 +78,10 @@ def build(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Build]:
 
 @pytest.fixture
 def bent(build: Build) -> Bent:
-    """One server."""
     return build()
 
 
 async def seen(predicate: Callable[[], object], timeout: float = 15.0) -> None:
-    """Wait without holding the event loop."""
     async with asyncio.timeout(timeout):
         while not predicate():
             await asyncio.sleep(0.01)
@@ -112,7 +110,6 @@ class Seen:
 
 @asynccontextmanager
 async def at_work(what: Worker | Cleaner) -> AsyncIterator[None]:
-    """Run a worker or a cleaner beside the test."""
     task = asyncio.create_task(what.run())
     try:
         yield

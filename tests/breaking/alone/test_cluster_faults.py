@@ -46,7 +46,6 @@ def trying(folder: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def trial(folder: Path, *words: str) -> tuple[int, dict[str, Any]]:
-    """Try a cluster; give the exit code and the report."""
     with trying(folder, *words) as process:
         said, noise = process.communicate(timeout=PATIENCE)
     assert said, noise.decode("utf-8", "replace")[-5000:]

@@ -13,8 +13,8 @@ from tests.rig import levels
 from tests.rig.batch_model import BatchModel
 from tests.rig.beside import processes
 from tests.rig.explorer import Explored, Found, explore
-from tests.rig.model import Given, Model, Pair
-from tests.rig.polite_model import PoliteModel
+from tests.rig.model import Given, Model
+from tests.rig.model_state import Pair
 from tests.rig.polite_world import POLITE, SMALL, PoliteLimits
 from tests.rig.world import Limits
 
@@ -135,28 +135,27 @@ def _batch_never_ends(patch: pytest.MonkeyPatch) -> None:
 
 
 def _lowest_first(patch: pytest.MonkeyPatch) -> None:
-    lane = PoliteModel.lane
-    turn = PoliteModel._turn
+    lane = Model.lane
+    turn = Model._turn
 
-    def wrong(self: PoliteModel) -> int:
-        patch.setattr(PoliteModel, "lane", lambda self, host: lane(self, host)[::-1])
+    def wrong(self: Model) -> int:
+        patch.setattr(Model, "lane", lambda self, host: lane(self, host)[::-1])
         moved = turn(self)
-        patch.setattr(PoliteModel, "lane", lane)
+        patch.setattr(Model, "lane", lane)
         return moved
 
-    patch.setattr(PoliteModel, "_turn", wrong)
+    patch.setattr(Model, "_turn", wrong)
 
 
 def _no_recall(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PoliteModel, "_recall", lambda self, host: None)
+    patch.setattr(Model, "_recall", lambda self, host: None)
 
 
 def _places_stay(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PoliteModel, "_depart", lambda self, ids, visited, broken: None)
+    patch.setattr(Model, "_depart", lambda self, ids, visited, broken: None)
 
 
 def polite(**limits: Any) -> PoliteLimits:
-    """Give a small polite world."""
     return replace(SMALL, **{"rules": (), "ticks": 1, **limits})
 
 

@@ -29,13 +29,11 @@ Start = Callable[..., Machine]
 
 @pytest.fixture(params=sorted(BINARIES))
 def binary(request: pytest.FixtureRequest) -> str:
-    """A server of each kind."""
     return BINARIES[request.param]()
 
 
 @pytest.fixture
 def start(binary: str, tmp_path: Path) -> Iterator[Start]:
-    """Start a server on a disk; it ends with the test."""
     with ExitStack() as ends:
 
         def started(fsync: str, **settings: Any) -> Machine:
@@ -49,7 +47,6 @@ def start(binary: str, tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def plant(tmp_path: Path) -> Iterator[Callable[..., Plant]]:
-    """Build a plant; its server ends with the test."""
     with ExitStack() as ends:
 
         def built(*words: Any, **settings: Any) -> Plant:

@@ -60,12 +60,10 @@ class Site:
 
     @property
     def pid(self) -> int:
-        """The process of the server."""
         assert self.server.pid is not None
         return self.server.pid
 
     def end_connections(self) -> int:
-        """End every connection but our own."""
         return int(self.admin.client_kill_filter(_type="normal", skipme=True))
 
 
@@ -174,7 +172,6 @@ def a_script_runs_on_and_on(site: Site) -> Iterator[None]:
 
 
 def is_busy(site: Site) -> bool:
-    """Say whether the server refuses to answer because a script runs."""
     try:
         return not site.admin.ping()
     except redis.ResponseError as error:
@@ -198,8 +195,6 @@ def a_password_comes(site: Site) -> Iterator[None]:
 
 
 def forbidden(*rights: str) -> Callable[[Site], AbstractContextManager[None]]:
-    """Give a fault in which everybody lacks these rights."""
-
     @contextmanager
     def lacking(site: Site) -> Iterator[None]:
         site.admin.execute_command("ACL", "SETUSER", "default", *(f"-{right}" for right in rights))
@@ -253,7 +248,6 @@ CASES = [
 
 @contextmanager
 def a_server(fault: Fault, kind: str, folder: Path) -> Iterator[Site]:
-    """Give a server for the fault to strike."""
     # the signal of a file that may not grow would end it; on a full disk, it gets an error
     script = folder / "server.sh"
     binary = redis_server() if kind == "redis" else valkey()
@@ -291,8 +285,6 @@ def ask(queue: Any, fault: Fault, task: str) -> Sequence[Lease]:
 
 
 def after(act: Callable[[], T]) -> T:
-    """Act as soon as the server can be asked again."""
-
     def tried() -> list[T]:
         with suppress(Unavailable):
             return [act()]
@@ -313,7 +305,6 @@ def explain(run: Processes, tasks: set[str], taken: set[str], counters: Mapping[
 
 
 def logs(run: Processes) -> str:
-    """Give what all processes have said."""
     return "\n".join(run.log(process) for process in run.all)
 
 

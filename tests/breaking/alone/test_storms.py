@@ -31,7 +31,6 @@ PATIENCE = 90.0
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give the storm its length."""
     if "length" in metafunc.fixturenames:
         given = metafunc.config.getoption("--storm")
         length = seconds_of(given) if given else None

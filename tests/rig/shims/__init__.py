@@ -44,7 +44,6 @@ class Clock:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the server must be started with."""
         return {"LD_PRELOAD": str(compiled("clock")), "TIMEOUTQ_CLOCK": str(self.path)}
 
     def _tell(self, mode: int, micros: int) -> None:

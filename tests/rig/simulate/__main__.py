@@ -28,7 +28,6 @@ Result = tuple[int, str, int, str]
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command; give its exit code."""
     words = sys.argv[1:] if words is None else words
     given = _parser().parse_args(words)
     if given.put_back:

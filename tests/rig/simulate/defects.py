@@ -24,7 +24,6 @@ class Change:
 
     @property
     def path(self) -> str:
-        """Give the path of the file in the package."""
         return self.module if self.module.endswith(".lua") else f"{self.module.replace('.', '/')}.py"
 
     def made(self, text: str) -> str:

@@ -71,7 +71,6 @@ class Network:
                 connection.cut(deaf=deaf)
 
     def hang_up(self, owner: Owner) -> None:
-        """Close the connections of a process that has ended."""
         for connection in list(self._connections):
             if connection.owner is owner:
                 connection.leave()
@@ -93,7 +92,6 @@ class Network:
             raise ConnectionRefusedError(111, "Connection refused")
 
     def open(self, protocol: Any) -> tuple[Any, Any]:
-        """Give the transport of a new connection, and its protocol."""
         self._made += 1
         connection = _Connection(self, protocol, self._made)
         self._connections.append(connection)

@@ -102,7 +102,6 @@ class Plan:
     """Tasks of the second queue."""
 
     def is_second(self, task: str) -> bool:
-        """Say whether a task is one of the second queue."""
         return task.endswith(AFTER) or any(one.name == task for one in self.second)
 
     @property

@@ -227,7 +227,6 @@ def _verbs() -> dict[bytes, str]:
 
 
 def verb_of(command: list[bytes]) -> str:
-    """Give the verb of a call, or the name of another command."""
     if command[0] in CALLS:
         return _verbs().get(command[1], "?")
     return command[0].decode()

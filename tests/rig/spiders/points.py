@@ -32,7 +32,6 @@ def die(point: str, page: str) -> None:
 
 
 def page_of(request: Any) -> str:
-    """Give the last part of the path."""
     return str(request.url.rpartition("/")[2])
 
 

@@ -78,7 +78,6 @@ def crawl(name: str, folder: Path, settings: Mapping[str, Any], processes: int =
 def on_timeoutq(
     name: str, url: str, folder: Path, settings: Mapping[str, Any], processes: int = 1, kills: int = 0
 ) -> Run:
-    """Crawl the shop on a queue of its own."""
     with Queue("shop", url) as queue:
         queue.purge()
         queue.configure(max_crashes=1000, politeness=Politeness(settings["DOWNLOAD_DELAY"], 1))
@@ -106,7 +105,6 @@ HEAD = """\
 
 
 def row(run: Run, delay: float) -> str:
-    """Show a crawl as a row of the table."""
     kinds, gaps, ends = run.kinds, [gap for gap, *_ in run.gaps()], [gap for gap, *_ in run.gaps(of_killed=True)]
     counts = " | ".join(str(kinds[each]) for each in ("list", "book", "picture", "stock"))
     killed = f"{len(ends)}, smallest {min(ends):.3f} s" if ends else "-"

@@ -47,11 +47,9 @@ class Spiders:
         self._log.close()
 
     def log(self) -> str:
-        """Give what the process has logged so far."""
         return os.pread(self._log.fileno(), 10_000_000, 0).decode("utf-8", "replace")
 
     def code(self, timeout: float = 60.0) -> int:
-        """Wait until the process has ended, and give its exit code."""
         return self.process.wait(timeout)
 
     def results(self, timeout: float = 60.0) -> list[dict[str, Any]]:
@@ -64,6 +62,5 @@ class Spiders:
 
 
 def run(url: str | None, orders: Sequence[Order], **environment: str) -> list[dict[str, Any]]:
-    """Run spiders to their end, and give what came of them."""
     with Spiders(url, orders, **environment) as spiders:
         return spiders.results()

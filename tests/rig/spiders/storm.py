@@ -70,7 +70,6 @@ def unpacked(package: str, folder: Path) -> Path:
 
 
 def served(folder: Path, seen: Seen) -> Answer:
-    """Answer with a file of the corpus."""
     path = (folder / seen.path[1:]).resolve()
     if not path.is_relative_to(folder.resolve()) or not path.is_file():
         return 404, {}, b""
@@ -220,7 +219,6 @@ HEAD = """\
 
 
 def row(ran: Ran, whole: frozenset[str]) -> str:
-    """Show a run as a row of the table; `whole` is what there is to be found."""
     met = str(ran.met) if ran.name == "timeoutq" else ""
     return (
         f"| {ran.name} | {len(ran.found & whole)} of {len(whole)} | {len(whole - ran.found)} | {len(ran.items)} "
