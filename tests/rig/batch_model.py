@@ -12,8 +12,6 @@ WAITS = 253_370_764_800_000
 
 
 class BatchModel(QueueState):
-    """The batches of one queue."""
-
     def _set_aside(self, task: str) -> None:
         """Put a callback, to be scheduled for a time that never comes."""
         raise NotImplementedError

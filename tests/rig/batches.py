@@ -31,25 +31,21 @@ from timeoutq.server.embedded import EmbeddedServer
 
 NAME = "batched"
 SPOILED = "spoiled"
-"""What the ids of tasks end with that fail for good."""
+"""The end of the ids of tasks that fail for good."""
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What became of the batches."""
-
     batches: int = 0
     tasks: int = 0
     callbacks: int = 0
     """Callbacks that were put, and that a worker has run."""
     broken: int = 0
-    """Callbacks that were not put, because a task of their batch was not done."""
     lost: int = 0
     """Tasks and callbacks that have not ended."""
     early: int = 0
     """Callbacks that a worker began before the last task of their batch had ended."""
     twice: int = 0
-    """Callbacks that were put more than once."""
     wrong: int = 0
     """Batches that have counted wrongly, or whose callback is where it should not be."""
     kills: int = 0
@@ -69,8 +65,6 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What is done to the batches."""
-
     batches: int = 1000
     tasks: int = 50
     workers: int = 4
@@ -79,7 +73,6 @@ class Trial:
     fails: float = 0.002
     """The share of tasks that fail for good."""
     seconds: float = 600.0
-    """How long it may take."""
     planted: str = ""
     """Python that each worker runs first: a bug, to see that the rig finds it."""
 

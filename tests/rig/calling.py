@@ -1,4 +1,4 @@
-"""What tests of workers need of calls: why one failed."""
+"""For tests of workers: why a call failed."""
 
 from __future__ import annotations
 

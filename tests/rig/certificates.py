@@ -15,8 +15,6 @@ from timeoutq.server.embedded import EmbeddedServer
 
 
 class Certificates:
-    """The files of one private CA."""
-
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         self.folder = folder

@@ -37,12 +37,9 @@ SOON = 0.5
 
 @dataclass(slots=True)
 class Verdict:
-    """What became of the chains, and of those who wait."""
-
     chains: int
     lost: int = 0
     repeated: int = 0
-    """Functions that ran more than once."""
     failed: int = 0
     expired: int = 0
     met: list[int] = field(default_factory=list[int])

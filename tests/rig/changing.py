@@ -21,13 +21,11 @@ from tests.rig.spiders.site import Answer, Seen, Site
 EACH = 6
 """How many pages there are of each kind."""
 KINDS = ("changing", "tagged", "dated", "bare")
-"""What pages do: change with each tenth of a second; never change and say so by ETag, by Last-Modified, not at all."""
+"""Pages that change with each tenth of a second; that never do and say so by ETag, by Last-Modified, not at all."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """One request as the site saw it."""
-
     path: str
     conditional: str
     """The ETag or the date that the visitor had; empty when it had none."""
@@ -36,8 +34,6 @@ class Asked:
 
 @dataclass
 class ChangingSite:
-    """The site, and all that it was asked for."""
-
     asked: list[Asked] = field(default_factory=list[Asked])
     url: str = ""
 

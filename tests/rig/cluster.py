@@ -34,7 +34,8 @@ from tests.rig.nodes import QUICK, Cluster
 from tests.rig.quota import NoQuota
 from tests.rig.scale import Scale, scale
 from tests.rig.servers import REDIS, valkey
-from tests.rig.storm import BUGS, TICK, Nursery, Plan, Report, Round, seconds_of
+from tests.rig.storm import BUGS, TICK, Nursery, Plan, Report, Round
+from tests.rig.waiting import seconds_of
 from timeoutq import Queue, Unavailable
 from timeoutq.server.cluster import slot_of
 from timeoutq.server.embedded_cluster import ClusterNode
@@ -52,7 +53,7 @@ MOST_LAG = 0.8
 """If the replica stood still for longer, the other nodes would take it for failed, too."""
 
 UNDONE = frozenset({"lost", "twice", "overlap", "uncaused", "stale", "unasked", "undone"})
-"""What a failover may do to a queue that is not durable."""
+"""The damage that a failover may do to a queue that is not durable."""
 
 SHOWN = {
     "lost": "lost", "twice": "twice", "overlap": "overlaps", "uncaused": "handed out without a cause",
@@ -77,8 +78,6 @@ class Fault:
 
 
 class Faults:
-    """Does faults to a cluster, and waits until the cluster is whole again."""
-
     def __init__(self, cluster: Cluster, wanted: argparse.Namespace, rng: random.Random) -> None:
         """Take the kinds of faults in turn."""
         self.cluster, self._lag, self._rng = cluster, wanted.lag, rng
@@ -139,13 +138,12 @@ class Faults:
 
 @dataclass(slots=True)
 class Row:
-    """What happened after faults of one kind, from each such fault until the next fault."""
+    """The time after faults of one kind: from each such fault until the next fault."""
 
     events: int = 0
     accepted: int = 0
     """Tasks whose put was answered."""
     refused: int = 0
-    """Calls that ended in an error of the server."""
     longest_call: float = 0.0
     """Seconds."""
     whole_after: float = 0.0
@@ -154,17 +152,13 @@ class Row:
 
 @dataclass(slots=True)
 class Outcome:
-    """What was done in a trial, and what came of it."""
-
     wanted: argparse.Namespace
     total: Report
     rows: dict[str, Row] = field(default_factory=dict[str, Row])
     errors: dict[str, int] = field(default_factory=dict[str, int])
-    """Errors in which calls ended."""
     drained_after: float = 0.0
     """Seconds from the end of the load until all queues were drained."""
     folder: str = ""
-    """Where histories and logs are, if they were kept."""
 
     @property
     def broken(self) -> dict[str, int]:
@@ -173,7 +167,7 @@ class Outcome:
 
     @property
     def losses(self) -> int:
-        """What was undone: tasks that were lost or done twice."""
+        """How many tasks were lost or done twice."""
         return sum(self.total.kinds.get(kind, 0) for kind in ("lost", "twice", "overlap"))
 
     def words(self) -> dict[str, Any]:
@@ -210,8 +204,6 @@ class Outcome:
 
 
 class Trial:
-    """The queues, their processes, the faults and the verdict."""
-
     def __init__(self, wanted: argparse.Namespace, cluster: Cluster, nursery: Nursery, folder: Path) -> None:
         """Prepare; the cluster runs already, and the nursery was forked before it was started."""
         self.wanted, self.cluster, self.folder = wanted, cluster, folder

@@ -14,8 +14,6 @@ MUTANTS = ("one-pass", "ack-first")
 
 
 class Crawl:
-    """Some shards, and workers that empty and fill them."""
-
     def __init__(self, chance: random.Random, ack_first: bool) -> None:
         self._random = chance.random
         self._ack_first = ack_first
@@ -108,8 +106,6 @@ class Observer:
 
 @dataclass
 class Found:
-    """What the observer has said."""
-
     answers: int = 0
     drained: int = 0
     too_early: int = 0

@@ -13,7 +13,7 @@ from tests.rig.world import Limits, Step, Violation, World, told
 
 @dataclass(frozen=True, slots=True)
 class Explored:
-    """What a complete walk saw."""
+    """The size of a complete walk."""
 
     states: int
     transitions: int

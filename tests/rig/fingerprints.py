@@ -1,4 +1,4 @@
-"""What `lua/parts/compact.lua` computes, in Python: fingerprints, the sets they belong to, and when sets divide."""
+"""`lua/parts/compact.lua` in Python: fingerprints, the sets they belong to, and when sets divide."""
 
 from __future__ import annotations
 

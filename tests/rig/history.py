@@ -92,7 +92,7 @@ def read(path: Path) -> list[Event]:
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """What the server says when all is over."""
+    """The state of the queue at the end, as the server tells it."""
 
     done: frozenset[str]
     others: frozenset[str]
@@ -135,7 +135,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the judge found."""
+    """The verdict on one history."""
 
     totals: Totals
     leases: int

@@ -21,8 +21,6 @@ def host_of(task: str) -> str:
 
 
 class HostModel(QueueState):
-    """The hosts of one queue; of one that is not polite, no task has a host."""
-
     # ---- hosts
 
     def host(self, task: str) -> str:

@@ -25,7 +25,7 @@ SAME = (
     "todos", "in_progress", "done", "failed", "scheduled", "leases", "done_until", "owners", "attempts", "crashes",
     "errors", "traces", "payload", "batch_of", "runtime", "cancels", "progress", *NUMBERS, "paused", "bell", "alarm",
 )  # fmt: skip
-"""What the model has by the name of its key."""
+"""The fields of the model that have the name of their key."""
 
 
 def text(word: object) -> str:

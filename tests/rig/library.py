@@ -18,7 +18,7 @@ from typing import Any
 import redis
 
 from tests.rig.library_calls import WEIGHTS, Args, World
-from tests.rig.servers import redis_server, valkey
+from tests.rig.servers import binary_of
 from timeoutq.server import scripts
 from timeoutq.server.embedded import EmbeddedServer
 
@@ -43,7 +43,7 @@ local function __some(name, n)
 end
 local function __scan(name) return {'0', __sorted(redis.call('SMEMBERS', name))} end
 """
-"""What stands in the place of SRANDMEMBER and SSCAN, which know no order."""
+"""A replacement for SRANDMEMBER and SSCAN, which know no order."""
 
 STATE = """
 local found, keys = {}, redis.call('KEYS', ARGV[1] .. '*')
@@ -209,7 +209,7 @@ def main() -> int:
         assert now.count(old) == 1, f"{old!r} stands {now.count(old)} times in the library"
         now = now.replace(old, new)
     for kind in ("valkey", "redis") if given.server == "both" else (given.server,):
-        binary = valkey() if kind == "valkey" else redis_server()
+        binary = binary_of(kind)
         with EmbeddedServer(binary=binary) as first, EmbeddedServer(binary=binary) as second:
             sides = Side(first.url, *before), Side(second.url, text=now)
             began = time.monotonic()

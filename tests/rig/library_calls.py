@@ -24,7 +24,7 @@ SETTINGS: dict[str, list[str]] = {
     "events": ["64000000 all", "1000000 ends", "- off", "- all"],
     "timeout": ["30"],
 }
-"""What a setting may be given, right or wrong."""
+"""Values for each setting, right or wrong."""
 
 WEIGHTS: dict[str, float] = {
     "put": 16, "schedule": 6, "claim": 16, "extend": 4, "ack": 14, "fail": 7, "release": 6, "crash": 3, "beat": 2,
@@ -49,7 +49,7 @@ def section(name: str, *words: Any) -> Args:
 
 
 class World:
-    """What a client of one queue knows, and the calls that it makes: each verb is a method that gives its words."""
+    """A client of one queue: its knowledge, and its calls; each verb is a method that gives its words."""
 
     known = SETTINGS
     weights = WEIGHTS

@@ -38,8 +38,6 @@ class Differs(AssertionError):
 
 @dataclass(slots=True)
 class Verdict:
-    """What a walk has done."""
-
     steps: int = 0
     entries: int = 0
     moves: int = 0

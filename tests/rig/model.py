@@ -26,7 +26,7 @@ class NoHost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a put says of its tasks; pairs and positions are by the place of a task in the call, from 0."""
+    """The options of a put; pairs and positions are by the place of a task in the call, from 0."""
 
     payloads: tuple[tuple[int, Any], ...] = ()
     group: str = ""
@@ -45,8 +45,6 @@ NOTHING = Given()
 
 
 class Model(HostModel, BatchModel):
-    """One queue on one server, polite or not."""
-
     # ---- runs that follow, and ends
 
     def _renew(self, ids: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the model of a queue holds: the state that its verbs, its batches and its hosts share."""
+"""The state of the model of a queue, which its verbs, its batches and its hosts share."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch."""
-
     state: str = "o"
     """o open, s sealed, e ended, b broken"""
     on: str = "-"
@@ -51,8 +49,6 @@ class Rules:
 
 
 class QueueState:
-    """One queue on one server: plain sets and dictionaries."""
-
     def __init__(self, now: int = 0) -> None:
         self.now = now
         self.run = "run1"
@@ -98,9 +94,8 @@ class QueueState:
         self.wake_at = 0
         """By when every cleaner looks again; 0 while none has said so."""
         self.alarm: int | None = None
-        """What the last alarm told the cleaners."""
+        """The time that the last alarm told the cleaners."""
         self.bell = False
-        """Whether a stroke waits for an idle worker."""
         self.batches: dict[str, Batch] = {}
         self.batch_of: dict[str, tuple[str, ...]] = {}
         """Of each task that has not ended since it joined a batch: the names of its batches."""
@@ -112,7 +107,6 @@ class QueueState:
         self.converting = ""
         self.waiting: set[str] = set()
         self.lanes: dict[Pair, int] = {}
-        """Host and task: what waits, and by which score."""
         self.places: set[Pair] = set()
         """Host and task: what counts as a visit of the host."""
         self.turns: dict[str, float] = {}

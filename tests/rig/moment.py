@@ -10,7 +10,7 @@ import redis
 
 
 class Moment:
-    """What the keys say; it has those methods of a client that the invariants call."""
+    """All keys of a queue at one moment; it has those methods of a client that the invariants call."""
 
     def __init__(self, client: redis.Redis, prefix: str) -> None:
         self._client, self.prefix = client, prefix

@@ -49,8 +49,6 @@ MUTANTS = [mutant for mutant in EVERY if mutant.killers]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a bug."""
-
     mutant: Mutant
     killed_by: str | None
     said: str

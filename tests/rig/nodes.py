@@ -38,8 +38,6 @@ def frozen(server: EmbeddedServer) -> Iterator[None]:
 
 
 class Cluster(EmbeddedCluster):
-    """A cluster to which things happen."""
-
     @property
     def password(self) -> str:
         return str(self._settings.get("requirepass", ""))

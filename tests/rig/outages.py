@@ -83,8 +83,6 @@ LOADS = ("idle", "loaded")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One outage."""
-
     kind: str
     fault: str
     seconds: float
@@ -92,8 +90,6 @@ class Case:
 
 
 class Scene:
-    """A server, one worker process, and the queues of the worker."""
-
     def __init__(self, case: Case, server: EmbeddedServer, pair: Pair | None, running: Processes) -> None:
         self.case, self.kind = case, KINDS[case.kind]
         self._server, self._pair, self._running = server, pair, running

@@ -31,7 +31,6 @@ class PoliteLimits(Limits):
     delay_ms: int = DELAY_MS
     per_host: int = 1
     rules: tuple[tuple[str, str, str], ...] = ()
-    """What the operator does, in any order: the host, a rule, its value."""
     blocks: int = 0
     """Releases that block their host."""
     switches: int = 0

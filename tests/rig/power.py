@@ -23,7 +23,7 @@ from typing import Any, Self
 import redis
 
 from tests.rig.invariants import check
-from tests.rig.servers import redis_server, valkey, wrapped
+from tests.rig.servers import binary_of, wrapped
 from tests.rig.shims import compiled
 from tests.rig.waiting import wait_until
 from timeoutq import Lease, LeaseLost, Queue, TimeoutqError
@@ -45,7 +45,7 @@ class NotWired(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """What a cut took from the files."""
+    """The loss of a cut."""
 
     bytes: int
     names: int
@@ -53,8 +53,6 @@ class Torn:
 
 
 class Disk:
-    """A folder in which only what was synced outlives a power cut, by the account of `shims/power.c`."""
-
     def __init__(self, folder: Path, *, sync_us: int = 0, lies: bool = False) -> None:
         """Make one in an empty folder; a sync takes `sync_us` microseconds. One that `lies` does nothing."""
         self.data = folder / "data"
@@ -222,17 +220,14 @@ class Asked:
 
 @dataclass(slots=True)
 class Verdict:
-    """What was found out; the field names are those that queue checkers use."""
+    """The verdict on one cut, or on all; the field names are those that queue checkers use."""
 
     fsync: str
     attempts: int = 0
-    """Tasks that were to be put."""
     acknowledged: int = 0
     """Those whose put returned."""
     ok: int = 0
-    """Those known after a cut; in total, those that came out in the end."""
     lost: int = 0
-    """Acknowledged and gone."""
     unexpected: int = 0
     """Known, and never put by anybody."""
     recovered: int = 0
@@ -248,7 +243,7 @@ class Verdict:
     oldest: float = 0.0
     """How long before the cut the oldest of the lost puts and acks had returned, seconds."""
     announced: float = 0.0
-    """What `timeoutq doctor` says may be lost, seconds."""
+    """The loss that `timeoutq doctor` announces, seconds."""
     stalled: float = 0.0
     """How long the machine itself stood still at most, seconds: no promise covers that."""
     torn_bytes: int = 0
@@ -507,11 +502,8 @@ class Plant:
 
 
 class Stalls:
-    """Measures how long this machine stands still, so that a busy one is not taken for a server that loses more."""
-
     def __init__(self) -> None:
         self.longest = 0.0
-        """The longest one, seconds."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch)
 
@@ -560,7 +552,7 @@ def main(words: Sequence[str] | None = None) -> int:
         sys.stdout.write((json.dumps(record) if given.json else f"{what}: {verdict}") + "\n")
         sys.stdout.flush()
 
-    binary = valkey() if given.server == "valkey" else redis_server()
+    binary = binary_of(given.server)
     with tempfile.TemporaryDirectory(prefix="timeoutq-power-") as folder:
         plant = Plant(
             Path(folder), binary, given.fsync, seed=given.seed, sync_us=given.sync_us, mends=not given.no_mending

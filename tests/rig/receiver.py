@@ -27,8 +27,6 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 @dataclass(slots=True)
 class Message:
-    """One request."""
-
     path: str
     headers: dict[str, str]
     body: bytes
@@ -112,8 +110,6 @@ async def _until_gone(writer: asyncio.StreamWriter) -> None:
 
 @dataclass
 class Receiver:
-    """What it was sent, and how it answers."""
-
     answer: Answering = field(default_factory=lambda: says(OK))
     tls: ssl.SSLContext | None = None
     host: str = "127.0.0.1"

@@ -50,8 +50,6 @@ CONFIG: Mapping[str, Setting] = {
 
 
 class Wire(Proxy):
-    """A proxy whose bytes can be held back: connections stay open and nothing is dropped."""
-
     def __init__(self, target: int) -> None:
         super().__init__(f"redis://127.0.0.1:{target}/0")
         self._passing = {"up": asyncio.Event(), "down": asyncio.Event()}
@@ -76,18 +74,14 @@ class Wire(Proxy):
             self.cut()
 
     def _let(self, **ways: bool) -> None:
-        done = threading.Event()
-
         def change() -> None:
             for way, passes in ways.items():
                 if passes:
                     self._passing[way].set()
                 else:
                     self._passing[way].clear()
-            done.set()
 
-        self._loop.call_soon_threadsafe(change)
-        assert done.wait(10)
+        self._do(change)
 
     async def _pass(self, pair: Link, way: str, size: int) -> None:
         await self._passing[way].wait()
@@ -448,7 +442,7 @@ class Load:
 
 @dataclass(slots=True)
 class Verdict:
-    """What came of failovers; those of several trials can be added."""
+    """The verdict on failovers; those of several trials can be added."""
 
     failovers: int = 1
     frozen_ms: int = 0
@@ -456,7 +450,6 @@ class Verdict:
     durable_refused: int = 0
     durable_lost: int = 0
     confirmed_while_frozen: int = 0
-    """Durable puts that returned although the replica could not have heard of them."""
     plain_acknowledged: int = 0
     plain_lost: int = 0
     fences: int = 0

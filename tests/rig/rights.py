@@ -46,7 +46,6 @@ RECORDS = [
     Record(b"bad", State.FAILED, error="x"),
 ]
 RANKED = [Record(f"{A}{n}".encode(), State.TODOS, priority=n) for n in range(2, 5)]
-"""On a ranked queue, one of them is there already."""
 
 HOSTS = [
     HostRecord(b"a.example", 5.0, 1, 9, 3, 2, 4e9, banned="asked"),
@@ -58,7 +57,7 @@ WAITS = 253_370_764_800
 """When the callback of a batch is due that has not ended, Unix seconds."""
 
 TICKS = Definition("{}", b"ticked", b"1")
-"""What the schedule of the verb `tick` puts."""
+"""The task that the schedule of the verb `tick` puts."""
 
 Verb = Callable[[Queue, list[Lease]], object]
 
@@ -136,7 +135,7 @@ VERBS: dict[str, tuple[str, Verb]] = {
     "fail": ("fail", lambda q, held: q.fail(held, "no", retry_in=60)),
     "fail and block": (
         "fail",
-        asks(lambda ops, held: ops.fail(held, *([one] * len(held) for one in (0, b"no", b"T")), {0: 60_000})),
+        asks(lambda ops, held: ops.fail(held, [0] * len(held), [b"no"] * len(held), [b"T"] * len(held), {0: 60_000})),
     ),
     "give up": ("fail", lambda q, held: q.fail(held, "no", give_up=True)),
     "release": ("release", lambda q, held: q.release(held)),
@@ -200,10 +199,9 @@ LOSES = {
     "forget the last of a batch": {f"{host}{n}" for host in (A, B) for n in range(3)} | {"free"},
     "ack bare": {f"{host}{n}" for host in (A, B) for n in range(3)} | {"free"},
 }
-"""What a verb is there to remove."""
+"""The tasks that a verb is there to remove."""
 
 NEW = {"put", "schedule", "restore", "restore_hosts", "restore_batch", "set_schedule", "tick", "note"}
-"""The verbs that bring something new, which a full server refuses, as it does a seal."""
 
 LINKS = {
     "ack and put": {"new", f"{A}new"},
@@ -374,7 +372,6 @@ IDS = [
     b"ends", b"fails", b"held", b"expires", b"free", b"old", b"later", b"due", f"{A}ends".encode(),
     *(f"{host}{i}".encode() for host in (A, B) for i in range(3)),
 ]  # fmt: skip
-"""Tasks that may be done."""
 
 
 def where(client: Any, prefix: str) -> dict[bytes, str]:

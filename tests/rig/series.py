@@ -22,15 +22,11 @@ FEW = 1000
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a scrape was like."""
-
     series: int
-    """Those of the queue."""
     size: int
     """Bytes."""
     seconds: float
     said: str
-    """What promtool says, or that there is none."""
     names: tuple[str, ...]
     """Words of tasks, hosts and errors that are in the text."""
 

@@ -25,6 +25,11 @@ def redis_server() -> str:
     return REDIS
 
 
+def binary_of(kind: str) -> str:
+    """Give the path of the server of this kind, valkey or redis; the test is skipped where there is none."""
+    return redis_server() if kind == "redis" else valkey()
+
+
 def wrapped(binary: str, environment: Mapping[str, str], folder: Path) -> Path:
     """Write a program that becomes the server, in an environment of its own; for `EmbeddedServer(binary=…)`."""
     script = folder / f"server-{len(list(folder.glob('server-*.sh')))}.sh"

@@ -37,7 +37,6 @@ LEASE = 2.0
 VISITS = 20
 """A process is killed after as many visits, at least."""
 PAGES = 3
-"""How many pages a visit finds, at most."""
 TOLERANCE = 0.002
 """The queue counts in whole milliseconds, seconds."""
 WORK = [sys.executable, "-m", "tests.rig.spacing", "--work"]
@@ -85,7 +84,6 @@ class Site:
     log: dict[str, list[Visit]] = field(default_factory=lambda: defaultdict(list[Visit]))
     open: set[asyncio.Task[Any] | None] = field(default_factory=set[Any])
     visited: Counter[int] = field(default_factory=Counter[int])
-    """How many visits each process has made."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.open.add(serving := asyncio.current_task())
@@ -107,8 +105,6 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What came of one queue."""
-
     pair: Pair
     visits: int
     killed: int

@@ -30,6 +30,7 @@ import redis
 from tests.rig.faces import Blocking
 from tests.rig.history import After, Event, History, Totals, judge, read
 from tests.rig.invariants import check
+from tests.rig.waiting import seconds_of
 from timeoutq import (
     Ack,
     AsyncQueue,
@@ -52,7 +53,6 @@ from timeoutq.verbs.sending import Alarm, Bell, Flow
 T = TypeVar("T")
 
 TICK = 10.0
-"""Seconds between two lines of progress."""
 
 DELAY = 0.02
 """Seconds between two visits of a host."""
@@ -61,13 +61,13 @@ LONG = 0.3
 """A call that takes longer than this is written down, seconds."""
 
 SHARES = {"kill": 0.82, "stop": 0.12, "term": 0.06}
-"""What a strike is, and how often."""
+"""The kinds of strikes, and how often each is chosen."""
 
 STOPS = {"kill": 0.3, "stop": 0.7}
 """The same for a storm of stale workers."""
 
 KINDS = ("worker", "worker", "threads", "worker", "plain", "worker", "plain-async", "worker")
-"""What the slots of a storm hold; a ninth is the same as the first, and so on."""
+"""The processes of a storm; a ninth is the same as the first, and so on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ BUGS = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the processes of a storm must know."""
+    """The settings of a storm, for its processes."""
 
     url: str
     name: str
@@ -171,8 +171,6 @@ BEFORE = {"extend": 1, "schedule": 1}
 
 
 class Tap:
-    """Writes down what goes through the links of this process."""
-
     def __init__(self, plan: Plan, history: History, rng: random.Random) -> None:
         self.plan, self.history, self.rng = plan, history, rng
         self._told: set[tuple[str, str]] = set()
@@ -356,8 +354,6 @@ def break_library(bug: Bug) -> None:
 
 
 class Life:
-    """What a child of the storm does until it is struck."""
-
     def __init__(self, plan: Plan, seed: int) -> None:
         self.plan = plan
         self.rng = random.Random(seed)
@@ -608,8 +604,6 @@ def _be(plan: Plan, kind: str, seed: int) -> NoReturn:
 
 @dataclass(slots=True)
 class Report:
-    """What a storm did and what came of it."""
-
     seed: int
     seconds: float = 0.0
     kills: int = 0
@@ -623,7 +617,6 @@ class Report:
     totals: Totals = field(default_factory=Totals)
     violations: list[str] = field(default_factory=list[str])
     kinds: dict[str, int] = field(default_factory=dict[str, int])
-    """How many violations there are of each kind."""
 
     def blame(self, kind: str, text: str) -> None:
         self.violations.append(text)
@@ -655,8 +648,6 @@ class Report:
 
 @dataclass(slots=True)
 class Child:
-    """A process of the storm."""
-
     pid: int
     kind: str
     stopped: bool = False
@@ -865,17 +856,10 @@ class Round:
             of = queue.operations.key
             reply: Any = raw.smembers(of("done"))
             done = frozenset(task.decode() for task in reply)
-            others: set[str] = set()
-            for state in ("todos", "waiting", "in_progress", "failed", "scheduled"):
-                cursor: str | None = None
-                while True:
-                    page = queue.list(state, cursor, 1000)
-                    others.update(entry.task for entry in page.entries)
-                    cursor = page.cursor
-                    if cursor is None:
-                        break
+            states = ("todos", "waiting", "in_progress", "failed", "scheduled")
+            others = frozenset(entry.task for state in states for entry in queue.each(state))
             delay_ms = round(DELAY * 1000) if plan.hosts else None
-            after = After(done, frozenset(others), dict(queue.stats().counters), delay_ms)
+            after = After(done, others, dict(queue.stats().counters), delay_ms)
             try:
                 check(node, plan.name)
             except AssertionError as error:
@@ -930,12 +914,6 @@ def storm(given: argparse.Namespace) -> Report:
 
 def _tell(now: Report) -> None:
     sys.stderr.write(f"{now.kills:,} SIGKILL, {now.stops:,} SIGSTOP in this round\n")
-
-
-def seconds_of(text: str) -> float:
-    """Read a length of time: 30s, 10m, 8h."""
-    units = {"s": 1, "m": 60, "h": 3600}
-    return float(text[:-1]) * units[text[-1]] if text[-1:] in units else float(text)
 
 
 def main(words: Sequence[str] | None = None) -> int:

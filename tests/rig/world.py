@@ -24,18 +24,16 @@ BATCH = "batch"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is sent to the server."""
-
     verb: str
     call: str = ""
     age: int = 0
     pairs: tuple[Pair, ...] = ()
     ids: tuple[str, ...] = ()
     number: int = 0
-    """What the verb needs: how many, a delay, the expected time."""
+    """A number for the verb: how many, a delay, the expected time."""
     not_after: int = 0
     given: Given = NOTHING
-    """What goes with the ids."""
+    """The options of the ids."""
     rule: tuple[str, str] = ("", "")
     """A rule of a host, and its value."""
     batch: str = ""
@@ -58,9 +56,9 @@ class Limits:
 
     puts: tuple[tuple[str, ...], ...] = (("a",), ("b",))
     givens: tuple[Given, ...] = ()
-    """What goes with the ids of each put; () for nothing."""
+    """The options of each put; () for none."""
     finds: tuple[tuple[str, tuple[str, ...], Given], ...] = ()
-    """The ids that the ack of a task puts, and what goes with them."""
+    """The ids that the ack of a task puts, and their options."""
     seal: tuple[str, str] = ("", "")
     """All puts go into a batch, which the producer seals behind them: the callback, and when it becomes ready."""
     claims: int = 2
@@ -77,8 +75,6 @@ class Limits:
 
 @dataclass(slots=True)
 class Worker:
-    """What a worker knows."""
-
     held: dict[str, str] = field(default_factory=dict[str, str])
     open: tuple[Request, int] | None = None
     """A request without a reply, and when it was sent."""

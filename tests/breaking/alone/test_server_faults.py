@@ -22,12 +22,11 @@ from typing import Any, TypeVar
 import pytest
 import redis
 
-from tests.rig import levels
 from tests.rig.faces import Blocking
 from tests.rig.handlers import history
 from tests.rig.invariants import check
 from tests.rig.processes import Processes, processes
-from tests.rig.servers import redis_server, valkey
+from tests.rig.servers import binary_of
 from tests.rig.waiting import wait_until
 from timeoutq import AccessDenied, Lease, Outcome, Queue, ReadOnly, ServerFull, TimeoutqError, Unavailable
 from timeoutq.server.embedded import EmbeddedServer
@@ -47,13 +46,11 @@ LONG_LEASE = 60.0
 """The lease of a claim made during a fault: if it takes tasks and its caller hears nothing, the queue never drains."""
 
 LEEWAY = 5.0
-"""What a stalled machine may add to a call, seconds."""
+"""The time that a stalled machine may add to a call, seconds."""
 
 
 @dataclass
 class Site:
-    """A server in trouble, and a connection that was there before."""
-
     server: EmbeddedServer
     admin: Any
     folder: Path
@@ -69,16 +66,15 @@ class Site:
 
 @dataclass(frozen=True)
 class Fault:
-    """What strikes a server, and what its clients are told."""
+    """A fault of a server, and the errors that its clients meet."""
 
     during: Callable[[Site], AbstractContextManager[None]]
     put: type[TimeoutqError] | None
-    """What a put raises meanwhile; None if it goes through."""
+    """The error of a put meanwhile; None if it goes through."""
     others: type[TimeoutqError] | None = None
-    """What other calls may raise, if not the same, or that they are late."""
+    """The error of other calls, if not the same, or that they are late."""
     config: Mapping[str, str | int | bool] = field(default_factory=dict[str, "str | int | bool"])
     kept: bool = False
-    """Whether the server keeps what it holds in a directory."""
     lasts: float = 0.8
     deadline: float = 0.8
     lease: float = 1.0
@@ -250,8 +246,7 @@ CASES = [
 def a_server(fault: Fault, kind: str, folder: Path) -> Iterator[Site]:
     # the signal of a file that may not grow would end it; on a full disk, it gets an error
     script = folder / "server.sh"
-    binary = redis_server() if kind == "redis" else valkey()
-    script.write_text(f"#!/bin/sh\ntrap '' XFSZ\nexec {shlex.quote(binary)} \"$@\"\n")
+    script.write_text(f"#!/bin/sh\ntrap '' XFSZ\nexec {shlex.quote(binary_of(kind))} \"$@\"\n")
     script.chmod(0o755)
     with EmbeddedServer(folder / "data" if fault.kept else None, binary=script, config=fault.config) as server:
         with redis.Redis.from_url(server.url, single_connection_client=True, decode_responses=True) as admin:
@@ -329,7 +324,6 @@ def test_workers_outlive_what_befalls_their_server(
     fault: Fault, kind: str, lived: Lived, request: pytest.FixtureRequest
 ) -> None:
     lived[request.node.name].result()
-    levels.count("server faults", faults=1)
 
 
 def outlive(fault: Fault, kind: str, folder: Path) -> None:

@@ -34,8 +34,6 @@ def compiled(name: str) -> Path:
 
 
 class Clock:
-    """A server's clock, in the hands of the test."""
-
     def __init__(self, folder: Path) -> None:
         self.path = folder / "clock"
         self.path.write_bytes(bytes(16))

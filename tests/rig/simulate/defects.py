@@ -15,8 +15,6 @@ from tests.rig.mutants import copy
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One replacement in a module of the package, or in a file of Lua."""
-
     module: str
     """The name of the module; for Lua, the path in the package."""
     old: str

@@ -43,7 +43,6 @@ class Place:
     die: Callable[[int], None]
     timeout: float
     claims: Callable[[], bool]
-    """Whether the worker waits for the reply to a claim."""
 
 
 async def work(place: Place, lease: Lease) -> Any:
@@ -85,9 +84,7 @@ async def _do(place: Place, lease: Lease, what: str) -> Any:
         if what == "cancel_self":
             await asyncio.sleep(1)
     elif what == "cancel_other":
-        others = [task for task in place.owner.tasks if not task.done() and task is not asyncio.current_task()]
-        if others:
-            others[lease.fence * 7 % len(others)].cancel()
+        _cancel_one(place, lease)
         await asyncio.sleep(0.05)
     elif what == "cancel_all":
         for _ in range(1000):  # until a claim is on its way, or its reply is, if one comes soon
@@ -127,7 +124,7 @@ def _work_in_thread(place: Place, lease: Lease) -> Any:
 
 
 def _cancel_one(place: Place, lease: Lease) -> None:
-    others = [task for task in place.owner.tasks if not task.done()]
+    others = [task for task in place.owner.tasks if not task.done() and task is not asyncio.current_task()]
     if others:
         others[lease.fence * 7 % len(others)].cancel()
 

@@ -1,4 +1,4 @@
-"""What must be true: at each moment of a run, and at its end."""
+"""The rules that hold at each moment of a run, and at its end."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ ENDED_WELL = {*ENDS_WELL, "ack_raised", "swallow", "slow_cleanup", "cancel_other
 
 
 class Judge:
-    """Looks at one world."""
-
     def __init__(self, world: Simulation) -> None:
         self._world = world
         self._tags = tags("sim", world.plan.shards) if world.plan.shards else ("sim",)

@@ -26,14 +26,11 @@ class Weather:
     quick: tuple[float, float] = (0.0002, 0.002)
     slow: tuple[float, float] = (0.1, 4.0)
     slow_part: float = 0.0
-    """The part of all packets that are slow."""
     rate: float = 0.0
     """Bytes per second of a connection towards the server; 0: no limit."""
 
 
 class Network:
-    """All connections of a run."""
-
     def __init__(self, loop: VirtualLoop, server: SimulatedServer, seed: int, note: Callable[[str, str], None]) -> None:
         """Make a network without connections; `note(who, what)` hears what happens."""
         self.loop = loop
@@ -103,8 +100,6 @@ class Network:
 
 
 class _Way:
-    """One direction of a connection."""
-
     def __init__(self, network: Network, owner: Owner | None, arrive: Callable[[bytes], None], context: Any) -> None:
         self._network = network
         self._owner = owner

@@ -69,8 +69,6 @@ class SimulatedWorker(Worker):
 
 
 class Process:
-    """One worker process."""
-
     def __init__(self, world: Simulation, pid: int, name: str, at_exit: Callable[[Process, int], None]) -> None:
         self.world = world
         self.pid = pid
@@ -83,7 +81,6 @@ class Process:
         self.worker: SimulatedWorker | None = None
         self.stopped_at: float | None = None
         self.was_frozen = False
-        """Whether it has stood still for a while."""
         self._frozen_at = 0.0
         self._at_exit = at_exit
         self._context = contextvars.Context()

@@ -13,23 +13,19 @@ if TYPE_CHECKING:
 SUSPECT = 2
 """A task with so many lost leases is a suspect."""
 COUNTED = ("claimed", "acked", "failed", "released", "expired", "crashed")
-"""What the queue counts, and the witness, too."""
+"""The counters that the queue keeps, and the witness, too."""
 AGAIN_MS = 700
-"""What handlers ask for that want their task again."""
+"""The delay of handlers that want their task again, ms."""
 
 
 @dataclass(slots=True)
 class Held:
-    """A lease."""
-
     token: str
     deadline: int
     limit: int
-    """The end of its max_runtime; 0 without one."""
     crashes: int
     failures: int
     fences: set[int] = field(default_factory=set)
-    """Its fence; a claim that is sent again gives another."""
 
 
 @dataclass(slots=True)
@@ -51,9 +47,7 @@ class Host:
     delay: int
     per_host: int
     visits: int = 0
-    """The visits under way."""
     rests_until: int = 0
-    """The end of the pause after its last visit."""
     blocked_until: int = 0
 
     def is_open(self, now: int) -> bool:
@@ -94,21 +88,16 @@ class Host:
 
 
 class Witness:
-    """The books of one run."""
-
     def __init__(self, world: Simulation, ended_well: set[str], host: Callable[[str], Host]) -> None:
         self._world = world
         self._ended_well = ended_well
         self._new_host = host
         self.leases: dict[str, Held] = {}
-        """The leases that are held, by their tasks."""
         self.given: dict[tuple[str, str], Held] = {}
-        """All leases that there have been."""
         self.hosts: dict[str, Host] = {}
         self.groups: dict[str, str] = {}
         """The hosts of tasks."""
         self.accepted: set[str] = set()
-        """The tasks that were put."""
         self.counts: Counter[str] = Counter()
         self._ended: dict[tuple[str, str], str] = {}
         self._not_before: dict[str, tuple[int, str]] = {}
@@ -228,9 +217,6 @@ class Witness:
             self._broke(f"{verb} of {task} by {token}, who has the lease on it, is refused")
         elif letter == "R" and self._ended.get((task, token)) != verb:
             self._broke(f"{verb} of {task} by {token} was carried out before, says the server; it was not")
-        elif letter == "L":
-            self.counts[f"{verb}: too late"] += 1
-            self.counts[f"{verb}: another has it"] += held is not None
         return None
 
     def _end(self, task: str, token: str, how: str, now: int) -> None:

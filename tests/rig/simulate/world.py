@@ -10,7 +10,7 @@ import logging
 import random
 import sys
 import warnings
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -34,7 +34,6 @@ from timeoutq.worker.processes.roster import Order
 
 QUEUE, SECOND = "sim", "second"
 URL = "redis://127.0.0.1:6379/0"
-MOST_FAILURES = 4
 RETRY = [0.2, 0.5, 1.0]
 SETTLE, TENDED = 12.0, 20.0
 """Seconds after the storm until every wake-up comes at once: so long a stroke of the bell may have been lost; and
@@ -49,29 +48,20 @@ LONGEST = 75.0
 
 @dataclass(slots=True)
 class Run:
-    """One run of a handler."""
-
     task: str
     who: str
     what: str
     began: float
     how: str = ""
-    """How it ended, as its last deed; empty while it goes on, or if its process died."""
     crashes: int = 0
-    """How many leases its task had lost before."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a plan."""
-
     plan: Plan
     violation: str = ""
     transcript: list[str] = field(default_factory=list)
     calls: int = 0
-    ran: Counter[str] = field(default_factory=Counter)
-    counts: Counter[str] = field(default_factory=Counter)
-    """What the witness has counted."""
 
     @property
     def digest(self) -> str:
@@ -389,8 +379,6 @@ class Simulation:
 
 
 class _Ear(logging.Handler):
-    """Writes the lines that timeoutq logs into the transcript."""
-
     def __init__(self, world: Simulation) -> None:
         super().__init__(logging.INFO)
         self._world = world
@@ -438,11 +426,7 @@ def _play(plan: Plan) -> Outcome:
         log.propagate = propagates
         if collects:
             gc.enable()
-    outcome = Outcome(plan, world.violations[0] if world.violations else "", world.transcript, world.server.calls)
-    outcome.counts = world.witness.counts
-    for runs in world.runs.values():
-        outcome.ran.update(run.what for run in runs)
-    return outcome
+    return Outcome(plan, world.violations[0] if world.violations else "", world.transcript, world.server.calls)
 
 
 def _tear_down(world: Simulation) -> None:

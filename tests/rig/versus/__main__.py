@@ -102,7 +102,7 @@ def measure(sides: Sequence[Side], part: int, number: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What the rounds say of one part, by the processor time of the server or of the client."""
+    """The rounds of one part, by the processor time of the server or of the client."""
 
     part: str
     rounds: int
