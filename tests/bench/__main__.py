@@ -1,4 +1,4 @@
-"""The command `python -m tests.bench`: measures timeoutq beside the raw limits of a server."""
+"""The command `python -m tests.bench`: compares timeoutq with the raw limits of a server."""
 
 from __future__ import annotations
 

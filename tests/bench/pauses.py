@@ -10,8 +10,7 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any
 
-from tests.bench.ground import Ground, Measure, cpu_ms
-from tests.bench.terms import Figure, Readings, Target
+from tests.bench.ground import Figure, Ground, Readings, cpu_ms, measure
 from timeoutq.client import Queue
 from timeoutq.rooms.batches import operations as of_batches
 from timeoutq.rooms.failures import operations as of_failures
@@ -33,7 +32,7 @@ HOUR_MS = 3_600_000
 REPLAY = "claim-again"
 """The name of a claim that is sent again: it looks for its leases among all leases."""
 TRIES = 3
-LONGEST = 50.0
+LONGEST = 50
 """The longest time that a script may take, ms."""
 
 VERBS = scripts.verbs()
@@ -259,7 +258,7 @@ class Scene:
                 cursor = self.run(self.ops.prune(cursor=cursor)).cursor
 
     def repair(self) -> None:
-        """Walk through a part of each state, hash and lane, and mend what is wrong."""
+        """Walk through some of each state, each hash and the tasks of each host, and mend what is wrong."""
         cursor = b"1 0"
         while cursor:
             stage = int(cursor.split()[0])
@@ -429,7 +428,18 @@ OTHER = "redis-server"
 """The second server to measure, if PATH has it."""
 
 
-def _pauses(ground: Ground) -> Readings:
+@measure(
+    "pauses",
+    *(
+        Figure(f"pauses-{name}{end}", f"the longest script of {about}{where}, CPU time", "ms", None, f"≤ {LONGEST:g}")
+        for end, where in (("", ""), ("-redis", ", on redis-server"))
+        for name, about in [*((verb, verb) for verb in VERBS), (REPLAY, "a claim that is sent again")]
+    ),
+    once=True,
+    heavy=True,
+    asked=True,
+)
+def pauses(ground: Ground) -> Readings:
     taken: dict[str, float | None] = {}
     here = measured(ground)
     taken |= {f"pauses-{name}": value for name, value in here.items()}
@@ -438,20 +448,3 @@ def _pauses(ground: Ground) -> Readings:
             there = measured(other)
         taken |= {f"pauses-{name}-redis": value for name, value in there.items()}
     return taken
-
-
-def _figures() -> list[Figure]:
-    return [
-        Figure(
-            f"pauses-{name}{end}",
-            f"the longest script of {about}{where}, CPU time",
-            "ms",
-            None,
-            Target("value", "≤", LONGEST),
-        )
-        for end, where in (("", ""), ("-redis", ", on redis-server"))
-        for name, about in [*((verb, verb) for verb in VERBS), (REPLAY, "a claim that is sent again")]
-    ]
-
-
-PAUSES = Measure("pauses", _figures(), _pauses, once=True, heavy=True, asked=True)
