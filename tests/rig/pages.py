@@ -50,8 +50,6 @@ class Served:
 
 @dataclass
 class Form:
-    """A form of a page."""
-
     method: str
     action: str
     fields: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
@@ -60,8 +58,6 @@ class Form:
 
 
 class Page(HTMLParser):
-    """A page as a browser without scripts sees it."""
-
     def __init__(self, response: httpx.Response) -> None:
         super().__init__(convert_charrefs=True)
         self.response, self.status = response, response.status_code
