@@ -43,14 +43,11 @@ SCRAPY_REDIS = {
 
 @dataclass
 class Ran:
-    """What a run has brought."""
-
     name: str
     items: Sequence[str] = ()
     visits: int = 0
     kills: int = 0
     met: int = 0
-    """How many kills met leases."""
     seconds: float = 0.0
     killed: set[str] = field(default_factory=set[str])
     """The user agents of the processes that were killed."""
@@ -96,7 +93,6 @@ class Storm:
         """The processes that live, by their user agents, the oldest first."""
         self._started = 0
         self._before = 0
-        """How many visits the site had seen before this storm."""
 
     def start(self) -> None:
         self._started += 1
