@@ -15,8 +15,6 @@ from tests.rig.mutants import copy
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One replacement in a module of the package, or in a file of Lua."""
-
     module: str
     """The name of the module; for Lua, the path in the package."""
     old: str
@@ -24,7 +22,6 @@ class Change:
 
     @property
     def path(self) -> str:
-        """Give the path of the file in the package."""
         return self.module if self.module.endswith(".lua") else f"{self.module.replace('.', '/')}.py"
 
     def made(self, text: str) -> str:

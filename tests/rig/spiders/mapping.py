@@ -14,8 +14,10 @@ from scrapy.http import JsonRequest
 from scrapy.linkextractors import LinkExtractor
 from scrapy.spiders import CrawlSpider, Rule
 
+from tests.rig.spiders.beginning import Begun
 
-class Mapped(scrapy.Spider):
+
+class Mapped(Begun, scrapy.Spider):
     """A spider that begins at `/NAME/`."""
 
     name: str
@@ -23,10 +25,6 @@ class Mapped(scrapy.Spider):
 
     def start_requests(self) -> Any:
         yield Request(f"{self.site}/{self.name}/")
-
-    async def start(self) -> AsyncIterator[Any]:
-        for request in self.start_requests():
-            yield request
 
     def at(self, path: str) -> str:
         return f"{self.site}/{self.name}/{path}"
@@ -266,7 +264,7 @@ def _deep(levels: int) -> list[Any]:
 
 
 class Refused(Mapped):
-    """Requests that cannot be put into a queue, beside one that can."""
+    """Requests that cannot be put into a queue, and one that can."""
 
     name = "refused"
 
@@ -469,7 +467,7 @@ class Robots(Mapped):
         yield Request(self.at("open"))
 
 
-class Rules(CrawlSpider):
+class Rules(Begun, CrawlSpider):
     """A CrawlSpider with rules, whose callbacks Scrapy chooses itself."""
 
     name = "rules"
@@ -479,12 +477,23 @@ class Rules(CrawlSpider):
     def start_requests(self) -> Any:
         yield Request(f"{self.site}/rules/", dont_filter=True)
 
-    async def start(self) -> AsyncIterator[Any]:
-        for request in self.start_requests():
-            yield request
-
     def parse_page(self, response: Any) -> Any:
         return {"path": response.url.rpartition("/")[2], "text": response.meta.get("link_text")}
+
+
+class Home(Begun, CrawlSpider):
+    """A CrawlSpider whose pages link to its start page: the rule's callback gets this page, too."""
+
+    name = "home"
+    site: str
+    rules = (Rule(LinkExtractor(allow=r"/home/"), callback="parse_page", follow=True),)
+
+    def start_requests(self) -> Any:
+        yield Request(f"{self.site}/home/", dont_filter=True)
+        yield Request(f"{self.site}/home/moved", dont_filter=True)
+
+    def parse_page(self, response: Any) -> Any:
+        return {"path": response.url.rpartition("/")[2]}
 
 
 class Closes(Mapped):
@@ -629,25 +638,6 @@ class Other(Mapped):
 
     def parse(self, response: Any) -> Any:
         yield {"fetched": True}
-
-
-class Home(CrawlSpider):
-    """A CrawlSpider whose pages link to its start page: the rule's callback gets this page, too."""
-
-    name = "home"
-    site: str
-    rules = (Rule(LinkExtractor(allow=r"/home/"), callback="parse_page", follow=True),)
-
-    def start_requests(self) -> Any:
-        yield Request(f"{self.site}/home/", dont_filter=True)
-        yield Request(f"{self.site}/home/moved", dont_filter=True)
-
-    async def start(self) -> AsyncIterator[Any]:
-        for request in self.start_requests():
-            yield request
-
-    def parse_page(self, response: Any) -> Any:
-        return {"path": response.url.rpartition("/")[2]}
 
 
 class RefusedStart(Mapped):
