@@ -35,7 +35,7 @@ PLACE = {module: place for place, module in enumerate(ORDER)}
 BUDGETS = {
     "cli": 4800,
     "client": 4600,
-    "functions": 4120,
+    "functions": 4150,
     "gateway": 7600,
     "lua": 4820,
     "rooms": 3800,
