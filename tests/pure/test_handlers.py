@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import functools
 import pickle
 from collections.abc import Callable
 from contextvars import ContextVar, copy_context
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -100,15 +98,10 @@ class Crawler:
         (one_and_state, True),
         (two, True),
         (any_number, True),
-        (one_and_any, True),
-        (with_optional_keyword, False),
         (wrapped(one), False),
         (wrapped(two), True),
-        (wrapped(wrapped(two)), True),
         (injecting(two), False),
         (functools.partial(two, database=1), False),
-        (functools.partial(one), False),
-        (functools.partial(two), True),
         (Crawler().fetch, False),
         (Crawler().with_state, True),
         (Crawler().decorated, True),
@@ -144,11 +137,8 @@ class AsyncCall:
     [
         (fetch, True),
         (functools.partial(fetch), True),
-        (functools.partial(functools.partial(fetch)), True),
         (AsyncCall(), True),
-        (functools.partial(AsyncCall()), True),
         (AsyncCall().method, True),
-        (functools.partial(AsyncCall().method), True),
         (wrapped(fetch), False),
         (lambda lease: fetch(lease), False),
         (one, False),
@@ -175,11 +165,8 @@ def test_the_name_of_a_handler() -> None:
     ("path", "message"),
     [
         ("mymodule.py:fetch", "a module has no .py, write mymodule:fetch"),
-        ("./pages/mymodule.py:fetch", "write pages.mymodule:fetch"),
         ("mymodule", "write module:function"),
-        ("mymodule:", "write module:function"),
         ("asyncio:nothing", "module asyncio has no nothing"),
-        ("asyncio:events.nothing", "module asyncio has no events.nothing"),
         ("asyncio:__name__", "is not callable but str"),
         ("no_such_module_at_all:fetch", "No module named 'no_such_module_at_all' (searched from "),
     ],
@@ -188,17 +175,6 @@ def test_a_path_that_names_no_handler_says_what_to_write(path: str, message: str
     with pytest.raises(HandlerNotFound) as raised:
         load(path)
     assert message in str(raised.value)
-
-
-def test_a_module_that_ends_the_program_when_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "leaves_at_once.py").write_text("import sys\nsys.exit('usage')\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(HandlerNotFound, match="importing leaves_at_once raised SystemExit: usage"):
-        load("leaves_at_once:fetch")
-
-
-def test_a_path_leads_into_classes() -> None:
-    assert load("asyncio:events.new_event_loop") is asyncio.events.new_event_loop
 
 
 def test_an_error_is_text_of_four_kilobytes_at_most() -> None:
@@ -282,22 +258,5 @@ def test_a_context_has_changed_when_a_variable_is_another_object() -> None:
         assert not around.fresh().run(around.changed)
         around.fresh().run(other.set, 1)
         assert not around.fresh().run(around.changed)
-
-    copy_context().run(look)
-
-
-def test_values_that_cannot_be_compared_do_no_harm() -> None:
-    class Unequal:
-        def __eq__(self, other: object) -> bool:
-            raise RuntimeError
-
-        __hash__ = None  # type: ignore[assignment]  # that is the point
-
-    def look() -> None:
-        variable.set(Unequal())
-        around = Surroundings(copy_context())
-        assert not around.changed()
-        variable.set(Unequal())
-        assert around.changed()
 
     copy_context().run(look)

@@ -6,8 +6,6 @@ import asyncio
 import threading
 import time
 
-import pytest
-
 from timeoutq.worker.background import THIS
 
 
@@ -18,14 +16,6 @@ async def test_a_function_that_blocks_leaves_the_event_loop_free() -> None:
     assert not calling.done()
     over.set()
     await asyncio.wait_for(calling, 5)
-
-
-async def test_the_error_of_a_function_that_blocks_is_raised() -> None:
-    def fail() -> None:
-        raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"):
-        await THIS.call(fail)
 
 
 def test_threads_end_with_the_process() -> None:

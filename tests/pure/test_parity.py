@@ -59,10 +59,6 @@ def test_the_blocking_client_of_a_worker_differs_from_the_other_in_nothing_that_
     assert [value for value, other in zip(settings(queue), usual, strict=True) if value == other] == []
 
 
-def test_a_queue_has_more_than_25_methods() -> None:
-    assert len(public(Verbs)) > 25
-
-
 def test_the_words_of_a_queue_name_all_of_its_methods_and_rooms() -> None:
     table = (inspect.getdoc(Queue) or "").partition("\n\n")[2]
     named = [name.rstrip(",") for line in table.splitlines() for name in line.partition("  ")[0].split()]

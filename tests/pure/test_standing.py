@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations
 from typing import Any
 
 import pytest
@@ -38,16 +37,6 @@ def test_the_table_names_each_standing_once_in_the_order_of_precedence() -> None
 def test_a_standing_wins_over_all_that_come_after_it(wins: Standing) -> None:
     after = list(MAKES)[list(MAKES).index(wins) :]
     assert standing(host(*(MAKES[each] for each in after)), NOW) is wins
-
-
-@pytest.mark.parametrize(("first", "second"), list(combinations(MAKES, 2)))
-def test_of_two_the_first_wins_and_the_second_is_told_to_those_who_do_not_tell_of_the_first(
-    first: Standing, second: Standing
-) -> None:
-    both = host(MAKES[first], MAKES[second])
-    assert standing(both, NOW) is first
-    assert standing(both, NOW, set(Standing) - {first}) is second
-    assert standing(both, NOW, ()) is Standing.FREE
 
 
 @pytest.mark.parametrize(
