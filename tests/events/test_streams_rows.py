@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from timeoutq import Queue
-from timeoutq.rooms.events.entry import ids_of
+from timeoutq.rooms.events import ids_of
 
 
 @pytest.fixture

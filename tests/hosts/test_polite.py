@@ -111,13 +111,6 @@ def test_forgetting_what_waits_leaves_the_visit_of_others_alone(fake: FakeQueue)
     assert fake.drained()
 
 
-def test_forgetting_what_is_ready_makes_room(fake: FakeQueue) -> None:
-    fake.put(urls(A, 2))
-    (ready,) = fake.hosts.inspect(A).in_flight
-    assert list(fake.forget(ready)) == ["todos"]
-    served(fake, 1.0, 1)
-
-
 # ---- a call that is sent again
 
 

@@ -96,18 +96,6 @@ def test_a_scheduled_task_says_when_it_is_due(fake: FakeQueue) -> None:
     expect(fake, A, "due", "it is due at 2023-11-17 22:13:20 UTC, in 3.0 d")
 
 
-def test_a_paused_queue_says_that_it_is_paused(fake: FakeQueue) -> None:
-    fake.put(A, f"{A}2")
-    fake.pause()
-    for task in (A, f"{A}2"):
-        expect(fake, task, "paused", "until it is resumed")
-
-
-def test_a_ready_task_without_a_worker_says_so(fake: FakeQueue) -> None:
-    fake.put("plain")
-    expect(fake, "plain", "no_worker", "it is ready, and no worker is alive")
-
-
 def test_a_ready_task_says_how_many_are_ready_beside_it(fake: FakeQueue) -> None:
     fake.put(f"task {n}" for n in range(1235))
     work(fake)

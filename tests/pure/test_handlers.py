@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from timeoutq import Ack, GiveUp, HandlerNotFound, InvalidInput, Lease, Politeness, Release, Retry, RetryPolicy, Worker
+from timeoutq import Ack, GiveUp, HandlerNotFound, InvalidInput, Lease, Politeness, Release, Retry, Worker
 from timeoutq.testing import fake_async_queue
 from timeoutq.words.arguments import error_text
-from timeoutq.worker.handlers import Shape, Surroundings, load, name_of, shape_of
+from timeoutq.worker.handlers import Surroundings, load, name_of, shape_of
 
 DECISIONS = [
     Ack(put=["a"], again_in=3, payload={"x": 1}),
@@ -150,17 +150,6 @@ def test_only_what_surely_does_not_block_is_called_in_the_event_loop(handler: An
     assert shape_of(handler).is_async == is_async
 
 
-def test_the_name_of_a_handler() -> None:
-    def local(lease: Lease) -> None: ...
-
-    assert name_of(one) == "one"
-    assert name_of(local) == "local"
-    assert name_of(functools.partial(functools.partial(one))) == "one"
-    assert name_of(Crawler().fetch) == "Crawler.fetch"
-    assert name_of(Crawler()) == "Crawler"
-    assert shape_of(fetch) == Shape("fetch", is_async=True, takes_state=False)
-
-
 @pytest.mark.parametrize(
     ("path", "message"),
     [
@@ -234,12 +223,6 @@ async def test_a_decision_in_a_group_counts(inside: list[Exception], state: str,
         assert (host.blocked_until or 0) == (pytest.approx(queue.clock.now + 120, abs=0.01) if due == 90 else 0)
         if found.failures:
             assert str(found.error).startswith("ExceptionGroup: g (")
-
-
-def test_a_retry_in_a_group_does_not_outlive_the_policy() -> None:
-    group = ExceptionGroup("g", [Retry(60)])
-    assert RetryPolicy.of([1]).decide(1, group) == 60
-    assert RetryPolicy.of([1]).decide(2, group) is None
 
 
 def test_a_context_has_changed_when_a_variable_is_another_object() -> None:

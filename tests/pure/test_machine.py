@@ -18,14 +18,6 @@ async def test_a_function_that_blocks_leaves_the_event_loop_free() -> None:
     await asyncio.wait_for(calling, 5)
 
 
-def test_threads_end_with_the_process() -> None:
-    began = threading.Event()
-    thread = THIS.thread(began.set, "one")
-    assert (thread.daemon, thread.name, thread.is_alive()) == (True, "one", False)
-    thread.start()
-    assert began.wait(5)
-
-
 def test_who_takes_from_a_pipe_waits_until_something_is_there() -> None:
     pipe, taken = THIS.pipe(), list[tuple[int, float]]()
     thread = THIS.thread(lambda: taken.append((pipe.get(), time.monotonic())), "taker")

@@ -15,10 +15,8 @@ from timeoutq.client.queue import AsyncVerbs, Verbs
 from timeoutq.client.shards.methods import ShardedFailureFlows, ShardedFlows, ShardedHostFlows, ShardedScheduleFlows
 from timeoutq.rooms.batches import AsyncBatches, Batches
 from timeoutq.rooms.events import AsyncEvents, Events
-from timeoutq.rooms.failures import AsyncFailures, Failures
-from timeoutq.rooms.failures.flows import FailureFlows
-from timeoutq.rooms.hosts import AsyncHosts, Hosts
-from timeoutq.rooms.hosts.flows import HostFlows
+from timeoutq.rooms.failures import AsyncFailures, FailureFlows, Failures
+from timeoutq.rooms.hosts import AsyncHosts, HostFlows, Hosts
 from timeoutq.rooms.results import AsyncResults, Results
 from timeoutq.rooms.room import AsyncRoom, Room
 from timeoutq.rooms.schedules import AsyncSchedules, Schedules

@@ -37,12 +37,6 @@ def test_a_wait_alone_stops_after_five() -> None:
     assert waits(RetryPolicy.of(tenacity.wait_fixed(7)), 6) == [7, 7, 7, 7, None, None]
 
 
-def test_a_pair_is_wait_and_stop() -> None:
-    policy = RetryPolicy.of((tenacity.wait_incrementing(1, 2), tenacity.stop_after_attempt(3)))
-    assert waits(policy, 4) == [1, 3, None, None]
-    assert RetryPolicy.of(policy) is policy
-
-
 def test_the_wait_of_an_attempt_of_any_number_is_computed_at_once_and_the_stop_sees_the_number() -> None:
     waited, stopped = list[int](), list[int]()
 
@@ -142,25 +136,6 @@ def test_a_policy_that_says_what_is_no_wait_is_named(said: Any) -> None:
         RetryPolicy.of(odd).decide(1, "boom")
 
 
-def test_a_policy_that_fails_is_named_with_its_error() -> None:
-    def broken(state: tenacity.RetryCallState) -> float:
-        raise KeyError("Retry-After")
-
-    with pytest.raises(InvalidInput, match=r"failed on attempt 3: KeyError"):
-        RetryPolicy.of(broken).decide(3, "boom")
-
-
-@given(st.lists(st.floats(0, 1e9), max_size=6), st.integers(1, 10))
-def test_a_list_never_waits_longer_than_it_says(delays: list[float], attempt: int) -> None:
-    found = RetryPolicy.of(delays).decide(attempt, "boom")
-    assert found == (min(delays[attempt - 1], LONGEST) if attempt <= len(delays) else None)
-
-
-def test_the_repr_says_what_it_does() -> None:
-    assert repr(RetryPolicy.of([1])).startswith("RetryPolicy(wait=wait_chain(")
-    assert "max_attempt_number=2" in repr(RetryPolicy.of([1]))
-
-
 # ---- when a page is visited again
 
 HOUR, DAY = 3600.0, 86_400.0
@@ -171,14 +146,6 @@ def test_a_page_is_first_visited_again_after_a_day() -> None:
     assert Recrawl(first=2 * HOUR).interval(None, changed=True) == 2 * HOUR
     assert Recrawl(first=1).interval(None, changed=True) == HOUR  # no sooner than the shortest
     assert Recrawl(first=90 * DAY).interval(None, changed=True) == 30 * DAY
-
-
-def test_a_page_that_never_changes_is_visited_once_a_month_in_the_end_and_one_that_always_does_each_hour() -> None:
-    policy = Recrawl()
-    quiet = busy = policy.interval(None, changed=True)
-    for _ in range(30):
-        quiet, busy = policy.interval(quiet, changed=False), policy.interval(busy, changed=True)
-    assert (quiet, busy) == (30 * DAY, HOUR)
 
 
 @pytest.mark.parametrize(

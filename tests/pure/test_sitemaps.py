@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import subprocess
-import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -102,16 +100,6 @@ def test_a_text_may_end_its_lines_in_each_way(step: int) -> None:
     ]
 
 
-def test_each_address_of_an_entry_is_given() -> None:
-    entry = "<loc>http://h.example/1</loc>\n<loc>http://h.example/2</loc><x:loc>http://h.example/x</x:loc>"
-    assert entries(f"<urlset><url>{entry}<lastmod>2026</lastmod></url></urlset>") == [
-        Entry("http://h.example/1", 1, data={"lastmod": "2026"}),
-        Entry("http://h.example/2", 2, data={"lastmod": "2026"}),
-    ]
-    assert urls("<urlset><url><x:loc>http://h.example/1</x:loc></url></urlset>") == ["http://h.example/1"]
-    assert [entry.line for entry in entries("<sitemapindex>\n<sitemap/></sitemapindex>")] == [2]
-
-
 def test_an_index_names_sitemaps() -> None:
     assert entries(index("http://h.example/1.xml", "2.xml")) == [
         Entry("http://h.example/1.xml", 1, is_sitemap=True),
@@ -168,15 +156,6 @@ def test_what_is_no_sitemap_is_refused_by_name(data: bytes | str, said: str, ste
     assert len(str(caught.value)) < 300
 
 
-def test_what_stood_before_a_mistake_is_given_first() -> None:
-    reader = Reader()
-    wrong = urlset("http://a/", "http://b/").replace("</urlset>", "</url>").encode() + b" " * 600
-    found: list[str] = []
-    with pytest.raises(BadSitemap, match="line 5 is not XML"):
-        found.extend(entry.url for entry in reader.feed(wrong))
-    assert found == ["http://a/", "http://b/"]
-
-
 def feed(reader: Reader, begin: bytes, again: bytes, pieces: int) -> int:
     """Read so many pieces of a sitemap that has no end; give how many bytes were read before it was refused, or 0."""
     for _ in reader.feed(begin + b" " * 600):
@@ -225,38 +204,6 @@ def test_nothing_grows_with_the_length_of_a_sitemap(begin: bytes, again: bytes) 
 )
 def test_what_must_be_held_until_its_end_is_refused_when_it_is_long(begin: bytes, again: bytes) -> None:
     assert LONGEST_PIECE / 2 < feed(Reader(), begin, again, 400) < 3 * LONGEST_PIECE
-
-
-BOMBS = """
-import resource, sys
-from timeoutq.urls.sitemaps import Reader
-
-begin = f"<urlset xmlns:p='{'u' * 500_000}'"
-many = range(900)
-data = {
-    "elements": begin + ">" + "".join(f"<p:a{i}/>" for i in many),
-    "element": begin + ">" + "<p:a/>" * 900,
-    "attributes": begin + ">" + "".join(f"<a p:a{i}=''/>" for i in many),
-    "tag": begin + " " + " ".join(f"p:a{i}=''" for i in many) + ">",
-}[sys.argv[1]]
-before = resource.getrusage(resource.RUSAGE_SELF)
-assert list(Reader().feed(data.encode())) == []
-after = resource.getrusage(resource.RUSAGE_SELF)
-print(after.ru_utime - before.ru_utime, (after.ru_maxrss - before.ru_maxrss) // 1024)
-"""
-"""The URI of a namespace is long, and 900 names have its prefix."""
-
-
-@pytest.mark.breaking
-@pytest.mark.skipif(sys.platform == "darwin", reason="there, ru_maxrss has another unit")
-@pytest.mark.parametrize("kind", ["elements", "element", "attributes", "tag"])
-def test_a_long_namespace_is_not_written_before_each_name(kind: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", BOMBS, kind], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
-    )
-    seconds, size = map(float, done.stdout.split())
-    assert seconds < 1
-    assert size < 50, "MiB"
 
 
 # ---- files

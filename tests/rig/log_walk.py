@@ -22,8 +22,7 @@ import redis
 
 from tests.rig.servers import redis_server, valkey
 from timeoutq import InvalidInput, Lease, LeaseLost, Politeness, Queue, Record, State, Task, open_queue
-from timeoutq.rooms.events import Fold
-from timeoutq.rooms.events.fold import NOWHERE
+from timeoutq.rooms.events import NOWHERE, Fold
 from timeoutq.server.calls import Call, Kept
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.verbs import sending
@@ -111,7 +110,7 @@ class Walk:
 
     def compare(self, what: str) -> None:
         """Fold what is new in the log, and compare with the sets. Raises `Differs`."""
-        from timeoutq.rooms.events.entry import event_of
+        from timeoutq.rooms.events import event_of
 
         for shard, prefix in enumerate(self.places):
             begin = self.places[prefix]

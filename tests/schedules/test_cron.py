@@ -60,12 +60,6 @@ def test_last_days_numbered_weekdays_and_nicknames(text: str, wanted: list[str])
     assert instants(Cron(line(text), "UTC"), "2026-01-01T00:00", 3) == wanted
 
 
-def test_a_line_has_one_form() -> None:
-    assert line("  0  9\t* *   mon-Fri ") == "0 9 * * MON-FRI"
-    assert line("@daily") == line("@MIDNIGHT") == "0 0 * * *"
-    assert line("@annually") == "0 0 1 1 *"
-
-
 REFUSED: dict[Any, str] = {
     "": "is no line of cron: write five fields, such as '0 9 ",
     "0 0 * * fr\u0131": "is no line of cron",

@@ -10,18 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timeoutq.rooms.schedules.cron import BadTiming
-from timeoutq.rooms.schedules.ticks import (
+from timeoutq.rooms.schedules.timing import (
     MOST,
     ON_TIME_MS,
     Due,
     Missed,
+    Timing,
     due,
     lateness,
     next_after,
     schedule_name,
     tick_id,
 )
-from timeoutq.rooms.schedules.timing import Timing
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -60,12 +60,6 @@ def test_start_and_until_are_both_included() -> None:
     short = Timing.of(every=60, start=START, until=START + timedelta(seconds=119))
     assert next_after(short, START_MS) == START_MS + MINUTE
     assert next_after(short, START_MS + MINUTE) is None
-
-
-def test_a_tick_is_put_when_its_time_has_come_and_not_before() -> None:
-    assert due(HOURLY, START_MS, START_MS + HOUR - 1) == Due((), START_MS + HOUR, 0)
-    for last in (START_MS, START_MS + HOUR - 1):
-        assert due(HOURLY, last, START_MS + HOUR) == Due((START_MS + HOUR,), START_MS + 2 * HOUR, 0)
 
 
 def test_of_missed_ticks_none_puts_only_one_that_is_on_time() -> None:
@@ -130,19 +124,6 @@ def test_however_a_clock_steps_no_tick_is_put_twice_or_early_and_none_is_forgott
     assert set(put) <= set(ticks)
     assert len(put) + skipped == len(ticks)
     assert missed != "all" or put == ticks
-
-
-@pytest.mark.parametrize(
-    ("given", "wanted"),
-    [
-        (("last", None), ("last", None)),
-        (("last", timedelta(hours=6)), ("last", 6 * HOUR)),
-        (("all", 90), ("all", 90_000)),
-        (("none", None), ("none", ON_TIME_MS)),
-    ],
-)
-def test_how_late_a_tick_may_be(given: tuple[Any, Any], wanted: tuple[str, int | None]) -> None:
-    assert lateness(*given) == wanted
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import zoneinfo
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from timeoutq.rooms.schedules import cron
 from timeoutq.rooms.schedules.cron import BadTiming
 from timeoutq.rooms.schedules.timing import Timing
-from timeoutq.words.errors import InvalidInput, MissingExtra
+from timeoutq.words.errors import InvalidInput
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 NAIVE = START.replace(tzinfo=None)
@@ -99,20 +97,3 @@ def test_every_counts_from_its_first_declaration_until_it_changes() -> None:
     assert explicit.anchored(99_000, first) is explicit
     line = Timing.of(cron="@daily")
     assert line.anchored(99_000) is line
-
-
-def test_a_timing_in_words() -> None:
-    assert str(Timing.of(cron="0 9 * * 1-5", tz="Europe/Berlin")) == "0 9 * * 1-5 in Europe/Berlin"
-    assert str(Timing.of(every=90, times=3)) == "every 90 s, 3 times"
-    assert str(Timing.of(every=0.0015 + 1)) == "every 1.002 s"
-
-
-def test_a_machine_without_data_of_time_zones_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cron, "available_timezones", set[str])
-    cron._names.cache_clear()
-    try:
-        with pytest.raises(MissingExtra, match="pip install 'timeoutq\\[functions\\]'"):
-            Timing.of(cron="@daily", tz="Europe/Berlin")
-    finally:
-        cron._names.cache_clear()
-    assert zoneinfo.available_timezones()

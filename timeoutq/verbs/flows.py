@@ -131,7 +131,7 @@ def drained(talk: Talk, before_ms: int | None = None) -> Flow[bool]:
     """Say whether the queue is drained; if tasks wait and no host will have a turn, look at each waiting task first."""
     cursor = b"0"
     while True:
-        done, cursor = yield from answer(talk, talk.operations.drained(before_ms, cursor))
+        done, cursor, _ = yield from answer(talk, talk.operations.drained(before_ms, cursor))
         if not done or cursor == b"0":
             return done
 
@@ -405,21 +405,13 @@ def extend_many(talk: Talk, leases: Sequence[Lease], timeout_ms: int, replicas: 
 def extend_one(talk: Talk, lease: Lease, timeout_ms: int) -> Flow[Lease]:
     """Extend one lease and give it with its new deadline, or raise `LeaseLost`."""
     deadline, outcome = yield from extend(talk, [lease], timeout_ms)
-    if outcome[0] is Answer.MAX_RUNTIME:
-        raise LeaseLost(
-            f"the lease on {lease.task!r} has reached its max_runtime and is not extended: "
-            "raise max_runtime= or make the handler faster",
-            task=lease.task,
-            holder=lease.holder,
-            state="in_progress",
-        )
-    if outcome[0] is Answer.CANCELLED:
-        raise LeaseLost(
-            f"{lease.task!r} was cancelled: stop working on it, and end its lease (release)",
-            task=lease.task,
-            holder=lease.holder,
-            state="in_progress",
-        )
+    ended = {
+        Answer.MAX_RUNTIME: f"the lease on {lease.task!r} has reached its max_runtime and is not extended: "
+        "raise max_runtime= or make the handler faster",
+        Answer.CANCELLED: f"{lease.task!r} was cancelled: stop working on it, and end its lease (release)",
+    }.get(outcome[0])
+    if ended is not None:
+        raise LeaseLost(ended, task=lease.task, holder=lease.holder, state="in_progress")
     if outcome[0] is Answer.LOST:
         raise (yield from lost(talk, lease))
     return replies.renew(lease, deadline)

@@ -1,7 +1,7 @@
 """The table of operations: which script, which keys, which arguments, how to read the reply, may it be sent again.
 
-No I/O happens here: each method of `Operations` gives a `Call`, which `sending.py` sends. The operations on
-hosts are in `hosts/operations.py`.
+No I/O happens here: each method of `Operations` gives a `Call`, which `sending.py` sends. The calls of the rooms are in
+`rooms/`.
 
                     schedule(at)                         fail, retries left / release(delay)
         +--------------------------> scheduled <-------------------------------------+
@@ -14,11 +14,11 @@ hosts are in `hosts/operations.py`.
                                          |    release()                   |
                                          +--- retry_failed --- failed <---+ fail, no retries left / crashed too often
 
-On a polite queue, whatever becomes ready waits for its host's turn: ---> waiting ---> todos (`lua/parts/polite.lua`).
+On a polite queue, whatever becomes ready waits for its host's turn: ---> waiting ---> todos (`lua/hosts.lua`).
 
 The arguments of a call are first the words that each call of its script has, then its options as named sections, such
 as `again 1 60000`: the name, how many words follow, the words. So an option that is not given costs nothing, and a new
-one moves no other word. `lua/parts/sections.lua` defines the form and reads it; the functions in `calls.py` write it.
+one moves no other word. `lua/sections.lua` defines the form and reads it; the functions in `calls.py` write it.
 """
 
 from __future__ import annotations
@@ -175,13 +175,8 @@ class Operations:
         def rest(start: bytes) -> Call[Claimed]:
             return self.claim(token, n, timeout_ms, max_runtime_ms, share, start, read)
 
-        words: Words = [min(n, BATCH), timeout_ms, 0]
-        if max_runtime_ms:
-            words += section("max_runtime", max_runtime_ms)
-        if share != 1:
-            words += section("share", share)
-        if start:
-            words += section("from", start)
+        options = sections({"max_runtime": max_runtime_ms, "share": share if share != 1 else 0, "from": start})
+        words: Words = [min(n, BATCH), timeout_ms, 0, *options]
         return self.call("claim", words, lambda reply: replies.claimed(reply, name, rest, read), id=token, dated=2)
 
     def extend(self, leases: Sequence[Lease], timeout_ms: int) -> list[Call[tuple[float, Outcome]]]:
@@ -205,28 +200,20 @@ class Operations:
         done. `until` says, by the position of a lease, for how many ms done keeps the id of its task, whatever
         `keep_done` says.
         """
-        options = section("again", again_ms) if again_ms >= 0 else []
-        if results or bare or until:
-            return self._ack_kept(leases, results or {}, bare, until or {})
-        return [
-            self.call("ack", [*words, *options], replies.outcome(ids), id=digest_of(b"a", words))
-            for ids, words in map(lease_words, split(leases))
-        ]
-
-    def _ack_kept(
-        self, leases: Sequence[Lease], results: Mapping[int, Kept], bare: Collection[int], until: Mapping[int, int]
-    ) -> list[Call[Outcome]]:
         calls: list[Call[Outcome]] = []
-        for part, weight in cut([len(results[at].body) if at in results else 0 for at in range(len(leases))]):
+        kept, ends = results or {}, until or {}
+        for part, weight in cut([len(kept[at].body) if at in kept else 0 for at in range(len(leases))]):
             ids, words = lease_words(leases[part])
-            places = range(len(leases))[part]
-            options = result_words({i: results[at] for i, at in enumerate(places) if at in results})
-            if unkept := [i + 1 for i, at in enumerate(places) if at in bare]:
-                options += section("bare", *unkept)
-            options += until_words({i: until[at] for i, at in enumerate(places) if at in until})
+            options = section("again", again_ms) if again_ms >= 0 else []
+            if kept or bare or ends:
+                places = range(len(leases))[part]
+                options += result_words({i: kept[at] for i, at in enumerate(places) if at in kept})
+                if unkept := [i + 1 for i, at in enumerate(places) if at in bare]:
+                    options += section("bare", *unkept)
+                options += until_words({i: ends[at] for i, at in enumerate(places) if at in ends})
             call_id = digest_of(b"a", words)
             call = self.call("ack", [*words, *options], replies.outcome(ids), id=call_id, weight=weight)
-            calls.append(self.if_room(call, links=False) if results else call)
+            calls.append(self.if_room(call, links=False) if kept else call)
         return calls
 
     def ack_put(
@@ -301,16 +288,12 @@ class Operations:
 
         With `deadline_ms`, only those are given back that run until then: a lease that was extended is `LOST`.
         """
-        options: Words = []
         given = {"delay": delay_ms, "block": block_ms, "deadline": deadline_ms, "most": most, "within": within_ms}
-        for name, value in given.items():
-            if value:
-                options += section(name, value)
-        calls: list[Call[Outcome]] = []
-        for ids, words in map(lease_words, split(leases)):
-            own = digest_of(b"r", words)
-            calls.append(self.call("release", [*words, *options], replies.outcome(ids), id=own))
-        return calls
+        options = sections(given)
+        return [
+            self.call("release", [*words, *options], replies.outcome(ids), id=digest_of(b"r", words))
+            for ids, words in map(lease_words, split(leases))
+        ]
 
     def publish(self, worker: str, functions: Mapping[str, tuple[str, str]]) -> list[Call[int]]:
         """Build the calls that tell which functions a worker has: of each the digest and the JSON of what it takes."""
@@ -480,20 +463,17 @@ class Operations:
             host = b""
         return self.call("why", [id, host], lambda reply: replies.why(text(id), reply))
 
-    def drained(self, before_ms: int | None = None, cursor: bytes = b"0") -> Call[tuple[bool, bytes]]:
-        """Build the call that says whether nothing is ready, held or scheduled (before a time); `b"0"`: that is all."""
-        before = "+inf" if before_ms is None else before_ms
-        return self.call("drained", [before, cursor, 0], lambda reply: (bool(reply[0]), reply[1]))
-
-    def drained_counted(
-        self, before_ms: int | None, cursor: bytes
+    def drained(
+        self, before_ms: int | None = None, cursor: bytes = b"0", *, counted: bool = False
     ) -> Call[tuple[bool, bytes, frozenset[tuple[bytes, bytes]]]]:
-        """Build the same call, which gives all counters of the same moment, too."""
-        before = "+inf" if before_ms is None else before_ms
+        """Build the call that says whether nothing is ready, held or scheduled (before a time); `b"0"`: that is all.
+
+        With `counted`, it gives all counters of the same moment, too.
+        """
         return self.call(
             "drained",
-            [before, cursor, 1],
-            lambda r: (bool(r[0]), r[1], frozenset(zip(r[2][::2], r[2][1::2], strict=True))),
+            ["+inf" if before_ms is None else before_ms, cursor, int(counted)],
+            lambda r: (bool(r[0]), r[1], frozenset(zip(r[2][::2], r[2][1::2], strict=True) if counted else ())),
         )
 
     def configure(self, settings: Mapping[str, bytes]) -> Call[int]:
@@ -506,6 +486,11 @@ class Operations:
     def convert(self) -> Call[bytes]:
         """Build a round of bringing the queue in line with its politeness, to be called until it gives `end`."""
         return self.call("convert", [BATCH // 2], bytes)
+
+
+def sections(given: Mapping[str, Argument]) -> Words:
+    """Give the options of one word each that a call has; one that is 0 or empty is left out."""
+    return [word for name, value in given.items() if value for word in section(name, value)]
 
 
 def how_words(found: TaskList, how: How) -> Words:
