@@ -94,7 +94,7 @@ def test_the_longest_run_of_each_verb_is_measured() -> None:
         for node in ast.walk(ast.parse(inspect.getsource(module)))
         if isinstance(node, ast.FunctionDef)
     }
-    rooms = "ops|operations|of_schedules|of_batches|of_results|of_failures"
+    rooms = "ops|of_hosts|of_schedules|of_batches|of_results|of_failures"
     used = re.findall(rf"\b(?:{rooms})\.(\w+)\(", inspect.getsource(pauses.Scene))
     # a method may let another one make the calls, as `put` does
     used += [name for method in used for name in re.findall(r"\bself\.(\w+)\(", table.get(method, ""))]

@@ -9,7 +9,6 @@ counts once, whatever is sent twice, and the callback becomes ready once.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import re
@@ -232,20 +231,6 @@ def checked(name: object) -> str:
     return name
 
 
-def seal(talk: Talk, name: str, callback: TaskId | Task | None, on: On, keep: object) -> Flow[BatchInfo]:
-    """Seal a batch, and tell about it."""
-    found = arguments.tasks(() if callback is None else (callback,))
-    refuse_rerun(found, "the callback of a batch")
-    if len(found.ids) > 1:
-        raise InvalidInput(
-            f"a batch has one callback, and this names {len(found.ids):,}: let the callback put the others"
-        )
-    if on not in ONS.values():
-        raise InvalidInput(f"on= is 'ended' (however the tasks end) or 'done' (all must be done), not {shown(on)}")
-    keep_ms = round(arguments.seconds(keep, "keep") * 1000)
-    return _seal(talk, name, call_seal(talk.operations, talk.nonce(), name, found, on, keep_ms))
-
-
 def _seal(talk: Talk, name: str, call: Call[bool]) -> Flow[BatchInfo]:
     yield from answer(talk, call)
     found = yield from look(talk, [name])
@@ -260,11 +245,6 @@ def look(talk: Talk, names: Sequence[str]) -> Flow[dict[str, BatchInfo]]:
         page = yield from answer(talk, call_named(talk.operations, names[at : at + BATCH]), UNCONFIRMED)
         found.update((one.name, one) for one in page.batches)
     return found
-
-
-def forget(talk: Talk, name: str) -> Flow[bool]:
-    """Forget a batch; say whether there was one."""
-    return (yield from answer(talk, call_forget(talk.operations, talk.nonce(), name)))
 
 
 def some(talk: Talk) -> Flow[list[BatchInfo]]:
@@ -289,11 +269,7 @@ def health(talk: Talk) -> Flow[tuple[str, str, str]]:
     said = f"{many} not over, {counted(sum(one.outstanding for one in running), 'task')} outstanding"
     if stale:
         names = ", ".join(safe(name) for _, name in stale[:5])
-        return (
-            "yellow",
-            f"{said}; nobody has sealed: {names}",
-            "queue.batches.seal(name), or forget(name)",
-        )
+        return "yellow", f"{said}; nobody has sealed: {names}", "queue.batches.seal(name), or forget(name)"
     if broken:
         names = ", ".join(safe(name) for name in broken[:5])
         return (
@@ -361,7 +337,17 @@ class BatchFlows:
         Sealing again in the same way changes nothing. Raises `InvalidInput` for a batch that was sealed in another way,
         for a callback that is in the queue already, and for a queue over shards.
         """
-        return seal(self.talk, checked(name), callback, on, keep)
+        name, found = checked(name), arguments.tasks(() if callback is None else (callback,))
+        refuse_rerun(found, "the callback of a batch")
+        if len(found.ids) > 1:
+            raise InvalidInput(
+                f"a batch has one callback, and this names {len(found.ids):,}: let the callback put the others"
+            )
+        if on not in ONS.values():
+            raise InvalidInput(f"on= is 'ended' (however the tasks end) or 'done' (all must be done), not {shown(on)}")
+        keep_ms = round(arguments.seconds(keep, "keep") * 1000)
+        call = call_seal(self.talk.operations, self.talk.nonce(), name, found, on, keep_ms)
+        return _seal(self.talk, name, call)
 
     def look(self, *names: str) -> Flow[dict[str, BatchInfo]]:
         """Tell about batches, any number of them; those that are not known are left out."""
@@ -393,7 +379,8 @@ class BatchFlows:
 
         The callback of a sealed batch goes to failed.
         """
-        return forget(self.talk, checked(name))
+        call = call_forget(self.talk.operations, self.talk.nonce(), checked(name))
+        return answer(self.talk, call)
 
 
 class Batches(Room[BatchFlows]):
@@ -424,8 +411,8 @@ _DIGEST = re.compile(r"[!-~]{1,64}\Z")
 def write_line(one: Joined | Sealed) -> str:
     """Give the line: JSON in ASCII; an id that is not text goes into a field of its own, in base64."""
     if isinstance(one, Joined):
-        return json.dumps({**_named("member", one.task), "batch": one.batch, "end": one.end})
-    callback = _named("callback", one.callback) if one.callback else {}
+        return json.dumps({**arguments.id_field("member", one.task), "batch": one.batch, "end": one.end})
+    callback = arguments.id_field("callback", one.callback) if one.callback else {}
     return json.dumps({"batch": one.batch, "on": one.on, "keep": one.keep_ms / 1000, "digest": one.digest, **callback})
 
 
@@ -436,7 +423,7 @@ def read_line(fields: Mapping[str, Any]) -> Joined | Sealed:
         end = fields.get("end", "open")
         if end not in ENDS.values():
             raise InvalidInput(f'"end" is one of {", ".join(ENDS.values())}, not {shown(end)}')
-        return Joined(name, _id(fields, "member"), end)
+        return Joined(name, arguments.id_in(fields, "member"), end)
     on: Any = fields.get("on")
     digest = fields.get("digest")
     if on not in ONS.values():
@@ -446,24 +433,5 @@ def read_line(fields: Mapping[str, Any]) -> Joined | Sealed:
     keep = fields.get("keep")
     arguments.delay_ms(keep, "keep")
     keep_ms = round(arguments.seconds(keep, "keep") * 1000)
-    callback = _id(fields, "callback") if "callback" in fields or "callback_b64" in fields else b""
+    callback = arguments.id_in(fields, "callback") if "callback" in fields or "callback_b64" in fields else b""
     return Sealed(name, on, keep_ms, digest, callback)
-
-
-def _named(name: str, value: bytes) -> dict[str, str]:
-    try:
-        return {name: value.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_b64": base64.b64encode(value).decode()}
-
-
-def _id(fields: Mapping[str, Any], name: str) -> bytes:
-    encoded = fields.get(f"{name}_b64")
-    if encoded is None:
-        return arguments.task_id(fields.get(name))
-    try:
-        return arguments.task_id(base64.b64decode(encoded, validate=True))
-    except (ValueError, TypeError) as error:
-        if isinstance(error, InvalidInput):
-            raise
-        raise InvalidInput(f'"{name}_b64" is not base64: {error}') from error

@@ -121,7 +121,7 @@ def ids_of(value: bytes) -> list[str]:
 
 
 def event_of(id: bytes, words: Sequence[bytes], shard: int | None = None) -> Event:
-    """Read an entry; what a foreign hand has added to the log is an event without moves."""
+    """Read an entry; what somebody has added to the log by hand is an event without moves."""
     moves: dict[str, Sequence[str]] = {}
     known: dict[str, str] = {}
     for name, value in zip(map(text, words[::2]), words[1::2], strict=False):
@@ -299,8 +299,7 @@ class EventFlows:
     def forward(self, known: Sequence[str], n: int, task: str | None) -> Flow[EventPage]:
         """Read up to `n` entries behind the places; with a task, those of the next `READS` reads that moved the task.
 
-        The cursor of the page is where the reading ended: with a task, an empty page is the end of the log only if its
-        cursor is that of before.
+        With a task, an empty page is the end of the log only if its cursor is that of before.
         """
         found = list[Event]()
         for _ in range(READS):

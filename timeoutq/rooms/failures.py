@@ -142,8 +142,8 @@ def about(talk: Talk, texts: Collection[bytes]) -> Flow[list[FailureKind]]:
         for number, first, last in zip(some, replies[::2], replies[1::2], strict=True):
             if first and last:
                 (words, count), ((_, since),), ((task, until),) = known[number], pairs_of(first), pairs_of(last)
-                times = [(float(score) - number * WIDTH) / 1000 for score in (since, until)]
-                found.append(FailureKind(id_of(words), text_of(words), count, *times, text(task)))
+                begin, end = ((float(score) - number * WIDTH) / 1000 for score in (since, until))
+                found.append(FailureKind(id_of(words), text_of(words), count, begin, end, text(task)))
     return merged(found)
 
 

@@ -21,7 +21,7 @@ from timeoutq.words.errors import InvalidInput, TimeoutqError
 from timeoutq.words.model import HostInfo, HostPage, HostRecord
 
 Rule = tuple[str, Argument]
-"""A rule of a host, as `lua/host.lua` takes it: its name and its value."""
+"""A rule of a host, as `lua/verbs/host.lua` takes it: its name and its value."""
 
 
 def call_host(

@@ -166,10 +166,7 @@ class Operations:
         start: bytes = b"",
         read: Callable[[bytes | None], Any] = arguments.unpack,
     ) -> Call[Claimed]:
-        """Build a claim of up to `n` leases; with `start`, the call goes on looking for leases that it took before.
-
-        `read` makes the payloads of the leases of what stands in Redis.
-        """
+        """Build a claim of up to `n` leases, whose payloads `read` makes; with `start`, it looks on for older ones."""
         name = token.decode()
 
         def rest(start: bytes) -> Call[Claimed]:
@@ -196,9 +193,8 @@ class Operations:
     ) -> list[Call[Outcome]]:
         """Build the calls that ack leases; with `again_ms`, their tasks are scheduled for then.
 
-        `results` are kept, by the position of a lease. The tasks of the leases at the positions `bare` leave no id in
-        done. `until` says, by the position of a lease, for how many ms done keeps the id of its task, whatever
-        `keep_done` says.
+        By the position of a lease: `results` are kept, the tasks at `bare` leave no id in done, and done keeps the ids
+        of others for `until` ms, whatever `keep_done` says.
         """
         calls: list[Call[Outcome]] = []
         kept, ends = results or {}, until or {}
@@ -227,11 +223,7 @@ class Operations:
         bare: bool = False,
         until_ms: int | None = None,
     ) -> Call[Outcome]:
-        """Build the call that acks one lease and puts what it found: no more than `fitting` says.
-
-        With `again_ms` it is scheduled for then, with the payload if one is given. `result` and `bare` are as for
-        `ack`, and for `until_ms` done keeps the id.
-        """
+        """Build the call that acks one lease and puts what it found (no more than `fitting` says); else as `ack`."""
         mine, words = lease_words([lease])
         options: Words = section("again", again_ms) if again_ms >= 0 else []
         if payload is not None:
@@ -315,9 +307,8 @@ class Operations:
     ) -> list[Call[Outcome]]:
         """Build the calls that fail leases: for each the delay before the next attempt, or -1, and the error.
 
-        `tracebacks` are as `tracebacks.trace` gives them, empty for an error that has none. Each is sent once a call,
-        however many leases it belongs to. `blocks_ms` says, by the position of a lease, for how long its host is
-        blocked. `results` are kept, by the position of a lease, if the task goes to failed.
+        `tracebacks` are as `tracebacks.trace` gives them; each is sent once a call. By the position of a lease:
+        `blocks_ms` is for how long its host is blocked, and `results` are kept if the task goes to failed.
         """
         calls: list[Call[Outcome]] = []
         traces = tracebacks or [b""] * len(leases)
@@ -418,8 +409,7 @@ class Operations:
     def beat(self, worker: str, about: Mapping[str, object] | None, durations: Delta | None = None) -> Call[int]:
         """Build a worker's sign of life, or its farewell (None); it answers how many workers live.
 
-        `durations` says how long handlers ran since the last one. The same delta is counted once, also when it is sent
-        again in another call, within a minute.
+        `durations` says how long handlers ran since the last one; the same delta is counted once.
         """
         words: Words = [worker, json.dumps(about) if about else ""]
         if durations is None:

@@ -28,7 +28,7 @@ ORDERED = {State.SCHEDULED: "scheduled", State.IN_PROGRESS: "leases"}
 
 
 def exists(talk: Talk) -> Flow[bool]:
-    """Say whether anything was put to the queue or set for it, even if a foreign hand has deleted its settings."""
+    """Say whether anything was put to the queue or set for it, even if somebody has deleted its settings by hand."""
     key = talk.operations.key
     schema, states = yield from ask(
         talk, [("HEXISTS", key("meta"), "schema"), ("EXISTS", key("seen"), *(key(state.value) for state in State))]

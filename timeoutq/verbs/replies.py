@@ -1,6 +1,6 @@
 """From the reply of a script to a value.
 
-What a foreign hand has written, and is no number, counts as absent, here as in the scripts.
+A value that somebody has edited by hand, and that is no number, counts as absent, here as in the scripts.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Why:
     todos: int
     workers: int
     states: tuple[State, ...] = ()
-    """All that hold it: one, unless a foreign hand was at work."""
+    """All that hold it: one, unless somebody has edited the keys by hand."""
     stranded: bool = False
     """It waits where nobody will hand it over."""
     trace: str = ""
@@ -393,7 +393,7 @@ def stats(reply: Any) -> Stats:
 def read_worker(worker: bytes, about: bytes | None, beat: bytes | float, now: float) -> WorkerInfo:
     """Read an entry of `workers` and `worker_info`; what a worker does not say is zero or empty."""
     told: dict[str, Any] = json.loads(about or b"{}")
-    heard, lasts = float(beat) / 1000, told.get("holds_for", 0)
+    heard, lasts = when(beat) or 0.0, told.get("holds_for", 0)
     tends = told.get("tends")
     return WorkerInfo(
         worker=text(worker),

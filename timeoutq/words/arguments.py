@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import math
 import re
@@ -92,6 +94,23 @@ def task_id(task: object) -> bytes:
             "rest into the payload"
         )
     return data
+
+
+def id_field(name: str, value: bytes) -> dict[str, str]:
+    """Give an id as a field of JSON; one that is not text goes into a field of its own, in base64."""
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_b64": base64.b64encode(value).decode()}
+
+
+def id_in(fields: Mapping[str, Any], name: str) -> bytes:
+    """Read what `id_field` has written."""
+    encoded = fields.get(f"{name}_b64")
+    try:
+        return task_id(fields.get(name) if encoded is None else base64.b64decode(encoded, validate=True))
+    except (binascii.Error, TypeError) as error:
+        raise InvalidInput(f'"{name}_b64" is not base64: {error}') from error
 
 
 _JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
@@ -469,8 +488,7 @@ def reason(value: object) -> bytes:
 def error_text(error: Any) -> bytes:
     """Give the text of an error, at most 4 KiB: `ValueError: bad page` for an exception, a string as it is.
 
-    For an exception group it is `ExceptionGroup: pages (ValueError: bad page; KeyError: 'title')`, with the first ten
-    members. It never raises, whatever the exception's own `__str__` does.
+    For an exception group it is `ExceptionGroup: pages (ValueError: bad page; KeyError: 'title')`. It never raises.
     """
     if not isinstance(error, BaseException):
         return _text_of(error) or b"unknown error"

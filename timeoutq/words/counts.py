@@ -58,11 +58,9 @@ def periods_of(
 ) -> list[Period]:
     """Give the last `most` periods of `length` seconds, the oldest first, from the first that was noted until now.
 
-    `lines` come newest first, and `latest` is what a line of now would say, if that is known. It is the line of the
-    last period if nobody has noted one. With `whole`, no line was ever removed: the counters before the first line were
-    0. What happened between two lines counts in the period of the earlier one, so nothing is lost in a gap. A clock
-    that has stepped back notes a period twice: the newer line says the sizes, and what happened is added up. What lies
-    in the future is left out.
+    `lines` come newest first; `latest` is what a line of now would say. With `whole`, no line was ever removed: the
+    counters before the first line were 0. What happened between two lines counts in the period of the earlier one. A
+    clock that has stepped back notes a period twice: the newer line says the sizes, and what happened is added up.
     """
     last = int(now // length)
     noted, happened = dict[int, Period](), dict[int, dict[str, int]]()

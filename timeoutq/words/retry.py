@@ -112,8 +112,7 @@ def members(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
 def decision(error: BaseException | str) -> BaseException | str:
     """Give the error that decides when a task is tried again: the error itself or, of an exception group, a member.
 
-    A `GiveUp` anywhere in the group decides. If there is none, the `Retry` with the longest pause decides, with the
-    longest `block_host` of all. If there is no `Retry` either, the group itself decides.
+    A `GiveUp` decides first; then the `Retry` with the longest pause, with the longest `block_host` of all.
     """
     if isinstance(error, str) or not arguments.is_group(error):
         return error
@@ -287,8 +286,7 @@ class Recrawl:
 def retry_after(value: str, now: float, most: float) -> float | None:
     """Give the seconds for which a Retry-After asks, at most `most`; None if it cannot be read, or asks for no pause.
 
-    It is a number of seconds or an HTTP date (RFC 9110, 10.2.3); `now` is Unix time. With 0, or a date that has passed,
-    a busy host asks for no pause: how long to leave it alone is then for the caller to say.
+    It is a number of seconds or an HTTP date (RFC 9110, 10.2.3); `now` is Unix time.
     """
     value = value.strip()
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", value):

@@ -4,7 +4,7 @@
     queue.schedules.pause("digest")
 
 A schedule lives in Redis. Every worker and every cleaner puts the ticks that are due, and there is no leader: one
-script compares the tick that is due, puts its task, and stores the next tick (`lua/tick.lua`).
+script compares the tick that is due, puts its task, and stores the next tick (`lua/verbs/tick.lua`).
 
 The modules, in reading order: each imports only from those above it.
 

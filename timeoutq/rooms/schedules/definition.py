@@ -96,7 +96,7 @@ class Definition:
         said: dict[str, Any] = {
             "v": VERSION,
             "timing": json.loads(self.timing),
-            **_text_or_bytes("task", self.task),
+            **arguments.id_field("task", self.task),
             "missed": self.missed,
             "declared": self.declared_ms,
         }
@@ -122,7 +122,7 @@ class Definition:
             payload = fields.get("payload_b64")
             return cls(
                 json.dumps(fields["timing"]),
-                base64.b64decode(fields["task_b64"]) if "task_b64" in fields else arguments.task_id(fields["task"]),
+                arguments.id_in(fields, "task"),
                 None if payload is None else base64.b64decode(payload),
                 fields.get("group"),
                 fields.get("priority"),
@@ -143,13 +143,6 @@ class Definition:
         said = json.loads(self.text())
         del said["declared"]
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:24]
-
-
-def _text_or_bytes(name: str, value: bytes) -> dict[str, str]:
-    try:
-        return {name: value.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_b64": base64.b64encode(value).decode()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +185,7 @@ class Stored:
     def line(self) -> str:
         """Give the line of an export: JSON in ASCII."""
         said: dict[str, Any] = {
-            **{f"schedule{end}": value for end, value in _text_or_bytes("", self.name).items()},
+            **arguments.id_field("schedule", self.name),
             "state": self.state,
             "source": self.source,
             "digest": self.digest,
@@ -207,8 +200,7 @@ class Stored:
     def from_line(cls, fields: Mapping[str, Any]) -> Stored:
         """Read the line of an export, whose JSON is given. Raises `InvalidInput`."""
         try:
-            encoded = fields.get("schedule_b64")
-            name = fields["schedule"].encode() if encoded is None else base64.b64decode(encoded, validate=True)
+            name = arguments.id_in(fields, "schedule")
             states, sources = list(STATES.values()), list(SOURCES.values())
             last_ms, put, skipped, missed = (arguments.count(n, "counts", 0, LARGEST_COUNT) for n in fields["counts"])
             definition = json.dumps(fields["definition"]).encode()
@@ -379,7 +371,7 @@ def call_write(
 
 
 def call_renew(operations: Operations, digests: Mapping[bytes, str]) -> Call[str]:
-    """Build the call that declares schedules of code again; it answers a letter for each, as `lua/renew.lua` says."""
+    """Build the call that declares schedules of code again; a letter for each is as `lua/verbs/renew.lua` says."""
     return operations.call("renew", [word for pair in digests.items() for word in pair], lambda reply: reply.decode())
 
 
@@ -394,7 +386,7 @@ def call_tick(
     missed: int,
     skipped: int,
 ) -> Call[str]:
-    """Build the call that puts the tasks of ticks and stores the next tick; it answers as `lua/tick.lua` says."""
+    """Build the call that puts the tasks of ticks and stores the next tick; it answers as `lua/verbs/tick.lua` says."""
     words: list[Argument] = [stored.name, stored.rev, stored.next_ms, next_ms, last_ms, missed, skipped]
     words += [len(ids), *ids]
     options: Words = []

@@ -250,7 +250,7 @@ def change(talk: Talk, name: bytes, to: str, when: Timing | None = None) -> Flow
         before = _there(talk, name, before)
         if when is not None:
             wanted, anew = _moved(before, when)
-            return _fitted(wanted, before, now_ms, "set", anew=anew)
+            return {**_fitted(wanted, before, now_ms, "set", anew=anew), "anew": anew}
         if to == "pause" and before.state == "ended":
             raise InvalidInput(f"schedule {shown(text(name))} has ended: there is nothing to pause")
         if to == "pause":

@@ -88,10 +88,7 @@ def _due(stored: Stored, now_ms: int) -> tuple[Due, Definition, Timing]:
 
 
 def tick(talk: Talk, stored: Stored, now_ms: int, *, puts: bool = True) -> Call[str]:
-    """Build the call that puts the ticks of a schedule that are due, or else counts them as missed.
-
-    Raises `InvalidInput` if the schedule cannot be read.
-    """
+    """Build the call that puts the ticks of a schedule that are due, or else counts them; raises `InvalidInput`."""
     found, definition, timing = _due(stored, now_ms)
     ticks, next_ms = found.ticks, found.next_ms
     if definition.overlap:

@@ -192,11 +192,7 @@ class Due:
 
 
 def lateness(missed: object, grace: object = None, *, overlap: object = True) -> tuple[Missed, int | None]:
-    """Check what becomes of missed ticks, and how late a tick may be put (seconds or a timedelta): give it in ms.
-
-    `"last"` puts the newest, `"all"` puts all, both however late unless `grace` says. `"none"` puts a tick only within
-    a minute. `"all"` is refused without `overlap`. Raises `BadTiming`.
-    """
+    """Check what becomes of missed ticks, and how late a tick may be put (seconds or a timedelta): give it in ms."""
     which = _MISSED.get(missed) if isinstance(missed, str) else None
     if which is None:
         raise BadTiming(f"missed={shown(missed)} is unknown: use 'last', 'all' or 'none'")
@@ -244,11 +240,9 @@ def due(
 ) -> Due:
     """Say which ticks to put now.
 
-    All ticks up to `last_ms` have been looked at, whether they were put or not; so it may be 1 ms before the stored
-    next tick. Of a new schedule it is None, and nothing is due, because a declaration does not put the past. `missed`
-    and `grace_ms` are those of `lateness`, and `put` is how many ticks have been put, for `times`. If the clock has
-    gone back to before `last_ms`, nothing is due until it has come past `last_ms` again. `stored_ms` is the next tick
-    as it is stored: it is a tick, also where the data of time zones are other ones than where it was worked out.
+    All ticks up to `last_ms` have been looked at; of a new schedule it is None, and nothing is due. `missed` and
+    `grace_ms` are those of `lateness`, and `put` is how many ticks have been put, for `times`. `stored_ms` is the next
+    tick as it is stored: it is a tick, also where the data of time zones are other ones than where it was worked out.
     """
     left = MOST if timing.times is None else max(0, timing.times - put)
     if not left:
