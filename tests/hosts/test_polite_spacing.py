@@ -104,22 +104,9 @@ def promotion(host: Host, lease: Lease) -> None:
     host.ended = host.queue.clock.now - host.delay / 10
 
 
-def priority(host: Host, lease: Lease) -> None:
-    host.end(lambda: host.queue.ack(lease, put=[Task(f"{A}first", priority=9), Task(f"{A}0", priority=8)]))
-    host.queue.put(Task(f"{A}1", priority=7), Task(f"{A}second", priority=9))
-
-
 def rerun(host: Host, lease: Lease) -> None:
     host.queue.put(Task(lease.task, rerun=True))
     host.end(lambda: host.queue.ack(lease, put=[f"{A}linked"]))
-
-
-def restored(host: Host, lease: Lease) -> None:
-    ack(host, lease)
-    with fake_queue("other", clock=host.queue.clock) as other:
-        other.put(urls(f"{A}other", 3))
-        for part in transfer.export(other):
-            transfer.restore(host.queue, part)
 
 
 def narrower(host: Host, lease: Lease) -> None:
@@ -138,8 +125,7 @@ def slower(host: Host, lease: Lease) -> None:
 
 ROADS = [
     ack, ack_with_links, ack_with_itself, ack_with_more_links_than_one_call_takes, ack_for_a_time_with_links, put, fail,
-    release, release_by_a_short_block, lease_runs_out, process_dies, promotion, priority, rerun, restored, narrower,
-    slower,
+    release, release_by_a_short_block, lease_runs_out, process_dies, promotion, rerun, narrower, slower,
 ]  # fmt: skip
 
 

@@ -102,18 +102,6 @@ def test_a_ready_task_says_how_many_are_ready_beside_it(fake: FakeQueue) -> None
     expect(fake, "task 7", "queued", "1,234 others", "2 workers take them in any order")
 
 
-def test_a_task_that_lost_two_leases_waits_to_be_alone(fake: FakeQueue) -> None:
-    hold(fake, "plain")
-    for _ in range(2):
-        fake.clock.advance(60)
-        fake.claim(5)
-    fake.clock.advance(60)
-    fake.requeue_expired()
-    work(fake)
-    lost = "3 leases on it were lost: the lease ran out, or the worker's process died"
-    expect(fake, "plain", "suspect", lost, "a worker that holds nothing else")
-
-
 def waiting(queue: FakeQueue, n: int = 3) -> tuple[str, Lease]:
     """Put some tasks of a host, claim the first, and give one of those that wait, and the lease."""
     tasks = [f"{A}{i}" for i in range(n)]

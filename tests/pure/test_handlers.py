@@ -39,17 +39,6 @@ def test_a_decision_is_a_value_that_can_be_raised(decision: Any) -> None:
     assert raised.value is decision
 
 
-def test_what_a_decision_says_of_itself() -> None:
-    assert [str(one) for one in DECISIONS] == [
-        "Ack(put=['a'], again_in=3, payload={'x': 1})",
-        "Ack(result=b'8', keep_result=60, keep_id=False)",
-        "Release(delay=1, block_host=2)",
-        "busy",
-        "gone",
-    ]
-    assert repr(Retry(5)) == "Retry(after=5.0, reason='', block_host=0.0)"
-
-
 def repr_of(value: object) -> str:
     return str(value) if isinstance(value, bool) else name_of(value)
 

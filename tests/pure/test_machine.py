@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
 
 from timeoutq.worker.background import THIS
-
-
-async def test_a_function_that_blocks_leaves_the_event_loop_free() -> None:
-    over = threading.Event()
-    calling = asyncio.create_task(THIS.call(lambda: over.wait(10)))
-    await asyncio.sleep(0.05)
-    assert not calling.done()
-    over.set()
-    await asyncio.wait_for(calling, 5)
 
 
 def test_who_takes_from_a_pipe_waits_until_something_is_there() -> None:

@@ -34,11 +34,6 @@ def test_what_runs_waits_or_comes_already_is_not_claimed_again() -> None:
     assert pace.wanted(Load(running=100, unstarted=50, claiming=50), plenty=False) == 0
 
 
-def test_while_there_are_plenty_of_tasks_a_claim_is_for_half_of_the_slots() -> None:
-    assert Pace(400, 0, 60.0, now=0.0).wanted(IDLE, plenty=True) == 200
-    assert Pace(100, 0, 60.0, now=0.0).wanted(IDLE, plenty=True) == ENOUGH
-
-
 def test_a_few_free_slots_are_not_claimed_for_while_other_tasks_are_at_hand() -> None:
     pace = Pace(100, 0, 60.0, now=0.0)
     assert pace.wanted(Load(running=87, unstarted=1, claiming=0), plenty=False) == 12
@@ -62,15 +57,6 @@ def test_acks_that_wait_hold_the_claims_back() -> None:
 
 def test_a_quick_worker_holds_what_its_handlers_end_in_two_exchanges() -> None:
     assert at_work(10_000, trip=0.005).ahead() == pytest.approx(10_000 * 0.012, abs=5)
-
-
-def test_exchanges_of_uneven_length_make_a_worker_hold_more() -> None:
-    even, uneven = at_work(1000), at_work(1000)
-    for turn in range(50):
-        even.took(0.05)
-        uneven.took(0.01 if turn % 2 else 0.09)
-    assert uneven.sway > 0.03 > even.sway
-    assert uneven.ahead() > 1.5 * even.ahead()
 
 
 def test_no_more_is_held_than_is_done_in_a_third_of_a_lease() -> None:

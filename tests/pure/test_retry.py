@@ -182,18 +182,6 @@ def test_an_interval_never_leaves_its_bounds(policy: Recrawl, last: float | None
         assert policy.shortest <= last <= policy.longest
 
 
-@given(recrawls(), st.floats(0, 1e12), st.floats(0, 1e12))
-def test_a_change_never_makes_it_longer_and_a_longer_one_stays_the_longer(
-    policy: Recrawl, one: float, other: float
-) -> None:
-    shorter, longer = sorted((one, other))
-    assert policy.interval(one, changed=True) <= policy.interval(one, changed=False)
-    for changed in (True, False):
-        assert policy.interval(shorter, changed=changed) <= policy.interval(longer, changed=changed)
-        assert policy.interval(policy.longest, changed=False) == policy.longest
-        assert policy.interval(policy.shortest, changed=True) == policy.shortest
-
-
 # ---- what a host asks for
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from timeoutq.words import exit_codes
-from timeoutq.worker.processes.roster import ECHO, LOOK_EVERY, PATIENCE, Order, Roster, Told
+from timeoutq.worker.processes.roster import ECHO, PATIENCE, Order, Roster, Told
 
 
 def running(processes: int = 2, drain_deadline: float = 10.0) -> Roster:
@@ -19,13 +19,6 @@ def running(processes: int = 2, drain_deadline: float = 10.0) -> Roster:
 
 def ends(roster: Roster, pid: int, told: Told = Told.NOTHING, code: int = 1, now: float = 100.0) -> Order | None:
     return roster.ended(roster.ending(pid, told, code, now), "its last words", now)
-
-
-def test_a_process_that_cannot_be_started_is_due_again_in_a_moment() -> None:
-    roster = Roster(1, 10.0, 5.0)
-    roster.could_not_start(5.0)
-    assert not roster.is_due(5.0 + LOOK_EVERY - 0.01)
-    assert roster.is_due(5.0 + LOOK_EVERY)
 
 
 def test_a_process_that_died_late_is_replaced_at_once_and_one_that_died_young_after_a_pause() -> None:
@@ -82,13 +75,6 @@ def test_who_has_not_ended_after_its_drain_deadline_and_the_patience_is_killed_w
     assert roster.overdue(late, ()) == [1, 2]
     ending = roster.ending(1, Told.NOTHING, -9, late)
     assert (ending.killed, ending.blames) == (True, False)
-
-
-def test_a_later_order_makes_the_patience_no_longer() -> None:
-    roster = running(1, drain_deadline=10.0)
-    roster.heard(signal.SIGINT, 50.0)
-    roster.heard(signal.SIGTERM, 60.0)
-    assert roster.overdue(50.0 + PATIENCE, ()) == [1]
 
 
 def test_a_process_that_has_said_that_it_ends_and_does_not_is_killed_once() -> None:

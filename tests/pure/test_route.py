@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import redis
-from redis.exceptions import AskError, ClusterDownError, InvalidResponse, MovedError, NoPermissionError, TryAgainError
+from redis.exceptions import ClusterDownError, InvalidResponse, MovedError, NoPermissionError
 
 from timeoutq.server.calls import Command
 from timeoutq.server.cluster import (
@@ -124,24 +124,9 @@ def test_a_node_that_is_silent_or_starts_is_passed_over() -> None:
     assert nodes.send("x") == [1]
 
 
-def test_when_all_nodes_know_of_no_slots_the_error_says_so() -> None:
-    nodes = Cluster((A, [[]]), (B, [[]]), seeds=(A, B))
-    with pytest.raises(ClusterDownError, match="no node that has slots yet") as told:
-        nodes.send("x")
-    assert is_transient(told.value)
-
-
 @pytest.mark.parametrize("host", [None, b""])
 def test_a_node_without_a_host_is_reached_at_the_host_that_was_asked(host: bytes | None) -> None:
     nodes = Cluster((A, [[[0, SLOTS - 1, [host, 2, b"id", [b"ip", b"10.0.0.2"]]]]]), (("a", 2), [1]))
-    assert nodes.send("x") == [1]
-
-
-@pytest.mark.parametrize(
-    ("more", "host"), [([b"hostname", b"h", b"ip", b"10.0.0.2"], "10.0.0.2"), ([b"ip", b""], "a"), ([], "a")]
-)
-def test_a_node_that_lacks_its_hostname_is_reached_at_its_address(more: list[bytes], host: str) -> None:
-    nodes = Cluster((A, [[[0, SLOTS - 1, [b"?", 2, b"id", more]]]]), ((host, 2), [1]))
     assert nodes.send("x") == [1]
 
 
@@ -222,14 +207,6 @@ def test_a_slot_that_two_nodes_send_to_each_other_is_followed_for_a_second_and_t
     assert nodes.pauses[0] < 0.01
 
 
-def test_a_slot_that_is_being_moved_is_not_followed_half_way() -> None:
-    nodes = Cluster((A, [ALL_AT_A]), (A, [AskError("7 b:2")]), (A, [1]))
-    (error,) = nodes.send("x")
-    assert isinstance(error, TryAgainError)
-    assert error.__notes__ == ["node a:1, slot 7"]
-    assert nodes.send("x") == [1]
-
-
 def test_a_node_that_does_not_answer_is_doubted_and_asked_last(clock: Callable[[float], None]) -> None:
     nodes = Cluster((A, [ALL_AT_A + slots((1, 1, B))]), (A, redis.ConnectionError("reset")), (B, [ALL_AT_B]), (B, [1]))
     with pytest.raises(redis.ConnectionError):
@@ -245,34 +222,11 @@ def test_a_node_that_sends_its_own_slot_to_itself_is_not_believed(clock: Callabl
     assert nodes.send("x") == [1]
 
 
-def test_the_map_is_asked_for_at_most_every_tenth_of_a_second(clock: Callable[[float], None]) -> None:
-    down = redis.ConnectionError("reset")
-    nodes = Cluster((A, [ALL_AT_A]), (A, down), (A, down), (B, [ALL_AT_B]), (B, [1]))
-    for _ in range(2):
-        with pytest.raises(redis.ConnectionError):
-            nodes.send("x")
-    clock(0.11)
-    assert nodes.send("x") == [1]
-
-
 @pytest.mark.parametrize("said", [ClusterDownError("The cluster is down"), redis.ResponseError("MASTERDOWN Link")])
 def test_a_node_without_a_majority_is_not_believed(said: Exception, clock: Callable[[float], None]) -> None:
     nodes = Cluster((A, [ALL_AT_A]), (A, [said]), (B, [ALL_AT_B]), (B, [1]))
     assert nodes.send("x") == [said]
     clock(1)
-    assert nodes.send("x") == [1]
-
-
-def test_a_slot_that_no_node_has_is_waited_for() -> None:
-    nodes = Cluster((A, [slots((0, 6, A), (8, SLOTS - 1, A))]))
-    (error,) = nodes.send("x")
-    assert is_transient(error)
-    assert str(error) == "no node of the cluster has slot 7"
-
-
-@pytest.mark.parametrize("name", [b"", None])
-def test_a_node_that_does_not_know_its_name_has_the_name_by_which_it_was_asked(name: bytes | None) -> None:
-    nodes = Cluster((A, [[[0, SLOTS - 1, [name, 9, b"id", []]]]]), (("a", 9), [MovedError("7 :8")]), (("a", 8), [1]))
     assert nodes.send("x") == [1]
 
 
@@ -361,23 +315,6 @@ def test_who_waits_follows_the_slot_and_waits_no_longer_than_was_asked(
     cluster = Linked((A, moves), (B, [b"stroke"]), blocking=blocking)
     assert cluster.call("wait_bell", "bell", 10.0) == [b"stroke"]
     assert cluster.log == [(A, ("bell", 10.0)), (B, ("bell", 6.0))]
-
-
-@pytest.mark.parametrize("blocking", [True, False])
-def test_a_link_that_two_nodes_send_to_each_other_pauses_between_its_attempts(
-    monkeypatch: pytest.MonkeyPatch, blocking: bool
-) -> None:
-    pauses: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-
-    monkeypatch.setattr("timeoutq.server.cluster.time.sleep", pauses.append)
-    monkeypatch.setattr("timeoutq.server.cluster.asyncio.sleep", sleep)
-    there, back = (A, [moved(B)]), (B, [moved(A)])
-    cluster = Linked(there, back, there, back, (A, [1]), blocking=blocking)
-    assert cluster.call("send", [("x",)]) == [1]
-    assert pauses == [0.002, 0.004, 0.008]
 
 
 @pytest.mark.parametrize("blocking", [True, False])

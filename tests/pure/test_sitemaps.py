@@ -83,36 +83,10 @@ def test_one_page_in_every_form(data: bytes, step: int) -> None:
     assert urls(data, step) == ["http://h.example/é"]
 
 
-@pytest.mark.parametrize("step", [1, 4, 100_000])
-def test_a_text_may_end_its_lines_in_each_way(step: int) -> None:
-    lines = entries("# all\rhttp://h.example/1\r\r\nhttp://h.example/2\nhttp://h.example/3\r", step)
-    assert [(entry.url, entry.line) for entry in lines] == [
-        ("http://h.example/1", 2),
-        ("http://h.example/2", 4),
-        ("http://h.example/3", 5),
-    ]
-    reader = Reader(is_robots=True)
-    text = b"User-agent: *\rSitemap: http://h.example/1.xml\rSitemap: /2.xml\r" + b"#" * 600
-    found = [entry for at in range(0, len(text), step) for entry in reader.feed(text[at : at + step])]
-    assert [(entry.url, entry.line) for entry in [*found, *reader.end()]] == [
-        ("http://h.example/1.xml", 2),
-        ("/2.xml", 3),
-    ]
-
-
 def test_an_index_names_sitemaps() -> None:
     assert entries(index("http://h.example/1.xml", "2.xml")) == [
         Entry("http://h.example/1.xml", 1, is_sitemap=True),
         Entry("2.xml", 1, is_sitemap=True),
-    ]
-
-
-def test_a_robots_txt_names_sitemaps() -> None:
-    reader = Reader(is_robots=True)
-    text = b"User-agent: *\nDisallow: /\nsitemap : http://h.example/1.xml # all\nSitemap:/2.xml"
-    assert [*reader.feed(text), *reader.end()] == [
-        Entry("http://h.example/1.xml", 3, is_sitemap=True),
-        Entry("/2.xml", 4, is_sitemap=True),
     ]
 
 

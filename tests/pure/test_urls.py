@@ -139,30 +139,20 @@ REFUSED: dict[str, str] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("form", SPELLINGS)
-def test_all_spellings_of_a_url_have_one_form(form: str) -> None:
-    assert {spelling: normalise(spelling) for spelling in SPELLINGS[form]} == dict.fromkeys(SPELLINGS[form], form)
-    assert normalise(form) == form
+def test_all_spellings_of_a_url_have_one_form() -> None:
+    for form, spellings in SPELLINGS.items():
+        assert {spelling: normalise(spelling) for spelling in spellings} == dict.fromkeys(spellings, form)
+        assert normalise(form) == form
 
 
-@pytest.mark.parametrize("page", REFUSED)
-def test_what_is_no_url_of_a_page_is_refused_with_its_reason(page: str) -> None:
-    with pytest.raises(BadUrl) as caught:
-        normalise(page)
-    assert REFUSED[page].replace("it has an empty", "its host has an empty") in caught.value.reason
-    assert caught.value.reason in str(caught.value)
-    assert caught.value.url == page
-    assert len(str(caught.value)) < 400
-
-
-def test_the_name_of_a_host_has_at_most_253_characters_however_it_is_written() -> None:
-    longest = f"{LONG}.{LONG}.{LONG}.{LONG[2:]}"
-    assert len(longest) == 253
-    for spelling in (f"http://{longest}/", f"HTTP://{longest.upper()}/", f"http://{longest}./"):
-        assert normalise(spelling) == f"http://{longest}/"
-    for spelling in (f"http://{longest}x/", f"HTTP://{longest.upper()}X/"):
-        with pytest.raises(BadUrl, match="its host has 254 characters; the limit of DNS is 253"):
-            normalise(spelling)
+def test_what_is_no_url_of_a_page_is_refused_with_its_reason() -> None:
+    for page, reason in REFUSED.items():
+        with pytest.raises(BadUrl) as caught:
+            normalise(page)
+        assert reason.replace("it has an empty", "its host has an empty") in caught.value.reason, page
+        assert caught.value.reason in str(caught.value)
+        assert caught.value.url == page
+        assert len(str(caught.value)) < 400
 
 
 BASE = "http://h.example:8080/a/b;p?q=1#x"
@@ -246,19 +236,6 @@ PLAIN = st.builds(
 @example("http://a.xn--a/")
 def test_the_quick_way_gives_what_the_long_way_gives(page: str) -> None:
     assert not _NORMAL.fullmatch(page) or _formed(_read(page, None)) == page
-
-
-def test_most_urls_take_the_quick_way() -> None:
-    for page in ("http://h.example/", "https://www.h.example/a/b-c_d.html?id=12", "https://h.example/a,b;c=(d)/"):
-        assert _NORMAL.fullmatch(page), page
-    for page in (
-        "http://h.example",
-        "http://h.example/./",
-        "http://h.example/..",
-        "http://h.example/../?a",
-        "http://1.2/",
-    ):
-        assert not _NORMAL.fullmatch(page), page
 
 
 def test_hostile_urls_take_no_time() -> None:

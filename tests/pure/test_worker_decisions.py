@@ -13,7 +13,7 @@ from timeoutq.words.arguments import TaskList
 from timeoutq.worker.ends import AckOfFound, Ends
 from timeoutq.worker.pace import FOUND_AT_ONCE, NO_LIMIT, Pace
 from timeoutq.worker.runs import Failure
-from timeoutq.worker.state import AT_ONCE, DRAIN, GO_ON, LONGEST, WAIT, Life, Suspects
+from timeoutq.worker.state import AT_ONCE, DRAIN, GO_ON, WAIT, Life, Suspects
 
 
 def lease(task: str, fence: int = 1) -> Lease:
@@ -37,14 +37,6 @@ def test_a_suspect_keeps_others_away_while_it_waits_and_while_it_runs() -> None:
     assert suspects.waiting is None
     assert suspects.keeps_others_away({one.fence})
     assert not suspects.keeps_others_away(set())
-
-
-def test_a_suspect_that_had_its_turn_begins_anew_with_a_short_pause() -> None:
-    suspects, one = Suspects(), lease("a")
-    assert [suspects.postpone(one) for _ in range(8)] == [1, 2, 4, 8, 16, 32, LONGEST, LONGEST]
-    suspects.waits(one, 30.0, 0.0)
-    suspects.begin()
-    assert suspects.postpone(one) == 1
 
 
 def test_failures_that_need_several_calls_go_each_with_its_own_lease() -> None:
