@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 
 from tests.bench import pauses
@@ -88,17 +89,16 @@ def test_each_verb_that_takes_sections_is_asked_to_refuse_unknown_ones() -> None
 
 
 def test_the_longest_run_of_each_verb_is_measured() -> None:
-    table = {
-        node.name: ast.unparse(node)
-        for module in (of_batches, operations, of_schedules, of_hosts, of_results, of_failures)
-        for node in ast.walk(ast.parse(inspect.getsource(module)))
-        if isinstance(node, ast.FunctionDef)
-    }
+    texts = defaultdict[str, str](str)
+    for module in (of_batches, operations, of_schedules, of_hosts, of_results, of_failures):
+        for node in ast.walk(ast.parse(inspect.getsource(module))):
+            if isinstance(node, ast.FunctionDef):
+                texts[node.name] += ast.unparse(node)
     rooms = "ops|of_hosts|of_schedules|of_batches|of_results|of_failures"
     used = re.findall(rf"\b(?:{rooms})\.(\w+)\(", inspect.getsource(pauses.Scene))
     # a method may let another one make the calls, as `put` does
-    used += [name for method in used for name in re.findall(r"\bself\.(\w+)\(", table.get(method, ""))]
-    known = {script for method in used for script in re.findall(r"\.call\('(\w+)'", table.get(method, ""))}
+    used += [name for method in used for name in re.findall(r"\bself\.(\w+)\(", texts[method])]
+    known = {script for method in used for script in re.findall(r"\.call\('(\w+)'", texts[method])}
     assert lacking(known, {}) == [], "add it to an act of Scene in tests/bench/pauses.py"
 
 
