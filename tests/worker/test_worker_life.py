@@ -314,7 +314,7 @@ async def test_a_worker_that_has_met_its_server_waits_while_its_password_is_wron
 
     with EmbeddedServer(config={"requirepass": "one"}) as server, caplog.at_level(logging.INFO):
         admin: Any = redis.Redis(port=server.port or 0, password="one")
-        async with AsyncQueue("q", f"redis://:one@127.0.0.1:{server.port}/0", deadline=1) as mine:
+        async with AsyncQueue("q", f"redis://:one@127.0.0.1:{server.port}/0", deadline=5) as mine:
             worker = Worker(mine, handler, signals=False)
             working = asyncio.create_task(worker.run())
             await mine.put("a")
