@@ -58,13 +58,9 @@ def test_each_call_that_python_builds_is_one_of_the_grammar() -> None:
     ("name", "old", "new", "said"),
     [
         ("release", [b"3", b"w#1"], [b"4", b"w#1"], "is not the digest"),
-        ("crash", [b"w#1", b"2"], [b"w#1", b"3"], "one word too many"),
         ("put", [b"payloads", b"2", b"1"], [b"payloads", b"2", b"3"], "position b'3', of 2"),
-        ("put", [b"again", b"0"], [b"again", b"0", b"again", b"0"], "given twice"),
         ("claim", [b"1000"], [b"1000.5"], "timeout must be ms"),
         ("schedules", [b"page"], [b"pages"], "what must be due|names|page"),
-        ("restore", [b"f"], [b"ff"], "2 letters for 1 ids"),
-        ("beat", [b'{"pid": 1}'], [b"{pid}"], "about must be JSON"),
     ],
 )
 def test_a_broken_call_is_refused_by_the_name_of_the_argument(
@@ -155,10 +151,8 @@ def test_a_header_becomes_values() -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("-- peek: ", "-- poke: "),
         ("-- ARGS ", "-- NAMES "),
         ("(id, weight ms) * count", "(id, weight ms)"),
-        ("letters, [rest? *]}", "letters, [rest? *]"),
         ("A b c it is there", "it is there"),
     ],
 )
@@ -189,12 +183,6 @@ def test_the_command_writes_the_document_and_the_page(say: Say, tmp_path: Path) 
     assert say("protocol", "--json").out == (tmp_path / "protocol.json").read_text()
     page = say("protocol", "--markdown").out
     assert re.findall(r"^### (\w+)$", page, re.MULTILINE) == [*NAMES]
-    for line in (
-        "Arguments: token, age of the call `ms`, how many `number`, timeout `ms`, not after `ms`, sections.",
-        "- section `again=ms`: after which the tasks are ready again",
-        "  - `t w p s` it has not ended, and the client is noted",
-        "- not to be sent again: a second run would take other tasks; those of the lost reply are gone",
-    ):
-        assert f"\n{line}\n" in page
+    assert "\nONCE  a second run would take other tasks; those of the lost reply are gone\n" in page
     refused = say("protocol", "--json", "--markdown")
     assert (refused.code, "not both" in refused.err) == (2, True)

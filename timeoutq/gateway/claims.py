@@ -30,8 +30,7 @@ class Wish:
     n: int
     timeout_ms: int
     max_runtime_ms: int
-    age_ms: int = 0
-    """How long ago the claim was first sent, if it was sent before; else 0."""
+    age_ms: int = 0  # how long ago the claim was first sent, if it was sent before; else 0
 
     @classmethod
     def of(

@@ -74,7 +74,7 @@ class BadHeader(Exception):
 
 def parse(name: str, text: str) -> dict[str, Any]:
     """Read the header at the top of a verb's file; raises `BadHeader`."""
-    first, *lines = _lines(text)
+    first, *lines = lines_of(text)
     said: dict[str, list[str]] = {"ARGS": [], "SECTIONS": [], "ONCE": [], "Reply": []}
     purpose, notes = [first.removeprefix(f"{name}: ")], list[str]()
     for line in lines:
@@ -109,7 +109,7 @@ def values(parts: Sequence[Part]) -> Iterator[Part]:
             yield from values(part.get(kind, ()))
 
 
-def _lines(text: str) -> list[str]:
+def lines_of(text: str) -> list[str]:
     """Give the lines of the comment at the top, each with the indented ones behind it."""
     lines: list[str] = []
     for line in text.split("\n"):

@@ -56,7 +56,7 @@ def describe(routes: Sequence[Route], prefix: str = "") -> dict[str, Any]:
     schemas: dict[str, Any] = {"Problem": PROBLEM}
     paths: dict[str, Any] = {}
     for route in routes:
-        if not route.by_starlette:
+        if not route.page:
             paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
     return {
         "openapi": "3.1.0",

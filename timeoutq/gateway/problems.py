@@ -54,8 +54,7 @@ class Problem(Exception):
         self.title = name.replace("-", " ").capitalize()
         self.detail = detail
         self.headers = {**HEADERS.get(status, {}), **(headers or {})}
-        self.more = more or {}
-        """Further fields of the answer."""
+        self.more = more or {}  # further fields of the answer
 
     def body(self) -> bytes:
         """Give the body of the answer."""
@@ -68,7 +67,7 @@ def problem_of(error: BaseException) -> Problem:
     if isinstance(error, Problem):
         return error
     if isinstance(error, msgspec.ValidationError):
-        return Problem(422, "bad-body", str(error))
+        return Problem(422, "bad-body", f"{error}: /v1/openapi.json says which fields there are")
     known = next((kind for kind in type(error).__mro__ if kind in STATUS), None)
     if known is None:
         # an error that nobody expects may quote anything: its text stays in the log

@@ -23,12 +23,9 @@ from timeoutq.gateway.settings import Settings
 from timeoutq.words import arguments
 from timeoutq.words.errors import InvalidInput, TimeoutqError
 
-KNOWN_FOR = 2.0
-"""For how many seconds a queue that was there is taken to be there still."""
-IDLE = 60.0
-"""How many seconds a client stays open after its last use."""
-SWEEP = 15.0
-"""Seconds between two looks for clients that nobody uses."""
+KNOWN_FOR = 2.0  # for how many seconds a queue that was there is taken to be there still
+IDLE = 60.0  # how many seconds a client stays open after its last use
+SWEEP = 15.0  # seconds between two looks for clients that nobody uses
 
 
 def unknown(name: str) -> Problem:
@@ -45,8 +42,7 @@ class Queues:
         self._opening: dict[str, asyncio.Task[AnyAsyncQueue]] = {}
         self._used: dict[str, float] = {}
         self._users = Counter[str]()
-        self._by: dict[str, str] = {}
-        """Who has opened a client, or is opening it."""
+        self._by: dict[str, str] = {}  # who has opened a client, or is opening it
         self._known: dict[str, float] = {}
         self._sweeping: asyncio.Task[None] | None = None
         self.busy: Callable[[str], bool] = lambda name: False

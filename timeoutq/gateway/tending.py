@@ -21,8 +21,7 @@ from timeoutq.worker.cleaner import Cleaner
 
 log = logging.getLogger(__name__)
 
-LOOK = 0.5
-"""Seconds after which a cleaner looks again whether something has become due earlier than it knew."""
+LOOK = 0.5  # seconds after which a cleaner looks again whether something has become due earlier than it knew
 
 
 class Tending:

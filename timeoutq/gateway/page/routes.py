@@ -18,7 +18,7 @@ Endpoint = Callable[[Visit], Awaitable[Response]]
 
 
 def _route(method: str, path: str, needs: Needs | None, endpoint: Endpoint) -> Route:
-    return Route(method, path, needs, visiting(endpoint), by_starlette=True)
+    return Route(method, path, needs, visiting(endpoint), page=True)
 
 
 def _look(path: str, endpoint: Endpoint) -> Route:
@@ -69,7 +69,6 @@ def make_app(settings: Settings | None = None, more: Sequence[Route] = ()) -> Ga
         return gateway.make_app(settings, more)
     login = LOGIN if settings.login is None else ()
     made = gateway.make_app(settings, [*ROUTES, *login, *more], tell)
-    shown = made.state.page = Shown(made.state.queues)
-    made.at_stop.append(shown.hub.stop)
-    made.at_close.append(shown.close)
+    made.state.page = Shown(made.state.queues)
+    made.at_close.append(made.state.page.close)
     return made

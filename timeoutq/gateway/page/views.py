@@ -1,36 +1,34 @@
-"""The views of the page: one function for each, and the stream of fragments of a view that somebody watches.
+"""The views of the page: one function for each.
 
-A view is first written as a whole page; while a browser shows the page, its script asks `live` for the same view, and
-gets the parts of it that have changed.
+A view is first written as a whole page; while a browser shows it, its script asks `live` for the parts of the view.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, Response
 
 from timeoutq.client.shards import AnyAsyncQueue
 from timeoutq.gateway.page import paint, spelling
-from timeoutq.gateway.page.hub import Crowded, Parts
+from timeoutq.gateway.page.hub import Parts
 from timeoutq.gateway.page.visits import Visit
 from timeoutq.gateway.problems import Problem
 from timeoutq.rooms.events import Event, EventPage
 from timeoutq.rooms.failures.operations import FailureKind
 from timeoutq.verbs.why import advised
+from timeoutq.words import arguments
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import Entry, Page, State
 from timeoutq.words.text import age
 
-ROWS = 50
-"""Tasks and hosts on one page."""
-PAGES = 20
-"""How many pages without a task are passed over in one request."""
+ROWS = 50  # tasks and hosts on one page
+PAGES = 20  # how many pages without a task are passed over in one request
 LOGGED, ROWS_OF_LOG = 500, 100
 """How many of the last entries of the event log are read, and how many are shown."""
 UNKNOWN = "no state holds it: it was never put, or it was forgotten or pruned later"
@@ -49,8 +47,8 @@ KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
 async def _overview(visit: Visit, fields: Mapping[str, str]) -> Parts:
-    found, left = await visit.shared.listing.get(visit.caller, "look")
-    return {"queues": paint.part("queues", visit.at, found, left, visit.shared.listing.names.looking)}
+    found, left = await visit.hub.listing(visit.caller, "look")
+    return {"queues": paint.part("queues", visit.at, found, left, visit.hub.names.looking)}
 
 
 async def _queue(visit: Visit, fields: Mapping[str, str]) -> Parts:
@@ -173,7 +171,7 @@ async def overview(visit: Visit) -> Response:
 
 async def puts(visit: Visit) -> Response:
     """List the forms for new tasks, to a caller who may put and not look."""
-    found, left = await visit.shared.listing.get(visit.caller, "put")
+    found, left = await visit.hub.listing(visit.caller, "put")
     named = {name for name in visit.caller.queues if not set(name) & set("*?[")}  # perhaps not made yet
     names = sorted({one.name for one in found if one.name.strip(".")} | named)
     return visit.page("puts.html", names=names, left=left)
@@ -194,12 +192,11 @@ COLUMNS: Mapping[State, Sequence[str]] = {
 
 async def tasks(visit: Visit) -> Response:
     """List the tasks of a state, a page at a time; no payload is read."""
-    queue, state, cursor = await visit.queue(), visit.query("state", "todos"), visit.query("cursor") or None
-    if state not in list(State):
-        raise InvalidInput(f"{state!r:.40} is not a state: one of {', '.join(State)}")
-    page, refused = Page(State(state), [], None), ""
+    queue, cursor = await visit.queue(), visit.query("cursor") or None
+    state = arguments.state(visit.query("state", "todos"))
+    page, refused = Page(state, [], None), ""
     try:
-        page = await _page_of(queue, State(state), cursor)
+        page = await _page_of(queue, state, cursor)
     except InvalidInput as error:
         if cursor is not None:
             raise
@@ -274,7 +271,7 @@ def cards(name: str) -> Callable[[Visit], Awaitable[Response]]:
 
 
 async def live(visit: Visit) -> Response:
-    """Send the parts of a view that change, while somebody watches it (server-sent events)."""
+    """Give the parts of a view as they are now; 304 if they are those that the browser has."""
     name = visit.query("view")
     known = PARTS.get(name)
     if known is None or (name == "overview") == bool(visit.name):
@@ -287,21 +284,11 @@ async def live(visit: Visit) -> Response:
     # whoever watches the same page with the same rights shares its looks
     globs = () if visit.name else tuple(visit.caller.queues)
     page = name, tuple(fields.items()), visit.at.rights, visit.at.base, globs
-    address = visit.request.client.host if visit.request.client else ""
-
-    async def stream() -> AsyncIterator[bytes]:
-        try:
-            watched = visit.hub.watch(visit.name, page, lambda: known(visit, fields), f"{visit.caller.name} {address}")
-            async with aclosing(watched) as news:
-                async for parts in news:
-                    told = b"event: parts\ndata: " + json.dumps(parts).encode() if parts else b": still here"
-                    yield told + b"\n\n"
-            yield b"event: over\ndata: ask again\n\n"
-        except Crowded as error:
-            yield f"event: crowded\ndata: {error}\n\n".encode()
-
-    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(stream(), media_type="text/event-stream", headers=headers)
+    parts = json.dumps(await visit.hub.drawn(visit.name, page, lambda: known(visit, fields)))
+    tag = {"etag": f'"{hashlib.sha256(parts.encode()).hexdigest()[:16]}"'}
+    if visit.request.headers.get("if-none-match") == tag["etag"]:
+        return Response(status_code=304, headers=tag)
+    return Response(parts, media_type="application/json", headers=tag)
 
 
 # ---- files
@@ -309,7 +296,7 @@ async def live(visit: Visit) -> Response:
 
 async def static(visit: Visit) -> Response:
     """Give the style or the script; browsers keep them until the package changes."""
-    path = paint.STATIC / visit.request.path_params["name"]
+    path = paint.STATIC / visit.name
     if path.parent != paint.STATIC or path.suffix not in KINDS or not path.is_file():
         raise Problem(404, "not-found", "there is no such file")
     keep = "public, max-age=31536000, immutable" if visit.request.url.query == paint.asset_version() else "no-cache"

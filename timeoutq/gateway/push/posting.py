@@ -22,12 +22,9 @@ from timeoutq.gateway.push.target import Target, first_refusal
 from timeoutq.server import names
 from timeoutq.words.text import safe
 
-MOST_READ = 65_536
-"""The most bytes of an answer that are read."""
-AFTER_YES = 1.0
-"""The longest time, in seconds, for which the rest of an answer is read that has said yes already."""
-IDLE = 5.0
-"""Seconds after which a connection that is not used is closed."""
+MOST_READ = 65_536  # the most bytes of an answer that are read
+AFTER_YES = 1.0  # the longest time, in seconds, for which the rest of an answer is read that has said yes already
+IDLE = 5.0  # seconds after which a connection that is not used is closed
 
 FAULTS = (
     (httpcore.TimeoutException, "the receiver does not answer in time"),

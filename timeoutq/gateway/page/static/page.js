@@ -5,14 +5,15 @@ const $ = (found, from = document) => from.querySelector(found);
 const all = (found, from = document) => [...from.querySelectorAll(found)];
 const alive = $("#alive");
 
-// ---- fresh fragments: one stream while the page is seen, none while it is hidden
+// ---- fresh fragments: asked for once a second while the page is seen, and not at all while it is hidden
 
-let stream = null;
-let again = 0;
+let timer = 0;
+let tag = "";
+const shown = {};
 
 function swap(id, html) {
   const place = document.getElementById(id);
-  if (!place || place.contains(document.activeElement?.closest("dialog, textarea, select"))) return;
+  if (!place || place.contains(document.activeElement?.closest("dialog, textarea, select"))) return false;
   const held = document.activeElement;
   const inside = place.contains(held) ? nameOf(held) : null;
   const scrolled = all(".scroll, pre", place).map((one) => [one.scrollLeft, one.scrollTop]);
@@ -22,6 +23,7 @@ function swap(id, html) {
   all(".scroll, pre", place).forEach((one, i) => scrolled[i] && one.scrollTo(...scrolled[i]));
   for (const one of all("select", place)) one.value = chosen.get(nameOf(one)) ?? one.value;
   if (inside) all("a, button, input, [tabindex]", place).find((one) => nameOf(one) === inside)?.focus({ preventScroll: true });
+  return true;
 }
 
 // the same element before and after: where it leads, or what it would send
@@ -31,30 +33,27 @@ function nameOf(one) {
   return [one.tagName, one.id, one.getAttribute("href"), one.getAttribute("aria-label"), form?.getAttribute("action"), sent].join("\0");
 }
 
-function open() {
+async function look() {
+  clearTimeout(timer);
   const path = document.body.dataset.live;
-  if (!path || stream || document.hidden) return;
-  clearTimeout(again);
-  stream = new EventSource(path);
-  stream.addEventListener("parts", (event) => {
-    for (const [id, html] of Object.entries(JSON.parse(event.data))) swap(id, html);
+  if (!path || document.hidden) return;
+  let wait = 1000;
+  try {
+    const answer = await fetch(path, { headers: tag ? { "if-none-match": tag } : {} });
+    if (answer.status !== 304 && !answer.ok) throw new Error(answer.status);
+    if (answer.ok) {
+      tag = answer.headers.get("etag");
+      for (const [id, html] of Object.entries(await answer.json())) {
+        if (shown[id] !== html && swap(id, html)) shown[id] = html;
+      }
+    }
     say("live", true);
-  });
-  stream.addEventListener("over", () => later(1000));
-  stream.addEventListener("crowded", (event) => later(20000, `not live: ${event.data}`));
-  stream.addEventListener("error", () => later(5000));
-}
-
-function later(wait, words = "not live") {
-  close();
-  say(words);
-  again = setTimeout(open, wait);
-}
-
-function close() {
-  stream?.close();
-  stream = null;
-  clearTimeout(again);
+  } catch {
+    wait = 5000;
+    say("not live");
+  }
+  clearTimeout(timer);
+  timer = setTimeout(look, wait);
 }
 
 function say(words, on = false) {
@@ -62,9 +61,7 @@ function say(words, on = false) {
   alive.classList.toggle("on", on);
 }
 
-document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
-addEventListener("pagehide", close);
-addEventListener("pageshow", open);
+document.addEventListener("visibilitychange", look);
 
 // ---- the question before an act
 
@@ -105,18 +102,6 @@ function note(words) {
   const place = $("#chosen") ?? alive;
   place.textContent = words;
 }
-
-// ---- when new tasks are due: a time that is typed is chosen
-
-const due = $("#when");
-due?.addEventListener("input", ({ target }) => {
-  if (target.type === "radio") {
-    for (const name of ["after", "at"]) if (name !== target.value) due.elements[name].value = "";
-  } else if (target.value) {
-    $(`[value=${target.name}]`, due).checked = true;
-    due.elements[target.name === "at" ? "after" : "at"].value = "";
-  }
-});
 
 // ---- choosing tasks of a list
 
@@ -189,4 +174,4 @@ document.addEventListener("keydown", (event) => {
 const keys = $("#keys");
 keys.hidden = false;
 keys.addEventListener("click", help);
-open();
+look();
