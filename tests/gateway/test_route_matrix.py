@@ -6,13 +6,11 @@ end of each test, all keys are as they were.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +49,7 @@ class Place:
 
     gateway: Served
     raw: redis.Redis
-    secrets: dict[str, str] = field(default_factory=dict[str, str])
+    secrets: dict[str, str]
     queue: str = "crawl"
     plug: socket.socket | None = None
 
@@ -102,30 +100,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             queue.schedule("later", after=3600)
             with Queue(ACTED, started.url) as other:
                 other.put("a")
+            secrets = {"expired": book.new("expired", queues=["*"], allow=SCOPES, expires=1)[0]}
+            for scope in SCOPES:
+                secrets[scope] = book.new(scope, queues=["cra*"], allow=[scope])[0]
+                others = [one for one in SCOPES if one != scope]
+                secrets[f"all but {scope}"] = book.new(f"not-{scope}", queues=["*"], allow=others)[0]
+            secrets["all"] = book.new("all", queues=["*"], allow=SCOPES)[0]
+            secrets["foreign"] = book.new("foreign", queues=["crawler", "raw*", "c"], allow=SCOPES)[0]
+            secrets["revoked"] = book.new("revoked", queues=["*"], allow=SCOPES)[0]
             with redis.Redis.from_url(started.url) as raw, served(started.url, folder) as gateway:
-                found = Place(gateway, raw)
-                for scope in SCOPES:
-                    found.secrets[scope] = book.new(scope, queues=["cra*"], allow=[scope])[0]
-                    others = [one for one in SCOPES if one != scope]
-                    found.secrets[f"all but {scope}"] = book.new(f"not-{scope}", queues=["*"], allow=others)[0]
-                found.secrets["all"] = book.new("all", queues=["*"], allow=SCOPES)[0]
-                found.secrets["foreign"] = book.new("foreign", queues=["crawler", "raw*", "c"], allow=SCOPES)[0]
-                found.secrets["revoked"] = book.new("revoked", queues=["*"], allow=SCOPES)[0]
-                found.secrets["expired"] = expired(raw)
+                time.sleep(1.0)  # until the one token has run out
+                found = Place(gateway, raw, secrets)
                 yield found
                 found.close()
-
-
-def expired(raw: redis.Redis) -> str:
-    """Write a token that ran out a second ago, as `token new` would have written it."""
-    secret = "tq_" + "x" * 43
-    now = int(time.time() * 1000)
-    words = {
-        "sha256": hashlib.sha256(secret.encode()).hexdigest(), "queues": ["*"], "allow": list(SCOPES),
-        "created": now - 10_000, "expires": now - 1000,
-    }  # fmt: skip
-    raw.hset(KEY, "expired", json.dumps(words))
-    return secret
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from tests.pure.test_scripts import NAMES, calls
 from tests.rig.command import Say, say, server
 from timeoutq import Politeness, Queue
 from timeoutq.gateway import protocol
-from timeoutq.gateway.grammar import BadHeader, parse, values
+from timeoutq.gateway.grammar import parse, values
 from timeoutq.gateway.protocol import headers
 from timeoutq.server import scripts
 from timeoutq.server.calls import BATCH, Call
@@ -146,20 +146,6 @@ def test_a_header_becomes_values() -> None:
     assert header["replies"][1] == {"form": None, "letters": {}, "per": "", "about": "there is no queue"}
     assert header["replies"][0]["letters"] == {**dict.fromkeys("Abc", "it is there"), "u": "it is not"}
     assert (header["replies"][0]["per"], header["once"]) == ("id", "")
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("-- ARGS ", "-- NAMES "),
-        ("(id, weight ms) * count", "(id, weight ms)"),
-        ("A b c it is there", "it is there"),
-    ],
-)
-def test_a_header_that_is_not_regular_is_refused_with_its_verb(old: str, new: str) -> None:
-    assert old in HEAD
-    with pytest.raises(BadHeader, match=r"^the header of peek\.lua"):
-        parse("peek", HEAD.replace(old, new, 1))
 
 
 def test_the_document_has_all_that_a_client_needs() -> None:

@@ -52,6 +52,19 @@ def says(seen: Watched, words: str) -> None:
     seen.page.wait_for_selector(f'.said >> text="{words}"')
 
 
+def act(seen: Watched, key: str, words: str) -> None:
+    """Press a key that acts, say yes, and wait for what the page says then."""
+    keys(seen, key)
+    seen.page.wait_for_selector("#ask[open]")
+    keys(seen, "Enter")
+    says(seen, words)
+
+
+def test_everything_is_done_by_keyboard_alone(chromium: Any, url: str, queue: Queue) -> None:
+    with Served(settings(url)) as served, tab(chromium) as seen:
+        by_keyboard_alone(seen, f"{served.base}/", queue)
+
+
 def by_keyboard_alone(seen: Watched, base: str, queue: Queue) -> None:
     """Put, watch, cancel, forget, retry, requeue and pause: no mouse, and no address but the first one."""
     queue.put("old")
@@ -84,10 +97,8 @@ def by_keyboard_alone(seen: Watched, base: str, queue: Queue) -> None:
     page.wait_for_selector("#rates")
     keys(seen, "5")
     page.wait_for_selector("h1 >> text=Tasks in failed")
-    keys(seen, "j", "x", "R")
-    page.wait_for_selector("#ask[open]")
-    keys(seen, "Enter")
-    says(seen, "1 task ready again")
+    keys(seen, "j", "x")
+    act(seen, "R", "1 task ready again")
     assert queue.inspect("by keyboard").state is State.TODOS
     # cancel, found by its id; an act that is not confirmed is not done
     keys(seen, "/")
@@ -99,35 +110,22 @@ def by_keyboard_alone(seen: Watched, base: str, queue: Queue) -> None:
     keys(seen, "Escape")
     page.wait_for_selector("#ask", state="hidden")
     assert queue.inspect("by keyboard").state is State.TODOS
-    keys(seen, "C")
-    page.wait_for_selector("#ask[open]")
-    keys(seen, "Enter")
-    says(seen, "1 task cancelled")
-    # forget
-    keys(seen, "F")
-    page.wait_for_selector("#ask[open]")
-    keys(seen, "Enter")
-    says(seen, "1 task forgotten")
+    act(seen, "C", "1 task cancelled")
+    act(seen, "F", "1 task forgotten")
     assert queue.inspect("by keyboard").state is None
     # requeue a done task
     keys(seen, "/")
     page.keyboard.type("old")
     keys(seen, "Enter")
     page.wait_for_selector(".badge.done")
-    keys(seen, "A")
-    page.wait_for_selector("#ask[open]")
-    keys(seen, "Enter")
-    says(seen, "1 task ready")
+    act(seen, "A", "1 task ready")
     assert queue.inspect("old").state is State.TODOS
     # pause, and resume
     for paused in (True, False):
         keys(seen, "q")
         page.wait_for_selector("#rates")
-        keys(seen, "P")
-        page.wait_for_selector("#ask[open]")
-        keys(seen, "Enter")
         done = "is paused; tasks that have a lease are finished" if paused else "gives out tasks again"
-        says(seen, f"{queue.name} {done}")
+        act(seen, "P", f"{queue.name} {done}")
         assert queue.stats().paused is paused
     # help
     page.wait_for_selector("#head button >> text=Pause")
@@ -135,11 +133,6 @@ def by_keyboard_alone(seen: Watched, base: str, queue: Queue) -> None:
     assert "pause" in page.wait_for_selector("#help[open]").inner_text()
     keys(seen, "Escape")
     assert seen.wrong == []
-
-
-def test_everything_is_done_by_keyboard_alone(chromium: Any, url: str, queue: Queue) -> None:
-    with Served(settings(url)) as served, tab(chromium) as seen:
-        by_keyboard_alone(seen, f"{served.base}/", queue)
 
 
 def test_a_chosen_length_of_a_block_outlives_fresh_fragments_and_is_asked(

@@ -127,28 +127,26 @@ def test_retry_after_is_seconds_or_a_date_and_is_bounded() -> None:
         assert meaning(Answer(503, header), 1_000_000.0) == Busy(503, seconds)
 
 
-@pytest.mark.parametrize(
-    ("answer", "state", "said"),
-    [
-        (says(OK), "done", None),
-        (rig.lies(), "done", None),
-        (endless(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 10_000), "done", None),
-        (says(status(410, body=b"never\nagain")), "failed", "Gone: the receiver answers HTTP 410, gone: never"),
-        (says(status(500, body=b"\n  oh \x1b[2J\nmore")), "failed", r"HTTP 500: oh \x1b[2J"),
-        (
-            says(status(302, "Location: http://169.254.169.254/latest")), "failed",
-            "HTTP 302 to http://169.254.169.254/latest; a push follows no redirect: give the new URL with --to",
-        ),
-        (hangs, "failed", "has not answered within 0.3 s"),
-        (endless(b"HTTP/1.1 200 OK\r\n", b"X-Long: " + b"y" * 5000 + b"\r\n"), "failed", "does not answer in HTTP"),
-        (resets, "failed", "the connection broke"),
-        (endless(b"HTTP/1.1 500 No\r\n\r\n", b"x" * 10_000), "failed", "HTTP 500: xxx"),
-    ],
-    ids=[
-        "yes", "yes, and lies about its length", "yes, without end", "gone", "error", "redirect", "hangs",
-        "headers without end", "resets", "error without end",
-    ],
-)  # fmt: skip
+ANSWERS: dict[str, tuple[Answering, str, str | None]] = {
+    "yes": (says(OK), "done", None),
+    "yes, and lies about its length": (rig.lies(), "done", None),
+    "yes, without end": (endless(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 10_000), "done", None),
+    "gone": (says(status(410, body=b"never\nagain")), "failed", "Gone: the receiver answers HTTP 410, gone: never"),
+    "error": (says(status(500, body=b"\n  oh \x1b[2J\nmore")), "failed", r"HTTP 500: oh \x1b[2J"),
+    "redirect": (
+        says(status(302, "Location: http://169.254.169.254/latest")), "failed",
+        "HTTP 302 to http://169.254.169.254/latest; a push follows no redirect: give the new URL with --to",
+    ),
+    "hangs": (hangs, "failed", "has not answered within 0.3 s"),
+    "headers without end": (
+        endless(b"HTTP/1.1 200 OK\r\n", b"X-Long: " + b"y" * 5000 + b"\r\n"), "failed", "does not answer in HTTP",
+    ),
+    "resets": (resets, "failed", "the connection broke"),
+    "error without end": (endless(b"HTTP/1.1 500 No\r\n\r\n", b"x" * 10_000), "failed", "HTTP 500: xxx"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("answer", "state", "said"), ANSWERS.values(), ids=ANSWERS)
 async def test_whatever_the_receiver_does_the_task_ends_and_says_why(
     url: str, queue: Queue, receiver: Receiver, answer: Answering, state: str, said: str | None
 ) -> None:
@@ -303,8 +301,8 @@ def secret_file(folder: Path, text: str = SECRET) -> Path:
     return file
 
 
-def test_redisched_push_row_push_to_a_webhook(
-    queue: Queue, url: str, run: Processes, receiver: Receiver, tmp_path: Path
+def test_the_command_posts_tasks_and_on_ctrl_c_gives_back_those_on_their_way(
+    queue: Queue, run: Processes, receiver: Receiver, tmp_path: Path
 ) -> None:
     words = ("push", queue.name, "--to", receiver.url, "--secret-file", str(secret_file(tmp_path)), "--allow-private")
     process = run.start(*words, "--concurrency", "2")

@@ -20,7 +20,7 @@ from timeoutq.words.model import Deep, Lease, Payload, Task, TaskId, text
 
 NONE = msgspec.Raw(b"null")
 """No payload. Payloads stay JSON in bytes until each is packed: as values they take many times the memory."""
-MOST_COUNTED = 1_000_000  # the largest count of attempts or crashes that a lease tells
+MOST_COUNTED = 1_000_000  # the largest count of attempts or crashes that a lease has
 
 
 def no_payload() -> msgspec.Raw:
@@ -210,9 +210,6 @@ def told(payload: Payload) -> Any:
 def lease_out(lease: Lease, *, as_text: bool) -> LeaseOut:
     """Give a lease as JSON has it; `as_text`: with a string of JSON for its payload, if it has one."""
     payload = lease.payload
-    return LeaseOut(
-        spelled(lease.task), lease.token, lease.deadline,
-        # as `LeaseIn` takes them, also if somebody has edited them
-        max(1, min(lease.attempt, MOST_COUNTED)), max(0, min(lease.crashes, MOST_COUNTED)),
-        str(lease.fence), text_of(payload) if as_text and payload is not None else told(payload),
-    )  # fmt: skip
+    shown = text_of(payload) if as_text and payload is not None else told(payload)
+    id, fence = spelled(lease.task), str(lease.fence)
+    return LeaseOut(id, lease.token, lease.deadline, lease.attempt, lease.crashes, fence, shown)

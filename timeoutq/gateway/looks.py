@@ -1,6 +1,6 @@
 """The looks of `GET /v1/{queue}/…`: one function each, whose arguments are the parameters of the URL.
 
-None of them changes anything. A queue that is not there is a problem here, since its name may be mistyped.
+A queue that is not there is a problem here, since its name may be mistyped.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The metrics of queues for Prometheus: `/metrics` of the gateway.
 
-One scrape serves all queues. The numbers of a whole queue come from the queue itself, so it does not matter which
-process is scraped, nor how many workers there are. No label names a worker, a host, a task or an error: a queue with
-ten thousand hosts and a million tasks has as many series as an empty queue, some seventy.
+No label names a worker, a host, a task or an error: a queue with ten thousand hosts and a million tasks has as many
+series as an empty queue, some seventy.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The queues that a gateway has open: one client for each name, on the loop of the application, closed at its end.
 
-Nothing of a queue is kept here: a gateway may be killed at any moment. A caller opens at most half of the clients that
-may be open; room is made from the one that was idle for longest. A client that nobody has used for a minute is closed,
-with all its connections to Redis.
+A caller opens at most half of the clients that may be open; room is made from the one that was idle for longest. A
+client that nobody has used for a minute is closed, with all its connections to Redis.
 """
 
 from __future__ import annotations

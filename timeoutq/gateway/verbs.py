@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
 
-from timeoutq.gateway import bodies, claims
+from timeoutq.gateway import bodies
 from timeoutq.gateway.bodies import NONE, Answers, Count, Done, Id, LeaseIn, Leases, NewTask, Pulled
 from timeoutq.gateway.claims import Wish
 from timeoutq.gateway.polls import Polls
@@ -152,11 +154,12 @@ async def fail(
     """End leases as failed; tasks are tried again in `retry_in` seconds, never (`give_up`), or as usual."""
     queue: Any = await request.queue()
     given = leases_of(request, lease, leases)
-    usual = retry_in is None and not give_up
-    if usual and any(one.attempt is None for one in leases or ([lease] if lease else ())):
+    if retry_in is None and not give_up and any(one.attempt is None for one in leases or ([lease] if lease else ())):
         # the number of the attempt decides: the queue has counted it
-        found: list[Lease] = await queue.run(claims.counted(queue, given if lease is None else [given]))
-        given = found if lease is None else found[0]
+        many: list[Lease] = [given] if lease is not None else given
+        infos = await asyncio.gather(*(queue.inspect(one.task) for one in many))
+        many = [replace(one, attempt=info.failures + 1) for one, info in zip(many, infos, strict=True)]
+        given = many[0] if lease is not None else many
     ended: Outcome | Answer = await queue.fail(given, error, retry_in=retry_in, give_up=give_up)
     return answers(ended)
 

@@ -67,7 +67,7 @@ class Doing:
 
     def begin(self, doing: str, tasks: str, total: int, steps: AsyncIterator[int]) -> Done:
         """Begin a walk; raises `InvalidInput` if it is under way already."""
-        self.visit.walks.begin(self.visit.name, f"{doing} {tasks}", total, steps)
+        self.visit.hub.walks.begin(self.visit.name, f"{doing} {tasks}", total, steps)
         return f"{doing} {counted(total, 'task')}: see below", True
 
 
@@ -119,15 +119,8 @@ async def put(visit: Visit) -> Response:
         outcome = await (queue.schedule(*tasks, again=again, **when) if when else queue.put(*tasks, again=again))
     except InvalidInput as error:
         return await _put_page(visit, form, str(error))
-    if "look" not in visit.at.rights:
-        to = "put"
-    elif len(tasks) == 1:
-        to = f"task?{spelling.query(tasks[0].task)}"
-    else:
-        # the state of most of them: on a polite queue, one of each host is in todos, and the others are in waiting
-        counts = (await queue.states(*tasks[:STEP])).counts()
-        held = [state for state in State if state in counts]
-        to = f"tasks?state={max(held, key=lambda state: counts[state], default=State.TODOS)}"
+    to = f"task?{spelling.query(tasks[0].task)}" if len(tasks) == 1 else ""
+    to = to if "look" in visit.at.rights else "put"
     return visit.back(to, told(outcome))
 
 

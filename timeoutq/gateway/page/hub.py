@@ -15,6 +15,7 @@ from markupsafe import escape
 
 from timeoutq.gateway.callers import Caller, Needs
 from timeoutq.gateway.names import REST, SHARE, Names, Shared
+from timeoutq.gateway.page.walks import Walks
 from timeoutq.gateway.problems import Problem, report
 from timeoutq.gateway.queues import Queues
 from timeoutq.watch import directory
@@ -34,7 +35,7 @@ PATIENCE = 0.3
 
 
 class Hub:
-    """The looks of one process."""
+    """The looks of one process, and its walks."""
 
     def __init__(self, queues: Queues, rest: float = REST) -> None:
         self._queues = queues
@@ -42,6 +43,7 @@ class Hub:
         self._looks: OrderedDict[tuple[str, Hashable], Shared[Any]] = OrderedDict()
         self._turns = asyncio.Semaphore(AT_ONCE)
         self.names = Names(lambda: queues.directory, queues.serves, SHARE)
+        self.walks = Walks()
 
     async def shared(
         self, queue: str, name: Hashable, look: Callable[[], Awaitable[T]], rest: float | None = None
@@ -75,6 +77,10 @@ class Hub:
 
         return await self.shared("", tuple(mine[:MOST]), look), max(0, len(mine) - MOST)
 
+    async def server(self) -> Mapping[str, Any]:
+        """Give the reply of INFO: it is the same for all queues, and changes slowly."""
+        return await self.shared("", "server", lambda: self._queues.directory.server(), 10.0)
+
     def changed(self, queue: str) -> None:
         """Forget all looks at a queue: an act has changed it, and whoever acted wants to see this."""
         for (of, _), shared in self._looks.items():
@@ -100,6 +106,7 @@ class Hub:
     async def close(self) -> None:
         """End all looks."""
         await self.names.close()
+        await self.walks.close()
         for shared in self._looks.values():
             await shared.close()
 

@@ -9,8 +9,9 @@ from starlette.responses import Response
 from timeoutq.gateway import app as gateway
 from timeoutq.gateway.app import Gateway
 from timeoutq.gateway.callers import Needs
-from timeoutq.gateway.page import acts, views, visits
-from timeoutq.gateway.page.visits import Shown, Visit, tell, visiting
+from timeoutq.gateway.page import acts, paint, views, visits
+from timeoutq.gateway.page.hub import Hub
+from timeoutq.gateway.page.visits import Visit, tell, visiting
 from timeoutq.gateway.routes import Route
 from timeoutq.gateway.settings import Settings
 
@@ -69,6 +70,7 @@ def make_app(settings: Settings | None = None, more: Sequence[Route] = ()) -> Ga
         return gateway.make_app(settings, more)
     login = LOGIN if settings.login is None else ()
     made = gateway.make_app(settings, [*ROUTES, *login, *more], tell)
-    made.state.page = Shown(made.state.queues)
+    paint.warm()
+    made.state.page = Hub(made.state.queues)
     made.at_close.append(made.state.page.close)
     return made

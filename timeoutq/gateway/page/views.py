@@ -57,7 +57,7 @@ async def _queue(visit: Visit, fields: Mapping[str, str]) -> Parts:
         visit.hub.snapshot(visit.name),
         visit.hub.shared(visit.name, "history", lambda: queue.history(by="minute"), 20.0),
         _kinds(visit),
-        visit.shared.server.get(),
+        visit.hub.server(),
     )
     parts = {
         "head": paint.part("head", at, seen),
@@ -135,7 +135,7 @@ PARTS: Mapping[str, Callable[[Visit, Mapping[str, str]], Awaitable[Parts]]] = {
 
 
 def _walks(visit: Visit) -> str:
-    found = visit.walks.of(visit.name)
+    found = visit.hub.walks.of(visit.name)
     return paint.part("walks", visit.at, found) if found else ""
 
 

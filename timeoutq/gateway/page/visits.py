@@ -20,12 +20,9 @@ from timeoutq.client.shards import AnyAsyncQueue
 from timeoutq.gateway import requests as gateway
 from timeoutq.gateway.access import COOKIE, COOKIE_TLS, next_page, route_path
 from timeoutq.gateway.callers import EVERYTHING
-from timeoutq.gateway.names import Shared
 from timeoutq.gateway.page import paint, spelling
 from timeoutq.gateway.page.hub import Hub
-from timeoutq.gateway.page.walks import Walks
 from timeoutq.gateway.problems import Problem
-from timeoutq.gateway.queues import Queues
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.text import safe
 
@@ -37,22 +34,6 @@ BACK = re.compile(r"(?:(?:tasks|task|kind|failures|hosts|workers|log|put)(?:\?[\
 """The pages of a queue to which an act may lead back: nothing that leads elsewhere."""
 
 
-class Shown:
-    """The looks and walks that all visits of one application share."""
-
-    def __init__(self, queues: Queues) -> None:
-        paint.warm()
-        self.hub = Hub(queues)
-        self.walks = Walks()
-        self.server: Shared[Mapping[str, Any]] = Shared(lambda: queues.directory.server(), 10.0)
-        """The reply of INFO: the same for all queues, and it changes slowly."""
-
-    async def close(self) -> None:
-        """End all looks and walks."""
-        for one in (self.hub, self.walks, self.server):
-            await one.close()
-
-
 class Visit:
     """A request for a page."""
 
@@ -60,8 +41,7 @@ class Visit:
         self.asked = asked
         self.request = Request(asked.scope)  # the same, for its query and cookies
         self.settings, self.queues = asked.state.settings, asked.state.queues
-        self.shared: Shown = asked.state.page
-        self.hub, self.walks = self.shared.hub, self.shared.walks
+        self.hub: Hub = asked.state.page
         self.caller, self.name = asked.caller, asked.name
         rights = frozenset(needs for needs in EVERYTHING if self.caller.may(needs, self.name or None))
         # where the application is mounted, and the path that a proxy has put before it

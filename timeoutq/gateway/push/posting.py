@@ -2,7 +2,7 @@
 
 The name is resolved once for each connection, every address of it is judged, and the connection goes to one of these
 addresses: no second look-up can answer anything else in between. The Host header and the name in TLS stay those of the
-URL. No redirect is followed, no proxy is used. `pushing.py` calls it.
+URL. No redirect is followed, no proxy is used.
 """
 
 from __future__ import annotations
