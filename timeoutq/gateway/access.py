@@ -13,7 +13,7 @@ import ipaddress
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, cast
 from urllib.parse import quote, unquote
@@ -62,55 +62,44 @@ _LOOKED_AT = frozenset({
 _HOST = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(?::([0-9]{1,5}))?\Z")
 
 
-@dataclass(slots=True)
-class Request:
-    """A request, as decisions see it."""
+class Head:
+    """The head of a request, as decisions see it."""
 
-    method: str
-    path: str  # without the prefix under which the gateway is mounted
-    query: bytes = b""
-    tls: bool = False
-    hosts: tuple[str, ...] = ()  # each header Host, in small letters
-    origins: tuple[str, ...] = ()
-    site: str = ""
-    """`Sec-Fetch-Site`, which no script of a page can forge; '' if the client is no browser, or an old one."""
-    navigates: bool = False  # whether a person goes to this page, as `Sec-Fetch-Mode` and `Sec-Fetch-Dest` tell
-    authorizations: tuple[str, ...] = ()
-    cookie: str = ""  # the token in our cookie
-    cookies: bool = False  # whether there are cookies at all
-    forwarded: bool = False
-    """Whether a proxy has passed the request on, as headers tell, or HTTP/1.0, which nginx speaks to the servers behind
-    it unless told otherwise. A proxy may also leave no sign at all."""
-    twice: bool = False
-    """Whether the length of the body is told in two ways: a proxy before us may believe the other one."""
-    html: bool = False  # whether the client would rather have a page than JSON
-
-
-def read(scope: Scope) -> Request:
-    """Read a request from the scope of ASGI, for the decisions."""
-    found: dict[bytes, list[str]] = {}
-    forwarded = scope.get("http_version") == "1.0"
-    for name, value in scope["headers"]:
-        if name in _LOOKED_AT:
-            found.setdefault(name, []).append(value.decode("latin-1").strip())
-        elif name in _FORWARDED or name.startswith(_FORWARDED_BEGIN) or name.endswith(_FORWARDED_END):
-            forwarded = True
-
-    def each(name: bytes) -> list[str]:
-        return found.get(name, [])
-
-    tls, cookies = scope.get("scheme") == "https", each(b"cookie")
-    return Request(
-        scope["method"], route_path(scope), scope.get("query_string", b""), tls,
-        hosts=tuple([value.lower() for value in each(b"host")]),
-        origins=tuple([value.lower() for value in each(b"origin")]),
-        site="".join(each(b"sec-fetch-site")[:1]).lower(),
-        navigates=each(b"sec-fetch-mode") == ["navigate"] and each(b"sec-fetch-dest") == ["document"],
-        authorizations=tuple(each(b"authorization")), cookies=bool(cookies),
-        cookie=cookie_of("; ".join(cookies), tls) if cookies else "", forwarded=forwarded,
-        twice=b"transfer-encoding" in found and b"content-length" in found,
-        html=any("text/html" in value for value in each(b"accept")),
+    __slots__ = (
+        "authorizations", "cookie", "cookies", "forwarded", "hosts", "html", "method", "navigates", "origins", "path",
+        "query", "site", "tls", "twice",
     )  # fmt: skip
+
+    def __init__(self, scope: Scope) -> None:
+        """Read the scope of ASGI."""
+        found: dict[bytes, list[str]] = {}
+        # HTTP/1.0 is what nginx speaks to the servers behind it unless told otherwise; a proxy may also leave no sign
+        self.forwarded = scope.get("http_version") == "1.0"
+        for name, value in scope["headers"]:
+            if name in _LOOKED_AT:
+                found.setdefault(name, []).append(value.decode("latin-1").strip())
+            elif name in _FORWARDED or name.startswith(_FORWARDED_BEGIN) or name.endswith(_FORWARDED_END):
+                self.forwarded = True
+
+        def each(name: bytes) -> list[str]:
+            return found.get(name, [])
+
+        self.method: str = scope["method"]
+        self.path = route_path(scope)
+        self.query: bytes = scope.get("query_string", b"")
+        self.tls = scope.get("scheme") == "https"
+        self.hosts = [value.lower() for value in each(b"host")]
+        self.origins = [value.lower() for value in each(b"origin")]
+        # no script of a page can forge it; '' if the client is no browser, or an old one
+        self.site = "".join(each(b"sec-fetch-site")[:1]).lower()
+        # whether a person goes to this page
+        self.navigates = each(b"sec-fetch-mode") == ["navigate"] and each(b"sec-fetch-dest") == ["document"]
+        self.authorizations = each(b"authorization")
+        self.cookies = each(b"cookie")
+        self.cookie = cookie_of("; ".join(self.cookies), self.tls) if self.cookies else ""  # the token in our cookie
+        # whether the length of the body is told in two ways: a proxy before us may believe the other one
+        self.twice = b"transfer-encoding" in found and b"content-length" in found
+        self.html = any("text/html" in value for value in each(b"accept"))
 
 
 def route_path(scope: Scope) -> str:
@@ -129,22 +118,22 @@ def cookie_of(header: str, tls: bool) -> str:
 # ---- decisions: each raises the problem with a request
 
 
-def check_length(request: Request) -> None:
+def check_length(head: Head) -> None:
     """Refuse a request that tells the length of its body in two ways."""
-    if request.twice:
+    if head.twice:
         detail = "a body is chunked or has a Content-Length, not both"
         raise Problem(400, "bad-http", detail, headers={"connection": "close"})
 
 
-def check_host(request: Request, names: Sequence[str]) -> None:
+def check_host(head: Head, names: Sequence[str]) -> None:
     """Refuse a request for a host that is not ours: a page whose DNS name was rebound to us sends its own name.
 
     `names` are those of `--host-name`, each also with `:port` if only this port is meant. An address in numbers cannot
     be rebound, and is ours.
     """
-    if len(request.hosts) != 1:
+    if len(head.hosts) != 1:
         raise Problem(400, "bad-host", "a request must name one host (header Host)")
-    if not _is_ours(request.hosts[0], tuple(names)):
+    if not _is_ours(head.hosts[0], tuple(names)):
         raise Problem(
             421, "foreign-host",
             "this gateway does not serve the host that the request names: start it with --host-name for each name that "
@@ -168,14 +157,14 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-def check_url(request: Request) -> None:
+def check_url(head: Head) -> None:
     """Refuse a token in a URL: URLs stand in logs, histories and referrers. The problem does not repeat the token."""
-    plain = request.query.decode("latin-1")
-    if not plain and "tq_" not in request.path:
+    plain = head.query.decode("latin-1")
+    if not plain and "tq_" not in head.path:
         return
     # the id of a task may be a URL with parameters of its own: only those of this URL count
     names = {unquote(part.partition("=")[0]).lower() for part in plain.split("&")}
-    if names & _PARAMETERS or SHAPE.search(unquote(unquote(plain))) or SHAPE.search(unquote(request.path)):
+    if names & _PARAMETERS or SHAPE.search(unquote(unquote(plain))) or SHAPE.search(unquote(head.path)):
         raise Problem(
             400, "token-in-url",
             "a token must not stand in a URL, because URLs are logged and kept: send it as 'Authorization: Bearer …', "
@@ -183,34 +172,34 @@ def check_url(request: Request) -> None:
         )  # fmt: skip
 
 
-def is_own(origin: str, request: Request, names: Sequence[str]) -> bool:
+def is_own(origin: str, head: Head, names: Sequence[str]) -> bool:
     """Say whether an Origin is that of our own pages: our host and port, or a name of `--host-name`."""
     scheme, _, where = origin.partition("://")
-    if scheme not in ("http", "https") or (request.tls and scheme != "https"):
+    if scheme not in ("http", "https") or (head.tls and scheme != "https"):
         return False
-    here = request.hosts[0].removesuffix(":443" if scheme == "https" else ":80")
+    here = head.hosts[0].removesuffix(":443" if scheme == "https" else ":80")
     return bool(where) and (where == here or where in names)
 
 
-def check_origin(request: Request, names: Sequence[str]) -> None:
+def check_origin(head: Head, names: Sequence[str]) -> None:
     """Refuse a request that a page of another site sends, whatever it brings with it.
 
     Only a person who follows a link to us is let in from there.
     """
-    if request.site == "same-origin":
+    if head.site == "same-origin":
         return
-    if request.site in ("", "none"):
-        if all(is_own(origin, request, names) for origin in request.origins) and len(request.origins) < 2:
+    if head.site in ("", "none"):
+        if all(is_own(origin, head, names) for origin in head.origins) and len(head.origins) < 2:
             return
-    elif request.method in SAFE_METHODS and request.navigates and not request.origins:
+    elif head.method in SAFE_METHODS and head.navigates and not head.origins:
         return
     raise Problem(403, "foreign-origin", "a page of another site must not send requests to this gateway")
 
 
-def check_proof(request: Request, names: Sequence[str]) -> None:
+def check_proof(head: Head, names: Sequence[str]) -> None:
     """Refuse a write with a cookie unless the browser says that a page of ours has sent it."""
-    is_ours = len(request.origins) == 1 and is_own(request.origins[0], request, names)
-    if request.method not in SAFE_METHODS and request.site != "same-origin" and not is_ours:
+    is_ours = len(head.origins) == 1 and is_own(head.origins[0], head, names)
+    if head.method not in SAFE_METHODS and head.site != "same-origin" and not is_ours:
         raise Problem(
             403, "foreign-origin",
             "a write with a cookie must come from a page of this gateway (Sec-Fetch-Site: same-origin, or an equal "
@@ -218,12 +207,12 @@ def check_proof(request: Request, names: Sequence[str]) -> None:
         )  # fmt: skip
 
 
-def bearer(request: Request) -> str:
+def bearer(head: Head) -> str:
     """Give the token of the header Authorization, '' if there is none; raises a problem if it cannot be read."""
-    if not request.authorizations:
+    if not head.authorizations:
         return ""
-    scheme, _, secret = request.authorizations[0].partition(" ")
-    if len(request.authorizations) > 1 or scheme.lower() != "bearer" or not secret.strip():
+    scheme, _, secret = head.authorizations[0].partition(" ")
+    if len(head.authorizations) > 1 or scheme.lower() != "bearer" or not secret.strip():
         raise unauthorized("the header Authorization cannot be read: write 'Authorization: Bearer TOKEN', once")
     return secret.strip()
 
@@ -233,15 +222,15 @@ def unauthorized(detail: str = GONE) -> Problem:
     return Problem(401, "unauthorized", detail)
 
 
-def may_be_anybody(request: Request, settings: Settings) -> bool:
+def may_be_anybody(head: Head, settings: Settings) -> bool:
     """Say whether a caller may do without a token, on a server that has none.
 
     Only if the gateway was opened to such callers; and not through a proxy, for whose callers a bind to the loopback
     says nothing; and not by an address that others can reach.
     """
-    if not settings.anonymous or request.forwarded or len(request.hosts) != 1:
+    if not settings.anonymous or head.forwarded or len(head.hosts) != 1:
         return False
-    found = _HOST.match(request.hosts[0])
+    found = _HOST.match(head.hosts[0])
     return found is not None and (found[1] in LOOPBACK_NAMES or found[1] in settings.hosts)
 
 
@@ -288,38 +277,38 @@ class Access:
 
     async def enter(self, scope: Scope, send: Send) -> Answer | None:
         """Give the answer to a request, with its caller; None if the caller may not come in, and was told so."""
-        request = read(scope)
-        answer = Answer(self, request, scope, send)
+        head = Head(scope)
+        answer = Answer(self, head, scope, send)
         try:
-            answer.caller, answer.secret = await self._caller(request, scope)
+            answer.caller, answer.secret = await self._caller(head, scope)
         except (Problem, TimeoutqError) as error:
-            await self.refuse(problem_of(error), request, scope, answer.send)
+            await self.refuse(problem_of(error), head, scope, answer.send)
             return None
         return answer
 
-    async def _caller(self, request: Request, scope: Scope) -> tuple[Caller, str]:
+    async def _caller(self, head: Head, scope: Scope) -> tuple[Caller, str]:
         """Give the caller, and the token; raises a problem if the caller may not come in."""
-        check_length(request)
-        check_host(request, self._names)
-        check_url(request)
-        check_origin(request, self._names)
+        check_length(head)
+        check_host(head, self._names)
+        check_url(head)
+        check_origin(head, self._names)
         settings = self._settings
-        if self._public(request.path):
+        if self._public(head.path):
             return NOBODY, ""
         if settings.login is not None:
             found = settings.login(scope)
             caller = await found if inspect.isawaitable(found) else found
             if caller is None:
                 raise unauthorized("the application knows nobody who sends this request")
-            if request.cookies:
-                check_proof(request, self._names)
+            if head.cookies:
+                check_proof(head, self._names)
             return self._bounded(caller), ""
-        secret = bearer(request)
-        if not secret and request.cookie:
-            check_proof(request, self._names)
-            secret = request.cookie
+        secret = bearer(head)
+        if not secret and head.cookie:
+            check_proof(head, self._names)
+            secret = head.cookie
         if not secret:
-            if may_be_anybody(request, settings) and not await self.tokens.are_there():
+            if may_be_anybody(head, settings) and not await self.tokens.are_there():
                 return self.anybody, ""
             raise unauthorized(
                 "this needs a token: 'Authorization: Bearer TOKEN' (timeoutq token new NAME --queues '*' "
@@ -333,14 +322,14 @@ class Access:
     def _bounded(self, caller: Caller) -> Caller:
         return replace(caller, read_only=True) if self._settings.read_only else caller
 
-    async def refuse(self, problem: Problem, request: Request, scope: Scope, send: Send) -> None:
+    async def refuse(self, problem: Problem, head: Head, scope: Scope, send: Send) -> None:
         """Send a problem; a browser that needs a token is sent to the login."""
-        wants_page = request.html and request.method == "GET" and not request.path.startswith("/v1")
+        wants_page = head.html and head.method == "GET" and not head.path.startswith("/v1")
         if self._has_login and problem.status == 401 and wants_page:
             where = f"{scope.get('root_path', '')}/login?next={quote(scope['path'], safe='/')}"
             await send_all(send, 303, b"text/plain", b"", {"location": where})
         else:
-            await send_problem(send, problem, bare=request.method == "HEAD")
+            await send_problem(send, problem, bare=head.method == "HEAD")
 
 
 class Answer:
@@ -349,11 +338,11 @@ class Answer:
     So the holder of a token that is revoked while a claim waits gets no task, and the claim is undone.
     """
 
-    __slots__ = ("_access", "_began", "_request", "_scope", "_send", "caller", "secret", "was_refused")
+    __slots__ = ("_access", "_began", "_head", "_scope", "_send", "caller", "secret", "was_refused")
 
-    def __init__(self, access: Access, request: Request, scope: Scope, send: Send) -> None:
+    def __init__(self, access: Access, head: Head, scope: Scope, send: Send) -> None:
         self._access = access
-        self._request = request
+        self._head = head
         self._scope = scope
         self._send = send
         self._began = time.monotonic()
@@ -367,7 +356,7 @@ class Answer:
         is_start = message["type"] == "http.response.start"
         if is_start and time.monotonic() - self._began > FRESH and not await self.still_counts():
             self.was_refused = True
-            await self._access.refuse(unauthorized(), self._request, self._scope, self._send_with_headers)
+            await self._access.refuse(unauthorized(), self._head, self._scope, self._send_with_headers)
         else:
             await self._send_with_headers(message)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from starlette.responses import Response
@@ -34,15 +34,12 @@ READ = (b"", JSON, b"application/x-www-form-urlencoded")
 """The types of bodies that are read as JSON: the last one is what curl says of `-d`."""
 
 
-class Entry:
-    """A route with the decoder of its arguments."""
+class Entry(NamedTuple):
+    """A route with the type and the decoder of its arguments."""
 
-    __slots__ = ("decode", "route", "wanted")
-
-    def __init__(self, route: Route) -> None:
-        self.route = route
-        self.wanted = arguments_of(route.endpoint)
-        self.decode = msgspec.json.Decoder(self.wanted).decode
+    route: Route
+    wanted: type[msgspec.Struct]
+    decode: Callable[[bytes], msgspec.Struct]
 
 
 class Gateway:
@@ -61,7 +58,9 @@ class Gateway:
         """The routes by method, by path: without the name in it, and whether there is one."""
         for route in routes:
             path = re.sub(r"\{\w+\}", "", route.path)
-            self.entries.setdefault((path, path != route.path), {})[route.method] = Entry(route)
+            wanted = arguments_of(route.endpoint)
+            entry = Entry(route, wanted, msgspec.json.Decoder(wanted).decode)
+            self.entries.setdefault((path, path != route.path), {})[route.method] = entry
         open_paths = {route.path for route in routes if route.needs is None}
         below = tuple(path.partition("{")[0] for path in open_paths if "{" in path)  # such as /static/
         self._access = Access(

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from types import SimpleNamespace
 from typing import Any, cast
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
 
 from timeoutq.client import AsyncServerClient
 from timeoutq.client.shards import looking
@@ -156,20 +156,10 @@ def _age(stats: Stats, at: float | None) -> float:
     return 0.0 if at is None else max(0.0, stats.now - at)
 
 
-class _Seen(Collector):
-    """A look as prometheus-client takes it."""
-
-    def __init__(self, look: Look) -> None:
-        self._look = look
-
-    def collect(self) -> Iterator[Metric]:
-        return families(self._look)
-
-
 def exposition(look: Look, accept: str = "") -> tuple[bytes, str]:
     """Give the text of a scrape and its media type; `accept` is what the scraper takes."""
     encode, media_type = cast("tuple[Callable[[Any], bytes], str]", choose_encoder(accept))
-    return encode(_Seen(look)), media_type
+    return encode(SimpleNamespace(collect=lambda: families(look))), media_type
 
 
 # ---- looking at queues

@@ -40,14 +40,9 @@ class Problem(Exception):
     """A request that fails: the status, the name of the type, and the words for the caller."""
 
     def __init__(
-        self,
-        status: int,
-        name: str,
-        detail: str,
-        *,
-        headers: Mapping[str, str] | None = None,
+        self, status: int, name: str, detail: str, *, headers: Mapping[str, str] | None = None,
         more: Mapping[str, Any] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(detail)
         self.status = status
         self.name = name
