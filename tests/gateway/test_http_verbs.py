@@ -50,12 +50,12 @@ def test_payloads_of_bytes_and_of_any_json_come_back_as_json_or_as_text(client: 
     payloads: list[Any] = [{"b64": "AP8="}, [], {}, "", 0, -1.5, True, 2**70, "😀", {"b64": "AA==", "x": [None, "\n"]}]
     tasks = [{"task": str(n), "payload": payload} for n, payload in enumerate(payloads)]
     client.put("none", *tasks)
-    client.queue.put({"written elsewhere": {"text": "\ud800"}})
     assert client.queue.inspect("0").payload == b"\x00\xff"
     leases = client.claim(500)
     found = {lease["task"]: lease["payload"] for lease in leases}
     assert [found[str(n)] for n in range(len(payloads))] == payloads
     client.post("release", {"leases": leases})
+    client.queue.put({"written elsewhere": {"text": "\ud800"}})
     texts = {lease["task"]: lease["payload"] for lease in client.claim(500, payloads="text")}
     assert texts["none"] is None
     assert [json.loads(texts[str(n)]) for n in range(len(payloads))] == payloads

@@ -206,16 +206,8 @@ def test_no_page_is_wider_than_the_screen(chromium: Any, url: str, raw: Redis, q
     queue.configure(politeness=Politeness(60, 1))
     queue.put([f"https://a-shop-with-a-long-name-{i}.example/" for i in range(8)])
     with Served(settings(url)) as served, tab(chromium, width=width) as seen:
-        for path in (
-            "",
-            "/tasks?state=failed",
-            "/tasks?state=todos",
-            "/failures",
-            "/hosts",
-            "/workers",
-            "/log",
-            "/put",
-        ):
+        for view in ("tasks?state=failed", "tasks?state=todos", "failures", "hosts", "workers", "log", "put", ""):
+            path = f"/{view}" if view else ""
             seen.page.goto(f"{served.base}/q/{queue.name}{path}")
             assert seen.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (path, width)
             fields = "[...document.querySelectorAll('main :is(input, textarea, button)')]"

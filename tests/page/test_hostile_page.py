@@ -63,17 +63,11 @@ def say_as_workers(raw_client: Redis, queue: Queue) -> None:
     now = queue.stats().now
     for number, value in enumerate(HTML.values()):
         name = f"{value}{number}"
-        told = {
-            "host": value,
-            "pid": number,
-            "concurrency": 1,
-            "held": 0,
-            "acked": 0,
-            "failed": 0,
-            "started": now * 1000,
-        }
+        told = {"host": value, "pid": number, "started": now * 1000, "concurrency": 1, "held": 0, "acked": 0}
         raw_client.zadd(f"timeoutq:{{{queue.name}}}:workers", {name: now * 1000})
-        raw_client.hset(f"timeoutq:{{{queue.name}}}:worker_info", name, json.dumps({**told, "trouble": value}))
+        raw_client.hset(
+            f"timeoutq:{{{queue.name}}}:worker_info", name, json.dumps({**told, "failed": 0, "trouble": value})
+        )
 
 
 def test_no_text_becomes_more_than_text_on_any_page(url: str, raw: Redis, queue: Queue, served: Served) -> None:

@@ -43,12 +43,9 @@ FAULTS = {
 }
 
 QUEUE = {
-    "name": "queue",
-    "in": "path",
-    "required": True,
-    "description": "The name of the queue.",
+    "name": "queue", "in": "path", "required": True, "description": "The name of the queue.",
     "schema": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,64}$"},
-}
+}  # fmt: skip
 
 
 def describe(routes: Sequence[Route], prefix: str = "") -> dict[str, Any]:

@@ -32,14 +32,14 @@ def _act(verb: str, endpoint: Endpoint, needs: Needs = "manage") -> Route:
 
 ROUTES: Sequence[Route] = (
     _route("GET", "/static/{name}", None, views.static),
-    _look("/", views.overview),
+    _look("/", views.cards("overview")),
     _look("/live", views.live),
-    _look("/q/{queue}", views.queue),
+    _look("/q/{queue}", views.cards("queue")),
     _look("/q/{queue}/live", views.live),
     _look("/q/{queue}/tasks", views.tasks),
     _look("/q/{queue}/task", views.task),
     _look("/q/{queue}/kind", views.kind),
-    *(_look(f"/q/{{queue}}/{name}", views.cards(name)) for name in views.CARDS),
+    *(_look(f"/q/{{queue}}/{name}", views.cards(name)) for name in ("failures", "hosts", "workers", "log")),
     _route("GET", "/put", "put", views.puts),
     _route("GET", "/q/{queue}/put", "put", acts.put_form),
     _act("put", acts.put, "put"),

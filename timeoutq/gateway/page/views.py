@@ -164,22 +164,12 @@ async def _shown(visit: Visit, template: str, name: str, fields: Mapping[str, st
     return visit.page(template, live=live, parts={"trouble": "", **parts}, **given)
 
 
-async def overview(visit: Visit) -> Response:
-    """Show the queues that the caller may look at: the first by name."""
-    return await _shown(visit, "plain.html", "overview", {}, heading="Queues", cards={"queues": "Queues"})
-
-
 async def puts(visit: Visit) -> Response:
     """List the forms for new tasks, to a caller who may put and not look."""
     found, left = await visit.hub.listing(visit.caller, "put")
     named = {name for name in visit.caller.queues if not set(name) & set("*?[")}  # perhaps not made yet
     names = sorted({one.name for one in found if one.name.strip(".")} | named)
     return visit.page("puts.html", names=names, left=left)
-
-
-async def queue(visit: Visit) -> Response:
-    """Show a queue: its states, rates, workers, errors, hosts and memory."""
-    return await _shown(visit, "queue.html", "queue", {}, tab="Queue")
 
 
 COLUMNS: Mapping[State, Sequence[str]] = {
@@ -246,23 +236,27 @@ async def task(visit: Visit) -> Response:
     return await _shown(visit, "task.html", "task", dict([spelling.pair(visit.task())]), tab="Tasks")
 
 
-CARDS = {
+CARDS: Mapping[str, Mapping[str, str]] = {
+    "overview": {"queues": "Queues"},
+    "queue": {},
     "failures": {"walks": "Under way", "kinds": "Failures by kind", "recent": "Last errors"},
     "hosts": {"hosts": "Hosts"},
     "workers": {"workers": "Workers"},
     "log": {"events": "Log"},
 }
-"""The views of a queue that are cards below each other."""
+"""The views that are cards below each other, and their cards; the view of a queue has a template of its own."""
 
 
 def cards(name: str) -> Callable[[Visit], Awaitable[Response]]:
-    """Make a page of cards below each other."""
+    """Make a page of cards."""
 
     async def shown(visit: Visit) -> Response:
-        await visit.queue()
-        tab, cursor = name.capitalize(), visit.query("cursor")
-        fields, heading = {"cursor": cursor} if cursor else {}, f"{tab} of {visit.name}"
-        return await _shown(visit, "plain.html", name, fields, tab=tab, heading=heading, cards=CARDS[name])
+        if visit.name:
+            await visit.queue()
+        cursor, template = visit.query("cursor"), "queue.html" if name == "queue" else "plain.html"
+        tab, fields = name.capitalize() if visit.name else "", {"cursor": cursor} if cursor else {}
+        heading = f"{tab} of {visit.name}" if visit.name else "Queues"
+        return await _shown(visit, template, name, fields, tab=tab, heading=heading, cards=CARDS[name])
 
     return shown
 
