@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,22 +54,15 @@ def test_each_call_that_python_builds_is_one_of_the_grammar() -> None:
         assert bool(headers()[name]["once"]) != call.replayable, "ONCE stands where the call must not be sent again"
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new", "said"),
-    [
-        ("release", [b"3", b"w#1"], [b"4", b"w#1"], "is not the digest"),
-        ("put", [b"payloads", b"2", b"1"], [b"payloads", b"2", b"3"], "position b'3', of 2"),
-        ("claim", [b"1000"], [b"1000.5"], "timeout must be ms"),
-        ("schedules", [b"page"], [b"pages"], "what must be due|names|page"),
-    ],
-)
-def test_a_broken_call_is_refused_by_the_name_of_the_argument(
-    name: str, old: Sequence[bytes], new: Sequence[bytes], said: str
-) -> None:
-    words = arguments_of(calls()[name])
-    at = next(i for i in range(len(words)) if words[i : i + len(old)] == list(old))
-    with pytest.raises(BadCall, match=said):
-        check_call(name, [*words[:at], *new, *words[at + len(old) :]])
+def test_a_broken_call_is_refused_by_the_name_of_the_argument() -> None:
+    for name, old, new, said in (
+        ("release", b"3", b"4", "is not the digest"), ("claim", b"1000", b"1000.5", "timeout must be ms"),
+        ("schedules", b"page", b"pages", "what must be due|names|page"),
+    ):  # fmt: skip
+        words = arguments_of(calls()[name])
+        at = words.index(old)
+        with pytest.raises(BadCall, match=said):
+            check_call(name, [*words[:at], new, *words[at + 1 :]])
 
 
 @pytest.mark.parametrize("rules", [None, Politeness(0.001, 2)], ids=["plain", "polite"])

@@ -36,7 +36,7 @@ BUDGETS = {
     "cli": 5250,
     "client": 4600,
     "functions": 4400,
-    "gateway": 7000,
+    "gateway": 6900,
     "lua": 4820,
     "rooms": 3800,
     "scrapy": 3000,

@@ -15,7 +15,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 from timeoutq.client import AsyncServerClient, ServerClient
 from timeoutq.server.cluster import slot_of
@@ -188,11 +188,9 @@ class TokenBook:
 class Tokens:
     """Looks tokens up, for a gateway: reads all of them every `FRESH` seconds while somebody asks."""
 
-    def __init__(
-        self, url: str | None = None, *, client: Any = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, url: str | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Describe the server as for `AsyncQueue`; the first look connects."""
-        self._client = AsyncServerClient("tokens", url, client=client, deadline=2.0)
+        self._client = AsyncServerClient("tokens", url, deadline=2.0)
         self._clock = clock
         self._table = Table({})
         self._read_at = float("-inf")
