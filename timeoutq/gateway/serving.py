@@ -15,10 +15,12 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from timeoutq.gateway.app import Gateway
+from timeoutq.gateway.problems import Problem
 from timeoutq.server.road import AsyncRoad
 from timeoutq.words.errors import InvalidInput
 
@@ -68,6 +70,16 @@ class BoundedProtocol(H11Protocol):
         """Go on: the client has read."""
         self._reading = _cancelled(self._reading)
         super().resume_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer bytes that are no HTTP with a problem, as all other requests that fail."""
+        body = Problem(400, "bad-http", "this is not a request of HTTP/1.1, or not to its end").body()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.write(
+                b"HTTP/1.1 400 Refused\r\ncontent-type: application/problem+json\r\ncontent-length: %d\r\n"
+                b"cache-control: no-store\r\nconnection: close\r\n\r\n" % len(body) + body
+            )
+        self.transport.close()
 
 
 def _cancelled(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
