@@ -10,8 +10,7 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any
 
-from tests.bench.ground import Ground, Measure, cpu_ms
-from tests.bench.terms import Figure, Readings, Target
+from tests.bench.ground import Figure, Ground, Readings, cpu_ms, measure
 from timeoutq.client import Queue
 from timeoutq.rooms.batches import operations as of_batches
 from timeoutq.rooms.failures import operations as of_failures
@@ -33,7 +32,7 @@ HOUR_MS = 3_600_000
 REPLAY = "claim-again"
 """The name of a claim that is sent again: it looks for its leases among all leases."""
 TRIES = 3
-LONGEST = 50.0
+LONGEST = 50
 """The longest time that a script may take, ms."""
 
 VERBS = scripts.verbs()
@@ -85,13 +84,11 @@ class Scene:
                 break
 
     def rule(self, *rules: Rule) -> None:
-        """Set rules of the huge host, as `queue.hosts.set` does."""
         host = self.run(operations.host(self.ops, "big.example.com", rules))
         while host.recalling:
             host = self.run(operations.host(self.ops, "big.example.com", [("recall", "")]))
 
     def claim(self, n: int) -> list[Lease]:
-        """Claim `n` tasks, or all if there are fewer."""
         found: list[Lease] = []
         while len(found) < n:
             some = self.queue.claim(min(BATCH, n - len(found)))
@@ -128,7 +125,6 @@ class Scene:
     # ---- the acts; each is tried three times
 
     def acts(self) -> Iterator[Callable[[], object]]:
-        """Give the acts in order, all but `purge`."""
         yield self.rank  # from now on, the queue has priorities
         yield from (self.put, self.schedule, self.claims, self.replay, self.extend, self.ack, self.fail, self.release)
         yield self.cancel
@@ -165,7 +161,6 @@ class Scene:
         self.promote(5)
 
     def claims(self) -> None:
-        """Claim tasks, and put new ones in their place."""
         for _ in range(4):
             self.flown += self.run(self.ops.claim(self.queue.token(), BATCH, HOUR_MS)).leases
             self.run(*self.ops.put((self.strangers(BATCH),), self.queue.talk.nonce))
@@ -210,16 +205,13 @@ class Scene:
         self.promote(30)
 
     def crash(self) -> None:
-        """Say that the process that worked on tasks has died."""
         for leases in (self.flown, self.held):
             self.run(*self.ops.crash(_taken(leases, BATCH), "it died"))
 
     def pull(self) -> None:
-        """Pull tasks: take them without a lease."""
         self.run(*[self.ops.pull(BATCH) for _ in range(3)])
 
     def forget(self) -> None:
-        """Forget tasks that wait, and tasks that are held."""
         some = self.urls(BATCH)
         self.run(*self.ops.put((some,), self.queue.talk.nonce))
         for tasks in (some, *([lease.task for lease in _taken(leases, BATCH)] for leases in (self.flown, self.held))):
@@ -266,7 +258,7 @@ class Scene:
                 cursor = self.run(self.ops.prune(cursor=cursor)).cursor
 
     def repair(self) -> None:
-        """Walk through a part of each state, hash and lane, and mend what is wrong."""
+        """Walk through some of each state, each hash and the tasks of each host, and mend what is wrong."""
         cursor = b"1 0"
         while cursor:
             stage = int(cursor.split()[0])
@@ -277,7 +269,6 @@ class Scene:
                 cursor = b"%d 0" % (stage + 1)
 
     def look(self) -> None:
-        """Ask about tasks, about hosts and about the whole queue."""
         task = self.urls(1)[0]
         self.run(self.ops.stats(), self.ops.drained(), self.ops.inspect(task), self.ops.why(task))
         self.run(operations.host(self.ops, "big.example.com"))
@@ -437,7 +428,18 @@ OTHER = "redis-server"
 """The second server to measure, if PATH has it."""
 
 
-def _pauses(ground: Ground) -> Readings:
+@measure(
+    "pauses",
+    *(
+        Figure(f"pauses-{name}{end}", f"the longest script of {about}{where}, CPU time", "ms", None, f"≤ {LONGEST:g}")
+        for end, where in (("", ""), ("-redis", ", on redis-server"))
+        for name, about in [*((verb, verb) for verb in VERBS), (REPLAY, "a claim that is sent again")]
+    ),
+    once=True,
+    heavy=True,
+    asked=True,
+)
+def pauses(ground: Ground) -> Readings:
     taken: dict[str, float | None] = {}
     here = measured(ground)
     taken |= {f"pauses-{name}": value for name, value in here.items()}
@@ -446,20 +448,3 @@ def _pauses(ground: Ground) -> Readings:
             there = measured(other)
         taken |= {f"pauses-{name}-redis": value for name, value in there.items()}
     return taken
-
-
-def _figures() -> list[Figure]:
-    return [
-        Figure(
-            f"pauses-{name}{end}",
-            f"the longest script of {about}{where}, CPU time",
-            "ms",
-            None,
-            Target("value", "≤", LONGEST),
-        )
-        for end, where in (("", ""), ("-redis", ", on redis-server"))
-        for name, about in [*((verb, verb) for verb in VERBS), (REPLAY, "a claim that is sent again")]
-    ]
-
-
-PAUSES = Measure("pauses", _figures(), _pauses, once=True, heavy=True, asked=True)

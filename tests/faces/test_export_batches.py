@@ -7,9 +7,8 @@ import pytest
 from tests.faces.test_transfer import other
 from tests.rig.command import Say, say, server
 from timeoutq import InvalidInput, Politeness, Queue, Task
-from timeoutq.rooms.batches import lines, operations
+from timeoutq.rooms.batches import lines
 from timeoutq.rooms.batches.operations import Joined, Sealed
-from timeoutq.verbs import sending
 from timeoutq.watch import transfer
 
 __all__ = ["other", "say", "server"]
@@ -125,15 +124,6 @@ def test_a_file_that_is_cut_is_brought_in_and_named(say: Say, queue: Queue, othe
     assert say("import", other.name, "--skip-lines", f"{len(lines)}", stdin=b"".join(lines)).code == 0
     # an older file promises no end
     assert say("import", other.name, stdin=lines[0].replace(b', "ends": true', b"") + lines[1]).code == 0
-
-
-def test_a_call_that_is_sent_again_joins_nothing_twice(queue: Queue) -> None:
-    queue.put("a")
-    seal = Sealed("b", "ended", 1000, "d", b"")
-    call = operations.restore_batch(queue.operations, queue.token, "b", [Joined("b", b"a", "open")], seal)
-    assert [queue.run(sending.answer(queue.talk, call)) for _ in range(2)] == [1, 0]
-    assert ends_of(queue) == [("a", 1, "open")]
-    assert transfer.restore_batches(queue, [seal]) == (0, [])
 
 
 def test_a_line_is_read_as_it_was_written_and_one_that_says_something_else_is_refused() -> None:

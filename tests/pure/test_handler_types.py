@@ -138,6 +138,7 @@ def test_the_sample_has_both_kinds() -> None:
 
 
 @pytest.mark.breaking
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(find_spec("mypy") is None, reason="mypy is not installed")
 def test_mypy_refuses_wrong_handlers_and_no_right_ones(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     kept = getattr(pytestconfig, "cache", None)  # a second run needs a second
@@ -146,6 +147,7 @@ def test_mypy_refuses_wrong_handlers_and_no_right_ones(tmp_path: Path, pytestcon
 
 
 @pytest.mark.breaking
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(find_spec("basedpyright") is None, reason="basedpyright is not installed")
 def test_basedpyright_refuses_wrong_handlers_and_no_right_ones(tmp_path: Path) -> None:
     assert refused_by_basedpyright(SAMPLE, tmp_path) == REFUSED

@@ -2,30 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 
-import pytest
-
 from timeoutq.worker.background import THIS
-
-
-async def test_a_function_that_blocks_leaves_the_event_loop_free() -> None:
-    over = threading.Event()
-    calling = asyncio.create_task(THIS.call(lambda: over.wait(10)))
-    await asyncio.sleep(0.05)
-    assert not calling.done()
-    over.set()
-    await asyncio.wait_for(calling, 5)
-
-
-async def test_the_error_of_a_function_that_blocks_is_raised() -> None:
-    def fail() -> None:
-        raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"):
-        await THIS.call(fail)
 
 
 def test_threads_end_with_the_process() -> None:

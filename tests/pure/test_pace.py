@@ -57,13 +57,6 @@ def test_a_worker_that_may_run_few_tasks_more_claims_no_more_than_those() -> Non
     assert pace.wanted(Load(5, 0, 0, still_to_run=-2), plenty=False) == 0
 
 
-def test_acks_that_wait_hold_the_claims_back() -> None:
-    pace = Pace(100, 0, 60.0, now=0.0)
-    assert pace.wanted(Load(0, 0, 0, waiting_acks=100), plenty=False) == 100
-    assert pace.wanted(Load(0, 0, 0, waiting_acks=170), plenty=False) == 30
-    assert pace.wanted(Load(0, 0, 0, waiting_acks=500), plenty=False) == 0
-
-
 def test_a_quick_worker_holds_what_its_handlers_end_in_two_exchanges() -> None:
     assert at_work(10_000, trip=0.005).ahead() == pytest.approx(10_000 * 0.012, abs=5)
 

@@ -16,9 +16,10 @@ from typing import Any
 
 import redis
 
-from tests.rig import fingerprints, keys, kinds
+from tests.rig import keys, kinds
 from tests.rig.beside import processes
 from tests.rig.model import NOTHING, Given
+from tests.rig.moment import Moment
 from tests.rig.polite_world import PoliteWorld, drawn
 from tests.rig.servers import redis_server, wrapped
 from tests.rig.shims import Clock
@@ -140,8 +141,7 @@ class Player:
         self.client.flushall()
         self._key = self.operations.key
         self.clock.set_ms(world.model.now)
-        self._compact = limits is not None and seed % 2 == 1
-        if self._compact:
+        if limits is not None and seed % 2 == 1:
             self._run(self.operations.configure({"keep_done": b"compact %d" % seed}).command())
         if isinstance(world, PoliteWorld):
             self._send(Request("configure", number=1), world)
@@ -294,11 +294,7 @@ class Player:
     # ---- what the keys say
 
     def _compare(self, world: World) -> None:
-        done = set[str]()
-        if self._compact:
-            prints = fingerprints.read(self.client, self._key(""))
-            done = set(map(bytes.decode, fingerprints.holding(prints, map(str.encode, TASKS))))
-        for difference in keys.differences(world.model, self.client, self._key, done):
+        for difference in keys.differences(world.model, Moment(self.client, self._key("")), TASKS):
             raise Differs(difference)
 
     def _purge(self) -> None:
@@ -359,7 +355,6 @@ def play_many(
 
 
 def main() -> int:
-    """Play many and print what came of it; give the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.rig.schedules", description="The model against a server.")
     parser.add_argument("count", type=int, nargs="?", default=5000, help="how many schedules")
     parser.add_argument("first", type=int, nargs="?", default=0, help="the seed of the first one")

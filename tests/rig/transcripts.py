@@ -48,7 +48,6 @@ def raw(value: Any) -> Any:
 
 
 def shown(value: Any) -> Any:
-    """Give a value as JSON shows it."""
     if isinstance(value, bytes):
         return {"b64": base64.b64encode(value).decode()}
     if isinstance(value, str):

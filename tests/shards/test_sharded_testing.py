@@ -11,9 +11,7 @@ from timeoutq.testing import (
     Clock,
     FakeAsyncShardedQueue,
     FakeShardedQueue,
-    fake_async_queue,
     fake_async_sharded_queue,
-    fake_queue,
     fake_sharded_queue,
     run,
 )
@@ -40,10 +38,7 @@ def test_a_handler_is_run_on_all_shards_and_its_retries_take_no_time() -> None:
         assert queue.drained()
 
 
-def test_what_a_kind_of_queue_does_not_take_is_refused_by_name() -> None:
-    for make in (fake_queue, fake_async_queue):
-        with pytest.raises(InvalidInput, match="fake_sharded_queue"):
-            make(shards=4)
+def test_a_blocking_queue_in_a_coroutine_is_refused() -> None:
     with pytest.raises(InvalidInput, match="await run"):
 
         async def test() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.rig.invariants import check
-from tests.worker.test_worker_exchanges import until
+from tests.worker.working import until
 from timeoutq import Ack, GiveUp, Lease, Outcome, Release, Retry, Task, Worker
 from timeoutq.client.shards import AsyncShardedQueue, ShardedQueue
 from timeoutq.client.shards.names import tags
@@ -144,7 +144,6 @@ async def test_leases_of_two_shards_with_the_same_fence_are_two(queue: ShardedQu
         own.took([one, other])
         assert len(own.held) == 2
         own.done(one.key, one)
-        assert own.unattended == {other.key}
         assert [[lease.task for lease in ends.acks] for ends in own.shards] == [["t0"], [], [], [], []]
 
 
@@ -224,7 +223,6 @@ async def test_the_ack_waits_until_every_other_shard_has_what_was_found(queue: S
         own.took([lease])
         own._give(own._ack_of(lease, Ack(put=PAGES)))
         assert list(own.ending.values()) == [lease]
-        assert own.unattended == set()
         away = [ends for number, ends in enumerate(own.shards) if number != home]
         calls = [call for ends in away for call in ends.take()]
         assert [(call.verb, len(call.acks)) for call in calls] == [("put", 1)] * (SHARDS - 1)

@@ -78,6 +78,9 @@ def aending(method: Callable[Concatenate[Any, P], Ending[T]]) -> Callable[Concat
 class Driver(Face):
     """Carries out flows, for code that blocks."""
 
+    asynchronous: ClassVar[type[AsyncDriver]]
+    """The same face for asyncio."""
+
     def _prepare(self) -> None:
         self._opened = False
         self._held: tuple[int, Link | ClusterLink] | None = None  # the process that uses the link, and the link
@@ -178,6 +181,12 @@ class AsyncDriver(Face):
 
     blocking: ClassVar[type[Driver]]
     """The same face for code that blocks."""
+    asynchronous: ClassVar[type[AsyncDriver]]
+    """This face itself; a class that somebody has made of it may take other arguments."""
+
+    def __init_subclass__(cls) -> None:
+        if "blocking" in vars(cls):
+            cls.asynchronous = cls.blocking.asynchronous = cls
 
     def _prepare(self) -> None:
         self._opened = False

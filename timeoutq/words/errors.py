@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-NOT_POLITE = "this queue is not polite"
-"""What the message of `InvalidInput` says when a queue refuses a priority because the queue is not polite."""
-
 
 class TimeoutqError(Exception):
     """The base of all errors of timeoutq."""
