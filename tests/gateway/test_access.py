@@ -23,7 +23,7 @@ from timeoutq.gateway.callers import Caller
 from timeoutq.gateway.page import make_app
 from timeoutq.gateway.problems import Problem
 from timeoutq.gateway.settings import Scope, Settings
-from timeoutq.gateway.tokens import FRESH, KEY, SCOPES, TokenBook
+from timeoutq.gateway.tokens import FRESH, KEY, SCOPES, STALE, TokenBook
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.words.errors import InvalidInput
 
@@ -319,16 +319,20 @@ async def test_a_caller_whose_name_begins_with_that_of_another_keeps_its_leases(
 WORKS = ("look", "put", "work")
 
 
-async def test_a_token_that_is_revoked_while_its_holder_waits_brings_no_task(url: str, tmp_path: Path) -> None:
+async def test_a_token_that_is_revoked_while_its_holder_waits_or_watches_brings_no_more(
+    url: str, tmp_path: Path
+) -> None:
     with TokenBook(url) as book, Queue("crawl", url) as queue, served(url, tmp_path) as gateway:
         secret, _ = book.new("ci", queues=["*"], allow=SCOPES)
         assert gateway.call("put", {"tasks": ["first"]}, secret).status == 200
         assert gateway.call("claim", {}, secret).status == 200
         bearer = f"Host: {gateway.host}\r\nAuthorization: Bearer {secret}\r\n"
-        with gateway.open() as waits:
+        with gateway.open() as waits, gateway.open() as watches:
             waits.sendall(
                 f"POST /v1/crawl/claim HTTP/1.1\r\n{bearer}Content-Length: 11\r\n\r\n".encode() + b'{"wait":30}'
             )
+            watches.sendall(f"GET /q/crawl/live?view=queue HTTP/1.1\r\n{bearer}\r\n".encode())
+            assert watches.recv(65536).startswith(b"HTTP/1.1 200")
             book.revoke("ci")
             await asyncio.sleep(FRESH + 0.1)
             queue.put("second")
@@ -336,6 +340,12 @@ async def test_a_token_that_is_revoked_while_its_holder_waits_brings_no_task(url
             assert (refused.status, refused.problem) == (401, "unauthorized")
             stats = queue.stats()
             assert (stats.counters["claimed"], stats.todos) == (1, 1)
+            watches.settimeout(STALE)
+            data = b""
+            while not data.endswith(b"0\r\n\r\n"):
+                part = watches.recv(65536)
+                assert part, data[-300:]
+                data += part
         gateway.is_well()
 
 

@@ -220,3 +220,15 @@ def test_leases_that_ran_out_are_taken_back_though_there_are_only_clients_over_h
     client.claim(timeout=0.2)
     client.post("release", {"leases": [again], "delay": 0.2})
     wait_until(lambda: client.queue.stats().todos == 1)  # nobody asks for it meanwhile
+
+
+def test_a_client_that_sends_something_behind_its_claim_and_hangs_up_is_seen_to_be_gone(client: Client) -> None:
+    client.put("first")
+    client.post("ack", {"leases": client.claim()})
+    with plug(client, wait=30, timeout=60) as gone:
+        until_waiting(client)
+        gone.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        time.sleep(0.2)  # the gateway reads it before the end of the connection
+    time.sleep(0.2)
+    client.put("late")
+    assert Waiting(client).tasks() == ["late"]

@@ -63,7 +63,7 @@ class Place:
         if self.plug is None:
             self.plug = self.gateway.open()
         reply = self.gateway.ask(method or route.method, path + query, headers, body, self.plug)
-        if reply.headers.get("connection") == "close":
+        if reply.headers.get("connection") == "close" or "event-stream" in reply.headers.get("content-type", ""):
             self.close()
         return reply
 

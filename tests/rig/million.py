@@ -171,10 +171,12 @@ def watch(base: str, path: str, viewers: int, seconds: float, raw: Any) -> int:
 
     def look() -> None:
         with contextlib.suppress(httpx.HTTPError), httpx.Client(timeout=30) as client:
-            while not over.is_set():
-                client.get(base + path).raise_for_status()
-                ready.release()
-                over.wait(1.0)
+            with client.stream("GET", base + path) as stream:
+                for number, _ in enumerate(stream.iter_lines()):
+                    if number == 0:
+                        ready.release()
+                    if over.is_set():
+                        return
 
     threads = [threading.Thread(target=look, daemon=True) for _ in range(viewers)]
     for thread in threads:

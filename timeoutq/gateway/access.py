@@ -335,30 +335,35 @@ class Access:
 class Answer:
     """The answer to one request: when it takes longer than a token may be trusted, the token is looked up again.
 
-    So the holder of a token that is revoked while a claim waits gets no task, and the claim is undone.
+    A token may be revoked while its holder waits for tasks or watches a page. Then the holder gets no more, and a claim
+    whose answer is refused is undone.
     """
 
-    __slots__ = ("_access", "_began", "_head", "_scope", "_send", "caller", "secret", "was_refused")
+    __slots__ = ("_access", "_checked", "_head", "_scope", "_send", "caller", "secret", "was_refused")
 
     def __init__(self, access: Access, head: Head, scope: Scope, send: Send) -> None:
         self._access = access
         self._head = head
         self._scope = scope
         self._send = send
-        self._began = time.monotonic()
+        self._checked = time.monotonic()
         self.caller, self.secret = NOBODY, ""
-        self.was_refused = False  # whether the caller did not get the answer, because the token does not count any more
+        self.was_refused = False
+        """Whether the caller did not get the answer, or not to its end, because the token does not count any more."""
 
     async def send(self, message: Message) -> None:
         """Send a part of the answer, unless the token does not count any more."""
         if self.was_refused:
             return
-        is_start = message["type"] == "http.response.start"
-        if is_start and time.monotonic() - self._began > FRESH and not await self.still_counts():
-            self.was_refused = True
+        if (now := time.monotonic()) - self._checked > FRESH:
+            self._checked = now
+            self.was_refused = not await self.still_counts()
+        if not self.was_refused:
+            await self._send_with_headers(message)
+        elif message["type"] == "http.response.start":
             await self._access.refuse(unauthorized(), self._head, self._scope, self._send_with_headers)
         else:
-            await self._send_with_headers(message)
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_with_headers(self, message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -46,6 +46,7 @@ class Gateway:
     """The application; `state` has what its requests share."""
 
     def __init__(self, settings: Settings, routes: Sequence[Route], tell: Tell) -> None:
+        self.at_stop: list[Callable[[], None]] = []  # called when the gateway is about to end
         self.at_close: list[Callable[[], Awaitable[None]]] = []  # called when the gateway ends
         self._tell = tell
         state = self.state = State(settings)
@@ -92,7 +93,8 @@ class Gateway:
 
     def stop(self) -> None:
         """Answer those that wait: the gateway is about to end."""
-        self.polls.stop()
+        for stop in (*self.at_stop, self.polls.stop):
+            stop()
 
     async def close(self) -> None:
         """Answer those that wait, and close all connections. A host application that mounts the gateway calls this."""
@@ -188,6 +190,7 @@ class Gateway:
             detail = "parameters behind the ? go with a body of NDJSON only: write them into the body of JSON"
             raise Problem(422, "bad-body", detail)
         data = await request.body()
+        await request.weigh(len(data))
         try:
             return route.endpoint, msgspec.structs.asdict(entry.decode(data or b"{}"))
         except msgspec.ValidationError:

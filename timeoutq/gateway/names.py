@@ -39,6 +39,11 @@ class Shared(Generic[T]):
         """Whether a look is under way."""
         return self._under_way is not None and not self._under_way.done()
 
+    @property
+    def rests(self) -> float:
+        """For how many seconds the last look is still given."""
+        return max(0.0, self._until - time.monotonic())
+
     async def get(self) -> T:
         """Give the last look while it rests, else the one under way; raises the error of the look."""
         if self._found is not None and time.monotonic() < self._until:

@@ -33,6 +33,7 @@ class State:
         self.queues = Queues(settings)
         self.tokens = Tokens(settings.url)
         self.places = Places(settings.most_at_once, settings.most_in_line)
+        self.heavy_places = Places(settings.most_heavy, settings.most_in_line)  # of requests with large bodies
         self.memory = Memory(settings.most_bytes)
         self.polls: Any = None  # the `Polls` of the application
         self.probes: Any = None  # its `Probes`
@@ -43,8 +44,8 @@ class Request:
     """A request for one route."""
 
     __slots__ = (
-        "_body", "_bytes", "_cycle", "_headers", "_watch", "answer", "app", "caller", "has_place", "name", "receive",
-        "scope", "state", "undo",
+        "_body", "_bytes", "_cycle", "_headers", "_is_heavy", "_watch", "answer", "app", "caller", "has_place", "name",
+        "receive", "scope", "state", "undo",
     )  # fmt: skip
 
     def __init__(self, app: Any, state: State, scope: Scope, receive: Receive, answer: Answer, name: str) -> None:
@@ -56,6 +57,7 @@ class Request:
         """Undoes the call of the endpoint, if the client does not get its answer."""
         self.has_place = False  # whether one of the places for requests is taken by this one
         self._bytes = 0
+        self._is_heavy = False
         self._body: bytes | None = None
         self._cycle: Any = getattr(receive, "__self__", None)
         """uvicorn's own object, which notes whether the body is here, and that the client has hung up."""
@@ -120,6 +122,13 @@ class Request:
             data, more = await self._next(self.state.settings.body_seconds)
             yield data
 
+    async def weigh(self, size: int) -> None:
+        """Wait for a place to read a body of JSON of so many bytes, if this is a large one."""
+        if size > self.state.settings.heavy:
+            self.count_bytes(size)
+            await self.state.heavy_places.take(self.caller.name)
+            self._is_heavy = True
+
     def count_bytes(self, size: int) -> None:
         """Tell how many bytes of the body are in memory now; raises a problem if there are too many of this caller."""
         if size != self._bytes:
@@ -179,6 +188,9 @@ class Request:
         """Watch no more, and give the place and the memory back."""
         self.step_aside()
         self.count_bytes(0)
+        if self._is_heavy:
+            self._is_heavy = False
+            self.state.heavy_places.give(self.caller.name)
         if self._watch is not None:
             self._watch.cancel()
 

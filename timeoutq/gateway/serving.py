@@ -29,6 +29,8 @@ FILES = 65_536
 AWAKE = 0.0003
 """For how many seconds the gateway stays awake for a reply of Redis, if it may use two cores: see `AsyncRoad.awake`."""
 HEAD_SECONDS = 20.0  # how long a client may take for the head of a request, or for the rest of a body that was refused
+HEAD_BYTES = 64 * 1024
+"""How many bytes behind its request a client may send before it is seen no more that the client hangs up."""
 ANSWER_SECONDS = 30.0  # how long a client may take to read an answer, besides a second for each `ANSWER_BYTES` of it
 ANSWER_BYTES = 64 * 1024
 
@@ -53,6 +55,11 @@ class BoundedProtocol(H11Protocol):
         """Pass on the bytes of the client, and bound the time of those that belong to no request under way."""
         before = self.cycle
         super().data_received(data)
+        connection: Any = self.conn
+        is_ahead = self.flow.read_paused and connection.their_state is h11.DONE
+        if is_ahead and len(connection.trailing_data[0]) <= HEAD_BYTES:
+            # uvicorn reads no more when a client sends something behind its request, and would not see it hang up
+            self.flow.resume_reading()
         cycle: Any = self.cycle
         if cycle is not before or (cycle is not None and not cycle.response_complete):
             self._coming = _cancelled(self._coming)

@@ -44,6 +44,10 @@ class Settings:
     longest_wait: float = 60.0  # the longest that a claim may wait, seconds
     most_waits: int = 2000  # how many claims of one caller may wait at once
     most_at_once: int = 64  # how many requests are carried out at once. One caller has at most half of these places.
+    most_heavy: int = 4
+    """How many requests with bodies of JSON of more than `heavy` bytes are carried out at once: they take many times
+    their bytes of memory while they are read. One caller has at most half of these places."""
+    heavy: int = 256 * 1024
     most_in_line: int = 1000  # how many requests of one caller may wait for a place; those beyond are refused
     most_bytes: int = 256 * MIB
     """How many bytes of bodies are in memory at once. One caller has at most half of them; more is refused."""

@@ -72,5 +72,6 @@ def make_app(settings: Settings | None = None, more: Sequence[Route] = ()) -> Ga
     made = gateway.make_app(settings, [*ROUTES, *login, *more], tell)
     paint.warm()
     made.state.page = Hub(made.state.queues)
+    made.at_stop.append(made.state.page.stop)
     made.at_close.append(made.state.page.close)
     return made

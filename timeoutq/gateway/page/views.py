@@ -1,18 +1,19 @@
 """The views of the page: one function for each.
 
-A view is first written as a whole page; while a browser shows it, its script asks `live` for the parts of the view.
+A view is first written as a whole page; while a browser shows it, its script gets the parts of the view that change by
+`live`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, Response, StreamingResponse
 
 from timeoutq.client.shards import AnyAsyncQueue
 from timeoutq.gateway.page import paint, spelling
@@ -265,7 +266,7 @@ def cards(name: str) -> Callable[[Visit], Awaitable[Response]]:
 
 
 async def live(visit: Visit) -> Response:
-    """Give the parts of a view as they are now; 304 if they are those that the browser has."""
+    """Send the parts of a view that change, while somebody watches it (server-sent events)."""
     name = visit.query("view")
     known = PARTS.get(name)
     if known is None or (name == "overview") == bool(visit.name):
@@ -278,11 +279,19 @@ async def live(visit: Visit) -> Response:
     # whoever watches the same page with the same rights shares its looks
     globs = () if visit.name else tuple(visit.caller.queues)
     page = name, tuple(fields.items()), visit.at.rights, visit.at.base, globs
-    parts = json.dumps(await visit.hub.drawn(visit.name, page, lambda: known(visit, fields)))
-    tag = {"etag": f'"{hashlib.sha256(parts.encode()).hexdigest()[:16]}"'}
-    if visit.request.headers.get("if-none-match") == tag["etag"]:
-        return Response(status_code=304, headers=tag)
-    return Response(parts, media_type="application/json", headers=tag)
+    address = visit.request.client.host if visit.request.client else ""
+
+    async def stream() -> AsyncIterator[bytes]:
+        watched = visit.hub.watch(visit.name, page, lambda: known(visit, fields), f"{visit.caller.name} {address}")
+        try:
+            async with aclosing(watched) as news:
+                async for parts in news:
+                    yield (b"event: parts\ndata: " + json.dumps(parts).encode() if parts else b": still here") + b"\n\n"
+            yield b"event: over\ndata: ask again\n\n"
+        except Problem as crowded:
+            yield f"event: crowded\ndata: {crowded.detail}\n\n".encode()
+
+    return StreamingResponse(stream(), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
 
 # ---- files

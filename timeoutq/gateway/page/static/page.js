@@ -5,11 +5,11 @@ const $ = (found, from = document) => from.querySelector(found);
 const all = (found, from = document) => [...from.querySelectorAll(found)];
 const alive = $("#alive");
 
-// ---- fresh fragments: asked for once a second while the page is seen, and not at all while it is hidden
+// ---- fresh fragments: one stream while the page is seen, none while it is hidden
 
-let timer = 0;
-let tag = "";
-const shown = {};
+let stream = null;
+let again = 0;
+const fresh = {}; // fragments that have come and are not shown yet
 
 function swap(id, html) {
   const place = document.getElementById(id);
@@ -33,27 +33,30 @@ function nameOf(one) {
   return [one.tagName, one.id, one.getAttribute("href"), one.getAttribute("aria-label"), form?.getAttribute("action"), sent].join("\0");
 }
 
-async function look() {
-  clearTimeout(timer);
+function open() {
   const path = document.body.dataset.live;
-  if (!path || document.hidden) return;
-  let wait = 1000;
-  try {
-    const answer = await fetch(path, { headers: tag ? { "if-none-match": tag } : {} });
-    if (answer.status !== 304 && !answer.ok) throw new Error(answer.status);
-    if (answer.ok) {
-      tag = answer.headers.get("etag");
-      for (const [id, html] of Object.entries(await answer.json())) {
-        if (shown[id] !== html && swap(id, html)) shown[id] = html;
-      }
-    }
+  if (!path || stream || document.hidden) return;
+  clearTimeout(again);
+  stream = new EventSource(path);
+  stream.addEventListener("parts", (event) => {
+    for (const [id, html] of Object.entries(Object.assign(fresh, JSON.parse(event.data)))) if (swap(id, html)) delete fresh[id];
     say("live", true);
-  } catch {
-    wait = 5000;
-    say("not live");
-  }
-  clearTimeout(timer);
-  timer = setTimeout(look, wait);
+  });
+  stream.addEventListener("over", () => later(1000));
+  stream.addEventListener("crowded", (event) => later(20000, `not live: ${event.data}`));
+  stream.addEventListener("error", () => later(5000));
+}
+
+function later(wait, words = "not live") {
+  close();
+  say(words);
+  again = setTimeout(open, wait);
+}
+
+function close() {
+  stream?.close();
+  stream = null;
+  clearTimeout(again);
 }
 
 function say(words, on = false) {
@@ -61,7 +64,9 @@ function say(words, on = false) {
   alive.classList.toggle("on", on);
 }
 
-document.addEventListener("visibilitychange", look);
+document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+addEventListener("pagehide", close);
+addEventListener("pageshow", open);
 
 // ---- the question before an act
 
@@ -174,4 +179,4 @@ document.addEventListener("keydown", (event) => {
 const keys = $("#keys");
 keys.hidden = false;
 keys.addEventListener("click", help);
-look();
+open();
