@@ -8,7 +8,8 @@ The modules, in reading order: each imports only from those above it.
               Pure.
     walks     Acts on more tasks than one call takes, such as a retry of all failures of a kind: walks with progress, in
               pieces.
-    hub       Looks at queues for everybody who watches them: one look a second and page, however many viewers there are.
+    hub       Looks at queues for everybody who watches them: one look a second and page, however many viewers there
+              are.
     paint     From a snapshot of a queue to HTML: the parts of pages, and whole pages. Pure but for the templates that
               it reads.
     visits    One request of a browser: who asks, about which queue, with which ids; and the answer as a page.

@@ -28,7 +28,6 @@ from timeoutq.words.text import safe
 
 T = TypeVar("T")
 Parts = Mapping[str, str]  # fragments of a page: the id of an element, and its new inner HTML
-
 Key = tuple[str, Hashable]  # a queue, and the name of something that is looked at there
 
 MOST_PAGES, MOST_FOR_ONE, MOST_STREAMS = 100, 20, 1000

@@ -1,7 +1,6 @@
 """The views of the page: one function for each.
 
-A view is first written as a whole page; while a browser shows it, its script gets the parts of the view that change by
-`live`.
+A view is first written as a whole page; while a browser shows it, its script listens to `live` for what changes.
 """
 
 from __future__ import annotations
