@@ -12,12 +12,12 @@ from typing import Any
 
 from tests.bench.ground import Figure, Ground, Readings, cpu_ms, measure
 from timeoutq.client import Queue
-from timeoutq.rooms.batches import operations as of_batches
-from timeoutq.rooms.failures import operations as of_failures
-from timeoutq.rooms.hosts import operations
-from timeoutq.rooms.hosts.operations import Rule
-from timeoutq.rooms.results import operations as of_results
-from timeoutq.rooms.schedules import operations as of_schedules
+from timeoutq.rooms import batches as of_batches
+from timeoutq.rooms import failures as of_failures
+from timeoutq.rooms import hosts as of_hosts
+from timeoutq.rooms import results as of_results
+from timeoutq.rooms.hosts import Rule
+from timeoutq.rooms.schedules import definition as of_schedules
 from timeoutq.rooms.schedules.definition import Definition
 from timeoutq.server import rights, scripts
 from timeoutq.server.calls import BATCH, Call, Command
@@ -84,9 +84,9 @@ class Scene:
                 break
 
     def rule(self, *rules: Rule) -> None:
-        host = self.run(operations.host(self.ops, "big.example.com", rules))
+        host = self.run(of_hosts.call_host(self.ops, "big.example.com", rules))
         while host.recalling:
-            host = self.run(operations.host(self.ops, "big.example.com", [("recall", "")]))
+            host = self.run(of_hosts.call_host(self.ops, "big.example.com", [("recall", "")]))
 
     def claim(self, n: int) -> list[Lease]:
         found: list[Lease] = []
@@ -271,21 +271,21 @@ class Scene:
     def look(self) -> None:
         task = self.urls(1)[0]
         self.run(self.ops.stats(), self.ops.drained(), self.ops.inspect(task), self.ops.why(task))
-        self.run(operations.host(self.ops, "big.example.com"))
-        self.run(operations.page(self.ops, 0, 500), operations.page(self.ops, self.hosts // 2, 500))
+        self.run(of_hosts.call_host(self.ops, "big.example.com"))
+        self.run(of_hosts.call_page(self.ops, 0, 500), of_hosts.call_page(self.ops, self.hosts // 2, 500))
         self.run(*self.ops.states((self.urls(BATCH),)))
-        self.run(of_results.look(self.ops, [id.encode() for id in self.urls(BATCH)]))
+        self.run(of_results.call_look(self.ops, [id.encode() for id in self.urls(BATCH)]))
         self.run(self.ops.probe(*rights.trials()))
 
     def tick(self) -> None:
         """Let a schedule tick, as often as one call takes; declare as many as one call takes; read one."""
         definition, nonce = Definition("{}", b"tick"), self.queue.talk.nonce
-        self.run(of_schedules.write(self.ops, nonce(), b"s", None, "r", 1, definition, "d"))
-        (stored,) = self.run(of_schedules.named(self.ops, b"s")).found
+        self.run(of_schedules.call_write(self.ops, nonce(), b"s", None, "r", 1, definition, "d"))
+        (stored,) = self.run(of_schedules.call_named(self.ops, b"s")).found
         ids = [b"tick@%d" % number for number in range(BATCH)]
-        self.run(of_schedules.tick(self.ops, nonce(), stored, definition, ids, 0, 1, 0, 0))
-        self.run(of_schedules.renew(self.ops, {b"s%d" % number: "d" for number in range(BATCH)}))
-        self.run(of_schedules.write(self.ops, nonce(), b"s", stored, "x", 0))
+        self.run(of_schedules.call_tick(self.ops, nonce(), stored, definition, ids, 0, 1, 0, 0))
+        self.run(of_schedules.call_renew(self.ops, {b"s%d" % number: "d" for number in range(BATCH)}))
+        self.run(of_schedules.call_write(self.ops, nonce(), b"s", stored, "x", 0))
         self.run(*self.ops.forget((ids,)))
 
     def batch(self) -> None:
@@ -296,17 +296,17 @@ class Scene:
         for id, name in zip(ids, names, strict=True):
             self.run(*self.ops.put((id,), nonce, How(batch=name)))
             callback = arguments.tasks((Task(f"after {name}", "x" * 2000),))
-            self.run(of_batches.seal(self.ops, nonce(), name, callback, "ended", 1000))
+            self.run(of_batches.call_seal(self.ops, nonce(), name, callback, "ended", 1000))
         self.run(*self.ops.put((ids,), nonce, How(batch="large")))
         joined = [of_batches.Joined("large", id.encode(), "open") for id in ids]
         self.run(of_batches.restore_batch(self.ops, nonce, "large", joined, None))
-        self.run(of_batches.forget(self.ops, nonce(), "large"))
+        self.run(of_batches.call_forget(self.ops, nonce(), "large"))
         self.run(of_batches.restore_batch(self.ops, nonce, "large", joined, None))
-        self.run(of_batches.seal(self.ops, nonce(), "large", arguments.tasks(()), "done", 1000))
-        self.run(of_batches.members(self.ops, "large", 1, BATCH), of_batches.page(self.ops, "0", BATCH))
+        self.run(of_batches.call_seal(self.ops, nonce(), "large", arguments.tasks(()), "done", 1000))
+        self.run(of_batches.call_members(self.ops, "large", 1, BATCH), of_batches.call_page(self.ops, "0", BATCH))
         self.run(*self.ops.forget((ids,)))
-        self.run(of_batches.named(self.ops, names))
-        self.run(*[of_batches.forget(self.ops, nonce(), name) for name in ("large", *names)])
+        self.run(of_batches.call_named(self.ops, names))
+        self.run(*[of_batches.call_forget(self.ops, nonce(), name) for name in ("large", *names)])
         self.promote(2)
         self.run(*self.ops.forget(([f"after {name}" for name in names],)))
 
@@ -316,9 +316,9 @@ class Scene:
             records = [Record(url.encode(), State.TODOS, payload=1) for url in urls]
             self.run(self.ops.restore(records, self.queue.talk.nonce))
         hosts = [b"big.example.com", *(b"new%d.example.com" % next(self._numbers) for _ in range(BATCH - 1))]
-        self.run(operations.describe_hosts(self.ops, hosts))
+        self.run(of_hosts.describe_hosts(self.ops, hosts))
         known = [HostRecord(host, budget=10**9, visits=1, next_allowed=1.0) for host in hosts]
-        self.run(operations.restore_hosts(self.ops, known, self.queue.talk.nonce))
+        self.run(of_hosts.restore_hosts(self.ops, known, self.queue.talk.nonce))
 
     def rules(self) -> None:
         for per_host in (9_000, 1, 10_000):

@@ -7,8 +7,8 @@ import pytest
 from tests.faces.test_transfer import other
 from tests.rig.command import Say, say, server
 from timeoutq import InvalidInput, Politeness, Queue, Task
-from timeoutq.rooms.batches import lines
-from timeoutq.rooms.batches.operations import Joined, Sealed
+from timeoutq.rooms import batches as of_batches
+from timeoutq.rooms.batches import Joined, Sealed
 from timeoutq.watch import transfer
 
 __all__ = ["other", "say", "server"]
@@ -128,7 +128,7 @@ def test_a_file_that_is_cut_is_brought_in_and_named(say: Say, queue: Queue, othe
 
 def test_a_line_is_read_as_it_was_written_and_one_that_says_something_else_is_refused() -> None:
     for one in (Joined("b", b"\xff", "lost"), Sealed("b", "done", 1500, "abc", b"\xff")):
-        assert transfer.read(lines.write(one).encode()) == one
+        assert transfer.read(of_batches.write_line(one).encode()) == one
     for line in (b'{"batch": "a b"}', b'{"batch": "b"}', b'{"batch": "b", "member": "a", "end": []}',
                  b'{"batch": "b", "on": "done", "keep": -1, "digest": "a"}'):  # fmt: skip
         with pytest.raises(InvalidInput):

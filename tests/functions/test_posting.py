@@ -333,7 +333,7 @@ def test_a_result_is_found_by_its_id(app: App, queue: Queue) -> None:
 def test_a_wait_hears_of_an_end_and_does_not_look_for_it(
     app: App, queue: Queue, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("timeoutq.rooms.results.waiting.LOOK_AGAIN", 600.0)
+    monkeypatch.setattr("timeoutq.rooms.results.LOOK_AGAIN", 600.0)
     result = app.functions["add"].delay(1)
 
     async def caller() -> int:

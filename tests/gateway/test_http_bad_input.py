@@ -299,7 +299,7 @@ LINE = b'{"task":"b","payload":[' + b",".join([b"{}"] * 60_000) + b"]}"
 """A task whose payload takes many times its bytes as values."""
 
 
-def test_large_bodies_of_one_client_are_read_two_at_a_time(gateway: Served, crawl: Queue) -> None:
+def test_large_bodies_of_one_client_do_not_fill_the_memory(gateway: Served, crawl: Queue) -> None:
     before = gateway.memory
     body = b'{"tasks":[' + b",".join([LINE] * 4) + b"]}"
     with ThreadPoolExecutor(12) as threads:

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
+import httpx
 import pytest
 
+from timeoutq.gateway import make_app
+from timeoutq.gateway.bodies import Done
+from timeoutq.gateway.callers import Caller
 from timeoutq.gateway.fairness import Memory, Places
 from timeoutq.gateway.problems import Problem
+from timeoutq.gateway.requests import Request
+from timeoutq.gateway.routes import verb
+from timeoutq.gateway.settings import Settings
 
 
 def test_a_caller_has_at_most_half_of_the_places() -> None:
@@ -72,3 +79,33 @@ def test_a_full_gateway_does_not_blame_the_caller() -> None:
     with pytest.raises(Problem, match="100 bytes are in memory") as others:
         memory.change("c", 1)
     assert (own.value.status, others.value.status) == (429, 503)
+
+
+async def test_large_bodies_of_one_caller_are_read_two_at_a_time() -> None:
+    under_way, together = 0, list[int]()
+
+    async def slow(request: Request, *, text: str) -> Done:
+        nonlocal under_way
+        if text:
+            under_way += 1
+            together.append(under_way)
+            await asyncio.sleep(0.02)
+            under_way -= 1
+        return Done()
+
+    app = make_app(Settings(login=lambda scope: Caller("ci"), heavy=1000), [verb("put", slow)])
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+
+        async def post(text: str) -> int:
+            return (await client.post("/v1/crawl/slow", json={"text": text})).status_code
+
+        large = [asyncio.create_task(post("x" * 1000)) for _ in range(6)]
+        async with asyncio.timeout(5):
+            while len(together) < 2:
+                await asyncio.sleep(0)
+        assert await post("") == 200, "a small one does not wait for them"
+        assert len(together) == 2
+        assert await asyncio.gather(*large) == [200] * 6
+    assert (len(together), max(together)) == (6, 2)
+    await app.close()

@@ -63,7 +63,6 @@ def test_what_follows_the_end_of_a_process(
     ("code", "words"),
     [
         (0, "exit code 0 without having drained"),
-        (7, "exit code 7"),
         (-9, "killed by SIGKILL"),
         (-11, "killed by SIGSEGV"),
         (-40, "killed by signal 40"),

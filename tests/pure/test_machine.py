@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 from timeoutq.worker.background import THIS
-
-
-def test_threads_end_with_the_process() -> None:
-    began = threading.Event()
-    thread = THIS.thread(began.set, "one")
-    assert (thread.daemon, thread.name, thread.is_alive()) == (True, "one", False)
-    thread.start()
-    assert began.wait(5)
 
 
 def test_who_takes_from_a_pipe_waits_until_something_is_there() -> None:

@@ -18,9 +18,7 @@ from typing import Any
 from tests.rig.library import Side
 from tests.rig.library_calls import SETTINGS, WEIGHTS, Args, World
 from tests.rig.servers import redis_server, valkey
-from timeoutq.rooms.events import Fold
-from timeoutq.rooms.events.entry import event_of
-from timeoutq.rooms.events.fold import NOWHERE
+from timeoutq.rooms.events import NOWHERE, Fold, event_of
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.words.model import State, text
 

@@ -17,10 +17,10 @@ from tests.rig import fingerprints
 from tests.rig.invariants import STATES, a_minute_later, check_keys
 from tests.rig.servers import redis_server
 from timeoutq import Lease, Politeness, Queue, Task
-from timeoutq.rooms.batches.operations import Joined, On, Sealed, restore_batch
-from timeoutq.rooms.failures import operations as failures
-from timeoutq.rooms.hosts.operations import restore_hosts
-from timeoutq.rooms.schedules import operations as of_schedules
+from timeoutq.rooms import failures
+from timeoutq.rooms.batches import Joined, On, Sealed, restore_batch
+from timeoutq.rooms.hosts import restore_hosts
+from timeoutq.rooms.schedules import definition as of_schedules
 from timeoutq.rooms.schedules.definition import Definition
 from timeoutq.server import scripts
 from timeoutq.server.calls import Call, Kept
@@ -185,7 +185,7 @@ VERBS: dict[str, tuple[str, Verb]] = {
     "restore a batch that is over": ("restore_batch", lambda q, _: bring(q, "done")),
     "set a schedule": ("set_schedule", lambda q, _: q.schedules.set("new", every=60)),
     "tick": ("tick", lambda q, _: tick(q)),
-    "declare": ("renew", asks(lambda ops, _: of_schedules.renew(ops, {b"s": "d"}))),
+    "declare": ("renew", asks(lambda ops, _: of_schedules.call_renew(ops, {b"s": "d"}))),
     "plan": ("plan", asks(lambda ops, _: ops.plan(1000))),
     "beat": ("beat", asks(lambda ops, _: ops.beat("w", {"pid": 1}, Delta(1, {0: 1})))),
 }
@@ -305,7 +305,7 @@ def prepare(queue: Queue, client: Any, case: Case) -> None:
         client.srem(key("in_progress"), "expires")
         client.zadd(leases, dict.fromkeys(client.zrange(leases, 0, -1), 1) | {b"expires": 2})
     elif case.verb == "tick":
-        call = of_schedules.write(queue.operations, queue.token(), b"s", None, "r", 5, TICKS, "d")
+        call = of_schedules.call_write(queue.operations, queue.token(), b"s", None, "r", 5, TICKS, "d")
         queue.run(sending.answer(queue.talk, call))
     elif case.verb.startswith("restore a batch"):
         queue.schedule("after", at=WAITS)
@@ -333,8 +333,8 @@ def prepare(queue: Queue, client: Any, case: Case) -> None:
 
 
 def tick(queue: Queue) -> object:
-    rows = queue.run(sending.answer(queue.talk, of_schedules.due(queue.operations, 1)))
-    call = of_schedules.tick(queue.operations, queue.token(), rows.found[0], TICKS, [b"ticked"], 0, 5, 0, 0)
+    rows = queue.run(sending.answer(queue.talk, of_schedules.call_due(queue.operations, 1)))
+    call = of_schedules.call_tick(queue.operations, queue.token(), rows.found[0], TICKS, [b"ticked"], 0, 5, 0, 0)
     return queue.run(sending.answer(queue.talk, call))
 
 

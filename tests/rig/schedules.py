@@ -25,7 +25,7 @@ from tests.rig.servers import redis_server, wrapped
 from tests.rig.shims import Clock
 from tests.rig.world import LEASE_MS, TASKS, Limits, Request, Step, Violation, World, told
 from timeoutq import Lease, Task
-from timeoutq.rooms.batches import operations as of_batches
+from timeoutq.rooms import batches as of_batches
 from timeoutq.server import scripts
 from timeoutq.server.calls import BATCH_KEPT, Call
 from timeoutq.server.embedded import EmbeddedServer
@@ -245,7 +245,7 @@ class Player:
         if request.verb == "seal_batch":
             callback, kept = arguments.tasks((request.ids[0],)), round(BATCH_KEPT * 1000)
             on: Any = request.rule[0]
-            return of_batches.seal(ops, request.call.encode(), request.batch, callback, on, kept)
+            return of_batches.call_seal(ops, request.call.encode(), request.batch, callback, on, kept)
         if request.verb in ("host", "configure", "convert") or request.given != Request("").given:
             return self._polite_call(request, world)
         leases = [Lease(task, token, 0.0, 1, 0, 0) for task, token in request.pairs]

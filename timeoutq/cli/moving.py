@@ -137,7 +137,7 @@ def export(
     A queue with --keep-done compact has no ids of its done tasks: export the rest
     with --without-done.
     """
-    from timeoutq.rooms.batches import lines as batch_lines
+    from timeoutq.rooms import batches as of_batches
     from timeoutq.rooms.schedules.definition import Stored
     from timeoutq.watch import transfer
 
@@ -165,7 +165,7 @@ def export(
         left_out = dict.fromkeys(transfer.open_batches(queue))
         # last, so that an import finds the tasks before their batches
         for batches in () if states else transfer.batches(queue):
-            wrote(map(batch_lines.write, batches))
+            wrote(map(of_batches.write_line, batches))
             for one in batches:
                 left_out.pop(one.batch, None)  # it has ended meanwhile
     wrote([transfer.footer(list(left_out))])
@@ -272,7 +272,7 @@ class Import:
     def step(self, number: int, items: list[Item]) -> None:
         """Bring in what some lines tell: their tasks in one atomic step, and before that their hosts in one."""
         from timeoutq.client.shards import ShardedQueue
-        from timeoutq.rooms.batches.operations import Joined, Sealed
+        from timeoutq.rooms.batches import Joined, Sealed
         from timeoutq.rooms.schedules.definition import Stored
         from timeoutq.watch import transfer
 

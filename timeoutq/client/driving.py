@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar
 from timeoutq.client.face import Face
 from timeoutq.client.keeper import AsyncKeeper, Keeper, Keepers
 from timeoutq.client.methods import Claim, Ending
-from timeoutq.rooms.results.waiting import AsyncWaits, Waits
+from timeoutq.rooms.results import AsyncWaits, Waits
 from timeoutq.server import cluster
 from timeoutq.server.cluster import AsyncClusterLink, ClusterLink, slot_of
 from timeoutq.server.connection import Server

@@ -44,7 +44,7 @@ from timeoutq.words.retry import Delay, Retries
 from timeoutq.worker.handlers import Lifespan, OfApp
 
 if TYPE_CHECKING:
-    from timeoutq.rooms.batches.operations import On
+    from timeoutq.rooms.batches import On
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -492,7 +492,7 @@ class Program:
     def _putting_batch(
         self, many: Iterable[FunctionCall[Any]], then: FunctionCall[Any] | None, how: BatchOptions
     ) -> Steps[Batched[Any]]:
-        from timeoutq.rooms.batches.flows import checked  # a program without batches needs no client
+        from timeoutq.rooms.batches import checked  # a program without batches needs no client
 
         chosen, sender = options.known(how, BatchOptions, "batch"), self.sender
         given = chosen.get("name")

@@ -29,8 +29,7 @@ from timeoutq.words.model import Answer, Ended, State, TaskInfo, text
 
 if TYPE_CHECKING:
     from timeoutq.client.shards import AnyAsyncQueue, AnyQueue
-    from timeoutq.rooms.batches.flows import BatchFlows
-    from timeoutq.rooms.batches.operations import On
+    from timeoutq.rooms.batches import BatchFlows, On
     from timeoutq.verbs.sending import Flow
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from timeoutq.words.model import Ended, Lease, State
 from timeoutq.words.text import counted
 
 if TYPE_CHECKING:
-    from timeoutq.rooms.batches.operations import BatchInfo, Member
+    from timeoutq.rooms.batches import BatchInfo, Member
     from timeoutq.worker.served import Place
 
 S_co = TypeVar("S_co", covariant=True)

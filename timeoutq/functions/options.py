@@ -156,7 +156,7 @@ def _timed(chosen: Mapping[str, Any]) -> Schedule | None:
     if "cron" not in chosen and "every" not in chosen:
         raise InvalidInput(f"{next(iter(chosen))}= is for schedules: add cron= or every=")
     from timeoutq.rooms.schedules.flows import Schedule, timing_of  # a program without schedules needs no client
-    from timeoutq.rooms.schedules.ticks import lateness
+    from timeoutq.rooms.schedules.timing import lateness
 
     found = Schedule("", **chosen)
     timing_of(found.when())

@@ -15,8 +15,7 @@ from html import escape
 from itertools import islice
 
 from timeoutq.client.shards import AnyQueue
-from timeoutq.rooms.failures import FailureKind
-from timeoutq.rooms.failures.operations import KINDS
+from timeoutq.rooms.failures import KINDS, FailureKind
 from timeoutq.verbs import replies
 from timeoutq.verbs.sending import ask
 from timeoutq.watch import charts

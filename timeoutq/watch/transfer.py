@@ -19,13 +19,11 @@ from typing import Any, Self, TypeVar, cast
 from timeoutq.client import Queue
 from timeoutq.client.shards import AnyQueue, ShardedQueue, flows, scheduling, talks_of
 from timeoutq.client.shards.gathering import places_of
-from timeoutq.rooms.batches import flows as batch_flows
-from timeoutq.rooms.batches import lines as batch_lines
-from timeoutq.rooms.batches import operations as of_batches
-from timeoutq.rooms.batches.operations import Joined, Sealed
-from timeoutq.rooms.hosts import operations
+from timeoutq.rooms import batches as of_batches
+from timeoutq.rooms import hosts as of_hosts
+from timeoutq.rooms.batches import Joined, Sealed
+from timeoutq.rooms.schedules import definition as of_schedules
 from timeoutq.rooms.schedules import flows as schedule_flows
-from timeoutq.rooms.schedules import operations as of_schedules
 from timeoutq.rooms.schedules.definition import Stored
 from timeoutq.server.calls import BATCH
 from timeoutq.verbs import reads, replies, sending
@@ -282,7 +280,7 @@ def _hosts(talk: Talk, cursor: str) -> Flow[tuple[str | None, list[HostRecord]]]
     following, found = reply
     names, told = [name for name, _ in reads.pairs_of(found)], list[HostRecord]()
     for part in parts(names, BATCH):
-        told += (yield from sending.answer(talk, operations.describe_hosts(talk.operations, part))) or []
+        told += (yield from sending.answer(talk, of_hosts.describe_hosts(talk.operations, part))) or []
     return reads.next_cursor(following), [host for host in told if host != HostRecord(host.host)]
 
 
@@ -294,7 +292,7 @@ def restore_hosts(queue: AnyQueue, records: Sequence[HostRecord]) -> int:
     if isinstance(queue, ShardedQueue):
         taken = queue.run(flows.restore_hosts(queue.shards, records))
     else:
-        call = operations.restore_hosts(queue.operations, records, queue.token)
+        call = of_hosts.restore_hosts(queue.operations, records, queue.token)
         taken = queue.run(sending.answer(queue.talk, call))
     if taken is None:
         raise InvalidInput(
@@ -331,7 +329,7 @@ def schedules(queue: AnyQueue) -> Iterator[list[Stored]]:
 
 
 def _schedules(talk: Talk, cursor: str) -> Flow[tuple[str | None, list[Stored]]]:
-    rows = yield from sending.answer(talk, of_schedules.page(talk.operations, cursor, SCHEDULES))
+    rows = yield from sending.answer(talk, of_schedules.call_page(talk.operations, cursor, SCHEDULES))
     return reads.next_cursor(rows.cursor), list(rows.found)
 
 
@@ -348,7 +346,7 @@ def batches(queue: AnyQueue) -> Iterator[list[Joined | Sealed]]:
         for one in found:
             first, count = 1, 1
             while first <= count:
-                call = of_batches.members(talk.operations, one.batch, first, first + BATCH - 1)
+                call = of_batches.call_members(talk.operations, one.batch, first, first + BATCH - 1)
                 count, members = queue.run(sending.answer(talk, call))
                 yield [Joined(one.batch, raw(member.task), member.end) for member in members]
                 first += BATCH
@@ -362,7 +360,7 @@ def _seals(talk: Talk, cursor: str) -> Flow[tuple[str | None, list[Sealed]]]:
 
 def open_batches(queue: AnyQueue) -> list[str]:
     """Name batches of a queue that are not over, ten thousand at most."""
-    known = [one for talk in talks_of(queue) for one in queue.run(batch_flows.some(talk))]
+    known = [one for talk in talks_of(queue) for one in queue.run(of_batches.some(talk))]
     return sorted({one.name for one in known if not one.is_over})
 
 
@@ -547,7 +545,7 @@ def read(line: bytes) -> Record | HostRecord | Stored | Joined | Sealed:
         raise InvalidInput(f"not an object, as a line of an export is: {found!r:.60}")
     line_of = cast("dict[str, Any]", found)
     kinds: dict[str, Callable[[dict[str, Any]], Record | HostRecord | Stored | Joined | Sealed]] = {
-        "task": _task, "host": _host, "schedule": Stored.from_line, "batch": batch_lines.read,
+        "task": _task, "host": _host, "schedule": Stored.from_line, "batch": of_batches.read_line,
     }  # fmt: skip
     for kind, read_kind in kinds.items():
         if kind in line_of or (f"{kind}_b64" in line_of and kind != "batch"):

@@ -17,9 +17,8 @@ from typing import Any, TypeVar
 from timeoutq.client.shards.gathering import each, failure, late, whole
 from timeoutq.client.shards.root import Shards
 from timeoutq.client.shards.together import together
-from timeoutq.rooms.failures import flows as failures
-from timeoutq.rooms.hosts import flows as hosts
-from timeoutq.rooms.hosts.operations import Rule
+from timeoutq.rooms import failures, hosts
+from timeoutq.rooms.hosts import Rule
 from timeoutq.server.calls import Call
 from timeoutq.verbs import reads, why
 from timeoutq.verbs.replies import Why

@@ -13,16 +13,12 @@ from timeoutq.client.methods import Build, ById, Found, QueueFlows
 from timeoutq.client.shards import claims, flows, gathering, looking, quiet, scheduling
 from timeoutq.client.shards.root import Shards
 from timeoutq.client.shards.together import together
-from timeoutq.rooms.batches.flows import BatchFlows
-from timeoutq.rooms.events.flows import EventFlows
-from timeoutq.rooms.failures import FailureKind, Moved
-from timeoutq.rooms.failures import flows as failures
-from timeoutq.rooms.failures.flows import FailureFlows
-from timeoutq.rooms.hosts.flows import HostFlows
-from timeoutq.rooms.hosts.operations import Rule
-from timeoutq.rooms.results import flows as results
-from timeoutq.rooms.results import operations
-from timeoutq.rooms.results.flows import ResultFlows
+from timeoutq.rooms import failures, results
+from timeoutq.rooms.batches import BatchFlows
+from timeoutq.rooms.events import EventFlows
+from timeoutq.rooms.failures import FailureFlows, FailureKind, Moved
+from timeoutq.rooms.hosts import HostFlows, Rule
+from timeoutq.rooms.results import ResultFlows
 from timeoutq.rooms.schedules import ScheduleInfo, SchedulePage
 from timeoutq.rooms.schedules import flows as schedules
 from timeoutq.rooms.schedules.definition import Definition
@@ -225,7 +221,7 @@ class ShardedResultFlows(ResultFlows):
 
 
 def _pop(talk: Talk, client: str) -> Flow[list[bytes]]:
-    (popped,) = yield from ask(talk, [("LPOP", operations.answers(talk.operations, client), BATCH)])
+    (popped,) = yield from ask(talk, [("LPOP", results.answers_key(talk.operations, client), BATCH)])
     return popped or []
 
 

@@ -20,7 +20,7 @@ from timeoutq.gateway.page.hub import Parts
 from timeoutq.gateway.page.visits import Visit
 from timeoutq.gateway.problems import Problem
 from timeoutq.rooms.events import Event, EventPage
-from timeoutq.rooms.failures.operations import FailureKind
+from timeoutq.rooms.failures import FailureKind
 from timeoutq.verbs.why import advised
 from timeoutq.words import arguments
 from timeoutq.words.errors import InvalidInput
