@@ -384,6 +384,8 @@ def test_a_stream_sends_the_parts_that_change(queue: Queue, served: Served) -> N
         while "counts" not in (parts := json.loads(next(line for line in lines if line.startswith("data: "))[6:])):
             pass
         assert ">2</b> <span>todos" in parts["counts"]
+        assert served.app.state.page.watched == 1
+    wait_until(lambda: served.app.state.page.watched == 0)  # a viewer that hangs up is forgotten
 
 
 def test_an_id_with_control_characters_is_acted_on_as_it_is(queue: Queue, reader: Reader) -> None:

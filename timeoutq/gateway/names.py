@@ -69,8 +69,7 @@ class Shared(Generic[T]):
             raise
         if turn == self._turn:
             ended = time.monotonic()
-            # a little less than the rest of those who ask, so that they do not get the same look again
-            self._until = ended + rest_after(ended - began, self._rest, self._share) - self._rest * 0.1
+            self._until = ended + rest_after(ended - began, self._rest, self._share)
             self._found = found
         return found
 
