@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import redis
 
+from tests.rig.waiting import wait_until
 from timeoutq import (
     InvalidInput,
     Politeness,
@@ -231,3 +232,20 @@ def test_a_place_before_and_one_behind() -> None:
     assert before(START) == START
     assert behind("5-3") == "5-4"
     assert behind("4-18446744073709551615") == "5-0"
+
+
+def test_what_cleaners_do_is_logged(queue: Any) -> None:
+    queue.configure(events="64MB", keep_done=0)
+    queue.put("a")
+    queue.claim(1, timeout=0.01)
+    wait_until(lambda: queue.requeue_expired() == 1)
+    queue.schedule("b", after=0)
+    wait_until(lambda: queue.promote_due() == 1)
+    queue.configure(keep_done="forever")
+    queue.ack(queue.claim(2))
+    queue.configure(keep_done=0)
+    assert queue.prune() == 2
+    assert [verb for verb, _ in moves(queue)] == [
+        "configure", "put", "claim", "requeue_expired", "schedule", "promote_due", "claim", "ack", "prune",
+    ]  # fmt: skip
+    assert set(moves(queue)[-1][1]) == {"done>-"}

@@ -16,7 +16,7 @@ import redis
 from tests.functions.running import carry_out
 from tests.rig.waiting import wait_until
 from timeoutq import InvalidInput, Queue, State
-from timeoutq.functions import App, CallCancelled, CallFailed, CallGone, Context
+from timeoutq.functions import App, CallCancelled, CallFailed, CallGone, Context, outcomes
 from timeoutq.server.calls import Kept
 from timeoutq.verbs import sending
 
@@ -371,3 +371,15 @@ def test_a_forked_process_puts_calls_and_waits_for_them(app: App, queue: Queue) 
     carry_out(app, queue)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 7
+
+
+def test_a_call_whose_function_met_a_cancelled_call_has_failed_itself(app: App, queue: Queue) -> None:
+    inner = CallCancelled("call 'b1' was cancelled by kim", id="b1")
+    result = delay(app, "add", 1, id="a1")
+    (lease,) = queue.claim()
+    error = f"CallCancelled: {inner}"
+    kept = {0: Kept(outcomes.failure(inner), 60_000)}
+    queue.run(sending.answers(queue.talk, queue.operations.fail([lease], [-1], [error.encode()], results=kept)))
+    with pytest.raises(CallFailed, match=r"^call 'a1' failed: CallCancelled: call 'b1' was cancelled") as caught:
+        result.wait(timeout=5)
+    assert type(caught.value) is CallFailed

@@ -156,3 +156,8 @@ def test_a_task_whose_host_has_used_its_budget_says_what_it_was(fake: FakeQueue)
     expect(fake, task, "budget", "1 of 1 visits were made, and 0 are under way", "hosts.set(budget=) gives more")
     fake.hosts.set(A, budget=2)
     assert fake.why(task).code != "budget"
+
+
+def test_a_ready_task_without_a_worker_says_so(fake: FakeQueue) -> None:
+    fake.put("plain")
+    expect(fake, "plain", "no_worker", "it is ready, and no worker is alive")

@@ -292,3 +292,13 @@ def test_a_file_cannot_name_other_files(put: Put) -> None:
     told: list[str] = []
     assert not list(sitemap(name, refused=lambda _, error: told.append(str(error))))
     assert len(told) == 3
+
+
+def test_each_address_of_an_entry_is_given() -> None:
+    entry = "<loc>http://h.example/1</loc>\n<loc>http://h.example/2</loc><x:loc>http://h.example/x</x:loc>"
+    assert entries(f"<urlset><url>{entry}<lastmod>2026</lastmod></url></urlset>") == [
+        Entry("http://h.example/1", 1, data={"lastmod": "2026"}),
+        Entry("http://h.example/2", 2, data={"lastmod": "2026"}),
+    ]
+    assert urls("<urlset><url><x:loc>http://h.example/1</x:loc></url></urlset>") == ["http://h.example/1"]
+    assert [entry.line for entry in entries("<sitemapindex>\n<sitemap/></sitemapindex>")] == [2]

@@ -205,3 +205,17 @@ async def test_a_worker_that_hung_while_the_reply_lay_there_does_not_begin_with_
     assert left[0] > 1
     counters = queue.stats().counters
     assert (counters["claimed"], counters["released"], counters.get("expired", 0)) == (2, 1, 0)
+
+
+def test_a_claim_of_nothing_rings_the_bell_for_what_is_ready(url: str, queue: Queue, raw: redis.Redis) -> None:
+    def ask() -> int:
+        nothing = queue.operations.claim(queue.talk.nonce(), 0, 30_000, 0)
+        queue.run(flows.give_back(queue.talk, nothing, 1))
+        return raw.llen(queue.operations.key("bell"))
+
+    know_the_library(queue)
+    assert ask() == 0
+    queue.put("a")
+    raw.delete(queue.operations.key("bell"))
+    assert (ask(), ask()) == (1, 1)
+    assert queue.stats().todos == 1

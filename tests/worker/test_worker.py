@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -199,3 +200,30 @@ async def test_any_number_of_cleaners_take_a_task_back_once(url: str, queue: Que
     await asyncio.gather(*cleaners, return_exceptions=True)
     for one in queues:
         await one.close()
+
+
+async def test_a_lost_lease_cancels_the_handler_and_is_not_acked(
+    jobs: AsyncQueue, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    started, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def handler(lease: Lease) -> None:
+        started.set()
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    queue.put("a")
+    worker = Worker(jobs, handler, signals=False)
+    with caplog.at_level(logging.WARNING):
+        running = asyncio.create_task(worker.run())
+        await asyncio.wait_for(started.wait(), 5)
+        queue.forget("a")
+        await asyncio.wait_for(cancelled.wait(), 5)
+        await until(lambda: "forgotten" in caplog.text)
+        worker.stop()
+        tally = await asyncio.wait_for(running, 10)
+    assert (tally.acked, tally.lost) == (0, 1)
+    assert queue.stats().known == 0

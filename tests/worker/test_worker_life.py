@@ -330,3 +330,27 @@ async def test_a_worker_that_has_met_its_server_waits_while_its_password_is_wron
             with suppress(asyncio.CancelledError):
                 await working
         admin.close()
+
+
+@pytest.mark.parametrize("threads", [False, True])
+async def test_what_ends_within_the_drain_deadline_is_acked(fake: FakeAsyncQueue, threads: bool) -> None:
+    begun, release = threading.Event(), threading.Event()
+
+    async def handler(lease: Lease) -> None:
+        begun.set()
+        await until(release.is_set)
+
+    def handler_in_thread(lease: Lease) -> None:
+        begun.set()
+        release.wait(60)
+
+    await fake.put("a", "b")
+    worker = Worker(fake, handler_in_thread if threads else handler, concurrency=1, prefetch=1, signals=False)
+    running = asyncio.create_task(worker.run())
+    await until(lambda: begun.is_set() and len(worker.held) == 2)
+    worker.stop()
+    await until(lambda: len(worker.held) == 1)  # what had not begun is given back at once
+    assert (await fake.stats()).todos == 1
+    release.set()
+    tally = await asyncio.wait_for(running, 10)
+    assert (tally.acked, tally.released) == (1, 1)

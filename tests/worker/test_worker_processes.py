@@ -126,3 +126,29 @@ def test_a_task_of_a_handler_that_exits_ends_the_worker_with_1_and_counts(
     assert queue.inspect(task).crashes == 1
     assert queue.inspect("beside").failures == 0
     assert queue.stats().in_progress == 0
+
+
+def test_a_worker_whose_supervisor_was_killed_drains(queue: Queue, run: Processes) -> None:
+    queue.put([f"t{i}" for i in range(200)])
+    words = ("--processes", "2", "--concurrency", "2", "--timeout", "5")
+    parent = run.start("worker", queue.name, "tests.rig.handlers:work", *words, WORK="0.1")
+    wait_until(lambda: len({pid for *_, pid, _ in history(run.history)}) == 2)
+    parent.kill()
+    parent.wait()
+    wait_until(lambda: queue.stats().in_progress == 0 and not queue.workers())
+    assert queue.stats().known == 200
+
+
+@pytest.mark.parametrize("handler", ["nasty", "nasty_in_thread"])
+def test_no_exception_of_a_handler_ends_a_worker_or_keeps_it_from_ending(
+    queue: Queue, run: Processes, handler: str
+) -> None:
+    queue.put([f"t-{i}" for i in range(60)])
+    worker = run.worker(queue.name, handler, "--concurrency", "3", "--timeout", "5", "--retry", "600")
+    wait_until(lambda: queue.stats().done + queue.stats().scheduled == 60, timeout=20)
+    assert queue.stats().done == 10
+    worker.terminate()
+    assert worker.wait(10) == 0
+    assert queue.stats().in_progress == 0
+    assert queue.stats().counters.get("expired", 0) == 0
+    assert run.log(worker).count("failed on attempt 1") == 50
