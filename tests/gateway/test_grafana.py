@@ -86,17 +86,13 @@ def queue_of(todos: str, claimed: str = "0x120", **other: str) -> dict[str, str]
 
 CASES = {
     "all is well": (queue_of("5x120", "0+10x120", acked="0+10x120"), set()),
-    "idle": (queue_of("0x120", workers="0x120"), set()),
     "it hangs": (queue_of("5x120", "100x120"), {"QueueHangs"}),
     "it is paused": (queue_of("5x120", "100x120", paused="1x120"), set()),
-    "it is paused, and its workers are stopped": (queue_of("5x120", "100x120", paused="1x120", workers="0x120"), set()),
     "it grows": (queue_of("0+50x120", "0+10x120", acked="0+10x120"), {"QueueGrows"}),
-    "it waits for hosts and grows": (queue_of("1x120", "0+10x120", waiting="0+50x120"), {"QueueGrows"}),
     "many fail": (queue_of("5x120", "0+10x120", acked="0+9x120", gave_up="0+1x120"), {"TasksFail"}),
     "few fail": (queue_of("5x120", "0+100x120", acked="0+99x120", gave_up="0+1x120"), set()),
     "nobody works": (queue_of("5x120", "100x120", workers="0x120"), {"QueueHangs", "NoWorkers"}),
     "clients of the http api work": (queue_of("5x120", "0+10x120", workers="0x120", acked="0+10x120"), set()),
-    "tasks take an hour": (queue_of("5x120", "100x120", in_progress="2x120"), set()),
     "clients of the http api take an hour for a task": (
         queue_of("5x120", "100x120", in_progress="2x120", workers="0x120"),
         set(),

@@ -14,8 +14,7 @@ import pytest
 from tests.gateway.web import Client, client, server, web
 from tests.rig.gateways import WebProcess
 from tests.rig.processes import ROOT
-from tests.rig.waiting import wait_until
-from timeoutq import Queue, State
+from timeoutq import Queue
 from timeoutq.cli.pages import pages
 from timeoutq.gateway.tokens import TokenBook
 from timeoutq.server.embedded import EmbeddedServer
@@ -58,24 +57,6 @@ def test_the_example_of_a_worker_runs(client: Client, tmp_path: Path) -> None:
     bash(code, tmp_path)
     ran = (tmp_path / "ran").read_text().splitlines()
     assert sorted(ran) == ["--fast https://a.example/", "--fast https://b.example/", "null", '{"depth":1}']
-
-
-def test_a_worker_gives_a_task_up_with_exit_code_100(client: Client, tmp_path: Path) -> None:
-    fetch = tmp_path / "fetch.sh"
-    fetch.write_text('#!/bin/sh\necho "$1 is gone" >&2; [ "$1" = later ] && exit 99; exit 100\n')
-    fetch.chmod(0o755)
-    client.put("gone", "later")
-    environment = {**os.environ, "TIMEOUTQ_BURST": "1", "TIMEOUTQ_HTTP": client.web.base}
-    worker = [str(ROOT / "demo" / "worker.sh"), client.queue.name, str(fetch)]
-    running = subprocess.Popen(worker, env=environment, stderr=subprocess.DEVNULL)
-    try:
-        wait_until(lambda: client.queue.inspect("later").failures == 1)
-        wait_until(lambda: client.queue.inspect("gone").state is State.FAILED)
-        assert client.queue.inspect("gone").error == "exit code 100: gone is gone"
-        assert client.queue.inspect("later").state is not State.FAILED
-    finally:
-        running.terminate()
-        running.wait(30)
 
 
 def test_a_worker_that_may_not_see_whether_the_queue_is_drained_says_so_and_ends(

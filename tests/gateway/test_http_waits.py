@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 import threading
@@ -10,9 +9,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import redis
@@ -22,11 +20,7 @@ from tests.rig.gateways import WebProcess
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue
 from timeoutq.gateway import claims
-from timeoutq.gateway.callers import ANYBODY
 from timeoutq.gateway.claims import Wish
-from timeoutq.gateway.polls import Polls
-from timeoutq.gateway.queues import Queues
-from timeoutq.gateway.settings import Settings
 
 __all__ = ["client", "server", "web"]
 
@@ -121,10 +115,11 @@ def test_those_who_wait_are_served_in_turn_through_one_connection(client: Client
 
 def test_a_claim_sent_again_gives_the_same_leases(client: Client) -> None:
     client.put("a", "b", "c")
-    first = client.claim(2, token="w7-1")
+    first = client.claim(2, token="w7-1", timeout=60)
     assert {lease["token"] for lease in first} == {"anybody/w7-1"}
-    again = client.claim(2, token="w7-1", age=0.5)
+    again = client.claim(2, token="w7-1", timeout=60, age=0.5)
     assert {lease["task"] for lease in again} == {lease["task"] for lease in first}
+    assert again[0]["deadline"] > first[0]["deadline"], "they run anew from now on"
     assert client.queue.stats().in_progress == 2
     # one that was never carried out is carried out
     assert len(client.claim(2, token="w7-2", age=3)) == 1
@@ -176,45 +171,6 @@ def test_a_claim_is_sent_again_to_another_gateway_after_the_first_one_saw_its_cl
         assert client.post("ack", {"leases": again})["answers"] == ["ok"]
 
 
-class Late:
-    """A queue whose first call takes longer than those that come after it."""
-
-    def __init__(self, queue: AsyncQueue) -> None:
-        self._queue = queue
-        self._calls = count()
-        self.talk, self.division = queue.talk, queue.division
-
-    async def run(self, flow: Any) -> Any:
-        """Carry out a flow."""
-        if not next(self._calls):
-            await asyncio.sleep(0.3)
-        return await self._queue.run(flow)
-
-
-class Asker:
-    """A request behind a claim."""
-
-    name, caller, undo, tells_when_gone, is_gone = "crawl", ANYBODY, None, True, False
-
-    def step_aside(self) -> None:
-        """Have no place to give back."""
-
-    def watch(self, tell: Any) -> None:
-        """Stay: nobody hangs up."""
-
-
-async def test_a_claim_sent_again_is_carried_out_after_the_first_one(url: str) -> None:
-    async with AsyncQueue("crawl", url) as queue:
-        await queue.put("a", "b")
-        late: Any = Late(queue)
-        polls = Polls(Queues(Settings(url=url)), Settings(url=url))
-        wish = Wish("anybody/w1", 1, 30_000, 0)
-        claims: Any = [polls.claim(cast("Any", Asker()), late, wish, 0.0) for _ in range(2)]
-        _, second = await asyncio.gather(*claims)
-        assert len(second) == 1
-        assert (await queue.stats()).in_progress == 1
-
-
 async def test_leases_that_a_client_has_from_another_gateway_do_not_go_back_when_the_first_one_sees_it_gone(
     url: str,
 ) -> None:
@@ -228,15 +184,6 @@ async def test_leases_that_a_client_has_from_another_gateway_do_not_go_back_when
         assert (await queue.stats()).in_progress == 2
         await queue.run(claims.give_back(queue, again))
         assert (await queue.stats()).in_progress == 0
-
-
-def test_the_leases_of_a_claim_that_is_sent_again_run_anew(client: Client) -> None:
-    client.put("a")
-    (lease,) = client.claim(token="w1", timeout=60)
-    (again,) = client.claim(token="w1", timeout=60, age=1)
-    assert again["token"] == lease["token"]
-    assert again["deadline"] > lease["deadline"]
-    assert client.queue.inspect("a").deadline == again["deadline"]
 
 
 def test_the_leases_of_a_client_that_is_gone_are_back_at_once(client: Client) -> None:

@@ -18,7 +18,7 @@ import timeoutq
 from tests.rig import series
 from timeoutq import Politeness, Queue, open_queue
 from timeoutq.gateway import metrics
-from timeoutq.gateway.metrics import EVENTS, Facts, Look, Watcher, exposition, histogram, is_blocked
+from timeoutq.gateway.metrics import EVENTS, Facts, Look, Watcher, exposition, histogram
 from timeoutq.verbs import sending
 from timeoutq.words.counts import Stats
 from timeoutq.words.durations import Delta, bound, bucket
@@ -104,18 +104,6 @@ def test_every_run_is_counted_below_its_bound() -> None:
     assert histogram({})[0][-1] == ("+Inf", 0)
 
 
-def test_which_rules_of_hosts_count_as_blocked() -> None:
-    blocked = [b"- - - 2000 b it answers 503", b"- - - 2000 b ", b"- - - 0 x banned"]
-    open_ = [b"- - - 999 b over", b"1000 2 - 0 -", b"- - - 9999999999999999 b", b"odd", b""]
-    assert [is_blocked(rule, 1000.0) for rule in (*blocked, *open_)] == [True] * 3 + [False] * 5
-
-
-def test_who_asks_for_openmetrics_gets_openmetrics() -> None:
-    text, media_type = exposition(Look(True, [Facts("q", EMPTY)]), "application/openmetrics-text; version=1.0.0")
-    assert media_type.startswith("application/openmetrics-text")
-    assert text.endswith(b"# EOF\n")
-
-
 # ---- looking
 
 
@@ -162,17 +150,6 @@ async def test_a_queue_that_disappears_or_cannot_be_read_breaks_no_scrape(
         told = await scrape(watcher)
     assert ("timeoutq_queue_up", ("gone",)) not in told
     assert told["timeoutq_tasks", ("stays", "todos")] == 1
-
-
-async def test_only_queues_that_the_gateway_serves_are_told_of(url: str) -> None:
-    with Queue("crawl-1", url) as one, Queue("mail", url) as other:
-        one.put("a")
-        other.put("a")
-    watcher = Watcher(url, "crawl*")
-    told = await scrape(watcher)
-    await watcher.close()
-    assert ("timeoutq_queue_up", ("crawl-1",)) in told
-    assert ("timeoutq_queue_up", ("mail",)) not in told
 
 
 async def test_while_redis_is_away_a_scrape_says_so_and_ends_soon() -> None:

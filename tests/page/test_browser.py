@@ -53,6 +53,19 @@ def says(seen: Watched, words: str) -> None:
     seen.page.wait_for_selector(f'.said >> text="{words}"')
 
 
+def act(seen: Watched, key: str, words: str) -> None:
+    """Press a key that acts, say yes, and wait for what the page says then."""
+    keys(seen, key)
+    seen.page.wait_for_selector("#ask[open]")
+    keys(seen, "Enter")
+    says(seen, words)
+
+
+def test_everything_is_done_by_keyboard_alone(chromium: Any, url: str, queue: Queue) -> None:
+    with Served(settings(url)) as served, tab(chromium) as seen:
+        by_keyboard_alone(seen, f"{served.base}/", queue)
+
+
 def by_keyboard_alone(seen: Watched, base: str, queue: Queue) -> None:
     """Put, watch, cancel, forget, retry, requeue and pause: no mouse, and no address but the first one."""
     queue.put("old")
@@ -85,10 +98,8 @@ def by_keyboard_alone(seen: Watched, base: str, queue: Queue) -> None:
     page.wait_for_selector("#rates")
     keys(seen, "5")
     page.wait_for_selector("h1 >> text=Tasks in failed")
-    keys(seen, "j", "x", "R")
-    page.wait_for_selector("#ask[open]")
-    keys(seen, "Enter")
-    says(seen, "1 task ready again")
+    keys(seen, "j", "x")
+    act(seen, "R", "1 task ready again")
     assert queue.inspect("by keyboard").state is State.TODOS
     # cancel, found by its id; an act that is not confirmed is not done
     keys(seen, "/")
@@ -100,35 +111,22 @@ def by_keyboard_alone(seen: Watched, base: str, queue: Queue) -> None:
     keys(seen, "Escape")
     page.wait_for_selector("#ask", state="hidden")
     assert queue.inspect("by keyboard").state is State.TODOS
-    keys(seen, "C")
-    page.wait_for_selector("#ask[open]")
-    keys(seen, "Enter")
-    says(seen, "1 task cancelled")
-    # forget
-    keys(seen, "F")
-    page.wait_for_selector("#ask[open]")
-    keys(seen, "Enter")
-    says(seen, "1 task forgotten")
+    act(seen, "C", "1 task cancelled")
+    act(seen, "F", "1 task forgotten")
     assert queue.inspect("by keyboard").state is None
     # requeue a done task
     keys(seen, "/")
     page.keyboard.type("old")
     keys(seen, "Enter")
     page.wait_for_selector(".badge.done")
-    keys(seen, "A")
-    page.wait_for_selector("#ask[open]")
-    keys(seen, "Enter")
-    says(seen, "1 task ready")
+    act(seen, "A", "1 task ready")
     assert queue.inspect("old").state is State.TODOS
     # pause, and resume
     for paused in (True, False):
         keys(seen, "q")
         page.wait_for_selector("#rates")
-        keys(seen, "P")
-        page.wait_for_selector("#ask[open]")
-        keys(seen, "Enter")
         done = "is paused; tasks that have a lease are finished" if paused else "gives out tasks again"
-        says(seen, f"{queue.name} {done}")
+        act(seen, "P", f"{queue.name} {done}")
         assert queue.stats().paused is paused
     # help
     page.wait_for_selector("#head button >> text=Pause")
@@ -136,11 +134,6 @@ def by_keyboard_alone(seen: Watched, base: str, queue: Queue) -> None:
     assert "pause" in page.wait_for_selector("#help[open]").inner_text()
     keys(seen, "Escape")
     assert seen.wrong == []
-
-
-def test_everything_is_done_by_keyboard_alone(chromium: Any, url: str, queue: Queue) -> None:
-    with Served(settings(url)) as served, tab(chromium) as seen:
-        by_keyboard_alone(seen, f"{served.base}/", queue)
 
 
 def test_a_chosen_length_of_a_block_outlives_fresh_fragments_and_is_asked(
@@ -192,7 +185,7 @@ def test_a_hidden_tab_has_no_stream_and_one_that_is_seen_again_has(chromium: Any
     with Served(settings(url)) as served, tab(chromium) as seen:
         seen.page.goto(f"{served.base}/q/{queue.name}")
         seen.page.wait_for_selector("#alive.on")
-        hub = served.app.state.page.hub
+        hub = served.app.state.page
         assert hub.watched == 1
         hide = (
             "Object.defineProperty(document, 'hidden', {get: () => %s, configurable: true});"
@@ -212,17 +205,8 @@ def test_no_page_is_wider_than_the_screen(chromium: Any, url: str, raw: Redis, q
     queue.configure(politeness=Politeness(60, 1))
     queue.put([f"https://a-shop-with-a-long-name-{i}.example/" for i in range(8)])
     with Served(settings(url)) as served, tab(chromium, width=width) as seen:
-        for path in (
-            "",
-            "/tasks?state=failed",
-            "/tasks?state=todos",
-            "/failures",
-            "/hosts",
-            "/workers",
-            "/log",
-            "/put",
-            "/purge",
-        ):
+        for view in ("tasks?state=failed", "tasks?state=todos", "failures", "hosts", "workers", "log", "put", ""):
+            path = f"/{view}" if view else ""
             seen.page.goto(f"{served.base}/q/{queue.name}{path}")
             assert seen.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (path, width)
             fields = "[...document.querySelectorAll('main :is(input, textarea, button)')]"

@@ -12,7 +12,8 @@ import pytest
 from timeoutq import AsyncQueue, Queue
 from timeoutq.gateway.names import Shared, rest_after
 from timeoutq.gateway.page import hub as hubs
-from timeoutq.gateway.page.hub import Crowded, Hub, Parts
+from timeoutq.gateway.page.hub import Hub, Parts
+from timeoutq.gateway.problems import Problem
 from timeoutq.gateway.queues import Queues
 from timeoutq.gateway.settings import Settings
 from timeoutq.words.errors import Unavailable
@@ -101,12 +102,12 @@ async def test_callers_and_pages_are_bounded(hub: Hub, monkeypatch: pytest.Monke
     async with watch(hub, look, 1) as one, watch(hub, look, 2) as two:
         await anext(one)
         await anext(two)
-        with pytest.raises(Crowded, match="2 by you"):
+        with pytest.raises(Problem, match="2 by you"):
             await anext(hub.watch("crawl", 3, look, "a"))
         async with watch(hub, look, 2) as again, watch(hub, look, 3, "b") as three:
             await anext(again)
             await anext(three)
-            with pytest.raises(Crowded, match="3 different pages"):
+            with pytest.raises(Problem, match="3 different pages"):
                 await anext(hub.watch("crawl", 4, look, "c"))
     assert hub.watched == 0
 

@@ -36,7 +36,7 @@ BUDGETS = {
     "cli": 4800,
     "client": 4600,
     "functions": 4150,
-    "gateway": 7600,
+    "gateway": 6980,
     "lua": 4770,
     "rooms": 3460,
     "scrapy": 2620,

@@ -125,9 +125,9 @@ IMPATIENT = """
 import sys
 from timeoutq import cli
 from timeoutq.cli import web
-from timeoutq.gateway import connections, settings
-connections.HEAD_SECONDS = connections.REST_SECONDS = connections.ANSWER_SECONDS = 0.6
-connections.ANSWER_BYTES *= 1000
+from timeoutq.gateway import serving, settings
+serving.HEAD_SECONDS = serving.ANSWER_SECONDS = 0.6
+serving.ANSWER_BYTES *= 1000
 usual = settings.Settings.__init__
 def impatient(self, **given):
     usual(self, **{"body_seconds": 0.6, "most_bytes": 24 * settings.MIB, **given})

@@ -1,10 +1,9 @@
-"""Who may come in over HTTP: decisions, which take values and give values, and the ASGI middleware that asks them.
+"""Who may come in over HTTP: decisions about one request, and `Access`, which asks them.
 
-`app.py` puts `Access` around the whole application, so that no route can be reached past it. A request must name a host
-that is ours (a page of a rebound DNS name names another), must not come from a page of another site, must not have a
-token in its URL, and must bring a token. Three kinds of requests need none: those for a public path; those whose sender
-the login of a host application knows; and, while the server has no tokens, those of callers to whom the gateway was
-opened without one. Then the endpoint asks `scope["timeoutq.caller"]` whether the token is enough.
+`app.py` asks `Access` about every request. A request must name a host that is ours (a page of a rebound DNS name names
+another), must not come from a page of another site, must not have a token in its URL, and must bring a token. Three
+kinds of requests need none: those for a public path; those whose sender the login of a host application knows; and,
+while the server has no tokens, those of callers to whom the gateway was opened without one.
 """
 
 from __future__ import annotations
@@ -14,28 +13,23 @@ import ipaddress
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, cast
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 from timeoutq.gateway.callers import ANYBODY, NOBODY, Caller
 from timeoutq.gateway.problems import Problem, problem_of
-from timeoutq.gateway.settings import ASGI, Message, Receive, Scope, Send, Settings
+from timeoutq.gateway.settings import Message, Scope, Send, Settings
 from timeoutq.gateway.tokens import FRESH, SHAPE, Tokens
 from timeoutq.words.errors import InvalidInput, TimeoutqError
 
-CALLER, ANSWER = "timeoutq.caller", "timeoutq.answer"
-"""The keys in the ASGI scope under which endpoints find their `Caller`, and the `Answer` that is sent to it."""
-
+CSP = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    b"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
 HEADERS: Sequence[tuple[bytes, bytes]] = (
-    (
-        b"content-security-policy",
-        (
-            b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-            b"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
-        ),
-    ),
+    (b"content-security-policy", CSP),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     # not no-referrer: with it, browsers send "Origin: null" with our own forms
@@ -68,66 +62,44 @@ _LOOKED_AT = frozenset({
 _HOST = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(?::([0-9]{1,5}))?\Z")
 
 
-@dataclass(slots=True)
-class Request:
-    """A request, as decisions see it."""
+class Head:
+    """The head of a request, as decisions see it."""
 
-    method: str
-    path: str
-    """Without the prefix under which the gateway is mounted."""
-    query: bytes = b""
-    tls: bool = False
-    hosts: tuple[str, ...] = ()
-    """Each header Host, in small letters."""
-    origins: tuple[str, ...] = ()
-    site: str = ""
-    """`Sec-Fetch-Site`, which no script of a page can forge; '' if the client is no browser, or an old one."""
-    navigates: bool = False
-    """Whether a person goes to this page, as `Sec-Fetch-Mode` and `Sec-Fetch-Dest` tell."""
-    authorizations: tuple[str, ...] = ()
-    cookie: str = ""
-    """The token in our cookie."""
-    cookies: bool = False
-    """Whether there are cookies at all."""
-    forwarded: bool = False
-    """Whether a proxy has passed the request on, as headers tell, or HTTP/1.0, which nginx speaks to the servers behind
-    it unless told otherwise. A proxy may also leave no sign at all."""
-    twice: bool = False
-    """Whether the length of the body is told in two ways: a proxy before us may believe the other one."""
-    html: bool = False
-    """Whether the client would rather have a page than JSON."""
+    __slots__ = (
+        "authorizations", "cookie", "cookies", "forwarded", "hosts", "html", "method", "navigates", "origins", "path",
+        "query", "site", "tls", "twice",
+    )  # fmt: skip
 
+    def __init__(self, scope: Scope) -> None:
+        """Read the scope of ASGI."""
+        found: dict[bytes, list[str]] = {}
+        # HTTP/1.0 is what nginx speaks to the servers behind it unless told otherwise; a proxy may also leave no sign
+        self.forwarded = scope.get("http_version") == "1.0"
+        for name, value in scope["headers"]:
+            if name in _LOOKED_AT:
+                found.setdefault(name, []).append(value.decode("latin-1").strip())
+            elif name in _FORWARDED or name.startswith(_FORWARDED_BEGIN) or name.endswith(_FORWARDED_END):
+                self.forwarded = True
 
-def read(scope: Scope) -> Request:
-    """Read a request from the scope of ASGI, for the decisions."""
-    found: dict[bytes, list[str]] = {}
-    forwarded = scope.get("http_version") == "1.0"
-    for name, value in scope["headers"]:
-        if name in _LOOKED_AT:
-            found.setdefault(name, []).append(value.decode("latin-1").strip())
-        elif name in _FORWARDED or name.startswith(_FORWARDED_BEGIN) or name.endswith(_FORWARDED_END):
-            forwarded = True
+        def each(name: bytes) -> list[str]:
+            return found.get(name, [])
 
-    def each(name: bytes) -> list[str]:
-        return found.get(name, [])
-
-    tls, cookies = scope.get("scheme") == "https", each(b"cookie")
-    return Request(
-        method=scope["method"],
-        path=route_path(scope),
-        query=scope.get("query_string", b""),
-        tls=tls,
-        hosts=tuple([value.lower() for value in each(b"host")]),
-        origins=tuple([value.lower() for value in each(b"origin")]),
-        site="".join(each(b"sec-fetch-site")[:1]).lower(),
-        navigates=each(b"sec-fetch-mode") == ["navigate"] and each(b"sec-fetch-dest") == ["document"],
-        authorizations=tuple(each(b"authorization")),
-        cookie=cookie_of("; ".join(cookies), tls) if cookies else "",
-        cookies=bool(cookies),
-        forwarded=forwarded,
-        twice=b"transfer-encoding" in found and b"content-length" in found,
-        html=any("text/html" in value for value in each(b"accept")),
-    )
+        self.method: str = scope["method"]
+        self.path = route_path(scope)
+        self.query: bytes = scope.get("query_string", b"")
+        self.tls = scope.get("scheme") == "https"
+        self.hosts = [value.lower() for value in each(b"host")]
+        self.origins = [value.lower() for value in each(b"origin")]
+        # no script of a page can forge it; '' if the client is no browser, or an old one
+        self.site = "".join(each(b"sec-fetch-site")[:1]).lower()
+        # whether a person goes to this page
+        self.navigates = each(b"sec-fetch-mode") == ["navigate"] and each(b"sec-fetch-dest") == ["document"]
+        self.authorizations = each(b"authorization")
+        self.cookies = each(b"cookie")
+        self.cookie = cookie_of("; ".join(self.cookies), self.tls) if self.cookies else ""  # the token in our cookie
+        # whether the length of the body is told in two ways: a proxy before us may believe the other one
+        self.twice = b"transfer-encoding" in found and b"content-length" in found
+        self.html = any("text/html" in value for value in each(b"accept"))
 
 
 def route_path(scope: Scope) -> str:
@@ -143,32 +115,30 @@ def cookie_of(header: str, tls: bool) -> str:
     return found[0] if len(found) == 1 else ""
 
 
-# ---- decisions: each gives the problem with a request, or None
+# ---- decisions: each raises the problem with a request
 
 
-def length_trouble(request: Request) -> Problem | None:
+def check_length(head: Head) -> None:
     """Refuse a request that tells the length of its body in two ways."""
-    if not request.twice:
-        return None
-    detail = "a body is chunked or has a Content-Length, not both"
-    return Problem(400, "bad-http", detail, headers={"connection": "close"})
+    if head.twice:
+        detail = "a body is chunked or has a Content-Length, not both"
+        raise Problem(400, "bad-http", detail, headers={"connection": "close"})
 
 
-def host_trouble(request: Request, names: Sequence[str]) -> Problem | None:
+def check_host(head: Head, names: Sequence[str]) -> None:
     """Refuse a request for a host that is not ours: a page whose DNS name was rebound to us sends its own name.
 
     `names` are those of `--host-name`, each also with `:port` if only this port is meant. An address in numbers cannot
     be rebound, and is ours.
     """
-    if len(request.hosts) != 1:
-        return Problem(400, "bad-host", "a request must name one host (header Host)")
-    if _is_ours(request.hosts[0], tuple(names)):
-        return None
-    return Problem(
-        421, "foreign-host",
-        "this gateway does not serve the host that the request names: start it with --host-name for each name that it "
-        "has, besides localhost (an application that mounts it names them in Settings(hosts=...))",
-    )  # fmt: skip
+    if len(head.hosts) != 1:
+        raise Problem(400, "bad-host", "a request must name one host (header Host)")
+    if not _is_ours(head.hosts[0], tuple(names)):
+        raise Problem(
+            421, "foreign-host",
+            "this gateway does not serve the host that the request names: start it with --host-name for each name that "
+            "it has, besides localhost (an application that mounts it names them in Settings(hosts=...))",
+        )  # fmt: skip
 
 
 @lru_cache(256)
@@ -187,69 +157,62 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-def url_trouble(request: Request) -> Problem | None:
+def check_url(head: Head) -> None:
     """Refuse a token in a URL: URLs stand in logs, histories and referrers. The problem does not repeat the token."""
-    plain = request.query.decode("latin-1")
-    if not plain and "tq_" not in request.path:
-        return None
+    plain = head.query.decode("latin-1")
+    if not plain and "tq_" not in head.path:
+        return
     # the id of a task may be a URL with parameters of its own: only those of this URL count
     names = {unquote(part.partition("=")[0]).lower() for part in plain.split("&")}
-    if names & _PARAMETERS or SHAPE.search(unquote(unquote(plain))) or SHAPE.search(unquote(request.path)):
-        return Problem(
+    if names & _PARAMETERS or SHAPE.search(unquote(unquote(plain))) or SHAPE.search(unquote(head.path)):
+        raise Problem(
             400, "token-in-url",
             "a token must not stand in a URL, because URLs are logged and kept: send it as 'Authorization: Bearer …', "
             "and revoke it if it was a real one",
         )  # fmt: skip
-    return None
 
 
-def is_own(origin: str, request: Request, names: Sequence[str]) -> bool:
+def is_own(origin: str, head: Head, names: Sequence[str]) -> bool:
     """Say whether an Origin is that of our own pages: our host and port, or a name of `--host-name`."""
-    try:
-        parts = urlsplit(origin)
-        where = parts.netloc
-    except ValueError:
+    scheme, _, where = origin.partition("://")
+    if scheme not in ("http", "https") or (head.tls and scheme != "https"):
         return False
-    if parts.scheme not in ("http", "https") or (request.tls and parts.scheme != "https"):
-        return False
-    here = request.hosts[0].removesuffix(":443" if parts.scheme == "https" else ":80")
+    here = head.hosts[0].removesuffix(":443" if scheme == "https" else ":80")
     return bool(where) and (where == here or where in names)
 
 
-def origin_trouble(request: Request, names: Sequence[str]) -> Problem | None:
+def check_origin(head: Head, names: Sequence[str]) -> None:
     """Refuse a request that a page of another site sends, whatever it brings with it.
 
     Only a person who follows a link to us is let in from there.
     """
-    if request.site == "same-origin":
-        return None
-    if request.site in ("", "none"):
-        if all(is_own(origin, request, names) for origin in request.origins) and len(request.origins) < 2:
-            return None
-    elif request.method in SAFE_METHODS and request.navigates and not request.origins:
-        return None
-    return Problem(403, "foreign-origin", "a page of another site must not send requests to this gateway")
+    if head.site == "same-origin":
+        return
+    if head.site in ("", "none"):
+        if all(is_own(origin, head, names) for origin in head.origins) and len(head.origins) < 2:
+            return
+    elif head.method in SAFE_METHODS and head.navigates and not head.origins:
+        return
+    raise Problem(403, "foreign-origin", "a page of another site must not send requests to this gateway")
 
 
-def proof_trouble(request: Request, names: Sequence[str]) -> Problem | None:
+def check_proof(head: Head, names: Sequence[str]) -> None:
     """Refuse a write with a cookie unless the browser says that a page of ours has sent it."""
-    if request.method in SAFE_METHODS or request.site == "same-origin":
-        return None
-    if len(request.origins) == 1 and is_own(request.origins[0], request, names):
-        return None
-    return Problem(
-        403, "foreign-origin",
-        "a write with a cookie must come from a page of this gateway (Sec-Fetch-Site: same-origin, or an equal "
-        "Origin); programs send 'Authorization: Bearer …'",
-    )  # fmt: skip
+    is_ours = len(head.origins) == 1 and is_own(head.origins[0], head, names)
+    if head.method not in SAFE_METHODS and head.site != "same-origin" and not is_ours:
+        raise Problem(
+            403, "foreign-origin",
+            "a write with a cookie must come from a page of this gateway (Sec-Fetch-Site: same-origin, or an equal "
+            "Origin); programs send 'Authorization: Bearer …'",
+        )  # fmt: skip
 
 
-def bearer(request: Request) -> str:
+def bearer(head: Head) -> str:
     """Give the token of the header Authorization, '' if there is none; raises a problem if it cannot be read."""
-    if not request.authorizations:
+    if not head.authorizations:
         return ""
-    scheme, _, secret = request.authorizations[0].partition(" ")
-    if len(request.authorizations) > 1 or scheme.lower() != "bearer" or not secret.strip():
+    scheme, _, secret = head.authorizations[0].partition(" ")
+    if len(head.authorizations) > 1 or scheme.lower() != "bearer" or not secret.strip():
         raise unauthorized("the header Authorization cannot be read: write 'Authorization: Bearer TOKEN', once")
     return secret.strip()
 
@@ -259,15 +222,15 @@ def unauthorized(detail: str = GONE) -> Problem:
     return Problem(401, "unauthorized", detail)
 
 
-def may_be_anybody(request: Request, settings: Settings) -> bool:
+def may_be_anybody(head: Head, settings: Settings) -> bool:
     """Say whether a caller may do without a token, on a server that has none.
 
     Only if the gateway was opened to such callers; and not through a proxy, for whose callers a bind to the loopback
     says nothing; and not by an address that others can reach.
     """
-    if not settings.anonymous or request.forwarded or len(request.hosts) != 1:
+    if not settings.anonymous or head.forwarded or len(head.hosts) != 1:
         return False
-    found = _HOST.match(request.hosts[0])
+    found = _HOST.match(head.hosts[0])
     return found is not None and (found[1] in LOOPBACK_NAMES or found[1] in settings.hosts)
 
 
@@ -297,80 +260,55 @@ def check_bind(host: str, has_tokens: bool) -> None:
         )
 
 
-# ---- the middleware
+# ---- at the door
 
 
 class Access:
     """Lets in who may come in; all others get a problem. Everything that leaves has the headers for browsers."""
 
-    def __init__(
-        self,
-        app: ASGI,
-        settings: Settings,
-        tokens: Tokens,
-        public: Callable[[str], bool],
-        *,
-        has_login: bool,
-    ) -> None:
-        """Stand before `app`.
-
-        `public` says whether a path, without the prefix, needs no token; with `has_login`, browsers are sent to /login.
-        """
-        self._app = app
+    def __init__(self, settings: Settings, tokens: Tokens, public: Callable[[str], bool], *, has_login: bool) -> None:
+        """Prepare; `public` says whether a path needs no token; with `has_login`, browsers are sent to /login."""
         self._settings = settings
         self.tokens = tokens
         self._public = public
         self._has_login = has_login
         self._names = tuple(name.lower() for name in settings.hosts)
-        self.anybody = self._bounded(replace(ANYBODY, allow=settings.anonymous))
-        """The caller without a token."""
+        self.anybody = self._bounded(replace(ANYBODY, allow=settings.anonymous))  # the caller without a token
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-            return
-        if scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1008})
-            return
-        request = read(scope)
-        answer = scope[ANSWER] = Answer(self, request, scope, send)
+    async def enter(self, scope: Scope, send: Send) -> Answer | None:
+        """Give the answer to a request, with its caller; None if the caller may not come in, and was told so."""
+        head = Head(scope)
+        answer = Answer(self, head, scope, send)
         try:
-            answer.caller, answer.secret = await self._enter(request, scope)
+            answer.caller, answer.secret = await self._caller(head, scope)
         except (Problem, TimeoutqError) as error:
-            await self.refuse(problem_of(error), request, scope, answer.send)
-            return
-        scope[CALLER] = answer.caller
-        await self._app(scope, receive, answer.send)
+            await self.refuse(problem_of(error), head, scope, answer.send)
+            return None
+        return answer
 
-    async def _enter(self, request: Request, scope: Scope) -> tuple[Caller, str]:
+    async def _caller(self, head: Head, scope: Scope) -> tuple[Caller, str]:
         """Give the caller, and the token; raises a problem if the caller may not come in."""
-        trouble = (
-            length_trouble(request)
-            or host_trouble(request, self._names)
-            or url_trouble(request)
-            or origin_trouble(request, self._names)
-        )
-        if trouble is not None:
-            raise trouble
+        check_length(head)
+        check_host(head, self._names)
+        check_url(head)
+        check_origin(head, self._names)
         settings = self._settings
-        if self._public(request.path):
+        if self._public(head.path):
             return NOBODY, ""
         if settings.login is not None:
             found = settings.login(scope)
             caller = await found if inspect.isawaitable(found) else found
             if caller is None:
                 raise unauthorized("the application knows nobody who sends this request")
-            if request.cookies and (trouble := proof_trouble(request, self._names)) is not None:
-                raise trouble
+            if head.cookies:
+                check_proof(head, self._names)
             return self._bounded(caller), ""
-        secret = bearer(request)
-        if not secret and request.cookie:
-            if (trouble := proof_trouble(request, self._names)) is not None:
-                raise trouble
-            secret = request.cookie
+        secret = bearer(head)
+        if not secret and head.cookie:
+            check_proof(head, self._names)
+            secret = head.cookie
         if not secret:
-            if may_be_anybody(request, settings) and not await self.tokens.are_there():
+            if may_be_anybody(head, settings) and not await self.tokens.are_there():
                 return self.anybody, ""
             raise unauthorized(
                 "this needs a token: 'Authorization: Bearer TOKEN' (timeoutq token new NAME --queues '*' "
@@ -384,14 +322,14 @@ class Access:
     def _bounded(self, caller: Caller) -> Caller:
         return replace(caller, read_only=True) if self._settings.read_only else caller
 
-    async def refuse(self, problem: Problem, request: Request, scope: Scope, send: Send) -> None:
+    async def refuse(self, problem: Problem, head: Head, scope: Scope, send: Send) -> None:
         """Send a problem; a browser that needs a token is sent to the login."""
-        wants_page = request.html and request.method == "GET" and not request.path.startswith("/v1")
+        wants_page = head.html and head.method == "GET" and not head.path.startswith("/v1")
         if self._has_login and problem.status == 401 and wants_page:
             where = f"{scope.get('root_path', '')}/login?next={quote(scope['path'], safe='/')}"
             await send_all(send, 303, b"text/plain", b"", {"location": where})
         else:
-            await send_problem(send, problem, bare=request.method == "HEAD")
+            await send_problem(send, problem, bare=head.method == "HEAD")
 
 
 class Answer:
@@ -401,34 +339,31 @@ class Answer:
     whose answer is refused is undone.
     """
 
-    __slots__ = ("_access", "_checked", "_request", "_scope", "_send", "caller", "secret", "was_refused")
+    __slots__ = ("_access", "_checked", "_head", "_scope", "_send", "caller", "secret", "was_refused")
 
-    def __init__(self, access: Access, request: Request, scope: Scope, send: Send) -> None:
+    def __init__(self, access: Access, head: Head, scope: Scope, send: Send) -> None:
         self._access = access
-        self._request = request
+        self._head = head
         self._scope = scope
         self._send = send
         self._checked = time.monotonic()
         self.caller, self.secret = NOBODY, ""
         self.was_refused = False
-        """Whether the answer was not sent, or not to its end, because the caller may not come in any more."""
+        """Whether the caller did not get the answer, or not to its end, because the token does not count any more."""
 
     async def send(self, message: Message) -> None:
         """Send a part of the answer, unless the token does not count any more."""
         if self.was_refused:
             return
-        now = time.monotonic()
-        if now - self._checked > FRESH:
+        if (now := time.monotonic()) - self._checked > FRESH:
             self._checked = now
-            if not await self.still_counts():
-                self.was_refused = True
-                if message["type"] == "http.response.start":
-                    refusal = unauthorized()
-                    await self._access.refuse(refusal, self._request, self._scope, self._send_with_headers)
-                else:
-                    await self._send({"type": "http.response.body", "body": b"", "more_body": False})
-                return
-        await self._send_with_headers(message)
+            self.was_refused = not await self.still_counts()
+        if not self.was_refused:
+            await self._send_with_headers(message)
+        elif message["type"] == "http.response.start":
+            await self._access.refuse(unauthorized(), self._head, self._scope, self._send_with_headers)
+        else:
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_with_headers(self, message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -1,41 +1,32 @@
-"""The ASGI application of the gateway: finds the route, reads the body, calls the endpoint, and answers errors.
-
-Requests for the API take a short way of our own, because a claim of one task should cost little more than its exchange
-with Redis; pages go through Starlette's router.
-"""
+"""The ASGI application of the gateway: finds the route, reads the body, calls the endpoint, and answers errors."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+import re
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import msgspec
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
-from starlette.requests import Request as PageRequest
 from starlette.responses import Response
-from starlette.routing import Route as PageRoute
 
 from timeoutq.client.face import acts_for
 from timeoutq.gateway import looks, openapi
-from timeoutq.gateway.access import ANSWER, CALLER, Access, route_path, send_all, send_problem
-from timeoutq.gateway.bodies import arguments_of, unfit
-from timeoutq.gateway.callers import NOBODY, Caller, Needs
+from timeoutq.gateway.access import Access, Answer, route_path, send_all, send_problem
+from timeoutq.gateway.bodies import arguments_of
+from timeoutq.gateway.callers import Caller, Needs
 from timeoutq.gateway.polls import Polls
 from timeoutq.gateway.probes import Probes, metrics, readyz
 from timeoutq.gateway.problems import Problem, encode, problem_of, report
-from timeoutq.gateway.requests import ClientGone, Request, State, bounded_in_time
+from timeoutq.gateway.requests import ClientGone, Request, State
 from timeoutq.gateway.routes import API, Endpoint, Route
-from timeoutq.gateway.settings import ASGI, Receive, Scope, Send, Settings
+from timeoutq.gateway.settings import Receive, Scope, Send, Settings
 from timeoutq.gateway.tending import Tending
-from timeoutq.gateway.tokens import Tokens
 from timeoutq.server.troubles import is_sharded
 from timeoutq.words.errors import TimeoutqError
 
-Tell = Callable[[PageRequest, Problem], Response]
-"""Writes the answer to a request that fails."""
+Tell = Callable[[Request, Problem], Response | None]
+"""Writes the answer to a request that fails; None: a problem is sent."""
 
 JSON = b"application/json"
 LINES = (b"application/x-ndjson", b"application/jsonl", b"application/ndjson")
@@ -43,159 +34,167 @@ READ = (b"", JSON, b"application/x-www-form-urlencoded")
 """The types of bodies that are read as JSON: the last one is what curl says of `-d`."""
 
 
-class Entry:
-    """A route with the decoder of its arguments."""
+class Entry(NamedTuple):
+    """A route with the type and the decoder of its arguments."""
 
-    __slots__ = ("decode", "route", "wanted")
-
-    def __init__(self, route: Route) -> None:
-        self.route = route
-        self.wanted = arguments_of(route.endpoint)
-        self.decode = msgspec.json.Decoder(self.wanted).decode
+    route: Route
+    wanted: type[msgspec.Struct]
+    decode: Callable[[bytes], msgspec.Struct]
 
 
-class Gateway(Starlette):
-    """The application; `shared` has what its requests share, `state` the same and more for pages."""
+class Gateway:
+    """The application; `state` has what its requests share."""
 
     def __init__(self, settings: Settings, routes: Sequence[Route], tell: Tell) -> None:
-        self.at_stop: list[Callable[[], None]] = []
-        """Called when the gateway is about to end."""
-        self.at_close: list[Callable[[], Awaitable[None]]] = []
-        """Called when the gateway ends."""
+        self.at_stop: list[Callable[[], None]] = []  # called when the gateway is about to end
+        self.at_close: list[Callable[[], Awaitable[None]]] = []  # called when the gateway ends
         self._tell = tell
-        self.shared = State.of(settings)
-        self.polls = Polls(self.shared.queues, settings)
-        self._tending = Tending(self.shared.queues, settings.cleaned_for, self.polls.is_busy)
-        self.shared.queues.busy = lambda name: self.polls.is_busy(name) or self._tending.tends(name)
-        self.table = tuple(routes)
-        """All routes: the tests of access go through them."""
-        pages = [PageRoute(one.path, self._guarded(one), methods=[one.method]) for one in routes if one.by_starlette]
-        super().__init__(routes=pages, lifespan=self._living, exception_handlers={HTTPException: self._as_problem})
-        self.state.settings, self.state.queues = settings, self.shared.queues
-        self.state.tokens, self.state.probes = Tokens(settings.url), Probes(settings)
-        self.entries: dict[str, dict[str, Entry]] = {}
-        """The routes of the API, by path and method."""
+        state = self.state = State(settings)
+        self.polls = state.polls = Polls(state.queues, settings)
+        self._probes = state.probes = Probes(settings)
+        self._tending = Tending(state.queues, settings.cleaned_for, self.polls.is_busy)
+        state.queues.busy = lambda name: self.polls.is_busy(name) or self._tending.tends(name)
+        self.table = tuple(routes)  # all routes: the tests of access go through them
+        self.entries: dict[tuple[str, bool], dict[str, Entry]] = {}
+        """The routes by method, by path: without the name in it, and whether there is one."""
         for route in routes:
-            if not route.by_starlette:
-                self.entries.setdefault(route.path, {})[route.method] = Entry(route)
+            path = re.sub(r"\{\w+\}", "", route.path)
+            wanted = arguments_of(route.endpoint)
+            entry = Entry(route, wanted, msgspec.json.Decoder(wanted).decode)
+            self.entries.setdefault((path, path != route.path), {})[route.method] = entry
         open_paths = {route.path for route in routes if route.needs is None}
         below = tuple(path.partition("{")[0] for path in open_paths if "{" in path)  # such as /static/
-        self.entry: ASGI = Access(
-            self._answer, settings, self.state.tokens, lambda path: path in open_paths or path.startswith(below),
+        self._access = Access(
+            settings, state.tokens, lambda path: path in open_paths or path.startswith(below),
             has_login="/login" in open_paths,
         )  # fmt: skip
-        """The application that each request goes through first."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        if scope["type"] != "http":
-            await super().__call__(scope, receive, send)
-            return
-        scope["app"] = self
-        prefix, root = self.shared.settings.prefix, scope.get("root_path") or ""
-        if prefix and f"{scope['path']}/".startswith(f"{root}{prefix}/"):
-            scope["root_path"] = root + prefix
-        await self.entry(scope, receive, send)
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            prefix, root = self.state.settings.prefix, scope.get("root_path") or ""
+            if prefix and f"{scope['path']}/".startswith(f"{root}{prefix}/"):
+                scope["root_path"] = root + prefix
+            answer = await self._access.enter(scope, send)
+            if answer is not None:
+                await self._answer(scope, receive, answer)
 
-    @asynccontextmanager
-    async def _living(self, app: Any) -> AsyncIterator[None]:
-        self.state.probes.begin()
-        try:
-            yield
-        finally:
-            await self.close()
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        self._probes.begin()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.close()
+        await send({"type": "lifespan.shutdown.complete"})
 
     def stop(self) -> None:
         """Answer those that wait: the gateway is about to end."""
-        self.polls.stop()
-        for stop in self.at_stop:
+        for stop in (*self.at_stop, self.polls.stop):
             stop()
 
     async def close(self) -> None:
         """Answer those that wait, and close all connections. A host application that mounts the gateway calls this."""
-        for close in (*self.at_close, self.polls.close, self._tending.close, self.shared.queues.close):
+        ends = self.polls.close, self._tending.close, self.state.queues.close, self.state.tokens.close
+        for close in (*self.at_close, *ends, self._probes.close):
             await close()
-        await self.state.tokens.close()
-        await self.state.probes.close()
 
     # ---- a request
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, answer: Answer) -> None:
         path = route_path(scope)
+        entries, name = self._find(path)
+        request = Request(self, self.state, scope, receive, answer, name)
         try:
-            entries, name = self._find(path)
-            if entries is None:
-                await super().__call__(scope, bounded_in_time(receive, self.shared.settings.body_seconds), send)
-                return
-            method = scope["method"]
-            entry = entries.get("GET" if method == "HEAD" else method)
-            if entry is None:
-                allowed = ", ".join(sorted(entries))
-                raise Problem(405, "wrong-method", f"{path} takes {allowed}", headers={"allow": allowed})
-            request = Request(self.shared, scope, receive, scope.get(CALLER, NOBODY), name, scope[ANSWER])
-            await self._carry_out(entry, request, send)
+            await self._carry_out(self._entry(entries, path, scope["method"]), request)
         except ClientGone:
             return
         except Exception as error:
-            await send_problem(send, told(error))
+            problem = problem_of(error)
+            if problem.status == 500:
+                report("the gateway failed at a request", error)
+            page = None if path.startswith("/v1/") else self._tell(request, problem)
+            if page is None:
+                await send_problem(answer.send, problem)
+            else:
+                await page(scope, receive, answer.send)
 
     def _find(self, path: str) -> tuple[dict[str, Entry] | None, str]:
-        if not path.startswith("/v1/"):
-            return self.entries.get(path), ""
-        name, slash, verb = path[4:].partition("/")
-        found = self.entries.get(f"/v1/{{queue}}/{verb}" if slash else path)
-        if found is not None:
-            return found, name if slash else ""
-        if slash:
-            raise Problem(404, "unknown-verb", f"there is no {verb!r:.80} of a queue: see /v1/openapi.json")
-        raise Problem(404, "not-found", "there is nothing at this path: see /v1/openapi.json")
+        """Give the routes of a path by their method, and the name in it."""
+        found = self.entries.get((path, False))
+        parts = path.split("/", 3)
+        if found is not None or len(parts) < 3:
+            return found, ""
+        name, parts[2] = parts[2], ""
+        return self.entries.get(("/".join(parts), True)) if name else None, name
 
-    async def _carry_out(self, entry: Entry, request: Request, send: Send) -> None:
-        route, name = entry.route, request.name
-        if route.needs is None:
-            await send_all(send, 200, JSON, encode(await route.endpoint(request)))
-            return
-        if name:
-            self.shared.queues.check(name)
-        request.caller.require(route.needs, name or None)
-        with self.shared.queues.use(name):
+    def _entry(self, entries: dict[str, Entry] | None, path: str, method: str) -> Entry:
+        if entries is None:
+            if path.startswith("/v1/") and path.count("/") > 2:
+                verb = path.split("/", 3)[3]
+                raise Problem(404, "unknown-verb", f"there is no {verb!r:.80} of a queue: see /v1/openapi.json")
+            raise Problem(404, "not-found", "there is nothing at this path: see /v1/openapi.json")
+        entry = entries.get("GET" if method == "HEAD" else method)
+        if entry is None:
+            allowed = ", ".join(sorted(entries))
+            raise Problem(405, "wrong-method", f"{path} takes {allowed}", headers={"allow": allowed})
+        return entry
+
+    async def _carry_out(self, entry: Entry, request: Request) -> None:
+        route, name, send = entry.route, request.name, request.answer.send
+        if route.needs is not None:
+            if name:
+                self.state.queues.check(name)
+            request.caller.require(route.needs, name or None)
+        with self.state.queues.use(name):
             try:
                 call, words = await self._read(entry, request)
-                await self.shared.places.take(request.caller.name)
-                request.has_place = True
+                if route.needs is not None:
+                    await self.state.places.take(request.caller.name)
+                    request.has_place = True
                 if route.needs == "work":
                     self._tending.worked(name, request.caller.name)
                 with _acting(request.caller, route.needs):
-                    answer = await self._called(call, request, words)
+                    found = await self._called(call, request, words)
                 if request.is_gone and request.undo is not None:
                     await request.undo()
                     return
             finally:
                 request.close()
-            await send_all(send, 200, JSON, encode(answer))
+            if isinstance(found, Response):
+                await found(request.scope, request.receive, send)
+            else:
+                await send_all(send, 200, JSON, encode(found))
             if request.answer.was_refused and request.undo is not None:
                 await request.undo()
 
     async def _read(self, entry: Entry, request: Request) -> tuple[Endpoint, dict[str, Any]]:
         """Read the body, or the parameters of the URL; give the endpoint, and its arguments."""
         route, wanted = entry.route, entry.wanted
+        if route.page or route.needs is None:
+            return route.endpoint, {}
         if route.method == "GET":
             return route.endpoint, request.parameters(wanted)
-        kind = request.header(b"content-type").partition(b";")[0].strip().lower()
         if request.header(b"content-encoding").strip().lower() not in (b"", b"identity"):
             raise Problem(415, "wrong-media", "a body that is packed is not read: send it as it is")
-        if route.lines is not None and kind in LINES:
+        if route.lines is not None and request.kind in LINES:
             return route.lines, request.parameters(arguments_of(route.lines))
-        if kind not in READ:
-            raise Problem(415, "wrong-media", f"{kind.decode('latin-1')!r:.80} is not read: send application/json")
+        if request.kind not in READ:
+            raise Problem(
+                415, "wrong-media", f"{request.kind.decode('latin-1')!r:.80} is not read: send application/json"
+            )
         if request.scope.get("query_string"):
             detail = "parameters behind the ? go with a body of NDJSON only: write them into the body of JSON"
             raise Problem(422, "bad-body", detail)
         data = await request.body()
+        await request.weigh(len(data))
         try:
             return route.endpoint, msgspec.structs.asdict(entry.decode(data or b"{}"))
-        except msgspec.ValidationError as error:
-            raise Problem(422, "bad-body", unfit(wanted, error)) from None
+        except msgspec.ValidationError:
+            raise
         except RecursionError:
             raise Problem(400, "bad-json", "the body is nested too deeply") from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -208,40 +207,8 @@ class Gateway(Starlette):
             if not is_sharded(error):
                 raise
         # the queue was opened before it got its shards
-        await self.shared.queues.forget(request.name)
+        await self.state.queues.forget(request.name)
         return await endpoint(request, **words)
-
-    def _guarded(self, route: Route) -> Callable[[PageRequest], Awaitable[Response]]:
-        async def page(request: PageRequest) -> Response:
-            name, caller = request.path_params.get("queue", ""), request.scope.get(CALLER, NOBODY)
-            try:
-                with self.shared.queues.use(name):
-                    if route.needs is not None:
-                        caller.require(route.needs, name or None)
-                    with _acting(caller, None if request.method == "GET" else route.needs):
-                        found: Response = await route.endpoint(request)
-                        return found
-            except ClientDisconnect:
-                return Response(status_code=400)  # which nobody reads
-            except Exception as error:
-                # here, because Starlette would answer, and then raise the error again
-                return self._tell(request, told(error))
-
-        return page
-
-    async def _as_problem(self, request: PageRequest, error: Exception) -> Response:
-        """Answer a request that Starlette's router refuses: for an unknown path, or another method."""
-        if isinstance(error, HTTPException) and error.status_code == 405:
-            return self._tell(request, Problem(405, "wrong-method", "this path does not take this method"))
-        return self._tell(request, Problem(404, "not-found", "there is nothing at this path"))
-
-
-def told(error: Exception) -> Problem:
-    """Give the problem that tells of an error; an error that nobody expects is logged."""
-    problem = problem_of(error)
-    if problem.status == 500:
-        report("the gateway failed at a request", error)
-    return problem
 
 
 @contextmanager
@@ -257,11 +224,6 @@ def _acting(caller: Caller, needs: Needs | None) -> Iterator[None]:
         acts_for.reset(before)
 
 
-def problem_response(request: PageRequest, problem: Problem) -> Response:
-    """Give a problem as a response of Starlette."""
-    return Response(problem.body(), problem.status, problem.headers, "application/problem+json")
-
-
 async def healthz(request: Request) -> dict[str, Any]:
     """Say that the gateway runs; it asks nobody."""
     return {"ok": True}
@@ -269,20 +231,21 @@ async def healthz(request: Request) -> dict[str, Any]:
 
 async def described(request: Request) -> dict[str, Any]:
     """Give the OpenAPI description of the API."""
-    app: Gateway = request.scope["app"]
-    return openapi.describe(app.table, app.shared.settings.prefix)
+    return openapi.describe(request.app.table, request.state.settings.prefix)
 
 
 FIXED: Sequence[Route] = (
     Route("GET", "/healthz", None, healthz),
-    Route("GET", "/readyz", None, readyz, by_starlette=True),
-    Route("GET", "/metrics", "look", metrics, by_starlette=True),
+    Route("GET", "/readyz", None, readyz, page=True),
+    Route("GET", "/metrics", "look", metrics, page=True),
     Route("GET", "/v1/openapi.json", "look", described),
     Route("GET", "/v1/queues", "look", looks.queues),
 )
 
 
-def make_app(settings: Settings | None = None, more: Sequence[Route] = (), tell: Tell = problem_response) -> Gateway:
+def make_app(
+    settings: Settings | None = None, more: Sequence[Route] = (), tell: Tell = lambda request, problem: None
+) -> Gateway:
     """Make the application: the API, without the page.
 
     `more` has further routes, such as those of the page; `tell` writes a problem for whoever asked for a page.

@@ -6,22 +6,21 @@ a body of JSON or for the query of a URL.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from inspect import Parameter, signature
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import inspect
 
+from timeoutq.gateway.problems import encode, spelled
 from timeoutq.words import arguments
-from timeoutq.words.model import Lease, Task, TaskId, text
+from timeoutq.words.model import Deep, Lease, Payload, Task, TaskId, text
 
 NONE = msgspec.Raw(b"null")
 """No payload. Payloads stay JSON in bytes until each is packed: as values they take many times the memory."""
-MOST_COUNTED = 1_000_000
-"""The largest count of attempts or crashes that a lease tells."""
+MOST_COUNTED = 1_000_000  # the largest count of attempts or crashes that a lease has
 
 
 def no_payload() -> msgspec.Raw:
@@ -39,8 +38,7 @@ class Bytes(Strict):
     b64: bytes
 
 
-Id = str | Bytes
-"""The id of a task."""
+Id = str | Bytes  # the id of a task
 
 
 class NewTask(Strict):
@@ -149,33 +147,6 @@ def arguments_of(endpoint: Callable[..., Any]) -> type[msgspec.Struct]:
     return msgspec.defstruct(endpoint.__name__.title(), fields, bases=(Strict,), namespace=doc, kw_only=True)
 
 
-_UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>.*?)`(?: - at `\$(?P<path>[^`]*)`)?", re.DOTALL)
-
-
-def unfit(wanted: Any, error: msgspec.ValidationError) -> str:
-    """Say why a request cannot be used; of a field that is unknown, also which ones are known there."""
-    found = _UNKNOWN.fullmatch(str(error))
-    if found is None:
-        return str(error)
-    path = found["path"] or ""
-    kinds = _each(inspect.type_info(wanted))
-    for field in re.findall(r"\.(\w+)", path):
-        fields = [one for kind in kinds for one in kind.fields if one.encode_name == field]
-        kinds = [kind for one in fields for kind in _each(one.type)]
-    known = ", ".join(one.encode_name for kind in kinds for one in kind.fields)
-    where = f" at {path.lstrip('.')}" if path else ""
-    return f"unknown field {found['field']!r:.80}{where}: known: {known or 'none'}"
-
-
-def _each(kind: inspect.Type) -> list[inspect.StructType]:
-    """Give the objects that a value of this type may be, or may be a list of."""
-    if isinstance(kind, inspect.UnionType):
-        return [one for some in kind.types for one in _each(some)]
-    if isinstance(kind, inspect.ListType):
-        return _each(kind.item_type)
-    return [kind] if isinstance(kind, inspect.StructType) else []
-
-
 # ---- from requests to arguments of the queue
 
 
@@ -190,11 +161,8 @@ def payload_of(given: msgspec.Raw, task: TaskId = "") -> bytes | None:
         return None
     payload: Any = msgspec.json.decode(given)
     match payload:
-        case {"b64": str(word), **others} if not others:
-            try:
-                payload = msgspec.convert(word, bytes)
-            except msgspec.ValidationError as error:
-                raise msgspec.ValidationError(f"a payload {{'b64': …}} is base64: {error}") from None
+        case {"b64": str(word)} if len(payload) == 1:
+            payload = msgspec.convert(word, bytes)
         case _:
             pass
     packed = arguments.pack(payload, task)
@@ -221,3 +189,27 @@ def lease_of(given: LeaseIn) -> Lease:
     id = id_of(given.task)
     deadline = float("inf") if given.deadline is None else given.deadline
     return Lease(id if isinstance(id, str) else text(id), given.token, deadline, given.attempt or 1, given.crashes)
+
+
+# ---- from the queue to answers
+
+
+def text_of(payload: Payload) -> str:
+    """Give the JSON of a payload; one that is nested too deeply to be read comes as it was put."""
+    if isinstance(payload, Deep):
+        with suppress(UnicodeDecodeError):
+            return payload.decode()
+    return encode(told(payload)).decode()
+
+
+def told(payload: Payload) -> Any:
+    """Give a payload as JSON has it: `{"b64": …}` for bytes."""
+    return {"b64": bytes(payload)} if isinstance(payload, bytes) else payload
+
+
+def lease_out(lease: Lease, *, as_text: bool) -> LeaseOut:
+    """Give a lease as JSON has it; `as_text`: with a string of JSON for its payload, if it has one."""
+    payload = lease.payload
+    shown = text_of(payload) if as_text and payload is not None else told(payload)
+    id, fence = spelled(lease.task), str(lease.fence)
+    return LeaseOut(id, lease.token, lease.deadline, lease.attempt, lease.crashes, fence, shown)

@@ -9,8 +9,7 @@ from typing import Literal
 
 from timeoutq.gateway.problems import Problem
 
-Needs = Literal["look", "put", "work", "manage"]
-"""The rights of callers: each route needs one."""
+Needs = Literal["look", "put", "work", "manage"]  # the rights of callers: each route needs one
 EVERYTHING: tuple[Needs, ...] = ("look", "put", "work", "manage")
 
 
@@ -22,10 +21,8 @@ class Caller:
     """Begins the tokens of this caller's leases, with a slash behind it. Two callers with one name can end each
     other's leases: give each its own name."""
     allow: Collection[str] = EVERYTHING
-    queues: Sequence[str] = ("*",)
-    """Names of queues that this is about; `*` in a name stands for any text."""
-    read_only: bool = False
-    """Whether the gateway lets nobody write."""
+    queues: Sequence[str] = ("*",)  # names of queues that this is about; `*` in a name stands for any text
+    read_only: bool = False  # whether the gateway lets nobody write
 
     def may(self, needs: str, queue: str | None = None) -> bool:
         """Say whether the caller may do this, on this queue or at all."""
@@ -43,7 +40,5 @@ class Caller:
         raise Problem(403, "forbidden", f"{self.name} may not {needs}{where}: use a token that allows it")
 
 
-ANYBODY = Caller("anybody")
-"""The caller of a gateway that is open. No token has this name."""
-NOBODY = Caller("nobody", allow=(), queues=())
-"""The caller of a path that needs no token."""
+ANYBODY = Caller("anybody")  # the caller of a gateway that is open. No token has this name.
+NOBODY = Caller("nobody", allow=(), queues=())  # the caller of a path that needs no token

@@ -1,7 +1,4 @@
-"""Claims with the client's own token: sent again with the token and its age, a claim gives the same leases. No I/O.
-
-They are the flows of a plain client, but for the token.
-"""
+"""Claims with the client's own token: sent again with the token and its age, a claim gives the same leases. No I/O."""
 
 from __future__ import annotations
 
@@ -16,10 +13,10 @@ from timeoutq.client.shards.together import together
 from timeoutq.server.calls import BATCH
 from timeoutq.verbs import flows
 from timeoutq.verbs.confirming import UNCONFIRMED
-from timeoutq.verbs.sending import Flow, Talk, answer, answers, ask
+from timeoutq.verbs.sending import Flow, Talk, answer, answers
 from timeoutq.words import arguments
 from timeoutq.words.errors import TimeoutqError
-from timeoutq.words.model import Answer, Lease, raw
+from timeoutq.words.model import Answer, Lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +27,7 @@ class Wish:
     n: int
     timeout_ms: int
     max_runtime_ms: int
-    age_ms: int = 0
-    """How long ago the claim was first sent, if it was sent before; else 0."""
+    age_ms: int = 0  # how long ago the claim was first sent, if it was sent before; else 0
 
     @classmethod
     def of(
@@ -105,16 +101,6 @@ def _take_sharded(shards: Shards, wish: Wish) -> Flow[list[Lease]]:
             if isinstance(one, TimeoutqError):
                 raise one  # the shard that does not answer may have the leases
     return (yield from _Named(shards, wish).flow())
-
-
-def counted(queue: AnyAsyncQueue, leases: Sequence[Lease]) -> Flow[list[Lease]]:
-    """Give leases with the attempts that the queue has counted, whatever their holder knows."""
-    found: dict[str, int] = {}
-    for talk, part in queue.division.parted(leases):
-        ids = [raw(lease.task) for lease in part]
-        (counts,) = yield from ask(talk, [("HMGET", talk.operations.key("attempts"), *ids)])
-        found |= {lease.task: int(count or 0) + 1 for lease, count in zip(part, counts, strict=True)}
-    return [replace(lease, attempt=found.get(lease.task, 1)) for lease in leases]
 
 
 def give_back(queue: AnyAsyncQueue, leases: Sequence[Lease]) -> Flow[None]:

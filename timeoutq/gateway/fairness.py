@@ -1,7 +1,4 @@
-"""Limits for callers: places for requests, and bytes of bodies, so that no caller starves the others.
-
-`app.py` takes a place for each request; a claim that waits for tasks holds none meanwhile, and is counted by itself.
-"""
+"""Limits for callers: places for requests, and bytes of bodies, so that no caller starves the others."""
 
 from __future__ import annotations
 

@@ -68,36 +68,25 @@ _LINE = re.compile(r"(ARGS|SECTIONS|ONCE|Reply) +(.*)", re.DOTALL)
 _SECTION = re.compile(r"(?<![\w=])([a-z_]+)=(0|1|ms|numbers|n|pairs)(?!\w)")
 
 
-class BadHeader(Exception):
-    """The header of a verb is not what the grammar says."""
-
-
 def parse(name: str, text: str) -> dict[str, Any]:
-    """Read the header at the top of a verb's file; raises `BadHeader`."""
-    first, *lines = _lines(text)
+    """Read the header at the top of a verb's file."""
+    first, *lines = lines_of(text)
     said: dict[str, list[str]] = {"ARGS": [], "SECTIONS": [], "ONCE": [], "Reply": []}
     purpose, notes = [first.removeprefix(f"{name}: ")], list[str]()
     for line in lines:
         found = _LINE.match(line)
         if found:
             said[found[1]].append(found[2])
-        elif any(said.values()):
-            notes.append(line)
         else:
-            purpose.append(line)
-    if not first.startswith(f"{name}: ") or not said["ARGS"] or not said["Reply"]:
-        raise BadHeader(f"the header of {name}.lua lacks its name, ARGS or Reply")
-    try:
-        return {
-            "purpose": _joined(" ".join(purpose)),
-            "arguments": [*_arguments(said["ARGS"][0])],
-            "sections": dict(_sections(_joined(" ".join(said["SECTIONS"])))),
-            "replies": [_reply(_joined(form)) for form in said["Reply"]],
-            "once": _joined(" ".join(said["ONCE"])),
-            "notes": "\n".join(notes),
-        }
-    except BadHeader as error:
-        raise BadHeader(f"the header of {name}.lua: {error}") from None
+            (notes if any(said.values()) else purpose).append(line)
+    return {
+        "purpose": _joined(" ".join(purpose)),
+        "arguments": [*_arguments(said["ARGS"][0])],
+        "sections": dict(_sections(_joined(" ".join(said["SECTIONS"])))),
+        "replies": [_reply(_joined(form)) for form in said["Reply"]],
+        "once": _joined(" ".join(said["ONCE"])),
+        "notes": "\n".join(notes),
+    }
 
 
 def values(parts: Sequence[Part]) -> Iterator[Part]:
@@ -109,7 +98,7 @@ def values(parts: Sequence[Part]) -> Iterator[Part]:
             yield from values(part.get(kind, ()))
 
 
-def _lines(text: str) -> list[str]:
+def lines_of(text: str) -> list[str]:
     """Give the lines of the comment at the top, each with the indented ones behind it."""
     lines: list[str] = []
     for line in text.split("\n"):
@@ -157,17 +146,11 @@ def _reply(text: str) -> dict[str, Any]:
     if form == "nil":
         return {"form": None, "letters": {}, "per": "", "about": about}
     form, _, per = form.partition(", one per ")
-    (part, *more), letters = _parts_of(form), dict[str, str]()
-    if more:
-        raise BadHeader(f"a reply is one value or one list in braces: {form!r}")
+    (part,), letters = _parts_of(form), dict[str, str]()
     if any(value["type"] in ("letters", "letter") for value in values([part])):
-        # behind a full stop stands a remark
-        said, _, about = about.partition(". ")
-        for clause in said.split("; ") if said else ():
-            meaning = re.match(r"((?:[A-Za-z] )+)(.+)", clause)
-            if meaning is None:
-                raise BadHeader(f"letters are missing before {clause!r}")
-            letters |= dict.fromkeys(meaning[1].split(), meaning[2])
+        said, _, about = about.partition(". ")  # behind a full stop stands a remark
+        for several, meaning in re.findall(r"((?:[A-Za-z] )+)(.+?)(?:; |$)", said):
+            letters |= dict.fromkeys(several.split(), meaning)
     return {"form": part, "letters": letters, "per": per, "about": about}
 
 
@@ -177,8 +160,7 @@ def _reply(text: str) -> dict[str, Any]:
 def _parts_of(text: str) -> list[Part]:
     tokens = deque(re.findall(r"[(){}\[\],;*?]|[^\s(){}\[\],;*?]+", text))
     parts = _parts(tokens, "")
-    if not parts or tokens:
-        raise BadHeader(f"cannot be read: {text!r}")
+    assert parts and not tokens, text
     return parts
 
 
@@ -193,16 +175,15 @@ def _parts(tokens: deque[str], end: str) -> list[Part]:
             before["type"] = name
         else:
             parts.append(part)
-    if end and not _took(tokens, end):
-        raise BadHeader(f"a {end} is missing")
+    if end:
+        assert _took(tokens, end), f"a {end} is missing"
     return parts
 
 
 def _part(tokens: deque[str]) -> Part:
     if _took(tokens, "("):
         several = _parts(tokens, ")")
-        if not _took(tokens, "*"):
-            raise BadHeader("behind a bracket there is no *")
+        _took(tokens, "*")
         return {"many": several, "times": _words(tokens) or None}
     part: Part
     if _took(tokens, "{"):

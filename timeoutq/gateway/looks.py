@@ -1,6 +1,6 @@
 """The looks of `GET /v1/{queue}/…`: one function each, whose arguments are the parameters of the URL.
 
-None of them changes anything. A queue that is not there is a problem here, since its name may be mistyped.
+A queue that is not there is a problem here, since its name may be mistyped.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ Cursor = Annotated[str | None, msgspec.Meta(description="The cursor that the las
 Name = Annotated[str | None, msgspec.Meta(description="The id of the task")]
 InBase64 = Annotated[str | None, msgspec.Meta(description="Or its bytes, as base64")]
 
-LISTED = 100
-"""The most queues that one answer lists."""
+LISTED = 100  # the most queues that one answer lists
 COUNTS = ("todos", "waiting", "scheduled", "in_progress", "done", "failed", "paused", "workers")
 
 

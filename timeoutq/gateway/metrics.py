@@ -1,8 +1,7 @@
 """The metrics of queues for Prometheus: `/metrics` of the gateway.
 
-One scrape serves all queues. The numbers of a whole queue come from the queue itself, so it does not matter which
-process is scraped, nor how many workers there are. No label names a worker, a host, a task or an error: a queue with
-ten thousand hosts and a million tasks has as many series as an empty queue, some seventy.
+No label names a worker, a host, a task or an error: a queue with ten thousand hosts and a million tasks has as many
+series as an empty queue, some seventy.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from types import SimpleNamespace
 from typing import Any, cast
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
 
 from timeoutq.client import AsyncServerClient
 from timeoutq.client.shards import looking
@@ -33,32 +32,23 @@ from timeoutq.words.counts import Stats
 from timeoutq.words.errors import SchemaMismatch, ShardsUnavailable, TimeoutqError
 from timeoutq.words.model import MAX_TIME_MS, State
 
-PATIENCE = 2.0
-"""Seconds for one scrape: a queue that has not answered by then is left out, and counts as away."""
-WALK = 1.0
-"""For how many of these seconds a scrape waits for a walk through the keys of the server."""
-AGAIN, SHARE = 10.0, 40.0
-"""Seconds between two walks, or this many times as long as one took."""
-SIDE_BY_SIDE = 8
-"""How many queues are asked at once."""
-MOST = 1000
-"""How many queues one scrape tells of."""
+PATIENCE = 2.0  # seconds for one scrape: a queue that has not answered by then is left out, and counts as away
+WALK = 1.0  # for how many of these seconds a scrape waits for a walk through the keys of the server
+SHARE = 40.0  # a walk rests this many times as long as it took
+SIDE_BY_SIDE = 8  # how many queues are asked at once
+MOST = 1000  # how many queues one scrape tells of
 PAGE, PAGES = 1000, 100
 """Rules of hosts that are read in one step, and how many steps there are at most."""
-
-FIELDS = 3
-"""Fields of each kind of failure in the key `kinds`, which has one or two more."""
-
+FIELDS = 3  # fields of each kind of failure in the key `kinds`, which has one or two more
 BOUNDS = tuple(2.0**power for power in range(-10, 17))
 """Upper bounds of the histogram of durations, seconds, from 1 ms to 18 hours: each is the end of a bucket of
 `durations.py`, so no run is counted on the wrong side."""
-
 EVENTS = (
     "put", "claimed", "acked", "failed", "gave_up", "expired", "crashed", "released", "promoted", "retried", "reruns",
     "again", "cancelled", "cancelling", "forgotten", "pulled", "pruned", "adopted", "ticked", "ticks_missed",
     "ticks_skipped", "results_lost",
 )  # fmt: skip
-"""The counters of a queue. Others, which somebody has added by hand, make no series."""
+"""The counters of a queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,59 +56,49 @@ class Facts:
     """A queue, as one scrape has seen it."""
 
     queue: str
-    stats: Stats | None
-    """None: the queue could not be read."""
-    blocked: int = 0
-    """Hosts that are blocked or banned now."""
-    kinds: int = 0
-    """Kinds of failures that the queue tells apart."""
-    is_strange: bool = False
-    """Whether the queue is of another version of timeoutq."""
-    silent: int = 0
-    """Shards that did not answer; all else is of the other shards."""
+    stats: Stats | None  # None: the queue could not be read
+    blocked: int = 0  # hosts that are blocked or banned now
+    kinds: int = 0  # kinds of failures that the queue tells apart
+    is_strange: bool = False  # whether the queue is of another version of timeoutq
+    silent: int = 0  # shards that did not answer; all else is of the other shards
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
     """All queues, as one scrape has seen them."""
 
-    is_up: bool
-    """Whether the server has answered."""
+    is_up: bool  # whether the server has answered
     queues: Sequence[Facts] = ()
-    seconds: float = 0.0
-    """How long it took."""
-    left_out: Sequence[str] = ()
-    """Names of queues beyond the first `MOST`: nobody has looked at them."""
+    seconds: float = 0.0  # how long it took
+    left_out: Sequence[str] = ()  # names of queues beyond the first `MOST`: nobody has looked at them
 
 
 # ---- from facts to metrics
 
 
 _GAUGES: Mapping[str, tuple[str, Callable[[Facts, Stats], float]]] = {
-    "timeoutq_oldest_ready_seconds": (
+    "oldest_ready_seconds": (
         "For how long there have been ready tasks without a break; no ready task has waited longer.",
         lambda _, stats: _age(stats, stats.todos_since),
     ),
-    "timeoutq_lease_overdue_seconds": (
+    "lease_overdue_seconds": (
         "How long ago the first lease ran out that nobody has taken back yet.",
         lambda _, stats: _age(stats, stats.next_deadline),
     ),
-    "timeoutq_due_overdue_seconds": (
+    "due_overdue_seconds": (
         "How long ago the first scheduled task became due that nobody has moved to the ready tasks yet.",
         lambda _, stats: _age(stats, stats.next_due),
     ),
-    "timeoutq_workers": (
+    "workers": (
         "Workers that gave a sign of life in the last minute; clients of the HTTP API are not counted.",
         lambda _, stats: stats.workers,
     ),
-    "timeoutq_paused": ("Whether the queue is paused.", lambda _, stats: stats.paused),
-    "timeoutq_hosts": ("Hosts of a polite queue that have tasks.", lambda _, stats: stats.hosts),
-    "timeoutq_hosts_blocked": ("Hosts that are blocked or banned now.", lambda facts, _: facts.blocked),
-    "timeoutq_failure_kinds": ("Kinds of failures that the queue tells apart.", lambda facts, _: facts.kinds),
-    "timeoutq_shards": (
-        "Shards of the queue; 1 for a queue that is not divided.", lambda _, stats: max(1, len(stats.shards)),
-    ),
-    "timeoutq_shards_silent": (
+    "paused": ("Whether the queue is paused.", lambda _, stats: stats.paused),
+    "hosts": ("Hosts of a polite queue that have tasks.", lambda _, stats: stats.hosts),
+    "hosts_blocked": ("Hosts that are blocked or banned now.", lambda facts, _: facts.blocked),
+    "failure_kinds": ("Kinds of failures that the queue tells apart.", lambda facts, _: facts.kinds),
+    "shards": ("Shards; 1 for a queue that is not divided.", lambda _, stats: max(1, len(stats.shards))),
+    "shards_silent": (
         "Shards that did not answer; the other figures leave them out.", lambda facts, _: facts.silent,
     ),
 }  # fmt: skip
@@ -126,37 +106,36 @@ _GAUGES: Mapping[str, tuple[str, Callable[[Facts, Stats], float]]] = {
 
 def families(look: Look) -> Iterator[Metric]:
     """Give the metrics of a look."""
-    yield GaugeMetricFamily("timeoutq_up", "Whether the Redis server answers.", float(look.is_up))
-    yield GaugeMetricFamily(
-        "timeoutq_queues_left_out", "Queues beyond the first 1,000 of the server, of which no scrape tells.",
-        len(look.left_out),
-    )  # fmt: skip
-    yield GaugeMetricFamily("timeoutq_scrape_seconds", "How long it took to look at the queues.", look.seconds)
-    up = GaugeMetricFamily("timeoutq_queue_up", "Whether the queue can be read.", labels=["queue"])
-    for facts in look.queues:
-        up.add_metric([facts.queue], facts.stats is not None)
-    yield up
-    read = [(facts, facts.stats) for facts in look.queues if facts.stats is not None]
-    tasks = GaugeMetricFamily("timeoutq_tasks", "Tasks in each state.", labels=["queue", "state"])
+
+    def gauge(name: str, help: str, value: float | None = None, *labels: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"timeoutq_{name}", help, value, labels or None)
+
+    yield gauge("up", "Whether the Redis server answers.", float(look.is_up))
+    left = "Queues beyond the first 1,000 of the server, of which no scrape tells."
+    yield gauge("queues_left_out", left, len(look.left_out))
+    yield gauge("scrape_seconds", "How long it took to look at the queues.", look.seconds)
+    up = gauge("queue_up", "Whether the queue can be read.", None, "queue")
+    tasks = gauge("tasks", "Tasks in each state.", None, "queue", "state")
     events = CounterMetricFamily(
         "timeoutq_task_events", "What has happened to tasks since the queue was made.", labels=["queue", "event"]
     )
     ran = HistogramMetricFamily(
         "timeoutq_handler_seconds", "How long handlers ran, at most 12.5 % too high.", labels=["queue"]
     )
-    for facts, stats in read:
+    others = {name: gauge(name, help, None, "queue") for name, (help, _) in _GAUGES.items()}
+    for facts in look.queues:
+        stats, queue = facts.stats, facts.queue
+        up.add_metric([queue], stats is not None)
+        if stats is None:
+            continue
         for state in State:
-            tasks.add_metric([facts.queue, state.value], getattr(stats, state.value))
+            tasks.add_metric([queue, state.value], getattr(stats, state.value))
         for event in EVENTS:
-            events.add_metric([facts.queue, event], max(0, stats.counters.get(event, 0)))
-        buckets, total = histogram(stats.ran)
-        ran.add_metric([facts.queue], buckets, total)
-    yield from (tasks, events, ran)
-    for name, (help, value) in _GAUGES.items():
-        gauge = GaugeMetricFamily(name, help, labels=["queue"])
-        for facts, stats in read:
-            gauge.add_metric([facts.queue], value(facts, stats))
-        yield gauge
+            events.add_metric([queue, event], max(0, stats.counters.get(event, 0)))
+        ran.add_metric([queue], *histogram(stats.ran))
+        for name, (_, value) in _GAUGES.items():
+            others[name].add_metric([queue], value(facts, stats))
+    yield from (up, tasks, events, ran, *others.values())
 
 
 def histogram(ran: Mapping[float, int]) -> tuple[list[tuple[str, float]], float]:
@@ -177,20 +156,10 @@ def _age(stats: Stats, at: float | None) -> float:
     return 0.0 if at is None else max(0.0, stats.now - at)
 
 
-class _Seen(Collector):
-    """A look as prometheus-client takes it."""
-
-    def __init__(self, look: Look) -> None:
-        self._look = look
-
-    def collect(self) -> Iterator[Metric]:
-        return families(self._look)
-
-
 def exposition(look: Look, accept: str = "") -> tuple[bytes, str]:
     """Give the text of a scrape and its media type; `accept` is what the scraper takes."""
     encode, media_type = cast("tuple[Callable[[Any], bytes], str]", choose_encoder(accept))
-    return encode(_Seen(look)), media_type
+    return encode(SimpleNamespace(collect=lambda: families(look))), media_type
 
 
 # ---- looking at queues
@@ -252,7 +221,7 @@ class Watcher:
     def __init__(self, url: str | None = None, queues: str = "*", deadline: float = 5.0) -> None:
         """Prepare; `url` says where the server is, and `queues` is a glob. Nothing connects yet."""
         self.client = AsyncServerClient("metrics", url, deadline=min(deadline, PATIENCE))
-        self._names = Names(lambda: self.client, lambda name: fnmatchcase(name, queues), AGAIN, SHARE)
+        self._names = Names(lambda: self.client, lambda name: fnmatchcase(name, queues), SHARE)
         self.shared = Shared(self._look, share=0.0)
 
     async def look(self) -> Look:

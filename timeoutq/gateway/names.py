@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from timeoutq.client import AsyncServerClient
@@ -12,10 +13,8 @@ from timeoutq.watch import directory
 
 T = TypeVar("T")
 
-REST = 1.0
-"""Seconds between two looks at the same thing, at the least."""
-SHARE = 4.0
-"""A look that took long is followed by a rest this many times as long."""
+REST = 1.0  # seconds between two looks at the same thing, at the least
+SHARE = 4.0  # a look that took long is followed by a rest this many times as long
 LONGEST_REST = 60.0
 
 
@@ -35,12 +34,23 @@ class Shared(Generic[T]):
         self._under_way: asyncio.Task[T] | None = None
         self._turn = 0
 
+    @property
+    def is_looking(self) -> bool:
+        """Whether a look is under way."""
+        return self._under_way is not None and not self._under_way.done()
+
+    @property
+    def rests(self) -> float:
+        """For how many seconds the last look is still given."""
+        return max(0.0, self._until - time.monotonic())
+
     async def get(self) -> T:
         """Give the last look while it rests, else the one under way; raises the error of the look."""
         if self._found is not None and time.monotonic() < self._until:
             return self._found
         if self._under_way is None or self._under_way.done():
             self._under_way = asyncio.get_running_loop().create_task(self._now())
+            self._under_way.add_done_callback(lambda task: task.cancelled() or task.exception())
         # one who goes away must not cancel the look of the others
         return await asyncio.shield(self._under_way)
 
@@ -59,8 +69,7 @@ class Shared(Generic[T]):
             raise
         if turn == self._turn:
             ended = time.monotonic()
-            # a little less than the rest of those who ask, so that they do not get the same look again
-            self._until = ended + rest_after(ended - began, self._rest, self._share) - self._rest * 0.1
+            self._until = ended + rest_after(ended - began, self._rest, self._share)
             self._found = found
         return found
 
@@ -80,45 +89,34 @@ async def end(*tasks: asyncio.Task[Any] | None) -> None:
 class Names:
     """The names of the queues of a server, found by a walk through its keys that goes on while others are served."""
 
-    def __init__(
-        self, client: Callable[[], AsyncServerClient], serves: Callable[[str], bool], rest: float, share: float
-    ) -> None:
-        """Find the names that are served; walks rest for `rest` seconds, or `share` times as long as they took."""
-        self.found: set[str] = set()
-        """The names that were met, and may be there still."""
+    def __init__(self, client: Callable[[], AsyncServerClient], serves: Callable[[str], bool], share: float) -> None:
+        """Find the names that are served; a walk rests for 5 seconds, or `share` times as long as it took."""
+        self.found: set[str] = set()  # the names that were met, and may be there still
         self._client = client
         self._serves = serves
-        self._rest, self._share = rest, share
-        self._walk: asyncio.Task[None] | None = None
-        self._until = 0.0
+        self._walk = Shared(self._go, 5.0, share)
 
     @property
     def looking(self) -> bool:
         """Whether a walk is under way, so that names may be missing."""
-        return self._walk is not None and not self._walk.done()
+        return self._walk.is_looking
 
     async def get(self, patience: float) -> set[str]:
         """Give the names; wait so many seconds for a walk that is under way. Raises the error of the walk."""
-        if not self.looking and time.monotonic() >= self._until:
-            self._walk = asyncio.get_running_loop().create_task(self._go())
-        if self._walk is not None:
-            if not self._walk.done():
-                await asyncio.wait([self._walk], timeout=patience)
-            if self._walk.done():
-                self._walk.result()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await self._walk.get()
         return self.found
 
-    async def _go(self) -> None:
-        began, met = time.monotonic(), set[str]()
+    async def _go(self) -> set[str]:
+        met = set[str]()
         async for name in directory.every_name(self._client()):
             if self._serves(name):
                 met.add(name)
                 self.found.add(name)
         self.found = met
-        took = time.monotonic() - began
-        # whoever puts the first task looks again soon
-        self._until = time.monotonic() + max(self._rest if met else 0.5, took * self._share)
+        return met
 
     async def close(self) -> None:
         """End the walk."""
-        await end(self._walk)
+        await self._walk.close()

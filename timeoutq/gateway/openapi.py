@@ -43,12 +43,9 @@ FAULTS = {
 }
 
 QUEUE = {
-    "name": "queue",
-    "in": "path",
-    "required": True,
-    "description": "The name of the queue.",
+    "name": "queue", "in": "path", "required": True, "description": "The name of the queue.",
     "schema": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,64}$"},
-}
+}  # fmt: skip
 
 
 def describe(routes: Sequence[Route], prefix: str = "") -> dict[str, Any]:
@@ -56,7 +53,7 @@ def describe(routes: Sequence[Route], prefix: str = "") -> dict[str, Any]:
     schemas: dict[str, Any] = {"Problem": PROBLEM}
     paths: dict[str, Any] = {}
     for route in routes:
-        if not route.by_starlette:
+        if not route.page:
             paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
     return {
         "openapi": "3.1.0",

@@ -1,8 +1,9 @@
 """Claims over HTTP, and waiting for tasks: many clients wait with one blocked connection for each queue.
 
 A client that asks for tasks first looks, unless others wait already; if there are none, it stands in line. One asyncio
-task for each queue hears the bell, and serves the line in turn. Leases that were taken for a client that is gone go
-back at once, unless the client has sent the claim again meanwhile, to this gateway or to another one.
+task for each queue hears the bell and wakes the first in line, whose claim wakes the next two if it got tasks. Leases
+that were taken for a client that is gone go back at once, unless the client has sent the claim again meanwhile, to this
+gateway or to another one.
 """
 
 from __future__ import annotations
@@ -11,13 +12,10 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from timeoutq.client.shards import AnyAsyncQueue, AsyncShardedQueue
 from timeoutq.client.shards.claims import LISTEN
-from timeoutq.client.shards.together import together
 from timeoutq.gateway import claims
 from timeoutq.gateway.access import unauthorized
 from timeoutq.gateway.claims import Wish
@@ -33,9 +31,6 @@ from timeoutq.words import retry
 from timeoutq.words.errors import TimeoutqError
 from timeoutq.words.model import Lease
 
-AT_ONCE = 32
-"""The most claims that are sent in one flush when the bell has rung."""
-
 
 class Ticket:
     """One claim of a client, from its arrival until its leases are there, or there will be none."""
@@ -44,34 +39,27 @@ class Ticket:
         self.wish = wish
         self.request = request
         self.began = time.monotonic()
-        self.left = False
-        """Whether the client is gone, or has sent this claim again."""
+        self.left = False  # whether the client is gone, or has sent this claim again
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.turn: asyncio.Future[list[Lease]] | None = None
-        """Where the ticket stands in line: the answer that the line brings."""
-        self.flying = False
-        """Whether a call of this claim is on its way to Redis: then its answer is waited for."""
-        self.expired = False
+        self.turn: asyncio.Future[bool] | None = None
+        """While the ticket stands in line: whether it is its turn, or it waits no more."""
 
-    def expire(self) -> None:
-        """Wait no more."""
-        self.expired = True
-        if not self.flying:
-            self.answer([])
+    def call(self, is_turn: bool) -> bool:
+        """End the wait in line, once; say whether it has not ended before."""
+        if self.turn is None or self.turn.done():
+            return False
+        self.turn.set_result(is_turn)
+        return True
 
     def leave(self) -> None:
         """Want nothing any more."""
         self.left = True
-        self.expire()
+        self.call(False)
 
-    def answer(self, given: list[Lease] | Exception) -> None:
-        """Give the answer of the line, once."""
-        if self.turn is None or self.turn.done():
-            return
-        if isinstance(given, Exception):
-            self.turn.set_exception(given)
-        else:
-            self.turn.set_result(given)
+    def was_sent(self) -> None:
+        """Note that the claim may have run: sent again, it gives the same leases."""
+        age_ms = int(1000 * (time.monotonic() - self.began)) + 1
+        self.wish = replace(self.wish, age_ms=max(self.wish.age_ms, age_ms))
 
 
 class Line:
@@ -83,21 +71,70 @@ class Line:
         self._queues = queues
         self.tickets: dict[Ticket, None] = {}
         self.listener: asyncio.Task[None] | None = None
+        self.is_over = False  # whether nobody waits any more: the gateway is about to end
+        self._woken: set[Ticket] = set()
+        self._rested = asyncio.Event()  # set when nobody claims any more who was woken
 
-    async def stand(self, ticket: Ticket, seconds: float) -> list[Lease]:
+    async def wait(self, ticket: Ticket, seconds: float) -> list[Lease]:
         """Stand in line until there are tasks, at most so many seconds."""
-        ticket.turn = asyncio.get_running_loop().create_future()
-        if ticket.left:
+        until, is_back = time.monotonic() + seconds, False
+        try:
+            while await self._stand(ticket, until, first=is_back):
+                leases = await self._claim(ticket)
+                if leases or ticket.left:
+                    self._ended(ticket, wake=2 if leases else 1)
+                    return leases
+                self._ended(ticket, wake=0)
+                is_back = True
             return []
-        self.tickets[ticket] = None
+        finally:
+            self._ended(ticket, wake=1)
+
+    async def _stand(self, ticket: Ticket, until: float, *, first: bool) -> bool:
+        loop, seconds = asyncio.get_running_loop(), until - time.monotonic()
+        ticket.turn = loop.create_future()
+        if ticket.left or self.is_over or seconds <= 0:
+            return False
+        # whoever got nothing stands where it stood: before all others
+        self.tickets = {ticket: None} | self.tickets if first else self.tickets | {ticket: None}
         if self.listener is None:
             self.listener = asyncio.create_task(self._listen(), name=f"line-{self._name}")
-        timer = asyncio.get_running_loop().call_later(seconds, ticket.expire)
+        timer = loop.call_later(seconds, ticket.call, False)
         try:
             return await ticket.turn
         finally:
             timer.cancel()
             self.tickets.pop(ticket, None)
+
+    async def _claim(self, ticket: Ticket) -> list[Lease]:
+        if time.monotonic() - ticket.began > FRESH and not await ticket.request.answer.still_counts():
+            raise unauthorized()
+        if ticket.left:
+            return []
+        try:
+            queue = await self._queues.get(self._name, self._who)
+            return await queue.run(claims.take(queue, ticket.wish))
+        except TimeoutqError as error:
+            if flows.is_final(error):
+                raise
+            ticket.was_sent()
+            return []
+
+    def _wake(self, many: int) -> None:
+        for ticket in list(self.tickets):
+            if many and ticket.call(True):
+                del self.tickets[ticket]
+                many -= 1
+                self._woken.add(ticket)
+                self._rested.clear()
+
+    def _ended(self, ticket: Ticket, *, wake: int) -> None:
+        """Note that a ticket that was woken does not claim any more; wake so many others."""
+        if ticket in self._woken:
+            self._wake(wake)
+            self._woken.discard(ticket)
+            if not self._woken:
+                self._rested.set()
 
     async def _listen(self) -> None:
         # it listens a little longer than somebody waits: the next client often comes at once
@@ -107,7 +144,6 @@ class Line:
                 try:
                     queue = await self._queues.get(self._name, self._who)
                     await self._hear(queue)
-                    await self._serve(queue)
                     failures = 0
                 except TimeoutqError as error:
                     failures += 1
@@ -118,6 +154,9 @@ class Line:
                     self._fail(error)
                 if not self.tickets:
                     return
+                self._wake(1)
+                if self._woken:
+                    await self._rested.wait()
         finally:
             self.listener = None
 
@@ -127,63 +166,10 @@ class Line:
             talk, seconds = random.choice(queue.shards.talks), LISTEN  # noqa: S311  # not a secret
         await queue.run(flows.hear_stroke(talk, seconds, lambda: bool(self.tickets)))
 
-    async def _serve(self, queue: AnyAsyncQueue) -> None:
-        """Claim for the first in line, then for twice as many, until the queue has no more tasks."""
-        many = 1
-        while self.tickets:
-            tickets = await self._let_in(list(self.tickets)[:many])
-            for ticket in tickets:
-                del self.tickets[ticket]
-                ticket.flying = True
-            if tickets and not await self._serve_some(queue, tickets):
-                return
-            many = min(AT_ONCE, 2 * many)
-
-    async def _let_in(self, tickets: Sequence[Ticket]) -> list[Ticket]:
-        """Give those that want tasks still; the others leave the line, those whose token was revoked with a problem."""
-        late = time.monotonic() - FRESH
-        old = [ticket for ticket in tickets if ticket.began < late]
-        counts = await asyncio.gather(*[ticket.request.answer.still_counts() for ticket in old])
-        for ticket, good in zip(old, counts, strict=True):
-            if not good:
-                ticket.answer(unauthorized())
-        wanting: list[Ticket] = []
-        for ticket in tickets:
-            if ticket.turn is not None and ticket.turn.done():
-                self.tickets.pop(ticket, None)
-            else:
-                wanting.append(ticket)
-        return wanting
-
-    async def _serve_some(self, queue: AnyAsyncQueue, tickets: Sequence[Ticket]) -> bool:
-        """Claim for these; say whether each of them got tasks."""
-        results: list[Any] = [None] * len(tickets)
-        try:
-            results = await queue.run(together([claims.take(queue, ticket.wish) for ticket in tickets]))
-        finally:
-            # those that got nothing stand where they stood: before all others
-            back: dict[Ticket, None] = {}
-            for ticket, result in zip(tickets, results, strict=True):
-                ticket.flying = False
-                is_error = isinstance(result, TimeoutqError)
-                if flows.is_final(result) if is_error else result:
-                    ticket.answer(result)
-                elif ticket.expired:
-                    ticket.answer([])
-                else:
-                    back[ticket] = None
-                    if is_error:
-                        # the claim may have run: sent again, it gives the same leases
-                        ticket.wish = replace(ticket.wish, age_ms=int(1000 * (time.monotonic() - ticket.began)) + 1)
-            self.tickets = back | self.tickets
-        for result in results:
-            if isinstance(result, TimeoutqError):
-                raise result
-        return all(results)
-
     def _fail(self, error: Exception) -> None:
-        for ticket in list(self.tickets):
-            ticket.answer(error)
+        for ticket in self.tickets:
+            if ticket.turn is not None and not ticket.turn.done():
+                ticket.turn.set_exception(error)
 
 
 class Polls:
@@ -207,8 +193,9 @@ class Polls:
         """Give all that wait an empty answer, and let nobody wait from now on."""
         self._stopping = True
         for line in self._lines.values():
-            for ticket in list(line.tickets):
-                ticket.expire()
+            line.is_over = True
+            for ticket in line.tickets:
+                ticket.call(False)
 
     async def close(self) -> None:
         """Stop, and listen no more."""
@@ -228,8 +215,8 @@ class Polls:
             if older is not None:
                 older.leave()
                 await asyncio.wait([older.over])
-                age_ms = max(wish.age_ms, int(1000 * (time.monotonic() - older.began)) + 1)
-                ticket.wish = replace(wish, age_ms=age_ms)
+                ticket.began = min(ticket.began, older.began)
+                ticket.was_sent()
             leases = await self._claim(request, queue, ticket, seconds)
         finally:
             ticket.over.set_result(None)
@@ -268,7 +255,7 @@ class Polls:
             line = self._lines[request.name] = Line(request.name, self._queues, who)
         self._waits[who] += 1
         try:
-            return [] if self._stopping else await line.stand(ticket, seconds)
+            return [] if self._stopping else await line.wait(ticket, seconds)
         finally:
             self._waits[who] -= 1
             if not self._waits[who]:

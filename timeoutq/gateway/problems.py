@@ -40,22 +40,16 @@ class Problem(Exception):
     """A request that fails: the status, the name of the type, and the words for the caller."""
 
     def __init__(
-        self,
-        status: int,
-        name: str,
-        detail: str,
-        *,
-        headers: Mapping[str, str] | None = None,
+        self, status: int, name: str, detail: str, *, headers: Mapping[str, str] | None = None,
         more: Mapping[str, Any] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(detail)
         self.status = status
         self.name = name
         self.title = name.replace("-", " ").capitalize()
         self.detail = detail
         self.headers = {**HEADERS.get(status, {}), **(headers or {})}
-        self.more = more or {}
-        """Further fields of the answer."""
+        self.more = more or {}  # further fields of the answer
 
     def body(self) -> bytes:
         """Give the body of the answer."""
@@ -68,7 +62,7 @@ def problem_of(error: BaseException) -> Problem:
     if isinstance(error, Problem):
         return error
     if isinstance(error, msgspec.ValidationError):
-        return Problem(422, "bad-body", str(error))
+        return Problem(422, "bad-body", f"{error}: /v1/openapi.json says which fields there are")
     known = next((kind for kind in type(error).__mro__ if kind in STATUS), None)
     if known is None:
         # an error that nobody expects may quote anything: its text stays in the log

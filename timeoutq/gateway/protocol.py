@@ -7,18 +7,17 @@ All of it comes from the headers of the verbs and the constants of the package.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from timeoutq.gateway.grammar import TYPES, Part, parse, values
+from timeoutq.gateway.grammar import TYPES, lines_of, parse
 from timeoutq.server import calls, scripts
 from timeoutq.verbs import confirming, sending
 from timeoutq.verbs.replies import STATES
 from timeoutq.words import arguments, hostname
 
-VERSION = 2
-"""The version of the document's form. A client refuses a document whose version it does not know."""
+VERSION = 2  # the version of the document's form. A client refuses a document whose version it does not know.
 
 KINDS = {"SCARD": "SET", "ZCARD": "ZSET", "HLEN": "HASH", "LLEN": "LIST", "XLEN": "STREAM"}
 
@@ -96,7 +95,7 @@ def document() -> dict[str, Any]:
             "template": "timeoutq:{QUEUE}:KEY",
             "lock": "timeoutq:{QUEUE}:lock:ID",
             "types": key_types
-            | {"meta": "HASH", "lock": "STRING with a TTL, one for each lease: the prefix of their names"},
+            | {"meta": "HASH", "lock": "STRING with a TTL, for each lease: the prefix of their names"},
         },
         "states": {letter.decode(): str(state) for letter, state in STATES.items()},
         "types": TYPES | {"digest a": DIGEST},
@@ -143,6 +142,9 @@ Each verb is a function of the library `{library}`, which a server loads once. A
 calls, and has the same promises as Python's: FCALL {library}_VERB 2 META LOCK ARGUMENTS. `timeoutq protocol -o
 protocol.json` writes the same as JSON, with the text of the library. `timeoutq protocol --markdown` wrote this page.
 
+Of each verb it shows the header. An argument has a name and a type; `*` means any number of times, or as often as the
+argument behind it says; `?` means that it may be nil; braces stand for a list, brackets for all of these or none.
+
 The keys of the queue `crawl` are `timeoutq:{{crawl}}:NAME`: META is `timeoutq:{{crawl}}:meta`, and LOCK is
 `timeoutq:{{crawl}}:lock:`. The field `schema` of META says {schema}.
 """
@@ -160,52 +162,6 @@ def markdown() -> str:
         "", *(f"- `{name}`: {about}" for name, about in types.items()),
         "", f"States have letters: {states}.", "", "## Verbs",
     ]  # fmt: skip
-    for name, header in headers().items():
-        lines += ["", f"### {name}", "", *_told(header)]
+    for name in headers():
+        lines += ["", f"### {name}", "", "```text", *lines_of(scripts.source(f"verbs/{name}")), "```"]
     return "\n".join(lines) + "\n"
-
-
-def _told(header: dict[str, Any]) -> list[str]:
-    purpose = header["purpose"][0].upper() + header["purpose"][1:]
-    lines = [purpose if purpose.endswith((".", "?")) else f"{purpose}."]
-    lines += ["", f"Arguments: {_several(header['arguments'])}.", ""]
-    lines += [f"- {value['name']}: {value['about']}" for value in values(header["arguments"]) if "about" in value]
-    for name, section in header["sections"].items():
-        each = f" ({', '.join(section['each'])})" if section["each"] else ""
-        lines.append(f"- section `{name}={section['kind']}`{each}" + _about(section))
-    for reply in header["replies"]:
-        per = f", one per {reply['per']}" if reply["per"] else ""
-        lines.append(f"- reply {'nil' if reply['form'] is None else _shown(reply['form'])}{per}" + _about(reply))
-        by_meaning: dict[str, list[str]] = {}
-        for letter, meaning in reply["letters"].items():
-            by_meaning.setdefault(meaning, []).append(letter)
-        lines += [f"  - `{' '.join(letters)}` {meaning}" for meaning, letters in by_meaning.items()]
-    return lines + ([f"- not to be sent again: {header['once']}"] if header["once"] else [])
-
-
-def _about(said: Mapping[str, Any]) -> str:
-    return f": {said['about']}" if said["about"] else ""
-
-
-def _shown(part: Part) -> str:
-    """Give a part as the headers write it."""
-    nil = "?" if part.get("nil") else ""
-    match part:
-        case {"name": str(name), "type": str(kind)}:
-            return f"{name}{nil}" if kind in ("word", name) else f"{name}{nil} `{kind}`"
-        case {"many": [one], "times": times}:
-            return f"{_shown(one)} *" + (f" {times}" if times else "")
-        case {"many": several, "times": times}:
-            return f"({_several(several)}) *" + (f" {times}" if times else "")
-        case {"runs": several}:
-            return f"runs of ({_several(several)})"
-        case {"list": several}:
-            return f"{{{_several(several)}}}{nil}"
-        case {"maybe": several}:
-            return f"[{_several(several)}]"
-        case _:
-            return "sections"
-
-
-def _several(parts: Sequence[Part]) -> str:
-    return ", ".join(map(_shown, parts))

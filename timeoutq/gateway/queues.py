@@ -1,8 +1,7 @@
 """The queues that a gateway has open: one client for each name, on the loop of the application, closed at its end.
 
-Nothing of a queue is kept here: a gateway may be killed at any moment. A caller opens at most half of the clients that
-may be open; room is made from the one that was idle for longest. A client that nobody has used for a minute is closed,
-with all its connections to Redis.
+A caller opens at most half of the clients that may be open; room is made from the one that was idle for longest. A
+client that nobody has used for a minute is closed, with all its connections to Redis.
 """
 
 from __future__ import annotations
@@ -23,12 +22,9 @@ from timeoutq.gateway.settings import Settings
 from timeoutq.words import arguments
 from timeoutq.words.errors import InvalidInput, TimeoutqError
 
-KNOWN_FOR = 2.0
-"""For how many seconds a queue that was there is taken to be there still."""
-IDLE = 60.0
-"""How many seconds a client stays open after its last use."""
-SWEEP = 15.0
-"""Seconds between two looks for clients that nobody uses."""
+KNOWN_FOR = 2.0  # for how many seconds a queue that was there is taken to be there still
+IDLE = 60.0  # how many seconds a client stays open after its last use
+SWEEP = 15.0  # seconds between two looks for clients that nobody uses
 
 
 def unknown(name: str) -> Problem:
@@ -45,8 +41,7 @@ class Queues:
         self._opening: dict[str, asyncio.Task[AnyAsyncQueue]] = {}
         self._used: dict[str, float] = {}
         self._users = Counter[str]()
-        self._by: dict[str, str] = {}
-        """Who has opened a client, or is opening it."""
+        self._by: dict[str, str] = {}  # who has opened a client, or is opening it
         self._known: dict[str, float] = {}
         self._sweeping: asyncio.Task[None] | None = None
         self.busy: Callable[[str], bool] = lambda name: False

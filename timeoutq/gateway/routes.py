@@ -17,17 +17,14 @@ class Route:
     """One thing that the gateway answers."""
 
     method: str
-    path: str
-    """With `{queue}` where the name of a queue stands."""
-    needs: Needs | None
-    """The right that the caller must have; None: anybody may."""
+    path: str  # with `{queue}` where the name of a queue stands
+    needs: Needs | None  # the right that the caller must have; None: anybody may
     endpoint: Endpoint
-    """Takes the `Request`, and by their names the fields of the body or, of a GET, the parameters of the URL. If
-    `by_starlette`: takes the request of Starlette."""
-    lines: Endpoint | None = None
-    """Takes the `Request` when its body is NDJSON, and the parameters of the URL."""
-    by_starlette: bool = False
-    """Whether Starlette answers it: pages and their files, `/metrics` and `/readyz`."""
+    """Takes the `Request`, and by their names the fields of the body or, of a GET, the parameters of the URL."""
+    lines: Endpoint | None = None  # takes the `Request` when its body is NDJSON, and the parameters of the URL
+    page: bool = False
+    """Whether the endpoint reads all of the request itself, and gives a `Response`: pages and their files, `/metrics`,
+    `/readyz`."""
 
 
 def verb(needs: Needs, endpoint: Endpoint, lines: Endpoint | None = None) -> Route:

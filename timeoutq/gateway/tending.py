@@ -1,7 +1,6 @@
 """Cleans the queues that are worked on over HTTP: a worker in Python cleans its own queue, one with curl cannot.
 
-For a minute after the last work on a queue, and while anybody waits for its tasks, expired leases are taken back and
-due tasks made ready. Any number of cleaners may do so at once. This takes no connection that is blocked.
+This goes on for a minute after the last work on a queue, and while anybody waits for its tasks.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from timeoutq.worker.cleaner import Cleaner
 
 log = logging.getLogger(__name__)
 
-LOOK = 0.5
-"""Seconds after which a cleaner looks again whether something has become due earlier than it knew."""
+LOOK = 0.5  # seconds after which a cleaner looks again whether something has become due earlier than it knew
 
 
 class Tending:
@@ -50,8 +48,7 @@ class Tending:
         await end(*self._tasks.values())
 
     async def _tend(self, name: str, who: str) -> None:
-        failures, told = 0, False
-        cleaners: list[Cleaner] = []
+        failures, cleaners = 0, list[Cleaner]()
         met: object = None
         try:
             while self._is_busy(name) or time.monotonic() < self._worked[name] + self._seconds:
@@ -61,16 +58,16 @@ class Tending:
                     if met is not talks or not cleaners:
                         met, cleaners = talks, [Cleaner(queue, longest=LOOK, talk=talk) for talk in talks]
                     pause = min(await asyncio.gather(*(one.round() for one in cleaners)), default=LOOK)
-                    failures, told = 0, False
+                    failures = 0
                 except (TimeoutqError, Problem) as error:
                     if isinstance(error, TimeoutqError) and flows.is_final(error):
                         return  # the requests themselves tell what is wrong
                     failures += 1
-                    if not told:
-                        fields = {"queue": name, "error": str(error)}
+                    if failures == 1:
                         words = "cleaning of queue %s waits for the server: %s"
+                        fields = {"queue": name, "error": str(error)}
                         telling.say(log, logging.WARNING, words, name, error, fields=fields)
-                    told, pause = True, retry.pause(failures)
+                    pause = retry.pause(failures)
                 await asyncio.sleep(max(0.001, min(pause, LOOK)))
         finally:
             del self._tasks[name]

@@ -14,8 +14,8 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import cast
 
 from timeoutq.client import AsyncServerClient, ServerClient
 from timeoutq.server.cluster import slot_of
@@ -25,23 +25,16 @@ from timeoutq.words.errors import InvalidInput, TimeoutqError, Unavailable
 from timeoutq.words.model import text
 
 KEY = "timeoutq:tokens"
-PREFIX = "tq_"
-"""With this every token begins, so that people and scanners of secrets recognise one."""
+PREFIX = "tq_"  # with this every token begins, so that people and scanners of secrets recognise one
 SHAPE = re.compile(r"tq_[A-Za-z0-9_-]{43}")
 SCOPES = ("look", "put", "work", "manage")
 """The rights of tokens: to look; to put and schedule; to claim, extend, ack, fail, release, note and pull; all else."""
-MOST = 1000
-"""The most tokens of a server: a gateway reads all of them."""
-FRESH = 2.0
-"""Seconds between two readings of all tokens; with `STALE`, this bounds how long a revoked token works."""
-STALE = 5.0
-"""Seconds after which the last reading counts no more, when Redis does not answer."""
+MOST = 1000  # the most tokens of a server: a gateway reads all of them
+FRESH = 2.0  # seconds between two readings of all tokens; with `STALE`, this bounds how long a revoked token works
+STALE = 5.0  # seconds after which the last reading counts no more, when Redis does not answer
 AGAIN = 0.25
 """Seconds between two looks for a token that is not there: a new token works at once, and wrong ones cost little."""
-
-LONGEST = 100 * 365 * 86400.0
-"""The most seconds after which a token may end."""
-RESERVED = ("anybody", "nobody")
+LONGEST = 100 * 365 * 86400.0  # the most seconds after which a token may end
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}\Z")
 _GLOB = re.compile(r"[A-Za-z0-9._*-]{1,64}\Z")
@@ -50,16 +43,13 @@ _SLOT = slot_of(KEY)
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """All that is known of a token, but the token itself."""
+    """All that is known of a token, but the token itself; times are Unix seconds by the clock of the server."""
 
     name: str
-    queues: tuple[str, ...]
-    """Names of queues; `*` in a name stands for any text."""
+    queues: tuple[str, ...]  # names of queues; `*` in a name stands for any text
     allow: tuple[str, ...]
-    created: float
-    """Unix seconds, by the clock of the server."""
-    expires: float | None
-    """Unix seconds, by the clock of the server; None for never."""
+    created: float = 0.0
+    expires: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +57,8 @@ class Table:
     """All tokens of a server at one moment."""
 
     by_digest: Mapping[str, Token]
-    broken: tuple[str, ...] = ()
-    """Names of entries that cannot be read: they let nobody in."""
-    now: float = 0.0
-    """Unix seconds, by the clock of the server."""
+    broken: tuple[str, ...] = ()  # names of entries that cannot be read: they let nobody in
+    now: float = 0.0  # Unix seconds, by the clock of the server
 
     @property
     def empty(self) -> bool:
@@ -89,7 +77,7 @@ def described(name: str, queues: Sequence[str], allow: Sequence[str], expires: f
         raise InvalidInput(
             f"{shown(name)} is not a name for a token: 1 to 32 of A-Z a-z 0-9 . _ -, with a letter or a digit first"
         )
-    if name in RESERVED:
+    if name in ("anybody", "nobody"):
         raise InvalidInput(f"no token may be called {name}: callers without a token are called so")
     if not queues:
         raise InvalidInput("a token is for some queues: name them, such as 'crawl*'; '*' is all")
@@ -100,11 +88,9 @@ def described(name: str, queues: Sequence[str], allow: Sequence[str], expires: f
     if unknown or not allow:
         raise InvalidInput(f"a token may allow {', '.join(SCOPES)}, not {', '.join(map(shown, unknown)) or 'nothing'}")
     if expires is not None and not 1 <= expires <= LONGEST:
-        raise InvalidInput(
-            f"a token cannot end {expires:g} s from now: take 1 s to 100 years, or leave the end out for never"
-        )
+        raise InvalidInput(f"a token cannot end {expires:g} s from now: take 1 s to 100 years, or leave the end out")
     scopes = tuple(scope for scope in SCOPES if scope in allow)
-    return Token(name, tuple(dict.fromkeys(queues)), scopes, 0.0, expires)
+    return Token(name, tuple(dict.fromkeys(queues)), scopes, expires=expires)
 
 
 # ---- flows
@@ -117,22 +103,13 @@ def load(talk: Talk) -> Flow[Table]:
     broken: list[str] = []
     for name, value in sorted(cast("dict[bytes, bytes]", entries).items()):
         try:
-            key, token = _parsed(name.decode(), json.loads(value))
+            words = json.loads(value)
+            made = described(name.decode(), words["queues"], words["allow"], None)
+            ends = None if words["expires"] is None else int(words["expires"]) / 1000
+            found[words["sha256"]] = replace(made, created=int(words["created"]) / 1000, expires=ends)
         except (ValueError, TypeError, KeyError, RecursionError):
             broken.append(text(name))
-        else:
-            found[key] = token
     return Table(found, tuple(broken), int(seconds) + int(micros) / 1_000_000)
-
-
-def _parsed(name: str, words: Any) -> tuple[str, Token]:
-    key, queues, allow = words["sha256"], words["queues"], words["allow"]
-    if not re.fullmatch("[0-9a-f]{64}", key) or not isinstance(queues, list) or not isinstance(allow, list):
-        raise ValueError(name)
-    expires = words["expires"]
-    made = described(name, cast("list[str]", queues), cast("list[str]", allow), None)
-    ends = None if expires is None else int(expires) / 1000
-    return key, Token(made.name, made.queues, made.allow, int(words["created"]) / 1000, ends)
 
 
 def add(talk: Talk, wanted: Token, secret: str) -> Flow[Token]:
@@ -148,12 +125,12 @@ def add(talk: Talk, wanted: Token, secret: str) -> Flow[Token]:
     line = json.dumps(words).encode()
     # sent again after a lost reply, the first command changes nothing, and the second says whose the name is
     _, kept = yield from ask(talk, [("HSETNX", KEY, wanted.name, line), ("HGET", KEY, wanted.name)], _SLOT)
-    if json.loads(cast("bytes", kept) or b"null") != json.loads(line):
+    if kept != line:
         raise InvalidInput(
             f"there is a token {wanted.name!r} already: take another name, or revoke that one "
             f"(timeoutq token revoke {wanted.name})"
         )
-    return Token(wanted.name, wanted.queues, wanted.allow, now_ms / 1000, None if ends_ms is None else ends_ms / 1000)
+    return replace(wanted, created=now_ms / 1000, expires=None if ends_ms is None else ends_ms / 1000)
 
 
 def remove(talk: Talk, name: str) -> Flow[bool]:
@@ -194,9 +171,7 @@ class TokenBook:
 
     def first(self, name: str) -> str | None:
         """Make a token for everything, if the server has no tokens yet; None if it has."""
-        if not self.table().empty:
-            return None
-        return self.new(name, queues=["*"], allow=SCOPES)[0]
+        return self.new(name, queues=["*"], allow=SCOPES)[0] if self.table().empty else None
 
     def table(self) -> Table:
         """Read all tokens."""
@@ -213,11 +188,9 @@ class TokenBook:
 class Tokens:
     """Looks tokens up, for a gateway: reads all of them every `FRESH` seconds while somebody asks."""
 
-    def __init__(
-        self, url: str | None = None, *, client: Any = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, url: str | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Describe the server as for `AsyncQueue`; the first look connects."""
-        self._client = AsyncServerClient("tokens", url, client=client, deadline=2.0)
+        self._client = AsyncServerClient("tokens", url, deadline=2.0)
         self._clock = clock
         self._table = Table({})
         self._read_at = float("-inf")
@@ -254,9 +227,9 @@ class Tokens:
         """Read all tokens, unless they were read less than `age` seconds ago; all who ask at once share one reading."""
         if self._clock() - self._read_at < age:
             return
-        if self._reading is None:
+        if self._reading is None or self._reading.done():
             self._reading = asyncio.ensure_future(self._read())
-            self._reading.add_done_callback(self._read_ended)
+            self._reading.add_done_callback(lambda read: read.cancelled() or read.exception())
         try:
             await asyncio.shield(self._reading)
         except TimeoutqError as error:
@@ -268,11 +241,6 @@ class Tokens:
         self._table = await self._client.run(load(self._client.talk))
         self._read_at = began
         self.met = self.met or not self._table.empty
-
-    def _read_ended(self, done: asyncio.Future[None]) -> None:
-        self._reading = None
-        if not done.cancelled():
-            done.exception()
 
     async def close(self) -> None:
         """Close the connection."""

@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
 
-from timeoutq.gateway import claims
-from timeoutq.gateway.bodies import (
-    MOST_COUNTED,
-    NONE,
-    Answers,
-    Count,
-    Done,
-    Id,
-    LeaseIn,
-    LeaseOut,
-    Leases,
-    NewTask,
-    Pulled,
-    PulledTask,
-    id_of,
-    lease_of,
-    payload_of,
-    tasks_of,
-)
+from timeoutq.gateway import bodies
+from timeoutq.gateway.bodies import NONE, Answers, Count, Done, Id, LeaseIn, Leases, NewTask, Pulled
 from timeoutq.gateway.claims import Wish
 from timeoutq.gateway.polls import Polls
-from timeoutq.gateway.problems import Problem, encode, spelled
+from timeoutq.gateway.problems import Problem, spelled
 from timeoutq.gateway.requests import Request
 from timeoutq.words import arguments
-from timeoutq.words.model import Answer, Deep, Lease, Outcome, Payload
+from timeoutq.words.model import Answer, Lease, Outcome
 
 NewTasks = list[str | NewTask]
 Given = LeaseIn | None
@@ -45,12 +30,10 @@ TOKEN = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 """The name that a client may give a claim. The marks of our own tokens, # and @ and /, are not among its letters."""
 
 
-def answers(found: Outcome | Answer) -> Answers:
+def answers(found: Iterable[Answer] | Answer) -> Answers:
     """Give the answers to a batch, or to the end of one lease."""
-    if isinstance(found, Answer) or len(found) == 1:
-        word = str(found if isinstance(found, Answer) else found[0])
-        return Answers([word], {word: 1})
-    return Answers([str(answer) for answer in found], found.counts())
+    words = [str(found)] if isinstance(found, Answer) else [str(answer) for answer in found]
+    return Answers(words, dict(Counter(words)))
 
 
 # ---- tasks in
@@ -61,14 +44,10 @@ def moment_of(at: float | str | None) -> float | datetime | None:
     if not isinstance(at, str):
         return at
     try:
-        found = datetime.fromisoformat(at)
+        return datetime.fromisoformat(at)
     except ValueError:
-        raise msgspec.ValidationError(
-            f"{at!r:.80} is not a time: write Unix seconds or 2027-01-31T12:00+01:00 `$.at`"
-        ) from None
-    if found.tzinfo is None:
-        raise msgspec.ValidationError(f"{at!r:.80} has no zone: end it with Z for UTC, or with +01:00 `$.at`")
-    return found
+        words = f"{at!r:.80} is not a time: write Unix seconds or 2027-01-31T12:00+01:00 `$.at`"
+        raise msgspec.ValidationError(words) from None
 
 
 async def put(
@@ -77,7 +56,7 @@ async def put(
 ) -> Answers:  # fmt: skip
     """Put tasks: each answer is `added`, or the state that holds the id already."""
     how: Any = {"again": again, "group": group, "priority": priority, "improve": improve, "durable": durable}
-    return answers(await (await request.queue()).put(tasks_of(tasks), rerun=rerun, **how))
+    return answers(await (await request.queue()).put(bodies.tasks_of(tasks), rerun=rerun, **how))
 
 
 async def schedule(
@@ -86,46 +65,21 @@ async def schedule(
 ) -> Answers:  # fmt: skip
     """Schedule tasks `at` a time (Unix seconds, or ISO 8601 with a zone), or `after` a number of seconds."""
     how: Any = {"again": again, "group": group, "priority": priority, "improve": improve, "durable": durable}
-    return answers(await (await request.queue()).schedule(tasks_of(tasks), at=moment_of(at), after=after, **how))
+    return answers(await (await request.queue()).schedule(bodies.tasks_of(tasks), at=moment_of(at), after=after, **how))
 
 
 async def requeue(request: Request, *, tasks: list[Id]) -> Answers:
     """Make done and failed tasks ready again, with a clean record; others stay, and an unknown one stays unknown."""
     queue = await request.known()
-    ids = [*map(id_of, tasks)]
+    ids = [*map(bodies.id_of, tasks)]
     # a put would add the tasks that the queue does not know: a mistyped id would become a task
     states = await queue.states(ids)
     there = [id for id, state in zip(ids, states, strict=True) if state is not Answer.UNKNOWN]
     found = iter(await queue.put(there, again=True) if there else ())
-    words = [str(state if state is Answer.UNKNOWN else next(found)) for state in states]
-    return Answers(words, dict(Counter(words)))
+    return answers([state if state is Answer.UNKNOWN else next(found) for state in states])
 
 
 # ---- leases
-
-
-def text_of(payload: Payload) -> str:
-    """Give the JSON of a payload; one that is nested too deeply to be read comes as it was put."""
-    if isinstance(payload, Deep):
-        with suppress(UnicodeDecodeError):
-            return payload.decode()
-    return encode(told(payload)).decode()
-
-
-def told(payload: Payload) -> Any:
-    """Give a payload as JSON has it: `{"b64": …}` for bytes."""
-    return {"b64": bytes(payload)} if isinstance(payload, bytes) else payload
-
-
-def lease_out(lease: Lease, *, as_text: bool) -> LeaseOut:
-    """Give a lease as JSON has it; `as_text`: with a string of JSON for its payload, if it has one."""
-    payload = lease.payload
-    return LeaseOut(
-        spelled(lease.task), lease.token, lease.deadline,
-        # as `LeaseIn` takes them, also if somebody has edited them
-        max(1, min(lease.attempt, MOST_COUNTED)), max(0, min(lease.crashes, MOST_COUNTED)),
-        str(lease.fence), text_of(payload) if as_text and payload is not None else told(payload),
-    )  # fmt: skip
 
 
 def leases_of(request: Request, lease: Given, leases: Many) -> Any:
@@ -138,7 +92,7 @@ def leases_of(request: Request, lease: Given, leases: Many) -> Any:
         if not is_own and not request.caller.may("manage", request.name):
             detail = f"a lease is not one of {request.caller.name}: whoever has claimed the task ends its lease"
             raise Problem(403, "forbidden", detail)
-    return lease_of(lease) if lease is not None else [*map(lease_of, leases or ())]
+    return bodies.lease_of(lease) if lease is not None else [*map(bodies.lease_of, leases or ())]
 
 
 async def claim(
@@ -156,9 +110,9 @@ async def claim(
         raise msgspec.ValidationError("a token is 1 to 64 of A-Z a-z 0-9 . _ : - `$.token`")
     token = f"{request.caller.name}/{token or secrets.token_hex(8)}"
     wish = Wish.of(queue, token, n, timeout, max_runtime, age)
-    polls: Polls = request.scope["app"].polls
+    polls: Polls = request.state.polls
     leases = await polls.claim(request, queue, wish, min(seconds, request.state.settings.longest_wait))
-    return Leases([lease_out(lease, as_text=payloads == "text") for lease in leases])
+    return Leases([bodies.lease_out(lease, as_text=payloads == "text") for lease in leases])
 
 
 async def extend(
@@ -184,8 +138,8 @@ async def ack(
         return answers(many)
     if put is not None:
         request.caller.require("put", request.name)
-    found = None if put is None else tasks_of(put)
-    one: Answer = await queue.ack(given, found, again_in=again_in, payload=payload_of(payload))
+    found = None if put is None else bodies.tasks_of(put)
+    one: Answer = await queue.ack(given, found, again_in=again_in, payload=bodies.payload_of(payload))
     return answers(one)
 
 
@@ -196,11 +150,12 @@ async def fail(
     """End leases as failed; tasks are tried again in `retry_in` seconds, never (`give_up`), or as usual."""
     queue: Any = await request.queue()
     given = leases_of(request, lease, leases)
-    usual = retry_in is None and not give_up
-    if usual and any(one.attempt is None for one in leases or ([lease] if lease else ())):
+    if retry_in is None and not give_up and any(one.attempt is None for one in leases or ([lease] if lease else ())):
         # the number of the attempt decides: the queue has counted it
-        found: list[Lease] = await queue.run(claims.counted(queue, given if lease is None else [given]))
-        given = found if lease is None else found[0]
+        many: list[Lease] = [given] if lease is not None else given
+        infos = await asyncio.gather(*(queue.inspect(one.task) for one in many))
+        many = [replace(one, attempt=info.failures + 1) for one, info in zip(many, infos, strict=True)]
+        given = many[0] if lease is not None else many
     ended: Outcome | Answer = await queue.fail(given, error, retry_in=retry_in, give_up=give_up)
     return answers(ended)
 
@@ -223,7 +178,7 @@ async def note(request: Request, *, lease: LeaseIn, done: float, total: float | 
 async def pull(request: Request, *, n: int = 1) -> Pulled:
     """Take tasks without a lease: they count as done at once, and are lost if the answer is."""
     queue = await request.queue()
-    return Pulled([PulledTask(spelled(one.task), told(one.payload)) for one in await queue.pull(n)])
+    return Pulled([bodies.PulledTask(spelled(one.task), bodies.told(one.payload)) for one in await queue.pull(n)])
 
 
 # ---- the operator's
@@ -231,18 +186,18 @@ async def pull(request: Request, *, n: int = 1) -> Pulled:
 
 async def states(request: Request, *, tasks: list[Id]) -> Answers:
     """Tell the state of each task; `unknown` for a task in no state."""
-    return answers(await (await request.known()).states([*map(id_of, tasks)]))
+    return answers(await (await request.known()).states([*map(bodies.id_of, tasks)]))
 
 
 async def forget(request: Request, *, tasks: list[Id]) -> Answers:
     """Remove tasks from every state; each answer is the state in which the task was."""
-    return answers(await (await request.known()).forget([*map(id_of, tasks)]))
+    return answers(await (await request.known()).forget([*map(bodies.id_of, tasks)]))
 
 
 async def cancel(request: Request, *, tasks: list[Id], by: str | None = None) -> Answers:
     """Cancel tasks that have not ended; `by` tells on whose behalf, and stands behind the name of the caller."""
     name = request.caller.name
-    return answers(await (await request.known()).cancel([*map(id_of, tasks)], by=f"{name}/{by}" if by else name))
+    return answers(await (await request.known()).cancel([*map(bodies.id_of, tasks)], by=f"{name}/{by}" if by else name))
 
 
 async def retry(
@@ -260,7 +215,7 @@ async def retry(
             raise msgspec.ValidationError('"kind" goes without "tasks" and without "all"')
         moved = await queue.failures.retry(kind, at_most=at_most, before=before)
         return Count(moved.moved, moved.left, moved.before)
-    ids = [*map(id_of, tasks or ())]
+    ids = [*map(bodies.id_of, tasks or ())]
     if tasks is not None and not ids:
         return Count(0)
     return Count(await (queue.retry_failed(ids, all=all) if ids else queue.retry_failed(all=all)))

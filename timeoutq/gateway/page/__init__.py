@@ -6,17 +6,16 @@ The modules, in reading order: each imports only from those above it.
 
     spelling  How ids travel between the page and the server, and how ids, texts, times and sizes are written into HTML.
               Pure.
-    hub       Looks at queues for everybody who watches them: one look a second and page, however many viewers there
-              are.
-    listing   The queues of a server, as the overview shows them.
-    paint     From a snapshot of a queue to HTML: the parts of pages, and whole pages. Pure but for the templates that
-              it reads.
     walks     Acts on more tasks than one call takes, such as a retry of all failures of a kind: walks with progress, in
               pieces.
+    hub       Looks at queues for everybody who watches them: one look a second and page, however many viewers there
+              are.
+    paint     From a snapshot of a queue to HTML: the parts of pages, and whole pages. Pure but for the templates that
+              it reads.
     visits    One request of a browser: who asks, about which queue, with which ids; and the answer as a page.
     acts      The acts of the page: one function for each form. Each ends with a redirect, and a message on the page it
               leads to.
-    views     The views of the page: one function for each, and the stream of fragments of a view that somebody watches.
+    views     The views of the page: one function for each.
     routes    The routes of the page, in the gateway's own form: path, the right that the caller must have, and the
               endpoint.
 """

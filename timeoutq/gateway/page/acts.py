@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,26 +21,69 @@ from timeoutq.gateway.page import paint, spelling
 from timeoutq.gateway.page.visits import Form, Visit
 from timeoutq.rooms.failures import KINDS
 from timeoutq.verbs.sending import ask
+from timeoutq.words import arguments
 from timeoutq.words.errors import InvalidInput, LeaseLost
 from timeoutq.words.model import Answer, Entry, Lease, Outcome, State, Task, raw
 from timeoutq.words.text import all_of, counted, length_of, safe
 
-MOST_IDS = 10_000
-"""Ids in the form for new tasks."""
-STEP = 200
-"""Tasks in one step of a walk."""
+MOST_IDS = 10_000  # ids in the form for new tasks
+STEP = 200  # tasks in one step of a walk
 
-Done = tuple[str, bool]
-"""The message of an act, and whether it has done anything."""
+Done = tuple[str, bool]  # the message of an act, and whether it has done anything
 
 
-def _unsure(visit: Visit, form: Form, name: str, tasks: Sequence[str] = (), **words: Any) -> Response | None:
-    """Ask whether an act is meant, unless the form says that somebody was asked, or the act needs no question."""
-    act = paint.ACTS[name]
-    if not act.sure or form.get("sure") == "1":
-        return None
-    question = paint.question(name, n=counted(len(tasks), "task"), queue=visit.name, **words)
-    return _asked(visit, name, question, form.pairs, form.get("back"), tasks=tasks)
+class Instead(Exception):
+    """An act that is not carried out: the answer says why, or asks whether it is meant."""
+
+    def __init__(self, answer: Response) -> None:
+        super().__init__()
+        self.answer = answer
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """One act that a form asks for."""
+
+    name: str
+    visit: Visit
+    form: Form
+    queue: AnyAsyncQueue
+
+    def sure(self, tasks: Sequence[str] = (), **words: Any) -> None:
+        """Ask whether the act is meant, unless the form says that somebody was asked, or it needs no question."""
+        if paint.ACTS[self.name].sure and self.form.get("sure") != "1":
+            question = paint.question(self.name, queue=self.visit.name, **words)
+            fields, back = self.form.pairs, self.form.get("back")
+            raise Instead(_asked(self.visit, self.name, question, fields, back, tasks=tasks))
+
+    def tasks(self) -> list[str]:
+        """Give the chosen tasks, of which somebody is sure; whoever has chosen none is led back, and told so."""
+        tasks = self.form.tasks
+        if not tasks:
+            words = "choose a task first: check its box, then press the button"
+            raise Instead(self.visit.back(self.form.get("back"), words, "bad"))
+        self.sure(tasks, n=counted(len(tasks), "task"))
+        return tasks
+
+    def begin(self, doing: str, tasks: str, total: int, steps: AsyncIterator[int]) -> Done:
+        """Begin a walk; raises `InvalidInput` if it is under way already."""
+        self.visit.hub.walks.begin(self.visit.name, f"{doing} {tasks}", total, steps)
+        return f"{doing} {counted(total, 'task')}: see below", True
+
+
+def act(do: Callable[[Doing], Awaitable[Done]]) -> Callable[[Visit], Awaitable[Response]]:
+    """Make the endpoint of an act, which has the name of the function."""
+
+    @functools.wraps(do)
+    async def acting(visit: Visit) -> Response:
+        doing = Doing(do.__name__.replace("_", "-"), visit, await visit.form(), await visit.queue())
+        try:
+            message, good = await do(doing)
+        except Instead as instead:
+            return instead.answer
+        return visit.back(doing.form.get("back"), message, "good" if good else "bad")
+
+    return acting
 
 
 def _asked(
@@ -59,7 +104,7 @@ async def put_form(visit: Visit) -> Response:
 
 
 async def _put_page(visit: Visit, form: Form, error: str = "") -> Response:
-    names = ("ids", "payload", "when", "after", "at", "group", "priority", "again")
+    names = ("ids", "payload", "after", "at", "group", "priority", "again")
     polite = (await visit.hub.snapshot(visit.name)).stats.politeness is not None
     given = {name: form.get(name) for name in names}
     return visit.page("put.html", 422 if error else 200, given=given, polite=polite, error=error, tab="Put")
@@ -74,15 +119,8 @@ async def put(visit: Visit) -> Response:
         outcome = await (queue.schedule(*tasks, again=again, **when) if when else queue.put(*tasks, again=again))
     except InvalidInput as error:
         return await _put_page(visit, form, str(error))
-    if "look" not in visit.at.rights:
-        to = "put"
-    elif len(tasks) == 1:
-        to = f"task?{spelling.query(tasks[0].task)}"
-    else:
-        # the state of most of them: on a polite queue, one of each host is in todos, and the others are in waiting
-        counts = (await queue.states(*tasks[:STEP])).counts()
-        held = [state for state in State if state in counts]
-        to = f"tasks?state={max(held, key=lambda state: counts[state], default=State.TODOS)}"
+    to = f"task?{spelling.query(tasks[0].task)}" if len(tasks) == 1 else ""
+    to = to if "look" in visit.at.rights else "put"
     return visit.back(to, told(outcome))
 
 
@@ -108,23 +146,18 @@ def _wanted(form: Form) -> list[Task]:
 
 
 def _when(form: Form) -> dict[str, Any]:
-    """Read when the tasks are due. Raises `InvalidInput` if a field is filled whose choice was not made."""
-    how = form.get("when", "now")
-    for name in ("after", "at"):
-        words = form.get(name).strip()
-        if words and name != how:
-            raise InvalidInput(
-                f"'{name}' is filled with {words[:40]!r}, and '{how}' is chosen: choose '{name}', or empty the field"
-            )
-    words = form.get(how).strip()
-    if how == "after":
-        return {"after": _length(words, "after")}
-    if how != "at":
+    """Read when the tasks are due; nothing for now."""
+    after, at = form.get("after").strip(), form.get("at").strip()
+    if after and at:
+        raise InvalidInput(f"after {after[:40]!r} or at {at[:40]!r}: empty one of the two fields")
+    if after:
+        return {"after": _length(after, "after")}
+    if not at:
         return {}
     try:
-        found = datetime.fromisoformat(words)
+        found = datetime.fromisoformat(at)
     except ValueError:
-        raise InvalidInput(f"at: {words[:40]!r} is not a time such as 2026-11-23T08:15") from None
+        raise InvalidInput(f"at: {at[:40]!r} is not a time such as 2026-11-23T08:15") from None
     return {"at": found.replace(tzinfo=UTC) if found.tzinfo is None else found}
 
 
@@ -154,39 +187,18 @@ def _but(left: int, words: str) -> str:
     return f", {counted(left, 'task')} {words}" if left else ""
 
 
-Act = Callable[[Visit, AnyAsyncQueue, list[str]], Awaitable[Done]]
-
-
-def _on_tasks(name: str) -> Callable[[Act], Callable[[Visit], Awaitable[Response]]]:
-    """Make an act on chosen tasks; whoever has chosen none is led back to the list, and told so."""
-
-    def make(act: Act) -> Callable[[Visit], Awaitable[Response]]:
-        @functools.wraps(act)
-        async def acting(visit: Visit) -> Response:
-            form, queue = await visit.form(), await visit.queue()
-            tasks, back = form.tasks, form.get("back")
-            if not tasks:
-                return visit.back(back, "choose a task first: check its box, then press the button", "bad")
-            if (question := _unsure(visit, form, name, tasks)) is not None:
-                return question
-            message, good = await act(visit, queue, tasks)
-            return visit.back(back, message, "good" if good else "bad")
-
-        return acting
-
-    return make
-
-
-@_on_tasks("retry")
-async def retry(visit: Visit, queue: AnyAsyncQueue, tasks: list[str]) -> Done:
+@act
+async def retry(do: Doing) -> Done:
     """Make failed tasks ready again."""
-    count = await queue.retry_failed(*tasks)
+    tasks = do.tasks()
+    count = await do.queue.retry_failed(*tasks)
     return f"{counted(count, 'task')} ready again" + _but(len(tasks) - count, "not in failed"), count > 0
 
 
-@_on_tasks("run-now")
-async def run_now(visit: Visit, queue: AnyAsyncQueue, tasks: list[str]) -> Done:
+@act
+async def run_now(do: Doing) -> Done:
     """Make tasks ready that are done or scheduled."""
+    tasks, queue = do.tasks(), do.queue
     states = await queue.states(tasks)
     soon = [task for task, state in states.items() if state is Answer.SCHEDULED]
     if soon:
@@ -197,10 +209,10 @@ async def run_now(visit: Visit, queue: AnyAsyncQueue, tasks: list[str]) -> Done:
     return f"{counted(count, 'task')} ready" + _but(len(tasks) - count, "neither done nor scheduled"), count > 0
 
 
-@_on_tasks("forget")
-async def forget(visit: Visit, queue: AnyAsyncQueue, tasks: list[str]) -> Done:
+@act
+async def forget(do: Doing) -> Done:
     """Remove tasks from every state."""
-    gone = await _forget(queue, tasks)
+    gone = await _forget(do.queue, do.tasks())
     return f"{counted(gone, 'task')} forgotten", gone > 0
 
 
@@ -209,24 +221,22 @@ async def _forget(queue: AnyAsyncQueue, tasks: list[str]) -> int:
     return len(outcome) - outcome.counts().get(Answer.UNKNOWN, 0)
 
 
-@_on_tasks("cancel")
-async def cancel(visit: Visit, queue: AnyAsyncQueue, tasks: list[str]) -> Done:
+@act
+async def cancel(do: Doing) -> Done:
     """Cancel tasks."""
-    outcome = await queue.cancel(*tasks, by=visit.caller.name)
+    outcome = await do.queue.cancel(*do.tasks(), by=do.visit.caller.name)
     return told(outcome, "{} in {}"), any(answer in (Answer.CANCELLED, Answer.CANCELLING) for answer in outcome)
 
 
-@_on_tasks("release")
-async def release(visit: Visit, queue: AnyAsyncQueue, tasks: list[str]) -> Done:
+@act
+async def release(do: Doing) -> Done:
     """Take the leases of tasks from their workers: the tasks are ready at once."""
-    released = 0
+    tasks, released = do.tasks(), 0
     for task in tasks:
-        for lease in await leases_of(queue, task):
-            try:
-                await queue.release(lease)
+        for lease in await leases_of(do.queue, task):
+            with suppress(LeaseLost):
+                await do.queue.release(lease)
                 released += 1
-            except LeaseLost:
-                continue
     return f"{counted(released, 'task')} ready again" + _but(len(tasks) - released, "had no lease"), released > 0
 
 
@@ -245,20 +255,19 @@ async def leases_of(queue: AnyAsyncQueue, task: str) -> list[Lease]:
 # ---- the queue
 
 
-async def pause(visit: Visit) -> Response:
+@act
+async def pause(do: Doing) -> Done:
     """Stop giving out tasks."""
-    form, queue = await visit.form(), await visit.queue()
-    if (question := _unsure(visit, form, "pause")) is not None:
-        return question
-    await queue.pause()
-    return visit.back(form.get("back"), f"{visit.name} is paused; tasks that have a lease are finished")
+    do.sure()
+    await do.queue.pause()
+    return f"{do.visit.name} is paused; tasks that have a lease are finished", True
 
 
-async def resume(visit: Visit) -> Response:
+@act
+async def resume(do: Doing) -> Done:
     """Give out tasks again."""
-    form, queue = await visit.form(), await visit.queue()
-    await queue.resume()
-    return visit.back(form.get("back"), f"{visit.name} gives out tasks again")
+    await do.queue.resume()
+    return f"{do.visit.name} gives out tasks again", True
 
 
 def _host(form: Form) -> str:
@@ -266,23 +275,22 @@ def _host(form: Form) -> str:
     return spelling.decoded(name) if form.get("spelt") == "b64" else name
 
 
-async def block(visit: Visit) -> Response:
+@act
+async def block(do: Doing) -> Done:
     """Keep all workers from a host for a time."""
-    form, queue = await visit.form(), await visit.queue()
-    host, seconds = _host(form), _length(form.get("for", "3600"), "for")
+    host, seconds = _host(do.form), _length(do.form.get("for", "3600"), "for")
     time = spelling.lasting(seconds)
-    if (question := _unsure(visit, form, "block", host=host, time=time)) is not None:
-        return question
-    await queue.hosts.block(host, for_=seconds, reason=visit.caller.name)
-    return visit.back(form.get("back"), f"{host} is not visited for {time}")
+    do.sure(host=host, time=time)
+    await do.queue.hosts.block(host, for_=seconds, reason=do.visit.caller.name)
+    return f"{host} is not visited for {time}", True
 
 
-async def unblock(visit: Visit) -> Response:
+@act
+async def unblock(do: Doing) -> Done:
     """End a block or a ban of a host."""
-    form, queue = await visit.form(), await visit.queue()
-    host = _host(form)
-    await queue.hosts.unblock(host)
-    return visit.back(form.get("back"), f"{host} is visited again")
+    host = _host(do.form)
+    await do.queue.hosts.unblock(host)
+    return f"{host} is visited again", True
 
 
 async def purge_form(visit: Visit) -> Response:
@@ -309,27 +317,23 @@ async def purge(visit: Visit) -> Response:
 # ---- walks
 
 
-async def empty(visit: Visit) -> Response:
+@act
+async def empty(do: Doing) -> Done:
     """Forget all tasks of a state, in steps, with progress."""
-    form, queue = await visit.form(), await visit.queue()
-    state = form.get("state")
-    if state not in list(State):
-        raise InvalidInput(f"{state!r:.40} is not a state: one of {', '.join(State)}")
-    total = int(getattr(await queue.stats(), state))
-    if (question := _unsure(visit, form, "empty", all=all_of(total, "task"), state=state)) is not None:
-        return question
-    steps = _through(queue, State(state), lambda tasks: _forget(queue, tasks), lambda entry: True)
-    return _begun(visit, form, "forgetting", f"tasks in {state}", total, steps)
+    state = arguments.state(do.form.get("state"))
+    total = int(getattr(await do.queue.stats(), state))
+    do.sure(all=all_of(total, "task"), state=state)
+    steps = _through(do.queue, state, lambda tasks: _forget(do.queue, tasks), lambda entry: True)
+    return do.begin("forgetting", f"tasks in {state}", total, steps)
 
 
-async def retry_all(visit: Visit) -> Response:
+@act
+async def retry_all(do: Doing) -> Done:
     """Make all failed tasks ready again that were not cancelled, in steps, with progress."""
-    form, queue = await visit.form(), await visit.queue()
-    total = (await queue.stats()).failed
-    if (question := _unsure(visit, form, "retry-all", all=all_of(total, "task"))) is not None:
-        return question
-    steps = _through(queue, State.FAILED, lambda tasks: queue.retry_failed(*tasks), _was_not_cancelled)
-    return _begun(visit, form, "retrying", "failed tasks", total, steps)
+    total = (await do.queue.stats()).failed
+    do.sure(all=all_of(total, "task"))
+    steps = _through(do.queue, State.FAILED, lambda tasks: do.queue.retry_failed(*tasks), _was_not_cancelled)
+    return do.begin("retrying", "failed tasks", total, steps)
 
 
 def _was_not_cancelled(entry: Entry) -> bool:
@@ -350,27 +354,27 @@ async def _through(
         yield await step(part)
 
 
-async def retry_kind(visit: Visit) -> Response:
+@act
+async def retry_kind(do: Doing) -> Done:
     """Make all failed tasks of a kind ready again, in steps, with progress."""
-    return await _move_kind(visit, "retry-kind", "retrying")
+    return await _move_kind(do, "retrying")
 
 
-async def forget_kind(visit: Visit) -> Response:
+@act
+async def forget_kind(do: Doing) -> Done:
     """Forget all failed tasks of a kind, in steps, with progress."""
-    return await _move_kind(visit, "forget-kind", "forgetting")
+    return await _move_kind(do, "forgetting")
 
 
-async def _move_kind(visit: Visit, name: str, doing: str) -> Response:
-    form, queue = await visit.form(), await visit.queue()
-    kinds = {one.id: one for one in await queue.failures.list(KINDS + 1)}
-    kind = kinds.get(form.get("kind"))
+async def _move_kind(do: Doing, doing: str) -> Done:
+    kinds = {one.id: one for one in await do.queue.failures.list(KINDS + 1)}
+    kind = kinds.get(do.form.get("kind"))
     if kind is None:
-        return visit.back(form.get("back"), "no task of this kind is in failed", "bad")
-    if (question := _unsure(visit, form, name, all=all_of(kind.count, "task"), error=kind.text)) is not None:
-        return question
+        return "no task of this kind is in failed", False
+    do.sure(all=all_of(kind.count, "task"), error=kind.text)
 
     async def steps() -> AsyncIterator[int]:
-        before, move = None, queue.failures.retry if name == "retry-kind" else queue.failures.forget
+        before, move = None, do.queue.failures.retry if doing == "retrying" else do.queue.failures.forget
         while True:
             moved = await move(kind, at_most=STEP, before=before)
             yield moved.moved
@@ -378,9 +382,4 @@ async def _move_kind(visit: Visit, name: str, doing: str) -> Response:
             if not moved.left or not moved.moved:
                 return
 
-    return _begun(visit, form, doing, safe(kind.text, 80), kind.count, steps())
-
-
-def _begun(visit: Visit, form: Form, doing: str, tasks: str, total: int, steps: AsyncIterator[int]) -> Response:
-    visit.walks.begin(visit.name, f"{doing} {tasks}", total, steps)
-    return visit.back(form.get("back"), f"{doing} {counted(total, 'task')}: see below")
+    return do.begin(doing, safe(kind.text, 80), kind.count, steps())

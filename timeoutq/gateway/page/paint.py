@@ -30,8 +30,7 @@ STATIC = Path(__file__).parent / "static"
 WORDS = {"put": "put", "acked": "acked", "failed": "failed attempts", "expired": "leases run out"}
 STATES = (State.WAITING, State.TODOS, State.SCHEDULED, State.IN_PROGRESS, State.DONE, State.FAILED)
 """In the order in which the page shows them."""
-FEW = 8
-"""Rows of a table on the page of a queue, which has many tables."""
+FEW = 8  # rows of a table on the page of a queue, which has many tables
 MOST_KINDS = 100
 
 
@@ -39,11 +38,9 @@ MOST_KINDS = 100
 class At:
     """Where a part stands, and for whom: the templates need this to make links and forms."""
 
-    base: str
-    """The beginning of all paths of the application."""
+    base: str  # the beginning of all paths of the application
     queue: str = ""
-    rights: frozenset[str] = frozenset()
-    """The rights of the caller in this queue."""
+    rights: frozenset[str] = frozenset()  # the rights of the caller in this queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +48,11 @@ class Act:
     """A button that changes something: its label, and the question that the page asks before."""
 
     label: str
-    ask: str
-    """`{n}` stands for the chosen tasks, `{all}` for all of so many."""
+    ask: str  # `{n}` stands for the chosen tasks, `{all}` for all of so many
     key: str = ""
     kind: str = ""
-    sure: bool = True
-    """Whether a page asks, too, where there is no script."""
-    verb: str = ""
-    """Where the form is sent to, if not to the name of the act."""
+    sure: bool = True  # whether a page asks, too, where there is no script
+    verb: str = ""  # where the form is sent to, if not to the name of the act
 
 
 ACTS: Mapping[str, Act] = {

@@ -9,8 +9,9 @@ from starlette.responses import Response
 from timeoutq.gateway import app as gateway
 from timeoutq.gateway.app import Gateway
 from timeoutq.gateway.callers import Needs
-from timeoutq.gateway.page import acts, views, visits
-from timeoutq.gateway.page.visits import Shown, Visit, tell, visiting
+from timeoutq.gateway.page import acts, paint, views, visits
+from timeoutq.gateway.page.hub import Hub
+from timeoutq.gateway.page.visits import Visit, tell, visiting
 from timeoutq.gateway.routes import Route
 from timeoutq.gateway.settings import Settings
 
@@ -18,7 +19,7 @@ Endpoint = Callable[[Visit], Awaitable[Response]]
 
 
 def _route(method: str, path: str, needs: Needs | None, endpoint: Endpoint) -> Route:
-    return Route(method, path, needs, visiting(endpoint), by_starlette=True)
+    return Route(method, path, needs, visiting(endpoint), page=True)
 
 
 def _look(path: str, endpoint: Endpoint) -> Route:
@@ -31,14 +32,14 @@ def _act(verb: str, endpoint: Endpoint, needs: Needs = "manage") -> Route:
 
 ROUTES: Sequence[Route] = (
     _route("GET", "/static/{name}", None, views.static),
-    _look("/", views.overview),
+    _look("/", views.cards("overview")),
     _look("/live", views.live),
-    _look("/q/{queue}", views.queue),
+    _look("/q/{queue}", views.cards("queue")),
     _look("/q/{queue}/live", views.live),
     _look("/q/{queue}/tasks", views.tasks),
     _look("/q/{queue}/task", views.task),
     _look("/q/{queue}/kind", views.kind),
-    *(_look(f"/q/{{queue}}/{name}", views.cards(name)) for name in views.CARDS),
+    *(_look(f"/q/{{queue}}/{name}", views.cards(name)) for name in ("failures", "hosts", "workers", "log")),
     _route("GET", "/put", "put", views.puts),
     _route("GET", "/q/{queue}/put", "put", acts.put_form),
     _act("put", acts.put, "put"),
@@ -69,7 +70,8 @@ def make_app(settings: Settings | None = None, more: Sequence[Route] = ()) -> Ga
         return gateway.make_app(settings, more)
     login = LOGIN if settings.login is None else ()
     made = gateway.make_app(settings, [*ROUTES, *login, *more], tell)
-    shown = made.state.page = Shown(made.state.queues)
-    made.at_stop.append(shown.hub.stop)
-    made.at_close.append(shown.close)
+    paint.warm()
+    made.state.page = Hub(made.state.queues)
+    made.at_stop.append(made.state.page.stop)
+    made.at_close.append(made.state.page.close)
     return made

@@ -21,8 +21,7 @@ from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import raw, text
 from timeoutq.words.text import ELLIPSIS, age, safe
 
-SHORT = 120
-"""Cells of an id or an error in a table; the rest stands on the page of the task."""
+SHORT = 120  # cells of an id or an error in a table; the rest stands on the page of the task
 MOST_LINES, LONGEST_LINE = 400, 2_000
 """How much is shown of a traceback or a payload."""
 LENGTHS: Mapping[float, str] = {
@@ -94,20 +93,12 @@ def payload(value: object) -> str:
     """Give a payload as people read it: JSON with an indentation; bytes by their text, or by how many they are."""
     if isinstance(value, bytes):
         return f"{len(value):,} bytes: {safe(value[:2000])}"
-    try:
-        return json.dumps(value, ensure_ascii=False, indent=2, default=str)
-    except (ValueError, RecursionError):
-        return repr(value)
+    return json.dumps(value, ensure_ascii=False, indent=2, default=str)
 
 
 def moment(at: float | None) -> str:
-    """Give a time as `2026-11-23 08:15:00`, UTC; `—` if there is none, or none that a calendar has."""
-    if at is None:
-        return "—"
-    try:
-        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    except (ValueError, OverflowError, OSError):
-        return "—"
+    """Give a time as `2026-11-23 08:15:00`, UTC; `—` if there is none."""
+    return "—" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def lasting(seconds: float) -> str:
@@ -115,17 +106,7 @@ def lasting(seconds: float) -> str:
     return LENGTHS.get(seconds) or age(seconds)
 
 
-def size(count: float | None) -> str:
-    """Give a number of bytes for people: `812 B`, `4.2 MB`."""
-    if count is None:
-        return "—"
-    for unit, one in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= one:
-            return f"{count / one:.1f} {unit}"
-    return f"{count:.0f} B"
-
-
 FILTERS: dict[str, Any] = {
-    "shown": shown, "block": block, "payload": payload, "moment": moment, "size": size, "query": query, "field": field,
+    "shown": shown, "block": block, "payload": payload, "moment": moment, "query": query, "field": field,
     "plain": partial(safe, width=SHORT),
 }  # fmt: skip

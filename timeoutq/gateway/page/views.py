@@ -1,7 +1,6 @@
-"""The views of the page: one function for each, and the stream of fragments of a view that somebody watches.
+"""The views of the page: one function for each.
 
-A view is first written as a whole page; while a browser shows the page, its script asks `live` for the same view, and
-gets the parts of it that have changed.
+A view is first written as a whole page; while a browser shows it, its script listens to `live` for what changes.
 """
 
 from __future__ import annotations
@@ -17,20 +16,19 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 
 from timeoutq.client.shards import AnyAsyncQueue
 from timeoutq.gateway.page import paint, spelling
-from timeoutq.gateway.page.hub import Crowded, Parts
+from timeoutq.gateway.page.hub import Parts
 from timeoutq.gateway.page.visits import Visit
 from timeoutq.gateway.problems import Problem
 from timeoutq.rooms.events import Event, EventPage
 from timeoutq.rooms.failures import FailureKind
 from timeoutq.verbs.why import advised
+from timeoutq.words import arguments
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import Entry, Page, State
 from timeoutq.words.text import age
 
-ROWS = 50
-"""Tasks and hosts on one page."""
-PAGES = 20
-"""How many pages without a task are passed over in one request."""
+ROWS = 50  # tasks and hosts on one page
+PAGES = 20  # how many pages without a task are passed over in one request
 LOGGED, ROWS_OF_LOG = 500, 100
 """How many of the last entries of the event log are read, and how many are shown."""
 UNKNOWN = "no state holds it: it was never put, or it was forgotten or pruned later"
@@ -49,8 +47,8 @@ KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
 async def _overview(visit: Visit, fields: Mapping[str, str]) -> Parts:
-    found, left = await visit.shared.listing.get(visit.caller, "look")
-    return {"queues": paint.part("queues", visit.at, found, left, visit.shared.listing.names.looking)}
+    found, left = await visit.hub.listing(visit.caller, "look")
+    return {"queues": paint.part("queues", visit.at, found, left, visit.hub.names.looking)}
 
 
 async def _queue(visit: Visit, fields: Mapping[str, str]) -> Parts:
@@ -59,7 +57,7 @@ async def _queue(visit: Visit, fields: Mapping[str, str]) -> Parts:
         visit.hub.snapshot(visit.name),
         visit.hub.shared(visit.name, "history", lambda: queue.history(by="minute"), 20.0),
         _kinds(visit),
-        visit.shared.server.get(),
+        visit.hub.server(),
     )
     parts = {
         "head": paint.part("head", at, seen),
@@ -137,7 +135,7 @@ PARTS: Mapping[str, Callable[[Visit, Mapping[str, str]], Awaitable[Parts]]] = {
 
 
 def _walks(visit: Visit) -> str:
-    found = visit.walks.of(visit.name)
+    found = visit.hub.walks.of(visit.name)
     return paint.part("walks", visit.at, found) if found else ""
 
 
@@ -166,22 +164,12 @@ async def _shown(visit: Visit, template: str, name: str, fields: Mapping[str, st
     return visit.page(template, live=live, parts={"trouble": "", **parts}, **given)
 
 
-async def overview(visit: Visit) -> Response:
-    """Show the queues that the caller may look at: the first by name."""
-    return await _shown(visit, "plain.html", "overview", {}, heading="Queues", cards={"queues": "Queues"})
-
-
 async def puts(visit: Visit) -> Response:
     """List the forms for new tasks, to a caller who may put and not look."""
-    found, left = await visit.shared.listing.get(visit.caller, "put")
+    found, left = await visit.hub.listing(visit.caller, "put")
     named = {name for name in visit.caller.queues if not set(name) & set("*?[")}  # perhaps not made yet
     names = sorted({one.name for one in found if one.name.strip(".")} | named)
     return visit.page("puts.html", names=names, left=left)
-
-
-async def queue(visit: Visit) -> Response:
-    """Show a queue: its states, rates, workers, errors, hosts and memory."""
-    return await _shown(visit, "queue.html", "queue", {}, tab="Queue")
 
 
 COLUMNS: Mapping[State, Sequence[str]] = {
@@ -194,12 +182,11 @@ COLUMNS: Mapping[State, Sequence[str]] = {
 
 async def tasks(visit: Visit) -> Response:
     """List the tasks of a state, a page at a time; no payload is read."""
-    queue, state, cursor = await visit.queue(), visit.query("state", "todos"), visit.query("cursor") or None
-    if state not in list(State):
-        raise InvalidInput(f"{state!r:.40} is not a state: one of {', '.join(State)}")
-    page, refused = Page(State(state), [], None), ""
+    queue, cursor = await visit.queue(), visit.query("cursor") or None
+    state = arguments.state(visit.query("state", "todos"))
+    page, refused = Page(state, [], None), ""
     try:
-        page = await _page_of(queue, State(state), cursor)
+        page = await _page_of(queue, state, cursor)
     except InvalidInput as error:
         if cursor is not None:
             raise
@@ -249,23 +236,27 @@ async def task(visit: Visit) -> Response:
     return await _shown(visit, "task.html", "task", dict([spelling.pair(visit.task())]), tab="Tasks")
 
 
-CARDS = {
+CARDS: Mapping[str, Mapping[str, str]] = {
+    "overview": {"queues": "Queues"},
+    "queue": {},
     "failures": {"walks": "Under way", "kinds": "Failures by kind", "recent": "Last errors"},
     "hosts": {"hosts": "Hosts"},
     "workers": {"workers": "Workers"},
     "log": {"events": "Log"},
 }
-"""The views of a queue that are cards below each other."""
+"""The views that are cards below each other, and their cards; the view of a queue has a template of its own."""
 
 
 def cards(name: str) -> Callable[[Visit], Awaitable[Response]]:
-    """Make a page of cards below each other."""
+    """Make a page of cards."""
 
     async def shown(visit: Visit) -> Response:
-        await visit.queue()
-        tab, cursor = name.capitalize(), visit.query("cursor")
-        fields, heading = {"cursor": cursor} if cursor else {}, f"{tab} of {visit.name}"
-        return await _shown(visit, "plain.html", name, fields, tab=tab, heading=heading, cards=CARDS[name])
+        if visit.name:
+            await visit.queue()
+        cursor, template = visit.query("cursor"), "queue.html" if name == "queue" else "plain.html"
+        tab, fields = name.capitalize() if visit.name else "", {"cursor": cursor} if cursor else {}
+        heading = f"{tab} of {visit.name}" if visit.name else "Queues"
+        return await _shown(visit, template, name, fields, tab=tab, heading=heading, cards=CARDS[name])
 
     return shown
 
@@ -290,18 +281,16 @@ async def live(visit: Visit) -> Response:
     address = visit.request.client.host if visit.request.client else ""
 
     async def stream() -> AsyncIterator[bytes]:
+        watched = visit.hub.watch(visit.name, page, lambda: known(visit, fields), f"{visit.caller.name} {address}")
         try:
-            watched = visit.hub.watch(visit.name, page, lambda: known(visit, fields), f"{visit.caller.name} {address}")
             async with aclosing(watched) as news:
                 async for parts in news:
-                    told = b"event: parts\ndata: " + json.dumps(parts).encode() if parts else b": still here"
-                    yield told + b"\n\n"
+                    yield (b"event: parts\ndata: " + json.dumps(parts).encode() if parts else b": still here") + b"\n\n"
             yield b"event: over\ndata: ask again\n\n"
-        except Crowded as error:
-            yield f"event: crowded\ndata: {error}\n\n".encode()
+        except Problem as crowded:
+            yield f"event: crowded\ndata: {crowded.detail}\n\n".encode()
 
-    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(stream(), media_type="text/event-stream", headers=headers)
+    return StreamingResponse(stream(), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
 
 # ---- files
@@ -309,7 +298,7 @@ async def live(visit: Visit) -> Response:
 
 async def static(visit: Visit) -> Response:
     """Give the style or the script; browsers keep them until the package changes."""
-    path = paint.STATIC / visit.request.path_params["name"]
+    path = paint.STATIC / visit.name
     if path.parent != paint.STATIC or path.suffix not in KINDS or not path.is_file():
         raise Problem(404, "not-found", "there is no such file")
     keep = "public, max-age=31536000, immutable" if visit.request.url.query == paint.asset_version() else "no-cache"

@@ -17,61 +17,35 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from timeoutq.client.shards import AnyAsyncQueue
-from timeoutq.gateway.access import CALLER, COOKIE, COOKIE_TLS, next_page
-from timeoutq.gateway.app import problem_response
-from timeoutq.gateway.callers import EVERYTHING, NOBODY, Caller
-from timeoutq.gateway.names import Shared
+from timeoutq.gateway import requests as gateway
+from timeoutq.gateway.access import COOKIE, COOKIE_TLS, next_page, route_path
+from timeoutq.gateway.callers import EVERYTHING
 from timeoutq.gateway.page import paint, spelling
 from timeoutq.gateway.page.hub import Hub
-from timeoutq.gateway.page.listing import Listing
-from timeoutq.gateway.page.walks import Walks
 from timeoutq.gateway.problems import Problem
-from timeoutq.gateway.queues import Queues
-from timeoutq.gateway.settings import Settings
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.text import safe
 
 MOST_BODY, MOST_FIELDS = 4 * 1024 * 1024, 2000
 """Bytes and fields of a form: a list has 50 tasks."""
-SAID = "timeoutq-said"
-"""The cookie with the message of the last act."""
+SAID = "timeoutq-said"  # the cookie with the message of the last act
 LONGEST_MESSAGE = 300
 BACK = re.compile(r"(?:(?:tasks|task|kind|failures|hosts|workers|log|put)(?:\?[\x21-\x7e]{0,4000})?)?")
 """The pages of a queue to which an act may lead back: nothing that leads elsewhere."""
 
 
-class Shown:
-    """The looks and walks that all visits of one application share."""
-
-    def __init__(self, queues: Queues) -> None:
-        paint.warm()
-        self.hub = Hub(queues)
-        self.walks = Walks()
-        self.listing = Listing(queues)
-        self.server: Shared[Mapping[str, Any]] = Shared(lambda: queues.directory.server(), 10.0)
-        """The reply of INFO: the same for all queues, and it changes slowly."""
-
-    async def close(self) -> None:
-        """End all looks and walks."""
-        for one in (self.hub, self.walks, self.listing, self.server):
-            await one.close()
-
-
 class Visit:
     """A request for a page."""
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        state = request.app.state
-        self.settings: Settings = state.settings
-        self.queues: Queues = state.queues
-        self.shared: Shown = state.page
-        self.hub, self.walks = self.shared.hub, self.shared.walks
-        self.caller: Caller = request.scope.get(CALLER, NOBODY)
-        self.name: str = request.path_params.get("queue", "")
+    def __init__(self, asked: gateway.Request) -> None:
+        self.asked = asked
+        self.request = Request(asked.scope)  # the same, for its query and cookies
+        self.settings, self.queues = asked.state.settings, asked.state.queues
+        self.hub: Hub = asked.state.page
+        self.caller, self.name = asked.caller, asked.name
         rights = frozenset(needs for needs in EVERYTHING if self.caller.may(needs, self.name or None))
         # where the application is mounted, and the path that a proxy has put before it
-        root, prefix = str(request.scope.get("root_path") or "").rstrip("/"), self.settings.prefix.rstrip("/")
+        root, prefix = str(asked.scope.get("root_path") or "").rstrip("/"), self.settings.prefix.rstrip("/")
         base = root if prefix and root.endswith(prefix) else root + prefix
         self.at = paint.At(base, self.name, rights)
 
@@ -92,21 +66,11 @@ class Visit:
 
     async def form(self, most: int = MOST_BODY) -> Form:
         """Read the form that was sent. Raises a `Problem` if it is none, or too large."""
-        kind = self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/x-www-form-urlencoded":
+        if self.asked.kind != b"application/x-www-form-urlencoded":
             raise Problem(415, "wrong-media", "this takes a form: application/x-www-form-urlencoded")
-        body, memory = bytearray(), self.request.app.shared.memory
+        body = await self.asked.body(most)
         try:
-            async for part in self.request.stream():
-                memory.change(self.caller.name, len(part))
-                body += part
-                if len(body) > most:
-                    raise Problem(413, "too-large", f"this form has {most:,} bytes at most: use the command or the API")
-        finally:
-            memory.change(self.caller.name, -len(body))
-        try:
-            words = bytes(body).decode("ascii")
-            return Form(parse_qsl(words, keep_blank_values=True, max_num_fields=MOST_FIELDS))
+            return Form(parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=MOST_FIELDS))
         except ValueError as error:
             raise Problem(422, "bad-body", f"the form cannot be read: {error}") from None
 
@@ -170,24 +134,24 @@ class Form:
         return list(dict.fromkeys(spelling.read(self.pairs)))
 
 
-def visiting(endpoint: Callable[[Visit], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    """Make an endpoint of Starlette."""
+def visiting(endpoint: Callable[[Visit], Awaitable[Response]]) -> Callable[[gateway.Request], Awaitable[Response]]:
+    """Make an endpoint of the gateway."""
 
-    async def answer(request: Request) -> Response:
+    async def answer(request: gateway.Request) -> Response:
         return await endpoint(Visit(request))
 
     return answer
 
 
-def tell(request: Request, found: Problem) -> Response:
-    """Answer a request that fails: as a page, to whoever wants one.
+def tell(asked: gateway.Request, found: Problem) -> Response | None:
+    """Answer a request that fails with a page, if one is wanted.
 
     Whoever may put and not look is led from the overview to the list of forms for new tasks.
     """
-    if "text/html" not in request.headers.get("accept", ""):
-        return problem_response(request, found)
-    visit = Visit(request)
-    if request.url.path.removeprefix(visit.at.base) == "/" and found.status == 403 and visit.caller.may("put"):
+    if b"text/html" not in asked.header(b"accept"):
+        return None
+    visit = Visit(asked)
+    if route_path(asked.scope) == "/" and found.status == 403 and visit.caller.may("put"):
         return RedirectResponse(f"{visit.at.base}/put", 303)
     visit.at = paint.At(visit.at.base)  # no tabs of a queue, which may not be there
     answer = visit.page("problem.html", found.status, title=found.title, detail=found.detail)
@@ -212,7 +176,7 @@ async def enter(visit: Visit) -> Response:
     """Take a token, and put it into a cookie."""
     form = await visit.form(4096)
     wanted, secret = next_page(form.get("next"), f"{visit.at.base}/"), form.get("token").strip()
-    if await visit.request.app.state.tokens.look_up(secret) is None:
+    if await visit.asked.state.tokens.look_up(secret) is None:
         error = "This token is unknown, revoked or has run out."
         return visit.page("login.html", 403, wanted=wanted, error=error)
     answer = RedirectResponse(wanted, 303)

@@ -15,12 +15,9 @@ from timeoutq.gateway.problems import report
 from timeoutq.words.errors import InvalidInput, TimeoutqError
 from timeoutq.words.text import counted, safe
 
-AT_ONCE = 8
-"""How many walks are under way at once."""
-KEPT = 30.0
-"""How long an ended walk is still shown, seconds."""
-REST = 0.5
-"""After each step, the walk rests for this part of the time that the step took: others want the server, too."""
+AT_ONCE = 8  # how many walks are under way at once
+KEPT = 30.0  # how long an ended walk is still shown, seconds
+REST = 0.5  # after each step, the walk rests for this part of the time that the step took: others want the server, too
 
 
 @dataclass

@@ -15,14 +15,11 @@ LONGEST_BLOCK = 3600.0
 """The longest time, in seconds, for which a receiver may ask with Retry-After; a longer one is cut."""
 FIRST, LONGEST = 1.0, 60.0
 """Seconds of the first block of a receiver that does not say for how long; each in a row lasts twice as long."""
-SHORTEST = 0.1
-"""No block is shorter, whatever a receiver says: it would be asked in a loop."""
-QUOTED = 200
-"""How many characters of an answer are kept."""
+SHORTEST = 0.1  # no block is shorter, whatever a receiver says: it would be asked in a loop
+QUOTED = 200  # how many characters of an answer are kept
 
 GONE = 410
-BUSY = frozenset({429, 502, 503, 504})
-"""Not now: these say nothing about the task."""
+BUSY = frozenset({429, 502, 503, 504})  # not now: these say nothing about the task
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
@@ -41,8 +38,7 @@ class Answer:
     status: int
     retry_after: str = ""
     location: str = ""
-    text: str = ""
-    """How its body begins."""
+    text: str = ""  # how its body begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +46,7 @@ class Busy:
     """The receiver takes nothing now."""
 
     status: int
-    seconds: float | None
-    """For how long, if it says so."""
+    seconds: float | None  # for how long, if it says so
 
 
 def meaning(answer: Answer, now: float) -> Busy | NotDelivered | Gone | None:
@@ -79,14 +74,10 @@ class Endpoint:
     """Whether the receiver takes tasks now, as one worker knows it. Times are those of one clock."""
 
     def __init__(self) -> None:
-        self.until = 0.0
-        """Until when nothing is sent."""
-        self.strikes = 0
-        """How many blocks in a row there were."""
-        self._since = 0.0
-        """When the last block began: a message that was sent before tells nothing of its end."""
-        self._trying = False
-        """Whether the task that tries after a block is under way."""
+        self.until = 0.0  # until when nothing is sent
+        self.strikes = 0  # how many blocks in a row there were
+        self._since = 0.0  # when the last block began: a message that was sent before tells nothing of its end
+        self._trying = False  # whether the task that tries after a block is under way
 
     def left(self, now: float) -> float:
         """Give for how many seconds nothing is sent."""

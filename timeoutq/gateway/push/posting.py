@@ -2,7 +2,7 @@
 
 The name is resolved once for each connection, every address of it is judged, and the connection goes to one of these
 addresses: no second look-up can answer anything else in between. The Host header and the name in TLS stay those of the
-URL. No redirect is followed, no proxy is used. `pushing.py` calls it.
+URL. No redirect is followed, no proxy is used.
 """
 
 from __future__ import annotations
@@ -22,12 +22,9 @@ from timeoutq.gateway.push.target import Target, first_refusal
 from timeoutq.server import names
 from timeoutq.words.text import safe
 
-MOST_READ = 65_536
-"""The most bytes of an answer that are read."""
-AFTER_YES = 1.0
-"""The longest time, in seconds, for which the rest of an answer is read that has said yes already."""
-IDLE = 5.0
-"""Seconds after which a connection that is not used is closed."""
+MOST_READ = 65_536  # the most bytes of an answer that are read
+AFTER_YES = 1.0  # the longest time, in seconds, for which the rest of an answer is read that has said yes already
+IDLE = 5.0  # seconds after which a connection that is not used is closed
 
 FAULTS = (
     (httpcore.TimeoutException, "the receiver does not answer in time"),

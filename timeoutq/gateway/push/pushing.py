@@ -24,8 +24,7 @@ from timeoutq.worker.served import Place
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 86_400.0
-"""How long a task may be held up by a busy receiver before that counts as a failed attempt, seconds."""
+PATIENCE = 86_400.0  # how long a task may be held up by a busy receiver before that counts as a failed attempt, seconds
 RETRIES = ("5s", "5m", "30m", "2h", "5h", "10h", "14h", "20h", "24h")
 """The delays between attempts that Standard Webhooks recommends."""
 

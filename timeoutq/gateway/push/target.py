@@ -18,19 +18,25 @@ import httpx
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.text import safe
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-
-UNICAST = ipaddress.IPv6Network("2000::/3")
-"""All addresses of IPv6 that are routed between networks today."""
+UNICAST = ipaddress.IPv6Network("2000::/3")  # all addresses of IPv6 that are routed between networks today
 LOCAL = ipaddress.IPv6Network("fc00::/7")
 NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 """How a network without IPv4 reaches an IPv4 address: the last 32 bits (RFC 6052)."""
-TUNNELS = {ipaddress.IPv6Network("2001::/32"): "Teredo", ipaddress.IPv6Network("2002::/16"): "6to4"}
-"""Prefixes in which an address of IPv4 is hidden, and which carry no servers any more."""
 ISATAP = (0x0000_5EFE, 0x0200_5EFE)
 """The middle of an address that carries an address of IPv4 in its last 32 bits (RFC 5214)."""
-SPECIAL = [*map(ipaddress.ip_network, ("2001::/23", "2001:db8::/32", "3fff::/20", "192.0.0.8/32", "192.88.99.0/24"))]
-"""Networks without servers (RFC 6890, RFC 9637, RFC 7600, RFC 7526); older Pythons do not know all of these."""
+RESERVED, NOBODY = "an address that is reserved", "the address of no machine"
+MANY, LINK = "an address of many machines", "a link-local address"
+HIDDEN = "an address of IPv4 that is hidden by "
+NEVER = {
+    ipaddress.ip_network(network): why
+    for network, why in {
+        "0.0.0.0/8": NOBODY, "169.254.0.0/16": LINK, "192.0.0.8/32": RESERVED, "192.88.99.0/24": RESERVED,
+        "224.0.0.0/4": MANY, "240.0.0.0/4": RESERVED, "::/128": NOBODY, "fe80::/10": LINK, "ff00::/8": MANY,
+        "2001::/32": f"{HIDDEN}Teredo", "2002::/16": f"{HIDDEN}6to4", "2001::/23": RESERVED, "2001:db8::/32": RESERVED,
+        "3fff::/20": RESERVED,
+    }.items()
+}  # fmt: skip
+"""Networks without servers (RFC 6890, RFC 9637, RFC 7526); older Pythons do not know all of these."""
 PORTS = {"https": 443, "http": 80}
 
 
@@ -44,44 +50,18 @@ def refusal(address: str, *, private: bool = False) -> str:
         found = ipaddress.ip_address(address)
     except ValueError:
         return "no address"
-    return _of_four(found, private) if isinstance(found, ipaddress.IPv4Address) else _of_six(found, private)
-
-
-def _of_four(found: ipaddress.IPv4Address, private: bool) -> str:
-    return _special(found) or _private(found, private)
-
-
-def _of_six(found: ipaddress.IPv6Address, private: bool) -> str:
-    inner = found.ipv4_mapped or (ipaddress.IPv4Address(int(found) & 0xFFFF_FFFF) if found in NAT64 else None)
-    if inner is not None:
-        why = _of_four(inner, private)
-        return f"{why}, {inner}, inside one of IPv6" if why else ""
-    if found.is_loopback or found in LOCAL:
-        return _private(found, private)
-    tunnel = next((name for network, name in TUNNELS.items() if found in network), None)
-    if tunnel is None and (int(found) >> 32) & 0xFFFF_FFFF in ISATAP:
-        tunnel = "ISATAP"
-    why = _special(found) or (f"an address of IPv4 that is hidden by {tunnel}" if tunnel else "")
-    return why or ("" if found in UNICAST and found.is_global else "an address that is reserved")
-
-
-def _special(found: Address) -> str:
-    """Say which address no receiver can have, whatever is allowed."""
-    four = isinstance(found, ipaddress.IPv4Address)
-    if found.is_unspecified or (four and int(found) >> 24 == 0):
-        return "the address of no machine"
-    if found.is_link_local or getattr(found, "scope_id", None) is not None:
-        return "a link-local address"
-    if found.is_multicast or (four and int(found) == 0xFFFF_FFFF):
-        return "an address of many machines"
-    if (four and found.is_reserved) or any(found in network for network in SPECIAL if network.version == found.version):
-        return "an address that is reserved"
-    return ""
-
-
-def _private(found: Address, allowed: bool) -> str:
-    if allowed or found.is_global:
-        return ""
+    why = next((why for network, why in NEVER.items() if found in network), "")
+    if not why and isinstance(found, ipaddress.IPv6Address):
+        inner = found.ipv4_mapped or (ipaddress.IPv4Address(int(found) & 0xFFFF_FFFF) if found in NAT64 else None)
+        if inner is not None:
+            why = refusal(str(inner), private=private)
+            return f"{why}, {inner}, inside one of IPv6" if why else ""
+        if (int(found) >> 32) & 0xFFFF_FFFF in ISATAP:
+            return f"{HIDDEN}ISATAP"
+        is_local = found.is_loopback or found in LOCAL
+        why = "" if is_local or (found in UNICAST and found.is_global) else RESERVED
+    if why or private or found.is_global:
+        return why
     return "a loopback address" if found.is_loopback else "a private address"
 
 
@@ -98,15 +78,11 @@ class Target:
     """Where tasks are posted to."""
 
     scheme: str
-    host: str
-    """As it is looked up and named in TLS: ASCII, an address of IPv6 without brackets."""
+    host: str  # as it is looked up and named in TLS: ASCII, an address of IPv6 without brackets
     port: int
-    netloc: str
-    """As the Host header names it."""
-    path: str
-    """With its query."""
-    private: bool = False
-    """Whether receivers on loopback and in private networks are allowed."""
+    netloc: str  # as the Host header names it
+    path: str  # with its query
+    private: bool = False  # whether receivers on loopback and in private networks are allowed
 
     @property
     def shown(self) -> str:

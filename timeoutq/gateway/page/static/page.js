@@ -9,10 +9,11 @@ const alive = $("#alive");
 
 let stream = null;
 let again = 0;
+const fresh = {}; // fragments that have come and are not shown yet
 
 function swap(id, html) {
   const place = document.getElementById(id);
-  if (!place || place.contains(document.activeElement?.closest("dialog, textarea, select"))) return;
+  if (!place || place.contains(document.activeElement?.closest("dialog, textarea, select"))) return false;
   const held = document.activeElement;
   const inside = place.contains(held) ? nameOf(held) : null;
   const scrolled = all(".scroll, pre", place).map((one) => [one.scrollLeft, one.scrollTop]);
@@ -22,6 +23,7 @@ function swap(id, html) {
   all(".scroll, pre", place).forEach((one, i) => scrolled[i] && one.scrollTo(...scrolled[i]));
   for (const one of all("select", place)) one.value = chosen.get(nameOf(one)) ?? one.value;
   if (inside) all("a, button, input, [tabindex]", place).find((one) => nameOf(one) === inside)?.focus({ preventScroll: true });
+  return true;
 }
 
 // the same element before and after: where it leads, or what it would send
@@ -37,7 +39,7 @@ function open() {
   clearTimeout(again);
   stream = new EventSource(path);
   stream.addEventListener("parts", (event) => {
-    for (const [id, html] of Object.entries(JSON.parse(event.data))) swap(id, html);
+    for (const [id, html] of Object.entries(Object.assign(fresh, JSON.parse(event.data)))) if (swap(id, html)) delete fresh[id];
     say("live", true);
   });
   stream.addEventListener("over", () => later(1000));
@@ -105,18 +107,6 @@ function note(words) {
   const place = $("#chosen") ?? alive;
   place.textContent = words;
 }
-
-// ---- when new tasks are due: a time that is typed is chosen
-
-const due = $("#when");
-due?.addEventListener("input", ({ target }) => {
-  if (target.type === "radio") {
-    for (const name of ["after", "at"]) if (name !== target.value) due.elements[name].value = "";
-  } else if (target.value) {
-    $(`[value=${target.name}]`, due).checked = true;
-    due.elements[target.name === "at" ? "after" : "at"].value = "";
-  }
-});
 
 // ---- choosing tasks of a list
 
