@@ -91,6 +91,23 @@ def test_a_connection_that_the_server_closed_meanwhile_is_replaced(send: Send, r
     assert send(("ECHO", "mine")) == [b"mine"]
 
 
+@pytest.mark.parametrize("blocking", [True, False])
+async def test_all_connections_that_the_server_closed_meanwhile_are_left_at_once(
+    url: str, raw: redis.Redis, blocking: bool
+) -> None:
+    link: Any = Link(Server(url, None, 20.0), 10.0) if blocking else AsyncLink(Server(url, None, 20.0), 10.0)
+    roads = [link._take([]) if blocking else await link._take([]) for _ in range(3)]
+    link._free.extend(roads)
+    raw.client_kill_filter(_type="normal", skipme=True)
+    await turns()
+    sent = link.send([("ECHO", "mine")])
+    assert (sent if blocking else await sent) == [b"mine"]
+    assert len(link._all) == len(link._free) == 1
+    closed = link.close()
+    if not blocking:
+        await closed
+
+
 def test_a_server_that_became_a_replica_is_asked_on_a_new_connection(send: Send, raw: redis.Redis) -> None:
     """It keeps its clients; behind the same address a new connection may reach the new primary."""
     client: Any = raw
@@ -521,20 +538,10 @@ async def test_an_address_that_does_not_answer_leaves_time_for_the_next(
     await link.close()
 
 
-@pytest.mark.parametrize("blocking", [True, False])
-async def test_tls_files_that_cannot_be_used_open_no_connection(blocking: bool) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(0.3)
-        port = listener.getsockname()[1]
-        given = redis.Redis("127.0.0.1", port, ssl=True, ssl_certfile="/nowhere/cert.pem")
-        server = Server(None, given, 5.0)
-        with pytest.raises(redis.ConnectionError, match="No such file"):
-            if blocking:
-                Link(server, 10.0).send([("PING",)])
-            else:
-                await AsyncLink(server, 10.0).send([("PING",)])
-        with pytest.raises(TimeoutError):
-            listener.accept()
+def test_tls_files_of_a_client_that_cannot_be_used_are_named_at_once() -> None:
+    given = redis.Redis("127.0.0.1", 1, ssl=True, ssl_certfile="/nowhere/cert.pem")
+    with pytest.raises(InvalidInput, match=r"client certificate '/nowhere/cert.pem' cannot be used: .* is missing"):
+        Server(None, given, 5.0)
 
 
 # ---- a heavy command on a link that leaps
@@ -642,6 +649,11 @@ def test_a_client_with_connections_of_its_own_class_is_asked_through_them(url: s
         (lease,) = queue.claim(wait=1)
         assert (lease.payload, queue.ack(lease)) == (b"payload", "ok")
         assert Counted.made > 0
+        client.config_resetstat()
+        assert queue.claim(wait=0.7) == []
+        calls = {name: found["calls"] for name, found in client.info("commandstats").items()}
+        assert 2 <= calls["cmdstat_blpop"] <= 4, "the server waits, and is not asked again and again"
+        assert "cmdstat_lpop" not in calls
         queue.purge()
 
 

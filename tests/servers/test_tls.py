@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import select
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -100,6 +101,23 @@ def test_what_tls_sends_after_its_handshake_is_not_taken_for_a_reply_that_nobody
     assert not road.is_stale()
     assert road.exchange([("PING",)]) == [b"PONG"]
     road.close()
+
+
+def test_the_files_of_tls_are_read_once_for_all_connections_and_all_nodes(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    real = ssl.SSLContext.load_cert_chain
+    monkeypatch.setattr(
+        ssl.SSLContext, "load_cert_chain", lambda self, *words: (read.append(words[0]), real(self, *words))
+    )
+    cert, key = certificates.issue("client", "client.example")
+    options = f"ssl_ca_certs={certificates.ca}&ssl_certfile={cert}&ssl_keyfile={key}"
+    server = Server(f"rediss+cluster://a:1,b:2?{options}", None, 5.0)
+    places = [next_place(one) for one in (server, server.node("a", 1), server.node("b", 2), server.within(1.0))]
+    assert len({id(place.context) for place in places}) == 1
+    assert [str(place) for place in places] == ["a:1", "a:1", "b:2", "a:1"]
+    assert read == [str(cert)]
 
 
 def next_place(server: Server) -> Endpoint:

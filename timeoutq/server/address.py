@@ -1,7 +1,7 @@
 """Where the server is: a URL from the caller or the environment, parsed, checked, and shown without its password.
 
-`connection.py` connects to what is described here. An option of a URL that is unknown, or has a value that cannot be
-used, is refused with its name and with what would be right; so are certificates that cannot be read.
+An option of a URL that is unknown, or has a value that cannot be used, is refused with its name and with what would be
+right.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Sentinels:
     hosts: tuple[tuple[str, int], ...]
     service: str
     tls: bool
-    sentinel: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
+    settings: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
     """The settings of connections to them, by redis-py's names."""
 
 
@@ -244,10 +244,7 @@ def _known(scheme: str) -> dict[str, tuple[Callable[[str], object], str]]:
 
 
 def read(url: str) -> Address:
-    """Read a URL that `find_url` gave, and what the environment adds to it; certificates are read, too.
-
-    Raises `InvalidInput` for certificates and keys that cannot be used.
-    """
+    """Read a URL that `find_url` gave, and what the environment adds to it. Raises `InvalidInput` for a lone key."""
     parts = urlsplit(url)
     options, _ = _options(parts, _known(parts.scheme))
     tls = parts.scheme.partition("+")[0] in ("rediss", "valkeys")
@@ -311,48 +308,7 @@ def _with_certificates(options: dict[str, object]) -> dict[str, object]:
         raise InvalidInput(f"ssl_keyfile needs its certificate: pass ssl_certfile, too, or set {CERT}")
     if found.get("ssl_cert_reqs") == "none":
         found["ssl_check_hostname"] = False
-    _check_certificates(found)
     return found
-
-
-def _check_certificates(options: Mapping[str, Any]) -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    file, folder = options.get("ssl_ca_certs"), options.get("ssl_ca_path")
-    if folder is not None and not Path(folder).is_dir():
-        raise InvalidInput(f"the CA certificates in {folder!r} cannot be read: it is not a folder")
-    if file is not None:
-        try:
-            context.load_verify_locations(cafile=file)
-        except (OSError, ValueError) as error:
-            raise InvalidInput(f"the CA certificates in {file!r} cannot be read: {_why_not(error, file)}") from None
-    cert, key = options.get("ssl_certfile"), options.get("ssl_keyfile")
-    if cert is not None:
-        password = options.get("ssl_password")
-        try:
-            # without a password, nobody is asked for one on a terminal
-            context.load_cert_chain(cert, key, (lambda: "") if password is None else password)
-        except (OSError, ValueError) as error:
-            names = repr(cert) if key is None else f"{cert!r} with the key {key!r}"
-            raise InvalidInput(f"the client certificate {names} cannot be used: {_why_not(error, cert, key)}") from None
-    if options.get("ssl_ciphers") is not None:
-        try:
-            context.set_ciphers(options["ssl_ciphers"])
-        except ssl.SSLError:
-            raise InvalidInput("ssl_ciphers names no cipher of this OpenSSL") from None
-
-
-def _why_not(error: Exception, *files: str | None) -> str:
-    missing = [name for name in files if name is not None and not os.access(name, os.R_OK)]
-    if missing:
-        return f"{missing[0]!r} is missing, or not for this user to read"
-    said = str(error)
-    if "KEY_VALUES_MISMATCH" in said:
-        return "the key is that of another certificate"
-    if "NO_CERTIFICATE_OR_CRL_FOUND" in said or "PEM lib" in said or "NO_START_LINE" in said:
-        return (
-            "it holds no certificate in PEM, or no key, or the key has a password (ssl_password) that is not this one"
-        )
-    return said
 
 
 # ---- secrets

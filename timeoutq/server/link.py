@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any, Self, TypeVar, cast
 
@@ -60,7 +61,8 @@ def parted(parts: Sequence[Sequence[Command]], replies: Sequence[Any]) -> list[A
     return found
 
 
-def _wait(key: str, seconds: float) -> Command:
+def await_bell(key: str, seconds: float) -> Command:
+    """Give the command that waits for a stroke of the bell."""
     return ("BLPOP", key, f"{max(0.001, seconds):.3f}")
 
 
@@ -72,7 +74,8 @@ def heard(replies: list[Any]) -> list[Any]:
     return replies
 
 
-def _alarm(key: str, last: bytes, seconds: float) -> Command:
+def await_sound(key: str, last: bytes, seconds: float) -> Command:
+    """Give the command that waits for a sound of the alarm after `last`."""
     return ("XREAD", "COUNT", 1, "BLOCK", max(1, int(seconds * 1000)), "STREAMS", key, last)
 
 
@@ -122,15 +125,13 @@ class Link:
             return [error] * len(parts)
 
     def _take(self, free: list[Road]) -> Road:
-        try:
-            road = free.pop()
-        except IndexError:
-            road = self._open()
-        else:
-            if not road.is_stale():
-                return road
-            self._drop(road)
-            road = self._open()
+        with suppress(IndexError):  # another thread may take the last one
+            while True:
+                road = free.pop()
+                if not road.is_stale():
+                    return road
+                self._drop(road)
+        road = self._open()
         self._all.add(road)
         return road
 
@@ -171,12 +172,12 @@ class Link:
         Gives the stroke, or None, and the replies to the commands `then`, which the server runs as soon as the wait has
         ended. An error of the server stands in the place of its reply; if there are errors only, the first is raised.
         """
-        return self._hear((_wait(key, seconds), *then), seconds)
+        return self._hear((await_bell(key, seconds), *then), seconds)
 
     def wait_alarm(self, key: str, last: bytes, seconds: float) -> bytes:
         """Wait until a client sounds the alarm after `last`, at most as long as for the bell; give the newest sound."""
         seconds = min(seconds, self._bell_wait)
-        return newest_sound(self._hear((_alarm(key, last, seconds),), seconds)[0], last)
+        return newest_sound(self._hear((await_sound(key, last, seconds),), seconds)[0], last)
 
     def at(self, where: object) -> Self:
         """Give the link to a place in a cluster; this server is alone, and all is here."""
@@ -273,12 +274,12 @@ class AsyncLink:
 
     async def wait_bell(self, key: str, seconds: float, then: Sequence[Command] = ()) -> list[Any]:
         """Wait for a stroke of the bell, at most `seconds`, as `Link.wait_bell` does."""
-        return await self._hear((_wait(key, seconds), *then), seconds)
+        return await self._hear((await_bell(key, seconds), *then), seconds)
 
     async def wait_alarm(self, key: str, last: bytes, seconds: float) -> bytes:
         """Wait until a client sounds the alarm after `last`, at most as long as for the bell; give the newest sound."""
         seconds = min(seconds, self._bell_wait)
-        return newest_sound((await self._hear((_alarm(key, last, seconds),), seconds))[0], last)
+        return newest_sound((await self._hear((await_sound(key, last, seconds),), seconds))[0], last)
 
     def at(self, where: object) -> Self:
         """Give the link to a place in a cluster; this server is alone, and all is here."""

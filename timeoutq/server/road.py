@@ -173,15 +173,14 @@ class Road:
         return road
 
     def _connect(self, place: Endpoint, until: float) -> None:
-        context = place.context  # raises for files that cannot be used, before there is a socket to close
         if place.path:
             self._plug = names.of_path(place.path, until)
         else:
             self._plug = names.connect(place.host, place.port, until)
             _prepare(self._plug)
-        if context is not None:
+        if place.context is not None:
             self._plug.settimeout(max(0.001, until - time.monotonic()))
-            self._plug = context.wrap_socket(self._plug, server_hostname=place.host)
+            self._plug = place.context.wrap_socket(self._plug, server_hostname=place.host)
         if sys.platform != "win32":
             self._poll = select.poll()
             self._poll.register(self._plug, select.POLLIN)
@@ -328,16 +327,15 @@ class AsyncRoad(asyncio.Protocol):
         """Connect within so many seconds, and sign on."""
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(within) as limit:
+            async with asyncio.timeout(within):
                 if place.path:
                     _, road = await loop.create_unix_connection(lambda: cls(patience), place.path)
                 else:
-                    context = place.context
-                    plug = await names.async_connect(place.host, place.port, limit.when())
+                    plug = await names.async_connect(place.host, place.port, loop.time() + within)
                     _prepare(plug)
-                    name = place.host if context else None
+                    name = place.host if place.context else None
                     _, road = await loop.create_connection(
-                        lambda: cls(patience), sock=plug, ssl=context, server_hostname=name
+                        lambda: cls(patience), sock=plug, ssl=place.context, server_hostname=name
                     )
         except OSError as error:
             raise _unreached(place, error) from error
