@@ -100,7 +100,7 @@ def test_what_tls_sends_after_its_handshake_is_not_taken_for_a_reply_that_nobody
     wait_until(lambda: select.select([road._plug], [], [], 0)[0])  # the session tickets of TLS 1.3
     assert not road.is_stale()
     assert road.exchange([("PING",)]) == [b"PONG"]
-    road.close()
+    road.abort()
 
 
 def test_the_files_of_tls_are_read_once_for_all_connections_and_all_nodes(

@@ -14,9 +14,7 @@ from timeoutq.client.face import Face
 from timeoutq.client.keeper import AsyncKeeper, Keeper, Keepers
 from timeoutq.client.methods import Claim, Ending
 from timeoutq.rooms.results.waiting import AsyncWaits, Waits
-from timeoutq.server import cluster
-from timeoutq.server.cluster import AsyncClusterLink, ClusterLink, slot_of
-from timeoutq.server.connection import Server
+from timeoutq.server.cluster import AsyncNodeLinks, NodeLinks
 from timeoutq.server.link import AsyncLink, Link
 from timeoutq.server.memory import AsyncMemoryLink, MemoryLink
 from timeoutq.server.troubles import LINK_ERRORS
@@ -80,9 +78,7 @@ class Driver(Face):
 
     def _prepare(self) -> None:
         self._opened = False
-        self._held: tuple[int, Link | ClusterLink] | None = None  # the process that uses the link, and the link
-        self._haste: tuple[Link | ClusterLink, float, Link | ClusterLink] | None = None
-        # the usual link, a shorter deadline, and the link with this deadline
+        self._held: tuple[int, Link | NodeLinks] | None = None  # the process that uses the link, and the link
         self._keepers = Keepers[Keeper]()
         self._waits = Waits(self, lambda: self.flows.results)
 
@@ -95,6 +91,8 @@ class Driver(Face):
 
     def _drive(self, flow: Flow[T]) -> T:
         link = self._link()
+        if self._guide is not None:
+            flow = self._guide.lead(flow)
         result: Any = None
         while True:
             try:
@@ -106,38 +104,27 @@ class Driver(Face):
                     result = (link if step.at is None else link.at(step.at)).send(step.commands)
                 elif isinstance(step, Sends):
                     lists, places = [part.commands for part in step.parts], [part.at for part in step.parts]
-                    result = self._hurried(link, step.within).send_all(lists, places)
+                    result = link.within(step.within).send_all(lists, places)
                 elif isinstance(step, Bell):
                     result = link.at(step.at).wait_bell(step.key, step.seconds, step.then)
                 elif isinstance(step, Alarm):
                     result = link.at(step.at).wait_alarm(step.key, step.last, step.seconds)
                 elif isinstance(step, Nodes):
-                    result = link.nodes()
+                    result = {}  # the server is alone
                 else:
                     time.sleep(step.seconds)
                     result = None
             except LINK_ERRORS as error:
                 result = error
 
-    def _link(self) -> Link | ClusterLink:
+    def _link(self) -> Link | NodeLinks:
         pid = os.getpid()
         if self._held is None or self._held[0] != pid:
-            self._held = (pid, self._new_link(self.server_at))
+            server = self.server_at
+            plain = Link if server.is_plain else MemoryLink
+            kind: type[Link | NodeLinks] = NodeLinks if server.nodes else plain
+            self._held = (pid, kind(server, BELL_WAIT))
         return self._held[1]
-
-    def _hurried(self, link: Link | ClusterLink, within: float | None) -> Link | ClusterLink:
-        # a link waits for a reply as long as the deadline of its server allows
-        if within is None or within >= self.server_at.deadline:
-            return link
-        if self._haste is None or self._haste[:2] != (link, within):
-            known = link.route.map if isinstance(link, ClusterLink) else None
-            self._haste = (link, within, self._new_link(self.server_at.within(within), known))
-        return self._haste[2]
-
-    def _new_link(self, server: Server, known: cluster.Map | None = None) -> Link | ClusterLink:
-        if not server.nodes:
-            return Link(server, BELL_WAIT) if server.is_plain else MemoryLink(server, BELL_WAIT)
-        return ClusterLink(cluster.nodes(server, BELL_WAIT, known), slot_of(self.name), self._moved)
 
     def _claim(self, claim: Claim) -> list[Lease]:
         """Claim; give back what was claimed if Ctrl-C or a cancel ends the call."""
@@ -157,9 +144,6 @@ class Driver(Face):
             for keeper in self._keepers.all():
                 keeper.close()
         finally:
-            if self._haste is not None:
-                self._haste[2].close()
-                self._haste = None
             if self._held is not None:
                 self._held[1].close()
                 self._held = None
@@ -182,10 +166,8 @@ class AsyncDriver(Face):
     def _prepare(self) -> None:
         self._opened = False
         # the event loop that used the driver last, and its link
-        self._held: tuple[asyncio.AbstractEventLoop, AsyncLink | AsyncClusterLink] | None = None
-        self._links: dict[asyncio.AbstractEventLoop, AsyncLink | AsyncClusterLink] = {}
-        self._haste: dict[tuple[AsyncLink | AsyncClusterLink, float], AsyncLink | AsyncClusterLink] = {}
-        # by the usual link, and a shorter deadline: the link with this deadline
+        self._held: tuple[asyncio.AbstractEventLoop, AsyncLink | AsyncNodeLinks] | None = None
+        self._links: dict[asyncio.AbstractEventLoop, AsyncLink | AsyncNodeLinks] = {}
         self._background: set[asyncio.Future[None]] = set()  # asyncio tasks that give claims back
         self._keepers = Keepers[AsyncKeeper]()
         self._waits = AsyncWaits(self, lambda: self.flows.results)
@@ -199,6 +181,8 @@ class AsyncDriver(Face):
 
     async def _drive(self, flow: Flow[T]) -> T:
         link = self._link()
+        if self._guide is not None:
+            flow = self._guide.lead(flow)
         result: Any = None
         while True:
             try:
@@ -210,43 +194,35 @@ class AsyncDriver(Face):
                     result = await (link if step.at is None else link.at(step.at)).send(step.commands)
                 elif isinstance(step, Sends):
                     lists, places = [part.commands for part in step.parts], [part.at for part in step.parts]
-                    result = await self._hurried(link, step.within).send_all(lists, places)
+                    result = await link.within(step.within).send_all(lists, places)
                 elif isinstance(step, Bell):
                     result = await link.at(step.at).wait_bell(step.key, step.seconds, step.then)
                 elif isinstance(step, Alarm):
                     result = await link.at(step.at).wait_alarm(step.key, step.last, step.seconds)
                 elif isinstance(step, Nodes):
-                    result = await link.nodes()
+                    result = {}  # the server is alone
                 else:
                     await asyncio.sleep(step.seconds)
                     result = None
             except LINK_ERRORS as error:
                 result = error
 
-    def _link(self) -> AsyncLink | AsyncClusterLink:
+    def _link(self) -> AsyncLink | AsyncNodeLinks:
         loop = asyncio.get_running_loop()
         if self._held is None or self._held[0] is not loop:
             # connections belong to their event loop: forget those of event loops that are closed
             self._links = {known: link for known, link in self._links.items() if not known.is_closed()}
             if loop not in self._links:
-                self._links[loop] = self._new_link(self.server_at)
-            self._haste = {use: link for use, link in self._haste.items() if use[0] in self._links.values()}
+                kind = (
+                    AsyncNodeLinks
+                    if self.server_at.nodes
+                    else AsyncLink
+                    if self.server_at.is_plain
+                    else AsyncMemoryLink
+                )
+                self._links[loop] = kind(self.server_at, BELL_WAIT)
             self._held = (loop, self._links[loop])
         return self._held[1]
-
-    def _hurried(self, link: AsyncLink | AsyncClusterLink, within: float | None) -> AsyncLink | AsyncClusterLink:
-        # a link waits for a reply as long as the deadline of its server allows
-        if within is None or within >= self.server_at.deadline:
-            return link
-        if (link, within) not in self._haste:
-            known = link.route.map if isinstance(link, AsyncClusterLink) else None
-            self._haste[link, within] = self._new_link(self.server_at.within(within), known)
-        return self._haste[link, within]
-
-    def _new_link(self, server: Server, known: cluster.Map | None = None) -> AsyncLink | AsyncClusterLink:
-        if not server.nodes:
-            return AsyncLink(server, BELL_WAIT) if server.is_plain else AsyncMemoryLink(server, BELL_WAIT)
-        return AsyncClusterLink(cluster.async_nodes(server, BELL_WAIT, known), slot_of(self.name), self._moved)
 
     async def _claim(self, claim: Claim) -> list[Lease]:
         """Claim; give back what was claimed if Ctrl-C or a cancel ends the call."""
@@ -270,8 +246,6 @@ class AsyncDriver(Face):
             await asyncio.gather(*mine, return_exceptions=True)
         self._held = None
         link = self._links.pop(loop, None)
-        for use in [use for use in self._haste if use[0] is link]:
-            await self._haste.pop(use).close()
         if link is not None:
             await link.close()
 

@@ -13,7 +13,10 @@ from itertools import count
 from typing import Any
 
 from timeoutq.client.methods import QueueFlows
+from timeoutq.client.slots import Guide
+from timeoutq.server.cluster import Map, slot_of
 from timeoutq.server.connection import Server
+from timeoutq.server.deadlines import ATTEMPT
 from timeoutq.verbs.division import Division
 from timeoutq.verbs.operations import Operations
 from timeoutq.verbs.sending import Flow, ServerClock, Talk, Terms
@@ -96,6 +99,8 @@ class Face:
         }  # fmt: skip
         self._settings = arguments.settings(settings)
         self.given = (url, client, deadline)
+        nodes = self.server_at.nodes
+        self._guide = Guide(Map(nodes, deadline * ATTEMPT), slot_of(name), self._moved) if nodes else None
         self._identify()
         self._prepare()
         self.talk = Talk(self.operations, self.server_at, ServerClock(), deadline, self.token, terms)

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar, cast
 
 import redis
 from redis.exceptions import ReadOnlyError
@@ -21,7 +21,7 @@ from timeoutq.server.deadlines import ATTEMPT
 from timeoutq.server.road import AsyncRoad, Road
 from timeoutq.server.troubles import LINK_ERRORS
 
-T = TypeVar("T")
+R = TypeVar("R", Road, AsyncRoad)
 
 
 @cache
@@ -87,17 +87,45 @@ def newest_sound(reply: Any, last: bytes) -> bytes:
     return cast("bytes", sounds[-1][0])
 
 
-class Link:
-    """A blocking link to the server; any thread may use it."""
+class _Kept(Generic[R]):
+    """The connections that a link keeps."""
 
     def __init__(self, server: Server, bell_wait: float) -> None:
         self.server = server
         self._patience = server.deadline * ATTEMPT
         self._bell_wait = bell_wait
-        self._free: list[Road] = []
-        self._ears: list[Road] = []
+        self._free: list[R] = []
+        self._ears: list[R] = []
         """Connections on which nobody waits for the bell now."""
-        self._all: set[Road] = set()
+        self._all: set[R] = set()
+        self._hasty: dict[float, Self] = {}
+
+    def at(self, where: object) -> Self:
+        """Give the link to a place in a cluster; this server is alone, and all is here."""
+        return self
+
+    def within(self, seconds: float | None) -> Self:
+        """Give a link that waits as long as this deadline allows, if it is shorter than that of the server."""
+        if seconds is None or seconds >= self.server.deadline:
+            return self
+        if seconds not in self._hasty:
+            self._hasty[seconds] = type(self)(self.server.within(seconds), self._bell_wait)
+        return self._hasty[seconds]
+
+    def _settle(self, road: R, commands: Sequence[Command], replies: list[Any]) -> None:
+        self._free.append(road)
+        if _read(commands, replies):
+            # it keeps its clients: only new connections can find the new primary
+            while self._free:
+                self._drop(self._free.pop())
+
+    def _drop(self, road: R) -> None:
+        self._all.discard(road)
+        road.abort()
+
+
+class Link(_Kept[Road]):
+    """A blocking link to the server; any thread may use it."""
 
     def send(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands in one flush; errors of the server come as values.
@@ -110,11 +138,7 @@ class Link:
         except BaseException:
             self._drop(road)
             raise
-        self._free.append(road)
-        if _read(commands, replies):
-            # it keeps its clients: only new connections can find the new primary
-            while self._free:
-                self._drop(self._free.pop())
+        self._settle(road, commands, replies)
         return replies
 
     def send_all(self, parts: Sequence[Sequence[Command]], places: object = None) -> list[Any]:
@@ -147,13 +171,9 @@ class Link:
                 try:
                     (answer,) = asked.exchange((question,))
                 finally:
-                    asked.close()
+                    asked.abort()
             except LINK_ERRORS as error:
                 answer = error
-
-    def _drop(self, road: Road) -> None:
-        self._all.discard(road)
-        road.close()
 
     def _hear(self, commands: Sequence[Command], seconds: float) -> list[Any]:
         # if the connection died silently, give up when the answer is overdue
@@ -179,33 +199,18 @@ class Link:
         seconds = min(seconds, self._bell_wait)
         return newest_sound(self._hear((await_sound(key, last, seconds),), seconds)[0], last)
 
-    def at(self, where: object) -> Self:
-        """Give the link to a place in a cluster; this server is alone, and all is here."""
-        return self
-
-    def nodes(self) -> dict[tuple[str, int], bool]:
-        """Give the nodes of the cluster: none."""
-        return {}
-
     def close(self) -> None:
         """Close all connections; who waits in another thread is told."""
         self._free.clear()
         self._ears.clear()
         while self._all:
-            self._all.pop().close()
+            self._all.pop().abort()
+        for link in self._hasty.values():
+            link.close()
 
 
-class AsyncLink:
+class AsyncLink(_Kept[AsyncRoad]):
     """The same link for asyncio; used by one event loop."""
-
-    def __init__(self, server: Server, bell_wait: float) -> None:
-        self.server = server
-        self._patience = server.deadline * ATTEMPT
-        self._bell_wait = bell_wait
-        self._free: list[AsyncRoad] = []
-        self._ears: list[AsyncRoad] = []
-        """Connections on which nobody waits for the bell now."""
-        self._all: set[AsyncRoad] = set()
 
     async def send(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands in one flush; errors of the server come as values.
@@ -218,11 +223,7 @@ class AsyncLink:
         except BaseException:
             self._drop(road)
             raise
-        self._free.append(road)
-        if _read(commands, replies):
-            # it keeps its clients: only new connections can find the new primary
-            while self._free:
-                self._drop(self._free.pop())
+        self._settle(road, commands, replies)
         return replies
 
     async def send_all(self, parts: Sequence[Sequence[Command]], places: object = None) -> list[Any]:
@@ -258,10 +259,6 @@ class AsyncLink:
             except LINK_ERRORS as error:
                 answer = error
 
-    def _drop(self, road: AsyncRoad) -> None:
-        self._all.discard(road)
-        road.abort()
-
     async def _hear(self, commands: Sequence[Command], seconds: float) -> list[Any]:
         road = await self._take(self._ears)
         try:
@@ -281,17 +278,11 @@ class AsyncLink:
         seconds = min(seconds, self._bell_wait)
         return newest_sound((await self._hear((await_sound(key, last, seconds),), seconds))[0], last)
 
-    def at(self, where: object) -> Self:
-        """Give the link to a place in a cluster; this server is alone, and all is here."""
-        return self
-
-    async def nodes(self) -> dict[tuple[str, int], bool]:
-        """Give the nodes of the cluster: none."""
-        return {}
-
     async def close(self) -> None:
         """Close all connections."""
         self._free.clear()
         self._ears.clear()
         await asyncio.gather(*[road.close() for road in self._all])
         self._all.clear()
+        for link in self._hasty.values():
+            await link.close()

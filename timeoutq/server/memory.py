@@ -90,6 +90,7 @@ class MemoryLink(Link):
     def close(self) -> None:
         """Close all connections; who waits in another thread is told."""
         self._closed += 1
+        super().close()
         self._client.close()
         self._client.connection_pool.disconnect()
 
@@ -138,5 +139,6 @@ class AsyncMemoryLink(AsyncLink):
 
     async def close(self) -> None:
         """Close all connections."""
+        await super().close()
         await self._client.aclose()
         await self._client.connection_pool.disconnect()

@@ -165,10 +165,10 @@ class Road:
             greeting = place.greeting(place.credentials())
             _greeted(road.exchange(greeting) if greeting else ())
         except OSError as error:
-            road.close()
+            road.abort()
             raise _unreached(place, error) from error
         except BaseException:
-            road.close()
+            road.abort()
             raise
         return road
 
@@ -276,7 +276,7 @@ class Road:
             return True
         return True
 
-    def close(self) -> None:
+    def abort(self) -> None:
         """Close it; another thread that waits on it hears that it was closed."""
         if self._plug is not None:
             with suppress(OSError):  # it is closed already
