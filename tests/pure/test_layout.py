@@ -34,13 +34,13 @@ ORDER = dict(walk(PACKAGE))
 PLACE = {module: place for place, module in enumerate(ORDER)}
 BUDGETS = {
     "cli": 5250,
-    "client": 4600,
+    "client": 4450,
     "functions": 4400,
     "gateway": 7600,
     "lua": 4820,
     "rooms": 3800,
     "scrapy": 3000,
-    "server": 4000,
+    "server": 3600,
     "testing": 800,
     "urls": 1300,
     "verbs": 3250,

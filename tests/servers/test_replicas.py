@@ -19,14 +19,13 @@ import pytest
 from tests.rig.faces import Blocking
 from tests.rig.invariants import check
 from tests.rig.replication import Pair, raw
-from tests.rig.servers import redis_server
 from tests.rig.waiting import wait_until
 from timeoutq import Lease, NotReplicated, Politeness, Queue, State, Unavailable
 from timeoutq.server import scripts
 from timeoutq.verbs import sending
 from timeoutq.watch import doctor
 from timeoutq.watch.transfer import restore
-from timeoutq.words.model import HostInfo, Record
+from timeoutq.words.model import Record
 
 NAME = "durable"
 LAG = 0.3
@@ -160,23 +159,6 @@ def test_a_lease_that_is_given_out_is_known_to_the_new_primary(pair: Pair) -> No
         assert queue.stats().done == 2
 
 
-def test_a_worker_whose_lease_was_taken_back_unconfirmed_has_it_again_after_the_failover(pair: Pair) -> None:
-    """Nobody was given the task meanwhile: so no two leases on the task were ever valid at once."""
-    with Queue(NAME, pair.url, durable=1, deadline=2.0) as queue, Queue(NAME, pair.url, deadline=2.0) as other:
-        queue.put("a")
-        (lease,) = queue.claim(timeout=0.3)
-        other.stats()
-        pair.link.freeze()
-        assert wait_until(other.requeue_expired) == 1
-        with pytest.raises(NotReplicated):
-            other.claim()
-        pair.fail_over()
-        pair.rejoin()
-        assert other.claim() == []
-        assert queue.ack(lease) == "ok"
-        assert queue.stats().counters.get("expired", 0) == 0
-
-
 CALLS: dict[str, Callable[[Any, Lease], object]] = {
     "put": lambda queue, _: queue.put("new"),
     "schedule": lambda queue, _: queue.schedule("later", after=60),
@@ -237,29 +219,6 @@ def queue_of(queue: Queue, n: int) -> list[Lease]:
     return queue.claim(n)
 
 
-@pytest.mark.parametrize("durable", [0, 1])
-def test_a_ban_that_was_told_survives_a_failover_if_the_queue_is_durable(pair: Pair, durable: int) -> None:
-    with Queue(NAME, pair.url, durable=durable, politeness=Politeness(1, 1), deadline=3.0) as queue:
-        queue.put("https://a.example/")
-        pair.synced()
-        pair.link.freeze()
-        if durable:
-            with pytest.raises(NotReplicated):
-                queue.hosts.ban("a.example")
-            pair.link.thaw()
-        queue.hosts.ban("a.example")
-        pair.fail_over()
-        kept = wait_until(lambda: _answered(lambda: queue.hosts.inspect("a.example")))
-        assert kept is not None
-        assert kept.banned == ("banned" if durable else None)
-
-
-def _answered(ask: Callable[[], HostInfo]) -> HostInfo | None:
-    with suppress(Unavailable):
-        return ask()
-    return None
-
-
 # ---- what people see
 
 
@@ -283,20 +242,3 @@ def test_why_and_doctor_say_that_replicas_are_missing(pair: Pair) -> None:
             queue.put("b")
         with pytest.raises(NotReplicated, match=r"cannot be durable=2.*the server has 0 replicas"):
             queue.configure(durable=2)
-
-
-def test_a_server_of_redis_confirms_too() -> None:
-    with (
-        Pair(redis_server()) as pair, Queue(NAME, pair.url, durable=1, deadline=30.0) as queue,
-        Queue(NAME, pair.url, deadline=3.0) as hasty,
-    ):  # fmt: skip
-        queue.put("a", "b")
-        (lease,) = queue.claim()
-        hasty.ack(hasty.claim())
-        pair.link.freeze()
-        with pytest.raises(NotReplicated, match="only 0 of 1 replica confirmed it"):
-            hasty.ack(lease)
-        pair.fail_over()
-        pair.rejoin()
-        # a machine under load takes seconds for all of it
-        assert queue.ack(lease) == "ok"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import select
 import socket
 import ssl
@@ -22,8 +21,7 @@ from tests.rig.faces import Blocking
 from tests.rig.replication import SERVICE, Sentinel
 from tests.rig.servers import redis_server
 from tests.rig.waiting import wait_until
-from timeoutq import AccessDenied, InvalidInput, NotRedis, Queue, TimeoutqError, Unavailable, Worker
-from timeoutq.client import AsyncQueue
+from timeoutq import AccessDenied, InvalidInput, NotRedis, Queue, TimeoutqError, Unavailable
 from timeoutq.server.connection import Server
 from timeoutq.server.endpoint import Endpoint
 from timeoutq.server.road import Road
@@ -82,16 +80,6 @@ def test_a_private_ca_is_named_in_the_url(
         queue.purge()
 
 
-@pytest.mark.parametrize("kind", FACES)
-def test_a_private_ca_is_named_in_the_environment(
-    kind: Any, plain_and_tls: tuple[int, int], certificates: Certificates, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TIMEOUTQ_CA", str(certificates.ca))
-    with kind("q", f"rediss://localhost:{plain_and_tls[1]}/0") as queue:
-        assert queue.put("a").added == 1
-        queue.purge()
-
-
 def test_what_tls_sends_after_its_handshake_is_not_taken_for_a_reply_that_nobody_read(
     plain_and_tls: tuple[int, int], certificates: Certificates
 ) -> None:
@@ -140,17 +128,6 @@ def test_a_client_certificate_is_named_in_the_url(kind: Any, strict: int, certif
 
 
 @pytest.mark.parametrize("kind", FACES)
-def test_a_client_certificate_and_its_key_may_be_in_one_file(
-    kind: Any, strict: int, certificates: Certificates, tmp_path: Path
-) -> None:
-    both = tmp_path / "client.pem"
-    both.write_bytes(b"".join(path.read_bytes() for path in certificates.issue("client", "client.example")))
-    with kind("q", f"rediss://127.0.0.1:{strict}/0?ssl_ca_certs={certificates.ca}&ssl_certfile={both}") as queue:
-        assert queue.put("a").added == 1
-        queue.purge()
-
-
-@pytest.mark.parametrize("kind", FACES)
 def test_a_client_certificate_is_named_in_the_environment(
     kind: Any, strict: int, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,35 +137,6 @@ def test_a_client_certificate_is_named_in_the_environment(
     with kind("q", f"rediss://127.0.0.1:{strict}/0?ssl_min_version=1.3") as queue:
         assert queue.put("a").added == 1
         queue.purge()
-
-
-@pytest.mark.parametrize("kind", FACES)
-def test_a_server_that_speaks_only_an_older_tls_than_the_url_wants_is_refused(
-    kind: Any, certificates: Certificates
-) -> None:
-    # a server of its own: with each setting it reads its certificate anew, which servers of other tests write, too
-    with tls_server(certificates, "127.0.0.1") as (server, port):
-        with redis.Redis(port=server.port or 0) as raw:
-            raw.config_set("tls-protocols", "TLSv1.2")
-        url = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificates.ca}&ssl_min_version="
-        with kind("q", f"{url}1.2") as queue:
-            assert queue.put("a").added == 1
-        with kind("q", f"{url}1.3", deadline=1) as queue, pytest.raises(TimeoutqError):
-            queue.put("a")
-
-
-async def test_a_worker_works_over_tls(plain_and_tls: tuple[int, int], certificates: Certificates) -> None:
-    done: list[str] = []
-
-    async def handler(lease: Any) -> None:
-        done.append(lease.task)
-
-    url = f"rediss://127.0.0.1:{plain_and_tls[1]}/1?ssl_ca_certs={certificates.ca}"
-    async with AsyncQueue("tls", url) as queue:
-        await queue.put({f"t{i}": "x" * 20_000 for i in range(100)})
-        await Worker(queue, handler, burst=True, signals=False).run()
-        assert len(done) == 100
-        await queue.purge()
 
 
 @pytest.mark.parametrize("kind", FACES)
@@ -309,16 +257,6 @@ def test_a_missing_client_certificate_is_said_with_the_cure(
 
 
 @pytest.mark.parametrize("kind", FACES)
-def test_a_client_certificate_of_another_ca_is_said_with_the_cure(
-    kind: Any, strict: int, certificates: Certificates, tmp_path: Path
-) -> None:
-    cert, key = Certificates(tmp_path).issue("client", "client.example")
-    url = f"rediss://127.0.0.1:{strict}/0?ssl_ca_certs={certificates.ca}&ssl_certfile={cert}&ssl_keyfile={key}"
-    said = refusal(kind, url, AccessDenied, at_once=False)
-    assert re.search("does not take this client's certificate|want a client certificate", said)
-
-
-@pytest.mark.parametrize("kind", FACES)
 def test_plain_words_to_a_tls_port_are_told_to_use_rediss(kind: Any, plain_and_tls: tuple[int, int]) -> None:
     with kind("q", f"redis://127.0.0.1:{plain_and_tls[1]}/0", deadline=1) as queue:
         with pytest.raises((Unavailable, NotRedis), match="rediss://") as caught:
@@ -334,17 +272,6 @@ def test_tls_to_a_plain_port_is_told_to_use_redis(
     with kind("q", url, deadline=1) as queue:
         with pytest.raises((Unavailable, NotRedis), match="speak TLS"):
             queue.put("a")
-
-
-def test_a_worker_with_a_wrong_ca_ends_at_once(plain_and_tls: tuple[int, int]) -> None:
-    import asyncio
-
-    async def run() -> None:
-        async with AsyncQueue("q", f"rediss://127.0.0.1:{plain_and_tls[1]}/0") as queue:
-            await Worker(queue, lambda lease: None, signals=False).run()
-
-    with pytest.raises(AccessDenied, match="is not trusted"):
-        asyncio.run(asyncio.wait_for(run(), 10))
 
 
 # ---- a server in protected mode

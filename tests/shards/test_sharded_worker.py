@@ -12,7 +12,7 @@ import pytest
 
 from tests.rig.invariants import check
 from tests.worker.test_worker_exchanges import until
-from timeoutq import Ack, GiveUp, Lease, Outcome, Release, Retry, Task, Worker
+from timeoutq import Ack, Lease, Task, Worker
 from timeoutq.client.shards import AsyncShardedQueue, ShardedQueue
 from timeoutq.client.shards.names import tags
 from timeoutq.client.shards.working import tended, tenders
@@ -77,26 +77,6 @@ async def test_a_worker_does_the_tasks_of_all_shards_and_ends_when_all_are_drain
     assert min(shard.done for shard in queue.stats().shards) > 0
 
 
-async def test_ends_of_every_kind_go_to_the_shards_of_their_tasks(queue: ShardedQueue) -> None:
-    kinds: dict[str, Any] = {
-        "fail": GiveUp("no"), "retry": Retry(600.0), "later": Release(delay=600.0), "again": Ack(again_in=600.0),
-    }  # fmt: skip
-
-    async def handler(lease: Lease) -> Any:
-        kind = lease.task.partition("-")[0]
-        if kind in ("fail", "retry"):
-            raise kinds[kind]
-        return kinds.get(kind)
-
-    queue.put(f"{kind}-{i}" for kind in ("done", *kinds) for i in range(20))
-    async with working(queue, handler, concurrency=10) as worker:
-        await until(lambda: queue.stats().in_progress == 0 == queue.stats().todos)
-        await until(lambda: not worker.held)
-    stats = queue.stats()
-    assert (stats.done, stats.failed, stats.scheduled) == (20, 20, 60)
-    assert worker.tally.lost == 0
-
-
 async def test_what_handlers_find_goes_to_its_shards_before_the_ack(queue: ShardedQueue) -> None:
     """A crawl: each page links to others, of its own host and of other hosts, with payloads and groups."""
     depth = {"https://h0.example/": 0}
@@ -134,18 +114,6 @@ async def test_a_worker_that_stops_gives_the_tasks_of_all_shards_back(queue: Sha
     stats = queue.stats()
     assert (stats.todos, stats.in_progress) == (60, 0)
     assert stats.counters.get("expired", 0) == 0
-
-
-async def test_leases_of_two_shards_with_the_same_fence_are_two(queue: ShardedQueue) -> None:
-    async with AsyncShardedQueue(queue.name, queue.given[0], shards=SHARDS) as mine:
-        own = Worker(mine, nothing, signals=False)._leases[0]
-        own.divide()
-        one, other = (Lease(f"t{i}", f"w:1:2#1@{i}", 0.0, fence=7) for i in range(2))
-        own.took([one, other])
-        assert len(own.held) == 2
-        own.done(one.key, one)
-        assert own.unattended == {other.key}
-        assert [[lease.task for lease in ends.acks] for ends in own.shards] == [["t0"], [], [], [], []]
 
 
 @pytest.fixture
@@ -212,55 +180,6 @@ def test_a_worker_that_comes_or_goes_changes_only_its_own_shards() -> None:
     gained = set[int]().union(*(after[worker] - before[worker] for worker in left))
     assert gained == before[workers[0]]
     assert tended("alone", [], 48) == list(range(48))
-
-
-async def test_the_ack_waits_until_every_other_shard_has_what_was_found(queue: ShardedQueue) -> None:
-    async with AsyncShardedQueue(queue.name, queue.given[0], shards=SHARDS) as mine:
-        own = Worker(mine, nothing, signals=False)._leases[0]
-        own.divide()
-        queue.put("seed")
-        (lease,) = queue.claim()
-        home = lease.shard or 0
-        own.took([lease])
-        own._give(own._ack_of(lease, Ack(put=PAGES)))
-        assert list(own.ending.values()) == [lease]
-        assert own.unattended == set()
-        away = [ends for number, ends in enumerate(own.shards) if number != home]
-        calls = [call for ends in away for call in ends.take()]
-        assert [(call.verb, len(call.acks)) for call in calls] == [("put", 1)] * (SHARDS - 1)
-        assert 0 < sum(call.found for call in calls) < len(PAGES)
-        for call in calls:
-            assert not own.shards[home], "the ack is not sent before all other shards have confirmed"
-            own.settled(call, Outcome([], b""))
-        (ack,) = own.shards[home].take()
-        assert (ack.verb, ack.leases) == ("ack", [lease])
-        assert ack.found + sum(call.found for call in calls) == len(PAGES)
-        queue.release(lease)
-
-
-def test_the_record_tells_of_groups_before_a_task_with_a_group_is_put() -> None:
-    queue = ShardedQueue("q", "redis://127.0.0.1:1", shards=SHARDS)
-    talk = queue.division.talks[2]
-    calls = talk.operations.put((Task("a", group="g.example"),), talk.nonce)
-    step: Any = next(queue.division.exchange(talk, calls, puts=True, grouped=True))
-    assert [command[0] for command in step.commands] == ["EXISTS", "HSETNX", "HMGET"]
-    queue.close()
-
-
-async def test_what_a_handler_has_found_when_the_worker_stops_at_once_is_put_and_its_lease_is_acked(
-    queue: ShardedQueue,
-) -> None:
-    async def handler(lease: Lease) -> Ack:
-        stop[0].stop(now=True)
-        return Ack(put=PAGES)
-
-    stop: list[Worker] = []
-    queue.put("seed")
-    async with working(queue, handler) as worker:
-        stop.append(worker)
-        await until(lambda: worker.tally.end == "stopped")
-    assert queue.states("seed", PAGES).counts() == {"done": 1, "todos": len(PAGES)}
-    assert queue.stats().in_progress == 0
 
 
 @pytest.mark.parametrize("size", [1, BYTES // 8], ids=["in parcels", "long acks"])

@@ -15,7 +15,7 @@ from timeoutq.cli.reading import nodes
 from timeoutq.words.errors import InvalidInput, MissingExtra
 
 if TYPE_CHECKING:
-    from timeoutq.server.embedded_cluster import EmbeddedCluster, Member
+    from timeoutq.server.embedded_cluster import EmbeddedCluster
 
 
 @command(name="server")
@@ -34,9 +34,6 @@ def private_server(
     replica takes over from a dead primary within seconds, if there are three
     primaries. Without --dir, a primary comes back empty: so let its replica take
     over first. A node that was started by hand is also stopped by hand.
-
-    With --dir, nodes that were added by hand (redis-cli --cluster add-node) are
-    not started: stderr names those that the cluster knows and that do not run.
     """
     import signal
 
@@ -87,29 +84,14 @@ def _tell_cluster(cluster: EmbeddedCluster, kept: str) -> None:
     for node, member in zip(cluster.nodes, members, strict=True):
         role = f"primary of slots {member.slot_words}" if member.slots else "primary without slots"
         if member.follows:
-            role = f"replica of {places.get(member.follows, 'a node that was added by hand')}"
+            role = f"replica of {places[member.follows]}"
         say(f"{node.place}: {role}; pid {node.pid}, log in {node.directory}")
     if cluster.replicas > 0 and cluster.primaries < 3:
         say(
             "no replica takes over by itself: more than half of the primaries must agree that one is gone, which needs "
             "3 primaries or more"
         )
-    for member in cluster.absent():
-        say(f"{member.place} was added by hand, and does not run: {_cure(cluster, member)}")
     say(f"to look at it: redis-cli -p {cluster.nodes[0].port} cluster nodes")
-
-
-def _cure(cluster: EmbeddedCluster, absent: Member) -> str:
-    """Say what to do about a node that the cluster knows and that does not run."""
-    if absent.slots:
-        return (
-            f"until it does, the cluster takes no commands, because slots {absent.slot_words} lie there: start that "
-            f"node; if its data is gone for good, run redis-cli --cluster fix {cluster.nodes[0].place} "
-            "--cluster-fix-with-unreachable-masters"
-        )
-    ports = " ".join(str(node.port) for node in cluster.nodes)
-    forget = f"for port in {ports}; do redis-cli -p $port cluster forget {absent.id}; done"
-    return f"start that node, or let all nodes forget it: {forget}"
 
 
 def _watch_nodes(cluster: EmbeddedCluster) -> NoReturn:

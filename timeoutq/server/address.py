@@ -20,9 +20,7 @@ from timeoutq.words.errors import InvalidInput
 DEFAULT_URL = "redis://localhost:6379/0"
 PORT = 6379
 SENTINEL_PORT = 26379
-_SCHEMES = ("redis", "rediss", "unix", "valkey", "valkeys")
-_SENTINEL_SCHEME = re.compile(r"(redis|valkey)(s?)\+sentinel")
-_CLUSTER_SCHEME = re.compile(r"(redis|valkey)(s?)\+cluster")
+_SCHEME = re.compile(r"(?:redis|valkey)(?P<tls>s?)(?:\+(?P<many>sentinel|cluster))?|unix")
 _HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]@/?#,]+)(?::(?P<port>[0-9]{1,5}))?")
 _ESCAPES = "in a password write / as %2F, ? as %3F, # as %23 and @ as %40"
 _CUT = re.compile(r"[^/?#]*//[^/?#]*[/#].*@", re.DOTALL)
@@ -174,17 +172,16 @@ def _problem_of(url: str) -> str:
     # an error of the parser quotes what it took for a port, which may be half of a password: it ends here
     try:
         parts = urlsplit(url)
-        if _SENTINEL_SCHEME.fullmatch(parts.scheme):
-            return _sentinel_problem(url) or _options(parts, _known(parts.scheme))[1]
-        if _CLUSTER_SCHEME.fullmatch(parts.scheme):
-            return _cluster_problem(url) or _options(parts, _known(parts.scheme))[1]
+        scheme = _SCHEME.fullmatch(parts.scheme)
+        if scheme is not None and scheme["many"]:
+            return _problem_of_many(url, *_MANY[scheme["many"]]) or _options(parts, _known(parts.scheme))[1]
         port = parts.port
         unquote(parts.hostname or "").encode("idna")
     except UnicodeError:
         return _NO_HOST
     except ValueError:
         return f"its host or port cannot be read; {_ESCAPES}; the shapes are {_SHAPES}"
-    if parts.scheme not in _SCHEMES or (parts.scheme == "unix" and not parts.path):
+    if scheme is None or (parts.scheme == "unix" and not parts.path):
         return f"write {_SHAPES}"
     if parts.scheme == "unix" and parts.hostname:
         # the name is not quoted: it may be a password whose user was forgotten
@@ -202,60 +199,54 @@ def _problem_of(url: str) -> str:
     return problem
 
 
-def _sentinel_problem(url: str) -> str:
+_MANY = {
+    "sentinel": (
+        "sentinels", SENTINEL_PORT, r"/[^/]+(/[0-9]{0,9})?/?",
+        "the path is the name of the service that the sentinels watch, and a database number: /mymaster/0",
+    ),
+    "cluster": ("nodes", PORT, "(/0?)?", "a cluster has only the database 0: write nothing behind the nodes"),
+}  # fmt: skip
+"""What the hosts of a URL with many hosts are, their usual port, its path, and what is said of another path."""
+
+
+def _problem_of_many(url: str, what: str, port: int, path: str, cure: str) -> str:
     parts = urlsplit(url)
-    if problem := _hosts_problem(parts.netloc, "sentinels", SENTINEL_PORT):
-        return problem
-    if not re.fullmatch(r"/[^/]+(/[0-9]{0,9})?/?", parts.path, re.ASCII):
-        return "the path is the name of the service that the sentinels watch, and a database number: /mymaster/0"
-    return _NO_FRAGMENT if "#" in url else ""
-
-
-def _cluster_problem(url: str) -> str:
-    parts = urlsplit(url)
-    if problem := _hosts_problem(parts.netloc, "nodes", PORT):
-        return problem
-    if parts.path not in ("", "/", "/0"):
-        return "a cluster has only the database 0: write nothing behind the nodes"
-    return _NO_FRAGMENT if "#" in url else ""
-
-
-def _hosts_problem(netloc: str, what: str, port: int) -> str:
-    hosts = [_HOST.fullmatch(name) for name in netloc.rpartition("@")[2].split(",")]
+    hosts = [_HOST.fullmatch(name) for name in parts.netloc.rpartition("@")[2].split(",")]
     if not all(host and 1 <= int(host["port"] or port) <= 65535 for host in hosts):
         return f"its {what} are host:port, with commas between them"
-    try:
-        for host in hosts:
-            (host["host"] if host else "").encode("idna")
-    except UnicodeError:
-        return _NO_HOST
-    return ""
+    for host in hosts:
+        (host["host"] if host else "").encode("idna")  # raises UnicodeError
+    if not re.fullmatch(path, parts.path, re.ASCII):
+        return cure
+    return _NO_FRAGMENT if "#" in url else ""
 
 
 def _known(scheme: str) -> dict[str, tuple[Callable[[str], object], str]]:
-    sentinel = _SENTINEL_SCHEME.fullmatch(scheme)
-    if sentinel is not None:
-        return {**_SENTINEL_OPTIONS, "client_name": _OPTIONS["client_name"], **(_TLS_OPTIONS if sentinel[2] else {})}
-    cluster = _CLUSTER_SCHEME.fullmatch(scheme)
-    if cluster is not None:
-        plain = {name: _OPTIONS[name] for name in ("username", "password", "client_name")}
-        return {**plain, **(_TLS_OPTIONS if cluster[2] else {})}
-    return {**_OPTIONS, **(_TLS_OPTIONS if scheme in ("rediss", "valkeys") else {})}
+    found = _SCHEME.fullmatch(scheme)
+    many = found and found["many"]
+    known = _OPTIONS
+    if many == "sentinel":
+        known = {**_SENTINEL_OPTIONS, "client_name": _OPTIONS["client_name"]}
+    elif many == "cluster":
+        known = {name: option for name, option in _OPTIONS.items() if name != "db"}
+    return {**known, **_TLS_OPTIONS} if found and found["tls"] else known
 
 
 def read(url: str) -> Address:
     """Read a URL that `find_url` gave, and what the environment adds to it. Raises `InvalidInput` for a lone key."""
     parts = urlsplit(url)
     options, _ = _options(parts, _known(parts.scheme))
-    tls = parts.scheme.partition("+")[0] in ("rediss", "valkeys")
+    scheme = _SCHEME.fullmatch(parts.scheme)
+    assert scheme is not None, "find_url checks it"
+    tls, many = bool(scheme["tls"]), scheme["many"]
     if tls:
         options = _with_certificates(options)
-    if _SENTINEL_SCHEME.fullmatch(parts.scheme):
+    if many == "sentinel":
         return _watched(url, tls, options)
     for name, value in (("username", parts.username), ("password", parts.password)):
         if value:
             options[name] = unquote(value)
-    if _CLUSTER_SCHEME.fullmatch(parts.scheme):
+    if many == "cluster":
         nodes = _hosts(parts.netloc, PORT)
         return Address(redact(url), tls, {**options, "host": nodes[0][0], "port": nodes[0][1]}, nodes=nodes)
     if parts.scheme == "unix":

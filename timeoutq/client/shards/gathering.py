@@ -14,7 +14,7 @@ from timeoutq.verbs.confirming import UNCONFIRMED
 from timeoutq.verbs.sending import CALLS, Flow, Talk, settle
 from timeoutq.words.counts import Stats
 from timeoutq.words.errors import NotReplicated, ShardsUnavailable, TimeoutqError, Unavailable
-from timeoutq.words.model import Answer, Outcome
+from timeoutq.words.model import Outcome
 from timeoutq.words.text import counted
 
 T = TypeVar("T")
@@ -125,15 +125,10 @@ def places_of(shards: Iterable[int]) -> dict[int, list[int]]:
     return found
 
 
-def any_added(answers: Iterable[object]) -> bool:
-    """Say whether one of these answers tells of a task that its shard did not have."""
-    return any(isinstance(answer, Outcome) and b"A" in answer.codes for answer in answers)
-
-
-def added(answers: Iterable[object]) -> list[bytes]:
-    """Give the ids of the tasks that these answers tell of as put."""
-    outcomes = [answer for answer in answers if isinstance(answer, Outcome)]
-    return [id for one in outcomes for id, answer in zip(one.tasks, one, strict=True) if answer is Answer.ADDED]
+def any_added(results: Iterable[Iterable[object] | TimeoutqError]) -> bool:
+    """Say whether one of these answers of shards tells of a task that its shard did not have."""
+    given = (one for result in results if not isinstance(result, TimeoutqError) for one in result)
+    return any(isinstance(one, Outcome) and b"A" in one.codes for one in given)
 
 
 def outcome_of(

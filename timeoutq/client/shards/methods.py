@@ -18,31 +18,23 @@ from timeoutq.rooms.events.flows import EventFlows
 from timeoutq.rooms.failures import FailureKind, Moved
 from timeoutq.rooms.failures import flows as failures
 from timeoutq.rooms.failures.flows import FailureFlows
-from timeoutq.rooms.hosts.flows import HostFlows
-from timeoutq.rooms.hosts.operations import Rule
 from timeoutq.rooms.results import flows as results
 from timeoutq.rooms.results import operations
 from timeoutq.rooms.results.flows import ResultFlows
-from timeoutq.rooms.schedules import ScheduleInfo, SchedulePage
-from timeoutq.rooms.schedules import flows as schedules
-from timeoutq.rooms.schedules.definition import Definition
-from timeoutq.rooms.schedules.flows import ScheduleFlows
 from timeoutq.server.calls import BATCH
 from timeoutq.verbs import reads
 from timeoutq.verbs.operations import one_id
-from timeoutq.verbs.sending import Flow, Sleep, Talk, ask
+from timeoutq.verbs.sending import Flow, Sleep, Talk, answer, ask
 from timeoutq.verbs.why import Reason
 from timeoutq.words import arguments
 from timeoutq.words.arguments import How, TaskList
-from timeoutq.words.counts import Period, Sample, Stats
+from timeoutq.words.counts import Period, Sample, Stats, summed
 from timeoutq.words.errors import InvalidInput, TimeoutqError
 from timeoutq.words.model import (
     Answer,
     Ended,
     Entry,
     Failure,
-    HostInfo,
-    HostPage,
     Lease,
     Outcome,
     Page,
@@ -54,59 +46,9 @@ from timeoutq.words.model import (
 )
 
 if TYPE_CHECKING:
-    from timeoutq.rooms.schedules.timing import Timing
+    pass
 
 T = TypeVar("T")
-
-
-class ShardedHostFlows(HostFlows):
-    """The flows about the hosts of a sharded queue. A host is wholly in one shard: what is about a host goes there."""
-
-    def __init__(self, shards: Shards) -> None:
-        super().__init__(shards.root)
-        self._shards = shards
-
-    def list(self, cursor: str | None = None, n: int = 100) -> Flow[HostPage]:
-        return looking.host_page(self._shards, cursor, arguments.count(n, high=500))
-
-    def _some(self, cursor: str) -> Flow[tuple[Sequence[HostInfo], str | None]]:
-        return looking.some_hosts(self._shards, cursor)
-
-    def _ask(self, host: str, *rules: Rule) -> Flow[HostInfo]:
-        return looking.one_host(self._shards, host, rules)
-
-
-class ShardedScheduleFlows(ScheduleFlows):
-    """The flows about the schedules of a sharded queue. Each is in the shard of its name, and so is its task."""
-
-    def __init__(self, shards: Shards) -> None:
-        super().__init__(shards.root)
-        self._shards = shards
-
-    def list(self, cursor: str | None = None, n: int = 100) -> Flow[SchedulePage]:
-        # a walk over all begins as one over a plain queue
-        return scheduling.page(self._shards, None if cursor == reads.START else cursor, arguments.count(n, high=500))
-
-    def tick(self) -> Flow[int]:
-        return gathering.total(self._shards, schedules.tick)
-
-    def _set(self, name: bytes, wanted: Definition) -> Flow[ScheduleInfo]:
-        return (yield from scheduling.write(self._shards, name, wanted, "set")).info()
-
-    def _declare(self, wanted: Mapping[bytes, Definition]) -> Flow[None]:
-        return scheduling.declare(self._shards, wanted)
-
-    def _leave(self, names: Sequence[bytes]) -> Flow[None]:
-        return scheduling.leave(self._shards, names)
-
-    def _of(self, name: bytes, to: str, when: Timing | None = None) -> Flow[ScheduleInfo]:
-        return scheduling.home(self._shards, name, lambda talk: schedules.change(talk, name, to, when))
-
-    def _cancel(self, name: bytes) -> Flow[bool]:
-        return scheduling.home(self._shards, name, lambda talk: schedules.cancel(talk, name))
-
-    def _get(self, name: bytes) -> Flow[ScheduleInfo | None]:
-        return scheduling.home(self._shards, name, lambda talk: schedules.one(talk, name))
 
 
 class ShardedBatchFlows(BatchFlows):
@@ -140,7 +82,12 @@ class ShardedFailureFlows(FailureFlows):
         return failures.merged(kind for part in parts for kind in part)
 
     def _page(self, kind: str, cursor: str | None, n: int) -> Flow[Page]:
-        return looking.of_kind(self._shards, kind, cursor, n)
+        def read(talk: Talk, start: str, most: int) -> Flow[tuple[Sequence[Entry], str | None]]:
+            return failures.tasks(talk, kind, start, most)
+
+        # the last one that was given up first
+        rows = looking.in_order(self._shards, cursor, n, read, lambda entry: -(entry.at or 0.0))
+        return Page(State.FAILED, *(yield from rows))
 
     def _through(self, verb: str, kind: str, before: float, at_most: int | None) -> Flow[Moved]:
         return failures.in_turn(self._shards.talks, verb, kind, before, at_most)
@@ -235,8 +182,8 @@ class ShardedFlows(QueueFlows):
     def __init__(self, shards: Shards) -> None:
         super().__init__(shards.root)
         self._shards = shards
-        self.hosts = ShardedHostFlows(shards)
-        self.schedules = ShardedScheduleFlows(shards)
+        self.hosts = looking.ShardedHostFlows(shards)
+        self.schedules = scheduling.ShardedScheduleFlows(shards)
         self.results = ShardedResultFlows(shards)
         self.batches = ShardedBatchFlows(shards)
         self.events = ShardedEventFlows(shards)
@@ -264,10 +211,16 @@ class ShardedFlows(QueueFlows):
         return claims.Claim(self._shards, n, timeout, max_runtime, wait)
 
     def extension(self, leases: Sequence[Lease]) -> Flow[Outcome]:
-        return flows.extension(self._shards, leases)
+        timeout_ms = self.talk.terms.timeout_ms  # meanwhile the leases of other shards run
+        return flows.extend(self._shards, leases, timeout_ms, within=max(timeout_ms / 3000, 1.0))
 
     def inspect(self, task: TaskId | Task) -> Flow[TaskInfo]:
-        return looking.inspect(self._shards, one_id(task))
+        id = one_id(task)
+
+        def inspect(talk: Talk) -> Flow[TaskInfo]:
+            return answer(talk, talk.operations.inspect(id))
+
+        return looking.first_known(self._shards, id, inspect, lambda info: info.state)
 
     def why(self, task: TaskId | Task) -> Flow[Reason]:
         return looking.explain(self._shards, one_id(task))
@@ -279,7 +232,7 @@ class ShardedFlows(QueueFlows):
         return looking.stats(self._shards)
 
     def exists(self) -> Flow[bool]:
-        return looking.exists(self._shards)
+        return (yield from self._shards.look()) is not None
 
     def purge(self) -> Flow[None]:
         return flows.purge(self._shards)
@@ -294,7 +247,7 @@ class ShardedFlows(QueueFlows):
         return flows.extend(self._shards, leases, timeout_ms)
 
     def _end_many(self, leases: Sequence[Lease], build: Build) -> Flow[Outcome]:
-        return flows.end_many(self._shards, leases, build)
+        return gathering.outcome_of(self._shards, *(yield from flows.send(self._shards, leases, build)))
 
     def _ack_put(self, lease: Lease, found: TaskList, again_ms: int, payload: bytes | None) -> Flow[Answer]:
         return flows.ack_put(self._shards, lease, found, again_ms, payload)
@@ -309,19 +262,20 @@ class ShardedFlows(QueueFlows):
         return flows.by_id(self._shards, arguments.ids(tasks), build, everywhere=everywhere)
 
     def _entries(self, state: State, cursor: str) -> Flow[tuple[Found[Entry], str | None]]:
-        return looking.entries(self._shards, state, cursor)
+        return looking.walk(self._shards, cursor, lambda talk, start: reads.entries(talk, state, start))
 
     def _rows(self, state: State, named: bool, cursor: str) -> Flow[tuple[Found[dict[str, Any]], str | None]]:
-        return looking.rows(self._shards, state, named, cursor)
+        return looking.walk(self._shards, cursor, lambda talk, start: reads.rows(talk, state, named, start))
 
     def _history(self) -> Flow[Found[Sample]]:
-        return looking.history(self._shards)
+        return looking.added_up((yield from gathering.each(self._shards, reads.history)))
 
     def _periods(self, by: str) -> Flow[Found[Period]]:
-        return looking.periods(self._shards, by)
+        return summed((yield from gathering.each(self._shards, lambda talk: reads.periods(talk, by))))
 
     def _errors(self, n: int) -> Flow[Found[Failure]]:
-        return looking.errors(self._shards, n)
+        parts = yield from gathering.each(self._shards, lambda talk: reads.errors(talk, n))
+        return sorted(chain.from_iterable(parts), key=lambda one: one.at, reverse=True)[:n]
 
     def _configure(self, settings: Mapping[str, bytes], converts: int = 0) -> Flow[None]:
         return flows.configure(self._shards, settings, converts)

@@ -104,8 +104,6 @@ class Shards:
         self.made = False
         """Whether the record was seen."""
         self._seen_at = 0.0
-        self.foreign: Record | None = None
-        """The record that was met instead of the one that this client wants."""
         self._meet(self.record)
 
     def _meet(self, record: Record) -> None:
@@ -171,7 +169,7 @@ class Shards:
         wanted, by = self.wanted or found.shards, self.by or found.by
         if (wanted, by) != (found.shards, found.by):
             # whoever puts again looks at the record before anything is written
-            self.made, self.foreign = False, found
+            self.made = False
             raise InvalidInput(
                 f"queue {self.name} has {found.shards} shards by {found.by}, not {wanted} by {by}, and keeps them: "
                 "leave out shards= and by=, or export the queue and import it into another one"
