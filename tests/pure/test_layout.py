@@ -34,7 +34,7 @@ ORDER = dict(walk(PACKAGE))
 PLACE = {module: place for place, module in enumerate(ORDER)}
 BUDGETS = {
     "cli": 5250,
-    "client": 4450,
+    "client": 4550,
     "functions": 4400,
     "gateway": 7600,
     "lua": 4820,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar
 
 from timeoutq.client.face import Face
 from timeoutq.client.keeper import AsyncKeeper, Keeper, Keepers
-from timeoutq.client.methods import Claim, Ending
+from timeoutq.client.methods import Claim
 from timeoutq.rooms.results.waiting import AsyncWaits, Waits
 from timeoutq.server.cluster import AsyncNodeLinks, NodeLinks
 from timeoutq.server.link import AsyncLink, Link
@@ -47,32 +47,6 @@ def aclaiming(
     return like(made, method, "list[Lease]")
 
 
-def ending(method: Callable[Concatenate[Any, P], Ending[T]]) -> Callable[Concatenate[Any, P], T]:
-    """Make a method that ends leases, for code that blocks."""
-
-    def made(face: Driver, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        found: Ending[T] = getattr(face.flows, method.__name__)(*args, **kwargs)
-        if not face._keepers:
-            return face.run(found.flow)
-        with face._keepers.ending(found.leases):
-            return face.run(found.flow)
-
-    return like(made, method)
-
-
-def aending(method: Callable[Concatenate[Any, P], Ending[T]]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """Make a method that ends leases, for asyncio."""
-
-    async def made(face: AsyncDriver, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        found: Ending[T] = getattr(face.flows, method.__name__)(*args, **kwargs)
-        if not face._keepers:
-            return await face.run(found.flow)
-        with face._keepers.ending(found.leases):
-            return await face.run(found.flow)
-
-    return like(made, method)
-
-
 class Driver(Face):
     """Carries out flows, for code that blocks."""
 
@@ -94,28 +68,31 @@ class Driver(Face):
         if self._guide is not None:
             flow = self._guide.lead(flow)
         result: Any = None
-        while True:
-            try:
-                step = flow.send(result)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]  # the flow's own type
-            try:
-                if isinstance(step, Send):
-                    result = (link if step.at is None else link.at(step.at)).send(step.commands)
-                elif isinstance(step, Sends):
-                    lists, places = [part.commands for part in step.parts], [part.at for part in step.parts]
-                    result = link.within(step.within).send_all(lists, places)
-                elif isinstance(step, Bell):
-                    result = link.at(step.at).wait_bell(step.key, step.seconds, step.then)
-                elif isinstance(step, Alarm):
-                    result = link.at(step.at).wait_alarm(step.key, step.last, step.seconds)
-                elif isinstance(step, Nodes):
-                    result = {}  # the server is alone
-                else:
-                    time.sleep(step.seconds)
-                    result = None
-            except LINK_ERRORS as error:
-                result = error
+        try:
+            while True:
+                try:
+                    step = flow.send(result)
+                except StopIteration as end:
+                    return end.value  # type: ignore[no-any-return]  # the flow's own type
+                try:
+                    if isinstance(step, Send):
+                        result = (link if step.at is None else link.at(step.at)).send(step.commands)
+                    elif isinstance(step, Sends):
+                        lists, places = [part.commands for part in step.parts], [part.at for part in step.parts]
+                        result = link.within(step.within).send_all(lists, places)
+                    elif isinstance(step, Bell):
+                        result = link.at(step.at).wait_bell(step.key, step.seconds, step.then)
+                    elif isinstance(step, Alarm):
+                        result = link.at(step.at).wait_alarm(step.key, step.last, step.seconds)
+                    elif isinstance(step, Nodes):
+                        result = {}  # the server is alone
+                    else:
+                        time.sleep(step.seconds)
+                        result = None
+                except LINK_ERRORS as error:
+                    result = error
+        finally:
+            flow.close()
 
     def _link(self) -> Link | NodeLinks:
         pid = os.getpid()
@@ -125,6 +102,9 @@ class Driver(Face):
             kind: type[Link | NodeLinks] = NodeLinks if server.nodes else plain
             self._held = (pid, kind(server, BELL_WAIT))
         return self._held[1]
+
+    def _ending(self, leases: Sequence[Lease]) -> AbstractContextManager[None]:
+        return self._keepers.ending(leases)
 
     def _claim(self, claim: Claim) -> list[Lease]:
         """Claim; give back what was claimed if Ctrl-C or a cancel ends the call."""
@@ -184,28 +164,31 @@ class AsyncDriver(Face):
         if self._guide is not None:
             flow = self._guide.lead(flow)
         result: Any = None
-        while True:
-            try:
-                step = flow.send(result)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]  # the flow's own type
-            try:
-                if isinstance(step, Send):
-                    result = await (link if step.at is None else link.at(step.at)).send(step.commands)
-                elif isinstance(step, Sends):
-                    lists, places = [part.commands for part in step.parts], [part.at for part in step.parts]
-                    result = await link.within(step.within).send_all(lists, places)
-                elif isinstance(step, Bell):
-                    result = await link.at(step.at).wait_bell(step.key, step.seconds, step.then)
-                elif isinstance(step, Alarm):
-                    result = await link.at(step.at).wait_alarm(step.key, step.last, step.seconds)
-                elif isinstance(step, Nodes):
-                    result = {}  # the server is alone
-                else:
-                    await asyncio.sleep(step.seconds)
-                    result = None
-            except LINK_ERRORS as error:
-                result = error
+        try:
+            while True:
+                try:
+                    step = flow.send(result)
+                except StopIteration as end:
+                    return end.value  # type: ignore[no-any-return]  # the flow's own type
+                try:
+                    if isinstance(step, Send):
+                        result = await (link if step.at is None else link.at(step.at)).send(step.commands)
+                    elif isinstance(step, Sends):
+                        lists, places = [part.commands for part in step.parts], [part.at for part in step.parts]
+                        result = await link.within(step.within).send_all(lists, places)
+                    elif isinstance(step, Bell):
+                        result = await link.at(step.at).wait_bell(step.key, step.seconds, step.then)
+                    elif isinstance(step, Alarm):
+                        result = await link.at(step.at).wait_alarm(step.key, step.last, step.seconds)
+                    elif isinstance(step, Nodes):
+                        result = {}  # the server is alone
+                    else:
+                        await asyncio.sleep(step.seconds)
+                        result = None
+                except LINK_ERRORS as error:
+                    result = error
+        finally:
+            flow.close()
 
     def _link(self) -> AsyncLink | AsyncNodeLinks:
         loop = asyncio.get_running_loop()
@@ -223,6 +206,9 @@ class AsyncDriver(Face):
                 self._links[loop] = kind(self.server_at, BELL_WAIT)
             self._held = (loop, self._links[loop])
         return self._held[1]
+
+    def _ending(self, leases: Sequence[Lease]) -> AbstractContextManager[None]:
+        return self._keepers.ending(leases)
 
     async def _claim(self, claim: Claim) -> list[Lease]:
         """Claim; give back what was claimed if Ctrl-C or a cancel ends the call."""

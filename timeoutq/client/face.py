@@ -7,6 +7,7 @@ import re
 import secrets
 import socket
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from datetime import timedelta
 from itertools import count
@@ -104,7 +105,7 @@ class Face:
         self._identify()
         self._prepare()
         self.talk = Talk(self.operations, self.server_at, ServerClock(), deadline, self.token, terms)
-        self.flows = QueueFlows(self.talk)
+        self.flows = QueueFlows(self.talk, self._ending)
         self.division = Division(self.talk)
 
     def __repr__(self) -> str:
@@ -165,6 +166,10 @@ class Face:
 
     def _prepare(self) -> None:
         """Prepare what the driver needs besides the settings."""
+
+    def _ending(self, leases: Sequence[Lease]) -> AbstractContextManager[None]:
+        """Give the context in which a call ends leases."""
+        return nullcontext()
 
     def _identify(self) -> None:
         self._pid = os.getpid()

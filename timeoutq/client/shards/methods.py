@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -179,8 +180,8 @@ def _pop(talk: Talk, client: str) -> Flow[list[bytes]]:
 class ShardedFlows(QueueFlows):
     """The flows of a sharded queue. `talk` is the talk with the root: it knows the workers, and no task."""
 
-    def __init__(self, shards: Shards) -> None:
-        super().__init__(shards.root)
+    def __init__(self, shards: Shards, ending: Callable[[Sequence[Lease]], AbstractContextManager[None]]) -> None:
+        super().__init__(shards.root, ending)
         self._shards = shards
         self.hosts = looking.ShardedHostFlows(shards)
         self.schedules = scheduling.ShardedScheduleFlows(shards)
