@@ -161,7 +161,7 @@ def test_a_later_route_or_layout_is_refused(url: str, name: str, raw: Any) -> No
             queue.put("a")
     for words in ("many", "0 host v1", "1 host v1", "9999 host v1"):
         raw.hset(f"timeoutq:{{{name}}}:meta", mapping={"schema": "s1", "shards": words})
-        with ShardedQueue(name, url) as queue, pytest.raises(InvalidInput, match="foreign hand"):
+        with ShardedQueue(name, url) as queue, pytest.raises(InvalidInput, match="by hand"):
             queue.put("a")
     raw.delete(f"timeoutq:{{{name}}}:meta")
 

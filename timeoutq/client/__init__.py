@@ -4,8 +4,8 @@ Programs, workers, the command and everything else call them.
 
 The modules, in reading order: each imports only from those above it.
 
-    methods    The methods of a queue, each as a function that checks what the caller passed and gives the flow that
-               does the work.
+    methods    The methods of a queue, each as a function that checks the arguments and gives the flow that does the
+               work.
     slots      Which node of a cluster gets a step of a flow: finds the node that has a slot, and follows the slot. No
                I/O.
     heartbeat  Keeps leases alive: one thread, one connection of its own, one call for all leases each third of the

@@ -76,7 +76,7 @@ class Driver(Face):
                     return end.value  # type: ignore[no-any-return]  # the flow's own type
                 try:
                     if isinstance(step, Send):
-                        result = (link if step.at is None else link.at(step.at)).send(step.commands)
+                        result = link.at(step.at).send(step.commands)
                     elif isinstance(step, Sends):
                         lists, places = [part.commands for part in step.parts], [part.at for part in step.parts]
                         result = link.within(step.within).send_all(lists, places)
@@ -107,7 +107,7 @@ class Driver(Face):
         return self._keepers.ending(leases)
 
     def _claim(self, claim: Claim) -> list[Lease]:
-        """Claim; give back what was claimed if Ctrl-C or a cancel ends the call."""
+        """Claim; give the leases back if Ctrl-C or a cancel ends the call."""
         try:
             return self.run(claim.flow())
         except TimeoutqError:
@@ -172,7 +172,7 @@ class AsyncDriver(Face):
                     return end.value  # type: ignore[no-any-return]  # the flow's own type
                 try:
                     if isinstance(step, Send):
-                        result = await (link if step.at is None else link.at(step.at)).send(step.commands)
+                        result = await link.at(step.at).send(step.commands)
                     elif isinstance(step, Sends):
                         lists, places = [part.commands for part in step.parts], [part.at for part in step.parts]
                         result = await link.within(step.within).send_all(lists, places)
@@ -211,7 +211,7 @@ class AsyncDriver(Face):
         return self._keepers.ending(leases)
 
     async def _claim(self, claim: Claim) -> list[Lease]:
-        """Claim; give back what was claimed if Ctrl-C or a cancel ends the call."""
+        """Claim; give the leases back if Ctrl-C or a cancel ends the call."""
         try:
             return await self.run(claim.flow())
         except asyncio.CancelledError:

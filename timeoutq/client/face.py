@@ -165,7 +165,7 @@ class Face:
         self.talk.clock.forget()
 
     def _prepare(self) -> None:
-        """Prepare what the driver needs besides the settings."""
+        """Prepare the attributes of the driver."""
 
     def _ending(self, leases: Sequence[Lease]) -> AbstractContextManager[None]:
         """Give the context in which a call ends leases."""

@@ -1,7 +1,7 @@
-"""The methods of a queue, each as a function that checks what the caller passed and gives the flow that does the work.
+"""The methods of a queue, each as a function that checks the arguments and gives the flow that does the work.
 
-The faces make their methods of `QueueFlows`. A sharded queue has a subclass (`shards/methods.py`), which overrides what
-is not the same for a queue of several shards. The checks raise `InvalidInput` before the client connects.
+A sharded queue has a subclass of `QueueFlows` (`shards/methods.py`). The checks raise `InvalidInput` before the client
+connects.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ Found = list
 
 
 class Claim:
-    """A claim that Ctrl-C or a cancel may interrupt: what the claim took can then be given back."""
+    """A claim that Ctrl-C or a cancel may interrupt: its leases can then be given back."""
 
     def __init__(self, talk: Talk, n: int, timeout: float | None, max_runtime: float | None, wait: float) -> None:
-        """Check what the caller passed."""
+        """Check the arguments."""
         terms = talk.terms
         self._talk = talk
         self.n = arguments.count(n, high=BATCH)
@@ -85,7 +85,7 @@ class Claim:
         return self._token != b""
 
     def give_back(self) -> Flow[None]:
-        """Release what the last call of the claim took, if the server answers at once."""
+        """Release the leases of the last call, if the server answers at once."""
         talk = self._talk
         call = talk.operations.claim(self._token, 0, self.timeout_ms, self.max_runtime_ms)
         with suppress(TimeoutqError):
@@ -504,7 +504,7 @@ class QueueFlows:
         return flows.purge(self.talk)
 
     def server(self) -> Flow[dict[str, Any]]:
-        """Give what the command INFO says about the server."""
+        """Give the reply of the server to the command INFO."""
         return reads.server(self.talk)
 
     # ---- for the rest of the package

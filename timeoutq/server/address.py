@@ -206,7 +206,7 @@ _MANY = {
     ),
     "cluster": ("nodes", PORT, "(/0?)?", "a cluster has only the database 0: write nothing behind the nodes"),
 }  # fmt: skip
-"""What the hosts of a URL with many hosts are, their usual port, its path, and what is said of another path."""
+"""Of URLs with many hosts: the word for the hosts, their usual port, the path, and the cure for another path."""
 
 
 def _problem_of_many(url: str, what: str, port: int, path: str, cure: str) -> str:
@@ -233,7 +233,7 @@ def _known(scheme: str) -> dict[str, tuple[Callable[[str], object], str]]:
 
 
 def read(url: str) -> Address:
-    """Read a URL that `find_url` gave, and what the environment adds to it. Raises `InvalidInput` for a lone key."""
+    """Read a URL that `find_url` gave, and the environment. Raises `InvalidInput` for a key without its certificate."""
     parts = urlsplit(url)
     options, _ = _options(parts, _known(parts.scheme))
     scheme = _SCHEME.fullmatch(parts.scheme)

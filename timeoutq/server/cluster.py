@@ -1,6 +1,6 @@
 """The map of a cluster, and the links to its nodes.
 
-redis-py's own client for clusters is not used: it sends WAIT to all primaries and adds up what they say, so that
+redis-py's own client for clusters is not used: it sends WAIT to all primaries and adds up their answers, so that
 `durable=` would mean nothing.
 """
 
@@ -64,7 +64,7 @@ class Map:
         return self._owners[slot]
 
     def doubt(self, node: Node) -> None:
-        """Note that this node does not answer, or is not what the map says."""
+        """Note that this node does not answer, or that the map is wrong about it."""
         self.doubted = True
         self.ask_late(node)
 
@@ -148,7 +148,7 @@ NO_HOSTNAME = "?"
 def _host(server: Any) -> Any:
     if server[0] != NO_HOSTNAME.encode():
         return server[0]
-    more = server[3]  # names and values in turn: what the host is besides
+    more = server[3]  # names and values in turn, such as the address
     return dict(zip(more[::2], more[1::2], strict=True)).get(b"ip")
 
 
@@ -242,7 +242,8 @@ class NodeLinks(_Nodes[Link]):
 
     def close(self) -> None:
         """Close all connections to the nodes."""
-        for link in (*self._links.values(), *self._hasty.values()):
+        links: list[Link | NodeLinks] = [*self._links.values(), *self._hasty.values()]
+        for link in links:
             link.close()
 
 
@@ -259,5 +260,6 @@ class AsyncNodeLinks(_Nodes[AsyncLink]):
 
     async def close(self) -> None:
         """Close all connections to the nodes."""
-        for link in (*self._links.values(), *self._hasty.values()):
+        links: list[AsyncLink | AsyncNodeLinks] = [*self._links.values(), *self._hasty.values()]
+        for link in links:
             await link.close()

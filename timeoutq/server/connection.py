@@ -1,6 +1,6 @@
 """Where a server is, from a URL, from the environment, or from a redis-py client that the caller gave.
 
-`link.py` connects to what is found here. A client that the caller gave is not used itself: its settings are read.
+A client that the caller gave is not used itself: its settings are read.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Server:
         return min(2.0, self.deadline * CONNECT)
 
     def search(self) -> Generator[tuple[Endpoint, Command], Any, Endpoint]:
-        """Give the server to connect to. What is yielded is to be asked there first: take the answer, or the error."""
+        """Give the server to connect to. Commands that are yielded are to be sent first: take the reply, or the error."""
         sentinels = self._given.sentinels
         if sentinels is None or self._sentinel is None:
             return self._endpoint

@@ -159,7 +159,7 @@ class EmbeddedCluster:
     ) -> None:
         """Describe a cluster; `start()` or `with` starts it.
 
-        `replicas` is the number of all replicas together. What the cluster holds is kept in `directory`, with the ports
+        `replicas` is the number of all replicas together. The data is kept in `directory`, with the ports
         of the nodes and the last role of each node; without a directory, nothing is kept. A node that is silent for
         `node_timeout_ms` is taken for failed. `config` and `binary` are those of `EmbeddedServer`, for each node.
         """
@@ -191,7 +191,7 @@ class EmbeddedCluster:
         kept = str(self._kept) if self._kept else None
         return f"EmbeddedCluster({self.primaries}, {self.replicas}, directory={kept!r})"
 
-    # ---- what callers ask
+    # ---- questions
 
     @property
     def url(self) -> str:
@@ -209,7 +209,7 @@ class EmbeddedCluster:
         raise Unavailable("no node of the embedded cluster answers: start() brings the nodes back")
 
     def lacks(self) -> str:
-        """Say what the cluster lacks to be whole, '' if it lacks nothing.
+        """Name the thing that the cluster lacks to be whole, '' if it lacks nothing.
 
         It is whole when all nodes answer, take commands, and know the same nodes and a node for each slot, and when
         each replica has what its primary has.

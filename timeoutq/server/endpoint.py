@@ -55,7 +55,7 @@ class Endpoint:
         return tuple(map(str, await found if inspect.isawaitable(found) else found))
 
     def greeting(self, credentials: Sequence[str]) -> list[Command]:
-        """Give what a new connection says first."""
+        """Give the first commands of a new connection."""
         said: list[Command] = []
         if credentials:
             said.append(("AUTH", *credentials))

@@ -44,7 +44,7 @@ BLPOP; DBSIZE; FCALL; FCALL_RO; FUNCTION; LPOP; LRANGE; SCAN; TYPE; WAIT; XREAD;
 """The commands that only the client sends; no script needs them."""
 
 OPTIONAL = frozenset({"MSETEX"})
-"""What the scripts use where the server has it and the user may run it; everybody does without it."""
+"""Commands that the scripts use where the server has them and the user may run them, and can do without."""
 
 
 @cache
@@ -74,11 +74,14 @@ def _tried(table: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
 
 
 def _trial(commands: Sequence[tuple[str, ...]]) -> list[str | int]:
-    return [len(commands), *(word for command in commands for word in (len(command), *command))]
+    words: list[str | int] = [len(commands)]
+    for command in commands:
+        words += [len(command), *command]
+    return words
 
 
 def cure(user: str, commands: Iterable[str], keys: str = "") -> str:
-    """Give the command that an operator pastes to allow these commands and keys, beside what the user may do already.
+    """Give the command that an operator pastes to allow these commands and keys, too.
 
     Leave `keys` empty if the user may use these keys already: a server that has given a user `~*` refuses to add
     another pattern.

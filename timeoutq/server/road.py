@@ -48,13 +48,13 @@ except ImportError as error:
 MOST = 1 << 30
 """Bytes of the longest reply that is read: a server holds half of it in one value at most (proto-max-bulk-len)."""
 NOTHING = object()
-"""What a reader gives while a reply is not whole."""
+"""Stands for a reply that is not whole yet."""
 LATE = 0.25
 """Seconds by which an alarm of asyncio may ring late; if it is later, the loop was blocked, not the server."""
 
 _UNSENT = getattr(socket, "TCP_NOTSENT_LOWAT", None)
-"""The option that bounds what the kernel takes of a heavy command before it can send it. Without it the kernel
-takes mebibytes, and then nothing more until a third of them is sent, as if the link carried nothing."""
+"""The option that bounds the bytes of a heavy command which the kernel takes before it can send them. Without it the
+kernel takes mebibytes, and then nothing more until a third of them is sent, as if the link carried nothing."""
 
 _ERRORS: dict[str, type[Exception]] = {
     "ASK": AskError, "CLUSTERDOWN": ClusterDownError, "LOADING": BusyLoadingError, "MASTERDOWN": MasterDownError,
@@ -270,7 +270,7 @@ class Road:
         self._set(0.0)
         try:
             self._plug.recv_into(self._buffer)
-        except (BlockingIOError, ssl.SSLWantReadError):  # what has come over TLS may be for TLS alone
+        except (BlockingIOError, ssl.SSLWantReadError):  # these bytes may be for TLS alone
             return False
         except OSError:
             return True
@@ -420,7 +420,7 @@ class AsyncRoad(asyncio.Protocol):
             self.abort()
 
     def _look(self) -> None:
-        # a loop with something to do soon takes what has come, and does not sleep
+        # a loop with something to do soon reads its sockets, and does not sleep
         if self._waiter is not None and self._loop.time() < AsyncRoad._looks_until:
             self._loop.call_soon(self._look)
         else:
@@ -497,7 +497,7 @@ class AsyncRoad(asyncio.Protocol):
         self._room = None
 
     def abort(self) -> None:
-        """Close it at once; what has not left is thrown away."""
+        """Close it at once; bytes that have not left are thrown away."""
         self._transport.abort()
 
     async def close(self) -> None:

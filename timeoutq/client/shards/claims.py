@@ -52,14 +52,14 @@ def depth(talk: Talk) -> Flow[Depth]:
 
 
 class Claim(methods.Claim):
-    """A claim that Ctrl-C or a cancel may interrupt: what the claim took can then be given back."""
+    """A claim that Ctrl-C or a cancel may interrupt: its leases can then be given back."""
 
     def __init__(self, shards: Shards, n: int, timeout: float | None, max_runtime: float | None, wait: float) -> None:
-        """Check what the caller passed."""
+        """Check the arguments."""
         super().__init__(shards.root, n, timeout, max_runtime, wait)
         self._shards = shards
         self._tokens: list[tuple[int, bytes]] = []
-        """What the calls of this round were sent with, and to which shards: a shard may get two calls in a round."""
+        """The tokens of this round, and the shards that got them: a shard may get two calls in a round."""
         self._away: dict[int, float] = {}
         self._errors: dict[int, TimeoutqError] = {}
 
@@ -177,7 +177,7 @@ class Claim(methods.Claim):
             yield a_moment()
 
     def give_back(self) -> Flow[None]:
-        """Release what the last calls of the claim took, if the servers answer at once."""
+        """Release the leases of the last calls, if the servers answer at once."""
 
         def back(shard: int, token: bytes) -> Flow[None]:
             talk = self._shards.talks[shard]

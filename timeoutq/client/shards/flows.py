@@ -173,7 +173,7 @@ def _asked(shards: Shards, ids: Sequence[bytes], places: Mapping[int, Sequence[i
     return outcome
 
 
-# ---- what an export has written
+# ---- lines of an export
 
 
 def restore(shards: Shards, records: Sequence[Record]) -> Flow[Outcome]:

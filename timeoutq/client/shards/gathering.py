@@ -100,7 +100,7 @@ def gather(
 
 
 def _flushes(calls: Mapping[int, Sequence[Call[Any]]]) -> Iterator[dict[int, list[Call[Any]]]]:
-    # the first call of each shard, then the second of each, cut into what is sent at once
+    # the first call of each shard, then the second of each, cut into flushes
     flush: dict[int, list[Call[Any]]] = {}
     words = weight = 0
     for row in zip_longest(*calls.values()):

@@ -51,7 +51,7 @@ SAMPLE = 10.0
 
 
 def first_known(shards: Shards, id: bytes, flow: Callable[[Talk], Flow[T]], knows: Callable[[T], object]) -> Flow[T]:
-    """Give what the shard of a task says; or, if it does not know the task, what another shard says that does."""
+    """Give the answer of the shard of a task, or of another shard, if only that one knows the task."""
     home = shards.of_task(id)
     found = yield from flow(shards.talks[home])
     if knows(found) or not (yield from shards.may_be_elsewhere()):
@@ -122,7 +122,7 @@ def in_order(
     read: Callable[[Talk, str, int], Flow[tuple[Sequence[T], str | None]]],
     at: Callable[[T], float | None],
 ) -> Flow[tuple[list[T], str | None]]:
-    """Read the next `n` of what all shards have together, by their times; give them, and the cursor of the rest."""
+    """Read the next `n` rows of all shards together, by their times; give them, and the cursor of the rest."""
     many, found, begins = len(shards.talks), list[T](), places(cursor, len(shards.talks))
     few = max(10, min(n, 2 * n // many))
     while len(found) < n and (left := {shard: begin for shard, begin in enumerate(begins) if begin is not None}):
@@ -147,7 +147,7 @@ def in_order(
 
 
 def when(at: float | None) -> float:
-    """Give a time to sort by: what has no time comes last."""
+    """Give a time to sort by: a row without a time comes last."""
     return inf if at is None else at
 
 
@@ -239,7 +239,7 @@ def _added(shards: Shards, found: Sequence[Stats | TimeoutqError], root: Stats) 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What a dashboard shows of a queue; of shards that do not answer, it says so, and shows the others."""
+    """A queue as a dashboard shows it; shards that do not answer are named, and the others are shown."""
 
     stats: Stats
     workers: Sequence[WorkerInfo]
@@ -330,7 +330,7 @@ def added_up(parts: Iterable[list[Sample]]) -> list[Sample]:
 
 
 class ShardedHostFlows(HostFlows):
-    """The flows about the hosts of a sharded queue. A host is wholly in one shard: what is about a host goes there."""
+    """The flows about the hosts of a sharded queue. A host is wholly in one shard."""
 
     def __init__(self, shards: Shards) -> None:
         super().__init__(shards.root)

@@ -1,4 +1,4 @@
-"""What the methods of the faces do on a sharded queue: what differs from a plain queue; all else is as there."""
+"""The flows of a sharded queue, in which they differ from those of a plain queue."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class ShardedBatchFlows(BatchFlows):
     @property
     def talk(self) -> Talk:
         raise InvalidInput(
-            f"queue {self._name!r} lies in several shards, and a batch has to be in one place: use batches on a queue "
-            "without shards, such as one beside this queue"
+            f"queue {self._name!r} lies in several shards, and a batch has to be in one place: use batches on another "
+            "queue, one without shards"
         )
 
 
@@ -141,7 +141,7 @@ class ShardedResultFlows(ResultFlows):
     def _look(
         self, ids: Sequence[bytes], places: Mapping[int, Sequence[int]], client: str, found: list[Ended | None]
     ) -> Flow[None]:
-        # notes in `found` what the shards say; what one of them knows goes before what another does not know
+        # notes in `found` the answers of the shards; a shard that knows a task goes before one that does not
         shards = self._shards
         asked = [results.look(shards.talks[shard], [ids[at] for at in part], client) for shard, part in places.items()]
         parts = dict(zip(places, (yield from together(asked)), strict=True))

@@ -1,7 +1,7 @@
 """The root of a queue over several shards: the record that says how many shards there are, and how tasks are routed.
 
 The record is the key `timeoutq:{crawl}:meta`, as a plain queue of this name would have it, with a schema of its own, so
-that a plain client refuses it. The signs of life of workers stand beside it, in keys that begin with
+that a plain client refuses it. The signs of life of workers are in keys of their own, which begin with
 `timeoutq:{crawl}:shards:`.
 """
 
@@ -33,7 +33,7 @@ FRESH = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What the record says."""
+    """The record of a queue over shards."""
 
     shards: int
     by: By
@@ -76,7 +76,7 @@ def read(name: str, schema: Any, shards: Any, grouped: Any) -> Record | None:
     found = re.fullmatch(r"(\d{1,4}) (host|id) (\w+)", shards.decode("latin-1") if isinstance(shards, bytes) else "")
     if found is None or not 1 < int(found[1]) <= MOST:
         raise InvalidInput(
-            f"a foreign hand has changed the field shards of key timeoutq:{{{name}}}:meta: {shards!r:.80}"
+            f"somebody has changed the field shards of key timeoutq:{{{name}}}:meta by hand: {shards!r:.80}"
         )
     if found[3] != ROUTE:
         raise SchemaMismatch(
@@ -86,10 +86,10 @@ def read(name: str, schema: Any, shards: Any, grouped: Any) -> Record | None:
 
 
 class Shards:
-    """What the flows of a sharded queue share. Until the record was read, the number of shards is a guess."""
+    """The shards of a queue, for all of its flows. Until the record was read, the number of shards is a guess."""
 
     def __init__(self, plain: Talk, wanted: int | None, by: By | None, nonce: Callable[[], bytes]) -> None:
-        """Prepare; `plain` is the talk with a plain queue of this name, `wanted` and `by` are what the caller said."""
+        """Prepare; `plain` is the talk with a plain queue of this name, `wanted` and `by` are the caller's."""
         self.name = plain.operations.name
         slot = slot_of(self.name)
         operations = Operations(self.name, f"timeoutq:{{{self.name}}}:shards:")
