@@ -31,10 +31,10 @@ def proxy(url: str) -> Iterator[Proxy]:
         yield made
 
 
-@pytest.fixture(params=[Queue, Blocking])
-def through(request: pytest.FixtureRequest, proxy: Proxy, url: str, name: str) -> Iterator[Any]:
-    """A queue behind the proxy, on either face."""
-    with request.param(name, proxy.url, timeout=5) as queue:
+@pytest.fixture
+def through(proxy: Proxy, url: str, name: str) -> Iterator[Any]:
+    """A queue behind the proxy."""
+    with Queue(name, proxy.url, timeout=5) as queue:
         queue.put("warm")
         queue.forget("warm")
         yield queue

@@ -40,11 +40,10 @@ def cluster() -> Iterator[Cluster]:
         yield found
 
 
-@pytest.fixture(params=["sync", "async"])
-def queue(request: pytest.FixtureRequest, cluster: Cluster, name: str) -> Iterator[Any]:
-    """A queue on the cluster, behind either face."""
-    face: Any = Queue if request.param == "sync" else Blocking
-    with face(name, cluster.url, timeout=30, deadline=20.0) as found:
+@pytest.fixture
+def queue(cluster: Cluster, name: str) -> Iterator[Any]:
+    """A queue on the cluster."""
+    with Queue(name, cluster.url, timeout=30, deadline=20.0) as found:
         yield found
         found.purge()
 
@@ -64,13 +63,19 @@ def finding(findings: list[Finding], check: str) -> Finding:
     return next(one for one in findings if one.check == check)
 
 
-def test_a_task_goes_its_way(queue: Any) -> None:
-    assert queue.put("a", "b").counts() == {"added": 2}
-    leases = queue.claim(2)
-    assert {lease.task for lease in leases} == {"a", "b"}
-    queue.ack(leases[0])
-    queue.fail(leases[1], "no", retry_in=500)
-    assert (queue.stats().done, queue.stats().scheduled) == (1, 1)
+@pytest.mark.parametrize("face", [Queue, Blocking])
+def test_a_task_goes_its_way_and_follows_its_slot_through_either_face(cluster: Cluster, name: str, face: Any) -> None:
+    with face(name, cluster.url, timeout=30, deadline=20.0) as queue:
+        assert queue.put("a", "b").counts() == {"added": 2}
+        leases = queue.claim(2)
+        assert {lease.task for lease in leases} == {"a", "b"}
+        slot = slot_of(name)
+        cluster.move(range(slot, slot + 1), another(cluster, queue))
+        queue.ack(leases[0])
+        queue.fail(leases[1], "no", retry_in=500)
+        assert (queue.stats().done, queue.stats().scheduled) == (1, 1)
+        assert queue.claim(wait=0.1) == []
+        queue.purge()
 
 
 def test_calls_follow_the_slot_when_it_moves_whole(cluster: Cluster, queue: Any) -> None:
@@ -278,16 +283,15 @@ def naming(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         yield found
 
 
-@pytest.mark.parametrize("face", [Queue, Blocking])
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-def test_nodes_are_found_however_the_cluster_names_them(naming: Cluster, name: str, endpoint: str, face: Any) -> None:
+def test_nodes_are_found_however_the_cluster_names_them(naming: Cluster, name: str, endpoint: str) -> None:
     kind, hostname, host = ENDPOINTS[endpoint]
     for node in naming.nodes:
         naming.say(node, "CONFIG", "SET", "cluster-announce-hostname", hostname)
         naming.say(node, "CONFIG", "SET", "cluster-preferred-endpoint-type", kind)
     heard = {"hostname": hostname or "?", "ip": "127.0.0.1"}.get(kind)
     wait_until(lambda: all(_hosts(naming, node) == {heard} for node in naming.nodes))
-    with face(name, f"redis+cluster://localhost:{naming.nodes[0].port}", deadline=20.0) as queue:
+    with Queue(name, f"redis+cluster://localhost:{naming.nodes[0].port}", deadline=20.0) as queue:
         for _ in range(3):
             queue.put("a", again=True)
             queue.ack(queue.claim())

@@ -87,7 +87,7 @@ class Server:
         return min(2.0, self.deadline * CONNECT)
 
     def search(self) -> Generator[tuple[Endpoint, Command], Any, Endpoint]:
-        """Give the server to connect to. Commands that are yielded are to be sent first: take the reply, or the error."""
+        """Give the server to connect to; commands that it yields are to be sent first, for replies or errors."""
         sentinels = self._given.sentinels
         if sentinels is None or self._sentinel is None:
             return self._endpoint
