@@ -200,7 +200,7 @@ def test_the_queues_of_all_nodes_are_listed(cluster: Cluster) -> None:
 def test_a_plain_url_of_a_node_is_answered_with_what_to_write(cluster: Cluster, name: str) -> None:
     with Queue(name, cluster.url) as found:
         here = place(cluster, found)
-    for node in cluster.nodes:
+    for node in cluster.primary_nodes():
         if node is not here:
             with Queue(name, node.url) as queue, pytest.raises(InvalidInput, match=r"write redis\+cluster://"):
                 queue.put("a")

@@ -130,7 +130,7 @@ class Route:
                 return answer
             error = self.map.heed(answer, node, self.slot)
             if not is_moved(error):
-                raise error from answer
+                raise error
         raise nowhere(self.slot)
 
 

@@ -13,7 +13,6 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import cycle
@@ -255,12 +254,8 @@ class EmbeddedCluster:
         if folders not in (0, len(self.nodes)):
             raise InvalidInput(self._other_size(f"{folders} nodes"))
         try:
-            with ThreadPoolExecutor(len(self.nodes)) as together:
-                try:
-                    list(together.map(ClusterNode.start, self.nodes))
-                except BaseException:
-                    self._terminate()  # the pool waits for all nodes, and a node that reads much data would take long
-                    raise
+            for node in self.nodes:
+                node.start()
             self._join()
             replicas = sum(bool(me and me.follows) for me in map(ClusterNode.me, self.nodes))
             if replicas != self.replicas:
@@ -277,14 +272,11 @@ class EmbeddedCluster:
 
     def stop(self) -> None:
         """End all nodes in order: their data is written to the directory that was given, and lost without one."""
-        self._terminate()  # all first, so that no node takes another one for failed
-        for node in self.nodes:
-            node.stop()
-
-    def _terminate(self) -> None:
         for pid in [node.pid for node in self.nodes]:
             if pid is not None:
-                os.kill(pid, signal.SIGTERM)
+                os.kill(pid, signal.SIGTERM)  # all first, so that no node takes another one for failed
+        for node in self.nodes:
+            node.stop()
 
     # ---- how the nodes become a cluster
 

@@ -95,7 +95,7 @@ class _Kept(Generic[R]):
         self._patience = server.deadline * ATTEMPT
         self._bell_wait = bell_wait
         self._free: list[R] = []
-        self._ears: list[R] = []
+        self._listeners: list[R] = []
         """Connections on which nobody waits for the bell now."""
         self._all: set[R] = set()
         self._hasty: dict[float, Self] = {}
@@ -177,13 +177,13 @@ class Link(_Kept[Road]):
 
     def _hear(self, commands: Sequence[Command], seconds: float) -> list[Any]:
         # if the connection died silently, give up when the answer is overdue
-        road = self._take(self._ears)
+        road = self._take(self._listeners)
         try:
             replies = heard(road.exchange(commands, seconds + self._patience))
         except BaseException:
             self._drop(road)
             raise
-        self._ears.append(road)
+        self._listeners.append(road)
         return replies
 
     def wait_bell(self, key: str, seconds: float, then: Sequence[Command] = ()) -> list[Any]:
@@ -202,7 +202,7 @@ class Link(_Kept[Road]):
     def close(self) -> None:
         """Close all connections; who waits in another thread is told."""
         self._free.clear()
-        self._ears.clear()
+        self._listeners.clear()
         while self._all:
             self._all.pop().abort()
         for link in self._hasty.values():
@@ -260,13 +260,13 @@ class AsyncLink(_Kept[AsyncRoad]):
                 answer = error
 
     async def _hear(self, commands: Sequence[Command], seconds: float) -> list[Any]:
-        road = await self._take(self._ears)
+        road = await self._take(self._listeners)
         try:
             replies = heard(await road.exchange(commands, seconds + self._patience))
         except BaseException:
             self._drop(road)
             raise
-        self._ears.append(road)
+        self._listeners.append(road)
         return replies
 
     async def wait_bell(self, key: str, seconds: float, then: Sequence[Command] = ()) -> list[Any]:
@@ -281,7 +281,7 @@ class AsyncLink(_Kept[AsyncRoad]):
     async def close(self) -> None:
         """Close all connections."""
         self._free.clear()
-        self._ears.clear()
+        self._listeners.clear()
         await asyncio.gather(*[road.close() for road in self._all])
         self._all.clear()
         for link in self._hasty.values():
