@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -354,7 +354,9 @@ async def test_all_addresses_of_a_name_are_tried(url: str, monkeypatch: pytest.M
     link = AsyncLink(Server(url.replace("127.0.0.1", "server.example"), None, 5.0), 10.0)
     assert await link.send([("ECHO", "here")]) == [b"here"]
     await link.close()
-    assert asked == ["name-server.example"]
+    with closing(Link(link.server, 10.0)) as twin:
+        assert twin.send([("ECHO", "here")]) == [b"here"]
+    assert asked == ["name-server.example", threading.current_thread().name]
 
 
 async def test_a_name_that_takes_long_is_looked_up_once_and_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,10 +26,14 @@ UNANSWERED = b"?"
 """The code of an id whose shard did not answer: `Answer.UNANSWERED`."""
 
 
+def of_shards(flows: Mapping[int, Flow[T]]) -> Flow[dict[int, T | TimeoutqError]]:
+    """Carry out a flow in some shards; give for each shard the result, or the error in which the flow ended."""
+    return dict(zip(flows, (yield from together([*flows.values()])), strict=True))
+
+
 def each(shards: Shards, flow: Callable[[Talk], Flow[T]]) -> Flow[list[T]]:
     """Carry out a flow in every shard; give the results. Raises an error that names the shards that failed."""
-    results = yield from together([flow(talk) for talk in shards.talks])
-    return whole(shards, dict(enumerate(results)))
+    return whole(shards, (yield from of_shards({shard: flow(talk) for shard, talk in enumerate(shards.talks)})))
 
 
 def late(make: Callable[[], Flow[T]]) -> Flow[T]:

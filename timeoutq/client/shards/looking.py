@@ -15,7 +15,7 @@ from math import inf
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from timeoutq.client.shards.gathering import failure, late, whole
+from timeoutq.client.shards.gathering import failure, late, of_shards, whole
 from timeoutq.client.shards.root import Shards
 from timeoutq.client.shards.together import together
 from timeoutq.rooms.hosts import flows as hosts
@@ -56,8 +56,7 @@ def first_known(shards: Shards, id: bytes, flow: Callable[[Talk], Flow[T]], know
     found = yield from flow(shards.talks[home])
     if knows(found) or not (yield from shards.may_be_elsewhere()):
         return found
-    others = [shard for shard in range(len(shards.talks)) if shard != home]
-    results = dict(zip(others, (yield from together([flow(shards.talks[shard]) for shard in others])), strict=True))
+    results = yield from of_shards({shard: flow(talk) for shard, talk in enumerate(shards.talks) if shard != home})
     for result in results.values():
         if not isinstance(result, TimeoutqError) and knows(result):
             return result
@@ -120,17 +119,19 @@ def in_order(
     cursor: str | None,
     n: int,
     read: Callable[[Talk, str, int], Flow[tuple[Sequence[T], str | None]]],
-    at: Callable[[T], float | None],
+    time: Callable[[T], float | None],
 ) -> Flow[tuple[list[T], str | None]]:
     """Read the next `n` rows of all shards together, by their times; give them, and the cursor of the rest."""
     many, found, begins = len(shards.talks), list[T](), places(cursor, len(shards.talks))
     few = max(10, min(n, 2 * n // many))
     while len(found) < n and (left := {shard: begin for shard, begin in enumerate(begins) if begin is not None}):
-        flows = [read(shards.talks[shard], str(begin), few) for shard, begin in left.items()]
-        parts = dict(zip(left, whole(shards, dict(zip(left, (yield from together(flows)), strict=True))), strict=True))
+        results = yield from of_shards({shard: read(shards.talks[shard], str(at), few) for shard, at in left.items()})
+        parts = dict(zip(left, whole(shards, results), strict=True))
         # what comes behind the last row of a shard that has more is not known yet
-        known_to = min((when(at(rows[-1])) for rows, more in parts.values() if rows and more is not None), default=inf)
-        times = [(when(at(row)), shard, i) for shard, (rows, _) in parts.items() for i, row in enumerate(rows)]
+        known_to = min(
+            (when(time(rows[-1])) for rows, more in parts.values() if rows and more is not None), default=inf
+        )
+        times = [(when(time(row)), shard, i) for shard, (rows, _) in parts.items() for i, row in enumerate(rows)]
         taken = Counter[int]()
         for moment, shard, i in sorted(times):
             if moment <= known_to and len(found) < n:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from timeoutq.client.methods import Build, ById, Found, QueueFlows
 from timeoutq.client.shards import claims, flows, gathering, looking, quiet, scheduling
 from timeoutq.client.shards.root import Shards
-from timeoutq.client.shards.together import together
 from timeoutq.rooms.batches.flows import BatchFlows
 from timeoutq.rooms.events.flows import EventFlows
 from timeoutq.rooms.failures import FailureKind, Moved
@@ -112,8 +111,7 @@ class ShardedEventFlows(EventFlows):
         return list(enumerate(self._shards.talks))
 
     def _all(self, flows: Sequence[Flow[T]]) -> Flow[list[T]]:
-        results = yield from together(flows)
-        return gathering.whole(self._shards, dict(enumerate(results)))
+        return gathering.whole(self._shards, (yield from gathering.of_shards(dict(enumerate(flows)))))
 
 
 ROUND = 0.5
@@ -143,8 +141,12 @@ class ShardedResultFlows(ResultFlows):
     ) -> Flow[None]:
         # notes in `found` the answers of the shards; a shard that knows a task goes before one that does not
         shards = self._shards
-        asked = [results.look(shards.talks[shard], [ids[at] for at in part], client) for shard, part in places.items()]
-        parts = dict(zip(places, (yield from together(asked)), strict=True))
+        parts = yield from gathering.of_shards(
+            {
+                shard: results.look(shards.talks[shard], [ids[at] for at in part], client)
+                for shard, part in places.items()
+            }
+        )
         if not client or all(isinstance(result, TimeoutqError) for result in parts.values()):
             gathering.whole(shards, parts)
         for shard, result in parts.items():
@@ -165,7 +167,7 @@ class ShardedResultFlows(ResultFlows):
         others = [_pop(talk, client) for talk in talks if talk is not one]
         if not others:
             return heard
-        parts = dict(enumerate((yield from together(others))))
+        parts = yield from gathering.of_shards(dict(enumerate(others)))
         for part in parts.values():
             if isinstance(part, TimeoutqError):
                 raise part

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from timeoutq.client.shards import gathering
 from timeoutq.client.shards.looking import after, place
 from timeoutq.client.shards.root import Shards
-from timeoutq.client.shards.together import together
 from timeoutq.rooms.schedules import ScheduleInfo, SchedulePage, flows
 from timeoutq.rooms.schedules.definition import Definition, Stored
 from timeoutq.rooms.schedules.flows import ScheduleFlows
@@ -60,8 +59,8 @@ class ShardedScheduleFlows(ScheduleFlows):
     ) -> Flow[None]:
         shards, names = self._shards, list(wanted)
         places = gathering.places_of(map(shards.of_task, names))
-        work = [flow(shards.talks[at], {names[i]: wanted[names[i]] for i in chosen}) for at, chosen in places.items()]
-        gathering.whole(shards, dict(zip(places, (yield from together(work)), strict=True)))
+        work = {at: flow(shards.talks[at], {names[i]: wanted[names[i]] for i in some}) for at, some in places.items()}
+        gathering.whole(shards, (yield from gathering.of_shards(work)))
 
     def _leave(self, names: Sequence[bytes]) -> Flow[None]:
         for shard, chosen in gathering.places_of(map(self._shards.of_task, names)).items():
