@@ -315,7 +315,7 @@ class Walk:
         call = self.random.choice(calls)
         self.queue.run(sending.answer(self.queue.talk, call))
         self.compare(call.name)
-        self.queue._link().send([call.command(20)])
+        self.queue._link().at(None).send([call.command(20)])
 
     def _run(self, build: Callable[[Any], Any], task: str) -> None:
         talk = self.queue.talk

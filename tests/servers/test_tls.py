@@ -96,9 +96,12 @@ def test_the_files_of_tls_are_read_once_for_all_connections_and_all_nodes(
 ) -> None:
     read: list[str] = []
     real = ssl.SSLContext.load_cert_chain
-    monkeypatch.setattr(
-        ssl.SSLContext, "load_cert_chain", lambda self, *words: (read.append(words[0]), real(self, *words))
-    )
+
+    def load(context: ssl.SSLContext, file: str, *words: Any) -> None:
+        read.append(file)
+        real(context, file, *words)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", load)
     cert, key = certificates.issue("client", "client.example")
     options = f"ssl_ca_certs={certificates.ca}&ssl_certfile={cert}&ssl_keyfile={key}"
     server = Server(f"rediss+cluster://a:1,b:2?{options}", None, 5.0)
