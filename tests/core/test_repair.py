@@ -98,7 +98,7 @@ ADDED = [*STATES, "scheduled", "leases", "owners", "runtime", "payload", "slots"
 POLITE = {"waiting", "slots", "places", "host:a.example"}
 
 
-@pytest.mark.parametrize(("key", "task"), zip(ADDED, cycle([f"{A}new", "ends", "held"]), strict=False))
+@pytest.mark.parametrize(("key", "task"), [*zip(ADDED, cycle([f"{A}new", "ends", "held"]), strict=False)])
 def test_a_member_that_a_hand_adds_is_put_right(queue: Queue, url: str, raw: redis.Redis, key: str, task: str) -> None:
     if queue.stats().politeness is None and key in POLITE:
         return
