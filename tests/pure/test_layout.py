@@ -40,7 +40,7 @@ BUDGETS = {
     "lua": 4820,
     "rooms": 3800,
     "scrapy": 3000,
-    "server": 3600,
+    "server": 3550,
     "testing": 800,
     "urls": 1300,
     "verbs": 3250,
