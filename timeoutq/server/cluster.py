@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Sequence
 from threading import Lock
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 from redis.exceptions import (
     AskError,
@@ -173,7 +173,9 @@ def is_moved(reply: object) -> bool:
 
 def are_fine(replies: object) -> bool:
     """Say whether these are replies of a node, and none of them is an error."""
-    return isinstance(replies, list) and not any(isinstance(reply, ResponseError) for reply in replies)
+    if not isinstance(replies, list):
+        return False
+    return not any(isinstance(reply, ResponseError) for reply in cast("list[object]", replies))
 
 
 def nowhere(slot: int) -> Exception:
@@ -204,8 +206,9 @@ class _Nodes(Generic[L]):
         if found is None:
             assert isinstance(node, tuple), "a guide has found the node of the slot"
             with self._lock:
-                found = self._links.get(node) or self.kind(self.server.node(*node), self._bell_wait)
-                self._links[node] = found
+                if node not in self._links:
+                    self._links[node] = cast("L", self.kind(self.server.node(*node), self._bell_wait))
+                found = self._links[node]
         return found
 
     def within(self, seconds: float | None) -> Self:
