@@ -34,9 +34,7 @@ hypothesis.settings.load_profile("timeoutq")
 # redis-py 8 asks for its own version with each connection, and reads a file for it: a tenth of a run
 importlib.metadata.version = cache(importlib.metadata.version)
 
-_passed: Counter[str] = Counter()
-_skipped: Counter[str] = Counter()
-_seconds: defaultdict[str, float] = defaultdict(float)
+_skipped: set[str] = set()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -120,44 +118,19 @@ def pytest_runtest_makereport(
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Count what the levels of the rig did."""
-    level = levels.level_of(report.location[0])
-    if level is not None:
-        _seconds[level] += report.duration
-        if report.skipped:
-            _skipped[level] += 1
-        elif report.when == "call" and report.passed:
-            _passed[level] += 1
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Tell what the levels of the rig did."""
-    lines = levels.lines(_passed, _skipped, _seconds)
-    if lines:
-        terminalreporter.section("levels of the rig")
-        for line in lines:
-            terminalreporter.write_line(line)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    """Add what a process of pytest-xdist has counted."""
-    if "levels" in getattr(node, "workeroutput", {}):
-        levels.add(node.workeroutput["levels"])
+    """Note which files have tests that were skipped."""
+    if report.skipped:
+        _skipped.add(report.location[0])
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail a run in which a level was skipped that must run here."""
-    output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
-    if output is not None:
-        output["levels"] = levels.told()
-        return
-    missed = [name for name in _skipped if levels.must_run(name)]
-    if missed and session.exitstatus == pytest.ExitCode.OK:
+    """Fail a run in which tests were skipped that must run here."""
+    missed = sorted(filter(levels.must_run, _skipped))
+    if missed and session.exitstatus == pytest.ExitCode.OK and not hasattr(session.config, "workeroutput"):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
         session.config.pluginmanager.get_plugin("terminalreporter").write_line(  # type: ignore[union-attr]  # always there
-            f"\nlevels that must run here were skipped: {', '.join(missed)}", red=True
+            f"\ntests that must run here were skipped: {', '.join(missed)}", red=True
         )
 
 

@@ -1,4 +1,4 @@
-"""The command `python -m tests.bench`: measures timeoutq beside the raw limits of a server."""
+"""The command `python -m tests.bench`: compares timeoutq with the raw limits of a server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from timeoutq.words.errors import TimeoutqError
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command; give its exit code."""
     given = _parser().parse_args(words)
     try:
         found = report.measure(

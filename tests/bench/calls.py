@@ -1,17 +1,15 @@
-"""What calls of functions cost: to run them, to put them, and to wait for their results."""
+"""The cost of calls of functions: to run them, to put them, and to wait for their results."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from tests.bench import handlers
-from tests.bench.ground import Ground, Measure
+from tests.bench.ground import Figure, Ground, Readings, measure
 from tests.bench.limits import rate
-from tests.bench.terms import Figure, Readings, Target
 from tests.bench.workers import look, rate_of_acks
 from timeoutq.cli.bench.ground import ids
 from timeoutq.cli.bench.measures import percentile
@@ -29,24 +27,30 @@ AT_ONCE = 10_000
 
 @contextmanager
 def _app(ground: Ground, queue: Queue) -> Iterator[App]:
-    from tests.bench.called import app
-
-    made = app(queue.name, ground.url)
+    made = handlers.app(queue.name, ground.url)
     try:
         yield made
     finally:
         made.sender.close()
 
 
-def _with_functions(take: Callable[[Ground], Readings]) -> Callable[[Ground], Readings]:
-    """Read nothing where the packages for functions are not installed."""
-    return lambda ground: {} if find_spec("msgspec") is None else take(ground)
-
-
 # ---- to run them
 
 
-def _run(ground: Ground) -> Readings:
+@measure(
+    "functions-calls",
+    Figure(
+        "functions-calls",
+        "a worker that runs calls of an async def with two arguments, which does nothing",
+        "tasks/s",
+        "worker",
+        "≥ 0.4×",
+    ),
+    Figure("functions-calls-rate", "the same, by itself", "tasks/s", None, "≥ 25,000"),
+    Figure("functions-calls-server", "the server's CPU during functions-calls", "% of a core"),
+    needs=("msgspec",),
+)
+def run_calls(ground: Ground) -> Readings:
     count, name = ground.sizes.backlog // 5, "functions-calls"
     with ground.queue() as queue, _app(ground, queue) as app:
         call = app.functions["nothing"].call(7, "seven")
@@ -61,7 +65,13 @@ def _run(ground: Ground) -> Readings:
 # ---- to put them
 
 
-def _delay(ground: Ground) -> Readings:
+@measure(
+    "functions-delay",
+    Figure("functions-put", "put one by one of a task with a payload, Queue", "tasks/s"),
+    Figure("functions-delay", ".delay one by one of the same payload", "calls/s", "functions-put", "≥ 0.8×"),
+    needs=("msgspec",),
+)
+def put_calls(ground: Ground) -> Readings:
     found, count = dict[str, float | None](), ground.sizes.trips
     with ground.queue() as queue, _app(ground, queue) as app:
         nothing, tasks = app.functions["nothing"], ids(count + 1)
@@ -79,7 +89,21 @@ def _delay(ground: Ground) -> Readings:
 # ---- to wait for their results
 
 
-def _wait(ground: Ground) -> Readings:
+@measure(
+    "functions-wait",
+    Figure("functions-began-p50", "from .delay to the function in an idle worker: p50", "ms"),
+    Figure("functions-began-p99", "from .delay to the function in an idle worker: p99", "ms"),
+    Figure("functions-wait-p50", "from .delay to what wait gives, of the same calls: p50", "ms", "functions-began-p50"),
+    Figure(
+        "functions-wait-p99",
+        "from .delay to what wait gives, of the same calls: p99",
+        "ms",
+        "functions-began-p99",
+        "≤ +3",
+    ),
+    needs=("msgspec",),
+)
+def wait_for_results(ground: Ground) -> Readings:
     count, gap = ground.sizes.paced, ground.sizes.paced_gap
     begun, waited = list[float](), list[float]()
     with ground.queue() as queue, _app(ground, queue) as app, ground.worker(queue, CALLED):
@@ -100,36 +124,3 @@ def _wait(ground: Ground) -> Readings:
 
 
 # ---- the table
-
-
-CALLS = Measure(
-    "functions-calls",
-    [
-        Figure("functions-calls", "a worker that runs calls of an async def with two arguments, which does nothing",
-               "tasks/s", "worker", Target("ratio", "≥", 0.4)),
-        Figure("functions-calls-rate", "the same, by itself", "tasks/s", None, Target("value", "≥", 25_000)),
-        Figure("functions-calls-server", "the server's CPU during functions-calls", "% of a core"),
-    ],
-    _with_functions(_run),
-)  # fmt: skip
-DELAY = Measure(
-    "functions-delay",
-    [
-        Figure("functions-put", "put one by one of a task with a payload, Queue", "tasks/s"),
-        Figure("functions-delay", ".delay one by one of the same payload", "calls/s", "functions-put",
-               Target("ratio", "≥", 0.8)),
-    ],
-    _with_functions(_delay),
-)  # fmt: skip
-WAIT = Measure(
-    "functions-wait",
-    [
-        Figure("functions-began-p50", "from .delay to the function in an idle worker: p50", "ms"),
-        Figure("functions-began-p99", "from .delay to the function in an idle worker: p99", "ms"),
-        Figure("functions-wait-p50", "from .delay to what wait gives, of the same calls: p50", "ms",
-               "functions-began-p50"),
-        Figure("functions-wait-p99", "from .delay to what wait gives, of the same calls: p99", "ms",
-               "functions-began-p99", Target("above", "≤", 3.0)),
-    ],
-    _with_functions(_wait),
-)  # fmt: skip

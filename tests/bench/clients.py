@@ -12,9 +12,8 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from tests.bench.ground import Ground, Measure
+from tests.bench.ground import Figure, Ground, Readings, measure
 from tests.bench.limits import rate, slices
-from tests.bench.terms import Figure, Readings, Target
 from timeoutq.cli.bench.ground import ids
 from timeoutq.client import AsyncQueue, Queue
 from timeoutq.words.model import Politeness
@@ -43,7 +42,12 @@ def _rate_async(ground: Ground, name: str, count: int, step: Callable[[AsyncQueu
 # ---- put
 
 
-def _put_one(ground: Ground) -> Readings:
+@measure(
+    "put-one",
+    Figure("put-one", "put one by one, Queue", "tasks/s", "evalsha", "≥ 0.75×"),
+    Figure("put-one-async", "put one by one, AsyncQueue", "tasks/s", "evalsha"),
+)
+def put_one(ground: Ground) -> Readings:
     tasks = ids(ground.sizes.trips)
     with ground.queue() as queue:
         queue.put("first")
@@ -54,7 +58,8 @@ def _put_one(ground: Ground) -> Readings:
     return {"put-one": sync, "put-one-async": twin}
 
 
-def _put_bulk(ground: Ground) -> Readings:
+@measure("put-bulk", Figure("put-bulk", "put of 1,000 ids a call, Queue", "tasks/s", "sadd", "≥ 0.4×"))
+def put_bulk(ground: Ground) -> Readings:
     tasks = ids(ground.sizes.bulk)
     with ground.queue() as queue:
         queue.put("first")
@@ -68,7 +73,18 @@ def _put_bulk(ground: Ground) -> Readings:
 # ---- claim and ack
 
 
-def _claim(ground: Ground) -> Readings:
+@measure(
+    "claim-100",
+    Figure("claim-100", "claim + ack of 100 through Queue", "tasks/s", "bare-100", "≥ 0.7×"),
+    Figure("claim-100-async", "claim + ack of 100 through AsyncQueue", "tasks/s", "bare-100"),
+    Figure(
+        "claim-100-apart",
+        "claim + ack of 100 through Queue, beside a bare client with two round trips as well",
+        "tasks/s",
+        "bare-100-apart",
+    ),
+)
+def claim(ground: Ground) -> Readings:
     batch = 100
     count = ground.sizes.drained
     with ground.queue() as queue:
@@ -96,7 +112,21 @@ def _filled(ground: Ground, queue: Queue) -> None:
 LABELS = ("1k", "100k", "1m")
 
 
-def _requeue(ground: Ground) -> Readings:
+@measure(
+    "requeue",
+    *[
+        Figure(
+            f"requeue-{label}",
+            f"requeue_expired with {words} leases, none of which ran out",
+            "ms",
+            None if label == LABELS[0] else f"requeue-{LABELS[0]}",
+            "≤ 1" if label == LABELS[-1] else None,
+        )
+        for label, words in zip(LABELS, ("1,000", "100,000", "1,000,000"), strict=True)
+    ],
+    once=True,
+)
+def requeue(ground: Ground) -> Readings:
     found: dict[str, float | None] = {}
     for label, count in zip(LABELS, ground.sizes.leases, strict=True):
         with ground.queue(timeout=HOUR) as queue:
@@ -123,10 +153,23 @@ def _requeue(ground: Ground) -> Readings:
 
 
 _PATHS = {"host-short": "/of-the-benchmark".ljust(23, "-"), "host": "/of-the-benchmark".ljust(31, "-")}
-"""What makes ids of 60 bytes, and of 68, as all others: servers keep few tasks as a row if each id has 64 at most."""
+"""Paths for ids of 60 bytes, and of 68, as all others: servers keep few tasks as a row if each id has 64 at most."""
 
 
-def _memory(ground: Ground) -> Readings:
+@measure(
+    "memory",
+    Figure("memory-set", "a task in a plain SET", "bytes"),
+    Figure("memory-todos", "a task in todos", "bytes", "memory-set", "≤ 1.1×"),
+    Figure("memory-in-progress", "a task in progress", "bytes", "memory-set"),
+    Figure("memory-done", "a task in done", "bytes", "memory-set", "≤ 1.1×"),
+    Figure("memory-scheduled", "a scheduled task", "bytes", "memory-set"),
+    Figure("memory-waiting", "a task that waits for its host, which has many", "bytes", "memory-set"),
+    Figure("memory-compact", 'a task in done with keep_done="compact"', "bytes", "memory-set"),
+    Figure("memory-host", "a host with one task that waits, and this task", "bytes", "memory-set"),
+    Figure("memory-host-short", "the same with an id of 60 bytes; all others have 68", "bytes", "memory-set"),
+    once=True,
+)
+def memory(ground: Ground) -> Readings:
     count, found = ground.sizes.weighed, dict[str, float | None]()
     tasks = ids(count)
 
@@ -178,12 +221,27 @@ def _memory(ground: Ground) -> Readings:
 
 SIZES = ("10k", "1m", "10m")
 VERBS = {"put": "put", "claim": "claim", "ack": "ack", "random": "a raw SRANDMEMBER"}
-"""What is done at each size; the last tells how much dearer the server itself becomes."""
 _BYTES = 250
 """More than a task takes in the two sets that are filled, with room for a table that grows."""
 
 
-def _growth(ground: Ground) -> Readings:
+@measure(
+    "growth",
+    *(
+        Figure(
+            f"growth-{verb}-{label}",
+            f"{about} in hundreds with {words} tasks in the queue",
+            "µs/task",
+            None if label == SIZES[0] else f"growth-{verb}-{SIZES[0]}",
+            "≤ 1.3×" if label == SIZES[-1] and verb != "random" else None,
+        )
+        for verb, about in VERBS.items()
+        for label, words in zip(SIZES, ("10 thousand", "1 million", "10 million"), strict=True)
+    ),
+    once=True,
+    heavy=True,
+)
+def growth(ground: Ground) -> Readings:
     found: dict[str, float | None] = {}
     with ExitStack() as stack:
         queues: dict[str, Queue] = {}
@@ -215,22 +273,16 @@ def _growth(ground: Ground) -> Readings:
     return found | {name: median(values) for name, values in spent.items() if values}
 
 
-def _growth_figures() -> list[Figure]:
-    return [
-        Figure(
-            f"growth-{verb}-{label}", f"{about} in hundreds with {words} tasks in the queue", "µs/task",
-            None if label == SIZES[0] else f"growth-{verb}-{SIZES[0]}",
-            Target("ratio", "≤", 1.3) if label == SIZES[-1] and verb != "random" else None,
-        )
-        for verb, about in VERBS.items()
-        for label, words in zip(SIZES, ("10 thousand", "1 million", "10 million"), strict=True)
-    ]  # fmt: skip
-
-
 # ---- how long a program takes to start
 
 
-def _starts(ground: Ground) -> Readings:
+@measure(
+    "starts",
+    Figure("import-redis", "a program that imports redis-py alone", "s"),
+    Figure("import", "a program that imports timeoutq and uses its names", "s", "import-redis", "≤ +0.1"),
+    Figure("help", "timeoutq --help", "s", None, "≤ 0.35"),
+)
+def starts(ground: Ground) -> Readings:
     def seconds(*words: str) -> float:
         began = time.perf_counter()
         subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
@@ -247,66 +299,3 @@ def _starts(ground: Ground) -> Readings:
         for name, words in kinds.items():
             spent[name].append(seconds(*words))
     return {name: median(values) for name, values in spent.items()}
-
-
-PUT_ONE = Measure(
-    "put-one",
-    [
-        Figure("put-one", "put one by one, Queue", "tasks/s", "evalsha", Target("ratio", "≥", 0.75)),
-        Figure("put-one-async", "put one by one, AsyncQueue", "tasks/s", "evalsha"),
-    ],
-    _put_one,
-)
-PUT_BULK = Measure(
-    "put-bulk",
-    [Figure("put-bulk", "put of 1,000 ids a call, Queue", "tasks/s", "sadd", Target("ratio", "≥", 0.4))],
-    _put_bulk,
-)
-CLAIM_100 = Measure(
-    "claim-100",
-    [
-        Figure("claim-100", "claim + ack of 100 through Queue", "tasks/s", "bare-100", Target("ratio", "≥", 0.7)),
-        Figure("claim-100-async", "claim + ack of 100 through AsyncQueue", "tasks/s", "bare-100"),
-        Figure("claim-100-apart", "claim + ack of 100 through Queue, beside a bare client with two round trips as well",
-               "tasks/s", "bare-100-apart"),
-    ],
-    _claim,
-)  # fmt: skip
-REQUEUE = Measure(
-    "requeue",
-    [
-        Figure(
-            f"requeue-{label}", f"requeue_expired with {words} leases, none of which ran out", "ms",
-            None if label == LABELS[0] else f"requeue-{LABELS[0]}",
-            Target("value", "≤", 1.0) if label == LABELS[-1] else None,
-        )
-        for label, words in zip(LABELS, ("1,000", "100,000", "1,000,000"), strict=True)
-    ],
-    _requeue, once=True,
-)  # fmt: skip
-MEMORY = Measure(
-    "memory",
-    [
-        Figure("memory-set", "a task in a plain SET", "bytes"),
-        Figure("memory-todos", "a task in todos", "bytes", "memory-set", Target("ratio", "≤", 1.1)),
-        Figure("memory-in-progress", "a task in progress", "bytes", "memory-set"),
-        Figure("memory-done", "a task in done", "bytes", "memory-set", Target("ratio", "≤", 1.1)),
-        Figure("memory-scheduled", "a scheduled task", "bytes", "memory-set"),
-        Figure("memory-waiting", "a task that waits for its host, which has many", "bytes", "memory-set"),
-        Figure("memory-compact", 'a task in done with keep_done="compact"', "bytes", "memory-set"),
-        Figure("memory-host", "a host with one task that waits, and this task", "bytes", "memory-set"),
-        Figure("memory-host-short", "the same with an id of 60 bytes; all others have 68", "bytes", "memory-set"),
-    ],
-    _memory, once=True,
-)  # fmt: skip
-GROWTH = Measure("growth", _growth_figures(), _growth, once=True, heavy=True)
-STARTS = Measure(
-    "starts",
-    [
-        Figure("import-redis", "a program that imports redis-py alone", "s"),
-        Figure("import", "a program that imports timeoutq and uses its names", "s", "import-redis",
-               Target("above", "≤", 0.1)),
-        Figure("help", "timeoutq --help", "s", None, Target("value", "≤", 0.35)),
-    ],
-    _starts,
-)  # fmt: skip

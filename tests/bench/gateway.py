@@ -1,4 +1,4 @@
-"""What the gateway costs: work over HTTP beside bare requests and a `Queue`, and a thousand clients that wait."""
+"""The cost of the gateway: work over HTTP, bare requests and work by a `Queue`, and a thousand clients that wait."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
-from tests.bench.ground import Ground, Measure
+from tests.bench.ground import Figure, Ground, Readings, measure
 from tests.bench.limits import rate
-from tests.bench.terms import Figure, Readings, Target
 from timeoutq.cli.bench.ground import ids
 from timeoutq.cli.bench.measures import percentile
 from timeoutq.client import Queue
@@ -27,8 +25,6 @@ PART = 256 * 1024
 
 
 class Client:
-    """A connection to the gateway."""
-
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), 60)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -36,12 +32,10 @@ class Client:
         self._json: Any = import_module("msgspec.json")  # costs less than Python's; the gateway needs it, too
 
     def get(self, path: str) -> bytes:
-        """Send a GET, and give the body of the answer."""
         self.socket.sendall(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
         return self.answer()
 
     def post(self, path: str, body: Any) -> Any:
-        """Send a POST, and give the answer."""
         self.send(path, self._json.encode(body))
         return self._json.decode(self.answer())
 
@@ -54,7 +48,6 @@ class Client:
         self.socket.sendall(data)
 
     def answer(self) -> bytes:
-        """Read an answer, and give its body."""
         while b"\r\n\r\n" not in self._rest:
             self._read()
         head, _, rest = self._rest.partition(b"\r\n\r\n")
@@ -110,11 +103,6 @@ def _clients(port: int, many: int = 1) -> Iterator[list[Client]]:
             one.close()
 
 
-def _with_web(take: Callable[[Ground], Readings]) -> Callable[[Ground], Readings]:
-    """Read nothing where the packages for the web are not installed."""
-    return lambda ground: {} if find_spec("uvicorn") is None or find_spec("msgspec") is None else take(ground)
-
-
 def _filled(ground: Ground, queue: Queue) -> str:
     queue.put("first")
     ground.fill(queue.operations.key("todos"), ground.sizes.backlog)
@@ -128,7 +116,15 @@ def _work(client: Client, home: str, batch: int) -> None:
     client.post(f"{home}/ack", {"leases": ended})
 
 
-def _one(ground: Ground) -> Readings:
+@measure(
+    "gateway-claim-1",
+    Figure("gateway-healthz", "two bare requests to the gateway, over one connection", "pairs/s"),
+    Figure(
+        "gateway-claim-1", "claim + ack of 1 over HTTP, over one connection", "tasks/s", "gateway-healthz", "≥ 0.35×"
+    ),
+    needs=("uvicorn", "msgspec"),
+)
+def claim_one(ground: Ground) -> Readings:
     count = ground.sizes.trips
     with ground.queue() as queue, _gateway(ground) as port, _clients(port) as (client,):
         home = _filled(ground, queue)
@@ -147,7 +143,12 @@ def _one(ground: Ground) -> Readings:
     return found
 
 
-def _batches(ground: Ground) -> Readings:
+@measure(
+    "gateway-claim-100",
+    Figure("gateway-claim-100", "claim + ack of 100 over HTTP", "tasks/s", "claim-100", "≥ 0.4×"),
+    needs=("uvicorn", "msgspec"),
+)
+def claim_batches(ground: Ground) -> Readings:
     count = ground.sizes.drained
     with ground.queue() as queue, _gateway(ground) as port, _clients(port) as (client,):
         home = _filled(ground, queue)
@@ -155,7 +156,12 @@ def _batches(ground: Ground) -> Readings:
         return {"gateway-claim-100": rate(count // 100, lambda number: _work(client, home, 100), 100)}
 
 
-def _lines(ground: Ground) -> Readings:
+@measure(
+    "gateway-put-lines",
+    Figure("gateway-put-lines", "put as NDJSON", "tasks/s", "put-bulk", "≥ 0.3×"),
+    needs=("uvicorn", "msgspec"),
+)
+def put_lines(ground: Ground) -> Readings:
     tasks = ids(ground.sizes.bulk)
     with ground.queue() as queue, _gateway(ground) as port, _clients(port) as (client,):
         client.post(f"/v1/{queue.name}/put", {"tasks": ["first"]})
@@ -169,7 +175,12 @@ def _lines(ground: Ground) -> Readings:
         return {"gateway-put-lines": rate(1, put, len(tasks))}
 
 
-def _log(ground: Ground) -> Readings:
+@measure(
+    "gateway-log",
+    Figure("gateway-log-off", "claim + ack of 100 through Queue, without an event log", "tasks/s"),
+    Figure("gateway-log-on", "the same, with an event log", "tasks/s", "gateway-log-off", "≥ 0.9×"),
+)
+def with_log(ground: Ground) -> Readings:
     """Claim and ack with and without the event log, in turns, so that both have the same load of the machine."""
     turns, each = 20, max(1, ground.sizes.drained // 100 // 20)
     with ground.queue() as off, ground.queue() as on:
@@ -190,7 +201,20 @@ def _log(ground: Ground) -> Readings:
 CLIENTS = 1000
 
 
-def _polls(ground: Ground) -> Readings:
+@measure(
+    "gateway-polls",
+    Figure(
+        "gateway-polls-blocked",
+        "Redis connections that are blocked while 1,000 clients wait",
+        "connections",
+        None,
+        "≤ 1",
+    ),
+    Figure("gateway-polls-p50", "from put to the answer of one of 1,000 clients that wait: p50", "ms"),
+    Figure("gateway-polls-p99", "from put to the answer of one of 1,000 clients that wait: p99", "ms", None, "≤ 50"),
+    needs=("uvicorn", "msgspec"),
+)
+def polls(ground: Ground) -> Readings:
     """Let a thousand clients wait for tasks, and put tasks one by one."""
     took: list[float] = []
     allow_many_files()
@@ -232,44 +256,3 @@ def _until_all_wait(ground: Ground, queue: Queue) -> None:
             return
         last = calls
         time.sleep(0.3)
-
-
-ONE = Measure(
-    "gateway-claim-1",
-    [
-        Figure("gateway-healthz", "two bare requests to the gateway, over one connection", "pairs/s"),
-        Figure("gateway-claim-1", "claim + ack of 1 over HTTP, over one connection", "tasks/s", "gateway-healthz",
-               Target("ratio", "≥", 0.35)),
-    ],
-    _with_web(_one),
-)  # fmt: skip
-BATCHES = Measure(
-    "gateway-claim-100",
-    [Figure("gateway-claim-100", "claim + ack of 100 over HTTP", "tasks/s", "claim-100", Target("ratio", "≥", 0.4))],
-    _with_web(_batches),
-)
-LINES_IN = Measure(
-    "gateway-put-lines",
-    [Figure("gateway-put-lines", "put as NDJSON", "tasks/s", "put-bulk", Target("ratio", "≥", 0.3))],
-    _with_web(_lines),
-)
-LOG = Measure(
-    "gateway-log",
-    [
-        Figure("gateway-log-off", "claim + ack of 100 through Queue, without an event log", "tasks/s"),
-        Figure("gateway-log-on", "the same, with an event log", "tasks/s", "gateway-log-off",
-               Target("ratio", "≥", 0.9)),
-    ],
-    _log,
-)  # fmt: skip
-POLLS = Measure(
-    "gateway-polls",
-    [
-        Figure("gateway-polls-blocked", "Redis connections that are blocked while 1,000 clients wait", "connections",
-               None, Target("value", "≤", 1)),
-        Figure("gateway-polls-p50", "from put to the answer of one of 1,000 clients that wait: p50", "ms"),
-        Figure("gateway-polls-p99", "from put to the answer of one of 1,000 clients that wait: p99", "ms", None,
-               Target("value", "≤", 50)),
-    ],
-    _with_web(_polls),
-)  # fmt: skip

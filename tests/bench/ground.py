@@ -1,18 +1,18 @@
-"""The ground of a measurement, with a bare client, and ways to fill a queue and to ask the server."""
+"""Figures and measurements, and the ground that they are taken on: a server, and a bare client of it."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import redis
 
-from tests.bench.terms import Figure, Readings, Sizes
 from timeoutq.cli.bench import ground
 from timeoutq.cli.bench.ground import ID, PATIENCE
 from timeoutq.server.calls import Argument
@@ -21,6 +21,79 @@ from timeoutq.server.troubles import LINK_ERRORS
 from timeoutq.words.errors import TimeoutqError
 
 T = TypeVar("T")
+Readings = Mapping[str, float | None]
+"""Names of figures and what was read; None where this machine or server cannot tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    name: str
+    about: str
+    unit: str
+    limit: str | None = None
+    """The figure that it is compared with."""
+    target: str | None = None
+    """A bound for its ratio to the limit (≥ 0.7×), for its value (≤ 50), or for its value above the limit (≤ +0.1)."""
+    unless: tuple[str, float] | None = None
+    """Another figure, and from where on it excuses this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much of everything is done in one round."""
+
+    trips: int = 3000
+    """Exchanges of one command each."""
+    bulk: int = 100_000
+    """Ids that are put in thousands."""
+    drained: int = 60_000
+    """Tasks that are claimed and acked in hundreds."""
+    backlog: int = 500_000
+    """Tasks that are ready whenever something claims: a large set is dearer than a small one, for everybody."""
+    window: float = 2.0
+    """For how long workers are watched, seconds."""
+    paced: int = 300
+    paced_gap: float = 0.01
+    cold: int = 12
+    cold_gap: float = 1.0
+    scheduled: int = 1000
+    scheduled_over: float = 5.0
+    burst: int = 1_000_000
+    kills: int = 3
+    killed: int = 20
+    """Tasks that a killed worker holds."""
+    idle: float = 10.0
+    leases: Sequence[int] = (1_000, 100_000, 1_000_000)
+    rounds_of_requeue: int = 200
+    weighed: int = 100_000
+    grown: Sequence[int] = (10_000, 1_000_000, 10_000_000)
+    cycles: int = 500
+    starts: int = 5
+    """How often an interpreter is started."""
+    polite: tuple[int, int] = (1000, 150)
+    hosts: Sequence[int] = (10, 1_000, 1_000_000)
+    fair: tuple[int, int, int] = (200_000, 200, 50)
+    """Tasks of one huge host; small hosts, and tasks of each."""
+    pauses: tuple[int, int, int, int] = (500_000, 100_000, 300_000, 6_000)
+    handlers: int = 160
+    delay: float = 0.2
+    """The longest delay of a round trip, seconds."""
+    work: float = 0.22
+    """The longest work of one task, seconds."""
+    worked: int = 10_000
+    """Tasks of the run behind delays."""
+    seen: int = 10_000_000
+    """Done tasks that are kept as fingerprints, and as ids."""
+
+
+FULL = Sizes()
+QUICK = replace(
+    FULL,
+    trips=1000, bulk=50_000, drained=30_000, backlog=250_000, window=1.0,
+    paced=100, cold=4, scheduled=300, scheduled_over=1.5, kills=1, idle=3.0, leases=(1_000, 10_000, 100_000),
+    weighed=20_000, starts=3, worked=2000, polite=(500, 80), hosts=(10, 1_000, 20_000), fair=(20_000, 50, 20),
+    seen=1_000_000,
+)  # fmt: skip
 
 _FILL = """
 local key, kind, format, first, count = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -49,7 +122,6 @@ class Ground(ground.Ground):
         super().__init__(url)
         self.sizes = sizes
         self.round = 1
-        """The round that is being taken, from 1."""
         self._scripts: dict[str, str] = {}
 
     def __enter__(self) -> Self:
@@ -105,7 +177,6 @@ class Ground(ground.Ground):
         return self._scripts[text]
 
     def evalsha(self, text: str, keys: Sequence[str], *args: Argument) -> tuple[Argument, ...]:
-        """Give the words of the command that calls a script."""
         return ("EVALSHA", self.load(text), len(keys), *keys, *args)
 
     def info(self, section: str) -> dict[str, Any]:
@@ -175,6 +246,18 @@ class Measure:
     """Takes minutes or gigabytes: left out with --quick."""
     asked: bool = False
     """Taken only when the user asks for it by name."""
+
+
+def measure(
+    name: str, *figures: Figure, once: bool = False, heavy: bool = False, asked: bool = False, needs: Sequence[str] = ()
+) -> Callable[[Callable[[Ground], Readings]], Measure]:
+    """Make a measurement of a function, which reads nothing where a package that it needs is not installed."""
+
+    def made(take: Callable[[Ground], Readings]) -> Measure:
+        able = all(map(find_spec, needs))
+        return Measure(name, figures, take if able else lambda _: {}, once, heavy, asked)
+
+    return made
 
 
 @contextmanager

@@ -1,14 +1,20 @@
-"""The handlers of the workers that the benchmark starts: those of `timeoutq bench`, and others."""
+"""The handlers of the workers that the benchmark starts, those of `timeoutq bench` with them, and an app with calls."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import random
+import time
+from typing import TYPE_CHECKING
 
+from timeoutq.cli.bench import handlers
 from timeoutq.cli.bench.handlers import note as note
 from timeoutq.cli.bench.handlers import nothing as nothing
 from timeoutq.words.model import Lease
+
+if TYPE_CHECKING:
+    from timeoutq.functions import App
 
 WORK = "TIMEOUTQ_BENCH_WORK"
 """The environment variable with the longest work of a task, seconds."""
@@ -16,11 +22,21 @@ WORK = "TIMEOUTQ_BENCH_WORK"
 _work = float(os.environ.get(WORK, "0"))
 
 
+def app(name: str, url: str | None = None) -> App:
+    """Give the app whose calls go to this queue; it has the function of `timeoutq bench`, too."""
+    made = handlers.app(name, url)
+
+    @made.task
+    async def began(number: int) -> int:
+        return time.monotonic_ns()
+
+    return made
+
+
 def __getattr__(name: str) -> object:
-    """Give `calls`, which runs the calls of `called.py`: only this handler needs the packages for it."""
+    """Give `calls`, which runs the calls of the app: only this handler needs the packages for it."""
     if name != "calls":
         raise AttributeError(name)
-    from tests.bench.called import app
     from timeoutq.functions import Calls
 
     return Calls(app("bench"))
@@ -31,7 +47,6 @@ def nothing_in_thread(lease: Lease) -> None:
 
 
 async def hold(lease: Lease) -> None:
-    """Hold the task until the process dies."""
     await asyncio.sleep(86_400)
 
 

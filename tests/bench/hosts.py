@@ -1,4 +1,4 @@
-"""What politeness costs, and whether politeness is fair: many hosts, and one huge host beside them."""
+"""The cost of politeness, and whether it is fair: many hosts, and one huge host among them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from functools import partial
 from statistics import median
 
 from tests.bench import handlers
-from tests.bench.ground import Ground, Measure
-from tests.bench.terms import Figure, Readings, Target
+from tests.bench.ground import Figure, Ground, Readings, measure
 from tests.bench.workers import look, rate_of_acks
 from timeoutq.cli.bench.ground import Crew
 from timeoutq.client import Queue
@@ -40,7 +39,20 @@ def _filled(queue: Queue, batches: Iterator[list[str]]) -> None:
 # ---- how much of a plain queue's throughput is left
 
 
-def _polite(ground: Ground) -> Readings:
+@measure(
+    "hosts",
+    Figure("hosts-plain", "a worker with a no-op async def, on URLs of 1,000 hosts", "tasks/s"),
+    Figure("hosts-plain-server", "the server's CPU during hosts-plain", "% of a core"),
+    Figure(
+        "hosts-polite",
+        "a worker with a no-op async def on a polite queue, one visit of a host at once",
+        "tasks/s",
+        "hosts-plain",
+        "≥ 0.6×",
+    ),
+    Figure("hosts-polite-server", "the server's CPU during hosts-polite", "% of a core"),
+)
+def polite(ground: Ground) -> Readings:
     hosts, each = ground.sizes.polite
     one = Politeness(delay=0, per_host=1)
     found: dict[str, float | None] = {}
@@ -56,7 +68,22 @@ def _polite(ground: Ground) -> Readings:
 # ---- how much dearer a claim becomes with the number of hosts
 
 
-def _claims(ground: Ground) -> Readings:
+@measure(
+    "hosts-claim",
+    *[
+        Figure(
+            f"hosts-claim-{label}",
+            f"claim of 10 on a polite queue with {words} hosts",
+            "µs/task",
+            None if label == LABELS[0] else f"hosts-claim-{LABELS[0]}",
+            "≤ 1.3×" if label == LABELS[-1] else None,
+        )
+        for label, words in zip(LABELS, ("10", "1,000", "1,000,000"), strict=True)
+    ],
+    once=True,
+    heavy=True,
+)
+def claims(ground: Ground) -> Readings:
     spent: dict[str, list[float]] = {label: [] for label in LABELS}
     with ExitStack() as stack:
         queues: dict[str, Queue] = {}
@@ -73,10 +100,22 @@ def _claims(ground: Ground) -> Readings:
     return {f"hosts-claim-{label}": median(values) for label, values in spent.items()}
 
 
-# ---- one huge host beside many small ones
+# ---- one huge host among many small ones
 
 
-def _fair(ground: Ground) -> Readings:
+@measure(
+    "fair",
+    Figure("fair-alone", "200 hosts with 50 tasks each: until all are visited", "s"),
+    Figure(
+        "fair-beside",
+        "200 hosts with 50 tasks each, beside a host with 200,000: until the 200 are visited",
+        "s",
+        "fair-alone",
+        "≤ 1.5×",
+    ),
+    once=True,
+)
+def fair(ground: Ground) -> Readings:
     huge, hosts, each = ground.sizes.fair
     found: dict[str, float | None] = {}
     for name, beside in (("fair-alone", 0), ("fair-beside", huge)):
@@ -97,37 +136,3 @@ def _begun(ground: Ground, queue: Queue) -> bool:
 def _small(crew: Crew, count: int) -> dict[str, list[int]] | None:
     found = {task: times for task, times in crew.notes().items() if "//small" in task}
     return found if len(found) >= count else None
-
-
-POLITE = Measure(
-    "hosts",
-    [
-        Figure("hosts-plain", "a worker with a no-op async def, on URLs of 1,000 hosts", "tasks/s"),
-        Figure("hosts-plain-server", "the server's CPU during hosts-plain", "% of a core"),
-        Figure("hosts-polite", "a worker with a no-op async def on a polite queue, one visit of a host at once",
-               "tasks/s", "hosts-plain", Target("ratio", "≥", 0.6)),
-        Figure("hosts-polite-server", "the server's CPU during hosts-polite", "% of a core"),
-    ],
-    _polite,
-)  # fmt: skip
-CLAIMS = Measure(
-    "hosts-claim",
-    [
-        Figure(
-            f"hosts-claim-{label}", f"claim of 10 on a polite queue with {words} hosts", "µs/task",
-            None if label == LABELS[0] else f"hosts-claim-{LABELS[0]}",
-            Target("ratio", "≤", 1.3) if label == LABELS[-1] else None,
-        )
-        for label, words in zip(LABELS, ("10", "1,000", "1,000,000"), strict=True)
-    ],
-    _claims, once=True, heavy=True,
-)  # fmt: skip
-FAIR = Measure(
-    "fair",
-    [
-        Figure("fair-alone", "200 hosts with 50 tasks each: until all are visited", "s"),
-        Figure("fair-beside", "200 hosts with 50 tasks each, beside a host with 200,000: until the 200 are visited",
-               "s", "fair-alone", Target("ratio", "≤", 1.5)),
-    ],
-    _fair, once=True,
-)  # fmt: skip

@@ -8,8 +8,7 @@ import time
 from urllib.parse import urlsplit
 
 from tests.bench import handlers
-from tests.bench.ground import Ground, Measure
-from tests.bench.terms import Figure, Readings, Target
+from tests.bench.ground import Figure, Ground, Readings, measure
 from tests.bench.workers import look
 from tests.rig.proxy import Link, Proxy
 from timeoutq.cli.bench.measures import Sight
@@ -62,7 +61,22 @@ class _Exchange:
         return max(now, self._back)
 
 
-def _latency(ground: Ground) -> Readings:
+@measure(
+    "latency",
+    Figure("latency-work", "what the work alone allows", "tasks/s"),
+    Figure(
+        "latency",
+        "160 handlers, round trips of 0–200 ms, work of 0–220 ms, lease 1 s",
+        "tasks/s",
+        "latency-work",
+        "≥ 1,250",
+    ),
+    Figure("latency-duplicates", "handlers that began on a task once more", "tasks", None, "≤ 0"),
+    Figure("latency-lost", "tasks that are not done in the end", "tasks", None, "≤ 0"),
+    Figure("latency-expired", "leases that ran out", "leases"),
+    asked=True,
+)
+def latency(ground: Ground) -> Readings:
     sizes = ground.sizes
     with DelayingProxy(ground.url, sizes.delay) as proxy, ground.queue(timeout=1) as queue:
         ground.fill(queue.operations.key("todos"), sizes.worked)
@@ -88,17 +102,3 @@ def _latency(ground: Ground) -> Readings:
         "latency-lost": sizes.worked - stats.done,
         "latency-expired": stats.counters.get("expired", 0),
     }
-
-
-LATENCY = Measure(
-    "latency",
-    [
-        Figure("latency-work", "what the work alone allows", "tasks/s"),
-        Figure("latency", "160 handlers, round trips of 0–200 ms, work of 0–220 ms, lease 1 s", "tasks/s",
-               "latency-work", Target("value", "≥", 1250)),
-        Figure("latency-duplicates", "handlers that began on a task once more", "tasks", None, Target("value", "≤", 0)),
-        Figure("latency-lost", "tasks that are not done in the end", "tasks", None, Target("value", "≤", 0)),
-        Figure("latency-expired", "leases that ran out", "leases"),
-    ],
-    _latency, asked=True,
-)  # fmt: skip

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 from statistics import median
 from typing import Any
 
-from tests.bench.ground import Ground, Measure
-from tests.bench.terms import Figure, Readings
+from tests.bench.ground import Figure, Ground, Measure, Readings, measure
 from timeoutq.cli.bench.ground import ids
 
 _CLAIM = """
@@ -64,11 +62,13 @@ def rate(count: int, step: Callable[[int], object], each: int = 1) -> float:
     return median(rates)
 
 
-def _ping(ground: Ground) -> Readings:
+@measure("ping", Figure("ping", "a raw PING, round trip", "µs"))
+def ping(ground: Ground) -> Readings:
     return {"ping": 1e6 / rate(ground.sizes.trips, lambda _: ground.bare.execute_command("PING"))}
 
 
-def _sadd(ground: Ground) -> Readings:
+@measure("sadd", Figure("sadd", "a raw SADD of 1,000 ids a command", "tasks/s"))
+def sadd(ground: Ground) -> Readings:
     with ground.queue() as queue:
         key, tasks = queue.operations.key("todos"), ids(ground.sizes.bulk)
 
@@ -78,7 +78,8 @@ def _sadd(ground: Ground) -> Readings:
         return {"sadd": rate(len(tasks) // 1000, add, 1000)}
 
 
-def _evalsha(ground: Ground) -> Readings:
+@measure("evalsha", Figure("evalsha", "a bare EVALSHA that writes one id", "tasks/s"))
+def evalsha(ground: Ground) -> Readings:
     with ground.queue() as queue:
         key, sha, tasks = queue.operations.key("todos"), ground.load(_ONE), ids(ground.sizes.trips)
 
@@ -88,43 +89,40 @@ def _evalsha(ground: Ground) -> Readings:
         return {"evalsha": rate(len(tasks), put)}
 
 
-def _bare(ground: Ground, batch: int, *, one_flush: bool, name: str) -> Readings:
-    count = ground.sizes.drained
-    with ground.queue() as queue:
-        ground.fill(queue.operations.key("todos"), ground.sizes.backlog)
-        names = ("todos", "in_progress", "leases", "owners", "lock", "done")
-        keys = [queue.operations.key(key) for key in names]
-        claim = ground.evalsha(_CLAIM, keys, "bench#1", batch, 30_000)
-        ack = ground.evalsha(_ACK, keys, "bench#1")
-        found: Any = []
-
-        def apart(_: int) -> None:
-            found = ground.bare.execute_command(*claim)
-            ground.bare.execute_command(*ack, *found)
-
-        def together(_: int) -> None:
-            nonlocal found
-            pipe = ground.bare.pipeline(transaction=False)
-            pipe.execute_command(*ack, *found)
-            pipe.execute_command(*claim)
-            _, found = pipe.execute()
-
-        if one_flush:
-            found = ground.bare.execute_command(*claim)
-        fast = rate(count // batch, together if one_flush else apart, batch)
-        if one_flush:
-            ground.bare.execute_command(*ack, *found)
-        return {name: fast}
-
-
-def _bare_measure(name: str, batch: int, *, one_flush: bool = False) -> Measure:
+def _bare(name: str, batch: int, *, one_flush: bool = False) -> Measure:
     how = "an ack and the next claim in one flush" if one_flush else "two round trips"
-    about = f"bare Lua claim + ack of {batch}, {how}"
-    return Measure(name, [Figure(name, about, "tasks/s")], partial(_bare, batch=batch, one_flush=one_flush, name=name))
+
+    @measure(name, Figure(name, f"bare Lua claim + ack of {batch}, {how}", "tasks/s"))
+    def take(ground: Ground) -> Readings:
+        count = ground.sizes.drained
+        with ground.queue() as queue:
+            ground.fill(queue.operations.key("todos"), ground.sizes.backlog)
+            names = ("todos", "in_progress", "leases", "owners", "lock", "done")
+            keys = [queue.operations.key(key) for key in names]
+            claim = ground.evalsha(_CLAIM, keys, "bench#1", batch, 30_000)
+            ack = ground.evalsha(_ACK, keys, "bench#1")
+            found: Any = []
+
+            def apart(_: int) -> None:
+                found = ground.bare.execute_command(*claim)
+                ground.bare.execute_command(*ack, *found)
+
+            def together(_: int) -> None:
+                nonlocal found
+                pipe = ground.bare.pipeline(transaction=False)
+                pipe.execute_command(*ack, *found)
+                pipe.execute_command(*claim)
+                _, found = pipe.execute()
+
+            if one_flush:
+                found = ground.bare.execute_command(*claim)
+            fast = rate(count // batch, together if one_flush else apart, batch)
+            if one_flush:
+                ground.bare.execute_command(*ack, *found)
+            return {name: fast}
+
+    return take
 
 
-PING = Measure("ping", [Figure("ping", "a raw PING, round trip", "µs")], _ping)
-SADD = Measure("sadd", [Figure("sadd", "a raw SADD of 1,000 ids a command", "tasks/s")], _sadd)
-EVALSHA = Measure("evalsha", [Figure("evalsha", "a bare EVALSHA that writes one id", "tasks/s")], _evalsha)
-BARE_100 = _bare_measure("bare-100", 100, one_flush=True)
-BARE_100_APART = _bare_measure("bare-100-apart", 100)
+BARE_100 = _bare("bare-100", 100, one_flush=True)
+BARE_100_APART = _bare("bare-100-apart", 100)

@@ -10,15 +10,14 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any
 
-from tests.bench.ground import Ground, Measure, cpu_ms
-from tests.bench.terms import Figure, Readings, Target
+from tests.bench.ground import Figure, Ground, Readings, cpu_ms, measure
 from timeoutq.client import Queue
-from timeoutq.rooms.batches import operations as of_batches
-from timeoutq.rooms.failures import operations as of_failures
-from timeoutq.rooms.hosts import operations
-from timeoutq.rooms.hosts.operations import Rule
-from timeoutq.rooms.results import operations as of_results
-from timeoutq.rooms.schedules import operations as of_schedules
+from timeoutq.rooms import batches as of_batches
+from timeoutq.rooms import failures as of_failures
+from timeoutq.rooms import hosts as of_hosts
+from timeoutq.rooms import results as of_results
+from timeoutq.rooms.hosts import Rule
+from timeoutq.rooms.schedules import definition as of_schedules
 from timeoutq.rooms.schedules.definition import Definition
 from timeoutq.server import rights, scripts
 from timeoutq.server.calls import BATCH, Call, Command
@@ -33,7 +32,7 @@ HOUR_MS = 3_600_000
 REPLAY = "claim-again"
 """The name of a claim that is sent again: it looks for its leases among all leases."""
 TRIES = 3
-LONGEST = 50.0
+LONGEST = 50
 """The longest time that a script may take, ms."""
 
 VERBS = scripts.verbs()
@@ -85,13 +84,11 @@ class Scene:
                 break
 
     def rule(self, *rules: Rule) -> None:
-        """Set rules of the huge host, as `queue.hosts.set` does."""
-        host = self.run(operations.host(self.ops, "big.example.com", rules))
+        host = self.run(of_hosts.call_host(self.ops, "big.example.com", rules))
         while host.recalling:
-            host = self.run(operations.host(self.ops, "big.example.com", [("recall", "")]))
+            host = self.run(of_hosts.call_host(self.ops, "big.example.com", [("recall", "")]))
 
     def claim(self, n: int) -> list[Lease]:
-        """Claim `n` tasks, or all if there are fewer."""
         found: list[Lease] = []
         while len(found) < n:
             some = self.queue.claim(min(BATCH, n - len(found)))
@@ -128,7 +125,6 @@ class Scene:
     # ---- the acts; each is tried three times
 
     def acts(self) -> Iterator[Callable[[], object]]:
-        """Give the acts in order, all but `purge`."""
         yield self.rank  # from now on, the queue has priorities
         yield from (self.put, self.schedule, self.claims, self.replay, self.extend, self.ack, self.fail, self.release)
         yield self.cancel
@@ -165,7 +161,6 @@ class Scene:
         self.promote(5)
 
     def claims(self) -> None:
-        """Claim tasks, and put new ones in their place."""
         for _ in range(4):
             self.flown += self.run(self.ops.claim(self.queue.token(), BATCH, HOUR_MS)).leases
             self.run(*self.ops.put((self.strangers(BATCH),), self.queue.talk.nonce))
@@ -210,16 +205,13 @@ class Scene:
         self.promote(30)
 
     def crash(self) -> None:
-        """Say that the process that worked on tasks has died."""
         for leases in (self.flown, self.held):
             self.run(*self.ops.crash(_taken(leases, BATCH), "it died"))
 
     def pull(self) -> None:
-        """Pull tasks: take them without a lease."""
         self.run(*[self.ops.pull(BATCH) for _ in range(3)])
 
     def forget(self) -> None:
-        """Forget tasks that wait, and tasks that are held."""
         some = self.urls(BATCH)
         self.run(*self.ops.put((some,), self.queue.talk.nonce))
         for tasks in (some, *([lease.task for lease in _taken(leases, BATCH)] for leases in (self.flown, self.held))):
@@ -266,7 +258,7 @@ class Scene:
                 cursor = self.run(self.ops.prune(cursor=cursor)).cursor
 
     def repair(self) -> None:
-        """Walk through a part of each state, hash and lane, and mend what is wrong."""
+        """Walk through some of each state, each hash and the tasks of each host, and mend what is wrong."""
         cursor = b"1 0"
         while cursor:
             stage = int(cursor.split()[0])
@@ -277,24 +269,23 @@ class Scene:
                 cursor = b"%d 0" % (stage + 1)
 
     def look(self) -> None:
-        """Ask about tasks, about hosts and about the whole queue."""
         task = self.urls(1)[0]
         self.run(self.ops.stats(), self.ops.drained(), self.ops.inspect(task), self.ops.why(task))
-        self.run(operations.host(self.ops, "big.example.com"))
-        self.run(operations.page(self.ops, 0, 500), operations.page(self.ops, self.hosts // 2, 500))
+        self.run(of_hosts.call_host(self.ops, "big.example.com"))
+        self.run(of_hosts.call_page(self.ops, 0, 500), of_hosts.call_page(self.ops, self.hosts // 2, 500))
         self.run(*self.ops.states((self.urls(BATCH),)))
-        self.run(of_results.look(self.ops, [id.encode() for id in self.urls(BATCH)]))
+        self.run(of_results.call_look(self.ops, [id.encode() for id in self.urls(BATCH)]))
         self.run(self.ops.probe(*rights.trials()))
 
     def tick(self) -> None:
         """Let a schedule tick, as often as one call takes; declare as many as one call takes; read one."""
         definition, nonce = Definition("{}", b"tick"), self.queue.talk.nonce
-        self.run(of_schedules.write(self.ops, nonce(), b"s", None, "r", 1, definition, "d"))
-        (stored,) = self.run(of_schedules.named(self.ops, b"s")).found
+        self.run(of_schedules.call_write(self.ops, nonce(), b"s", None, "r", 1, definition, "d"))
+        (stored,) = self.run(of_schedules.call_named(self.ops, b"s")).found
         ids = [b"tick@%d" % number for number in range(BATCH)]
-        self.run(of_schedules.tick(self.ops, nonce(), stored, definition, ids, 0, 1, 0, 0))
-        self.run(of_schedules.renew(self.ops, {b"s%d" % number: "d" for number in range(BATCH)}))
-        self.run(of_schedules.write(self.ops, nonce(), b"s", stored, "x", 0))
+        self.run(of_schedules.call_tick(self.ops, nonce(), stored, definition, ids, 0, 1, 0, 0))
+        self.run(of_schedules.call_renew(self.ops, {b"s%d" % number: "d" for number in range(BATCH)}))
+        self.run(of_schedules.call_write(self.ops, nonce(), b"s", stored, "x", 0))
         self.run(*self.ops.forget((ids,)))
 
     def batch(self) -> None:
@@ -305,17 +296,17 @@ class Scene:
         for id, name in zip(ids, names, strict=True):
             self.run(*self.ops.put((id,), nonce, How(batch=name)))
             callback = arguments.tasks((Task(f"after {name}", "x" * 2000),))
-            self.run(of_batches.seal(self.ops, nonce(), name, callback, "ended", 1000))
+            self.run(of_batches.call_seal(self.ops, nonce(), name, callback, "ended", 1000))
         self.run(*self.ops.put((ids,), nonce, How(batch="large")))
         joined = [of_batches.Joined("large", id.encode(), "open") for id in ids]
         self.run(of_batches.restore_batch(self.ops, nonce, "large", joined, None))
-        self.run(of_batches.forget(self.ops, nonce(), "large"))
+        self.run(of_batches.call_forget(self.ops, nonce(), "large"))
         self.run(of_batches.restore_batch(self.ops, nonce, "large", joined, None))
-        self.run(of_batches.seal(self.ops, nonce(), "large", arguments.tasks(()), "done", 1000))
-        self.run(of_batches.members(self.ops, "large", 1, BATCH), of_batches.page(self.ops, "0", BATCH))
+        self.run(of_batches.call_seal(self.ops, nonce(), "large", arguments.tasks(()), "done", 1000))
+        self.run(of_batches.call_members(self.ops, "large", 1, BATCH), of_batches.call_page(self.ops, "0", BATCH))
         self.run(*self.ops.forget((ids,)))
-        self.run(of_batches.named(self.ops, names))
-        self.run(*[of_batches.forget(self.ops, nonce(), name) for name in ("large", *names)])
+        self.run(of_batches.call_named(self.ops, names))
+        self.run(*[of_batches.call_forget(self.ops, nonce(), name) for name in ("large", *names)])
         self.promote(2)
         self.run(*self.ops.forget(([f"after {name}" for name in names],)))
 
@@ -325,9 +316,9 @@ class Scene:
             records = [Record(url.encode(), State.TODOS, payload=1) for url in urls]
             self.run(self.ops.restore(records, self.queue.talk.nonce))
         hosts = [b"big.example.com", *(b"new%d.example.com" % next(self._numbers) for _ in range(BATCH - 1))]
-        self.run(operations.describe_hosts(self.ops, hosts))
+        self.run(of_hosts.describe_hosts(self.ops, hosts))
         known = [HostRecord(host, budget=10**9, visits=1, next_allowed=1.0) for host in hosts]
-        self.run(operations.restore_hosts(self.ops, known, self.queue.talk.nonce))
+        self.run(of_hosts.restore_hosts(self.ops, known, self.queue.talk.nonce))
 
     def rules(self) -> None:
         for per_host in (9_000, 1, 10_000):
@@ -437,7 +428,18 @@ OTHER = "redis-server"
 """The second server to measure, if PATH has it."""
 
 
-def _pauses(ground: Ground) -> Readings:
+@measure(
+    "pauses",
+    *(
+        Figure(f"pauses-{name}{end}", f"the longest script of {about}{where}, CPU time", "ms", None, f"≤ {LONGEST:g}")
+        for end, where in (("", ""), ("-redis", ", on redis-server"))
+        for name, about in [*((verb, verb) for verb in VERBS), (REPLAY, "a claim that is sent again")]
+    ),
+    once=True,
+    heavy=True,
+    asked=True,
+)
+def pauses(ground: Ground) -> Readings:
     taken: dict[str, float | None] = {}
     here = measured(ground)
     taken |= {f"pauses-{name}": value for name, value in here.items()}
@@ -446,20 +448,3 @@ def _pauses(ground: Ground) -> Readings:
             there = measured(other)
         taken |= {f"pauses-{name}-redis": value for name, value in there.items()}
     return taken
-
-
-def _figures() -> list[Figure]:
-    return [
-        Figure(
-            f"pauses-{name}{end}",
-            f"the longest script of {about}{where}, CPU time",
-            "ms",
-            None,
-            Target("value", "≤", LONGEST),
-        )
-        for end, where in (("", ""), ("-redis", ", on redis-server"))
-        for name, about in [*((verb, verb) for verb in VERBS), (REPLAY, "a claim that is sent again")]
-    ]
-
-
-PAUSES = Measure("pauses", _figures(), _pauses, once=True, heavy=True, asked=True)

@@ -11,49 +11,32 @@ from statistics import median
 from typing import Any
 
 from tests.bench import calls, clients, gateway, hosts, latency, limits, pauses, seen, workers
-from tests.bench.ground import Ground, Measure, told
-from tests.bench.terms import FULL, QUICK, Figure, Readings, Sizes, Target
+from tests.bench.ground import FULL, QUICK, Figure, Ground, Measure, Readings, Sizes, told
 from timeoutq.cli.bench.measures import about, number
 from timeoutq.words.errors import InvalidInput
 
-# each limit stands right before the figures that are set beside it
+# each limit stands right before the figures that are compared with it
 MEASURES: Sequence[Measure] = (
-    limits.PING, limits.EVALSHA, clients.PUT_ONE, limits.SADD, clients.PUT_BULK,
-    limits.BARE_100_APART, limits.BARE_100, clients.CLAIM_100, workers.WORKER, workers.WORKER_2,
-    calls.CALLS, workers.WORKER_DEF, workers.PICKUP, calls.DELAY, calls.WAIT,
-    workers.COLD, workers.LATE, workers.KILLED, workers.IDLE, clients.REQUEUE, clients.MEMORY, clients.STARTS,
-    hosts.POLITE, hosts.FAIR, workers.BURST, clients.GROWTH, hosts.CLAIMS,
-    gateway.ONE, gateway.BATCHES, gateway.LINES_IN, gateway.POLLS, gateway.LOG,
-    pauses.PAUSES, seen.SEEN, latency.LATENCY,
+    limits.ping, limits.evalsha, clients.put_one, limits.sadd, clients.put_bulk,
+    limits.BARE_100_APART, limits.BARE_100, clients.claim, workers.WORKER, workers.WORKER_2,
+    calls.run_calls, workers.WORKER_DEF, workers.PICKUP, calls.put_calls, calls.wait_for_results,
+    workers.COLD, workers.late, workers.killed, workers.idle, clients.requeue, clients.memory, clients.starts,
+    hosts.polite, hosts.fair, workers.burst, clients.growth, hosts.claims,
+    gateway.claim_one, gateway.claim_batches, gateway.put_lines, gateway.polls, gateway.with_log,
+    pauses.pauses, seen.seen, latency.latency,
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What was read of one figure."""
-
-    figure: Figure
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-    limit: float | None = None
-    ratio: float | None = None
-    ratio_low: float | None = None
-    ratio_high: float | None = None
-    met: bool | None = None
-    rounds: Sequence[Mapping[str, float | None]] = ()
+Row = dict[str, Any]
+"""A line of the table: the names of COLUMNS, and what was read and met; and what each round gave."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run has found."""
-
     rows: Sequence[Row]
     about: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def missed(self) -> list[str]:
-        return [row.figure.name for row in self.rows if row.met is False]
+        return [row["name"] for row in self.rows if row["met"] is False]
 
 
 # ---- the run
@@ -70,7 +53,7 @@ def choose(only: Sequence[str], *, quick: bool = False, far: bool = False) -> li
     if far:
         if names:
             raise InvalidInput("--latency is one measurement of its own: leave out --only")
-        names = [latency.LATENCY.name]
+        names = [latency.latency.name]
     by_name = {measure.name: measure for measure in MEASURES} | home
     if not names:
         return [measure for measure in MEASURES if not measure.asked and not (quick and measure.heavy)]
@@ -111,7 +94,7 @@ def measure(
     chosen = choose(only, quick=quick, far=far)
     sizes = sizes or (QUICK if quick else FULL)
     if ids is not None:
-        if seen.SEEN not in chosen:
+        if seen.seen not in chosen:
             raise InvalidInput("--ids is about the memory of done tasks: give --only seen as well")
         sizes = replace(sizes, seen=ids)
     rounds = rounds or (2 if quick else 3)
@@ -147,111 +130,75 @@ def _about(ground: Ground, began: str, rounds: int) -> dict[str, Any]:
 
 def rows(chosen: Sequence[Measure], taken: Mapping[str, Sequence[float | None]]) -> list[Row]:
     """Make the lines of the table of what was read in each round."""
-    once = {figure.name: one.once for one in chosen for figure in one.figures}
+    once = {figure.name for one in chosen if one.once for figure in one.figures}
     found: dict[str, Row] = {}
     for figure in (figure for one in chosen for figure in one.figures):
-        values = taken[figure.name]
-        beside = _beside(taken, figure, len(values), once)
-        found[figure.name] = _row(figure, values, beside)
-    return [replace(row, met=_met(row, found)) for row in found.values()]
+        values, limits = taken[figure.name], taken.get(figure.limit or "") or [None] * len(taken[figure.name])
+        rounds: list[dict[str, float | None]] = []
+        for at, value in enumerate(values):
+            limit = limits[0 if figure.limit in once else at]
+            ratio = None if value is None or not limit else value / limit
+            rounds.append({"value": value, "limit": limit, "ratio": ratio})
+        value, low, high = _middle([one["value"] for one in rounds])
+        ratio, ratio_low, ratio_high = _middle([one["ratio"] for one in rounds])
+        row = found[figure.name] = {
+            "name": figure.name, "about": figure.about, "unit": figure.unit, "value": value, "low": low, "high": high,
+            "limit": figure.limit, "limit_value": _middle([one["limit"] for one in rounds])[0],
+            "ratio": ratio, "ratio_low": ratio_low, "ratio_high": ratio_high,
+            "target": figure.target, "met": None, "rounds": rounds,
+        }  # fmt: skip
+        row["met"] = _met(figure, row)
+    for figure in (figure for one in chosen for figure in one.figures if figure.unless):
+        name, bound = figure.unless or ("", 0)
+        if found[figure.name]["met"] is False:
+            found[figure.name]["met"] = (found[name]["value"] or 0) >= bound
+    return [*found.values()]
 
 
-def _beside(
-    taken: Mapping[str, Sequence[float | None]], figure: Figure, count: int, once: Mapping[str, bool]
-) -> Sequence[float | None]:
-    if figure.limit is None:
-        return [None] * count
-    limits = taken[figure.limit]
-    return [limits[0 if once[figure.limit] else at] for at in range(count)] if limits else [None] * count
-
-
-def _row(figure: Figure, values: Sequence[float | None], beside: Sequence[float | None]) -> Row:
-    rounds: list[dict[str, float | None]] = []
-    for value, limit in zip(values, beside, strict=True):
-        both = None if value is None or not limit else value / limit
-        rounds.append({"value": value, "limit": limit, "ratio": both})
+def _middle(values: Sequence[float | None]) -> tuple[float | None, float | None, float | None]:
     known = [value for value in values if value is not None]
-    known_limits = [limit for limit in beside if limit is not None]
-    ratios = [one["ratio"] for one in rounds if one["ratio"] is not None]
-    value, low, high = _middle(known)
-    middle, ratio_low, ratio_high = _middle(ratios)
-    return Row(figure, value, low, high, _middle(known_limits)[0], middle, ratio_low, ratio_high, None, rounds)
+    return (median(known), min(known), max(known)) if known else (None, None, None)
 
 
-def _middle(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
-    return (median(values), min(values), max(values)) if values else (None, None, None)
-
-
-def _met(row: Row, found: Mapping[str, Row]) -> bool | None:
-    target = row.figure.target
-    if target is None or row.value is None:
+def _met(figure: Figure, row: Row) -> bool | None:
+    if figure.target is None or row["value"] is None:
         return None
-    if target.kind == "ratio":
-        met = None if row.ratio is None else target.reached(row.ratio)
-    elif target.kind == "above":
-        met = None if row.limit is None else target.reached(row.value - row.limit)
+    sign, bound = figure.target.split()
+    if bound.endswith("×"):
+        reached = row["ratio"]
+    elif bound.startswith("+"):
+        reached = None if row["limit_value"] is None else row["value"] - row["limit_value"]
     else:
-        met = target.reached(row.value)
-    if met is False and target.unless is not None:
-        name, bound = target.unless
-        excuse = found[name].value
-        return excuse is not None and excuse >= bound
-    return met
+        reached = row["value"]
+    if reached is None:
+        return None
+    most = float(bound.strip("×+").replace(",", ""))
+    return bool(reached >= most if sign == "≥" else reached <= most)
 
 
 # ---- the table
 
 
-COLUMNS = ("figure", "value", "unit", "low", "high", "limit", "limit value", "ratio", "ratio low", "ratio high",
+COLUMNS = ("name", "value", "unit", "low", "high", "limit", "limit_value", "ratio", "ratio_low", "ratio_high",
            "target", "met")  # fmt: skip
 
 
 def to_json(report: Report) -> dict[str, Any]:
-    return {
-        **report.about,
-        "figures": [
-            {
-                "name": row.figure.name, "about": row.figure.about, "unit": row.figure.unit,
-                **{name: getattr(row, name) for name in ("value", "low", "high")},
-                "limit": row.figure.limit, "limit_value": row.limit,
-                **{name: getattr(row, name) for name in ("ratio", "ratio_low", "ratio_high")},
-                "target": aim(row.figure.target), "met": row.met, "rounds": list(row.rounds),
-            }
-            for row in report.rows
-        ],
-        "missed": report.missed,
-    }  # fmt: skip
-
-
-def lines(report: Report) -> list[tuple[str, ...]]:
-    """Give the rows of the table as words, in the order of COLUMNS."""
-    return [
-        (
-            row.figure.name, number(row.value), row.figure.unit, number(row.low), number(row.high),
-            row.figure.limit or "-", number(row.limit), number(row.ratio), number(row.ratio_low),
-            number(row.ratio_high), aim(row.figure.target) or "-", _MET[row.met],
-        )
-        for row in report.rows
-    ]  # fmt: skip
-
-
-_MET = {True: "met", False: "missed", None: "-"}
-
-
-def aim(target: Target | None) -> str | None:
-    """Write a target: its ratio with a × behind it, a value as it is, one above the limit with a + before it."""
-    if target is None:
-        return None
-    mark = {"ratio": f"{target.bound:g}×", "value": f"{target.bound:,g}", "above": f"+{target.bound:g}"}[target.kind]
-    return f"{target.sign} {mark}"
+    return {**report.about, "figures": list(report.rows), "missed": report.missed}
 
 
 def show(report: Report) -> None:
     """Print the table: aligned on a terminal, lines of tabs elsewhere."""
-    table = lines(report)
+    table = [[_word(row[name]) for name in COLUMNS] for row in report.rows]
     if sys.stdout.isatty():
-        table = [COLUMNS, *table]
+        table = [[name.replace("_", " ") for name in COLUMNS], *table]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        table = [tuple(word.ljust(width) for word, width in zip(row, widths, strict=True)) for row in table]
+        table = [[word.ljust(width) for word, width in zip(row, widths, strict=True)] for row in table]
     for line in table:
         sys.stdout.write("\t".join(line) + "\n")
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return "met" if value else "missed"
+    return value or "-" if isinstance(value, str) else number(value)

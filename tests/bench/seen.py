@@ -1,4 +1,4 @@
-"""What the memory of done tasks costs: in bytes and in the server's time, as fingerprints and as a plain set."""
+"""The cost of the memory of done tasks: in bytes and in the server's time, as fingerprints and as a plain set."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.bench.ground import Ground, Measure, cpu_ms
-from tests.bench.terms import Figure, Readings, Target
+from tests.bench.ground import Figure, Ground, Readings, cpu_ms, measure
 from timeoutq.cli.bench.ground import ID, ids
 from timeoutq.client import Queue
 from timeoutq.server import scripts
@@ -30,15 +29,13 @@ PLAIN_BYTES = 150
 _DOOR = """
 verb('door', {flags = {'allow-oom'}}, function()
   local ids = {unpack(args, 4)}
-  if args[3] == 'add' then done.keep(ids, {}) else done.among(ids) end
+  if args[3] == 'add' then done.keep(ids, {}, {}) else done.among(ids) end
   return done.count()
 end)
 """
 
 
 class _Scene:
-    """A queue, and the door to its done tasks."""
-
     def __init__(self, ground: Ground, queue: Queue) -> None:
         self.ground = ground
         self.queue = queue
@@ -119,34 +116,32 @@ def _fresh(ground: Ground) -> Iterator[Ground]:
         yield other
 
 
-def _seen(ground: Ground) -> Readings:
-    found: dict[str, float | None] = {figure.name: None for figure in SEEN.figures}
-    with _fresh(ground) as other:
-        found |= _take(other, "compact")
-    if ground.room() > ground.sizes.seen * PLAIN_BYTES + 500_000_000:
-        with _fresh(ground) as other:
-            found |= _take(other, "plain")
-    return found
-
-
 _FIGURES = (
-    ("bytes", "memory of a done task", "bytes", Target("value", "≤", 10)),
-    ("resident", "resident memory of a done task, from 10 million tasks on", "bytes", Target("value", "≤", 13)),
+    ("bytes", "memory of a done task", "bytes", "≤ 10"),
+    ("resident", "resident memory of a done task, from 10 million tasks on", "bytes", "≤ 13"),
     ("add", "server CPU to make a task done, 500 in a script", "µs", None),
     ("check", "server CPU to find out whether a task is done, 500 in a script", "µs", None),
 )
 
-SEEN = Measure(
+
+@measure(
     "seen",
-    [
-        *(Figure(f"seen-{name}-plain", f"{about}, as an id in a plain set", unit) for name, about, unit, _ in _FIGURES),
-        *(
-            Figure(f"seen-{name}", f'{about}, with keep_done="compact"', unit, f"seen-{name}-plain", target)
-            for name, about, unit, target in _FIGURES
-        ),
-        Figure("seen-rows", "sets of fingerprints that are kept as plain rows", "%", None, Target("value", "≥", 100)),
-        Figure("seen-longest", "the longest script that makes 500 tasks done", "ms", None, Target("value", "≤", 50)),
-        Figure("seen-purge", "the longest script of a purge", "ms", None, Target("value", "≤", 50)),
-    ],
-    _seen, once=True, heavy=True, asked=True,
-)  # fmt: skip
+    *(Figure(f"seen-{name}-plain", f"{about}, as an id in a plain set", unit) for name, about, unit, _ in _FIGURES),
+    *(
+        Figure(f"seen-{name}", f'{about}, with keep_done="compact"', unit, f"seen-{name}-plain", target)
+        for name, about, unit, target in _FIGURES
+    ),
+    Figure("seen-rows", "sets of fingerprints that are kept as plain rows", "%", None, "≥ 100"),
+    Figure("seen-longest", "the longest script that makes 500 tasks done", "ms", None, "≤ 50"),
+    Figure("seen-purge", "the longest script of a purge", "ms", None, "≤ 50"),
+    once=True,
+    heavy=True,
+    asked=True,
+)
+def seen(ground: Ground) -> Readings:
+    with _fresh(ground) as other:
+        found = _take(other, "compact")
+    if ground.room() > ground.sizes.seen * PLAIN_BYTES + 500_000_000:
+        with _fresh(ground) as other:
+            found |= _take(other, "plain")
+    return found

@@ -1,4 +1,4 @@
-"""What worker processes do: how much they drain, how soon they pick up, how late they are, and what they cost idle."""
+"""Worker processes: how much they drain, how soon they pick up, how late they are, and how much they cost idle."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench import handlers
-from tests.bench.ground import Ground, Measure
-from tests.bench.terms import Figure, Readings, Target
+from tests.bench.ground import Figure, Ground, Measure, Readings, measure
 from timeoutq.cli.bench.ground import PATIENCE, Crew, ids
 from timeoutq.cli.bench.measures import Sight, percentile, waits, watch
 from timeoutq.client import Queue
@@ -34,14 +33,32 @@ def look(ground: Ground, queue: Queue) -> Sight:
     return Sight(int(seconds) + int(micros) / 1e6, int(acked or 0), used)
 
 
-def _drain(ground: Ground, name: str, handler: Handler, processes: int, share: int) -> Readings:
-    sizes = ground.sizes
-    with ground.queue() as queue:
-        ground.fill(queue.operations.key("todos"), sizes.backlog // share)
-        with ground.worker(queue, handler, "-p", f"{processes}") as crew:
-            crew.until(lambda: look(ground, queue).acked > 0, "ack anything")
-            tasks, cpu = rate_of_acks(ground, queue, sizes.backlog // share)
-            return {name: tasks, f"{name}-server": cpu}
+def _drain(
+    name: str,
+    about: str,
+    handler: Handler,
+    limit: str,
+    target: str,
+    *,
+    processes: int = 1,
+    share: int = 1,
+    unless: tuple[str, float] | None = None,
+) -> Measure:
+    @measure(
+        name,
+        Figure(name, about, "tasks/s", limit, target, unless),
+        Figure(f"{name}-server", f"the server's CPU during {name}", "% of a core"),
+    )
+    def take(ground: Ground) -> Readings:
+        count = ground.sizes.backlog // share
+        with ground.queue() as queue:
+            ground.fill(queue.operations.key("todos"), count)
+            with ground.worker(queue, handler, "-p", f"{processes}") as crew:
+                crew.until(lambda: look(ground, queue).acked > 0, "ack anything")
+                tasks, cpu = rate_of_acks(ground, queue, count)
+                return {name: tasks, f"{name}-server": cpu}
+
+    return take
 
 
 def rate_of_acks(ground: Ground, queue: Queue, tasks: int) -> tuple[float, float | None]:
@@ -53,17 +70,19 @@ def rate_of_acks(ground: Ground, queue: Queue, tasks: int) -> tuple[float, float
     return (last.acked - first.acked) / span, cpu
 
 
-def _drain_measure(
-    name: str, about: str, handler: Handler, processes: int, limit: str, target: Target | None, share: int = 1
-) -> Measure:
-    return Measure(
-        name,
-        [
-            Figure(name, about, "tasks/s", limit, target),
-            Figure(f"{name}-server", f"the server's CPU during {name}", "% of a core"),
-        ],
-        partial(_drain, name=name, handler=handler, processes=processes, share=share),
-    )
+WORKER = _drain("worker", "a worker with a no-op async def", handlers.nothing, "bare-100", "≥ 0.7×")
+WORKER_2 = _drain(
+    "worker-2",
+    "two worker processes with a no-op async def",
+    handlers.nothing,
+    "worker",
+    "≥ 1.4×",
+    processes=2,
+    unless=("worker-2-server", 90.0),
+)
+WORKER_DEF = _drain(
+    "worker-def", "a worker with a no-op def, in threads", handlers.nothing_in_thread, "bare-100", "≥ 0.2×", share=3
+)
 
 
 # ---- how soon they pick up
@@ -80,50 +99,54 @@ def _ticks(count: int, gap: float, blocks: int, do: Sequence[Callable[[int], obj
                 one(number)
 
 
-def _pickup(ground: Ground, name: str, count: int, gap: float, blocks: int) -> Readings:
-    trips: list[float] = []
-    tasks = ids(count)
+def _pickup(name: str, words: str, times: float, size: Callable[[Ground], tuple[int, float, int]]) -> Measure:
+    call = f"from the call of put to the handler of an idle worker, {words}"
 
-    def ping(_: int) -> None:
-        began = time.perf_counter()
-        ground.bare.execute_command("PING")
-        trips.append((time.perf_counter() - began) * 1000)
-
-    def drive(put: Callable[[str], object]) -> None:
-        # as idle as it is between two of them
-        time.sleep(min(0.5, 10 * gap))
-        # PINGs and puts take turns, with the same gap before each, so that both meet the machine in the same mood
-        _ticks(count, gap, blocks, (ping, lambda number: put(tasks[number])))
-
-    waited = waits(ground, drive)
-    return {
-        f"{name}-ping": percentile(trips, 0.5),
-        f"{name}-p50": percentile(waited, 0.5),
-        f"{name}-p99": percentile(waited, 0.99),
-    }
-
-
-def _pickup_measure(name: str, words: str, times: float, size: Callable[[Ground], tuple[int, float, int]]) -> Measure:
-    def take(ground: Ground) -> Readings:
-        return _pickup(ground, name, *size(ground))
-
-    return Measure(
+    @measure(
         name,
-        [
-            Figure(f"{name}-ping", f"a PING from the process that puts, {words}", "ms"),
-            Figure(f"{name}-p50", f"from the call of put to the handler of an idle worker, {words}: p50", "ms",
-                   f"{name}-ping", Target("ratio", "≤", times)),
-            Figure(f"{name}-p99", f"from the call of put to the handler of an idle worker, {words}: p99", "ms",
-                   f"{name}-ping", Target("value", "≤", 3.0)),
-        ],
-        take,
-    )  # fmt: skip
+        Figure(f"{name}-ping", f"a PING from the process that puts, {words}", "ms"),
+        Figure(f"{name}-p50", f"{call}: p50", "ms", f"{name}-ping", f"≤ {times:g}×"),
+        Figure(f"{name}-p99", f"{call}: p99", "ms", f"{name}-ping", "≤ 3"),
+    )
+    def take(ground: Ground) -> Readings:
+        count, gap, blocks = size(ground)
+        trips, tasks = list[float](), ids(count)
+
+        def ping(_: int) -> None:
+            began = time.perf_counter()
+            ground.bare.execute_command("PING")
+            trips.append((time.perf_counter() - began) * 1000)
+
+        def drive(put: Callable[[str], object]) -> None:
+            # as idle as it is between two of them
+            time.sleep(min(0.5, 10 * gap))
+            # PINGs and puts take turns, with the same gap before each, so that both meet the machine in the same mood
+            _ticks(count, gap, blocks, (ping, lambda number: put(tasks[number])))
+
+        waited = waits(ground, drive)
+        return {
+            f"{name}-ping": percentile(trips, 0.5),
+            f"{name}-p50": percentile(waited, 0.5),
+            f"{name}-p99": percentile(waited, 0.99),
+        }
+
+    return take
+
+
+PICKUP = _pickup("pickup", "10 ms apart", 3, lambda ground: (ground.sizes.paced, ground.sizes.paced_gap, 50))
+# a put every `cold_gap`, and a PING in the middle between two of them
+COLD = _pickup("cold", "1 s apart", 6, lambda ground: (ground.sizes.cold, ground.sizes.cold_gap / 2, 1))
 
 
 # ---- how late they are
 
 
-def _late(ground: Ground) -> Readings:
+@measure(
+    "late",
+    Figure("late-p50", "lateness of 1,000 scheduled tasks over 5 s: p50", "ms", None, "≤ 2"),
+    Figure("late-p99", "lateness of 1,000 scheduled tasks over 5 s: p99", "ms", None, "≤ 10"),
+)
+def late(ground: Ground) -> Readings:
     sizes = ground.sizes
     with ground.queue() as queue, ground.worker(queue, handlers.note) as crew:
         offset_ms = ground.clock_offset_ms()
@@ -140,7 +163,14 @@ def _late(ground: Ground) -> Readings:
     return {"late-p50": percentile(late, 0.5), "late-p99": percentile(late, 0.99)}
 
 
-def _burst(ground: Ground) -> Readings:
+@measure(
+    "burst",
+    Figure("burst-rate", "1,000,000 tasks due within one second: promoted", "tasks/s", None, "≥ 100,000"),
+    Figure("burst-claim-p99", "claims while 1,000,000 tasks are promoted: p99", "ms", None, "≤ 25"),
+    once=True,
+    heavy=True,
+)
+def burst(ground: Ground) -> Readings:
     count = ground.sizes.burst
     with ground.queue() as queue, ground.command("cleaner", queue.name) as crew:
         key = queue.operations.key
@@ -173,7 +203,8 @@ def _burst(ground: Ground) -> Readings:
 # ---- how soon the tasks of a killed worker are back
 
 
-def _killed(ground: Ground) -> Readings:
+@measure("killed", Figure("killed", "back after kill -9, lease 1 s: the last task", "s", None, "≤ 1.25"))
+def killed(ground: Ground) -> Readings:
     count, back = ground.sizes.killed, list[float]()
     for _ in range(ground.sizes.kills):
         alone = ("--no-supervise", "--timeout", "1s", "-c", f"{count}")
@@ -193,22 +224,9 @@ def _killed(ground: Ground) -> Readings:
 # ---- what they cost idle
 
 
-_ASKED = {
-    "auth",
-    "blpop",
-    "client",
-    "eval",
-    "fcall",
-    "fcall_ro",
-    "hello",
-    "info",
-    "ping",
-    "script",
-    "select",
-    "xread",
-    "xrevrange",
-}
-"""What a worker's clients send themselves; all else that is counted is called by scripts."""
+_CLIENTS = "auth blpop client eval fcall fcall_ro hello info ping script select xread xrevrange"
+_ASKED = frozenset(_CLIENTS.split())
+"""The commands that a worker's clients send themselves; all else that is counted is called by scripts."""
 
 
 def _commands(ground: Ground) -> int:
@@ -237,7 +255,12 @@ def _cpu_seconds(pids: Sequence[int]) -> float | None:
     return spent / 1e9 if known else None
 
 
-def _idle(ground: Ground) -> Readings:
+@measure(
+    "idle",
+    Figure("idle-commands", "commands of an idle worker", "a second", None, "≤ 1"),
+    Figure("idle-cpu", "CPU of an idle worker, its supervisor with it", "%", None, "≤ 0.2"),
+)
+def idle(ground: Ground) -> Readings:
     with ground.queue() as queue, ground.worker(queue, handlers.nothing) as crew:
         queue.put("first")
         crew.until(lambda: look(ground, queue).acked == 1, "work")
@@ -251,53 +274,3 @@ def _idle(ground: Ground) -> Readings:
     sent = commands_after - commands - 1
     busy = None if cpu is None or cpu_after is None else 100 * (cpu_after - cpu) / span
     return {"idle-commands": sent / span, "idle-cpu": busy}
-
-
-# ---- the table
-
-
-WORKER = _drain_measure(
-    "worker", "a worker with a no-op async def", handlers.nothing, 1, "bare-100", Target("ratio", "≥", 0.7)
-)
-WORKER_2 = _drain_measure(
-    "worker-2", "two worker processes with a no-op async def", handlers.nothing, 2, "worker",
-    Target("ratio", "≥", 1.4, unless=("worker-2-server", 90.0)),
-)  # fmt: skip
-WORKER_DEF = _drain_measure(
-    "worker-def", "a worker with a no-op def, in threads", handlers.nothing_in_thread, 1, "bare-100",
-    Target("ratio", "≥", 0.2), share=3,
-)  # fmt: skip
-PICKUP = _pickup_measure("pickup", "10 ms apart", 3, lambda ground: (ground.sizes.paced, ground.sizes.paced_gap, 50))
-# a put every `cold_gap`, and a PING in the middle between two of them
-COLD = _pickup_measure("cold", "1 s apart", 6, lambda ground: (ground.sizes.cold, ground.sizes.cold_gap / 2, 1))
-LATE = Measure(
-    "late",
-    [
-        Figure("late-p50", "lateness of 1,000 scheduled tasks over 5 s: p50", "ms", None, Target("value", "≤", 2.0)),
-        Figure("late-p99", "lateness of 1,000 scheduled tasks over 5 s: p99", "ms", None, Target("value", "≤", 10.0)),
-    ],
-    _late,
-)
-BURST = Measure(
-    "burst",
-    [
-        Figure("burst-rate", "1,000,000 tasks due within one second: promoted", "tasks/s", None,
-               Target("value", "≥", 100_000)),
-        Figure("burst-claim-p99", "claims while 1,000,000 tasks are promoted: p99", "ms", None,
-               Target("value", "≤", 25.0)),
-    ],
-    _burst, once=True, heavy=True,
-)  # fmt: skip
-KILLED = Measure(
-    "killed",
-    [Figure("killed", "back after kill -9, lease 1 s: the last task", "s", None, Target("value", "≤", 1.25))],
-    _killed,
-)
-IDLE = Measure(
-    "idle",
-    [
-        Figure("idle-commands", "commands of an idle worker", "a second", None, Target("value", "≤", 1.0)),
-        Figure("idle-cpu", "CPU of an idle worker, its supervisor with it", "%", None, Target("value", "≤", 0.2)),
-    ],
-    _idle,
-)

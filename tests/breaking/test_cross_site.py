@@ -77,7 +77,6 @@ def gateway(server: EmbeddedServer, tmp_path: Path) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedServer]:
-    """One server is enough for what a browser does."""
     with EmbeddedServer(config={"requirepass": canary.PASSWORD}) as started:
         yield started
 

@@ -34,7 +34,6 @@ has, so that some calls that are good by the schema are refused."""
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedServer]:
-    """One server is enough for what a gateway says."""
     with EmbeddedServer(config={"requirepass": canary.PASSWORD}) as started:
         yield started
 

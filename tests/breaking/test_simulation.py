@@ -9,18 +9,16 @@ from dataclasses import replace
 
 import pytest
 
-from tests.rig import levels
 from tests.rig.processes import ROOT
 from tests.rig.simulate import defects
-from tests.rig.simulate.hosts import Host
 from tests.rig.simulate.plan import TWO, WORKERS, Fault, Plan, PlannedTask, planned
 from tests.rig.simulate.shrink import shrunk
+from tests.rig.simulate.witness import Host
 
 pytestmark = pytest.mark.timeout(3600)
 
 
 def simulate(*words: str, hashes: str = "0") -> subprocess.CompletedProcess[str]:
-    """Run the command as a person would."""
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "tests.rig.simulate", *words],
         cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": hashes}, capture_output=True, text=True,
@@ -31,14 +29,12 @@ def test_no_seed_breaks_a_rule() -> None:
     done = simulate("--seeds", "60", "--first", "20000")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "60 seeds" in done.stdout
-    levels.count("simulation", seeds=60)
 
 
 @pytest.mark.parametrize("kind", WORKERS)
 def test_no_seed_with_outages_breaks_a_rule_whatever_the_kind_of_worker(kind: str) -> None:
     done = simulate("--seeds", "20", "--first", "20000", "--kind", kind)
     assert done.returncode == 0, done.stdout + done.stderr
-    levels.count("simulation", seeds=20)
 
 
 SEEN = {
@@ -48,7 +44,7 @@ SEEN = {
     "shards": ("{sim:00:0}", "{sim:01:0}", "ZRANGE timeoutq:{sim:01:0}:leases"),
     "app": ("handler begins t0>after", "publish("),
 }
-"""What the transcript of each kind of worker shows, and of no other with as few queues, or without shards or calls."""
+"""Words in the transcript of each kind of worker, and of no other with as few queues, or without shards or calls."""
 
 
 @pytest.mark.parametrize("kind", WORKERS)
@@ -98,7 +94,6 @@ def test_a_defect_that_is_put_in_is_found_within_a_thousand_seeds(name: str) -> 
     found = [line for line in done.stdout.splitlines() if line.startswith("seed ")]
     assert found, done.stdout + done.stderr
     assert "the smallest plan" in done.stdout
-    levels.tell("simulation", f"{name} ({defects.DEFECTS[name].what}): {found[0]}")
 
 
 def test_every_defect_has_its_place() -> None:

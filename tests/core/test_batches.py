@@ -9,7 +9,7 @@ import redis
 
 from tests.rig.waiting import wait_until
 from timeoutq import InvalidInput, Lease, Queue, State, Task
-from timeoutq.rooms.batches import operations
+from timeoutq.rooms import batches as of_batches
 from timeoutq.verbs import flows, sending
 from timeoutq.words import arguments
 
@@ -127,7 +127,7 @@ def test_a_task_that_is_cancelled_has_ended_whether_it_was_ready_or_runs(face: A
 
 def test_a_call_that_seals_may_be_sent_again(face: Any) -> None:
     face.batches.put("b", "a")
-    call = operations.seal(face.operations, b"n", "b", arguments.tasks(("after",)), "ended", 5000)
+    call = of_batches.call_seal(face.operations, b"n", "b", arguments.tasks(("after",)), "ended", 5000)
     for _ in range(2):
         assert face.run(sending.answer(face.talk, call))
     face.ack(claimed(face)["a"])

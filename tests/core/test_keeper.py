@@ -146,18 +146,20 @@ def test_a_forked_process_keeps_its_own_leases_alone(queue: Queue) -> None:
         assert mine.ack(mine_lease) == "ok"
 
 
-def test_a_keeper_waits_for_a_server_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_keeper_waits_for_a_server_that_is_away(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mine = fake_queue(timeout=0.6)
     mine.put("a")
-    plain, away = mine.run, [True]
+    plain, away = AsyncQueue.run, [True]
 
-    def run(flow: object) -> object:
+    async def run(self: AsyncQueue, flow: Any) -> object:
         if away[0]:
             raise Unavailable("no server")
-        return plain(flow)  # type: ignore[arg-type]  # a flow
+        return await plain(self, flow)
 
     (lease,) = mine.claim()
-    mine.run = run  # type: ignore[method-assign,assignment]  # pyright: ignore[reportAttributeAccessIssue]  # the way to the server
+    monkeypatch.setattr(AsyncQueue, "run", run)
     with caplog.at_level(logging.INFO):
         keeper = mine.keeper()
         keeper.add(lease)

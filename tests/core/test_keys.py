@@ -13,9 +13,9 @@ import redis
 from tests.rig.planted import planted
 from tests.rig.waiting import wait_until
 from timeoutq import Lease, Politeness, Queue, Schedule, Task
-from timeoutq.rooms.batches import operations as batches
-from timeoutq.rooms.batches.operations import Joined, Sealed
-from timeoutq.rooms.hosts import operations as hosts
+from timeoutq.rooms import batches as batches
+from timeoutq.rooms import hosts
+from timeoutq.rooms.batches import Joined, Sealed
 from timeoutq.server import scripts
 from timeoutq.server.calls import Call, Kept
 from timeoutq.verbs import sending

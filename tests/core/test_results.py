@@ -13,7 +13,7 @@ import redis
 
 from tests.rig.waiting import wait_until
 from timeoutq import InvalidInput, Lease, Politeness, Queue, State
-from timeoutq.rooms.results import waiting
+from timeoutq.rooms import results as waiting
 from timeoutq.server.calls import Kept
 from timeoutq.verbs import sending
 from timeoutq.words.model import Ended

@@ -10,8 +10,8 @@ import pytest
 import redis
 
 from timeoutq import Queue, ServerError
-from timeoutq.rooms.batches import operations as of_batches
-from timeoutq.rooms.schedules import operations as of_schedules
+from timeoutq.rooms import batches as of_batches
+from timeoutq.rooms.schedules import definition as of_schedules
 from timeoutq.rooms.schedules.definition import Definition
 from timeoutq.server.calls import Call
 from timeoutq.testing import fake_queue
@@ -30,11 +30,11 @@ VERBS: dict[str, Build] = {
     "fail": lambda queue, lease: queue.operations.fail([lease], [-1], [b"no"], [b"a trace"])[0],
     "release": lambda queue, lease: queue.operations.release([lease], 5000)[0],
     "restore": lambda queue, _: queue.operations.restore([Record(b"new", State.TODOS)], queue.token),
-    "set_schedule": lambda queue, _: of_schedules.write(
+    "set_schedule": lambda queue, _: of_schedules.call_write(
         queue.operations, queue.token(), b"s", None, "r", 5, Definition("{}", b"new"), "d"
     ),
     "tick": lambda queue, _: due_tick(queue),
-    "seal_batch": lambda queue, _: of_batches.seal(
+    "seal_batch": lambda queue, _: of_batches.call_seal(
         queue.operations, queue.token(), "b", arguments.tasks(("new",)), "ended", 5000
     ),
     "beat": lambda queue, _: queue.operations.beat("w", {"pid": 1}, Delta(1, {0: 1})),
@@ -45,9 +45,9 @@ VERBS: dict[str, Build] = {
 def due_tick(queue: Queue) -> Call[Any]:
     """Give the call that puts a tick which is due."""
     wanted, ops = Definition("{}", b"new"), queue.operations
-    queue.run(sending.answer(queue.talk, of_schedules.write(ops, queue.token(), b"s", None, "r", 5, wanted, "d")))
-    rows = queue.run(sending.answer(queue.talk, of_schedules.due(ops, 1)))
-    return of_schedules.tick(ops, queue.token(), rows.found[0], wanted, [b"new"], 0, 5, 0, 0)
+    queue.run(sending.answer(queue.talk, of_schedules.call_write(ops, queue.token(), b"s", None, "r", 5, wanted, "d")))
+    rows = queue.run(sending.answer(queue.talk, of_schedules.call_due(ops, 1)))
+    return of_schedules.call_tick(ops, queue.token(), rows.found[0], wanted, [b"new"], 0, 5, 0, 0)
 
 
 def lease_of(queue: Queue) -> Lease:

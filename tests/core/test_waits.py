@@ -20,7 +20,7 @@ WAITS, CUTS = 1000, 20
 @pytest.fixture(autouse=True)
 def _never_looks_again_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that what was lost with a connection is found because of the cut, not because of the time."""
-    monkeypatch.setattr("timeoutq.rooms.results.waiting.LOOK_AGAIN", 3600.0)
+    monkeypatch.setattr("timeoutq.rooms.results.LOOK_AGAIN", 3600.0)
 
 
 def blocked(raw: redis.Redis) -> list[str]:

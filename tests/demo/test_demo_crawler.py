@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
 import re
-import signal
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -23,15 +20,11 @@ from demo.addresses import CheckedBackend, PrivateAddress, check, is_public
 from demo.bounded import SMALL, Reader
 from demo.crawl import Crawler
 from demo.links import read, same_site
-from demo.pauses import growing
-from demo.processes import Interrupts, Processes
-from demo.results import Result, Results
 from demo.robots import Memory, Rules, rules_of
-from demo.settings import Settings, SettingsError
+from demo.settings import Settings
 from demo.trail import Seen, Trail
 from tests.rig.answering import Names, Site, lease, put
 from timeoutq import Ack, GiveUp, Politeness, Queue, Release, Retry
-from timeoutq.testing import fake_queue
 
 # ---- addresses of pages
 
@@ -48,30 +41,17 @@ def test_a_site_is_as_wide_as_it_is_set(one: str, other: str, sites: set[str]) -
     assert {site for site in ("origin", "host", "any") if same_site(one, other, site)} == sites
 
 
-def test_a_page_has_a_title_and_the_links_that_are_wanted() -> None:
-    html = b"<title> A\n b </title><base href='/in/'><a href=x>1</a><a href='http://other.example/'>2</a>"
-    page = read(html, "http://h.example/", lambda url: "other" not in url)
-    assert page.title == "A b"
-    assert page.links == ("http://h.example/in/x",)
-
-
 @pytest.mark.breaking
 @pytest.mark.parametrize(
     ("content_type", "html", "link"),
     [
         ("text/html; charset=iso-8859-1", b"<a href='/caf\xe9'>", "/caf%C3%A9"),
         ("text/html", "<meta charset=shift_jis><a href='/\u65e5\u672c'>".encode("shift_jis"), "/%E6%97%A5%E6%9C%AC"),
-        ("text/html; charset=iso-8859-1", "\ufeff<a href='/caf\xe9'>".encode(), "/caf%C3%A9"),
         ("text/html", "<a href='/caf\xe9'>".encode(), "/caf%C3%A9"),
-        ("text/html", b"<a href='/caf\xe9'>", "/caf%C3%A9"),
         ("text/html; charset=utf-16", "<a href='/caf\xe9?\xe9'>".encode("utf-16"), "/caf%C3%A9?%C3%A9"),
         # as browsers do: a query is in the encoding of its page
         ("text/html; charset=iso-8859-1", b"<a href='/\xe9?q=\xe9#\xe9'>", "/%C3%A9?q=%E9"),
-        ("text/html; charset=iso-8859-1", b"<a href='/?q=%e9&#9731;'>", "/?q=%E9%26%239731%3B"),
-        *(
-            (f"text/html; charset={name}", "<a href='/caf\xe9'>".encode(), "/caf%C3%A9")
-            for name in ("hex", "idna", "undefined", "zlib", "utf-7", "no-such", "punycode")
-        ),
+        ("text/html; charset=hex", "<a href='/caf\xe9'>".encode(), "/caf%C3%A9"),
     ],
 )
 async def test_a_page_is_decoded_as_html_asks(content_type: str, html: bytes, link: str) -> None:
@@ -83,12 +63,6 @@ async def test_a_page_is_decoded_as_html_asks(content_type: str, html: bytes, li
         assert (await reader.read(large, url, content_type)).links == (f"http://h.example{link}",)
     finally:
         await reader.close()
-
-
-async def test_the_links_of_a_page_in_latin_1_are_those_that_its_author_wrote(site: Site) -> None:
-    site.say("/a", body=b"<a href='/caf\xe9'>x</a>", content_type="text/html; charset=iso-8859-1")
-    async with crawling() as crawler:
-        assert list(put(await crawler.fetch(lease(site.url("/a"))))) == [site.url("/caf%C3%A9")]
 
 
 # ---- addresses of machines
@@ -104,20 +78,12 @@ async def test_the_links_of_a_page_in_latin_1_are_those_that_its_author_wrote(si
         ("169.254.169.254", False),
         ("100.64.0.1", False),
         ("0.0.0.0", False),
-        ("224.0.0.1", False),
-        ("255.255.255.255", False),
         ("::1", False),
-        ("::", False),
-        ("fe80::1", False),
         ("fe80::1%eth0", False),
         ("fd00::1", False),
-        ("fec0::1", False),
-        ("ff02::1", False),
         ("::ffff:127.0.0.1", False),
-        ("::ffff:10.0.0.1", False),
         ("::ffff:93.184.216.34", True),
         ("64:ff9b::7f00:1", False),
-        ("64:ff9b::5db8:d822", True),
         ("2002:7f00:1::1", False),
     ],
 )
@@ -166,17 +132,6 @@ async def test_the_connection_goes_to_the_address_that_was_checked() -> None:
     assert network.asked == ["93.184.216.34"]
 
 
-async def test_the_next_address_is_tried_when_one_does_not_answer() -> None:
-    network = Network("93.184.216.35")
-    backend = CheckedBackend(False, Names(["93.184.216.34", "93.184.216.35"]), network)
-    await (await backend.connect_tcp("h.example", 80, timeout=30)).aclose()
-    assert network.asked == ["93.184.216.34", "93.184.216.35"]
-    with pytest.raises(httpcore.ConnectError):
-        await CheckedBackend(False, Names(["93.184.216.34"]), network).connect_tcp("h.example", 80)
-    with pytest.raises(httpcore.ConnectError, match="has no address"):
-        await CheckedBackend(False, Names([]), network).connect_tcp("h.example", 80)
-
-
 # ---- robots.txt
 
 
@@ -192,21 +147,13 @@ def test_a_robots_txt_says_what_may_be_fetched_and_how_fast() -> None:
 
 @pytest.mark.parametrize(
     ("status", "reachable"),
-    [(404, True), (401, True), (403, True), (410, True), (429, False), (500, False), (503, False), (304, False)],
+    [(404, True), (403, True), (429, False), (500, False), (304, False)],
 )
 def test_without_a_robots_txt_all_or_nothing_is_allowed(status: int, reachable: bool) -> None:
     rules = rules_of(status, b"User-agent: *\nDisallow: /", "mine")
     assert rules.reachable is reachable
     assert rules.allows("http://h.example/") is reachable
     assert rules.delay is None
-
-
-@pytest.mark.parametrize("odd", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e"])
-def test_only_cr_and_lf_end_a_line_of_a_robots_txt(odd: str) -> None:
-    text = f"User-agent: *\r# from 2027 on:{odd}Disallow: /\nDisallow: /a{odd}b\rDisallow: /c\r\nDisallow: /d"
-    rules = rules_of(200, text.encode(), "mine")
-    refused = [path for path in ("", "c", "d", f"a{quote(odd)}b", "a") if not rules.allows(f"http://h.example/{path}")]
-    assert refused == ["c", "d", f"a{quote(odd)}b"]
 
 
 async def test_the_memory_asks_once_and_forgets_in_time() -> None:
@@ -234,21 +181,11 @@ async def test_the_memory_asks_once_and_forgets_in_time() -> None:
 
     await ask("down", reachable=False)
     assert memory.left("down") == 5
-    now = 105.0
-    await ask("down", reachable=False)
-    assert asked == ["a", "a", "down", "down"]
-
     await ask("third")
     assert len(memory) == 2
-    await ask("a")
-    assert asked[-2:] == ["third", "a"]
 
 
 # ---- pauses
-
-
-def test_a_wait_without_a_retry_after_grows_and_is_bounded() -> None:
-    assert [growing(attempt, most=10) for attempt in (1, 2, 3, 4, 5, 10_000)] == [1, 2, 4, 8, 10, 10]
 
 
 # ---- the crawler
@@ -279,20 +216,6 @@ async def test_a_page_is_fetched_and_its_links_become_tasks_one_deeper(site: Sit
     assert f"Host: site.example:{site.port}" in site.heads[0]
 
 
-async def test_a_page_at_the_greatest_depth_is_fetched_and_its_links_are_not(site: Site) -> None:
-    site.say("/a", body=b"<a href='/b'>b</a>", content_type="text/html")
-    async with crawling(depth=2) as crawler:
-        assert put(await crawler.fetch(lease(site.url("/a"), {"depth": 2}))) == {}
-        assert put(await crawler.fetch(lease(site.url("/a"), {"depth": 1}))) == {
-            site.url("/b"): {"depth": 2, "redirects": []}
-        }
-
-
-@pytest.mark.parametrize("payload", [None, 7, "x", {"depth": "x"}, {"depth": -1}, b"bytes", ["depth"]])
-def test_a_foreign_payload_counts_as_a_start(payload: object) -> None:
-    assert Trail.of(payload) == Trail()
-
-
 async def test_a_redirect_is_a_task_of_its_own_and_not_followed(site: Site) -> None:
     site.say("/old", 301, location="/new#part")
     site.say("/away", 302, location="http://other.example/")
@@ -305,27 +228,6 @@ async def test_a_redirect_is_a_task_of_its_own_and_not_followed(site: Site) -> N
         for path in ("/away", "/mail", "/same", "/nowhere"):
             assert put(await crawler.fetch(lease(site.url(path), {"depth": 1}))) == {}
     assert site.asked == ["/old", "/away", "/mail", "/same", "/nowhere"]
-
-
-async def test_a_first_page_that_leads_out_of_the_crawl_is_given_up(site: Site) -> None:
-    site.say("/away", 302, location="http://other.example/")
-    site.say("/round", 302, location="/round#part")
-    async with crawling(recrawl=True) as crawler:
-        with pytest.raises(GiveUp, match="does not belong to the crawl: begin there, or widen --same-site"):
-            await crawler.fetch(lease(site.url("/away")))
-        with pytest.raises(GiveUp, match="it redirects to itself"):
-            await crawler.fetch(lease(site.url("/round")))
-        had = Trail(seen=Seen(visits=1)).payload()
-        assert isinstance(await crawler.fetch(lease(site.url("/away"), had)), Ack), "a page may lead elsewhere later"
-
-
-async def test_a_chain_of_redirects_has_an_end(site: Site) -> None:
-    site.say("/loop", 302, location="/loop?more")
-    async with crawling(redirects=3) as crawler:
-        before = [site.url(f"/{number}") for number in range(3)]
-        assert isinstance(await crawler.fetch(lease(site.url("/loop"), {"redirects": before[:2]})), Ack)
-        with pytest.raises(GiveUp, match="more than 3 redirects"):
-            await crawler.fetch(lease(site.url("/loop"), {"redirects": before}))
 
 
 async def test_a_page_that_redirects_to_itself_or_back_to_what_led_to_it_is_given_up(site: Site) -> None:
@@ -364,37 +266,6 @@ async def test_a_page_that_asks_for_a_pause_for_ever_is_given_up_in_the_end(site
         assert isinstance(await crawler.fetch(lease(site.url("/a"))), Release)
 
 
-async def test_after_an_answer_without_a_pause_the_pauses_of_a_page_are_counted_anew(site: Site) -> None:
-    async with crawling(patience=2) as crawler:
-        for _ in range(2):
-            site.say("/a", 429, retry_after="7")
-            assert isinstance(await crawler.fetch(lease(site.url("/a"))), Release)
-            assert isinstance(await crawler.fetch(lease(site.url("/a"))), Release)
-            site.say("/a")
-            assert isinstance(await crawler.fetch(lease(site.url("/a"))), Ack)
-
-
-async def test_a_busy_host_that_names_no_time_is_asked_ever_later(site: Site) -> None:
-    site.say("/a", 429)
-    site.say("/b", 503)
-    async with crawling() as crawler:
-        with pytest.raises(Retry, match="HTTP 429") as failed:
-            await crawler.fetch(lease(site.url("/a"), attempt=3))
-        assert (failed.value.after, failed.value.block_host) == (4, 4)
-        with pytest.raises(Retry, match="HTTP 503") as failed:
-            await crawler.fetch(lease(site.url("/b")))
-        assert failed.value.after is None  # as the retry policy says
-
-
-@pytest.mark.parametrize("asked", ["0", "Sun, 06 Nov 1994 08:49:37 GMT"])
-async def test_a_busy_host_that_asks_for_no_pause_is_asked_ever_later_all_the_same(site: Site, asked: str) -> None:
-    site.say("/a", 429, retry_after=asked)
-    async with crawling() as crawler:
-        with pytest.raises(Retry, match="HTTP 429") as failed:
-            await crawler.fetch(lease(site.url("/a"), attempt=3))
-    assert (failed.value.after, failed.value.block_host) == (4, 4)
-
-
 async def test_statuses_decide_between_another_try_and_giving_up(site: Site) -> None:
     site.say("/broken", 500)
     site.say("/gone", 410)
@@ -429,13 +300,6 @@ async def test_a_page_that_is_too_long_is_given_up_before_it_has_come(site: Site
                 await crawler.fetch(lease(site.url("/named")))
             with pytest.raises(GiveUp, match="more than 1,000 bytes"):
                 await crawler.fetch(lease(site.url("/endless")))
-
-
-async def test_a_page_that_never_ends_is_left_in_time(site: Site) -> None:
-    site.answers["/slow"] = b"HTTP/1.1 200 -\r\nContent-Type: text/html\r\nContent-Length: 10\r\n\r\nabc"
-    async with crawling(total=0.2) as crawler:
-        with pytest.raises(Retry, match=r"the page took over 0\.2 s"):
-            await crawler.fetch(lease(site.url("/slow")))
 
 
 async def test_private_addresses_are_not_asked_unless_allowed(site: Site) -> None:
@@ -477,50 +341,6 @@ async def test_a_host_whose_robots_txt_cannot_be_had_is_left_alone_for_a_while(s
     assert site.asked == ["/robots.txt"]
 
 
-async def test_a_robots_txt_that_never_ends_is_left_in_time(site: Site) -> None:
-    site.answers["/robots.txt"] = b"HTTP/1.1 200 -\r\nContent-Length: 100\r\n\r\nUser-agent: *\n"
-    site.say("/a", body=b"", content_type="text/html")
-    async with crawling(robots=True, total=0.2) as crawler:
-        async with asyncio.timeout(15):
-            with pytest.raises(Retry, match=r"robots\.txt: it took over 0\.2 s"):
-                await crawler.fetch(lease(site.url("/a")))
-    assert site.asked == ["/robots.txt"]
-
-
-async def test_redirects_of_a_robots_txt_are_followed_five_times(site: Site) -> None:
-    site.say("/a", body=b"", content_type="text/html")
-    site.say("/robots.txt", 301, location="/r1")
-    for i in range(1, 5):
-        site.say(f"/r{i}", 302, location=f"/r{i + 1}")
-    site.say("/r5", body=b"User-agent: *\nDisallow: /")
-    async with crawling(robots=True) as crawler:
-        with pytest.raises(GiveUp, match="forbids"):
-            await crawler.fetch(lease(site.url("/a")))
-    site.say("/r5", 302, location="/r6")
-    async with crawling(robots=True) as crawler:
-        assert put(await crawler.fetch(lease(site.url("/a")))) == {}
-    assert "/r6" not in site.asked
-
-
-async def test_a_host_that_was_told_to_rest_longer_is_not_visited_sooner_because_it_is_busy(
-    site: Site, url: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TIMEOUTQ_URL", url)
-    site.say("/a", 429)
-    host = f"site.example:{site.port}"
-    with Queue(name, url, politeness=Politeness(delay=0.0)) as queue:
-        queue.put(site.url("/a"))
-        (held,) = queue.claim()
-        until = queue.hosts.block(host, for_=600, reason="its owner has called").blocked_until
-        async with crawling(queue=name) as crawler:
-            with pytest.raises(Retry, match="HTTP 429") as failed:
-                await crawler.fetch(held)
-        queue.fail(held, failed.value)
-        assert queue.hosts.inspect(host).blocked_until == until
-        assert queue.hosts.inspect(host).blocked_by == "its owner has called"
-        queue.purge()
-
-
 async def test_the_queue_is_told_what_hosts_ask_for(
     site: Site, url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -539,14 +359,6 @@ async def test_the_queue_is_told_what_hosts_ask_for(
             await crawler.fetch(lease(site.url("/a")))
             assert queue.hosts.inspect(host).delay == 1.0  # what it asks for is less than what it has
         queue.purge()
-
-
-async def test_cookies_are_not_kept(site: Site) -> None:
-    site.say("/a", body=b"", content_type="text/html", set_cookie="who=you")
-    async with crawling() as crawler:
-        for _ in range(2):
-            await crawler.fetch(lease(site.url("/a")))
-    assert "cookie" not in site.heads[1].lower()
 
 
 async def test_each_page_is_a_line_of_the_results(site: Site, tmp_path: Path) -> None:
@@ -568,16 +380,6 @@ async def test_each_page_is_a_line_of_the_results(site: Site, tmp_path: Path) ->
     assert all(line["fetched_at"] > 1_700_000_000 for line in lines)
 
 
-def test_a_result_is_one_line_whatever_the_title_holds(tmp_path: Path) -> None:
-    first, second = Results(tmp_path / "r"), Results(tmp_path / "r")
-    for results in (first, second, first):
-        results.write(Result("http://h.example/", 200, "a\nb\u2028\ud800", 1, 2, 3.0, 4))
-    first.close()
-    second.close()
-    lines = (tmp_path / "r").read_bytes().split(b"\n")
-    assert [json.loads(line)["title"] for line in lines[:-1]] == ["a\nb\u2028\ud800"] * 3
-
-
 # ---- settings and processes
 
 
@@ -589,72 +391,27 @@ def test_settings_travel_to_another_process_whole() -> None:
     assert Settings().robots
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("{", "is not JSON"),
-        ("[]", "is not an object"),
-        ('{"dept": 1}', "'dept', which is none of"),
-        ('{"depth": "1"}', "depth is '1'"),
-        ('{"allow_private": 1}', "allow_private is 1"),
-        ('{"site": "planet"}', "none of origin, host, any"),
-        ('{"max_bytes": -1}', "is below 0"),
-        ('{"timeout": 0}', "is no time"),
-    ],
-)
-def test_settings_that_are_no_good_are_told(text: str, complaint: str) -> None:
-    with pytest.raises(SettingsError, match=complaint):
-        Settings.from_environment({"DEMO_SETTINGS": text})
+@pytest.mark.parametrize("odd", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e"])
+def test_only_cr_and_lf_end_a_line_of_a_robots_txt(odd: str) -> None:
+    text = f"User-agent: *\r# from 2027 on:{odd}Disallow: /\nDisallow: /a{odd}b\rDisallow: /c\r\nDisallow: /d"
+    rules = rules_of(200, text.encode(), "mine")
+    refused = [path for path in ("", "c", "d", f"a{quote(odd)}b", "a") if not rules.allows(f"http://h.example/{path}")]
+    assert refused == ["c", "d", f"a{quote(odd)}b"]
 
 
-@pytest.fixture
-def interrupts() -> Any:
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    made = Interrupts()
-    made.install()
-    yield made
-    for number, handler in before.items():
-        signal.signal(number, handler)
+async def test_the_links_of_a_page_in_latin_1_are_those_that_its_author_wrote(site: Site) -> None:
+    site.say("/a", body=b"<a href='/caf\xe9'>x</a>", content_type="text/html; charset=iso-8859-1")
+    async with crawling() as crawler:
+        assert list(put(await crawler.fetch(lease(site.url("/a"))))) == [site.url("/caf%C3%A9")]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_waits_until_a_whole_step_is_done(interrupts: Interrupts, number: signal.Signals) -> None:
-    steps: list[int] = []
-    with pytest.raises(KeyboardInterrupt), interrupts.whole():
-        with interrupts.whole():
-            signal.raise_signal(number)
-            steps.append(1)
-        steps.append(2)
-    assert steps == [1, 2]
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(number)
-
-
-def test_a_process_that_starts_in_the_moment_of_an_interrupt_is_not_left_behind(
-    interrupts: Interrupts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with fake_queue() as queue:
-        assert isinstance(queue, Queue)
-        crawl = Processes(queue, "redis://127.0.0.1:1/0", 1, tmp_path, interrupts=interrupts)
-        spawn = Processes.spawn
-        pids: list[int] = []
-
-        def interrupted(self: Processes, *command: str, name: str) -> Any:
-            process = spawn(self, *command, name=name)
-            pids.append(process.pid)
-            signal.raise_signal(signal.SIGINT)  # before the caller has kept it
-            return process
-
-        monkeypatch.setattr(Processes, "spawn", interrupted)
-        try:
-            for start in (crawl.start_worker, crawl.start_cleaner):
-                with pytest.raises(KeyboardInterrupt):
-                    start()
-        finally:
-            crawl.stop()
-    left: list[int] = []
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)  # this test leaves none behind either
-            left.append(pid)
-    assert (len(pids), left) == (2, [])
+async def test_a_first_page_that_leads_out_of_the_crawl_is_given_up(site: Site) -> None:
+    site.say("/away", 302, location="http://other.example/")
+    site.say("/round", 302, location="/round#part")
+    async with crawling(recrawl=True) as crawler:
+        with pytest.raises(GiveUp, match="does not belong to the crawl: begin there, or widen --same-site"):
+            await crawler.fetch(lease(site.url("/away")))
+        with pytest.raises(GiveUp, match="it redirects to itself"):
+            await crawler.fetch(lease(site.url("/round")))
+        had = Trail(seen=Seen(visits=1)).payload()
+        assert isinstance(await crawler.fetch(lease(site.url("/away"), had)), Ack), "a page may lead elsewhere later"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -20,7 +19,7 @@ from demo.trail import LONGEST_HEADER, Capture, Seen, Trail
 from tests.rig.answering import Names, Site, lease, put
 from tests.rig.changing import ChangingSite, start, stopped
 from tests.rig.waiting import wait_until
-from timeoutq import Ack, GiveUp, Recrawl, Retry
+from timeoutq import Ack, Recrawl
 
 # ---- what is remembered
 
@@ -86,23 +85,6 @@ def test_a_page_is_visited_sooner_if_it_changes_and_later_if_not() -> None:
     assert seen.interval == 1000
 
 
-def test_a_304_keeps_what_it_does_not_name() -> None:
-    before = seen_after_visit(Seen(), page(etag='"1"', last_modified="then"), RECRAWL)
-    assert seen_after_visit(before, page(None, 304), RECRAWL).etag == '"1"'
-    assert seen_after_visit(before, page(None, 304, etag='"2"'), RECRAWL).etag == '"2"'
-    assert seen_after_visit(before, page(None, 304, etag='"2"'), RECRAWL).modified == "then"
-
-
-def test_what_is_not_read_has_changed_if_its_head_says_so() -> None:
-    film = seen_after_visit(Seen(), page(None, etag='"1"'), RECRAWL)
-    assert seen_after_visit(film, page(None, etag='"1"'), RECRAWL).changed == 0
-    assert seen_after_visit(film, page(None, etag='"2"'), RECRAWL).changed == 1
-    moved = seen_after_visit(Seen(), page(None, 301, location="/a"), RECRAWL)
-    assert seen_after_visit(moved, page(None, 301, location="/a"), RECRAWL).changed == 0
-    assert seen_after_visit(moved, page(None, 301, location="/b"), RECRAWL).changed == 1
-    assert seen_after_visit(moved, page(b"text"), RECRAWL).changed == 1
-
-
 # ---- the handler
 
 
@@ -152,26 +134,6 @@ async def test_a_crawl_that_ends_asks_for_no_page_as_it_was_seen(site: Site) -> 
     assert isinstance(found, Ack)
     assert (found.again_in, found.payload) == (None, None)
     assert "if-none-match" not in site.heads[0].lower()
-
-
-async def test_a_header_that_cannot_be_sent_back_is_not_kept(site: Site) -> None:
-    head = b"HTTP/1.1 200 -\r\nContent-Type: text/html\r\nContent-Length: 1\r\n"
-    for i, tag in enumerate((b'"\xe4\xf6"', b'"' + b"x" * LONGEST_HEADER + b'"', b"", b'"\t"')):
-        site.answers[f"/{i}"] = head + b"ETag: " + tag + b"\r\n\r\nx"
-    async with crawling() as crawler:
-        for i in range(4):
-            first = await again(crawler, site.url(f"/{i}"))
-            await again(crawler, site.url(f"/{i}"), first.payload)
-    assert not [one for one in site.heads if "if-none-match" in one.lower()]
-
-
-async def test_a_page_that_is_gone_is_given_up_and_one_that_is_busy_is_tried_again(site: Site) -> None:
-    site.say("/gone", 410)
-    site.say("/broken", 502)
-    async with crawling() as crawler:
-        for path, end in (("/gone", GiveUp), ("/broken", Retry)):
-            with pytest.raises(end):
-                await crawler.fetch(lease(site.url(path), Trail(seen=SEEN).payload()))
 
 
 # ---- with real workers
@@ -225,18 +187,3 @@ def test_a_recrawl_goes_on_where_it_was(tmp_path: Path) -> None:
         later = [one for one in site.asked[before:] if one.path.startswith("/tagged")]
         assert {one.status for one in later} == {304}, "the second crawl has forgotten what the first has seen"
         assert {one.conditional for one in later} >= {'W/"/tagged/0"'}
-
-
-@pytest.mark.breaking
-def test_kills_lose_no_page_of_a_recrawl(tmp_path: Path) -> None:
-    with ChangingSite().serving() as site:
-        process = start(site.url, "--workers", "3", "--kill", "--shortest", "200ms", "--first", "200ms")
-        try:
-            began = time.monotonic()
-            wait_until(lambda: min(map(min, map(site.visits, ("tagged", "dated", "bare")))) >= 4, timeout=90)
-            told = stopped(process)
-        finally:
-            process.kill()
-        assert told["killed"] >= 1, time.monotonic() - began
-        assert told["recrawl"]["pages"] == 25
-        assert told["failed"] == 0

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import io
 import os
 import random
-import resource
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -20,14 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from demo import warc
-from demo.course import Course, members
+from demo.course import members
 from demo.crawl import Crawler
 from demo.exchange import Exchange
-from demo.options import Options
-from demo.processes import Interrupts, Processes
 from demo.settings import Settings
 from demo.trail import Capture
 from demo.warc import OPEN, Archive, ArchiveError, end_of_whole_records, finished, mend, prepare
@@ -35,7 +29,6 @@ from tests.rig.answering import Names, Site, lease, put
 from tests.rig.waiting import wait_until
 from timeoutq import Ack, GiveUp, Queue, Release, Retry, State
 from timeoutq.server.embedded import EmbeddedServer
-from timeoutq.testing import fake_queue
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 brotli: Any = import_module("brotli")
@@ -200,30 +193,6 @@ async def test_an_answer_that_is_cut_says_why(tmp_path: Path, site: Site) -> Non
     }
 
 
-async def test_chunks_are_taken_apart_and_the_header_says_so(tmp_path: Path, site: Site) -> None:
-    site.answers["/a"] = (
-        b"HTTP/1.1 200 Fine\r\nContent-Type: text/html\r\nTransfer-Encoding: chunked\r\n\r\n"
-        b"3\r\n<p>\r\n2\r\nhi\r\n0\r\n\r\n"
-    )
-    async with crawling(tmp_path) as crawler:
-        await crawler.fetch(lease(site.url("/a")))
-    [(_, _, answer, body)] = [one for one in records(tmp_path) if one[0] == "response"]
-    assert body == b"<p>hi"
-    assert answer.http_headers.get_header("transfer-encoding") is None
-    assert answer.http_headers.get_header("x-archive-orig-transfer-encoding") == "chunked"
-    assert answer.http_headers.statusline == "200 Fine"
-
-
-async def test_whatever_bytes_a_head_has_the_archive_is_valid(tmp_path: Path) -> None:
-    rng = random.Random(5)
-    with opened(tmp_path) as archive:
-        for i in range(60):
-            noise = bytes(rng.choice([*range(32, 127), *range(128, 256), 9]) for _ in range(rng.randrange(30)))
-            made = exchange(noise, reason=noise, answered=[(b"X-Odd", noise), (b"X-Odd", b""), (b"Set-Cookie", noise)])
-            await archive.write(replace(made, url=f"http://h.example/{i}", target=f"/{i}".encode()))
-    assert len(answers(tmp_path)) == 60
-
-
 async def test_a_page_that_says_the_same_is_a_revisit(tmp_path: Path) -> None:
     with opened(tmp_path) as archive:
         first = await archive.write(exchange())
@@ -270,20 +239,6 @@ async def test_a_file_that_is_large_enough_is_finished(tmp_path: Path) -> None:
     assert [url[-1] for _, url in answers(tmp_path)] == [str(i) for i in range(10)]
 
 
-async def test_a_page_that_is_longer_than_a_file_has_one_of_its_own(tmp_path: Path) -> None:
-    with opened(tmp_path, largest=1000) as archive:
-        for i in range(3):
-            await archive.write(exchange(os.urandom(5000), f"http://h.example/{i}"))
-    assert finished(tmp_path)[0] == 3
-    assert len(answers(tmp_path)) == 3
-
-
-def test_an_archive_without_a_visit_leaves_no_file(tmp_path: Path) -> None:
-    with opened(tmp_path / "new" / "folder"):
-        assert len(list((tmp_path / "new" / "folder").iterdir())) == 1
-    assert list((tmp_path / "new" / "folder").iterdir()) == []
-
-
 async def left(folder: Path, visits: int = 3) -> tuple[Path, bytes]:
     """Write a file as a process leaves it that is killed: with the ending, and without a lock."""
     with opened(folder) as archive:
@@ -314,22 +269,6 @@ async def test_a_record_that_is_torn_is_cut_off_wherever_it_is_torn(tmp_path: Pa
         path.with_suffix("").rename(path)
 
 
-async def test_what_is_no_gzip_behind_the_last_record_is_cut_off(tmp_path: Path) -> None:
-    path, data = await left(tmp_path)
-    path.write_bytes(data + b"\0" * 5000)  # as some file systems leave a file after a power cut
-    mend(tmp_path)
-    assert len(answers(tmp_path)) == 3
-
-
-async def test_a_file_without_a_visit_is_removed(tmp_path: Path) -> None:
-    path, data = await left(tmp_path, 1)
-    end = end_of_whole_records(io.BytesIO(data[: len(data) // 3]))[0]
-    for content in (b"", b"junk", data[: end or 100]):
-        path.write_bytes(content)
-        assert mend(tmp_path) == []
-        assert sizes(tmp_path) == []
-
-
 async def test_the_file_of_a_process_that_lives_is_left_alone(tmp_path: Path) -> None:
     with opened(tmp_path) as archive:
         await archive.write(exchange())
@@ -338,31 +277,6 @@ async def test_the_file_of_a_process_that_lives_is_left_alone(tmp_path: Path) ->
             await second.write(exchange())
             assert len(in_work(tmp_path)) == 2
     assert len(answers(tmp_path)) == 2
-
-
-async def test_what_others_have_in_the_folder_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / f"c{OPEN}").mkdir()
-    (tmp_path / f"crawl-1-00000-h-1.warc.gz{OPEN}").mkdir()
-    foreign = [f"b{OPEN}", f"x.warc.gz{OPEN}", f"crawl-old.warc.gz{OPEN}"]
-    for name in foreign:
-        (tmp_path / name).write_text("of somebody else")
-    path, _ = await left(tmp_path / "new")
-    path.rename(tmp_path / path.name)
-    assert mend(tmp_path) == [(tmp_path / path.name).with_suffix("")]
-    assert [(tmp_path / name).read_text() for name in foreign] == ["of somebody else"] * 3
-    with opened(tmp_path) as archive:
-        await archive.write(exchange())
-
-
-@pytest.mark.breaking
-async def test_a_large_file_is_mended_in_little_memory(tmp_path: Path) -> None:
-    path = tmp_path / f"crawl-2-00000-h-1.warc.gz{OPEN}"
-    member = gzip.compress(b"\0" * 300_000_000, 1)
-    path.write_bytes(member * 2 + member[:1000])
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    mend(tmp_path)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024
-    assert path.with_suffix("").stat().st_size == 2 * len(member)
 
 
 WRITER = """
@@ -454,36 +368,6 @@ async def test_a_full_disk_ends_the_archive_with_whole_records(tmp_path: Path) -
         assert [url for _, url in answers(folder)] == [f"http://h.example/{i}" for i in range(written)]
 
 
-LIMITED = """
-import asyncio, os, resource, sys
-from demo.exchange import Exchange
-from demo.warc import Archive, ArchiveError
-
-async def main():
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-    archive = Archive(sys.argv[1], "mine/1")
-    for i in range(100):
-        try:
-            await archive.write(Exchange(f"http://h.example/{i}", status=200, body=os.urandom(7_000), is_whole=True))
-        except ArchiveError as error:
-            print(i, error)
-            break
-    archive.close()
-
-asyncio.run(main())
-"""
-
-
-def test_a_write_that_goes_half_way_leaves_nothing_of_its_record(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    count, _, said = done.stdout.partition(" ")
-    assert "cannot be written: File too large" in said
-    assert 10 < int(count) < 15
-    assert len(answers(tmp_path)) == int(count)
-
-
 async def test_nothing_ends_unwritten_and_the_crawl_stops_claiming(tmp_path: Path, site: Site) -> None:
     folder, stops = tmp_path / "warc", list[str]()
     site.say("/a", body=b"<a href=/b>b</a>", content_type="text/html")
@@ -500,20 +384,6 @@ async def test_nothing_ends_unwritten_and_the_crawl_stops_claiming(tmp_path: Pat
         assert "No such file or directory" in str(crawler.trouble)
     mend(tmp_path / "away")
     assert [url for _, url in answers(tmp_path / "away")] == [site.url("/robots.txt"), site.url("/a")]
-
-
-async def test_what_killed_workers_have_left_is_finished_at_the_end_of_a_crawl(tmp_path: Path) -> None:
-    folder = tmp_path / "warc"
-    path, data = await left(folder)
-    path.write_bytes(data[:-10])
-    with fake_queue() as queue:
-        assert isinstance(queue, Queue)
-        work = Processes(queue, "redis://127.0.0.1:1/0", 1, tmp_path)
-        course = Course(Options(as_json=True), Settings(warc=str(folder)), Console(), Interrupts())
-        told = course._finished(work, {"pages": 0})
-    assert told["warc"]["files"] == 1
-    assert not in_work(folder)
-    assert len(answers(folder)) == 3  # a request was torn
 
 
 # ---- with real workers
@@ -553,73 +423,3 @@ def test_a_crawl_with_kills_has_every_page_in_its_archive(tmp_path: Path) -> Non
     assert not in_work(folder)
     assert finished(folder)[0] > 4
     assert f'"files": {finished(folder)[0]}' in said
-
-
-@pytest.mark.breaking
-def test_a_crawl_whose_disk_is_full_stops_and_goes_on_when_there_is_space(tmp_path: Path) -> None:
-    site = serve(tmp_path / "site", 200, 10_000)
-    with disk(tmp_path / "disk", "900k") as folder, EmbeddedServer() as server, Queue("full", server.url) as queue:
-        words = ("--site", site, "--kills", "0", "--json", "--max-bytes", "100000", "--warc", str(folder))
-        kept = (*words, "--redis", server.url, "--queue", "full", "--keep")
-        code, said, complaint = demo(*kept)
-        assert (code, said) == (3, "")
-        assert "No space left on device; free some space" in complaint
-        done = members(queue, State.DONE)
-        assert 20 < len(done) < 150
-        assert done <= {url for _, url in answers(folder)}, "a page is done and not in the archive"
-        assert queue.stats().failed == 0
-        code, _, complaint = demo(*kept)
-        assert code == 3
-        assert "bytes left, and one page may need 200,000: free some space" in complaint
-        subprocess.run(["mount", "-o", "remount,size=20m", str(folder)], check=True)
-        queue.purge()
-        assert demo(*kept)[0] == 0
-
-
-@pytest.mark.breaking
-def test_a_worker_whose_archive_is_gone_gives_back_what_it_holds(tmp_path: Path) -> None:
-    folder = tmp_path / "warc"
-    with EmbeddedServer() as server, Queue("gone", server.url) as queue:
-        settings = Settings(site="origin", allow_private=True, robots=False, warc=str(folder), warc_bytes=1)
-        work = Processes(queue, server.url, 1, tmp_path, settings, retry="0.1")
-        helper = work.start_helper("demo.site", "--port", "0", name="site")
-        try:
-            log = tmp_path / "site.log"
-            wait_until(lambda: b"http" in log.read_bytes(), timeout=20)
-            work.start_worker()
-            [process] = work.running.values()
-            queue.put(log.read_text().strip())
-            wait_until(lambda: queue.stats().done > 5, timeout=30)
-            folder.rename(tmp_path / "away")
-            assert process.wait(30) == 1
-            said = (tmp_path / "worker-0.log").read_text()
-            assert said.count("the crawl stops here: the WARC archive at") == 1
-            stats = queue.stats()
-            assert (stats.in_progress, stats.failed) == (0, len(members(queue, State.FAILED)))
-            mend(tmp_path / "away")
-            there = {url for _, url in answers(tmp_path / "away")}
-            assert members(queue, State.DONE) | members(queue, State.FAILED) <= there
-            # and one whose folder cannot be written does not begin
-            (tmp_path / "warc").write_text("a file")
-            work.running.clear()
-            work.start_worker()
-            [process] = work.running.values()
-            assert process.wait(30) == 2
-            assert "warc cannot be written: File exists" in (tmp_path / "worker-0.log").read_text()
-            work.running.clear()
-        finally:
-            helper.send_signal(signal.SIGTERM)
-            work.stop()
-
-
-async def test_writing_does_not_hold_up_the_event_loop(tmp_path: Path) -> None:
-    with opened(tmp_path) as archive:
-        longest = 0.0
-        loop = asyncio.get_running_loop()
-        writing = asyncio.create_task(archive.write(exchange(os.urandom(10_000_000))))
-        before = loop.time()
-        while not writing.done():
-            await asyncio.sleep(0.001)
-            longest, before = max(longest, loop.time() - before), loop.time()
-        await writing
-    assert longest < 0.5

@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 import redis
 
-from tests.rig.waiting import wait_until
 from timeoutq import (
     InvalidInput,
     Politeness,
     Queue,
     open_queue,
 )
-from timeoutq.rooms.events import Event, fold
-from timeoutq.rooms.events.entry import START, before, behind
+from timeoutq.rooms.events import START, Event, before, behind, fold
 from timeoutq.words.model import State
 
 
@@ -68,23 +66,6 @@ def test_each_call_that_moves_tasks_is_an_entry_that_says_who_called(queue: Any)
     assert [event.of("a") for event in logged(queue, task="a")] == [
         [("-", "todos")], [("todos", "in_progress")], [("in_progress", "done")], [("done", "-")],
     ]  # fmt: skip
-
-
-def test_what_cleaners_do_is_logged(queue: Any) -> None:
-    queue.configure(events="64MB", keep_done=0)
-    queue.put("a")
-    queue.claim(1, timeout=0.01)
-    wait_until(lambda: queue.requeue_expired() == 1)
-    queue.schedule("b", after=0)
-    wait_until(lambda: queue.promote_due() == 1)
-    queue.configure(keep_done="forever")
-    queue.ack(queue.claim(2))
-    queue.configure(keep_done=0)
-    assert queue.prune() == 2
-    assert [verb for verb, _ in moves(queue)] == [
-        "configure", "put", "claim", "requeue_expired", "schedule", "promote_due", "claim", "ack", "prune",
-    ]  # fmt: skip
-    assert set(moves(queue)[-1][1]) == {"done>-"}
 
 
 def test_a_polite_queue_logs_what_waits_and_whose_turn_it_is(queue: Any) -> None:
@@ -215,17 +196,6 @@ def test_prune_trims_the_log_to_its_bytes(queue: Queue, raw: redis.Redis, name: 
     queue.configure(events="300KB")
     queue.prune()
     assert (raw.memory_usage(key, samples=0) or 0) < 400_000
-
-
-def test_entries_of_a_foreign_hand_are_events_without_moves(queue: Any, raw: redis.Redis, name: str) -> None:
-    queue.configure(events="64MB")
-    raw.xadd(f"timeoutq:{{{name}}}:events", {"hello": "world", "offset": "x", "a>b": "c", "level": "?"})
-    queue.put("a")
-    foreign = logged(queue)[1]
-    assert (foreign.verb, foreign.by, foreign.offset) == ("", None, None)
-    assert fold(logged(queue)).where("a") is State.TODOS
-    queue.configure(events="100KB")
-    queue.prune()
 
 
 def test_a_shard_has_a_log_and_a_cursor_is_one_place_in_each(url: str, name: str, raw: redis.Redis) -> None:

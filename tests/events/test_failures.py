@@ -13,7 +13,7 @@ from tests.rig.command import Say
 from tests.rig.command import say as say
 from tests.rig.waiting import wait_until
 from timeoutq import InvalidInput, Lease, Politeness, Queue, Task, open_queue
-from timeoutq.rooms.failures.operations import id_of
+from timeoutq.rooms.failures import id_of
 from timeoutq.verbs import sending
 from timeoutq.words.model import Record, State
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +15,7 @@ from timeoutq.cli.pages import pages
 from timeoutq.testing import FakeQueue, fake_queue, fake_sharded_queue
 from timeoutq.verbs import sending
 from timeoutq.watch import report
-from timeoutq.words.counts import HAPPENED, Noted, periods_of
+from timeoutq.words.counts import HAPPENED, periods_of
 
 
 def plan(queue: Any) -> None:
@@ -118,25 +119,6 @@ def test_a_day_of_minutes_and_90_days_of_hours_are_kept_and_no_more() -> None:
             )
 
 
-def test_shards_are_added_up_and_a_gap_of_one_is_a_gap() -> None:
-    with fake_sharded_queue(shards=3) as queue:
-        queue.put([f"t{n}" for n in range(30)])
-        for _ in range(2):
-            for talk in queue.shards.talks:
-                queue.run(sending.answer(talk, talk.operations.plan(10_000)))
-            queue.clock.advance(60)
-        for talk in queue.shards.talks[:2]:
-            queue.run(sending.answer(talk, talk.operations.plan(10_000)))
-        for lease in queue.claim(30):
-            queue.ack(lease)
-        queue.clock.advance(60)
-        found = queue.history(by="minute")
-        assert [one.todos for one in found] == [30, 30, None, 0]
-        assert [one.put for one in found] == [30, 0, 0, 0]
-        assert sum(one.acked or 0 for one in found) == queue.stats().counters["acked"] == 30
-        assert [(one.todos, one.put, one.acked) for one in queue.history(by="hour")] == [(30, 30, 30)]
-
-
 @pytest.mark.parametrize("by", ["day", "", 5, b"minute", True])
 def test_what_names_no_period_is_refused(queue: Any, by: Any) -> None:
     with pytest.raises(InvalidInput, match='by= is "minute" or "hour"'):
@@ -144,8 +126,12 @@ def test_what_names_no_period_is_refused(queue: Any, by: Any) -> None:
 
 
 def test_periods_end_where_the_next_begins_and_counters_that_began_anew_count_as_nothing() -> None:
-    lines = [Noted(185.0, put=2, acked=1), Noted(121.0, put=9), Noted(65.0, put=4, todos=7), Noted(4.0, put=1)]
-    latest = Noted(190.0, put=5, todos=8)
+    none = Period(0.0, *[0] * 11)
+    lines = [
+        replace(none, at=185.0, put=2, acked=1), replace(none, at=121.0, put=9),
+        replace(none, at=65.0, put=4, todos=7), replace(none, at=4.0, put=1),
+    ]  # fmt: skip
+    latest = replace(none, at=190.0, put=5, todos=8)
     found = periods_of(lines, latest, 190.0, 60, 10, whole=False)
     assert [one.put for one in found] == [3, 5, 0, 3]
     assert [one.todos for one in found] == [0, 7, 0, 0]

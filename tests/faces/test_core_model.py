@@ -25,17 +25,21 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from tests.rig import fingerprints, levels, schedules, shims
-from tests.rig.batch_model import WAITS, Refused
+from tests.rig import keys, schedules, shims
+from tests.rig.batch_model import WAITS
 from tests.rig.beside import processes
 from tests.rig.faces import Blocking
 from tests.rig.invariants import check_keys
-from tests.rig.model import Given, Model, Pair
+from tests.rig.keys import text
+from tests.rig.model import Given, Model
+from tests.rig.model_state import Pair, Refused
+from tests.rig.moment import Moment
 from timeoutq import InvalidInput, Lease, LeaseLost, Queue, Task
+from timeoutq.server import scripts
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.testing import Clock
 from timeoutq.verbs import sending
-from timeoutq.words import arguments, tracebacks
+from timeoutq.words import tracebacks
 
 STEPS = int(os.environ.get("STEPS", "4000"))
 PHASES = [Phase.generate] if "NO_SHRINK" in os.environ else [Phase.generate, Phase.shrink]
@@ -47,21 +51,6 @@ KEY = f"timeoutq:{{{NAME}}}:"
 IDS = ("a", "b", "c", "d", "e")
 BATCHES = ("w", "x", "y", "z")
 STATES = ("todos", "in_progress", "done", "failed")
-TIMES = (
-    "scheduled",
-    "leases",
-    "calls",
-    "done_at",
-    "done_until",
-    "trace_at",
-    "kind_of",
-    *(f"batch:{name}" for name in BATCHES),
-)
-HASHES = (
-    "owners", "runtime", "attempts", "crashes", "errors", "traces", "trace_uses", "trace_texts",
-    "releases", "payload", "meta", "stats", "seen", "batches", "batch_of", "cancels", "progress", "rerun", "kinds",
-)  # fmt: skip
-OTHERS = ("error_log", "bell", "alarm", "history", "minutes", "hours")
 ELSEWHERE = Lease(IDS[0], "elsewhere:1:0#1", 0.0)
 OTHER_RUN = "0" * 40
 RETRIES = (7, 70)
@@ -100,7 +89,7 @@ some_anew = st.lists(
 
 
 class Watched(sending.ServerClock):
-    """What a client knows of the server's time: all of it, and that it ran evenly but for a jump."""
+    """A client's knowledge of the server's time: all of it, and that it ran evenly but for a jump."""
 
     def __init__(self, now: int) -> None:
         super().__init__()
@@ -142,94 +131,6 @@ class Stand:
         return ms
 
 
-class Keys:
-    """What all keys said at one moment; for `check_keys` it is a client."""
-
-    def __init__(self, raw: Any) -> None:
-        pipe = raw.pipeline(transaction=False)
-        for name in STATES:
-            pipe.smembers(KEY + name)
-        for name in TIMES:
-            pipe.zrange(KEY + name, 0, -1, withscores=True)
-        for name in HASHES:
-            pipe.hgetall(KEY + name)
-        for task in IDS:
-            pipe.pttl(f"{KEY}lock:{task}")
-        pipe.mget([f"{KEY}lock:{task}" for task in IDS]).llen(KEY + "bell").keys("*").smembers(KEY + "seen:0")
-        replies = pipe.xrevrange(KEY + "alarm", count=1).time().execute()
-        self._moment = replies.pop()
-        self.alarm: int | None = next((int(said[b"at"]) for _, said in replies.pop()), None)
-        """What the last alarm said."""
-        self._prints: set[bytes] = replies.pop()
-        self.all: set[str] = {key.decode() for key in replies.pop()}
-        self.bell: int = replies.pop()
-        tokens = replies.pop()
-        self._locks: dict[bytes, tuple[bytes, int]] = {
-            f"{KEY}lock:{task}".encode(): (token, left)
-            for task, token, left in zip(IDS, tokens, replies[-len(IDS) :], strict=True)
-            if token is not None
-        }
-        self._of: dict[str, Any] = dict(zip((*STATES, *TIMES, *HASHES), replies, strict=False))
-
-    def smembers(self, key: str | bytes) -> set[bytes]:
-        return self._prints if isinstance(key, bytes) else set(self._of.get(key.removeprefix(KEY), ()))
-
-    def zrange(self, key: str, _from: int, _to: int, *, withscores: bool = False) -> Any:
-        found = self._of[key.removeprefix(KEY)]
-        return found if withscores else [task for task, _ in found]
-
-    def hgetall(self, key: str) -> dict[bytes, bytes]:
-        return dict(self._of[key.removeprefix(KEY)])
-
-    def hget(self, key: str, name: str) -> bytes | None:
-        return self.hgetall(key).get(name.encode())
-
-    def hkeys(self, key: str) -> list[bytes]:
-        return list(self._of[key.removeprefix(KEY)])
-
-    def zrangebyscore(self, key: bytes, _from: str, _below: str) -> list[bytes]:
-        return [task for task, place in self._of[key.decode().removeprefix(KEY)] if place < 1e9]
-
-    def scan_iter(self, match: str, count: int) -> Iterator[bytes]:
-        if match == f"{KEY}seen:*":
-            return iter([f"{KEY}seen:0".encode()] * bool(self._prints))
-        return (key for key in self._locks if key.startswith(match.rstrip("*").encode()))
-
-    def get(self, key: bytes) -> bytes | None:
-        return self._locks[key][0]
-
-    def pttl(self, key: bytes) -> int:
-        return self._locks[key][1]
-
-    def time(self) -> tuple[int, int]:
-        seconds, micros = self._moment
-        return seconds, micros
-
-    def sets(self, name: str) -> set[str]:
-        seen = fingerprints.read(self, KEY)
-        if name == "done" and seen is not None:
-            assert not self.smembers(name)
-            return {task.decode() for task in fingerprints.holding(seen, map(str.encode, IDS))}
-        return {task.decode() for task in self.smembers(name)}
-
-    def times(self, name: str) -> dict[str, int]:
-        return {task.decode(): int(at) for task, at in self._of[name]}
-
-    def hash(self, name: str) -> dict[str, str]:
-        return {field.decode(): value.decode() for field, value in self._of[name].items()}
-
-    def counts(self, name: str) -> dict[str, int]:
-        return {field: int(value) for field, value in self.hash(name).items() if field != "todos_since"}
-
-    def locks(self, now: int) -> dict[str, tuple[str, int]]:
-        prefix = f"{KEY}lock:".encode()
-        return {
-            key.removeprefix(prefix).decode(): (token.decode(), now + left)
-            for key, (token, left) in self._locks.items()
-            if left >= 0
-        }
-
-
 class AnyOrder(RuleBasedStateMachine):
     """Calls in any order; each answer, and each key afterwards, is what the model says."""
 
@@ -260,7 +161,6 @@ class AnyOrder(RuleBasedStateMachine):
     # ---- what the model says
 
     def call(self) -> str:
-        """Name a call that is not sent again."""
         return f"call {next(self.calls)}"
 
     def pick(self, wanted: Sequence[tuple[str, int]]) -> list[Lease]:
@@ -659,56 +559,23 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def the_keys_say_what_the_model_says(self) -> None:
         self.looks += 1
-        model, keys = self.model, Keys(self.stand.raw)
-        for name in STATES:
-            assert keys.sets(name) == getattr(model, name), name
-        for name in ("scheduled", "leases"):
-            assert keys.times(name) == getattr(model, name), name
-        for name in ("attempts", "crashes", "runtime"):
-            assert keys.counts(name) == getattr(model, name), name
-        assert keys.times("done_until") == model.done_until
-        assert keys.hash("cancels") == model.cancels
-        assert keys.hash("progress").keys() == model.progress
-        assert keys.hash("batch_of") == {task: " ".join(names) for task, names in model.batch_of.items()}
-        records = {name: line.split(" ", 5) for name, line in keys.hash("batches").items()}
-        assert {name: (one[0], one[1], one[5]) for name, one in records.items()} == {
-            name: (one.state, one.on, one.callback) for name, one in model.batches.items()
-        }
-        for name, one in model.batches.items():
-            places = {task: place + end * 10**9 for place, (task, end) in enumerate(one.tasks, 1)}
-            assert keys.times(f"batch:{name}") == places, name
-        assert keys.hgetall("rerun") == {task.encode(): marked(body) for task, (_, body) in model.marks.items()}
-        assert keys.hash("owners") == model.owners
-        assert keys.hash("errors").keys() == model.errors
-        assert keys.hash("traces") == model.traces
-        assert keys.counts("releases") == model.releases
-        assert keys.hkeys("payload") == [] or {id.decode() for id in keys.hkeys("payload")} == model.payload.keys()
-        assert keys.counts("stats") == {name: value for name, value in model.counters.items() if value}
-        assert last_minute(keys.times("calls"), model.now) == last_minute(model.calls, model.now)
-        locks = keys.locks(model.now)
-        assert {task: lock for task, lock in model.locks.items() if lock[1] > model.now}.items() <= locks.items()
-        assert locks.items() <= model.locks.items()
-        meta = keys.hash("meta")
-        assert int(meta.get("fence", 0)) == model.fence
-        assert int(meta.get("lease_ms", 0)) == model.lease_ms
-        assert int(meta.get("grace_until", 0)) == model.grace_until
+        model, now = self.model, Moment(self.stand.raw, KEY)
+        assert [*keys.differences(model, now, IDS)] == []
+        calls = {text(call): at for call, at in now.zrange(KEY + "calls", 0, -1, withscores=True)}
+        assert last_minute(calls, model.now) == last_minute(model.calls, model.now)
+        meta = {text(name): text(value) for name, value in now.hgetall(KEY + "meta").items()}
         assert int(meta.get("max_crashes", 5)) == model.max_crashes
-        assert (meta.get("paused") == "1") == model.paused
         assert (meta.get("keep_done") != "no") == model.keeps_done
         run = meta.get("run_id")
         assert (run is None) == (model.known_run is None)
         assert run is None or (run == OTHER_RUN) == (model.known_run != model.run)
-        assert keys.bell == model.bell, "I12: an idle worker is woken"
-        assert int(meta.get("wake_at", 0)) == model.wake_at, "I12: by when the cleaners look again"
-        assert keys.alarm == model.alarm, "I12: the cleaners are woken"
-        assert keys.all <= EVERY_KEY, keys.all - EVERY_KEY
-        check_keys(keys, NAME)
-        assert model.violations() == []
+        assert now.names <= EVERY_KEY, now.names - EVERY_KEY
+        check_keys(now, NAME)
 
 
-EVERY_KEY = {KEY + name for name in (*STATES, *TIMES, *HASHES, *OTHERS, "seen:0")} | {
-    f"{KEY}lock:{task}" for task in IDS
-}
+EVERY_KEY = {name for names in scripts.SIZES.values() for name in names.split()} | {
+    "meta", "seen:0", *(f"lock:{task}" for task in IDS), *(f"batch:{name}" for name in BATCHES)
+}  # fmt: skip
 
 
 def last_minute(calls: Mapping[str, float], now: int) -> list[float]:
@@ -717,7 +584,6 @@ def last_minute(calls: Mapping[str, float], now: int) -> list[float]:
 
 
 def pairs(leases: Sequence[Lease]) -> list[Pair]:
-    """Give leases as the model takes them."""
     return [(lease.task, lease.token) for lease in leases]
 
 
@@ -731,12 +597,6 @@ def anew(found: Sequence[tuple[str, Any, bool]]) -> tuple[list[Task], Given]:
     bodies = tuple((i, body) for i, (_, body, _) in enumerate(found))
     which = tuple(i for i, (_, _, yes) in enumerate(found) if yes)
     return [Task(task, body, rerun=yes) for task, body, yes in found], Given(payloads=bodies, rerun=which or None)
-
-
-def marked(payload: Any) -> bytes:
-    """Write the mark of a task that runs once more with this payload, or with its own."""
-    body = arguments.pack(payload)
-    return b"0 0" if body is None else b"0 1" + body
 
 
 def retry_ms(lease: Lease, how: Mapping[str, Any]) -> int:
@@ -775,8 +635,6 @@ STANDS = ("fakeredis-sync", "fakeredis-async", "redis-sync", "redis-async")
 
 
 def search(stand: Stand, number: int, steps: int, phases: Sequence[Phase] = PHASES) -> None:
-    """Play so many steps, in examples of forty or less."""
-
     class OnTheStand(AnyOrder):
         def __init__(self) -> None:
             super().__init__(stand)
@@ -814,7 +672,6 @@ def searched(stand: str) -> int:
 
 @pytest.fixture(scope="module")
 def searches(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[int]]]:
-    """All searches that were asked for, on all cores."""
     chosen = {item.name for item in request.session.items if item.path == request.path}
     with processes() as pool:
         yield {stand: pool.submit(searched, stand) for stand in STANDS if any(stand in name for name in chosen)}
@@ -828,7 +685,7 @@ def test_every_answer_and_every_key_is_the_models(stand: str, searches: dict[str
     if stand.startswith("redis"):
         with schedules.still_server():  # which is skipped here where it cannot be had
             pass
-    levels.count("properties", steps=searches[stand].result())
+    searches[stand].result()
 
 
 def test_a_model_that_errs_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

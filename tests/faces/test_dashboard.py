@@ -9,11 +9,9 @@ import signal
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
-import pyte
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,25 +25,11 @@ from timeoutq.client import heartbeat
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.watch.draw import BARS, render, share_rows, split_cells
 from timeoutq.watch.metrics import rates, series
-from timeoutq.watch.snapshot import SILENT, Memory, Snapshot, snapshot, to_json
+from timeoutq.watch.snapshot import SILENT, Memory, Snapshot, to_json
 from timeoutq.words.counts import Sample, Stats
 from timeoutq.words.model import Entry, Failure, WorkerInfo
 
 NOW = 1_790_000_000.0
-
-HOSTILE = [
-    "\x1b[2J\x1b[H\x1b[31m",
-    "\x1b]52;c;ZXZpbA==\x07",
-    "\x1bP+q544e\x1b\\",
-    "\x9b2J\x9d0;evil\x9c",
-    "line\nforged\r\nline\ttab\x00\x7f",
-    "\u202eevil\u2066\u200f\u200b\ufeff",
-    "[bold red]markup[/] [link=http://evil]x[/link] [/]",
-    "bytes \udcff\udc80 \ud800",
-    "a" + "\u0301" * 300,
-    "日本語" * 100,
-    ":boom: \\[x]",
-]
 
 
 def stats(**given: Any) -> Stats:
@@ -61,10 +45,8 @@ def hand_made(**given: Any) -> Snapshot:
     counted = given.get("stats", stats())
     end = counted.sample
     history = [
-        replace(
-            end, at=NOW - 10 * back, put=end.put - 20 * back, acked=end.acked - 125 * back, failed=end.failed - back
-        )
-        for back in range(60, 0, -1)
+        replace(end, at=NOW - 10 * n, put=end.put - 20 * n, acked=end.acked - 125 * n, failed=end.failed - n)
+        for n in range(60, 0, -1)
     ]
     values: dict[str, Any] = {
         "queue": "crawl",
@@ -114,14 +96,6 @@ def test_eighty_columns_show_everything() -> None:
     assert re.search(r"https://example.com/news/0 +60 s", text)
 
 
-def test_every_size_is_filled_and_not_passed() -> None:
-    many = hand_made(leases=[Entry(f"t{i}", NOW + i, "w:1:r") for i in range(60)])
-    for width, height in product((60, 80, 139, 140, 200), (10, 24, 50)):
-        lines = drawn(many, width, height)
-        assert len(lines) <= height
-        assert all(cell_len(line) == width for line in lines)
-
-
 def test_an_empty_queue_says_so_calmly() -> None:
     empty = stats(todos=0, scheduled=0, in_progress=0, done=0, failed=0, counters={}, todos_since=None, workers=0)
     lines = drawn(Snapshot("crawl", "redis://x", empty))
@@ -143,30 +117,18 @@ def test_pause_trouble_and_an_overdue_lease_are_seen() -> None:
 def test_dead_workers_are_marked_come_last_and_are_not_counted_among_the_living() -> None:
     dead = WorkerInfo("w9:1:r", "dead", 9, 1, 1, 1, 1, NOW - 900, NOW - 120)
     seen = hand_made(workers=[*hand_made().workers, dead])
-    console = Console(width=80, file=io.StringIO(), force_terminal=True, color_system="standard", highlight=False)
-    with console.capture() as caught:
-        console.print(render(seen, height=40))
-    line = next(line for line in caught.get().splitlines() if "dead" in line)
-    assert "\x1b[90m† dead" in line
-    assert "\x1b[31m" not in line
-    assert "workers 3 (1 gone)" in caught.get()
-    assert [worker.host for worker in seen.gone] == ["dead"]
-    assert len(seen.living) == 3
+    text = "\n".join(drawn(seen, 80, 40))
+    assert "† dead" in text
+    assert "workers 3 (1 gone)" in text
 
 
-def test_a_worker_that_cannot_go_on_is_shown_with_the_reason() -> None:
-    one = WorkerInfo("w9:1:r", "h9", 9, 1, 1, 1, 1, NOW - 900, NOW, "only 0 of 1 replica confirmed it")
+def test_a_worker_is_gone_after_half_a_minute_and_one_that_cannot_go_on_is_shown_with_the_reason() -> None:
+    one = WorkerInfo("w9:1:r", "h9", 9, 1, 1, 1, 1, NOW - 900, NOW - 30.0, "only 0 of 1 replica confirmed it")
     lines = drawn(hand_made(workers=[one]), 160)
     at = next(i for i, line in enumerate(lines) if line.startswith("│ h9 "))
     assert lines[at + 1].startswith("│   only 0 of 1 replica confirmed it ")
-
-
-@pytest.mark.parametrize(("silent", "gone"), [(29.9, 0), (30.0, 0), (30.1, 1)])
-def test_a_worker_is_gone_after_half_a_minute_however_long_its_leases_are(silent: float, gone: int) -> None:
-    one = WorkerInfo("w9:1:r", "h", 9, 1, 1, 1, 1, NOW - 900, NOW - silent)
-    seen = hand_made(workers=[one], stats=stats(settings={"lease_ms": "3600000"}))
-    assert (len(seen.living), len(seen.gone)) == (1 - gone, gone)
-    assert (f"workers {1 - gone}" + (" (1 gone)" if gone else "")) in "\n".join(drawn(seen))
+    seen = hand_made(workers=[replace(one, beat=NOW - 30.1)], stats=stats(settings={"lease_ms": "3600000"}))
+    assert (len(seen.living), len(seen.gone)) == (0, 1)
     assert 3 * heartbeat.BEAT_AT_MOST <= SILENT
 
 
@@ -184,9 +146,6 @@ def test_after_the_clock_of_the_server_stepped_back_rates_begin_anew() -> None:
     assert rates(seen.history) == {}
     seen = look(401.0, 70, older=[Sample(300.0, put=0), Sample(1004.0, put=40)])
     assert [sample.at for sample in seen.history] == [300.0, 400.0, 401.0]
-    seen = look(402.0, 90)
-    assert rates(seen.history, over=1)["put"] == pytest.approx(20)
-    assert memory.add(seen).history[-1].at == 402.0  # the same moment again is no step
 
 
 # ---- hostile text
@@ -203,44 +162,16 @@ def hostile(text: str) -> Snapshot:
     )
 
 
-def test_hostile_text_is_shown_and_steers_nothing() -> None:
-    for text, width in product(HOSTILE, (80, 200)):
-        lines = drawn(hostile(text), width)
-        assert is_harmless("\n".join(lines))
-        assert all(cell_len(line) == width for line in lines)
-        assert len(lines) <= 24
-        json.dumps(to_json(hostile(text)), ensure_ascii=True)
-
-
-@given(st.text(alphabet=st.characters(), max_size=60), st.sampled_from([60, 80, 140, 200]))
+@given(st.text(alphabet=st.characters(), max_size=60), st.sampled_from([60, 80, 139, 140, 200]))
 def test_no_text_breaks_the_frame(text: str, width: int) -> None:
     lines = drawn(hostile(text), width)
     assert is_harmless("\n".join(lines))
-    assert all(line[0] in "╭│╰" and line[-1] in "╮│╯" for line in lines)
-
-
-def test_a_real_terminal_shows_the_frame_unbroken() -> None:
-    for text in HOSTILE:
-        console = Console(width=80, file=io.StringIO(), force_terminal=True, color_system="truecolor", highlight=False)
-        with console.capture() as caught:
-            console.print(render(hostile(text)))
-        screen = pyte.Screen(80, 30)
-        titles: list[str] = []
-        screen.set_title = titles.append  # type: ignore[assignment, method-assign]  # to notice it
-        pyte.Stream(screen).feed(caught.get().replace("\n", "\r\n"))
-        shown = [line.rstrip() for line in screen.display if line.strip()]
-        assert shown[0].startswith("╭─ timeoutq crawl")
-        assert all(line.startswith("│") and line.endswith("│") for line in shown[1:-1])
-        assert (shown[-1][0], titles) == ("╰", [])
+    json.dumps(to_json(hostile(text)), ensure_ascii=True)
+    assert len(lines) <= 24
+    assert all(line[0] in "╭│╰" and line[-1] in "╮│╯" and cell_len(line) == width for line in lines)
 
 
 # ---- the pure parts
-
-
-def test_split_cells_shows_the_smallest_part_and_fills_the_line() -> None:
-    assert split_cells([1_000_000, 0, 1, 0, 1], 10) == [8, 0, 1, 0, 1]
-    assert split_cells([0, 0], 10) == [0, 0]
-    assert split_cells([1, 1], 10) == [5, 5]
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=5, max_size=5), st.integers(5, 300))
@@ -271,19 +202,8 @@ def test_rates_come_from_the_last_ten_seconds() -> None:
 def test_a_sparkline_has_even_steps_whenever_the_samples_came() -> None:
     history = [Sample(0, put=0), Sample(30, put=300), Sample(31, put=310), Sample(33, put=330), Sample(40, put=330)]
     assert series(history, "put", 4) == pytest.approx([10, 10, 10, 3])
-    assert series(history, "put", 2) == pytest.approx([10, 3])
     assert series(history[:1], "put", 4) == []
     assert series([Sample(0), Sample(5, put=5)], "put", 40) == pytest.approx([1] * 5)
-    assert series([Sample(9), Sample(5, put=5)], "put", 4) == []
-
-
-def test_json_has_the_sum_the_rates_and_the_age() -> None:
-    found = json.loads(json.dumps(to_json(hand_made())))
-    assert found["stats"]["known"] == 187_651
-    assert found["stats"]["drained"] is False
-    assert found["waiting"] == 3
-    assert found["rates"]["acked"] == pytest.approx(12.5)
-    assert found["leases"][0]["holder"] == "web0:4000:abcd"
 
 
 # ---- on a server
@@ -293,28 +213,6 @@ def test_json_has_the_sum_the_rates_and_the_age() -> None:
 def server() -> Iterator[EmbeddedServer]:
     with EmbeddedServer(config={"requirepass": canary.PASSWORD}) as running:
         yield running
-
-
-def fill(queue: Queue, tasks: Sequence[str] = ()) -> None:
-    queue.put([f"t{i}" for i in range(30)], *tasks)
-    queue.ack(queue.claim(5))
-    queue.fail(queue.claim(1), "boom \x1b[2J", give_up=True)
-    queue.claim(3)
-    queue.schedule("later", after=60)
-
-
-def test_a_snapshot_of_a_queue_is_what_happened(server: EmbeddedServer) -> None:
-    with Queue("snap", server.url) as queue:
-        fill(queue)
-        seen = snapshot(queue, rows=2)
-        assert (seen.stats.todos, seen.stats.scheduled, seen.stats.in_progress) == (21, 1, 3)
-        assert (seen.stats.done, seen.stats.failed, seen.stats.known) == (5, 1, 31)
-        assert len(seen.leases) == 2
-        assert seen.due[0].task == "later"
-        assert seen.errors[0].error == "boom \x1b[2J"
-        assert seen.waiting is not None
-        assert is_harmless("\n".join(drawn(seen)))
-        queue.purge()
 
 
 @pytest.fixture
@@ -371,26 +269,6 @@ def test_signals_leave_the_terminal_as_it_was(
     assert terminal.process.wait(10) == code
     assert b"left in order" in terminal.raw
     assert b"Traceback" not in terminal.raw
-
-
-@pytest.mark.parametrize(("typed", "code"), [(b"q", 0), (b"\x03", 130)])
-def test_the_command_ends_with_0_after_q_and_with_130_after_ctrl_c(
-    typed: bytes, code: int, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Terminal, "program", ("-m", "timeoutq", "dashboard"))
-    with Queue("ends", server.url) as queue:
-        queue.put("x")
-        terminal = Terminal("ends", server.url)
-        try:
-            terminal.until(lambda text: "1 known" in text)
-            if typed == b"q":
-                terminal.type(typed)
-            else:  # what the terminal sends to the process when it reads this key
-                terminal.process.send_signal(signal.SIGINT)
-            assert terminal.process.wait(20) == code
-        finally:
-            terminal.close()
-        queue.purge()
 
 
 def test_a_server_that_is_away_is_a_banner_and_it_goes_on_by_itself(

@@ -14,10 +14,8 @@ from rich.cells import cell_len
 from tests.faces.test_dashboard import NOW, drawn, hand_made, stats
 from tests.rig import canary
 from tests.rig.corpus import CORPUS, as_id, stray
-from tests.rig.terminal import Terminal
 from timeoutq import HostInfo, Politeness, Queue
 from timeoutq.server.embedded import EmbeddedServer
-from timeoutq.watch.draw import svg
 from timeoutq.watch.snapshot import Memory, Snapshot, snapshot, to_json
 
 WIDTHS = [80, 140, 200]
@@ -85,10 +83,7 @@ def test_each_host_says_what_it_waits_for(width: int) -> None:
     }  # fmt: skip
     assert found["used.example"][head.index("waiting")] == "1.2M"
     assert found["busy.example"][head.index("/s")] == "1.2"
-    assert found["soon.example"][head.index("/s")] == "—"
-    if width != 140:  # there the tables are narrow, and names matter more
-        assert found["busy.example"][head.index("errors")] == "7"
-        assert found["busy.example"][head.index("in flight")] == "1"
+    assert ("errors" in head) == (width != 140), "there the tables are narrow, and names matter more"
 
 
 def test_hosts_with_most_to_do_come_first_and_keep_their_place() -> None:
@@ -98,8 +93,8 @@ def test_hosts_with_most_to_do_come_first_and_keep_their_place() -> None:
     first = [host("b.example", waiting=100), host("a.example", waiting=90), host("z.example", waiting=5000)]
     later = [host("z.example", waiting=4998), host("a.example", waiting=91), host("b.example", waiting=70)]
     assert order(first) == order(later) == ["z.example", "a.example", "b.example"]
-    assert order(HOSTS)[0] == "used.example"
     assert order(HOSTS)[-2:] == ["banned.example", "spent.example"]
+    assert "hosts" not in "\n".join(drawn(hand_made(hosts=HOSTS), 80, 40))  # it was polite a moment ago
 
 
 def test_the_rate_of_a_host_is_measured_since_the_oldest_of_the_last_looks_that_has_seen_the_host() -> None:
@@ -113,13 +108,6 @@ def test_the_rate_of_a_host_is_measured_since_the_oldest_of_the_last_looks_that_
     assert look(1001.0, old=50, new=7) == {"old.example": 50.0}
     assert look(1002.0, old=50, new=7) == {"old.example": 25.0, "new.example": 0.0}
     assert look(1005.0, old=50, new=15) == {"old.example": 10.0, "new.example": 2.0}
-
-
-def test_a_plain_queue_knows_neither_hosts_nor_waiting() -> None:
-    text = "\n".join(drawn(hand_made(), 80, 40))
-    assert "hosts" not in text
-    assert "waiting +" not in text
-    assert text == "\n".join(drawn(hand_made(hosts=HOSTS), 80, 40))  # it was polite a moment ago
 
 
 # ---- hostile names
@@ -136,21 +124,9 @@ def test_hostile_hosts_are_shown_and_steer_nothing() -> None:
         assert stray("\n".join(lines)) == []
         assert all(cell_len(line) == width for line in lines), some
         json.dumps(to_json(seen), ensure_ascii=True)
-        assert stray(svg(seen), "\n") == []
 
 
 # ---- for programs
-
-
-def test_json_holds_the_hosts_and_what_is_known_of_them() -> None:
-    found = json.loads(json.dumps(to_json(polite())))
-    assert found["stats"]["waiting"] == 1_234_700
-    assert found["stats"]["known"] == 1_422_351
-    assert [one["host"] for one in found["hosts"]] == [one.host for one in HOSTS]
-    banned = next(one for one in found["hosts"] if one["host"] == "banned.example")
-    assert (banned["banned"], banned["waiting"], banned["turn"]) == ("they asked", 0, None)
-    assert found["host_rates"] == {"busy.example": 1.25}
-    assert json.loads(json.dumps(to_json(hand_made())))["hosts"] == []
 
 
 # ---- on a server
@@ -186,30 +162,4 @@ def test_a_snapshot_of_a_polite_queue_has_its_hosts(server: EmbeddedServer) -> N
         assert len(snapshot(queue, rows=2).hosts) == 2
         queue.configure(politeness="off")
         assert list(snapshot(queue).hosts) == []
-        queue.purge()
-
-
-def test_a_live_dashboard_shows_how_often_a_host_is_visited(server: EmbeddedServer) -> None:
-    name, width = "pace", 80
-    with Queue(name, server.url, politeness=Politeness(0.001)) as queue:
-        queue.put(f"http://www.visited-host.example/{i}" for i in range(3000))
-        queue.put(f"http://www.blocked-host.example/{i}" for i in range(3))
-        queue.hosts.block("www.blocked-host.example", for_=600)
-        terminal = Terminal(name, server.url, width=width)
-
-        def visited(text: str) -> bool:
-            queue.ack(queue.claim(5))
-            return (
-                re.search(r"www\.visited-host\S+ +[0-9.k]+ +[01] +\S+(?: s)? +[0-9.k]+ +[1-9][0-9.k]* +0 ", text)
-                is not None
-            )
-
-        try:
-            text = terminal.until(visited, 60)
-            assert re.search(r"www\.blocked-host\S+ +3 +0 +⊘ \d+ min +0 +0 +0 ", text)
-            assert all(cell_len(line) == width for line in text.splitlines())
-            terminal.type(b"q")
-            assert terminal.is_restored()
-        finally:
-            terminal.close()
         queue.purge()

@@ -14,7 +14,7 @@ from tests.rig.waiting import wait_until
 from timeoutq import Politeness, Queue, Task
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.watch.directory import Listed
-from timeoutq.watch.draw import bottom, pane, task_table
+from timeoutq.watch.draw import bottom, pane
 from timeoutq.watch.live import keys_of
 from timeoutq.watch.screen import HELP, HOSTS, KEYS, LOOKS, QUEUES, TASK, TASKS, VERBS, Row, Rows, Screen, Wish
 from timeoutq.words.model import Entry, State
@@ -77,9 +77,7 @@ def test_a_failed_task_is_found_looked_at_and_retried(queue: Queue, terminal: Ca
     shown.until(lambda text: "with a.example/2" in text and "a.example/1" not in text)
     shown.type(b"w")
     text = shown.until(lambda text: "failed: " in text)
-    assert "ValueError: bad page" in text
-    assert "failures" in text
-    assert '{"city": "Zürich"}' in text
+    assert "ValueError: bad page" in text and '{"city": "Zürich"}' in text
     shown.type(b"R")
     shown.until(lambda text: "Retry https://a.example/2?  y/n" in text)
     shown.type(b"n")
@@ -130,8 +128,8 @@ def test_hosts_are_blocked_and_unblocked(queue: Queue, terminal: Callable[..., T
     shown.type(b"\x1b[H")
     first = queue.hosts.list().hosts[0].host
     shown.type(b"B")
-    shown.until(lambda text: f"Block host {first} for  m 10 minutes  h an hour  d a day" in text)
-    shown.type(b"h")
+    shown.until(lambda text: f"Block host {first} for" in text and "such as 10m or 2h; enter blocks" in text)
+    shown.type(b"1h\r")
     shown.until(lambda text: f"blocked {first}" in text)
     assert queue.hosts.inspect(first).blocked_until is not None
     shown.until(lambda text: "⊘" in text)
@@ -152,7 +150,7 @@ def test_another_queue_is_chosen_from_those_of_the_server(
         shown.type(b"\x1b[F\r")
         shown.until(lambda text: "timeoutq zoo" in text and "2 todos" in text)
         shown.type(b"q")
-        assert shown.is_restored()
+        assert (shown.is_restored(), shown.process.wait(10)) == (True, 0)
         other.purge()
 
 
@@ -161,25 +159,11 @@ def test_a_dashboard_that_only_looks_changes_nothing(queue: Queue, terminal: Cal
     shown = terminal("--read-only")
     shown.type(b"t")
     shown.until(lambda text: "keys  1 failed" in text and "bad page" in text)
-    for key in b"RFCP":
-        shown.type(bytes([key]))
-        shown.until(lambda text: "this dashboard only looks" in text)
-        shown.type(b"yo")
-        shown.until(lambda text: "known" in text)
-        shown.type(b"t")
-        shown.until(lambda text: "keys  1 failed" in text and "bad page" in text)
+    shown.type(b"F")
+    shown.until(lambda text: "this dashboard only looks" in text)
+    shown.type(b"y?")
+    shown.until(lambda text: "block or unblock a host" in text)
     assert queue.inspect("a").state is State.FAILED
-    assert not queue.stats().paused
-
-
-def test_the_help_names_every_key(queue: Queue, terminal: Callable[..., Terminal]) -> None:
-    queue.put("a")
-    shown = terminal()
-    shown.type(b"?")
-    text = shown.until(lambda text: "block or unblock a host" in text)
-    assert all(words[:60] in text for _, words in KEYS)
-    told = " ".join(keys for keys, _ in KEYS)
-    assert all(key in told for key in (*VERBS, "P", *(key for key in LOOKS if key != "tab")))
 
 
 # ---- without a server
@@ -190,11 +174,6 @@ def screen(*tasks: str, state: State = State.FAILED) -> Screen:
     made.height = 5
     made.show(Rows(TASKS, state, rows=[Row(task, Entry(task)) for task in tasks]))
     return made
-
-
-def test_the_row_of_a_failed_task_says_how_long_ago_it_failed() -> None:
-    table = task_table(State.FAILED, [Entry("a", error="boom", at=1000.0)], 1120.0, 80)
-    assert table.rows == [("", ("a", ("boom", "red"), "2 min"))]
 
 
 def test_a_row_stays_selected_when_others_come_and_its_neighbour_is_when_it_goes() -> None:
@@ -236,27 +215,23 @@ def test_a_question_is_answered_by_y_only() -> None:
     assert shown.press("y") == Wish("retry", "a")
 
 
-@pytest.mark.parametrize(
-    ("typed", "seconds"),
-    [("m", 600), ("5m", 300), ("90", 90), ("1.5h", 5400)],
-)
-def test_a_host_is_blocked_for_a_key_or_for_a_length_of_time(typed: str, seconds: float) -> None:
+@pytest.mark.parametrize(("typed", "seconds"), [("5m", 300), ("90", 90), ("1.5h", 5400)])
+def test_a_host_is_blocked_for_a_length_of_time(typed: str, seconds: float) -> None:
     shown = asked()
-    keys = [typed] if len(typed) == 1 else [*typed, "enter"]
-    assert [shown.press(key) for key in keys][-1] == Wish("block", "a.example", seconds=seconds)
-    assert shown.question is None
+    assert [shown.press(key) for key in (*typed, "enter")][-1] == Wish("block", "a.example", seconds=seconds)
+    assert (shown.question, shown.typing) == (None, None)
 
 
 def test_a_length_of_time_is_mended_while_it_is_typed_and_nothing_else_blocks_a_host() -> None:
     shown = asked()
     for key in ("1", "5", "m", "m", "enter"):
         assert shown.press(key) is None
-    assert "m 10 minutes" in bottom(shown, 80).plain  # what is no length of time is asked for again
+    assert shown.typing == ""  # what is no length of time is asked for again
     for key in ("1", "5", "m", "backspace", "h"):
         assert shown.press(key) is None
     assert "15h" in bottom(shown, 80).plain
     assert shown.press("enter") == Wish("block", "a.example", seconds=54000)
-    for keys in (("esc",), ("y",), ("enter",), ("5", "esc"), ("5", "q"), ("0", "enter", "esc")):
+    for keys in (("esc",), ("5", "esc"), ("0", "enter", "esc"), ("y", "enter", "q", "enter", "esc")):
         shown = asked()
         assert [shown.press(key) for key in keys] == [None] * len(keys)
         assert (shown.question, shown.said[0]) == (None, "nothing was done"), keys
@@ -292,12 +267,14 @@ def test_acts_stand_only_where_they_make_sense() -> None:
     assert Screen("q").press("F") is None
 
 
-def test_no_key_of_a_screen_that_only_looks_asks_anything() -> None:
+def test_no_key_of_a_screen_that_only_looks_asks_anything_and_the_help_names_them_all() -> None:
     shown = screen("a")
     shown.read_only = True
     for key in (*VERBS, "P"):
         assert shown.press(key) is None
         assert shown.question is None, key
+    told = " ".join(keys for keys, _ in KEYS)
+    assert all(key in told for key in (*VERBS, "P", *(key for key in LOOKS if key != "tab")))
 
 
 def test_letters_are_text_while_a_filter_is_typed() -> None:
@@ -329,15 +306,13 @@ def test_the_help_and_a_task_lead_back_to_where_they_were_opened() -> None:
 
 
 TYPED = [
-    (b"aA", ["a", "A"], b""),
-    (b"\x1b[A\x1bOB\x1b[5~", ["up", "down", "page up"], b""),
-    (b"x\x1b[", ["x"], b"\x1b["),
-    (b"\x1bq", ["esc", "q"], b""),
-    (b"\x1b[200~x\x1b[?1;2c", ["x"], b""),
-    ("é日".encode(), ["é", "日"], b""),
-    ("é".encode()[:1], [], "é".encode()[:1]),
-    (b"\xff\xc3(a\x00", ["(", "a"], b""),
-    (b"\r\x7f\x04", ["enter", "backspace", "q"], b""),
+    ("aA", ["a", "A"], ""),
+    ("\x1b[A\x1bOB\x1b[5~", ["up", "down", "page up"], ""),
+    ("x\x1b[", ["x"], "\x1b["),
+    ("\x1bq", ["esc", "q"], ""),
+    ("\x1b[200~x\x1b[?1;2c", ["x"], ""),
+    ("é日\x00", ["é", "日"], ""),
+    ("\r\x7f\x04", ["enter", "backspace", "q"], ""),
 ]
 
 

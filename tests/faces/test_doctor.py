@@ -13,10 +13,8 @@ import redis
 
 import timeoutq
 from tests.rig.command import server
-from tests.rig.waiting import wait_until
 from timeoutq import Queue
 from timeoutq.server import rights
-from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.server.rights import HARMLESS, MAKING
 from timeoutq.watch import doctor
 from timeoutq.watch.doctor import Finding, examine, judge
@@ -70,11 +68,6 @@ def with_compact(entries: int | None) -> Facts:
 NO_AOF = with_info(aof_enabled=0)
 
 
-def test_a_sound_server_is_green_throughout() -> None:
-    assert {finding.verdict for finding in judge(SOUND)} == {"green"}
-    assert not [finding for finding in judge(SOUND) if finding.cure]
-
-
 @pytest.mark.parametrize(
     ("check", "facts", "verdict", "words"),
     [
@@ -97,7 +90,6 @@ def test_a_sound_server_is_green_throughout() -> None:
         ("access", replace(SOUND, url="redis://:***@db.example:6379/0"), "yellow", "without TLS"),
         ("access", replace(SOUND, url="rediss://:***@db.example:6379/0"), "green", "password and TLS"),
         ("access", with_config(bind="*", protected_mode="no"), "yellow", "listens on * without a password"),
-        ("access", with_config(bind="", protected_mode="no"), "yellow", "listens on * without a password"),
         ("acl", replace(SOUND, user="app", refused=["SMOVE"]), "red", "app is refused SMOVE"),
         ("acl", replace(SOUND, user="app", refused=["INFO"]), "yellow", "app is refused INFO"),
         ("schema", replace(SOUND, script_error="schema: the queue has schema 2"), "red", "the queue has schema 2"),
@@ -105,9 +97,7 @@ def test_a_sound_server_is_green_throughout() -> None:
         ("paused", with_queue(paused=True), "yellow", "nobody is given a task"),
         ("leases", SOUND, "green", "2 held, 1 worker alive, the next one ends in 4.0 s"),
         ("leases", with_queue(next_deadline=990.0, workers=0), "red", "a lease ran out 10 s ago, and nobody"),
-        ("leases", with_queue(next_deadline=990.0), "yellow", "and the one worker has not seen to it: it may be that"),
         ("leases", with_queue(next_deadline=990.0, workers=4), "yellow", "killed counts as alive for a minute after"),
-        ("compact", with_compact(512), "green", "set-max-intset-entries is 512"),
         ("compact", with_compact(511), "yellow", "set-max-intset-entries is 511"),
         ("compact", with_compact(None), "yellow", "does not tell its set-max-intset-entries"),
         ("scheduled", with_queue(next_due=940.0, workers=0), "red", "a task was due 60 s ago"),
@@ -118,11 +108,6 @@ def test_each_check_says_what_it_found(check: str, facts: Facts, verdict: str, w
     assert finding.verdict == verdict
     assert words in finding.found
     assert bool(finding.cure) == (verdict != "green")
-
-
-def test_the_cure_of_missing_rights_can_be_pasted() -> None:
-    cure = found("acl", replace(SOUND, user="app", refused=["SMOVE", "ZADD"])).cure
-    assert cure == "ACL SETUSER app +smove +zadd"
 
 
 def with_replicas(*replicas: Mapping[str, object], durable: int = 0) -> Facts:
@@ -152,6 +137,7 @@ def test_doctor_says_whether_replicas_can_confirm(facts: Facts, verdict: str, wo
 
 
 def test_a_server_that_tells_nothing_is_never_called_sound() -> None:
+    assert {finding.verdict for finding in judge(SOUND)} == {"green"}
     silent = {finding.check: finding.verdict for finding in judge(Facts(url="redis://localhost/0"))}
     for check in ("version", "role", "eviction", "memory", "durability", "clock"):
         assert silent[check] == "yellow", check
@@ -182,18 +168,10 @@ def test_it_leaves_no_key_and_changes_nothing(queue: Queue, raw: redis.Redis) ->
     queue.claim(1)
     before = {key: raw.dump(key) for key in map(str, raw.scan_iter()) if not key.endswith(("meta", "stats"))}
     facts = gather(queue)
-    assert facts.refused == []
-    assert facts.user == "default"
+    assert (facts.refused, facts.user, set(facts.config)) == ([], "default", set(SETTINGS))
     assert found("schema", facts).verdict == "green"
     after = {key: raw.dump(key) for key in map(str, raw.scan_iter()) if not key.endswith(("meta", "stats"))}
     assert after == before
-
-
-def test_a_password_is_not_among_the_facts() -> None:
-    with EmbeddedServer(config={"requirepass": "c4n4ry"}) as server, Queue("q", server.url) as queue:
-        facts = gather(queue)
-        assert "c4n4ry" not in repr(facts)
-        assert set(facts.config) == set(SETTINGS)
 
 
 def restricted(url: str, *rules: str) -> str:
@@ -216,6 +194,7 @@ def test_a_user_who_may_not_is_told_what_is_missing(url: str) -> None:
         findings = {finding.check: finding for finding in examine(queue)}
     assert findings["acl"].verdict == "red"
     assert "app is refused INFO, SADD, SMOVE" in findings["acl"].found
+    assert findings["acl"].cure == "ACL SETUSER app +info +sadd +smove"
     assert findings["version"].verdict == "yellow"
     with Queue("q", restricted(url, "~other:*", "+@all")) as queue:
         findings = {finding.check: finding for finding in examine(queue)}
@@ -265,9 +244,3 @@ def test_a_key_of_a_foreign_type_is_named(queue: Queue, raw: redis.Redis) -> Non
     assert "history is a string" in told.found
     assert f"redis-cli RENAME 'timeoutq:{{{queue.name}}}:history' elsewhere" in told.cure
     raw.delete(queue.operations.key("history"))
-
-
-def test_a_lease_that_nobody_takes_back_is_red(queue: Queue) -> None:
-    queue.put("a")
-    queue.claim(1, timeout=0.01)
-    wait_until(lambda: any(one.check == "leases" and one.verdict == "red" for one in examine(queue)))

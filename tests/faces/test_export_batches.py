@@ -7,9 +7,8 @@ import pytest
 from tests.faces.test_transfer import other
 from tests.rig.command import Say, say, server
 from timeoutq import InvalidInput, Politeness, Queue, Task
-from timeoutq.rooms.batches import lines, operations
-from timeoutq.rooms.batches.operations import Joined, Sealed
-from timeoutq.verbs import sending
+from timeoutq.rooms import batches as of_batches
+from timeoutq.rooms.batches import Joined, Sealed
 from timeoutq.watch import transfer
 
 __all__ = ["other", "say", "server"]
@@ -127,18 +126,9 @@ def test_a_file_that_is_cut_is_brought_in_and_named(say: Say, queue: Queue, othe
     assert say("import", other.name, stdin=lines[0].replace(b', "ends": true', b"") + lines[1]).code == 0
 
 
-def test_a_call_that_is_sent_again_joins_nothing_twice(queue: Queue) -> None:
-    queue.put("a")
-    seal = Sealed("b", "ended", 1000, "d", b"")
-    call = operations.restore_batch(queue.operations, queue.token, "b", [Joined("b", b"a", "open")], seal)
-    assert [queue.run(sending.answer(queue.talk, call)) for _ in range(2)] == [1, 0]
-    assert ends_of(queue) == [("a", 1, "open")]
-    assert transfer.restore_batches(queue, [seal]) == (0, [])
-
-
 def test_a_line_is_read_as_it_was_written_and_one_that_says_something_else_is_refused() -> None:
     for one in (Joined("b", b"\xff", "lost"), Sealed("b", "done", 1500, "abc", b"\xff")):
-        assert transfer.read(lines.write(one).encode()) == one
+        assert transfer.read(of_batches.write_line(one).encode()) == one
     for line in (b'{"batch": "a b"}', b'{"batch": "b"}', b'{"batch": "b", "member": "a", "end": []}',
                  b'{"batch": "b", "on": "done", "keep": -1, "digest": "a"}'):  # fmt: skip
         with pytest.raises(InvalidInput):

@@ -279,3 +279,14 @@ def test_on_a_narrow_terminal_a_page_fits_and_its_links_are_commands(url: str, m
     assert text.count("…") == pages()["workers"].count("…"), "rich has cut off words"
     monkeypatch.setenv("NO_COLOR", "1")
     assert not re.search(rb"\x1b\[[\d;]*3\d", on_a_terminal(url, "help", "workers", columns=60)[1])
+
+
+def test_every_command_has_a_name_of_its_own_and_every_option_says_what_it_is_for() -> None:
+    root: Any = get_command(app)
+    groups = [(app, root), *((one.typer_instance, root.commands[one.name]) for one in app.registered_groups)]
+    for made, group in groups:
+        assert made is not None
+        names = [one.name or getattr(one.callback, "__name__", "") for one in made.registered_commands]
+        assert [name for name in names if names.count(name) > 1] == [], "of two, only the last one can be run"
+        silent = [(name, one.name) for name in names for one in group.commands[name].params if not one.help]
+        assert silent == []

@@ -47,7 +47,7 @@ VALID: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("for_", "after", "done"), lambda q: 1),
     **dict.fromkeys(("task", "tasks", "name", "names"), lambda q: "other"),
 }
-"""What stands for the arguments that a method cannot do without."""
+"""Values for the arguments that a method cannot do without."""
 
 NEEDED = {"hosts.block": "for_", "schedule": "after", "schedules.set": "every", "schedules.move": "every"}
 """Arguments of which one must be given, though each may be left out."""
@@ -63,7 +63,7 @@ ROOMS: dict[str, type] = {
     "failures.": Failures,
 }  # fmt: skip
 WORDS = {"how": How, "when": When}
-"""What a method takes by these names only."""
+"""The arguments that a method takes by name only."""
 
 
 def parameters(method: Callable[..., Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import io
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,12 +15,11 @@ import pytest
 import redis
 from rich.console import Console
 
-from tests.rig import levels
 from tests.rig.command import Say, say, server
 from tests.rig.corpus import CORPUS, REFUSED, Text, as_bytes, as_id, stray
 from tests.rig.invariants import check
 from tests.rig.terminal import on_a_terminal
-from timeoutq import AsyncQueue, Lease, Queue, Worker
+from timeoutq import Queue
 from timeoutq.cli.logs import JsonFormatter, SafeFormatter
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.watch.draw import render
@@ -78,7 +77,6 @@ def test_every_text_is_an_id_a_payload_and_an_error_and_comes_back_as_it_was(fac
     assert dict(face.forget(list(CORPUS.values())).items()) == dict.fromkeys(IDS, "done")
     assert all(face.inspect(task).state is None for task in CORPUS.values())
     assert [taken.task for taken in face.pull(500)] == [f"{first.task[:300]}+"]
-    levels.count("hostile text", strings=len(CORPUS))
 
 
 # ---- the command
@@ -121,32 +119,6 @@ def test_the_command_says_in_one_line_what_it_was_told_in_many(kept: Queue, say:
     assert say("status", name).code == say("doctor", name).code == say("status", name, "--json").code == 0
     done = say("forget", name, "--yes", "--", *IDS)
     assert (done.code, done.lines) == (0, [[safe(task), "in_progress"] for task in IDS])
-
-
-WRONG: dict[str, Callable[[str], tuple[str, ...]]] = {
-    "a command": lambda text: (text,),
-    "a state": lambda text: ("list", "q", f"x{text}"),
-    "a token": lambda text: ("ack", "q", f"--token=\x07{text}", "a"),
-    "a length of time": lambda text: ("schedule", "q", f"--after=x{text}", "a"),
-    "a payload": lambda text: ("put", "q", f"--payload={{{text}", "a"),
-    "a file with the url": lambda text: ("pause", "q", f"--url-file=/nowhere/{text}"),
-    "a handler": lambda text: ("worker", "q", f"nowhere_{text}:f"),
-    "a count": lambda text: ("claim", "q", f"--count=x{text}"),
-}  # fmt: skip
-"""Where a word of the command may be wrong."""
-
-SPREAD = [text for text in IDS if not text.startswith("-")]
-
-
-def test_wrong_words_are_refused_in_text(server: EmbeddedServer, say: Say) -> None:
-    with Queue("q", server.url) as there:
-        there.put("a")
-    # each place takes its own share of the corpus: all of it in all places would be as many runs as all else together
-    for number, (place, words) in enumerate(WRONG.items()):
-        for text in SPREAD[number :: 2 * len(WRONG)]:
-            if "\0" not in text or place != "a file with the url":
-                done = say(*words(text))
-                assert done.code == 2, (text, done.err)
 
 
 class Titled(pyte.Screen):
@@ -246,76 +218,20 @@ def test_no_text_breaks_the_dashboard(kept: Queue) -> None:
 # ---- the logs
 
 
-class Lines(logging.Handler):
-    """Keeps each record as either formatter of the command writes it."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.DEBUG)
-        self.plain: list[str] = []
-        self.json: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        record.exc_text = None
-        self.plain.append(SafeFormatter("%(asctime)s %(levelname)-7s %(message)s").format(record))
-        record.exc_text = None
-        self.json.append(JsonFormatter().format(record))
-
-    def check(self) -> None:
-        for line in self.plain:
-            assert stray(line, "") == [], line
-        for line in self.json:
-            assert line.isascii()
-            assert "\n" not in line
-            json.loads(line)
-
-
-@pytest.fixture
-def lines() -> Iterator[Lines]:
-    kept = Lines()
-    logger = logging.getLogger("timeoutq")
-    before = logger.level
-    logger.addHandler(kept)
-    logger.setLevel(logging.DEBUG)
-    yield kept
-    logger.setLevel(before)
-    logger.removeHandler(kept)
-
-
-def test_one_event_is_one_line_of_a_log(lines: Lines) -> None:
-    log = logging.getLogger("timeoutq.test")
+def test_one_event_is_one_line_of_a_log() -> None:
+    plain = SafeFormatter("%(asctime)s %(levelname)-7s %(message)s")
     for text in [*IDS, *map(as_id, REFUSED.values())]:
-        log.info("task %s failed: %s", text, text)
         try:
             raise ValueError(text) from KeyError(text)
-        except ValueError:
-            log.exception("task %s", text)
-    assert len(lines.plain) == 2 * (len(IDS) + len(REFUSED))
-    lines.check()
-    assert all("ValueError" in line and "KeyError" in line for line in lines.plain[1::2])
-
-
-class Hostile(Exception):
-    """Its text is what it was given, whatever that is."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
-
-
-async def test_a_worker_whose_handlers_raise_hostile_text_writes_a_line_an_event(
-    kept: Queue, server: EmbeddedServer, lines: Lines
-) -> None:
-    kept.put(list(CORPUS.values()))
-
-    async def refuse(lease: Lease) -> None:
-        raise Hostile(lease.task) from KeyError(lease.task)
-
-    async with AsyncQueue(kept.name, server.url, timeout=60) as queue:
-        tally = await Worker(queue, refuse, retry=[], burst=True, signals=False, concurrency=8).run()
-    assert tally.failed == len(IDS)
-    failed = [line for line in lines.plain if "failed on attempt 1" in line]
-    assert len(failed) == len(IDS)
-    lines.check()
-    assert {entry.error for entry in kept.list("failed", n=1000).entries} == {f"Hostile: {told(t)}" for t in IDS}
+        except ValueError as error:
+            how: Any = {"exc_info": (type(error), error, error.__traceback__), "task": text}
+            record = logging.makeLogRecord({"name": "t", "msg": "task %s failed", "args": (text,), **how})
+        line = plain.format(record)
+        assert stray(line, "") == [], line
+        assert "ValueError" in line and "KeyError" in line
+        line = JsonFormatter().format(record)
+        assert line.isascii() and "\n" not in line
+        assert stray("".join(map(str, json.loads(line).values())), "\n") == [], line
 
 
 def test_the_corpus_holds_what_it_says_and_its_judge_sees_it() -> None:

@@ -128,29 +128,3 @@ def test_no_odd_value_stops_the_queue_or_loses_a_task(url: str, raw: redis.Redis
         assert not [found for found in doctor.examine(queue) if found.check in ("keys", "library")]
         assert queue.stats().in_progress == 0
         queue.purge()
-
-
-def test_a_politeness_that_cannot_be_read_counts_as_the_usual_one(raw: redis.Redis, queue: Queue) -> None:
-    queue.configure(politeness=Politeness(delay=5, per_host=3))
-    for text in ("x", "0 0", "999999999999999 1", "0 1 on"):
-        raw.hset(queue.operations.key("meta"), "politeness", text)
-        queue.put(*URLS)
-        assert queue.stats().politeness == Politeness(delay=1.0, per_host=1)
-    assert len(queue.claim(9)) == 3  # one of each host
-    queue.purge()
-
-
-@pytest.mark.parametrize("at", [INF, None])
-def test_a_turn_that_a_hand_has_put_off_comes_back(raw: redis.Redis, queue: Queue, at: float | None) -> None:
-    queue.configure(politeness=Politeness(0, 1))
-    queue.hosts.block("h.example", for_=3600)
-    queue.put("http://h.example/1")
-    raw.delete(queue.operations.key("policies"))
-    if at is not None:
-        raw.zadd(queue.operations.key("hosts"), {"h.example": at})
-    assert queue.why("http://h.example/1").code == "crooked"
-    wrong = "1 task without a place at their host, or waiting where no host would hand them over"
-    (found,) = [found for found in doctor.examine(queue) if found.check == "tasks"]
-    assert wrong in found.found
-    assert wrong in doctor.repair(queue).found
-    assert len(queue.claim(9)) == 1

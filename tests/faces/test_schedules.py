@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from tests.rig import levels, schedules
+from tests.rig import schedules
 from tests.rig.model import Model
 
 SCHEDULES = int(os.environ.get("SCHEDULES", "300"))
@@ -18,7 +18,7 @@ SCHEDULES = int(os.environ.get("SCHEDULES", "300"))
 def test_every_reply_and_every_key_is_the_models() -> None:
     with schedules.still_server():  # which is skipped here where it cannot be had
         pass
-    levels.count("schedules", schedules=SCHEDULES, steps=schedules.play_many(SCHEDULES))
+    schedules.play_many(SCHEDULES)
 
 
 @pytest.mark.breaking
@@ -26,7 +26,7 @@ def test_every_reply_and_every_key_of_a_polite_queue_is_the_models() -> None:
     with schedules.still_server():
         pass
     count = max(1, SCHEDULES // 6)
-    levels.count("schedules", schedules=count, steps=schedules.play_many(count, limits=None))
+    schedules.play_many(count, limits=None)
 
 
 def test_a_difference_is_told_with_its_seed_and_its_schedule(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,37 +71,6 @@ def test_a_wrong_option_of_a_worker_is_one_clear_line(say: Say) -> None:
         assert (done.code, complaint in flat(done.err)) == (exit_codes.USAGE, True), done.err
 
 
-HELPS = [
-    ("list", "The columns on a pipe: task, at, holder, error, priority."),
-    ("status", "- worker, NAME, alive or gone, CONCURRENCY, LEASES HELD, ACKED, FAILED, LAST SIGN OF LIFE"),
-    ("retry", "timeoutq requeue QUEUE --from failed --match GLOB"),
-    ("worker", "like 10,30,60 or 500ms,10s,5m,2h,1d"),
-    ("server", "Ctrl-C (SIGINT) or SIGTERM ends it"),
-]
-
-
-def test_the_help_says_what_people_looked_for_in_it(say: Say) -> None:
-    for name, says in HELPS:
-        assert says in flat(say(name, "--help").out)
-
-
-def test_a_server_in_the_background_of_a_script_ends_by_a_signal() -> None:
-    # a shell lets what it starts with & ignore SIGINT
-    code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN);" + MAIN
-    with subprocess.Popen(
-        [sys.executable, "-c", code, "server"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as started:
-        try:
-            assert started.stdout is not None
-            assert started.stderr is not None
-            assert started.stdout.readline().startswith("redis://127.0.0.1:")
-            assert "SIGTERM" in started.stderr.readline()
-            started.send_signal(signal.SIGINT)
-            assert started.wait(20) == exit_codes.DONE
-        finally:
-            started.kill()
-
-
 def test_a_server_without_its_extra_names_what_to_install_and_no_option_that_it_lacks() -> None:
     code = (
         "from importlib import metadata\n"

@@ -117,18 +117,13 @@ def test_without_fakeredis_the_extra_is_named(missing: str, monkeypatch: pytest.
 
 
 UNFIT = {
-    "too old": ("import importlib.metadata as m; m.version = lambda name: '2.39.0'", "fakeredis 2.39.0 is too old"),
-    "a release of tomorrow without a server": (
-        "import fakeredis, importlib.metadata as m; m.version = lambda name: '2.42rc1'; del fakeredis.FakeServer",
-        "fakeredis 2.42rc1 has changed inside, and cannot be given the clock of a test",
-    ),
     "without a hook": (
         "from fakeredis.commands_mixins.scripting_mixin import ScriptingCommandsMixin as s; del s._get_server_runtime",
-        "has changed inside, and cannot be given redis.sha1hex",
+        "cannot be taught what timeoutq needs (AttributeError",
     ),
     "with a hook that nothing calls": (
         "from fakeredis._socket import FakeSocket as s; s.time = lambda socket: [b'1', b'2']",
-        "has changed inside: what timeoutq.testing does for the command TIME has no effect",
+        "cannot be taught what timeoutq needs (the command TIME)",
     ),
 }
 
@@ -138,6 +133,6 @@ def test_a_fakeredis_that_cannot_be_taught_is_refused_with_the_versions_that_wor
     line, refusal = UNFIT[change]
     code = f"{line}; from timeoutq.testing import fake_queue; fake_queue()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    (said,) = [one for one in done.stderr.splitlines() if "MissingExtra" in one]
+    said = done.stderr.splitlines()[-1]
     assert refusal in said
     assert "pip install 'fakeredis[lua]>=2.40.0,<=2.41.0'" in said

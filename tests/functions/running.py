@@ -40,8 +40,8 @@ def _end(app: App, queue: Any, lease: Lease) -> str:
         app.sender.do(app.sender.putting([following]))
         _run(queue, queue.operations.ack([lease], bare=[0]))
         return lease.task
-    results = {0: Kept(outcomes.encode(value, opened.definition.returns), round(opened.keep_result * 1000))}
-    if not opened.keep_result or (value is None and not opened.keep_none):
+    results = {0: Kept(outcomes.encode(value, opened.definition.returns), round(opened.settings.keep_result * 1000))}
+    if not opened.settings.keep_result or (value is None and not opened.settings.keep_none):
         results = {}
     _run(queue, queue.operations.ack([lease], results=results, bare=[0]))
     return lease.task

@@ -211,25 +211,6 @@ async def test_a_call_that_runs_too_long_is_cancelled_and_has_failed(app: App, j
     assert seen == ["cancelled"]
 
 
-async def test_what_follows_a_call_runs_with_its_result(app: App, jobs: AsyncQueue, queue: Queue) -> None:
-    @app.task
-    async def fetch(page: int) -> list[int]:
-        return [page, page + 1]
-
-    @app.task
-    def total(numbers: list[int], factor: int = 1) -> int:
-        return factor * sum(numbers)
-
-    @app.task
-    async def told(number: int) -> str:
-        return f"it is {number}"
-
-    call = fetch.call(3).then(total, factor=2).then(told).delay()
-    tally = await burst(Worker(jobs, Calls(app), burst=True))
-    assert (tally.acked, call.wait(10)) == (3, "it is 14")
-    assert queue.stats().known == 0
-
-
 async def test_nothing_follows_a_call_that_failed_or_whose_result_does_not_fit(app: App, jobs: AsyncQueue) -> None:
     ran: list[Any] = []
 

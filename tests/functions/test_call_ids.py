@@ -112,17 +112,6 @@ def test_what_is_no_template_is_refused() -> None:
         bad(template)
 
 
-def test_a_default_that_is_no_json_is_refused_where_a_key_names_it() -> None:
-    def takes(x: int = object(), y: int = 1) -> None: ...  # type: ignore[assignment]  # this is what is refused
-
-    signature = Signature.of(takes, "takes")
-    Template.of("t:{y}", signature)
-    with pytest.raises(BadFunction, match=r"takes\(\): the default of 'x' is no JSON"):
-        Template.of("t:{x}", signature)
-    with pytest.raises(BadFunction, match=r"takes\(\): the default of 'x' is no JSON"):
-        ids.check_defaults(signature, signature.slots)
-
-
 def test_key_true_stands_for_all_arguments_however_they_were_passed() -> None:
     def whole(*args: object, **kwargs: object) -> str:
         return ids.whole_call("thumb", THUMB.values(THUMB.encode(args, kwargs)[1]))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from timeoutq.functions import App, BadArguments, CallTooLarge, FunctionCall
-from timeoutq.functions.calls import answers_of, posted
-from timeoutq.functions.client import Answers, Posted
+from timeoutq.functions.calls import posted, result_of
+from timeoutq.functions.client import Posted, Result
 from timeoutq.functions.envelope import unseal
 from timeoutq.functions.options import Chosen
 from timeoutq.words.errors import InvalidInput
@@ -96,19 +96,13 @@ def test_a_time_is_in_seconds_or_says_its_zone() -> None:
     ("wrong", "said"),
     [
         ({"at": datetime(2027, 1, 1)}, "has no time zone"),  # noqa: DTZ001  # this is what is refused
-        ({"at": "2027-01-01"}, "at must be"),
         ({"after": -1}, "after must be"),
-        ({"after": 1e300}, "past the year 9999"),
         ({"delay": 5}, r"options\(\) has no option delay=; it has id, at"),
         ({"at": 1, "after": 1}, "both say when"),
-        ({"id": ""}, "must not be empty"),
-        ({"priority": 1001}, "priority must be"),
         ({"unique": "always", "id": "x"}, "unique must be"),
         ({"retry": RetryPolicy.of([1])}, "policies of tenacity do not travel"),
-        ({"retry": "often"}, "a list of up to 1,000 seconds"),
         ({"retry": [-1]}, r"retry=\[…\] must be"),
         ({"max_runtime": 0}, "max_runtime"),
-        ({"keep_result": -1}, "keep_result must be"),
     ],
 )
 def test_an_option_that_cannot_be_is_refused_at_once(wrong: dict[str, Any], said: str) -> None:
@@ -159,16 +153,15 @@ def test_what_follows_travels_with_the_call() -> None:
 
 
 def test_the_result_of_a_chain_is_that_of_its_last_call() -> None:
-    def answers(call: FunctionCall[Any]) -> Answers:
-        return answers_of(call, put(call))
+    def result(call: FunctionCall[Any]) -> Result[Any]:
+        return result_of(app.sender, call, put(call))
 
     chain = send.options(id="a").call("a").then(parse)
-    before = (("mail", b"a"), ("mail.high", b"a>parse"))
-    found = Answers("mail", b"a>parse>count", 60.0, type(None), keep_none=True, before=before)
-    assert answers(chain.then(count)) == found
-    assert (put(chain).queue, put(chain).id, answers(chain).queue) == ("mail", b"a", "mail.high")
-    assert answers(send.call("a").then(parse.options(keep_result=9))).keep_result == 9
-    assert answers(thumb.call("a")) == Answers("mail", b"thumb:a", 60.0, type(None), keep_none=True)
+    found = result(chain.then(count))
+    assert found._places == (("mail", b"a"), ("mail.high", b"a>parse"), ("mail", b"a>parse>count"))
+    assert (found._keep_result, found._returns, found._keep_none) == (60.0, type(None), True)
+    assert (put(chain).queue, put(chain).id, result(chain).queue) == ("mail", b"a", "mail.high")
+    assert result(send.call("a").then(parse.options(keep_result=9)))._keep_result == 9
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import redis
 
-from tests.functions.running import at_work
 from tests.rig.calling import failure
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
@@ -156,28 +155,6 @@ async def test_a_lease_that_is_lost_meanwhile_is_counted_as_expired_not_as_faile
         found = counters(url, names[0])
         assert (found["expired"], found.get("failed", 0), counters(url, names[1])["put"]) == (1, 0, 1)
         shop.app.close()
-
-
-def test_more_returned_calls_than_handlers_do_not_keep_the_queue_below_from_making_room(
-    shop: Shop, names: list[str], raw: redis.Redis, room: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    functions: Any = shop.app.functions
-
-    def fill_once() -> None:
-        shop.at_end = str
-        raw.config_set("maxmemory", "1")
-
-    shop.at_end = fill_once
-    for n in range(12):
-        shop.begin(n)
-    for n in range(100, 112):
-        functions["bill"].delay(n)
-    with at_work(shop.app, concurrency=2):
-        wait_until(lambda: sum(run.startswith("bill 1") and len(run) == 8 for run in shop.runs) == 12)
-        assert WAITS in caplog.text
-        room()
-        wait_until(lambda: len(shop.runs) == 36)
-    assert len(set(shop.runs)) == 36, "each ran once"
 
 
 # ---- the queue of what follows

@@ -6,7 +6,6 @@ import time
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -90,34 +89,6 @@ def test_on_failure_once_after_the_last_attempt(app: App) -> None:
     batch = app.batch([half.call()], then=ended.call())
     work(app)
     assert (batch.then.wait(10), ran) == (["odd"], [1, 2, 3])
-
-
-def test_repeat(app: App, queue: Queue) -> None:
-    ran: list[float | None] = []
-
-    @app.task
-    async def tick(ctx: Context[None]) -> None:
-        ran.append(ctx.tick)
-
-    app.schedules.set("three times", tick.call(), every=1, times=3)
-    with at_work(app):
-        wait_until(lambda: app.schedules.list()[queue.name][0].state == "ended", 30)
-        wait_until(lambda: len(ran) == 3)
-    assert ran == sorted(set(ran), key=lambda at: at or 0.0)
-    assert None not in ran
-
-
-def test_scheduler_cron_with_a_time_zone(app: App, queue: Queue) -> None:
-    @app.task
-    def report(to: str) -> str:
-        return to
-
-    info = app.schedules.set("report:ann", report.call("ann"), cron="30 7 * * 1-5", tz="Europe/Berlin")
-    assert info.next is not None
-    at = datetime.fromtimestamp(info.next, ZoneInfo("Europe/Berlin"))
-    assert (at.hour, at.minute, at.weekday() < 5) == (7, 30, True)
-    assert info.next > time.time()
-    assert queue.stats().known == 0  # nothing is put before its time
 
 
 def test_scheduler_schedule_with_an_interval_and_repeat(app: App, queue: Queue) -> None:

@@ -92,61 +92,42 @@ def connect(sender: Sender) -> None: app.sender = sender
 plainly: Coroutine[Any, Any, int] = send("a")
 
 send.delay(1)  # refused
-send.delay()  # refused
 send.delay("a", "b")  # refused
 send.delay("a", subject=1)  # refused
 send.delay("a", body="x")  # refused
-send.call(to=None)  # refused
-send.call(b"a")  # refused
 send("a", 1)  # refused
 thumbnail.delay("a", size="b")  # refused
-thumbnail(5)  # refused
-report.delay(1)  # refused
 report.delay(Context("report", "id", 1, 1, State("db")))  # refused
 report()  # refused
-state_of.delay(name="a")  # refused
 state_of.delay("a", "b")  # refused
-state_of.delay("a", other="b")  # refused
 plain_context.delay(n="5")  # refused
-plain_context.delay(None, 5)  # refused
 fetch.call("u").then(send)  # refused
 fetch.call("u").then(count)  # refused
 fetch.call("u").then(parse, "deep")  # refused
-fetch.call("u").then(parse, deep=3)  # refused
-fetch.call("u").then(parse).then(parse)  # refused
-fetch.call("u").then(report)  # refused
 send.options(after="soon")  # refused
-send.options(at="2027-01-01")  # refused
-send.options(unique="always")  # refused
 send.options(retry=RetryPolicy.of([1]))  # refused
 send.options(delay=5)  # refused
-send.options(id=5)  # refused
-send.options(after=5).delay(1)  # refused
 app.put([send])  # refused
 app.put(send.call("a"))  # refused
-app.task(5)  # refused
 app.task(retries=5)  # refused
 app.task(cron=5)  # refused
-app.task(missed="first")  # refused
-app.task(key=False)  # refused
 app.task(limit=3)  # refused
 App(5)  # refused
 App("mail", secret=5)  # refused
-App("mail", queues=["a", 5])  # refused
 text: str = send.delay("a").wait()  # refused
 other: TaskFunction[[int], Page] = fetch  # refused
 page: FunctionCall[int] = fetch.call("u")  # refused
-app.sender = app  # refused
 """
 REFUSED = marked(SAMPLE)
 
 
 def test_the_sample_has_both_kinds() -> None:
-    assert len(REFUSED) == 46
+    assert len(REFUSED) == 26
     compile(SAMPLE, "sample", "exec")
 
 
 @pytest.mark.breaking
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(find_spec("mypy") is None, reason="mypy is not installed")
 def test_mypy_refuses_wrong_calls_and_no_right_ones(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     kept = getattr(pytestconfig, "cache", None)  # a second run needs a second
@@ -155,6 +136,7 @@ def test_mypy_refuses_wrong_calls_and_no_right_ones(tmp_path: Path, pytestconfig
 
 
 @pytest.mark.breaking
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(find_spec("basedpyright") is None, reason="basedpyright is not installed")
 def test_basedpyright_refuses_wrong_calls_and_no_right_ones(tmp_path: Path) -> None:
     assert refused_by_basedpyright(SAMPLE, tmp_path) == REFUSED

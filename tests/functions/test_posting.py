@@ -16,7 +16,7 @@ import redis
 from tests.functions.running import carry_out
 from tests.rig.waiting import wait_until
 from timeoutq import InvalidInput, Queue, State
-from timeoutq.functions import App, CallCancelled, CallFailed, CallGone, Context, outcomes
+from timeoutq.functions import App, CallCancelled, CallFailed, CallGone, Context
 from timeoutq.server.calls import Kept
 from timeoutq.verbs import sending
 
@@ -134,18 +134,6 @@ def test_a_failed_call_tells_the_error_as_text(app: App, queue: Queue) -> None:
     assert str(error) == "call 'd1' failed: ValueError: too large"
     assert (type(error), error.id, error.error, error.message) == (CallFailed, "d1", "ValueError", "too large")
     assert 'raise ValueError("too large")' in str(error.traceback)
-
-
-def test_a_call_whose_function_met_a_cancelled_call_has_failed_itself(app: App, queue: Queue) -> None:
-    inner = CallCancelled("call 'b1' was cancelled by kim", id="b1")
-    result = delay(app, "add", 1, id="a1")
-    (lease,) = queue.claim()
-    error = f"CallCancelled: {inner}"
-    kept = {0: Kept(outcomes.failure(inner), 60_000)}
-    queue.run(sending.answers(queue.talk, queue.operations.fail([lease], [-1], [error.encode()], results=kept)))
-    with pytest.raises(CallFailed, match=r"^call 'a1' failed: CallCancelled: call 'b1' was cancelled") as caught:
-        result.wait(timeout=5)
-    assert type(caught.value) is CallFailed
 
 
 def test_a_call_is_cancelled_by_whom_has_its_result(app: App, queue: Queue) -> None:
@@ -345,7 +333,7 @@ def test_a_result_is_found_by_its_id(app: App, queue: Queue) -> None:
 def test_a_wait_hears_of_an_end_and_does_not_look_for_it(
     app: App, queue: Queue, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("timeoutq.rooms.results.waiting.LOOK_AGAIN", 600.0)
+    monkeypatch.setattr("timeoutq.rooms.results.LOOK_AGAIN", 600.0)
     result = app.functions["add"].delay(1)
 
     async def caller() -> int:

@@ -139,11 +139,13 @@ def test_what_json_would_change_is_refused_where_nothing_says_its_type() -> None
 
 
 def test_an_error_names_the_function_the_parameter_and_what_it_expects() -> None:
-    assert refused(send, 1) == "send() got 1 for 'to': expected str"
-    assert refused(send, "a", subject=b"b") == "send() got b'b' for 'subject': expected str"
-    assert refused(mixed, 1, 2, "three") == "mixed() got ['three'] for 'rest': expected int, got str at rest[0]"
-    assert refused(mixed, True) == "mixed() got True for 'x': expected int"
-    assert refused(mixed, 1.0) == "mixed() got 1.0 for 'x': expected int"
+    assert refused(send, 1) == "send() got 1 for 'to': Expected `str`, got `int`"
+    assert refused(send, "a", subject=b"b") == "send() got b'b' for 'subject': Expected `str`, got `bytes`"
+    assert (
+        refused(mixed, 1, 2, "three") == "mixed() got ['three'] for 'rest': Expected `int`, got `str` - at `$.rest[0]`"
+    )
+    assert refused(mixed, True) == "mixed() got True for 'x': Expected `int`, got `bool`"
+    assert refused(mixed, 1.0) == "mixed() got 1.0 for 'x': Expected `int`, got `float`"
 
 
 def test_arguments_that_python_would_refuse_are_refused_with_the_same_reason() -> None:
@@ -164,7 +166,7 @@ def test_nan_and_infinity_are_refused_and_do_not_become_null() -> None:
     for value in (float("nan"), -float("inf")):
         assert "'x', but would get [None]" in refused(takes, [value])
         assert "'y', but would get None" in refused(takes, y=value)
-        assert "for 'z': expected float" in refused(takes, z=value)
+        assert "for 'z': Expected `float`" in refused(takes, z=value)
 
 
 def test_what_cannot_be_written_at_all_is_an_error_of_the_same_kind() -> None:
@@ -195,7 +197,7 @@ def test_a_worker_takes_arguments_by_name_and_by_place() -> None:
 
 def test_a_worker_tells_what_does_not_fit_and_no_value() -> None:
     cases = {
-        ('["a"]', '{"subject":12345}'): "send() cannot take 'subject': expected str, got int",
+        ('["a"]', '{"subject":12345}'): "send() cannot take 'subject': Expected `str`, got `int`",
         ("[]", "{}"): "send() needs 'to'",
         ('["a","12345"]', "{}"): "send() takes 1 positional argument, but got 2",
         ('["a"]', '{"to":"12345"}'): "send() got 'to' twice",
@@ -210,9 +212,9 @@ def test_a_worker_tells_what_does_not_fit_and_no_value() -> None:
 def test_a_worker_does_not_tell_the_value_that_is_none_of_those_expected() -> None:
     def takes(colour: Colour, size: Literal["s", "m"] = "s") -> None: ...
 
-    assert refused(takes, "12345") == "takes() got '12345' for 'colour': invalid enum value '12345'"
+    assert refused(takes, "12345") == "takes() got '12345' for 'colour': Invalid enum value '12345'"
     for k in ('{"colour":"12345"}', '{"colour":"red","size":"12345"}'):
-        with pytest.raises(BadArguments, match=r"cannot take '\w+': invalid enum value\Z"):
+        with pytest.raises(BadArguments, match=r"cannot take '\w+': Invalid enum value\Z"):
             came(takes, "[]", k)
 
 
@@ -259,9 +261,8 @@ def test_a_context_that_is_not_the_first_parameter_is_refused() -> None:
         (Database, "Database is no type of JSON"),
         (dict[str, tuple[int, Database | None]], "Database is no type of JSON"),
         (Path, "Path is no type of JSON"),
-        (object, "write Any"),
+        (object, "object is no type of JSON: pass what it is made of, make it a dataclass, or say Any"),
         (list[int] | set[int], "more than one array-like"),
-        (dict[int | str, int], "let its keys be of one type"),
     ],
 )
 def test_a_type_that_json_cannot_hold_is_refused_when_the_function_is_decorated(annotation: Any, why: str) -> None:

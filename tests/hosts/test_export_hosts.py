@@ -13,7 +13,7 @@ from tests.faces.test_transfer import contents
 from tests.rig.command import Say, say
 from tests.rig.invariants import check
 from timeoutq import HostInfo, Politeness, Queue, Task
-from timeoutq.rooms.hosts import operations
+from timeoutq.rooms import hosts as of_hosts
 from timeoutq.verbs import sending
 from timeoutq.words.model import HostRecord
 
@@ -108,6 +108,16 @@ def test_what_the_queue_has_already_stays(say: Say, queue: Queue, other: Queue) 
     assert found["trap.example"].banned == "spider trap", "a host without rules takes those of the file"
 
 
+def test_a_call_for_hosts_that_is_sent_again_changes_nothing(queue: Queue, raw: redis.Redis) -> None:
+    queue.configure(politeness=Politeness(5))
+    call = of_hosts.restore_hosts(queue.operations, [HostRecord(b"a.example", banned="no")], queue.token)
+    assert queue.run(sending.answer(queue.talk, call)) == 1
+    queue.hosts.unblock("a.example")
+    again: Any = raw.execute_command
+    assert again(*call.command(5)) == 1
+    assert queue.hosts.inspect("a.example").banned is None
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -121,13 +131,3 @@ def test_what_the_queue_has_already_stays(say: Say, queue: Queue, other: Queue) 
 def test_a_broken_line_about_hosts_or_priorities_is_named(say: Say, queue: Queue, line: bytes, said: str) -> None:
     done = say("import", queue.name, stdin=line + b'\n{"task": "b"}\n')
     assert (done.code, said in done.err, queue.stats().known) == (1, True, 0)
-
-
-def test_a_call_for_hosts_that_is_sent_again_changes_nothing(queue: Queue, raw: redis.Redis) -> None:
-    queue.configure(politeness=Politeness(5))
-    call = operations.restore_hosts(queue.operations, [HostRecord(b"a.example", banned="no")], queue.token)
-    assert queue.run(sending.answer(queue.talk, call)) == 1
-    queue.hosts.unblock("a.example")
-    again: Any = raw.execute_command
-    assert again(*call.command(5)) == 1
-    assert queue.hosts.inspect("a.example").banned is None

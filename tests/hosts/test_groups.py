@@ -33,14 +33,6 @@ def test_a_group_is_kept_until_the_queue_becomes_polite(queue: Any) -> None:
     assert queue.inspect(f"{A}own").host == "a.example"
 
 
-def test_a_group_outlives_politeness_that_ends_and_begins_again(queue: Any) -> None:
-    queue.configure(politeness=Politeness(3600))
-    queue.put(f"{A}1", f"{A}2", group="printer")
-    queue.configure(politeness="off")
-    queue.configure(politeness=Politeness(3600))
-    assert queue.hosts.inspect("printer").waiting + len(queue.hosts.inspect("printer").in_flight) == 2
-
-
 def test_a_task_that_is_put_again_takes_its_new_group(queue: Any) -> None:
     queue.put("a", group="one")
     (lease,) = queue.claim()

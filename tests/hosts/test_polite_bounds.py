@@ -12,7 +12,7 @@ import redis
 from tests.rig.invariants import check
 from tests.rig.waiting import wait_until
 from timeoutq import Lease, Politeness, Queue, SchemaMismatch
-from timeoutq.rooms.hosts import operations
+from timeoutq.rooms import hosts as of_hosts
 from timeoutq.server.calls import Call
 from timeoutq.verbs import sending
 
@@ -90,7 +90,7 @@ def test_a_block_takes_back_all_that_is_ready_of_a_host_of_many_places(huge: Que
 def test_a_recall_whose_client_died_is_gone_on_with_by_the_cleaner(huge: Queue) -> None:
     huge.put(urls(1800))
     widen(huge)
-    host = once(huge, operations.host(huge.operations, A, [("block", 1_000_000), ("by", "w")]))
+    host = once(huge, of_hosts.call_host(huge.operations, A, [("block", 1_000_000), ("by", "w")]))
     assert (host.recalling, host.busy, host.waiting) == (True, 1800 - PART, PART)
     plan = once(huge, huge.operations.plan(60_000))
     assert plan.at_ms <= plan.now_ms
@@ -104,7 +104,7 @@ def test_a_ban_takes_back_and_refuses_a_part_at_a_time(huge: Queue) -> None:
     huge.put(urls(1800))
     widen(huge)
     leases = claimed(huge, 100)
-    host = once(huge, operations.host(huge.operations, A, [("ban", "they asked")]))
+    host = once(huge, of_hosts.call_host(huge.operations, A, [("ban", "they asked")]))
     assert huge.stats().failed + host.waiting <= PART
     wait_until(lambda: huge.promote_due() == 0)
     assert (huge.stats().failed, huge.hosts.inspect(A).busy) == (1700, 100)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from tests.rig.waiting import wait_until
 from timeoutq import HostInfo, Politeness, Queue
 from timeoutq.server.embedded import EmbeddedServer
 
-A, B, C, D = (f"http://{letter}.example/" for letter in "abcd")
+A, B, D = (f"http://{letter}.example/" for letter in "abd")
 REDIS = shutil.which("redis-server")
 BINARIES = [
     pytest.param(None, id="valkey"),
@@ -103,25 +101,3 @@ def test_the_host_of_a_worker_that_was_killed_is_visited_again_after_its_lease_a
         assert all(later - earlier >= delay * 1e6 for earlier, later in pairwise(fences[1:]))
         assert sorted({task for _, task in visits}) == urls(A, 3)
         check(server.url, "q")
-
-
-# ---- full servers
-
-
-@contextmanager
-def full(url: str) -> Iterator[None]:
-    with redis.Redis.from_url(url) as raw:
-        raw.config_set("maxmemory", 1)
-        try:
-            yield
-        finally:
-            raw.config_set("maxmemory", 0)
-
-
-# what still works, and the state in which the task is then; '' for none, None for any
-
-
-# ---- one slot of a cluster
-
-
-# ---- while others work

@@ -74,11 +74,6 @@ def fail(host: Host, lease: Lease) -> None:
     host.end(lambda: host.queue.fail(lease, "no", retry_in=0.0))
 
 
-def fail_and_retry(host: Host, lease: Lease) -> None:
-    host.end(lambda: host.queue.fail(lease, "no", give_up=True))
-    host.queue.retry_failed(all=True)
-
-
 def release(host: Host, lease: Lease) -> None:
     host.end(lambda: host.queue.release(lease))
 
@@ -88,15 +83,6 @@ def release_by_a_short_block(host: Host, lease: Lease) -> None:
     host.queue.clock.advance(host.delay / 4)
     assert host.claim() == []
     host.ended = host.queue.clock.now - host.delay / 4
-
-
-def unblock(host: Host, lease: Lease) -> None:
-    host.end(lambda: host.queue.release(lease, block_host=3600))
-    host.queue.hosts.unblock(A)
-
-
-def again(host: Host, lease: Lease) -> None:
-    host.end(lambda: host.queue.ack(lease, again_in=0.0))
 
 
 def lease_runs_out(host: Host, lease: Lease) -> None:
@@ -118,39 +104,9 @@ def promotion(host: Host, lease: Lease) -> None:
     host.ended = host.queue.clock.now - host.delay / 10
 
 
-def priority(host: Host, lease: Lease) -> None:
-    host.end(lambda: host.queue.ack(lease, put=[Task(f"{A}first", priority=9), Task(f"{A}0", priority=8)]))
-    host.queue.put(Task(f"{A}1", priority=7), Task(f"{A}second", priority=9))
-
-
 def rerun(host: Host, lease: Lease) -> None:
     host.queue.put(Task(lease.task, rerun=True))
     host.end(lambda: host.queue.ack(lease, put=[f"{A}linked"]))
-
-
-def improve(host: Host, lease: Lease) -> None:
-    host.queue.put(Task(lease.task, priority=3, improve=True))
-    ack(host, lease)
-
-
-def restored(host: Host, lease: Lease) -> None:
-    ack(host, lease)
-    with fake_queue("other", clock=host.queue.clock) as other:
-        other.put(urls(f"{A}other", 3))
-        for part in transfer.export(other):
-            transfer.restore(host.queue, part)
-
-
-def forgotten(host: Host, lease: Lease) -> None:
-    host.end(lambda: host.queue.forget(lease.task))
-
-
-def wider(host: Host, lease: Lease) -> None:
-    """The rule changes between the claim and the ack."""
-    places = host.queue.hosts.inspect(A).per_host
-    host.queue.hosts.set(A, per_host=places + 5)
-    host.end(lambda: host.queue.ack(lease, put=urls(f"{A}linked", 3)))
-    host.queue.hosts.set(A, per_host="usual")
 
 
 def narrower(host: Host, lease: Lease) -> None:
@@ -167,18 +123,9 @@ def slower(host: Host, lease: Lease) -> None:
     host.end(lambda: host.queue.ack(lease, put=urls(f"{A}linked", 3)))
 
 
-def off_and_on(host: Host, lease: Lease) -> None:
-    ack(host, lease)
-    usual = host.queue.stats().politeness
-    assert usual is not None
-    host.queue.configure(politeness="off")
-    host.queue.configure(politeness=usual)
-
-
 ROADS = [
     ack, ack_with_links, ack_with_itself, ack_with_more_links_than_one_call_takes, ack_for_a_time_with_links, put, fail,
-    fail_and_retry, release, release_by_a_short_block, unblock, again, lease_runs_out, process_dies, promotion,
-    priority, rerun, improve, restored, forgotten, wider, narrower, slower, off_and_on,
+    release, release_by_a_short_block, lease_runs_out, process_dies, promotion, rerun, narrower, slower,
 ]  # fmt: skip
 
 

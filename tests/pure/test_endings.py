@@ -16,91 +16,53 @@ from timeoutq.words.errors import (
     TimeoutqError,
     Unavailable,
 )
-from timeoutq.worker.processes.roster import (
-    LONGEST_PAUSE,
-    YOUNG,
-    Done,
-    End,
-    Ending,
-    Order,
-    Replace,
-    Told,
-    asked_for,
-    judge,
-    young_deaths,
-)
+from timeoutq.worker.processes.roster import PATIENCE, YOUNG, Ending, Roster, Told
 
-LATER = YOUNG + 1
+ON, OVER = "another starts", "no other starts"
 
 
 @pytest.mark.parametrize(
-    ("told", "code", "stopping", "meaning"),
+    ("told", "code", "stopping", "follows", "left"),
     [
         # on purpose
-        (Told.DRAINED, 0, False, Done(0)),
-        (Told.DRAINED, 0, True, Done(0)),
-        (Told.STOPPED, 0, True, Done(0)),
-        (Told.STOPPED, 0, False, Replace(0.0)),  # somebody asked it alone to end
-        (Told.MAX_TASKS, 0, False, Replace(0.0)),
-        (Told.MAX_TASKS, 0, True, Done(0)),
-        (Told.HOPELESS, 2, False, End(2)),
-        (Told.HOPELESS, 3, False, End(3)),
-        (Told.HOPELESS, 3, True, End(3)),
-        # it was killed after it had said so: it had given back all that it held
-        (Told.DRAINED, -9, False, Done(0)),
+        (Told.DRAINED, 0, False, OVER, 0),
+        (Told.DRAINED, 0, True, OVER, 0),
+        (Told.STOPPED, 0, True, OVER, 0),
+        (Told.STOPPED, 0, False, ON, 0),  # somebody asked it alone to end
+        (Told.MAX_TASKS, 0, False, ON, 0),
+        (Told.HOPELESS, 2, False, OVER, 2),
+        (Told.HOPELESS, 3, True, OVER, 3),
         # it did not end after it had said so, and was killed
-        ((Told.STOPPED, True), -9, True, Done(1)),
-        ((Told.DRAINED, True), -9, True, Done(1)),
-        ((Told.DRAINED, True), -9, False, Done(0)),
-        ((Told.MAX_TASKS, True), -9, False, Replace(0.0)),
+        ((Told.STOPPED, True), -9, True, OVER, 1),
+        ((Told.DRAINED, True), -9, False, OVER, 0),
+        ((Told.MAX_TASKS, True), -9, False, ON, 0),
         # without a word: it died, whatever its exit code is
-        (Told.NOTHING, 0, False, Replace(0.0)),
-        (Told.NOTHING, 1, False, Replace(0.0)),
-        (Told.NOTHING, 2, False, Replace(0.0)),
-        (Told.NOTHING, 3, False, Replace(0.0)),
-        (Told.NOTHING, -9, False, Replace(0.0)),
-        (Told.NOTHING, 0, True, Done(1)),
-        (Told.NOTHING, -11, True, Done(1)),
+        (Told.NOTHING, 0, False, ON, 0),
+        (Told.NOTHING, 3, False, ON, 0),
+        (Told.NOTHING, -9, False, ON, 0),
+        (Told.NOTHING, 0, True, OVER, 1),
+        (Told.NOTHING, -11, True, OVER, 1),
     ],
 )
 def test_what_follows_the_end_of_a_process(
-    told: Told | tuple[Told, bool], code: int, stopping: bool, meaning: object
+    told: Told | tuple[Told, bool], code: int, stopping: bool, follows: str, left: int
 ) -> None:
+    roster = Roster(1, 0.0, 0.0)
+    roster.started(1, 0.0)
     said, killed = told if isinstance(told, tuple) else (told, False)
-    assert judge(Ending(said, code, LATER, killed), stopping=stopping, young=0) == meaning
-
-
-def test_the_pause_doubles_while_processes_die_young_and_has_an_end() -> None:
-    ending = Ending(Told.NOTHING, -11, 0.1)
-    pauses: list[float] = []
-    young = 0
-    for _ in range(8):
-        young = young_deaths(ending, young)
-        decision = judge(ending, stopping=False, young=young)
-        assert isinstance(decision, Replace)
-        pauses.append(decision.pause)
-    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, LONGEST_PAUSE, LONGEST_PAUSE, LONGEST_PAUSE]
-
-
-@pytest.mark.parametrize(
-    ("told", "lived", "before", "after"),
-    [
-        (Told.NOTHING, 0.0, 0, 1),
-        (Told.NOTHING, YOUNG - 0.01, 3, 4),
-        (Told.NOTHING, YOUNG, 3, 0),
-        (Told.MAX_TASKS, 0.1, 3, 0),  # a process that ends on purpose is no sign of trouble, however young
-        (Told.STOPPED, 0.1, 3, 0),
-    ],
-)
-def test_who_has_died_young(told: Told, lived: float, before: int, after: int) -> None:
-    assert young_deaths(Ending(told, 0, lived), before) == after
+    if killed:
+        roster.overdue(1.0, {1})
+        assert roster.overdue(1.0 + PATIENCE, {1}) == [1]
+    if stopping:
+        roster.heard(signal.SIGTERM, YOUNG + PATIENCE)
+    roster.ended(roster.ending(1, said, code, YOUNG + PATIENCE), "", YOUNG + PATIENCE)
+    assert (ON if roster.due else OVER, roster.code) == (follows, left)
 
 
 @pytest.mark.parametrize(
     ("code", "words"),
     [
         (0, "exit code 0 without having drained"),
-        (7, "exit code 7"),
         (-9, "killed by SIGKILL"),
         (-11, "killed by SIGSEGV"),
         (-40, "killed by signal 40"),
@@ -108,22 +70,6 @@ def test_who_has_died_young(told: Told, lived: float, before: int, after: int) -
 )
 def test_how_a_process_died_in_words(code: int, words: str) -> None:
     assert Ending(Told.NOTHING, code, 1.0).words == words
-
-
-@pytest.mark.parametrize(
-    ("number", "stopping_for", "order"),
-    [
-        (signal.SIGTERM, None, Order.DRAIN),
-        (signal.SIGTERM, 0.0, None),  # the same request by two ways, through sudo or a shell and from systemd
-        (signal.SIGTERM, 0.4, None),
-        (signal.SIGTERM, 0.6, Order.NOW),
-        (signal.SIGTERM, 30.0, Order.NOW),
-        (signal.SIGINT, None, Order.NOW),
-        (signal.SIGINT, 0.0, Order.NOW),
-    ],
-)
-def test_what_a_signal_asks_for(number: int, stopping_for: float | None, order: Order | None) -> None:
-    assert asked_for(number, stopping_for) is order
 
 
 @pytest.mark.parametrize(

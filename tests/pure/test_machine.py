@@ -2,38 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
 
-import pytest
-
 from timeoutq.worker.background import THIS
-
-
-async def test_a_function_that_blocks_leaves_the_event_loop_free() -> None:
-    over = threading.Event()
-    calling = asyncio.create_task(THIS.call(lambda: over.wait(10)))
-    await asyncio.sleep(0.05)
-    assert not calling.done()
-    over.set()
-    await asyncio.wait_for(calling, 5)
-
-
-async def test_the_error_of_a_function_that_blocks_is_raised() -> None:
-    def fail() -> None:
-        raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"):
-        await THIS.call(fail)
-
-
-def test_threads_end_with_the_process() -> None:
-    began = threading.Event()
-    thread = THIS.thread(began.set, "one")
-    assert (thread.daemon, thread.name, thread.is_alive()) == (True, "one", False)
-    thread.start()
-    assert began.wait(5)
 
 
 def test_who_takes_from_a_pipe_waits_until_something_is_there() -> None:

@@ -27,20 +27,11 @@ def test_an_idle_worker_claims_for_all_its_handlers_and_nothing_ahead() -> None:
     assert pace.wanted(IDLE, plenty=False) == 100
 
 
-def test_a_claim_asks_for_one_batch_at_most() -> None:
-    assert Pace(5000, None, 60.0, now=0.0).wanted(IDLE, plenty=False) == BATCH
-
-
 def test_what_runs_waits_or_comes_already_is_not_claimed_again() -> None:
     pace = Pace(100, 0, 60.0, now=0.0)
     assert pace.wanted(Load(running=50, unstarted=10, claiming=20), plenty=False) == 20
     assert pace.wanted(Load(running=100, unstarted=0, claiming=0), plenty=False) == 0
     assert pace.wanted(Load(running=100, unstarted=50, claiming=50), plenty=False) == 0
-
-
-def test_while_there_are_plenty_of_tasks_a_claim_is_for_half_of_the_slots() -> None:
-    assert Pace(400, 0, 60.0, now=0.0).wanted(IDLE, plenty=True) == 200
-    assert Pace(100, 0, 60.0, now=0.0).wanted(IDLE, plenty=True) == ENOUGH
 
 
 def test_a_few_free_slots_are_not_claimed_for_while_other_tasks_are_at_hand() -> None:
@@ -57,53 +48,17 @@ def test_a_worker_that_may_run_few_tasks_more_claims_no_more_than_those() -> Non
     assert pace.wanted(Load(5, 0, 0, still_to_run=-2), plenty=False) == 0
 
 
-def test_acks_that_wait_hold_the_claims_back() -> None:
-    pace = Pace(100, 0, 60.0, now=0.0)
-    assert pace.wanted(Load(0, 0, 0, waiting_acks=100), plenty=False) == 100
-    assert pace.wanted(Load(0, 0, 0, waiting_acks=170), plenty=False) == 30
-    assert pace.wanted(Load(0, 0, 0, waiting_acks=500), plenty=False) == 0
-
-
 def test_a_quick_worker_holds_what_its_handlers_end_in_two_exchanges() -> None:
     assert at_work(10_000, trip=0.005).ahead() == pytest.approx(10_000 * 0.012, abs=5)
-
-
-def test_a_slow_link_makes_a_worker_hold_more() -> None:
-    assert at_work(1000, trip=0.1).ahead() > 2 * at_work(1000, trip=0.02).ahead()
-
-
-def test_exchanges_of_uneven_length_make_a_worker_hold_more() -> None:
-    even, uneven = at_work(1000), at_work(1000)
-    for turn in range(50):
-        even.took(0.05)
-        uneven.took(0.01 if turn % 2 else 0.09)
-    assert uneven.sway > 0.03 > even.sway
-    assert uneven.ahead() > 1.5 * even.ahead()
 
 
 def test_no_more_is_held_than_is_done_in_a_third_of_a_lease() -> None:
     assert at_work(100, trip=2.0, timeout=0.3).ahead() == 10
 
 
-def test_no_more_than_two_batches_are_held() -> None:
-    assert at_work(1_000_000).ahead() == 2 * BATCH
-
-
 @pytest.mark.parametrize("prefetch", [0, 7])
 def test_a_prefetch_that_is_given_is_kept_whatever_is_measured(prefetch: int) -> None:
     assert at_work(100_000, prefetch=prefetch).ahead() == prefetch
-
-
-def test_the_first_rate_counts_whole_and_later_ones_by_their_time() -> None:
-    pace = Pace(100, None, 60.0, now=0.0)
-    pace.ended(10, 0.01)
-    assert pace.rate == 0  # too short a look
-    pace.ended(100, 0.1)
-    assert pace.rate == pytest.approx(1000)
-    pace.ended(100, 0.2)
-    assert pace.rate == pytest.approx(600)
-    pace.ended(100, 1.2)
-    assert pace.rate == 0
 
 
 def test_an_exchange_beside_another_one_must_be_worth_it() -> None:

@@ -17,10 +17,8 @@ from timeoutq.client.shards.methods import ShardedFailureFlows, ShardedFlows
 from timeoutq.client.shards.scheduling import ShardedScheduleFlows
 from timeoutq.rooms.batches import AsyncBatches, Batches
 from timeoutq.rooms.events import AsyncEvents, Events
-from timeoutq.rooms.failures import AsyncFailures, Failures
-from timeoutq.rooms.failures.flows import FailureFlows
-from timeoutq.rooms.hosts import AsyncHosts, Hosts
-from timeoutq.rooms.hosts.flows import HostFlows
+from timeoutq.rooms.failures import AsyncFailures, FailureFlows, Failures
+from timeoutq.rooms.hosts import AsyncHosts, HostFlows, Hosts
 from timeoutq.rooms.results import AsyncResults, Results
 from timeoutq.rooms.room import AsyncRoom, Room
 from timeoutq.rooms.schedules import AsyncSchedules, Schedules
@@ -59,10 +57,6 @@ def test_the_blocking_client_of_a_worker_differs_from_the_other_in_nothing_that_
     assert settings(made) == settings(queue)
     usual = settings(AsyncQueue("other"))
     assert [value for value, other in zip(settings(queue), usual, strict=True) if value == other] == []
-
-
-def test_a_queue_has_more_than_25_methods() -> None:
-    assert len(public(Verbs)) > 25
 
 
 def test_the_words_of_a_queue_name_all_of_its_methods_and_rooms() -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-import time
 from datetime import timedelta
-from email.utils import formatdate
 from typing import Any
 
 import pytest
@@ -26,10 +24,6 @@ def test_a_list_waits_so_long_each_time_and_then_gives_up() -> None:
     assert waits(RetryPolicy.of([10, 30.5, timedelta(minutes=1)]), 5) == [10, 30.5, 60, None, None]
 
 
-def test_an_empty_list_gives_up_at_once() -> None:
-    assert waits(RetryPolicy.of([]), 2) == [None, None]
-
-
 def test_the_usual_policy_grows_with_jitter_and_stops_after_five() -> None:
     found = waits(RetryPolicy.of(None), 6)
     assert found[4:] == [None, None]
@@ -41,18 +35,6 @@ def test_the_usual_policy_grows_with_jitter_and_stops_after_five() -> None:
 
 def test_a_wait_alone_stops_after_five() -> None:
     assert waits(RetryPolicy.of(tenacity.wait_fixed(7)), 6) == [7, 7, 7, 7, None, None]
-
-
-def test_a_stop_alone_has_the_usual_waits() -> None:
-    policy = RetryPolicy.of(tenacity.stop_after_attempt(2))
-    assert policy.decide(1, "") is not None
-    assert policy.decide(2, "") is None
-
-
-def test_a_pair_is_wait_and_stop() -> None:
-    policy = RetryPolicy.of((tenacity.wait_incrementing(1, 2), tenacity.stop_after_attempt(3)))
-    assert waits(policy, 4) == [1, 3, None, None]
-    assert RetryPolicy.of(policy) is policy
 
 
 def test_the_wait_of_an_attempt_of_any_number_is_computed_at_once_and_the_stop_sees_the_number() -> None:
@@ -69,10 +51,6 @@ def test_the_wait_of_an_attempt_of_any_number_is_computed_at_once_and_the_stop_s
     assert RetryPolicy(wait, stop).decide(10**30, "boom") == 7.0
     assert (waited, stopped) == ([COUNTED], [10**30])
     assert RetryPolicy(tenacity.wait_exponential_jitter(max=300), tenacity.stop_never).decide(COUNTED, "boom") == 300
-
-
-def test_stop_never_never_stops() -> None:
-    assert RetryPolicy.of((tenacity.wait_fixed(3), tenacity.stop_never)).decide(1_000_000, "") == 3
 
 
 def test_a_policy_may_look_at_the_exception() -> None:
@@ -106,7 +84,7 @@ def test_decisions_survive_copies_and_processes(error: Any) -> None:
         assert (type(twin), vars(twin), str(twin)) == (type(error), vars(error), str(error))
 
 
-@pytest.mark.parametrize("bad", [-1, float("nan"), float("inf"), "5", True, None, -0.001])
+@pytest.mark.parametrize("bad", [-1, float("nan"), "5", True, None])
 def test_delays_that_are_none_are_refused(bad: Any) -> None:
     with pytest.raises(InvalidInput, match="finite number of seconds"):
         RetryPolicy.of([1, bad])
@@ -115,7 +93,7 @@ def test_delays_that_are_none_are_refused(bad: Any) -> None:
             Retry(after=bad)
 
 
-@pytest.mark.parametrize("bad", [5, "10,30", b"10", {1: 2}, object(), tenacity.wait_fixed])
+@pytest.mark.parametrize("bad", [5, "10,30", tenacity.wait_fixed])
 def test_what_is_no_policy_is_refused_with_what_would_be_one(bad: Any) -> None:
     with pytest.raises(InvalidInput, match=r"wait_\*"):
         RetryPolicy.of(bad)
@@ -144,42 +122,18 @@ def test_a_stop_that_measures_time_is_refused_because_no_process_saw_the_first_a
         RetryPolicy.of(stop)
 
 
-def test_combined_stops_work() -> None:
-    policy = RetryPolicy.of((tenacity.wait_none(), tenacity.stop_after_attempt(2) | tenacity.stop_after_attempt(5)))
-    assert waits(policy, 3) == [0, None, None]
-
-
 def test_an_endless_wait_is_cut_to_a_year() -> None:
     policy = RetryPolicy.of((tenacity.wait_exponential(), tenacity.stop_never))
     assert policy.decide(5_000, "") == LONGEST
 
 
-@pytest.mark.parametrize("said", [float("nan"), -1.0, float("inf"), None, "soon"])
+@pytest.mark.parametrize("said", [float("nan"), -1.0, None])
 def test_a_policy_that_says_what_is_no_wait_is_named(said: Any) -> None:
     def odd(state: tenacity.RetryCallState) -> float:
         return said  # type: ignore[no-any-return]  # wrong on purpose
 
     with pytest.raises(InvalidInput, match="the wait of RetryPolicy"):
         RetryPolicy.of(odd).decide(1, "boom")
-
-
-def test_a_policy_that_fails_is_named_with_its_error() -> None:
-    def broken(state: tenacity.RetryCallState) -> float:
-        raise KeyError("Retry-After")
-
-    with pytest.raises(InvalidInput, match=r"failed on attempt 3: KeyError"):
-        RetryPolicy.of(broken).decide(3, "boom")
-
-
-@given(st.lists(st.floats(0, 1e9), max_size=6), st.integers(1, 10))
-def test_a_list_never_waits_longer_than_it_says(delays: list[float], attempt: int) -> None:
-    found = RetryPolicy.of(delays).decide(attempt, "boom")
-    assert found == (min(delays[attempt - 1], LONGEST) if attempt <= len(delays) else None)
-
-
-def test_the_repr_says_what_it_does() -> None:
-    assert repr(RetryPolicy.of([1])).startswith("RetryPolicy(wait=wait_chain(")
-    assert "max_attempt_number=2" in repr(RetryPolicy.of([1]))
 
 
 # ---- when a page is visited again
@@ -194,38 +148,11 @@ def test_a_page_is_first_visited_again_after_a_day() -> None:
     assert Recrawl(first=90 * DAY).interval(None, changed=True) == 30 * DAY
 
 
-def test_a_page_that_changed_is_visited_sooner_and_one_that_did_not_later() -> None:
-    assert Recrawl().interval(DAY, changed=True) == pytest.approx(0.8 * DAY)
-    assert Recrawl().interval(DAY, changed=False) == pytest.approx(1.4 * DAY)
-    eager = Recrawl(faster=0.5, slower=1.0)
-    assert eager.interval(DAY, changed=True) == DAY / 2
-    assert eager.interval(DAY, changed=False) == 2 * DAY
-
-
-def test_a_page_that_never_changes_is_visited_once_a_month_in_the_end_and_one_that_always_does_each_hour() -> None:
-    policy = Recrawl()
-    quiet = busy = policy.interval(None, changed=True)
-    for _ in range(30):
-        quiet, busy = policy.interval(quiet, changed=False), policy.interval(busy, changed=True)
-    assert (quiet, busy) == (30 * DAY, HOUR)
-
-
-def test_rates_of_nothing_leave_the_interval_as_it_is() -> None:
-    still = Recrawl(faster=0, slower=0)
-    assert still.interval(2 * HOUR, changed=True) == still.interval(2 * HOUR, changed=False) == 2 * HOUR
-
-
-def test_one_interval_is_possible() -> None:
-    assert Recrawl(first=5, shortest=5, longest=5).interval(5, changed=True) == 5
-
-
 @pytest.mark.parametrize(
     "bad",
     [
-        {"shortest": 0}, {"shortest": -1}, {"shortest": 60 * DAY}, {"longest": 60}, {"longest": float("inf")},
-        {"longest": float("nan")}, {"shortest": float("nan")}, {"first": float("nan")}, {"first": "1d"},
-        {"first": timedelta(days=1)}, {"faster": 1}, {"faster": -0.1}, {"faster": float("nan")}, {"slower": -0.1},
-        {"slower": float("nan")}, {"slower": float("inf")},
+        {"shortest": 0}, {"shortest": 60 * DAY}, {"longest": float("inf")}, {"first": "1d"}, {"faster": 1},
+        {"slower": -0.1}, {"slower": float("nan")},
     ],
     ids=str,
 )  # fmt: skip
@@ -234,7 +161,7 @@ def test_bounds_that_leave_no_interval_are_refused(bad: dict[str, Any]) -> None:
         Recrawl(**bad)
 
 
-@pytest.mark.parametrize("last", ["3600", float("nan"), float("inf"), -1, True, [1]])
+@pytest.mark.parametrize("last", ["3600", float("nan"), -1])
 def test_a_last_interval_that_is_none_is_refused(last: Any) -> None:
     with pytest.raises(InvalidInput, match="the last interval must be a finite number of seconds"):
         Recrawl().interval(last, changed=True)
@@ -255,18 +182,6 @@ def test_an_interval_never_leaves_its_bounds(policy: Recrawl, last: float | None
         assert policy.shortest <= last <= policy.longest
 
 
-@given(recrawls(), st.floats(0, 1e12), st.floats(0, 1e12))
-def test_a_change_never_makes_it_longer_and_a_longer_one_stays_the_longer(
-    policy: Recrawl, one: float, other: float
-) -> None:
-    shorter, longer = sorted((one, other))
-    assert policy.interval(one, changed=True) <= policy.interval(one, changed=False)
-    for changed in (True, False):
-        assert policy.interval(shorter, changed=changed) <= policy.interval(longer, changed=changed)
-        assert policy.interval(policy.longest, changed=False) == policy.longest
-        assert policy.interval(policy.shortest, changed=True) == policy.shortest
-
-
 # ---- what a host asks for
 
 
@@ -274,37 +189,16 @@ def test_a_change_never_makes_it_longer_and_a_longer_one_stays_the_longer(
     ("value", "seconds"),
     [
         ("120", 120),
-        (" 0 ", None),
         ("1.5", 1.5),
-        ("99999999", 3600),
         pytest.param("9" * 400, 3600, id="400 digits"),
-        ("\u00b2", None),
         ("Fri, 31 Dec 1999 23:59:59 GMT", 59),
         ("Fri, 31 Dec 1999 23:59:59", 59),
-        ("Friday, 31-Dec-99 23:59:59 GMT", 59),
         ("Fri, 31 Dec 1999 23:00:00 GMT", None),
-        ("Fri, 31 Dec 2099 23:00:00 GMT", 3600),
         ("", None),
-        ("-5", None),
         ("soon", None),
-        ("1e9", None),
         ("Fri, 99 Dec 1999 99:59:59 GMT", None),
     ],
 )
 def test_a_retry_after_is_seconds_or_a_date(value: str, seconds: float | None) -> None:
     now = 946_684_740.0  # Fri, 31 Dec 1999 23:59:00 GMT
     assert retry_after(value, now, most=3600) == seconds
-
-
-@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
-@pytest.mark.parametrize("end", [" GMT", " -0000", ""])
-def test_the_date_of_a_retry_after_is_gmt_wherever_the_process_runs(
-    monkeypatch: pytest.MonkeyPatch, zone: str, end: str
-) -> None:
-    monkeypatch.setenv("TZ", zone)
-    time.tzset()
-    try:
-        assert retry_after(formatdate(1_000_000_100.0).removesuffix(" -0000") + end, 1_000_000_000.0, 3600) == 100
-    finally:
-        monkeypatch.undo()
-        time.tzset()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from timeoutq.words import exit_codes
-from timeoutq.worker.processes.roster import ECHO, LOOK_EVERY, PATIENCE, Order, Roster, Told
+from timeoutq.worker.processes.roster import ECHO, PATIENCE, Order, Roster, Told
 
 
 def running(processes: int = 2, drain_deadline: float = 10.0) -> Roster:
@@ -21,19 +21,6 @@ def ends(roster: Roster, pid: int, told: Told = Told.NOTHING, code: int = 1, now
     return roster.ended(roster.ending(pid, told, code, now), "its last words", now)
 
 
-def test_all_processes_are_due_at_once() -> None:
-    roster = running(2)
-    assert not roster.is_due(0.0)
-    assert not roster.is_over
-
-
-def test_a_process_that_cannot_be_started_is_due_again_in_a_moment() -> None:
-    roster = Roster(1, 10.0, 5.0)
-    roster.could_not_start(5.0)
-    assert not roster.is_due(5.0 + LOOK_EVERY - 0.01)
-    assert roster.is_due(5.0 + LOOK_EVERY)
-
-
 def test_a_process_that_died_late_is_replaced_at_once_and_one_that_died_young_after_a_pause() -> None:
     roster = running(2)
     ends(roster, 1, now=100.0)
@@ -42,24 +29,6 @@ def test_a_process_that_died_late_is_replaced_at_once_and_one_that_died_young_af
     ends(roster, 3, now=100.5)
     assert roster.due == [100.6]
     assert roster.code == exit_codes.DONE
-
-
-def test_pauses_of_processes_that_die_young_grow() -> None:
-    roster, now, pauses = running(1), 0.0, list[float]()
-    for pid in range(1, 9):
-        ends(roster, pid, now=now)
-        pauses.append(round(roster.due[0] - now, 3))
-        now = roster.due[0]
-        roster.started(pid + 1, now)
-    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 2.0]
-
-
-def test_exit_code_0_without_a_word_is_a_death() -> None:
-    roster = running(1)
-    ending = roster.ending(1, Told.NOTHING, 0, 100.0)
-    assert ending.blames
-    assert roster.ended(ending, "", 100.0) is None
-    assert not roster.is_over
 
 
 def test_the_supervisor_ends_when_all_processes_have_drained_the_queue() -> None:
@@ -77,13 +46,6 @@ def test_a_hopeless_process_stops_the_others_and_names_the_exit_code() -> None:
     assert ends(roster, 2, Told.STOPPED, 0) is None
     assert roster.is_over
     assert (roster.code, roster.words) == (exit_codes.SERVER, "its last words")
-
-
-def test_the_first_hopeless_end_counts() -> None:
-    roster = running(2)
-    assert ends(roster, 1, Told.HOPELESS, exit_codes.USAGE) is Order.DRAIN
-    assert ends(roster, 2, Told.HOPELESS, exit_codes.SERVER) is None
-    assert roster.code == exit_codes.USAGE
 
 
 def test_after_sigterm_nobody_is_replaced_and_a_death_gives_the_exit_code() -> None:
@@ -113,19 +75,6 @@ def test_who_has_not_ended_after_its_drain_deadline_and_the_patience_is_killed_w
     assert roster.overdue(late, ()) == [1, 2]
     ending = roster.ending(1, Told.NOTHING, -9, late)
     assert (ending.killed, ending.blames) == (True, False)
-
-
-def test_sigint_does_not_wait_for_the_drain_deadline() -> None:
-    roster = running(1, drain_deadline=1000.0)
-    assert roster.heard(signal.SIGINT, 50.0) is Order.NOW
-    assert roster.overdue(50.0 + PATIENCE, ()) == [1]
-
-
-def test_a_later_order_makes_the_patience_no_longer() -> None:
-    roster = running(1, drain_deadline=10.0)
-    roster.heard(signal.SIGINT, 50.0)
-    roster.heard(signal.SIGTERM, 60.0)
-    assert roster.overdue(50.0 + PATIENCE, ()) == [1]
 
 
 def test_a_process_that_has_said_that_it_ends_and_does_not_is_killed_once() -> None:

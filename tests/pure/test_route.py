@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 import redis
-from redis.exceptions import AskError, ClusterDownError, InvalidResponse, MovedError, NoPermissionError, TryAgainError
+from redis.exceptions import ClusterDownError, InvalidResponse, MovedError, NoPermissionError
 
-from timeoutq import Queue
 from timeoutq.client.slots import Guide
 from timeoutq.server.cluster import SLOTS, Map, Node, slot_of
-from timeoutq.server.deadlines import ATTEMPT
 from timeoutq.server.troubles import NoPort, explain, is_hopeless, is_transient
 from timeoutq.verbs.sending import Bell, Flow, Nodes, Send, Sends, Sleep, Step
 from timeoutq.words.errors import NotRedis, ServerError
@@ -129,52 +127,16 @@ def test_a_node_that_is_silent_or_starts_is_passed_over() -> None:
     assert nodes.send("x") == [1]
 
 
-def test_a_node_that_knows_of_no_slots_is_passed_over() -> None:
-    nodes = Cluster((A, [[]]), (B, [ALL_AT_B]), (B, [1]))
-    assert nodes.send("x") == [1]
-
-
-def test_when_all_nodes_know_of_no_slots_the_error_says_so() -> None:
-    nodes = Cluster((A, [[]]), (B, [[]]), seeds=(A, B))
-    with pytest.raises(ClusterDownError, match="no node that has slots yet") as told:
-        nodes.send("x")
-    assert is_transient(told.value)
-
-
 @pytest.mark.parametrize("host", [None, b""])
 def test_a_node_without_a_host_is_reached_at_the_host_that_was_asked(host: bytes | None) -> None:
     nodes = Cluster((A, [[[0, SLOTS - 1, [host, 2, b"id", [b"ip", b"10.0.0.2"]]]]]), (("a", 2), [1]))
     assert nodes.send("x") == [1]
 
 
-@pytest.mark.parametrize(
-    ("more", "host"), [([b"hostname", b"h", b"ip", b"10.0.0.2"], "10.0.0.2"), ([b"ip", b""], "a"), ([], "a")]
-)
-def test_a_node_that_lacks_its_hostname_is_reached_at_its_address(more: list[bytes], host: str) -> None:
-    nodes = Cluster((A, [[[0, SLOTS - 1, [b"?", 2, b"id", more]]]]), ((host, 2), [1]))
-    assert nodes.send("x") == [1]
-
-
-def test_a_slot_that_moved_to_a_node_without_its_hostname_is_found_by_the_map(
-    clock: Callable[[float], None],
-) -> None:
-    there = [[[0, SLOTS - 1, [b"?", 2, b"id", [b"ip", b"b"]]]]]
-    nodes = Cluster((A, [ALL_AT_A]), (A, [moved(("?", 2))]), (A, there), (B, [1]))
-    nodes.tick = lambda: clock(0.2)
-    assert nodes.send("x") == [1]
-    assert nodes.moves == 1
-
-
 GARBLED = [
     b"OK", 5, None, [[0, SLOTS - 1]], [[0, SLOTS - 1, []]], [[0, SLOTS - 1, [b"\xff", 1]]],
     [[0, SLOTS - 1, [b"a", b"x"]]], [[b"0", b"1", [b"a", 1]]], [[0, SLOTS - 1, [b"?", 1, b"id"]]],
 ]  # fmt: skip
-
-
-@pytest.mark.parametrize("garbled", GARBLED)
-def test_a_reply_that_is_no_map_is_passed_over(garbled: Any) -> None:
-    nodes = Cluster((A, [garbled]), (B, [ALL_AT_B]), (B, [1]))
-    assert nodes.send("x") == [1]
 
 
 @pytest.mark.parametrize("garbled", GARBLED)
@@ -204,19 +166,6 @@ def test_a_caller_waits_for_few_silent_nodes_and_the_next_question_goes_to_other
     with pytest.raises(redis.TimeoutError):
         nodes.send("x")
     assert nodes.send("x") == [1]
-
-
-def test_silent_nodes_share_the_time_that_one_attempt_has() -> None:
-    guide = Queue("q", "redis+cluster://a:1,b:2", deadline=8.0)._guide
-    assert guide is not None
-    assert guide.map.patience == 8.0 * ATTEMPT
-
-
-def test_when_no_node_answers_the_error_is_that_of_the_last() -> None:
-    nodes = Cluster((A, redis.ConnectionError("one")), (B, redis.ConnectionError("two")), seeds=(A, B))
-    with pytest.raises(redis.ConnectionError, match="two") as told:
-        nodes.send("x")
-    assert told.value.__notes__ == ["node b:2, slot 7"]
 
 
 @pytest.mark.parametrize(
@@ -251,11 +200,6 @@ def test_replicas_are_waited_for_at_both_nodes_and_the_fewer_count() -> None:
     assert nodes.log[-1] == (B, (("y",), ("WAIT",)))
 
 
-def test_replicas_are_waited_for_at_the_second_node_when_nothing_ran_at_the_first() -> None:
-    nodes = Cluster((A, [ALL_AT_A]), (A, [moved(B), 2]), (B, [1, 2]))
-    assert nodes.send("x", "WAIT") == [1, 2]
-
-
 def test_a_slot_that_two_nodes_send_to_each_other_is_followed_for_a_second_and_then_asked_for_later() -> None:
     ends: list[tuple[Node, Any]] = [(A, [moved(B)]), (B, [moved(A)])]
     nodes = Cluster((A, [ALL_AT_A]), *ends * 6)
@@ -264,14 +208,6 @@ def test_a_slot_that_two_nodes_send_to_each_other_is_followed_for_a_second_and_t
     assert "slot 7 moves from node to node" in str(error)
     assert 0.9 < sum(nodes.pauses) < 1.1
     assert nodes.pauses[0] < 0.01
-
-
-def test_a_slot_that_is_being_moved_is_not_followed_half_way() -> None:
-    nodes = Cluster((A, [ALL_AT_A]), (A, [AskError("7 b:2")]), (A, [1]))
-    (error,) = nodes.send("x")
-    assert isinstance(error, TryAgainError)
-    assert error.__notes__ == ["node a:1, slot 7"]
-    assert nodes.send("x") == [1]
 
 
 def test_a_node_that_does_not_answer_is_doubted_and_asked_last(clock: Callable[[float], None]) -> None:
@@ -283,35 +219,9 @@ def test_a_node_that_does_not_answer_is_doubted_and_asked_last(clock: Callable[[
     assert nodes.moves == 1
 
 
-def test_a_node_that_has_answered_is_asked_as_early_as_the_others() -> None:
-    map = Map((A, B), 1.5)
-    map.ask_late(A)
-    assert map.to_ask() == [B, A]
-    map.learn(slots((0, 99, A), (100, SLOTS - 1, B)), A)
-    assert map.to_ask() == [A, B]
-
-
 def test_a_node_that_sends_its_own_slot_to_itself_is_not_believed(clock: Callable[[float], None]) -> None:
     nodes = Cluster((A, [ALL_AT_A]), (A, [moved(A)]), (B, [ALL_AT_B]), (B, [1]))
     nodes.tick = lambda: clock(0.11)
-    assert nodes.send("x") == [1]
-
-
-def test_a_wrong_password_does_not_make_the_map_doubtful(clock: Callable[[float], None]) -> None:
-    nodes = Cluster((A, [ALL_AT_A]), (A, redis.AuthenticationError("WRONGPASS")), (A, [1]))
-    with pytest.raises(redis.AuthenticationError):
-        nodes.send("x")
-    clock(1)
-    assert nodes.send("x") == [1]
-
-
-def test_the_map_is_asked_for_at_most_every_tenth_of_a_second(clock: Callable[[float], None]) -> None:
-    down = redis.ConnectionError("reset")
-    nodes = Cluster((A, [ALL_AT_A]), (A, down), (A, down), (B, [ALL_AT_B]), (B, [1]))
-    for _ in range(2):
-        with pytest.raises(redis.ConnectionError):
-            nodes.send("x")
-    clock(0.11)
     assert nodes.send("x") == [1]
 
 
@@ -321,24 +231,6 @@ def test_a_node_without_a_majority_is_not_believed(said: Exception, clock: Calla
     assert nodes.send("x") == [said]
     clock(1)
     assert nodes.send("x") == [1]
-
-
-def test_a_slot_that_no_node_has_is_waited_for() -> None:
-    nodes = Cluster((A, [slots((0, 6, A), (8, SLOTS - 1, A))]))
-    (error,) = nodes.send("x")
-    assert is_transient(error)
-    assert str(error) == "no node of the cluster has slot 7"
-
-
-@pytest.mark.parametrize("name", [b"", None])
-def test_a_node_that_does_not_know_its_name_has_the_name_by_which_it_was_asked(name: bytes | None) -> None:
-    nodes = Cluster((A, [[[0, SLOTS - 1, [name, 9, b"id", []]]]]), (("a", 9), [MovedError("7 :8")]), (("a", 8), [1]))
-    assert nodes.send("x") == [1]
-
-
-def test_the_first_and_the_last_slot_of_a_range_are_of_its_node() -> None:
-    assert Cluster((A, [slots((0, SLOT, A), (SLOT + 1, SLOTS - 1, B))]), (A, [1])).send("x") == [1]
-    assert Cluster((A, [slots((0, SLOT - 1, B), (SLOT, SLOTS - 1, A))]), (A, [1])).send("x") == [1]
 
 
 # ---- the other steps

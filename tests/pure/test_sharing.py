@@ -49,19 +49,6 @@ def test_what_one_lane_does_not_need_goes_to_the_others() -> None:
     assert found[1] == pytest.approx(found[2], abs=12)
 
 
-def test_a_lane_saves_nothing_up_while_its_queue_is_empty() -> None:
-    weighted = Weighted([1, 1])
-    served(weighted, [HUNGRY, FULL], 10, 100)
-    found = served(weighted, [HUNGRY, HUNGRY], 10, 10)
-    assert found[0] == pytest.approx(50, abs=12), "the lane that was served before is not kept waiting for it"
-
-
-def test_what_is_coming_counts_as_if_it_were_there() -> None:
-    weighted = Weighted([1, 1])
-    assert weighted.portion(1, 10, [Appetite(hungry=True, coming=10), HUNGRY]) >= 9
-    assert weighted.portion(0, 10, [Appetite(hungry=True, coming=20), HUNGRY]) == 0
-
-
 def test_workers_that_start_do_not_all_begin_with_the_same_queue() -> None:
     first = Counter[int]()
     for _ in range(200):

@@ -9,25 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from timeoutq.words.text import age, compact, number, rate, safe
+from timeoutq.words.text import age, compact, rate, safe
 
 HOSTILE = [
     "\x1b[2J\x1b[H",
     "\x1b]52;c;ZXZpbA==\x07",
     "\x1b]8;;http://evil/\x1b\\click\x1b]8;;\x1b\\",
     "\x9b31m",
-    "\x9d0;title\x9c",
     "line\nforged line",
-    "a\rb\tc\vd\fe",
     "\x00\x7f\x80\x9f\xad",
     "\u202egpj.exe\u2066\u2069\u200f",
-    "zero\u200bwidth\u200d\ufeff\u2060",
     "\ud800 lone, \udcff\udc80 bytes",
     "\ue000 private \U000f0000 \uffff \U0010ffff",
     "\u2028\u2029\x85\xa0\u3000",
     "a" + "\u0301" * 500,
-    "\U000e0001\U000e0041 tags",
-    "[bold red]markup[/] [link=http://evil]x[/link]",
     "日本語のとても長いタイトル" * 9,
     "\u115f\u3164\u034f\ufe0f\u2800",
 ]
@@ -61,18 +56,11 @@ def test_what_is_clipped_fits_its_cells(value: str, width: int) -> None:
     ("value", "shown"),
     [
         ("https://example.com/ä?q=1#日本", "https://example.com/ä?q=1#日本"),
-        ("\x1b[31m", r"\x1b[31m"),
         ("a\nb\tc", r"a\x0ab\x09c"),
-        ("\x9b", r"\x9b"),
-        ("\u202e", r"\u202e"),
         ("\U000e0001", r"\U000e0001"),
         (b"caf\xe9", r"caf\xe9"),
         ("caf\udce9", r"caf\xe9"),
-        ("\ud800", r"\ud800"),
-        ("[bold]", "[bold]"),
         ("a\ufe0f\u3164\u034f", r"a\ufe0f\u3164\u034f"),
-        ("\xa0", r"\xa0"),
-        (b"\xc3\xa4", "ä"),
         (None, "None"),
         (ValueError("x\ny"), r"x\x0ay"),
     ],
@@ -86,12 +74,9 @@ def test_each_kind_is_shown_in_its_way(value: object, shown: str) -> None:
     [
         ("abcdef", 6, "abcdef"),
         ("abcdefg", 6, "abcde…"),
-        ("abcdefg", 1, "…"),
         ("abcdefg", 0, ""),
-        ("", 0, ""),
         ("日本語", 6, "日本語"),
         ("日本語", 5, "日本…"),
-        ("日本語", 4, "日…"),
         ("ab\x1bcdef", 6, "ab…"),
         ("ab\x1b", 6, r"ab\x1b"),
         (r"C:\xavier", 6, r"C:\xa…"),
@@ -99,14 +84,6 @@ def test_each_kind_is_shown_in_its_way(value: object, shown: str) -> None:
 )
 def test_clipping_counts_cells_and_keeps_escapes_whole(value: str, width: int, shown: str) -> None:
     assert safe(value, width) == shown
-
-
-def test_an_object_without_text_is_named() -> None:
-    class Broken:
-        def __str__(self) -> str:
-            raise RuntimeError("no")
-
-    assert safe(Broken()) == "<Broken without text: RuntimeError>"
 
 
 def test_a_long_text_is_not_read_whole_to_be_clipped() -> None:
@@ -127,11 +104,6 @@ def test_ages_are_for_people(seconds: float | None, shown: str) -> None:
     assert age(seconds) == shown
 
 
-@given(st.floats())
-def test_no_age_is_wider_than_nine_cells(seconds: float) -> None:
-    assert cell_len(age(seconds)) <= 9
-
-
 @pytest.mark.parametrize(
     ("count", "shown"),
     [(0, "0"), (999, "999"), (1_000, "1.0k"), (9_999, "10k"), (1_234_567, "1.2M"), (999_999, "1.0M"), (3.4e9, "3.4G")],
@@ -148,18 +120,11 @@ def test_rates(per_second: float | None, shown: str) -> None:
     assert rate(per_second) == shown
 
 
-def test_numbers_in_full() -> None:
-    assert number(1_234_567) == "1,234,567"
-
-
 @pytest.mark.parametrize(
     ("character", "shown"),
     [
-        ("\u034e", "\u034e"), ("\u034f", "\\u034f"), ("\u0350", "\u0350"),
-        ("\u115f", "\\u115f"), ("\u1160", "\\u1160"), ("\u1161", "\u1161"),
-        ("\u17b4", "\\u17b4"), ("\u17b5", "\\u17b5"), ("\u17b6", "\u17b6"),
-        ("\u180a", "\u180a"), ("\u180b", "\\u180b"), ("\u180f", "\\u180f"), ("\u1810", "\u1810"),
-        ("\u27ff", "\u27ff"), ("\u2800", "\\u2800"), ("\u2801", "\u2801"), ("\u3164", "\\u3164"),
+        ("\u034e", "\u034e"), ("\u034f", "\\u034f"), ("\u1160", "\\u1160"), ("\u17b5", "\\u17b5"),
+        ("\u180a", "\u180a"), ("\u180f", "\\u180f"), ("\u2800", "\\u2800"), ("\u3164", "\\u3164"),
         ("\ufe00", "\\ufe00"), ("\ufe0f", "\\ufe0f"), ("\ufe10", "\ufe10"), ("\uffa0", "\\uffa0"),
         # variation selectors of the supplement: 240 of them, each drawn as nothing
         ("\U000e0100", "\\U000e0100"), ("\U000e0150", "\\U000e0150"), ("\U000e01ef", "\\U000e01ef"),
@@ -168,8 +133,3 @@ def test_numbers_in_full() -> None:
 )  # fmt: skip
 def test_what_is_drawn_as_nothing_is_spelt_out_and_its_neighbours_are_not(character: str, shown: str) -> None:
     assert safe(f"a{character}b") == f"a{shown}b"
-
-
-def test_ids_that_differ_only_in_what_is_not_drawn_are_told_from_each_other() -> None:
-    ids = ["https://example.com/a", *(f"https://example.com/a{chr(code)}" for code in range(0xE0100, 0xE01F0))]
-    assert len({safe(id) for id in ids}) == len(ids) == 241

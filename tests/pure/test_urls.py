@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import subprocess
 import sys
 import time
@@ -12,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from timeoutq import BadUrl, InvalidInput
+from timeoutq import BadUrl
 from timeoutq.urls import domain, host, normalise
 from timeoutq.urls.normal import _NORMAL, _formed, _read
 from timeoutq.words import arguments
@@ -91,116 +90,69 @@ REFUSED: dict[str, str] = {
     "#top": "it has no scheme and no host: write the whole URL, with https:// or http:// and the host",
     "h.example/a": "it has no scheme: write https://h.example/a",
     "h.example:8080/a": "it has no scheme: write https://h.example:8080/a",
-    "localhost:8080": "it has no scheme: write https://localhost:8080",
     "//h.example/a": "it has no scheme: write https://h.example/a",
-    "/a": "it has no scheme and no host: write the whole URL, ",
-    "\\a b": "it has no scheme and no host: write the whole URL, ",
     "../a.html": "it has no scheme and no host: write the whole URL, ",
-    "?x": "it has no scheme and no host: write the whole URL, ",
     "not a url": "it has no scheme, and a blank inside: write one URL, beginning with https:// or http://",
     "h.example/ i.example/": "it has no scheme: write https://h.example/ i.example/",
-    "//h.example i.example/": "it has no scheme, and a blank inside: write one URL, ",
     "mailto:me@h.example": "its scheme is mailto, not http or https",
     "JavaScript:alert(1)": "its scheme is javascript,",
     "java\nscript:alert(1)": "its scheme is javascript,",
     "data:text/html,x": "its scheme is data,",
-    "tel:123": "its scheme is tel,",
     "ftp://h.example/": "its scheme is ftp,",
     "file:///etc/passwd": "its scheme is file,",
-    "about:blank": "its scheme is about,",
-    "view-source:http://h.example/": "its scheme is view-source,",
-    "blob:https://h.example/x": "its scheme is blob,",
     "1http://h.example/": "it has no scheme",
     "http://": "it names no host",
-    "http:": "it names no host",
     "https:///": "it names no host",
-    "http://?x": "it names no host",
-    "http://#x": "it names no host",
     "http://me@/": "it names no host",
-    "http://:80/": "it names no host",
     "http://./": "it has an empty label",
     "http://h..example/": "an empty label",
-    "http://.h.example/": "an empty label",
     "http://h.example../": "an empty label",
     "http://h example/": "its host holds ' '",
-    "http://h%20example/": "its host holds ' '",
     "http://a%2fb/": "its host holds '/'",
-    "http://h%00/": "its host holds '\\x00'",
     "http://a<b/": "its host holds '<'",
-    "http://a|b/": "its host holds '|'",
     "http://a%zz/": "its host holds '%'",
-    "http://%25/": "its host holds '%'",
     "http://(h)/": "its host holds '('",
-    "http://a]b/": "its host holds ']'",
     "http://%FF/": "escapes that are not UTF-8",
     "http://\ufdd0.example/": "its host cannot exist",
     "http://a\u200d.example/": "its host cannot exist",
     "http://xn--a.example/": "xn--a is no punycode",
     "http://xn--bücher.example/": "its host cannot exist",
     "http://xn--bcher-2pa.example/": "xn--bcher-2pa is no punycode",
-    "http://xn--.example/": "is no punycode",
     f"http://{LONG}x.example/": "a label of 64 characters; the limit of DNS is 63",
     "http://" + ".".join(["x" * 50] * 6) + "/": "its host has 305 characters; the limit of DNS is 253",
-    "http://" + "x" * 5000 + "/": "its host has 5,000 characters",
     "http://256.1.1.1/": "ends in a number and is no IPv4 address",
     "http://1.2.3.4.5/": "is no IPv4 address",
-    "http://1.2.65536/": "is no IPv4 address",
     "http://4294967296/": "is no IPv4 address",
-    "http://0x100000000/": "is no IPv4 address",
     "http://08.1/": "is no IPv4 address",
     "http://a.1/": "is no IPv4 address",
-    "http://a.0xff/": "is no IPv4 address",
-    "http://1..1/": "an empty label",
     "http://[::1/": "begins as an IPv6 address and does not end as one",
-    "http://[::1]x/": "begins as an IPv6 address and does not end as one",
     "http://[::1%25eth0]/": "is no IPv6 address",
-    "http://[1.2.3.4]/": "is no IPv6 address",
     "http://[::g]/": "is no IPv6 address",
-    "http://[]/": "is no IPv6 address",
     "http://::1/": "it names no host",
     "http://h.example:65536/": "its port 65536 is beyond 65535",
-    "http://h.example:99999999999999999999/": "is beyond 65535",
     "http://h.example:x/": "its port 'x' is no number",
     "http://h.example:８0/": "is no number",
-    "http://h.example:-1/": "is no number",
     "http://h.example:80:90/": "its port '80:90' is no number",
     "http://h.example/" + "a" * (1025 - 17): "it has 1,025 bytes; the limit of an id is 1,024",
-    "http://h.example/" + "é" * 170: "it has 1,037 bytes",
     "http://h.example/" + "a/../" * 20_000: "it has 100,017 characters",
     "http://h.example/\udcff": "it holds bytes that are not UTF-8",
-    "http://\ud800/": "it holds bytes that are not UTF-8",
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("form", SPELLINGS)
-def test_all_spellings_of_a_url_have_one_form(form: str) -> None:
-    assert {spelling: normalise(spelling) for spelling in SPELLINGS[form]} == dict.fromkeys(SPELLINGS[form], form)
-    assert normalise(form) == form
+def test_all_spellings_of_a_url_have_one_form() -> None:
+    for form, spellings in SPELLINGS.items():
+        assert {spelling: normalise(spelling) for spelling in spellings} == dict.fromkeys(spellings, form)
+        assert normalise(form) == form
 
 
-def test_different_pages_keep_different_forms() -> None:
-    forms = [normalise(form) for form in SPELLINGS]
-    assert len(set(forms)) == len(SPELLINGS)
-
-
-@pytest.mark.parametrize("page", REFUSED)
-def test_what_is_no_url_of_a_page_is_refused_with_its_reason(page: str) -> None:
-    with pytest.raises(BadUrl) as caught:
-        normalise(page)
-    assert REFUSED[page].replace("it has an empty", "its host has an empty") in caught.value.reason
-    assert caught.value.reason in str(caught.value)
-    assert caught.value.url == page
-    assert len(str(caught.value)) < 400
-
-
-def test_the_name_of_a_host_has_at_most_253_characters_however_it_is_written() -> None:
-    longest = f"{LONG}.{LONG}.{LONG}.{LONG[2:]}"
-    assert len(longest) == 253
-    for spelling in (f"http://{longest}/", f"HTTP://{longest.upper()}/", f"http://{longest}./"):
-        assert normalise(spelling) == f"http://{longest}/"
-    for spelling in (f"http://{longest}x/", f"HTTP://{longest.upper()}X/"):
-        with pytest.raises(BadUrl, match="its host has 254 characters; the limit of DNS is 253"):
-            normalise(spelling)
+def test_what_is_no_url_of_a_page_is_refused_with_its_reason() -> None:
+    for page, reason in REFUSED.items():
+        with pytest.raises(BadUrl) as caught:
+            normalise(page)
+        assert reason.replace("it has an empty", "its host has an empty") in caught.value.reason, page
+        assert caught.value.reason in str(caught.value)
+        assert caught.value.url == page
+        assert len(str(caught.value)) < 400
 
 
 BASE = "http://h.example:8080/a/b;p?q=1#x"
@@ -231,25 +183,6 @@ def test_a_link_is_joined_to_the_page_that_holds_it(link: str, found: str | None
             normalise(link, BASE)
     else:
         assert normalise(link, BASE) == found
-
-
-def test_a_base_that_is_none_is_named() -> None:
-    with pytest.raises(BadUrl, match="the base 'mailto:x' is no URL of a page: its scheme is mailto") as caught:
-        normalise("/a", "mailto:x")
-    assert caught.value.url == "/a"
-
-
-def test_errors_can_be_handed_to_other_processes() -> None:
-    with pytest.raises(BadUrl) as caught:
-        normalise("mailto:x")
-    again = pickle.loads(pickle.dumps(caught.value))
-    assert (str(again), again.url, again.reason) == (str(caught.value), caught.value.url, caught.value.reason)
-
-
-@pytest.mark.parametrize("value", [None, b"http://h.example/", 5, ["http://h.example/"]])
-def test_only_text_is_a_url(value: object) -> None:
-    with pytest.raises(InvalidInput, match="a URL is str, not "):
-        normalise(value)  # type: ignore[arg-type]  # the case: a caller without types
 
 
 PIECES = [
@@ -305,19 +238,6 @@ def test_the_quick_way_gives_what_the_long_way_gives(page: str) -> None:
     assert not _NORMAL.fullmatch(page) or _formed(_read(page, None)) == page
 
 
-def test_most_urls_take_the_quick_way() -> None:
-    for page in ("http://h.example/", "https://www.h.example/a/b-c_d.html?id=12", "https://h.example/a,b;c=(d)/"):
-        assert _NORMAL.fullmatch(page), page
-    for page in (
-        "http://h.example",
-        "http://h.example/./",
-        "http://h.example/..",
-        "http://h.example/../?a",
-        "http://1.2/",
-    ):
-        assert not _NORMAL.fullmatch(page), page
-
-
 def test_hostile_urls_take_no_time() -> None:
     """A pattern that tries many ways would take minutes for one of these."""
     start = time.process_time()
@@ -371,12 +291,6 @@ def test_hostile_urls_take_no_time() -> None:
 def test_a_url_has_a_host_and_a_registrable_domain(page: str, on: str, belongs: str) -> None:
     assert (host(page), domain(page)) == (on, belongs)
     assert arguments.host(belongs) == belongs.encode(), "a group of this name would be another"
-
-
-def test_what_is_no_url_has_neither() -> None:
-    for ask in (host, domain):
-        with pytest.raises(BadUrl, match=r"it has no scheme: write https://example\.com"):
-            ask("example.com")
 
 
 def test_without_the_extra_the_missing_package_is_named() -> None:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from collections import defaultdict
 from collections.abc import Collection, Mapping
-
-import pytest
 
 from tests.bench import pauses
 from tests.core import test_sections
 from tests.faces import test_faults
 from tests.pure.test_scripts import NAMES
 from tests.rig import rights as rig
-from timeoutq.rooms.batches import operations as of_batches
-from timeoutq.rooms.failures import operations as of_failures
-from timeoutq.rooms.hosts import operations as of_hosts
-from timeoutq.rooms.results import operations as of_results
-from timeoutq.rooms.schedules import operations as of_schedules
+from timeoutq.rooms import batches as of_batches
+from timeoutq.rooms import failures as of_failures
+from timeoutq.rooms import hosts as of_hosts
+from timeoutq.rooms import results as of_results
+from timeoutq.rooms.schedules import definition as of_schedules
 from timeoutq.server import scripts
 from timeoutq.verbs import confirming, operations
 
@@ -90,22 +89,20 @@ def test_each_verb_that_takes_sections_is_asked_to_refuse_unknown_ones() -> None
 
 
 def test_the_longest_run_of_each_verb_is_measured() -> None:
-    table = {
-        node.name: ast.unparse(node)
-        for module in (of_batches, operations, of_schedules, of_hosts, of_results, of_failures)
-        for node in ast.walk(ast.parse(inspect.getsource(module)))
-        if isinstance(node, ast.FunctionDef)
-    }
-    rooms = "ops|operations|of_schedules|of_batches|of_results|of_failures"
+    texts = defaultdict[str, str](str)
+    for module in (of_batches, operations, of_schedules, of_hosts, of_results, of_failures):
+        for node in ast.walk(ast.parse(inspect.getsource(module))):
+            if isinstance(node, ast.FunctionDef):
+                texts[node.name] += ast.unparse(node)
+    rooms = "ops|of_hosts|of_schedules|of_batches|of_results|of_failures"
     used = re.findall(rf"\b(?:{rooms})\.(\w+)\(", inspect.getsource(pauses.Scene))
     # a method may let another one make the calls, as `put` does
-    used += [name for method in used for name in re.findall(r"\bself\.(\w+)\(", table.get(method, ""))]
-    known = {script for method in used for script in re.findall(r"\.call\('(\w+)'", table.get(method, ""))}
+    used += [name for method in used for name in re.findall(r"\bself\.(\w+)\(", texts[method])]
+    known = {script for method in used for script in re.findall(r"\.call\('(\w+)'", texts[method])}
     assert lacking(known, {}) == [], "add it to an act of Scene in tests/bench/pauses.py"
 
 
-@pytest.mark.parametrize("verb", NAMES)
-def test_a_list_that_lacks_a_verb_tells_its_name(verb: str) -> None:
-    assert lacking(set(NAMES) - {verb}, {}) == [verb]
-    assert lacking(set(NAMES), {verb: "why"}) == [verb]
+def test_a_list_that_lacks_a_verb_tells_its_name() -> None:
+    assert lacking(set(NAMES) - {"put"}, {}) == ["put"]
+    assert lacking(set(NAMES), {"put": "why"}) == ["put"]
     assert lacking({*NAMES, "novel"}, {}) == ["novel"]

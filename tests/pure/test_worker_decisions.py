@@ -13,7 +13,7 @@ from timeoutq.words.arguments import TaskList
 from timeoutq.worker.ends import AckOfFound, Ends
 from timeoutq.worker.pace import FOUND_AT_ONCE, NO_LIMIT, Pace
 from timeoutq.worker.runs import Failure
-from timeoutq.worker.state import AT_ONCE, DRAIN, GO_ON, LONGEST, WAIT, Life, Suspects
+from timeoutq.worker.state import AT_ONCE, DRAIN, GO_ON, WAIT, Life, Suspects
 
 
 def lease(task: str, fence: int = 1) -> Lease:
@@ -37,22 +37,6 @@ def test_a_suspect_keeps_others_away_while_it_waits_and_while_it_runs() -> None:
     assert suspects.waiting is None
     assert suspects.keeps_others_away({one.fence})
     assert not suspects.keeps_others_away(set())
-
-
-def test_only_the_suspect_that_waits_is_taken_out() -> None:
-    suspects, one = Suspects(), lease("a", 1)
-    suspects.waits(one, 30.0, 0.0)
-    assert suspects.take_out(lease("b", 2).fence) is None
-    assert suspects.take_out(one.fence) is one
-    assert suspects.take_out() is None
-
-
-def test_a_suspect_that_had_its_turn_begins_anew_with_a_short_pause() -> None:
-    suspects, one = Suspects(), lease("a")
-    assert [suspects.postpone(one) for _ in range(8)] == [1, 2, 4, 8, 16, 32, LONGEST, LONGEST]
-    suspects.waits(one, 30.0, 0.0)
-    suspects.begin()
-    assert suspects.postpone(one) == 1
 
 
 def test_failures_that_need_several_calls_go_each_with_its_own_lease() -> None:
@@ -115,14 +99,6 @@ def test_acks_with_results_go_in_calls_of_500_leases_and_a_mebibyte(sizes: list[
     assert len(ends.take()) == len(calls)
 
 
-def test_an_exchange_carries_four_mebibytes_of_results_and_the_rest_goes_in_the_next() -> None:
-    ends = Ends(AsyncQueue("q").talk, 100)
-    for number in range(20):
-        ends.ack_found(AckOfFound(lease(f"t{number}", number), TaskList(), -1, None, kept=Kept(b"x" * Kept.MOST, 1)))
-    ends.acks = [lease("plain", 99)]
-    assert [len(ends.take()) for _ in range(3)] == [4, 2, 0]
-
-
 @pytest.mark.parametrize("size", [1, Kept.MOST])
 def test_what_goes_with_a_result_is_so_much_less(size: int) -> None:
     found = arguments.tasks(({"a": b"x" * (BYTES - size - 3), "b": b"x", "c": b"xxx"},))
@@ -175,14 +151,3 @@ def test_a_drain_ends_at_its_deadline_unless_nobody_waits_and_acks_get_on(
     assert stopping.until <= time.monotonic()
     assert stopping.is_over(gets_on=gets_on) is over
     assert "drain deadline" in stopping.why()
-
-
-def test_a_drain_has_its_time() -> None:
-    stopping = Life(25.0)
-    stopping.order(now=False)
-    stopping.begin_drain()
-    until = stopping.until
-    assert 24 < stopping.seconds_left <= 25
-    assert not stopping.is_over(gets_on=False)
-    stopping.begin_drain()
-    assert stopping.until == until

@@ -1,1 +1,1 @@
-"""What the tests are made with: the model, the judges, the long runs; servers, proxies and terminals to run on."""
+"""Helpers of the tests: the model, the judges, the long runs; servers, proxies and terminals to run on."""

@@ -2,75 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from tests.rig.model_state import DONE, LOST, OPEN, Batch, QueueState, Refused
 
 WAITS = 253_370_764_800_000
 """When the callback of a batch is due that has not ended, ms."""
-OPEN, DONE, LOST = 0, 1, 2
 
 
-class Refused(Exception):
-    """A batch cannot be put to, or sealed, so; the text is a part of what the server says."""
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """One batch."""
-
-    state: str = "o"
-    """o open, s sealed, e ended, b broken"""
-    on: str = "-"
-    callback: str = ""
-    tasks: tuple[tuple[str, int], ...] = ()
-    """All tasks in their order, and how each has ended."""
-
-    @property
-    def outstanding(self) -> list[str]:
-        return [task for task, end in self.tasks if end == OPEN]
-
-    @property
-    def is_broken(self) -> bool:
-        """Whether a task has ended that is not done, and the callback wants all of them done."""
-        return self.on == "d" and any(end == LOST for _, end in self.tasks)
-
-
-class BatchModel:
-    """The batches of one queue, and what they need of it."""
-
-    now: int
-    scheduled: dict[str, int]
-    failed: set[str]
-    counters: Counter[str]
-    spent: int
-
-    def __init__(self) -> None:
-        self.batches: dict[str, Batch] = {}
-        self.batch_of: dict[str, tuple[str, ...]] = {}
-        """Of each task that has not ended since it joined a batch: the names of its batches."""
-
-    def batch_key(self) -> Hashable:
-        """Give what tells these batches from others."""
-        return frozenset(self.batches.items()), frozenset(self.batch_of.items())
-
-    def state(self, task: str) -> str | None:
-        """Say where a task is, as a letter."""
-        raise NotImplementedError
-
-    def _rouse(self, at: int, wake_at: int | None = None) -> None:
-        raise NotImplementedError
-
-    def _keep_error(self, task: str, trace: str = "") -> None:
+class BatchModel(QueueState):
+    def _set_aside(self, task: str) -> None:
+        """Put a callback, to be scheduled for a time that never comes."""
         raise NotImplementedError
 
     def _found(self, task: str) -> str | None:
         """Say what a put finds: the state of a task, or b for a callback that waits, and that no put changes."""
         return "b" if self.scheduled.get(task) == WAITS else self.state(task)
-
-    def _set_aside(self, task: str) -> None:
-        """Put a callback, to be scheduled for a time that never comes."""
-        raise NotImplementedError
 
     # ---- tasks join, and end
 

@@ -31,37 +31,31 @@ from timeoutq.server.embedded import EmbeddedServer
 
 NAME = "batched"
 SPOILED = "spoiled"
-"""What the ids of tasks end with that fail for good."""
+"""The end of the ids of tasks that fail for good."""
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What became of the batches."""
-
     batches: int = 0
     tasks: int = 0
     callbacks: int = 0
     """Callbacks that were put, and that a worker has run."""
     broken: int = 0
-    """Callbacks that were not put, because a task of their batch was not done."""
     lost: int = 0
     """Tasks and callbacks that have not ended."""
     early: int = 0
     """Callbacks that a worker began before the last task of their batch had ended."""
     twice: int = 0
-    """Callbacks that were put more than once."""
     wrong: int = 0
     """Batches that have counted wrongly, or whose callback is where it should not be."""
     kills: int = 0
 
     @property
     def good(self) -> bool:
-        """Whether each batch has ended as it should."""
         whole = self.callbacks + self.broken == self.batches > 0
         return whole and not (self.lost or self.early or self.twice or self.wrong)
 
     def line(self) -> str:
-        """Say it in one line."""
         return (
             f"{self.batches:,} batches, {self.tasks:,} tasks: {self.callbacks:,} callbacks put, {self.broken:,} not "
             f"put because a task failed; {self.lost} lost, {self.early} early, {self.twice} twice, {self.wrong} wrong; "
@@ -71,8 +65,6 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What is done to the batches."""
-
     batches: int = 1000
     tasks: int = 50
     workers: int = 4
@@ -81,13 +73,11 @@ class Trial:
     fails: float = 0.002
     """The share of tasks that fail for good."""
     seconds: float = 600.0
-    """How long it may take."""
     planted: str = ""
     """Python that each worker runs first: a bug, to see that the rig finds it."""
 
 
 def ids(batch: int, how: Trial, chance: random.Random) -> list[str]:
-    """Name the tasks of a batch."""
     return [f"{batch}.{n}" + (SPOILED if chance.random() < how.fails else "") for n in range(how.tasks)]
 
 
@@ -138,7 +128,6 @@ def _start(running: Processes, how: Trial) -> subprocess.Popen[bytes]:
 
 
 def work() -> None:
-    """Be a worker, until the process is killed."""
     import asyncio
 
     from tests.rig.handlers import note
@@ -159,7 +148,6 @@ def work() -> None:
 
 
 def judge(queue: Queue, wanted: dict[str, list[str]], verdict: Verdict, running: Processes) -> None:
-    """Compare what is in the queue, and what the workers have written down, with what should be."""
     lines = [line.split() for line in running.history.read_text("utf-8").splitlines()]
     first, last = dict[str, float](), dict[str, float]()
     for event, task, _, _, at in lines:
@@ -199,7 +187,6 @@ def judge(queue: Queue, wanted: dict[str, list[str]], verdict: Verdict, running:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Read the options, run the trial, and print the verdict."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", type=int, default=1000)
     parser.add_argument("--tasks", type=int, default=50)

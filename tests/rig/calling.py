@@ -1,4 +1,4 @@
-"""What tests of workers need of calls: why one failed."""
+"""For tests of workers: why a call failed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from timeoutq.functions import CallFailed, Result
 
 
 def failure(call: Result[Any], timeout: float = 10.0) -> CallFailed:
-    """Wait until a call has failed, and give why."""
     with pytest.raises(CallFailed) as found:
         call.wait(timeout)
     return found.value

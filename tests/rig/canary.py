@@ -24,7 +24,6 @@ _readouterr: Any = pytest.CaptureFixture.readouterr
 
 
 def holds(said: object) -> bool:
-    """Say whether text or bytes hold the canary."""
     return _BYTES in said if isinstance(said, bytes | bytearray) else PASSWORD in str(said)
 
 

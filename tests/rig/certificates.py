@@ -15,8 +15,6 @@ from timeoutq.server.embedded import EmbeddedServer
 
 
 class Certificates:
-    """The files of one private CA."""
-
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         self.folder = folder
@@ -25,7 +23,6 @@ class Certificates:
         self.authority.cert_pem.write_to_path(self.ca)
 
     def issue(self, name: str, *hosts: str, **settings: Any) -> tuple[Path, Path]:
-        """Sign a certificate for these hosts; give the files of the certificate and of its key."""
         issued = self.authority.issue_cert(*hosts, **settings)
         cert, key = self.folder / f"{name}.pem", self.folder / f"{name}.key"
         cert.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
@@ -33,7 +30,6 @@ class Certificates:
         return cert, key
 
     def settings(self, *hosts: str, clients: bool = False, port: int = 0, **issued: Any) -> dict[str, Any]:
-        """Give the settings of a server that shows a certificate for these hosts; with `clients` it wants theirs."""
         cert, key = self.issue("server", *hosts, **issued)
         return {
             "tls-port": port,

@@ -37,12 +37,9 @@ SOON = 0.5
 
 @dataclass(slots=True)
 class Verdict:
-    """What became of the chains, and of those who wait."""
-
     chains: int
     lost: int = 0
     repeated: int = 0
-    """Functions that ran more than once."""
     failed: int = 0
     expired: int = 0
     met: list[int] = field(default_factory=list[int])
@@ -54,7 +51,6 @@ class Verdict:
 
     @property
     def good(self) -> bool:
-        """Whether all went as it should, and the troubles met something."""
         chains = not (self.lost or self.repeated or self.failed or self.expired) and min(self.met, default=0) > 0
         return chains and len(self.told) == self.clients and max(self.told, default=0.0) <= SOON
 
@@ -97,7 +93,6 @@ class Chains:
 
     @property
     def ended(self) -> int:
-        """How many chains have come to their end."""
         return sum(name.startswith("bill") for name in self.ran)
 
     async def begin(self, n: int) -> None:
@@ -198,7 +193,6 @@ def crowd(clients: int) -> list[float]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Read the options, run the trials, and print the verdict."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--chains", type=int, default=1000)
     parser.add_argument("--full", type=float, default=60.0, help="seconds for which the server is full")

@@ -21,13 +21,11 @@ from tests.rig.spiders.site import Answer, Seen, Site
 EACH = 6
 """How many pages there are of each kind."""
 KINDS = ("changing", "tagged", "dated", "bare")
-"""What pages do: change with each tenth of a second; never change and say so by ETag, by Last-Modified, not at all."""
+"""Pages that change with each tenth of a second; that never do and say so by ETag, by Last-Modified, not at all."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """One request as the site saw it."""
-
     path: str
     conditional: str
     """The ETag or the date that the visitor had; empty when it had none."""
@@ -36,13 +34,10 @@ class Asked:
 
 @dataclass
 class ChangingSite:
-    """The site, and all that it was asked for."""
-
     asked: list[Asked] = field(default_factory=list[Asked])
     url: str = ""
 
     def page(self, path: str) -> tuple[str, dict[str, str]] | None:
-        """Give what a page says just now, and its headers."""
         kind = path.strip("/").partition("/")[0]
         if path == "/":
             return "".join(f"<a href='/{kind}/{i}'>x</a>" for kind in KINDS for i in range(EACH)), {"ETag": '"root"'}
@@ -55,7 +50,6 @@ class ChangingSite:
         return f"{path} for ever", headers.get(kind, {})
 
     def answer(self, seen: Seen) -> Answer:
-        """Answer a visit; 304 as servers do."""
         tag, date = seen.headers.get("If-None-Match", ""), seen.headers.get("If-Modified-Since", "")
         page = self.page(seen.path)
         text, headers = page or ("", {})
@@ -65,7 +59,6 @@ class ChangingSite:
         return status, {"Content-Type": "text/html", **headers}, text.encode() if status == 200 else b""
 
     def visits(self, kind: str) -> list[int]:
-        """Give how often each page of a kind was visited."""
         counts = Counter(one.path for one in self.asked)
         return [counts[f"/{kind}/{i}"] for i in range(EACH)]
 

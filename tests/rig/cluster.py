@@ -34,7 +34,8 @@ from tests.rig.nodes import QUICK, Cluster
 from tests.rig.quota import NoQuota
 from tests.rig.scale import Scale, scale
 from tests.rig.servers import REDIS, valkey
-from tests.rig.storm import BUGS, TICK, Nursery, Plan, Report, Round, seconds_of
+from tests.rig.storm import BUGS, TICK, Nursery, Plan, Report, Round
+from tests.rig.waiting import seconds_of
 from timeoutq import Queue, Unavailable
 from timeoutq.server.cluster import slot_of
 from timeoutq.server.embedded_cluster import ClusterNode
@@ -52,7 +53,7 @@ MOST_LAG = 0.8
 """If the replica stood still for longer, the other nodes would take it for failed, too."""
 
 UNDONE = frozenset({"lost", "twice", "overlap", "uncaused", "stale", "unasked", "undone"})
-"""What a failover may do to a queue that is not durable."""
+"""The damage that a failover may do to a queue that is not durable."""
 
 SHOWN = {
     "lost": "lost", "twice": "twice", "overlap": "overlaps", "uncaused": "handed out without a cause",
@@ -67,32 +68,6 @@ DEADLINE = 5.0
 """How long a call may take, seconds: the default, which all clients use."""
 
 
-class Ward:
-    """The processes of one queue, in a nursery that several queues share."""
-
-    def __init__(self, nursery: Nursery, ended: dict[int, int]) -> None:
-        """Use the nursery; `ended` holds processes that have ended, by pid: all wards of the nursery share it."""
-        self._nursery, self._ended = nursery, ended
-        self._mine: set[int] = set()
-
-    def fork(self, plan: Plan, kind: str, seed: int) -> int:
-        pid = self._nursery.fork(plan, kind, seed)
-        self._mine.add(pid)
-        return pid
-
-    def wait(self, pid: int) -> int:
-        """Wait for a process that was killed; give its exit code."""
-        self._mine.discard(pid)
-        return self._ended.pop(pid) if pid in self._ended else self._nursery.wait(pid)
-
-    def ended(self) -> list[tuple[int, int]]:
-        """Give the pid and the exit code of each process of this queue that has ended since the last call."""
-        self._ended.update(self._nursery.ended())
-        gone = [(pid, self._ended.pop(pid)) for pid in self._mine & self._ended.keys()]
-        self._mine.difference_update(pid for pid, _ in gone)
-        return gone
-
-
 @dataclass(slots=True)
 class Fault:
     """A fault that was done, and when the cluster was whole again; CLOCK_MONOTONIC, ns."""
@@ -103,8 +78,6 @@ class Fault:
 
 
 class Faults:
-    """Does faults to a cluster, and waits until the cluster is whole again."""
-
     def __init__(self, cluster: Cluster, wanted: argparse.Namespace, rng: random.Random) -> None:
         """Take the kinds of faults in turn."""
         self.cluster, self._lag, self._rng = cluster, wanted.lag, rng
@@ -165,13 +138,12 @@ class Faults:
 
 @dataclass(slots=True)
 class Row:
-    """What happened after faults of one kind, from each such fault until the next fault."""
+    """The time after faults of one kind: from each such fault until the next fault."""
 
     events: int = 0
     accepted: int = 0
     """Tasks whose put was answered."""
     refused: int = 0
-    """Calls that ended in an error of the server."""
     longest_call: float = 0.0
     """Seconds."""
     whole_after: float = 0.0
@@ -180,27 +152,22 @@ class Row:
 
 @dataclass(slots=True)
 class Outcome:
-    """What was done in a trial, and what came of it."""
-
     wanted: argparse.Namespace
     total: Report
     rows: dict[str, Row] = field(default_factory=dict[str, Row])
     errors: dict[str, int] = field(default_factory=dict[str, int])
-    """Errors in which calls ended."""
     drained_after: float = 0.0
     """Seconds from the end of the load until all queues were drained."""
     folder: str = ""
-    """Where histories and logs are, if they were kept."""
 
     @property
     def broken(self) -> dict[str, int]:
-        """Promises that were broken, and how often."""
         excused = frozenset[str]() if self.wanted.durable else UNDONE
         return {kind: number for kind, number in self.total.kinds.items() if kind not in excused}
 
     @property
     def losses(self) -> int:
-        """What was undone: tasks that were lost or done twice."""
+        """How many tasks were lost or done twice."""
         return sum(self.total.kinds.get(kind, 0) for kind in ("lost", "twice", "overlap"))
 
     def words(self) -> dict[str, Any]:
@@ -237,15 +204,12 @@ class Outcome:
 
 
 class Trial:
-    """The queues, their processes, the faults and the verdict."""
-
     def __init__(self, wanted: argparse.Namespace, cluster: Cluster, nursery: Nursery, folder: Path) -> None:
         """Prepare; the cluster runs already, and the nursery was forked before it was started."""
         self.wanted, self.cluster, self.folder = wanted, cluster, folder
         self.rng = random.Random(wanted.seed)
         self.faults = Faults(cluster, wanted, self.rng)
         self.outcome = Outcome(wanted, Report(wanted.seed))
-        ended: dict[int, int] = {}
         self.rounds: dict[str, Round] = {}
         self.queues: dict[str, Queue] = {}
         for number, name in enumerate(self._names()):
@@ -256,9 +220,8 @@ class Trial:
                 durable=wanted.durable,
             )  # fmt: skip
             kinds = [KINDS[(3 * number + i) % len(KINDS)] for i in range(3)]
-            ward: Any = Ward(nursery, ended)
             self.rounds[name] = Round(
-                ward, plan, self.rng.getrandbits(32), kinds=kinds, rate=STRIKES, shares={"kill": 1.0}
+                nursery, plan, self.rng.getrandbits(32), kinds=kinds, rate=STRIKES, shares={"kill": 1.0}
             )
             self.queues[name] = Queue(name, cluster.url, max_crashes=100_000, durable=wanted.durable)
 
@@ -276,7 +239,6 @@ class Trial:
         return [name for names in found.values() for name in names][:wanted]
 
     def run(self) -> Outcome:
-        """Put load on the queues, do faults, let the queues drain, and judge."""
         began = time.monotonic()
         try:
             for name, one in self.rounds.items():

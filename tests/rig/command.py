@@ -27,8 +27,6 @@ _built = cache(typer.main.get_command)
 
 @dataclass(frozen=True)
 class Done:
-    """What a command said and how it ended."""
-
     code: int
     raw: bytes
     err: str

@@ -8,7 +8,7 @@ from typing import Any
 import redis
 
 NOW_AND_THEN = {"info", "zrangebyscore"}
-"""What asks for the counts; and what one call in sixteen runs to look for calls that are old."""
+"""The command that asks for the counts; and the one that one call in sixteen runs to look for calls that are old."""
 
 
 def ran(raw: redis.Redis, do: Callable[[], object]) -> dict[str, int]:

@@ -147,21 +147,6 @@ REFUSED: Mapping[str, Text] = {
 }
 """No id: `InvalidInput` says why, and nothing is written."""
 
-_PLAIN = {
-    "an option", "options ended", "a dash", "JSON null", "a number", "a large number", "not a number", "one letter",
-}  # fmt: skip
-
-BAD_QUEUE_NAMES: Mapping[str, Text] = {
-    **{name: text for name, text in CORPUS.items() if name not in _PLAIN},
-    "nothing": "",
-    "65 letters": "x" * 65,
-    "a newline after a name": "crawl\n",
-    "letters that are not ASCII": "größe",
-    "digits that are not ASCII": "٣",
-    "bytes": b"crawl",
-}
-"""No names of a queue: `InvalidInput` says why, before anybody is asked."""
-
 
 def as_id(task: Text) -> str:
     """Give the id as the API gives it back."""

@@ -14,8 +14,6 @@ MUTANTS = ("one-pass", "ack-first")
 
 
 class Crawl:
-    """Some shards, and workers that empty and fill them."""
-
     def __init__(self, chance: random.Random, ack_first: bool) -> None:
         self._random = chance.random
         self._ack_first = ack_first
@@ -33,7 +31,6 @@ class Crawl:
         return not (any(self.ready) or any(self.held) or self.on_their_way)
 
     def step(self) -> None:
-        """Let one worker take its next step."""
         at = int(self._random() * len(self.workers))
         work = self.workers[at]
         if work is None:
@@ -85,7 +82,6 @@ class Observer:
         self._crawl, self._random, self._one_pass = crawl, chance.random, one_pass
 
     def ask(self) -> bool:
-        """Give the answer, as `drained()` finds it."""
         last: list[Look] | None = None
         for _ in range(LOOKS):
             looks = self._look_at_all()
@@ -110,8 +106,6 @@ class Observer:
 
 @dataclass
 class Found:
-    """What the observer has said."""
-
     answers: int = 0
     drained: int = 0
     too_early: int = 0

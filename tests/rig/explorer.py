@@ -13,7 +13,7 @@ from tests.rig.world import Limits, Step, Violation, World, told
 
 @dataclass(frozen=True, slots=True)
 class Explored:
-    """What a complete walk saw."""
+    """The size of a complete walk."""
 
     states: int
     transitions: int
@@ -76,7 +76,6 @@ def _steps(path: object) -> list[Step]:
 
 
 def main() -> int:
-    """Explore one world and print how large it is; give the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.rig.explorer", description="Walk through a whole world.")
     parser.add_argument("--ticks", type=int, default=2, help="how often time passes")
     parser.add_argument("--faults", type=int, default=1, help="how many faults strike, of any kind")

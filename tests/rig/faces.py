@@ -55,8 +55,6 @@ class Blocking:
 
 
 class _Room:
-    """A room of the queue, such as `queue.hosts`, whose methods block."""
-
     def __init__(self, room: AsyncRoom[Any], blocking: Callable[[Any], Any]) -> None:
         self._room = room
         self._blocking = blocking

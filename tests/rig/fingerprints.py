@@ -1,4 +1,4 @@
-"""What `lua/parts/compact.lua` computes, in Python: fingerprints, the sets they belong to, and when sets divide."""
+"""`lua/parts/compact.lua` in Python: fingerprints, the sets they belong to, and when sets divide."""
 
 from __future__ import annotations
 
@@ -94,5 +94,4 @@ def wrong(found: Sets) -> list[str]:
 
 
 def holding(found: Sets | None, tasks: Iterable[bytes]) -> set[bytes]:
-    """Give those of these tasks that are done."""
     return set() if found is None else {task for task in tasks if task in found}

@@ -105,12 +105,6 @@ async def die_after_in_loop(lease: Lease) -> Any:
     return _result()
 
 
-def read_stdin(lease: Lease) -> None:
-    """Ask a question, as a debugger does."""
-    note("start", lease)
-    input()
-
-
 async def leave_a_thread(lease: Lease) -> None:
     """Leave a thread behind for which the event loop waits when it closes."""
     note("start", lease)

@@ -26,8 +26,8 @@ from typing import Any
 import httpx
 import redis
 
-from tests.rig.gateways import WebProcess
 from tests.rig.processes import ROOT
+from tests.rig.served import Served
 from tests.rig.waiting import wait_until
 from timeoutq import Queue
 from timeoutq.server.embedded import EmbeddedServer
@@ -51,7 +51,7 @@ def drain(folder: Path, tasks: int = 1000, kills: int = 10, workers: int = 2, ba
     command = folder / "command"
     command.write_text(COMMAND)
     command.chmod(0o755)
-    with EmbeddedServer() as server, WebProcess(server.url, folder) as web, Queue("bash", server.url) as queue:
+    with EmbeddedServer() as server, Served(server.url, folder) as web, Queue("bash", server.url) as queue:
         ids = [f"https://example.com/{number} ü'\"$" for number in range(tasks)]
         lines = "".join(json.dumps(id) + "\n" for id in ids)
         put = httpx.post(f"{web.base}/v1/bash/put", content=lines, headers={"content-type": "application/x-ndjson"})
@@ -97,7 +97,7 @@ def _is_done(queue: Queue, many: int) -> bool:
     return queue.stats().done >= many
 
 
-def _claiming(web: WebProcess, queue: str, body: dict[str, Any]) -> socket.socket:
+def _claiming(web: Served, queue: str, body: dict[str, Any]) -> socket.socket:
     data = json.dumps(body).encode()
     made = socket.create_connection(("127.0.0.1", web.port))
     head = f"POST /v1/{queue}/claim HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(data)}\r\n\r\n"
@@ -118,20 +118,18 @@ def _answer(client: socket.socket) -> bytes:
         return answer.read()
 
 
-def _back(queue: Queue, tasks: int, what: str) -> float:
+def _back(queue: Queue, tasks: int, held: int, what: str) -> float:
     began = time.monotonic()
-    while True:
-        stats = queue.stats()
-        if stats.todos == tasks and not stats.in_progress:
-            return time.monotonic() - began
+    while ((stats := queue.stats()).todos, stats.in_progress) != (tasks, held):
         if time.monotonic() - began > 10:
             raise Lost(f"{what}: {stats.in_progress} leases are with clients that are gone")
         time.sleep(0.005)
+    return time.monotonic() - began
 
 
 def vanish(folder: Path, clients: int = 100) -> str:
     """Let clients vanish while their claims are on the way to Redis, and while they wait; time until all is back."""
-    with EmbeddedServer() as server, WebProcess(server.url, folder) as web, Queue("gone", server.url) as queue:
+    with EmbeddedServer() as server, Served(server.url, folder) as web, Queue("gone", server.url) as queue:
         with redis.Redis.from_url(server.url) as raw:
             queue.put(f"task {number}" for number in range(clients))
             queue.ack(queue.claim(1))
@@ -147,7 +145,7 @@ def vanish(folder: Path, clients: int = 100) -> str:
             time.sleep(0.2)  # the packets of the farewell arrive
             raw.execute_command("CLIENT", "UNPAUSE")
             wait_until(lambda: queue.stats().counters.get("claimed", 0) >= min(30, clients), 10)
-            held = _back(queue, clients, "claims on the way")
+            held = _back(queue, clients, 0, "claims on the way")
             took = queue.stats().counters["claimed"]
             # the same with clients that wait: what comes later must not be leased to them
             queue.purge()
@@ -162,7 +160,7 @@ def vanish(folder: Path, clients: int = 100) -> str:
             queue.put(f"late {number}" for number in range(clients))
             answer = _answer(waited[0])
             wait_until(lambda: queue.stats().in_progress <= 1, 10)
-            later = _back_but(queue, clients - 1, "claims that waited")
+            later = _back(queue, clients - 1, 1, "claims that waited")
             waited[0].close()
             if b'"task":"late' not in answer:
                 raise Lost(f"the one client that stayed got {answer!r}")
@@ -175,18 +173,9 @@ def vanish(folder: Path, clients: int = 100) -> str:
         )
 
 
-def _back_but(queue: Queue, tasks: int, what: str) -> float:
-    began = time.monotonic()
-    while queue.stats().todos != tasks:
-        if time.monotonic() - began > 10:
-            raise Lost(f"{what}: {queue.stats()}")
-        time.sleep(0.005)
-    return time.monotonic() - began
-
-
 def stop(folder: Path, clients: int = 50) -> str:
     """Send SIGTERM to a gateway while clients wait: each gets an empty answer, and the gateway goes."""
-    with EmbeddedServer() as server, WebProcess(server.url, folder) as web, Queue("stop", server.url) as queue:
+    with EmbeddedServer() as server, Served(server.url, folder) as web, Queue("stop", server.url) as queue:
         queue.put("first")
         queue.ack(queue.claim(1))
         answers: list[httpx.Response | Exception] = []
@@ -202,7 +191,7 @@ def stop(folder: Path, clients: int = 50) -> str:
             thread.start()
         with redis.Redis.from_url(server.url) as raw:
             wait_until(lambda: int(raw.info("clients")["blocked_clients"]) >= 1, 30)
-            wait_until(lambda: _connected(web.port) >= clients, 60)
+            wait_until(lambda: web.connections >= clients, 60)
             time.sleep(0.3)
             blocked = int(raw.info("clients")["blocked_clients"])
         began = time.monotonic()
@@ -218,20 +207,10 @@ def stop(folder: Path, clients: int = 50) -> str:
         return f"stop: {clients} waited on {blocked} blocked connection, all got an empty answer, ended in {took:.2f} s"
 
 
-def _connected(port: int) -> int:
-    """Count the connections to a port of this machine."""
-    wanted, found = f":{port:04X}", 0
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        words = line.split()
-        found += words[1].endswith(wanted) and words[3] == "01"
-    return found
-
-
 TRIALS: dict[str, Callable[[Path], str]] = {"drain": drain, "vanish": vanish, "stop": stop}
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run trials, and print what each has shown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trial", choices=[*TRIALS, "all"])
     given = parser.parse_args(words)

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import httpx
@@ -24,7 +23,6 @@ NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def free_port() -> int:
-    """Give a port that nobody listens at now."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
@@ -33,33 +31,32 @@ def free_port() -> int:
 class WebProcess:
     """A gateway; `with WebProcess(url, folder) as web`, and then `web.base` is where it is."""
 
-    def __init__(self, url: str, folder: Path, *words: str, port: int = 0) -> None:
+    def __init__(self, url: str, folder: Path, *words: str, code: str = "", **environment: str) -> None:
+        """Prepare; `code` is run in the place of the command."""
         self.redis = url
-        self.port = port or free_port()
+        self.port = free_port()
         self.base = f"http://127.0.0.1:{self.port}"
-        self.log = folder / f"web-{self.port}.log"
-        self._words = words
+        self._log = folder / f"web-{self.port}.log"
+        self._words = [*(("-c", code) if code else ("-m", "timeoutq")), "web", "--port", str(self.port), *words]
+        self._environment = environment
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
         self.launch()
         wait_until(self.answers, 30)
 
     def launch(self) -> None:
-        with self.log.open("ab") as log:
+        with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "timeoutq", "web", "--port", str(self.port), *self._words],
-                cwd=ROOT, env={**os.environ, "TIMEOUTQ_URL": self.redis, "PYTHONPATH": str(ROOT)},
+                [sys.executable, *self._words],
+                cwd=ROOT, env={**os.environ, "TIMEOUTQ_URL": self.redis, "PYTHONPATH": str(ROOT), **self._environment},
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 
@@ -72,7 +69,7 @@ class WebProcess:
 
     @property
     def said(self) -> str:
-        return re.sub(r"redis://\S+", "redis://…", self.log.read_text("utf-8", "replace"))
+        return re.sub(r"redis://\S+", "redis://…", self._log.read_text("utf-8", "replace"))
 
     @property
     def pid(self) -> int:

@@ -64,7 +64,6 @@ class Generator:
         self.random = random.Random(seed)
 
     def steps(self, n: int) -> list[dict[str, Any]]:
-        """Give n steps, of all kinds alike."""
         return [self.step() for _ in range(n)]
 
     def step(self) -> dict[str, Any]:

@@ -28,7 +28,6 @@ SHARDS = 12
 PRODUCERS, CONSUMERS = 4, 24
 """How many put, and how many claim and ack at the same time."""
 PUT, CLAIM = 1200, 200
-"""Tasks of a put, and of a claim."""
 READY = 40_000
 """The producers pause while more tasks are ready."""
 LEASE = 20.0
@@ -41,8 +40,6 @@ ID = "https://example.com/%09d"
 
 
 class Side:
-    """One side of the load, and what it writes down."""
-
     def __init__(self, url: str, ends: Any) -> None:
         """Open the queue; `ends` is an event of `multiprocessing`."""
         self.queue = AsyncShardedQueue("big", url, shards=SHARDS, by="id", timeout=LEASE)
@@ -155,8 +152,6 @@ def _running(side: str, url: str, folder: str) -> Iterator[Callable[[], dict[str
 
 @dataclass(slots=True)
 class Phase:
-    """A part of the time, and how much was done meanwhile."""
-
     name: str
     began: float
     ended: float = 0.0
@@ -177,8 +172,6 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What came of it."""
-
     phases: Sequence[Phase]
     accepted: int
     lost: int
@@ -187,9 +180,7 @@ class Growth:
     """Times that a task was handed out once more."""
     drained: bool
     errors: dict[str, int]
-    """Errors in which calls ended; each such call was made again."""
     longest: float
-    """The longest call, seconds."""
 
     @property
     def broken(self) -> bool:

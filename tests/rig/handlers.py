@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from timeoutq import Ack, GiveUp, Lease
+from timeoutq import Ack, Lease
 
 
 def note(event: str, lease: Lease) -> None:
@@ -19,7 +19,6 @@ def note(event: str, lease: Lease) -> None:
 
 
 def append(event: str, task: str = "-", fence: int = 0) -> None:
-    """Append a line that need not be about a task."""
     path = os.environ.get("HISTORY")
     if path:
         line = f"{event} {task} {fence} {os.getpid()} {time.time():.6f}\n"
@@ -29,7 +28,6 @@ def append(event: str, task: str = "-", fence: int = 0) -> None:
 
 
 async def work(lease: Lease) -> None:
-    """Work for a few milliseconds."""
     note("start", lease)
     await asyncio.sleep(float(os.environ.get("WORK", "0.005")))
     note("end", lease)
@@ -49,16 +47,7 @@ async def find_pages(lease: Lease) -> Ack:
     return Ack(put=[page(3 * number + i) for i in (1, 2, 3) if 3 * number + i < last])
 
 
-async def work_and_tell(lease: Lease) -> Ack:
-    """Do the same, and give a result that says which run it was; find one more task, whose id is not kept."""
-    await work(lease)
-    if lease.task.startswith("found-"):
-        return Ack(keep_id=False)
-    return Ack(put=[f"found-{lease.task}"], result=f"{lease.task} {lease.fence}".encode())
-
-
 def work_in_thread(lease: Lease) -> None:
-    """Work for a few milliseconds, in a thread."""
     note("start", lease)
     time.sleep(float(os.environ.get("WORK", "0.005")))
     note("end", lease)
@@ -104,22 +93,6 @@ async def lifespan() -> AsyncIterator[int]:
     append("close")
 
 
-@asynccontextmanager
-async def lifespan_that_waits_for_a_file() -> AsyncIterator[None]:
-    """Fail until the file that the environment names is there: a database that is not up yet, say."""
-    append("try")
-    if not Path(os.environ["FILE"]).exists():  # noqa: ASYNC240  # a look at a local file
-        raise RuntimeError("the database is not up")
-    yield
-
-
-async def work_with_state(lease: Lease, state: int) -> None:
-    """Work with what `lifespan` opened in this process."""
-    if state != os.getpid():
-        raise GiveUp(f"the state is of process {state}")
-    await work(lease)
-
-
 def die_in_thread(lease: Lease) -> None:
     """Die as by a segmentation fault, always."""
     note("start", lease)
@@ -159,10 +132,6 @@ async def lifespan_that_cannot_close() -> AsyncIterator[None]:
     raise ConnectionError("the pool cannot close")
 
 
-def lifespan_with_settings(settings: str) -> None:
-    """Take an argument that no worker gives."""
-
-
 def lifespan_like_range() -> None:
     """Raise a TypeError inside: an ordinary error of the user's code."""
     raise TypeError("the database is not up")
@@ -181,13 +150,3 @@ async def exit_in_a_task(lease: Lease) -> None:
     if lease.task == "unawaited":
         await asyncio.sleep(60)
     await asyncio.wait_for(task, 10)
-
-
-async def cancel_everything(lease: Lease) -> None:
-    """Cancel all asyncio tasks of the process at the first attempt on `cancels`."""
-    note("start", lease)
-    if lease.task == "cancels" and lease.attempt == 1:
-        for task in asyncio.all_tasks():
-            task.cancel()
-    await asyncio.sleep(float(os.environ.get("WORK", "0.005")))
-    note("end", lease)

@@ -28,12 +28,6 @@ async def hang_the_exchanges(lease: Lease) -> None:
     Exchanges._send = _for_ever  # type: ignore[method-assign]  # that is the defect
 
 
-async def hang_the_exchanges_at_hang(lease: Lease) -> None:
-    """Do so when the task is `hang`."""
-    if lease.task == "hang":
-        await hang_the_exchanges(lease)
-
-
 async def block_the_loop(lease: Lease) -> None:
     """Make a call that blocks the event loop, as often as not by mistake."""
     time.sleep(float(os.environ["WORK"]))  # noqa: ASYNC251  # that is the defect

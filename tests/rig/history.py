@@ -79,7 +79,6 @@ class History:
             os.write(self._file, chunk)
 
     def say(self, what: str, pid: int = 0, **fields: str | int) -> None:
-        """Append one event of now, of this process or about another one."""
         self.note(Event(what, time.monotonic_ns(), pid or os.getpid(), **fields))  # type: ignore[arg-type]  # by name
 
     def close(self) -> None:
@@ -87,14 +86,13 @@ class History:
 
 
 def read(path: Path) -> list[Event]:
-    """Read a history, in order of time."""
     with path.open(encoding="utf-8") as lines:
         return sorted((_event(line.rstrip("\n")) for line in lines), key=lambda event: event.at)
 
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """What the server says when all is over."""
+    """The state of the queue at the end, as the server tells it."""
 
     done: frozenset[str]
     others: frozenset[str]
@@ -137,7 +135,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the judge found."""
+    """The verdict on one history."""
 
     totals: Totals
     leases: int

@@ -73,69 +73,12 @@ HTML: Mapping[str, str] = {
 
 EVERYTHING: Mapping[str, str | bytes] = {**CORPUS, **HTML}
 
-TAGS = frozenset(
-    [
-        "html",
-        "head",
-        "meta",
-        "title",
-        "link",
-        "script",
-        "body",
-        "a",
-        "header",
-        "span",
-        "form",
-        "label",
-        "input",
-        "button",
-        "kbd",
-        "nav",
-        "main",
-        "p",
-        "div",
-        "section",
-        "h1",
-        "h2",
-        "h3",
-        "ul",
-        "li",
-        "b",
-        "small",
-        "svg",
-        "rect",
-        "polyline",
-        "table",
-        "thead",
-        "tbody",
-        "tr",
-        "th",
-        "td",
-        "bdi",
-        "dl",
-        "dt",
-        "dd",
-        "pre",
-        "footer",
-        "strong",
-        "dialog",
-        "progress",
-        "code",
-        "figure",
-        "figcaption",
-        "textarea",
-        "fieldset",
-        "legend",
-        "path",
-        "g",
-        "line",
-        "text",
-        "circle",
-        "polygon",
-        "select",
-        "option",
-    ]
-)
+_TAGS = """
+html head meta title link script body a header span form label input button kbd nav main p div section h1 h2 h3 ul li
+b small svg rect polyline table thead tbody tr th td bdi dl dt dd pre footer strong dialog progress code figure
+figcaption textarea fieldset legend path g line text circle polygon select option
+"""
+TAGS = frozenset(_TAGS.split())
 """All tags that the page has."""
 _ADDRESSES = ("href", "src", "action", "formaction", "data-live", "xlink:href")
 _STRAY = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")

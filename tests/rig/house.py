@@ -14,15 +14,11 @@ LIST = ", in reading order: each imports only from those above it."
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """What the rules of the house ask of a module."""
-
     docstring: str
     imports: tuple[tuple[str, tuple[str, ...]], ...]
     """`import a.b` is `("a.b", ())`, and `from a import b` is `("a", ("b",))`."""
     functions: tuple[tuple[str, int], ...]
-    """Name and lines of each."""
     calls: tuple[tuple[int, str, str], ...]
-    """Line, name and attribute of what looks like `log.info`."""
 
 
 @cache

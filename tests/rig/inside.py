@@ -9,7 +9,6 @@ from timeoutq.worker.pump import Pump
 
 
 def pump_of(worker: Worker) -> Pump:
-    """Give the pump of a worker that runs."""
     assert worker._pump is not None
     return worker._pump
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from tests.rig.invariants import check
 from tests.rig.node import CLIENT, node, write_protocol
-from tests.rig.waiting import wait_until
+from tests.rig.waiting import seconds_of, wait_until
 from timeoutq import Ack, AsyncQueue, Lease, Queue, Worker
 from timeoutq.server.embedded import EmbeddedServer
 
@@ -66,8 +66,6 @@ async def _work(name: str) -> None:
 
 @dataclass(slots=True)
 class Run:
-    """One run of a handler."""
-
     task: str
     fence: int
     start: int
@@ -78,8 +76,6 @@ class Run:
 
 @dataclass(slots=True)
 class Verdict:
-    """What became of the promises."""
-
     put: int = 0
     lost: list[str] = field(default_factory=list[str])
     overlaps: list[str] = field(default_factory=list[str])
@@ -87,7 +83,6 @@ class Verdict:
     """Runs whose fence is not higher than that of the run before."""
     kills: Counter[str] = field(default_factory=Counter[str])
     ended: Counter[str] = field(default_factory=Counter[str])
-    """How many runs ended, by language."""
     unended: int = 0
     """How many runs a kill ended."""
 
@@ -123,7 +118,6 @@ def runs_of(folder: Path, killed: dict[int, int]) -> list[Run]:
 
 
 def judge(runs: Sequence[Run], verdict: Verdict) -> None:
-    """Look for overlaps and for fences that do not grow."""
     by_task = defaultdict[str, list[Run]](list)
     for run in runs:
         by_task[run.task].append(run)
@@ -165,7 +159,6 @@ class Crew:
         return (self.folder / f"{worker.pid}.jsonl").exists()
 
     def have_begun(self) -> bool:
-        """Say whether each language has begun a task."""
         return {by for by, worker in self.workers if self._has_begun(worker)} == {"python", "node"}
 
     def kill_one(self, verdict: Verdict) -> None:
@@ -182,7 +175,6 @@ class Crew:
         self.start(by)
 
     def stop(self) -> None:
-        """Stop all workers with SIGTERM, and wait for their ends."""
         for _, worker in self.workers:
             worker.send_signal(signal.SIGTERM)
         for _, worker in self.workers:
@@ -252,11 +244,6 @@ def expected(put: int, ran: set[str]) -> set[str]:
     names = {one.partition(":")[0]: one for one in ran}
     found = {names.get(f"t{n}", f"t{n}") for n in range(1, put + 1)}
     return found | {f"t{n}c:5" for n in range(11, put + 1, 11)}
-
-
-def seconds_of(text: str) -> float:
-    """Read a length of time such as 180s or 3m."""
-    return float(text.rstrip("sm")) * (60 if text.endswith("m") else 1)
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Random calls of all verbs against the library and against the scripts that it has replaced: nothing may differ."""
+"""Random calls of all verbs against two versions of the library, that of a commit and this one: nothing may differ."""
 
 from __future__ import annotations
 
@@ -10,40 +10,29 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import redis
 
-from tests.rig.library_calls import VERBS, Args, World
-from tests.rig.servers import redis_server, valkey
+from tests.rig.library_calls import WEIGHTS, Args, World
+from tests.rig.servers import binary_of
 from timeoutq.server import scripts
 from timeoutq.server.embedded import EmbeddedServer
 
 ROOT = Path(__file__).parents[2]
-ORACLE = "b3b43a1"
-"""The last commit whose verbs were scripts, called by EVALSHA."""
 
 PLANTS = {
     "an ack leaves the payload": (
         "call('HDEL', key.payload, unpack(ended)) end\n      failures",
         "do end end\n      failures",
     ),
-    "a host rests a ms less": (
-        "hosts.rest_until(one, now + delay)",
-        "hosts.rest_until(one, now + delay - 1)",
-    ),
+    "a host rests a ms less": ("hosts.rest_until(one, now + delay)", "hosts.rest_until(one, now + delay - 1)"),
     "again adds what waits or runs": ("(state == 'd' or state == 'f') or lapsed", "state or lapsed"),
 }
 """Mistakes of the library, by what they do: a text that stands once in it, and what comes in its place."""
-
-READS_SCRIPTS = """
-import json, pathlib, timeoutq.scripts as scripts
-names = [path.stem for path in (pathlib.Path(scripts.__file__).parent / "lua").glob("*.lua")]
-print(json.dumps({name: [list(scripts.script(name).keys), scripts.script(name).text] for name in names}))
-"""
 
 IN_ORDER = """
 local function __sorted(ids) table.sort(ids) return ids end
@@ -54,7 +43,7 @@ local function __some(name, n)
 end
 local function __scan(name) return {'0', __sorted(redis.call('SMEMBERS', name))} end
 """
-"""What stands in the place of SRANDMEMBER and SSCAN, which know no order."""
+"""A replacement for SRANDMEMBER and SSCAN, which know no order."""
 
 STATE = """
 local found, keys = {}, redis.call('KEYS', ARGV[1] .. '*')
@@ -88,18 +77,18 @@ return found
 """
 """All keys of a queue, each as a line."""
 
-Script = tuple[list[str], str]
-"""The keys of a script, and its text."""
+TELLS = "import json, timeoutq.server.scripts as s; print(json.dumps([s.NAME, [*s.verbs()], s.library()]))"
 
 
-def old_scripts() -> dict[str, Script]:
-    """Give the scripts of the oracle, by their verbs."""
+def library_of(commit: str) -> tuple[str, str]:
     with TemporaryDirectory() as folder:
-        tree = subprocess.run(["git", "archive", ORACLE, "timeoutq"], cwd=ROOT, check=True, capture_output=True).stdout
+        tree = subprocess.run(["git", "archive", commit, "timeoutq"], cwd=ROOT, check=True, capture_output=True).stdout
         subprocess.run(["tar", "-x", "-C", folder], input=tree, check=True)
-        code = [sys.executable, "-c", READS_SCRIPTS]
-        told = subprocess.run(code, cwd=folder, check=True, capture_output=True, text=True)
-    return {name: (keys, text) for name, (keys, text) in json.loads(told.stdout).items()}
+        told = subprocess.run([sys.executable, "-c", TELLS], cwd=folder, check=True, capture_output=True, text=True)
+    name, verbs, text = json.loads(told.stdout)
+    other = {*verbs} ^ {*scripts.verbs()}
+    assert not other, f"{commit} and this checkout have not the same verbs: {other}"
+    return name, text
 
 
 def by_the_rig(text: str) -> str:
@@ -118,21 +107,21 @@ def by_the_rig(text: str) -> str:
 
 
 class Side:
-    """One of the two servers."""
+    """A server with one of the libraries, that of this checkout if none is given."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, name: str = scripts.NAME, text: str | None = None) -> None:
         self.client: Any = redis.Redis.from_url(url, protocol=2)
         self.client.flushall()
         self._state = self.client.register_script(STATE)
-
-    def head(self, queue: str, verb: str) -> Args:
-        """Give the words of a call that say what is called, and its keys."""
-        raise NotImplementedError
+        self._name = name
+        first, rest = (text or scripts.library()).split("\n", 1)
+        self.client.function_load(f"{first}\n{by_the_rig(rest)}", replace=True)
 
     def call(self, queue: str, verb: str, args: Args) -> Any:
         """Call a verb; an error comes as its text, without where it was met."""
+        keys = f"timeoutq:{{{queue}}}:meta", f"timeoutq:{{{queue}}}:lock:"
         try:
-            return self.client.execute_command(*self.head(queue, verb), *args)
+            return self.client.execute_command("FCALL", f"{self._name}_{verb}", 2, *keys, *args)
         except redis.ResponseError as error:
             return "ERROR " + re.sub(r" script: .*| this (?:function|script) takes.*", "", str(error))
 
@@ -143,37 +132,7 @@ class Side:
         pipe.execute()
 
     def state(self, queue: str) -> list[bytes]:
-        """Give all keys of a queue, each as a line."""
         return [re.sub(rb"run_id=\w+", b"run_id=x", row) for row in self._state(args=[f"timeoutq:{{{queue}}}:"])]
-
-
-class Library(Side):
-    """The server that has the library of this checkout."""
-
-    def __init__(self, url: str, plant: str | None, prepared: Callable[[str], str] = by_the_rig) -> None:
-        super().__init__(url)
-        first, text = scripts.library().split("\n", 1)
-        if plant is not None:
-            old, new = PLANTS[plant]
-            assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in the library"
-            text = text.replace(old, new)
-        self.client.function_load(f"{first}\n{prepared(text)}", replace=True)
-
-    def head(self, queue: str, verb: str) -> Args:
-        return ["FCALL", scripts.function(verb), 2, f"timeoutq:{{{queue}}}:meta", f"timeoutq:{{{queue}}}:lock:"]
-
-
-class Scripts(Side):
-    """The server that has the scripts of the oracle."""
-
-    def __init__(self, url: str, old: dict[str, Script], prepared: Callable[[str], str] = by_the_rig) -> None:
-        super().__init__(url)
-        self.known = {name: (self.client.script_load(prepared(text)), keys) for name, (keys, text) in old.items()}
-
-    def head(self, queue: str, verb: str) -> Args:
-        sha, keys = self.known[verb]
-        named = [f"timeoutq:{{{queue}}}:{'lock:' if key == 'lock' else key}" for key in keys]
-        return ["EVALSHA", sha, len(keys), *named]
 
 
 def canonical(verb: str, reply: Any) -> Any:
@@ -187,12 +146,10 @@ def canonical(verb: str, reply: Any) -> Any:
     if verb == "stats":
         settings = [pair for pair in pairs(reply[10]) if pair[0] != b"run_id"]
         return [*reply[:9], pairs(reply[9]), settings, *reply[11:14], [pairs(one) for one in reply[14]]]
-    if verb == "claim" and len(reply) > 4:
-        # the library gives the fence as a number, and nil for what no task has
-        return [*reply[:2], int(reply[2]), reply[3], *(some or None for some in reply[4:7]), *reply[7:]]
+    if verb == "repair":
+        return [*reply[:2], pairs(reply[2:])]
     if verb == "drained":
-        # the scripts looked through the names of all keys, too
-        return [reply[0], reply[1].removeprefix(b"k"), *(pairs(found) for found in reply[2:])]
+        return [*reply[:2], *(pairs(found) for found in reply[2:])]
     if verb == "batches" and len(reply) > 2 and isinstance(reply[1], int):
         return [*reply[:2], sorted(zip(*[iter(reply[2:])] * 3, strict=True))]
     return reply
@@ -202,9 +159,9 @@ def difference(trail: Sequence[tuple[str, Args]], replies: Sequence[Any], states
     """Say what differs after the last call of a trail: its replies, and the keys."""
     verb, args = trail[-1]
     was, now = states
-    lines = [f"call {len(trail)}: {verb} {args}", f"  script   {replies[0]}", f"  library  {replies[1]}"]
+    lines = [f"call {len(trail)}: {verb} {args}", f"  before  {replies[0]}", f"  now     {replies[1]}"]
     lines += [f"  - {row!r}" for row in was if row not in now] + [f"  + {row!r}" for row in now if row not in was]
-    return "\n".join([*lines, *(f"  before: {call}" for call in trail[-6:-1])])
+    return "\n".join([*lines, *(f"  earlier: {call}" for call in trail[-6:-1])])
 
 
 def compare(sides: Sequence[Side], calls: int, seed: int, per_queue: int) -> tuple[Counter[str], int, str]:
@@ -238,18 +195,23 @@ def compare(sides: Sequence[Side], calls: int, seed: int, per_queue: int) -> tup
 def main() -> int:
     """Compare on servers of the named kinds; exit code 1 if anything differs, or if a planted mistake is not found."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--against", default="HEAD", metavar="COMMIT", help="the commit with the other library (HEAD)")
     parser.add_argument("--calls", type=int, default=20_000, help="how many calls on each kind of server")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--per-queue", type=int, default=150, help="how many calls on each queue")
     parser.add_argument("--server", choices=["valkey", "redis", "both"], default="both")
     parser.add_argument("--plant", choices=[*PLANTS], help="a mistake that must be found")
     given = parser.parse_args()
-    old, failed = old_scripts(), False
-    assert VERBS.keys() == old.keys() == {*scripts.verbs()}, "a verb is never called"
+    assert WEIGHTS.keys() == {*scripts.verbs()}, "a verb is never called"
+    before, now, failed = library_of(given.against), scripts.library(), False
+    if given.plant:
+        old, new = PLANTS[given.plant]
+        assert now.count(old) == 1, f"{old!r} stands {now.count(old)} times in the library"
+        now = now.replace(old, new)
     for kind in ("valkey", "redis") if given.server == "both" else (given.server,):
-        binary = valkey() if kind == "valkey" else redis_server()
+        binary = binary_of(kind)
         with EmbeddedServer(binary=binary) as first, EmbeddedServer(binary=binary) as second:
-            sides = Scripts(first.url, old), Library(second.url, given.plant)
+            sides = Side(first.url, *before), Side(second.url, text=now)
             began = time.monotonic()
             made, refused, differs = compare(sides, given.calls, given.seed, given.per_queue)
         seconds = time.monotonic() - began

@@ -1,4 +1,4 @@
-"""The random calls of `python -m tests.rig.library`: of all verbs, with what a client of one queue may say."""
+"""Random calls of all verbs, with what a client of one queue may say; `library.py` and `log_walk.py` make them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,17 @@ SETTINGS: dict[str, list[str]] = {
     "events": ["64000000 all", "1000000 ends", "- off", "- all"],
     "timeout": ["30"],
 }
-"""What a setting may be given, right or wrong."""
+"""Values for each setting, right or wrong."""
+
+WEIGHTS: dict[str, float] = {
+    "put": 16, "schedule": 6, "claim": 16, "extend": 4, "ack": 14, "fail": 7, "release": 6, "crash": 3, "beat": 2,
+    "note": 2, "requeue_expired": 4, "promote_due": 6, "plan": 2, "prune": 2, "pull": 1, "cancel": 3, "forget": 3,
+    "retry_failed": 3, "kind": 2, "configure": 4, "convert": 3, "host": 3, "hosts": 1, "describe_hosts": 1, "inspect":
+    2, "why": 2, "states": 1, "stats": 1, "describe": 2, "drained": 2, "batches": 1, "seal_batch": 2, "restore": 2,
+    "restore_hosts": 1, "restore_batch": 1, "publish": 1, "set_schedule": 2, "schedules": 1, "renew": 1, "tick": 2,
+    "repair": 0.5, "purge": 0.15, "probe": 0.2, "await": 2,
+}  # fmt: skip
+"""All verbs, and how often each is called, compared with the others."""
 
 _REPEATED = """
 put schedule ack fail release claim cancel restore restore_hosts beat set_schedule tick extend crash kind renew
@@ -39,7 +49,11 @@ def section(name: str, *words: Any) -> Args:
 
 
 class World:
-    """What a client of one queue knows, and the calls that it makes: each verb is a method that gives its words."""
+    """A client of one queue: its knowledge, and its calls; each verb is a method that gives its words."""
+
+    known = SETTINGS
+    weights = WEIGHTS
+    callback = "callback"
 
     def __init__(self, chance: random.Random, oracle: Any, queue: str) -> None:
         self.chance, self.oracle, self.queue = chance, oracle, queue
@@ -53,7 +67,6 @@ class World:
     # what all calls are made of
 
     def happens(self, share: float) -> bool:
-        """Say whether something happens that does so in this share of the cases."""
         return self.chance.random() < share
 
     def one(self, *of: Any) -> Any:
@@ -69,16 +82,13 @@ class World:
         return section(name, *(part for pair in found for part in pair)) if found else []
 
     def key(self, name: str) -> str:
-        """Give the whole name of a key of the queue."""
         return f"timeoutq:{{{self.queue}}}:{name}"
 
     def call_id(self) -> str:
-        """Give the id of a new call."""
         self.count += 1
         return f"c{self.chance.randrange(3)}#{self.count:x}{self.one(*'0123456789abcdef')}"
 
     def age(self) -> int:
-        """Say how old a call is when it arrives, ms: most have just been made."""
         return 0 if self.happens(0.9) else self.one(1, 700, 70_000)
 
     def some(self, low: int = 1, high: int = 4, twice: bool = True) -> list[str]:
@@ -133,9 +143,13 @@ class World:
         if self.happens(0.08) and self.last and self.last[0] in REPEATED:
             verb, args = self.last
             return verb, [args[0], self.one(0, 5, 900), *args[2:]]
-        (verb,) = self.chance.choices(list(VERBS), weights=[weight for weight, _ in VERBS.values()])
-        self.last = verb, VERBS[verb][1](self)
+        (verb,) = self.chance.choices([*self.weights], weights=[*self.weights.values()])
+        self.last = verb, self.words(verb)
         return self.last
+
+    def words(self, verb: str) -> Args:
+        args: Args = getattr(self, "await_" if verb == "await" else verb)()
+        return args
 
     # tasks come
 
@@ -172,7 +186,6 @@ class World:
         return [self.call_id(), self.age(), len(ids), *ids, *options]
 
     def schedule(self) -> Args:
-        """Put tasks that are due after a time, or at one."""
         ids = self.some()
         due = self.one(
             f"+{self.one(0, 100, 5000, 90_000)}",
@@ -252,7 +265,6 @@ class World:
         ]
 
     def ack(self) -> Args:
-        """End leases as done, or for a time, and put what they have found."""
         alone = self.happens(0.4)
         held, words = self.leases(1 if alone else 4)
         n = len(held)
@@ -268,7 +280,6 @@ class World:
         return [f"a{self.call_id()}", self.age(), *words, *options]
 
     def fail(self) -> Args:
-        """End leases as failed, for a time or for good."""
         held, words = self.leases()
         n, ends = len(held), list[Any]()
         errors = ("boom 42", "HTTP 404 at https://x/y", "ValueError: " + "z" * 100, "status 503", "")
@@ -297,7 +308,6 @@ class World:
         return [f"r{self.call_id()}", self.age(), *words, *options]
 
     def crash(self) -> Args:
-        """Tell that the process of some leases has died."""
         return [self.call_id(), 0, "the process died", *self.leases()[1]]
 
     def note(self) -> Args:
@@ -317,15 +327,12 @@ class World:
         return [self.call_id(), self.age(), self.one("ann", "bob"), *self.some()]
 
     def forget(self) -> Args:
-        """Forget tasks that have ended, or wait for a time."""
         return [self.call_id(), 0, *self.some()]
 
     def retry_failed(self) -> Args:
-        """Have failed tasks run again: some, or all."""
         return [self.call_id(), 0, 500, *self.at_times(0.7, lambda: [*self.some()])]
 
     def kind(self) -> Args:
-        """Retry or forget the failed tasks of a kind."""
         known: list[bytes] = sorted(self.oracle.hkeys(self.key("kinds")))
         texts = [*(name[1:] for name in known if name.startswith(b"=")), b"none", b""]
         head = [self.call_id(), 0, self.one("retry", "forget"), self.one(*texts)]
@@ -334,22 +341,18 @@ class World:
     # cleaners and workers
 
     def requeue_expired(self) -> Args:
-        """Take back leases that have run out."""
         return [self.call_id(), 0, self.one(1, 3, 200), self.one(0, 0, self.now, self.now - 10_000)]
 
     def promote_due(self) -> Args:
         return [self.call_id(), 0, self.one(1, 3, 500)]
 
     def plan(self) -> Args:
-        """Ask how long a cleaner may sleep."""
         return [self.call_id(), 0, 10_000]
 
     def prune(self) -> Args:
-        """Forget done tasks that are not to be kept."""
         return [self.call_id(), 0, self.one(2, 500), "0"]
 
     def repair(self) -> Args:
-        """Look for what does not fit together, and mend it or not."""
         return [self.call_id(), 0, 500, self.one("", "+"), self.one(0, 1)]
 
     def purge(self) -> Args:
@@ -359,7 +362,6 @@ class World:
         return [self.call_id(), 0, 1, 2, "GET", "KEY", 1, 3, "SET", "KEY", "1"]
 
     def beat(self) -> Args:
-        """Give a sign of life of a worker."""
         durations = self.at_times(0.5, lambda: self.pairs("durations", 5, lambda: self.chance.randint(1, 4)))
         head = [self.call_id(), self.age(), f"worker{self.chance.randrange(3)}"]
         return [*head, self.one("", '{"pid":1}', '{"pid":2}'), *durations]
@@ -372,12 +374,11 @@ class World:
     def configure(self) -> Args:
         """Change settings, at times only those that the queue has not."""
         words: Args = []
-        for name in self.chance.sample(list(SETTINGS), self.one(1, 1, 2)):
-            words += [name + ("?" if self.happens(0.15) else ""), self.one(*SETTINGS[name])]
+        for name in self.chance.sample([*self.known], self.one(1, 1, 2)):
+            words += [name + ("?" if self.happens(0.15) else ""), self.one(*self.known[name])]
         return [self.call_id(), 0, *words]
 
     def convert(self) -> Args:
-        """Go on with the beginning or the end of politeness."""
         return [self.call_id(), 0, self.one(3, 500)]
 
     def host(self) -> Args:
@@ -405,17 +406,16 @@ class World:
     def seal_batch(self) -> Args:
         name = self.one("b1", "b2", "b3")
         options = [
-            *self.at_times(0.5, lambda: section("callback", self.one("callback", *self.ids[:2]))),
+            *self.at_times(0.5, lambda: section("callback", self.one(self.callback, *self.ids[:2]))),
             *self.at_times(0.3, lambda: section("payload", "cb")),
             *self.at_times(0.2, lambda: section("group", "g1")),
         ]
         return [self.call_id(), 0, name, self.one(*"edx"), 60_000, self.one("dig1", "dig2"), *options]
 
     def restore_batch(self) -> Args:
-        """Bring a batch of an export in."""
         ids = self.some(twice=False)
         head = [self.call_id(), 0, self.one("b1", "b4"), self.one("e", "d", "-", "-"), 60_000, "dig1"]
-        return [*head, self.one("", "callback"), len(ids), *ids, "".join(self.one(*"odl") for _ in ids)]
+        return [*head, self.one("", self.callback), len(ids), *ids, "".join(self.one(*"odl") for _ in ids)]
 
     def set_schedule(self) -> Args:
         """Set, pause, resume or cancel a schedule, as the client has seen it or not."""
@@ -457,7 +457,7 @@ class World:
 
     # readers
 
-    def only(self) -> Args:
+    def stats(self) -> Args:
         return [self.call_id(), 0]
 
     def hosts(self) -> Args:
@@ -467,11 +467,9 @@ class World:
         return [self.call_id(), 0, "a.example", "b.example", "g1"]
 
     def inspect(self) -> Args:
-        """Ask for all that is known of a task."""
         return [self.call_id(), 0, self.one(*self.ids)]
 
     def why(self) -> Args:
-        """Ask why a task does not run."""
         return [self.call_id(), 0, self.one(*self.ids), self.one("", "a.example")]
 
     def states(self) -> Args:
@@ -488,52 +486,3 @@ class World:
 
     def schedules(self) -> Args:
         return [self.call_id(), 0, *self.one(["due", 10], ["names", "", "s1", "s2", "s9"], ["page", 0, 10])]
-
-
-VERBS: dict[str, tuple[float, Callable[[World], Args]]] = {
-    "put": (16, World.put),
-    "schedule": (6, World.schedule),
-    "claim": (16, World.claim),
-    "extend": (4, World.extend),
-    "ack": (14, World.ack),
-    "fail": (7, World.fail),
-    "release": (6, World.release),
-    "crash": (3, World.crash),
-    "beat": (2, World.beat),
-    "note": (2, World.note),
-    "requeue_expired": (4, World.requeue_expired),
-    "promote_due": (6, World.promote_due),
-    "plan": (2, World.plan),
-    "prune": (2, World.prune),
-    "pull": (1, World.pull),
-    "cancel": (3, World.cancel),
-    "forget": (3, World.forget),
-    "retry_failed": (3, World.retry_failed),
-    "kind": (2, World.kind),
-    "configure": (4, World.configure),
-    "convert": (3, World.convert),
-    "host": (3, World.host),
-    "hosts": (1, World.hosts),
-    "describe_hosts": (1, World.describe_hosts),
-    "inspect": (2, World.inspect),
-    "why": (2, World.why),
-    "states": (1, World.states),
-    "stats": (1, World.only),
-    "describe": (2, World.describe),
-    "drained": (2, World.drained),
-    "batches": (1, World.batches),
-    "seal_batch": (2, World.seal_batch),
-    "restore": (2, World.restore),
-    "restore_hosts": (1, World.restore_hosts),
-    "restore_batch": (1, World.restore_batch),
-    "publish": (1, World.publish),
-    "set_schedule": (2, World.set_schedule),
-    "schedules": (1, World.schedules),
-    "renew": (1, World.renew),
-    "tick": (2, World.tick),
-    "repair": (0, World.repair),  # mends fewer kinds of damage than the scripts did
-    "purge": (0.15, World.purge),
-    "probe": (0.2, World.probe),
-    "await": (2, World.await_),
-}
-"""All verbs: how often each is called, compared with the others, and with what."""

@@ -18,7 +18,6 @@ app = App("limited", url=os.environ.get("TIMEOUTQ_URL"))
 
 @app.task(limit=Limit(concurrency=MOST, per="tenant:{tenant}"), key="{tenant}/{n}", retry=[0.1] * 50)
 async def visit(tenant: str, n: int) -> None:
-    """Work for some milliseconds."""
     append("start", f"{tenant}/{n}")
     try:
         await asyncio.sleep(0.02)
@@ -27,7 +26,6 @@ async def visit(tenant: str, n: int) -> None:
 
 
 def work() -> None:
-    """Be a worker, until the process is killed."""
     asyncio.run(app.worker(timeout=3.0, concurrency=20).run())
 
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
-import re
-import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 import redis
 
+from tests.rig.gateways import WebProcess
 from timeoutq import Queue
 from timeoutq.gateway.page import paint
 from timeoutq.server.embedded import EmbeddedServer
@@ -28,14 +28,10 @@ SLOW_US = 2_000
 FIRST_VIEW, ASSETS, MORE = 0.5, 60_000, 1.1
 ERRORS = ("ValueError: no price on page", "TimeoutError: no answer after", "HTTP 503: Service Unavailable", "KeyError:")
 ROUNDS = 5
-"""A command is slow if it is slow in most of the rounds: on a busy machine, any command may be interrupted. So, too,
-the quickest first view of so many gateways counts."""
 
 
 @dataclass
 class Found:
-    """What was measured."""
-
     tasks: int = 0
     failed: int = 0
     first_view: float = 0.0
@@ -108,25 +104,7 @@ def _like_those(raw: Any, key: str, count: int) -> None:
             pipe.execute()
 
 
-@contextlib.contextmanager
-def served(url: str) -> Iterator[str]:
-    """Serve the page as a process of its own; give its address."""
-    command = [sys.executable, "-m", "timeoutq", "web", "--port", "0", "--url", url, "--log-level", "warning"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ})
-    try:
-        assert process.stderr is not None
-        for line in process.stderr:
-            place = re.search(r"serves http://127\.0\.0\.1:(\d+)/", line)
-            if place:
-                yield f"http://localhost:{place[1]}"
-                break
-    finally:
-        process.terminate()
-        process.communicate(timeout=20)
-
-
 def views(url: str) -> Sequence[str]:
-    """Give the paths of all views, also of second pages."""
     here = f"/q/{NAME}"
     with Queue(NAME, url) as queue:
         kinds = queue.failures.list()
@@ -142,12 +120,11 @@ def views(url: str) -> Sequence[str]:
     ]  # fmt: skip
 
 
-def first_view(url: str) -> float:
+def first_view(web: WebProcess) -> float:
     """Give how long the first view takes of a gateway that has just begun, seconds."""
-    with served(url) as base:
-        httpx.get(f"{base}/healthz")
+    with web:
         began = time.monotonic()
-        answer = httpx.get(f"{base}/q/{NAME}", timeout=30)
+        answer = httpx.get(f"{web.base}/q/{NAME}", timeout=30)
         taken = time.monotonic() - began
     assert answer.status_code == 200
     return taken
@@ -216,25 +193,28 @@ def watch(base: str, path: str, viewers: int, seconds: float, raw: Any) -> int:
 
 
 def run(tasks: int, failed: int, seconds: float = 10.0) -> Found:
-    """Do everything, and give what was measured."""
     found = Found(watched=seconds, assets=sum(path.stat().st_size for path in paint.STATIC.iterdir()))
-    with EmbeddedServer() as server, redis.Redis.from_url(server.url) as raw:
+    with (
+        EmbeddedServer() as server,
+        redis.Redis.from_url(server.url) as raw,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        web = WebProcess(server.url, Path(folder), "--log-level", "warning")
         fill(server.url, tasks, failed)
         with Queue(NAME, server.url) as queue:
             stats = queue.stats()
         found.tasks, found.failed = stats.known, stats.failed
         paths = views(server.url)
-        found.first_view = min(first_view(server.url) for _ in range(ROUNDS))
-        with served(server.url) as base:
-            measure_views(base, raw, paths, found)
+        found.first_view = min(first_view(web) for _ in range(ROUNDS))
+        with web:
+            measure_views(web.base, raw, paths, found)
             live = f"/q/{NAME}/live?view=queue"
-            found.one = watch(base, live, 1, seconds, raw)
-            found.many = watch(base, live, 50, seconds, raw)
+            found.one = watch(web.base, live, 1, seconds, raw)
+            found.many = watch(web.base, live, 50, seconds, raw)
     return found
 
 
 def main() -> int:
-    """Judge at full size, or at the size that is given."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--tasks", type=int, default=10_000_000)
     parser.add_argument("--failed", type=int, default=1_000_000)

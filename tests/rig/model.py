@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, permutations
-from typing import Any, Self
+from math import inf
+from typing import Any
 
 from tests.rig.batch_model import WAITS, BatchModel
+from tests.rig.host_model import POINT, HostModel
+from tests.rig.model_state import Pair
 
 SUSPECT = 2
-MEMORY_MS = 60_000
-Pair = tuple[str, str]
-"""A lease as a call names it: id and token."""
 
 
 class Late(Exception):
     """A claim arrived after its caller gave up."""
 
 
+class NoHost(Exception):
+    """A put gave a priority where none can be."""
+
+
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a put says of its tasks; pairs and positions are by the place of a task in the call, from 0."""
+    """The options of a put; pairs and positions are by the place of a task in the call, from 0."""
 
     payloads: tuple[tuple[int, Any], ...] = ()
     group: str = ""
@@ -40,168 +44,28 @@ class Given:
 NOTHING = Given()
 
 
-class Model(BatchModel):
-    """One queue on one server."""
-
-    def __init__(self, now: int = 0) -> None:
-        super().__init__()
-        self.now = now
-        self.run = "run1"
-        self.todos: set[str] = set()
-        self.in_progress: set[str] = set()
-        self.done: set[str] = set()
-        self.failed: set[str] = set()
-        self.scheduled: dict[str, int] = {}
-        self.leases: dict[str, int] = {}
-        self.owners: dict[str, str] = {}
-        self.locks: dict[str, tuple[str, int]] = {}
-        self.runtime: dict[str, int] = {}
-        self.attempts: dict[str, int] = {}
-        self.crashes: dict[str, int] = {}
-        self.errors: set[str] = set()
-        self.traces: dict[str, str] = {}
-        self.releases: dict[str, int] = {}
-        self.spent = 0
-        """How many tasks were released too often."""
-        self.payload: dict[str, Any] = {}
-        self.marks: dict[str, tuple[int, Any]] = {}
-        """Tasks in progress that run once more: with which priority and payload; no payload keeps the one there is."""
-        self.cancels: dict[str, str] = {}
-        """Of each task in progress that somebody has cancelled: who has."""
-        self.progress: set[str] = set()
-        self.done_until: dict[str, int] = {}
-        # what only few calls read, which the explorer does not make: `key` leaves it out
-        self.error_at: dict[str, int] = {}
-        self.unlogged = 0
-        """How many runs ended by a crash after the task was cancelled: the log of errors has no line for these."""
-        self.lasted = 0
-        """How many tasks stayed after their acks on a queue that does not keep done tasks, by none of its counters."""
-        self.calls: dict[str, int] = {}
-        self.counters: Counter[str] = Counter()
-        self.fence = 0
-        self.lease_ms = 0
-        self.max_crashes = 5
-        self.known_run: str | None = None
-        self.grace_until = 0
-        self.paused = False
-        self.keeps_done = True
-        # who is woken: nothing in the model hangs on it, and so `key` leaves it out
-        self.wake_at = 0
-        """By when every cleaner looks again; 0 while none has said so."""
-        self.alarm: int | None = None
-        """What the last alarm told the cleaners."""
-        self.bell = False
-        """Whether a stroke waits for an idle worker."""
-
-    def copy(self) -> Self:
-        """Give another queue in the same state."""
-        other = type(self).__new__(type(self))
-        for name, value in self.__dict__.items():
-            other.__dict__[name] = value.copy() if isinstance(value, set | dict) else value
-        return other
-
-    def key(self) -> Hashable:
-        """Give what tells this state from others."""
-        return (
-            self.now,
-            self.run,
-            self.known_run,
-            self.grace_until,
-            self.fence,
-            self.lease_ms,
-            self.paused,
-            frozenset(self.todos),
-            frozenset(self.in_progress),
-            frozenset(self.done),
-            frozenset(self.failed),
-            frozenset(self.errors),
-            frozenset(self.progress),
-            self.batch_key(),
-            *(
-                frozenset(each.items())
-                for each in (
-                    self.scheduled, self.leases, self.owners, self.locks, self.runtime, self.attempts, self.crashes,
-                    self.calls, self.counters, self.traces, self.releases, self.cancels, self.done_until, self.marks,
-                    self.payload,
-                )
-            ),
-        )  # fmt: skip
-
-    def state(self, task: str) -> str | None:
-        """Say where a task is, as a letter."""
-        return next((letter for letter, ids in self._states() if task in ids), None)
-
-    def _states(self) -> Iterable[tuple[str, Collection[str]]]:
-        return (
-            ("t", self.todos),
-            ("p", self.in_progress),
-            ("d", self.done),
-            ("f", self.failed),
-            ("s", self.scheduled),
-        )
-
-    # ---- the doors: on a polite queue, there is more behind them
-
-    def _begin(self) -> None:
-        """A script begins."""
-
-    def _arrive(self, ids: Sequence[str]) -> None:
-        """Make tasks ready that are in no state now."""
-        self.todos.update(ids)
-        if ids:
-            self._ring()
-
-    def _depart(self, ids: Sequence[str], visited: int, broken: int) -> None:
-        """The visits of these tasks are over, or will not be made."""
-
-    def _rest(self, ids: Sequence[str]) -> None:
-        """The visits of these tasks are about to end, and other tasks become ready first."""
-
-    def _turn(self) -> int:
-        """Give their turns to the hosts that this script has met; give how many tasks have moved."""
-        return 0
-
-    def _block(self, task: str, ms: int) -> None:
-        """Block the host of a task."""
-
-    def _next_turn(self) -> list[int]:
-        return []
+class Model(HostModel, BatchModel):
+    # ---- runs that follow, and ends
 
     def _renew(self, ids: Sequence[str]) -> list[str]:
-        """Give those tasks what was put for their next run; give the ones that were marked for one."""
+        """Give those tasks the priority and the payload of their next run; give the ones that were marked for one."""
         marked = [task for task in dict.fromkeys(ids) if task in self.marks]
         for task in marked:
             level, payload = self.marks.pop(task)
-            self._rank_anew(task, level)
+            if self.was_polite:
+                self.priorities[task] = level
             if payload is not None:
                 self.payload[task] = payload
         return marked
 
-    def _rank_anew(self, task: str, level: int) -> None:
-        """Give a task the priority of its next run."""
-
     def _gone(self, ids: Sequence[str], *, forgotten: bool) -> None:
         """These tasks are done, or in no state at all."""
-        if forgotten:
-            for task in ids:
+        for task in ids:
+            self.groups.pop(task, None)
+            if forgotten:
                 self.marks.pop(task, None)
-
-    def _ring(self) -> None:
-        self.bell = True
-
-    def _rouse(self, at: int, wake_at: int | None = None) -> None:
-        """Wake the cleaners when they would look too late, or by a clock that was stepped forward since."""
-        known = self.wake_at if wake_at is None else wake_at
-        if at < known or 0 < known <= self.now:
-            self.wake_at = self.alarm = at
-
-    def was_called(self, call: str) -> bool:
-        """Say whether a call of the last minute had this id."""
-        return self.calls.get(call, -MEMORY_MS) > self.now - MEMORY_MS
-
-    def _remember(self, call: str) -> None:
-        self.calls = {id: at for id, at in self.calls.items() if at > self.now - MEMORY_MS}
-        self.calls[call] = self.now
+            if forgotten or not self.keeps_done:
+                self.priorities.pop(task, None)
 
     # ---- tasks in
 
@@ -217,8 +81,12 @@ class Model(BatchModel):
         given: Given = NOTHING,
         batch: str = "",
     ) -> str:
-        """Put or, with a due time, schedule; payloads are by id, or by place in `given`. Raises `Refused`."""
+        """Put or, with a due time, schedule; payloads are by id, or by place in `given`.
+
+        Raises `Refused` and `NoHost`.
+        """
         self._begin()
+        self._levels(ids, given)
         if batch:
             self._may_join(batch, ids)
         if age > 0 and self.was_called(call):
@@ -244,25 +112,34 @@ class Model(BatchModel):
     def _add(
         self, ids: Sequence[str], again: bool, due: int | None, payloads: Mapping[str, Any], given: Given = NOTHING
     ) -> str:
-        lapsed, newest = self._lapsed(ids, given), _newest(ids, given)
-        before = {task: self._found(task) for task in ids}
+        before, levels = {task: self._found(task) for task in ids}, self._levels(ids, given)
         bodies = {i: payloads.get(task) for i, task in enumerate(ids)} | dict(given.payloads)
+        lapsed, newest = self._lapsed(ids, given), _newest(ids, given)
         if not any(before.values()) and all(body is None for body in bodies.values()):
             newest = {}  # all are new, and alike: the first place of an id is as good as the last
+        counts = self._which_counts(ids, levels, before) | newest
         letters: list[str] = []
         fresh: dict[str, int] = {}
+        seen: set[str] = set()
+        twice = False
         for i, task in enumerate(ids):
-            state, counts, anew = before[task], newest.get(task, i) == i, newest.get(task) == i
-            back = state is None or (again and state in "df") or task in lapsed or (anew and state == "d")
-            if counts and task not in fresh and back:
+            state, anew, is_it = before[task], newest.get(task) == i, counts[task] == i
+            raised = self._raised(ids, i, levels, given) if is_it else ""
+            back = state is None or (again and state in "df") or task in lapsed or raised == "back"
+            if is_it and (back or (anew and state == "d")):
                 fresh[task] = i
                 letters.append("A")
+            elif raised:
+                letters.append("r")
+                self._raise(task, levels[i] if levels else 0, bodies[i], raised)
             elif anew and state not in (None, "f", "b"):
                 letters.append(self._run_anew(task, state, bodies[i]))
-            elif task in fresh or state is None:
-                letters.append("t" if due is None else "s")
             else:
-                letters.append(state)
+                letters.append(state if state and task not in seen else "t" if due is None else "s")
+                twice = twice or (task in seen if levels is None else not is_it)
+            if letters[-1] in "Ar":
+                seen.add(task)
+        groups = dict(given.groups)
         for task, i in fresh.items():
             if before[task]:
                 self.done.discard(task)
@@ -271,19 +148,90 @@ class Model(BatchModel):
                 self._clear(task, payload=False)
             if bodies[i] is not None:
                 self.payload[task] = bodies[i]
-        if due is None:
-            self.todos.update(fresh)
-            if fresh:
-                self._ring()
-        else:
-            for task, letter in zip(ids, letters, strict=True):
-                if letter in "As":
-                    self.scheduled[task] = due
-            if any(letter in "As" for letter in letters):
+            self._grade(task, levels[i] if levels else None, isnew=before[task] is None)
+            if group := groups.get(i, given.group):
+                self.groups[task] = group
+        self._enter(ids, before, fresh, due)
+        if self.usual is not None and twice:
+            letters = [letter if letter in "Ar" else self.state(ids[i]) or "?" for i, letter in enumerate(letters)]
+        return "".join(letters).replace("b", "s")
+
+    def _enter(
+        self, ids: Sequence[str], before: Mapping[str, str | None], fresh: Collection[str], due: int | None
+    ) -> None:
+        if due is not None:
+            dues = [task for task in ids if task in fresh or before[task] == "s"]
+            self.scheduled |= dict.fromkeys(dues, due)
+            if dues:
                 self._rouse(due)
+        elif fresh:
+            self._arrive(list(fresh))
+            self._turn()
         if fresh:
             self.counters["put"] += len(fresh)
-        return "".join(letters).replace("b", "s")
+
+    @staticmethod
+    def _which_counts(
+        ids: Sequence[str], levels: Sequence[int | None] | None, before: Mapping[str, str | None]
+    ) -> dict[str, int]:
+        """Give the place that counts of each task: the first, or the first of the highest priority.
+
+        No priority is 0 for a new task, and none at all for one that is there.
+        """
+        chosen: dict[str, int] = {}
+        for i, task in enumerate(ids):
+            level = levels[i] if levels else None
+            if task not in chosen:
+                chosen[task] = i
+            elif level is not None:
+                other = (levels or [])[chosen[task]]
+                none = -inf if before[task] else 0
+                if level > (none if other is None else other):
+                    chosen[task] = i
+        return chosen
+
+    def _raised(self, ids: Sequence[str], i: int, levels: Sequence[int | None] | None, given: Given) -> str:
+        task = ids[i]
+        level, state = levels[i] if levels else None, self._found(task)
+        if level is None or level <= self._rank(task):
+            return ""
+        improves = given.improve is not None and (given.improve == () or any(ids[at] == task for at in given.improve))
+        if state in ("t", "w", "s"):
+            return "up"
+        if improves and state == "p" and (task not in self.marks or level > self.marks[task][0]):
+            return "marked"
+        return "back" if improves and state == "d" else ""
+
+    def _raise(self, task: str, level: int | None, payload: Any, how: str) -> None:
+        assert level is not None
+        if how == "marked":
+            self.marks[task] = (level, payload)
+            return
+        less = (level - self._rank(task)) * POINT
+        self.priorities[task] = level
+        if payload is not None:
+            self.payload[task] = payload
+        if task in self.waiting:
+            self.lanes[self.host(task), task] -= less
+
+    def _grade(self, task: str, level: int | None, *, isnew: bool) -> None:
+        if self.usual is None:
+            return
+        if level:
+            self.priorities[task] = level
+        elif level is not None or isnew:
+            self.priorities.pop(task, None)
+
+    def _levels(self, ids: Sequence[str], given: Given) -> list[int | None] | None:
+        if (given.priority is None and not given.priorities) or not ids:
+            return None
+        own, groups = dict(given.priorities), dict(given.groups)
+        levels = [own.get(i, given.priority) for i in range(len(ids))]
+        for i, task in enumerate(ids):
+            host = given.group or groups.get(i) or self.host(task)
+            if self.usual is None or (levels[i] is not None and not host):
+                raise NoHost(task)
+        return levels
 
     def _run_anew(self, task: str, state: str, payload: Any) -> str:
         """A put with rerun has found this task: a run with this payload is to follow; give the letter."""
@@ -302,6 +250,7 @@ class Model(BatchModel):
         self.error_at.pop(task, None)
         self.traces.pop(task, None)
         self.releases.pop(task, None)
+        self.blockings.pop(task, None)
         if payload:
             self.payload.pop(task, None)
 
@@ -312,13 +261,6 @@ class Model(BatchModel):
         self.runtime.pop(task, None)
         self.cancels.pop(task, None)
         self.progress.discard(task)
-
-    def _keep_error(self, task: str, trace: str = "") -> None:
-        self.errors.add(task)
-        self.error_at[task] = self.now
-        self.traces.pop(task, None)
-        if trace:
-            self.traces[task] = trace
 
     def _stop(self, ids: Sequence[str]) -> None:
         for task in ids:
@@ -392,10 +334,6 @@ class Model(BatchModel):
         if self.known_run is None:
             self.known_run = self.run
         return self.now, deadline, first, tuple(ids)
-
-    def holds(self, pair: Pair) -> bool:
-        """Say whether the task is leased to the token."""
-        return self.owners.get(pair[0]) == pair[1]
 
     def extend(self, pairs: Sequence[Pair], lease_ms: int) -> tuple[int, int, str]:
         letters, first = "", self.now + lease_ms
@@ -487,9 +425,10 @@ class Model(BatchModel):
     ) -> str:
         """End leases as done, or for a time; the one of a call that found something puts that.
 
-        With `until_ms`, done keeps the tasks so long, whatever the queue keeps.
+        With `until_ms`, done keeps the tasks so long, whatever the queue keeps. Raises `NoHost`.
         """
         self._begin()
+        self._levels(put, given)
         task, _ = pairs[0]
         found = put if self.holds(pairs[0]) and task in self.in_progress else ()
         # without the memory of done tasks, a task can put itself again only when its run has ended
@@ -596,6 +535,9 @@ class Model(BatchModel):
 
     def _count_release(self, task: str, most: int, block_ms: int) -> int:
         """Count a release, if releases are counted; give how many there were."""
+        if block_ms and self.host(task):
+            self.blockings[task] = self.blockings.get(task, 0) + 1
+            return 0
         if not most:
             return 0
         count = self.releases[task] = self.releases.get(task, 0) + 1
@@ -725,10 +667,6 @@ class Model(BatchModel):
             self._turn()
         return self.now, len(due) + self._due_turns()
 
-    def _due_turns(self) -> int:
-        """Hosts whose turn it is hand over their tasks; give how many."""
-        return 0
-
     def plan(self, longest_ms: int) -> tuple[int, int]:
         """Say until when a cleaner may sleep, and note that it looks again by then."""
         self._note_run(self.lease_ms, jumped=False)
@@ -752,7 +690,6 @@ class Model(BatchModel):
         self.grace_until = min(self.grace_until, self.now + min(longest, 60_000))
 
     def prune(self) -> int:
-        """Drop the done tasks whose time is over."""
         over = [task for task, until in self.done_until.items() if until <= self.now]
         for task in over:
             del self.done_until[task]
@@ -782,9 +719,6 @@ class Model(BatchModel):
         if count:
             self.counters["forgotten"] += count
         return letters
-
-    def _withdraw(self, ids: Sequence[str]) -> None:
-        """Let tasks, which are ready, in progress or waiting, give up their places."""
 
     def retry_failed(self, ids: Sequence[str]) -> int:
         self._begin()
@@ -848,7 +782,7 @@ class Model(BatchModel):
         known = len(where)
         if not count["put"] - left - again <= known <= count["put"] - left + count["adopted"]:
             found.append(f"I9: {known} tasks are known, but the counters say {dict(count)}")
-        return found + self.wrong_batches()
+        return found + self.wrong_batches() + self.wrong_hosts()
 
 
 def _newest(ids: Sequence[str], given: Given) -> dict[str, int]:

@@ -10,10 +10,10 @@ import redis
 
 
 class Moment:
-    """What the keys say; it has those methods of a client that the invariants call."""
+    """All keys of a queue at one moment; it has those methods of a client that the invariants call."""
 
     def __init__(self, client: redis.Redis, prefix: str) -> None:
-        self._client = client
+        self._client, self.prefix = client, prefix
         found = cast("list[bytes]", list(client.scan_iter(re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + "*", count=1000)))
         pipe: Any = client.pipeline(transaction=False)
         for key in found:
@@ -28,12 +28,25 @@ class Moment:
                 pipe.hgetall(key)
             elif kind == b"string":
                 pipe.get(key)
-            else:  # lists and streams are in no invariant; or it ran out
+            elif kind == b"stream":
+                pipe.xrevrange(key, count=1)
+            else:  # lists are in no invariant; or it ran out
                 pipe.exists(key)
             pipe.pttl(key)
         replies = pipe.execute()
         self._values = dict(zip(found, replies[::2], strict=True))
         self._left = dict(zip(found, replies[1::2], strict=True))
+
+    @property
+    def names(self) -> set[str]:
+        return {key.decode().removeprefix(self.prefix) for key in self._values}
+
+    def has(self, key: str) -> bool:
+        return key.encode() in self._values
+
+    def last(self, key: str, field: bytes) -> int | None:
+        """Give the number that the last entry of a stream has in a field."""
+        return next((int(said[field]) for _, said in self._of(key, ())), None)
 
     def _of(self, key: str | bytes, none: Any) -> Any:
         return self._values.get(key.encode() if isinstance(key, str) else key, none)

@@ -49,8 +49,6 @@ MUTANTS = [mutant for mutant in EVERY if mutant.killers]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a bug."""
-
     mutant: Mutant
     killed_by: str | None
     said: str
@@ -67,7 +65,6 @@ def copy(tree: Path) -> None:
 
 @contextmanager
 def planted(mutant: Mutant, tree: Path) -> Iterator[None]:
-    """Have the bug in a copy until the end of the block."""
     path = tree / mutant.path
     text = path.read_text("utf-8")
     assert text.count(mutant.old) >= 1, f"{mutant.name}: {mutant.file} has changed, and the bug has no place in it"
@@ -114,7 +111,6 @@ def spared(at_once: int = 2) -> list[tuple[int, str]]:
 
 
 def judge(mutant: Mutant, tree: Path) -> Verdict:
-    """See whether anything notices the bug in a copy."""
     began = time.monotonic()
     said = ""
     with planted(mutant, tree):
@@ -147,7 +143,6 @@ def judge_all(mutants: Sequence[Mutant] = MUTANTS, at_once: int = 2) -> Iterator
 
 
 def main(names: Sequence[str]) -> int:
-    """Print what killed each; give 1 if any survives."""
     chosen = [mutant for mutant in MUTANTS if not names or any(name in mutant.name for name in names)]
     survivors = 0
     for verdict in judge_all(chosen):

@@ -98,7 +98,6 @@ def _installed(version: int) -> str:
 
 
 def write_protocol(folder: Path) -> Path:
-    """Write protocol.json of this package into a folder."""
     path = folder / "protocol.json"
     path.write_text(json.dumps(protocol.document()), "utf-8")
     return path

@@ -22,7 +22,6 @@ QUICK = 1000
 
 
 def slot_of(key: str | bytes) -> int:
-    """Say in which slot a key is."""
     return int(key_slot(key.encode() if isinstance(key, str) else key))
 
 
@@ -39,11 +38,8 @@ def frozen(server: EmbeddedServer) -> Iterator[None]:
 
 
 class Cluster(EmbeddedCluster):
-    """A cluster to which things happen."""
-
     @property
     def password(self) -> str:
-        """The password of all nodes; empty if they have none."""
         return str(self._settings.get("requirepass", ""))
 
     # ---- who is who
@@ -53,7 +49,6 @@ class Cluster(EmbeddedCluster):
         return redis.Redis.from_url(node.url, socket_timeout=10)
 
     def say(self, node: ClusterNode, *words: object) -> Any:
-        """Send a command to a node, and give the reply."""
         with self.client(node) as client:
             return client.execute_command(*words)
 
@@ -65,7 +60,6 @@ class Cluster(EmbeddedCluster):
         return next(member for member in self.members() if member.port == node.port)
 
     def primary_of(self, slot: int) -> ClusterNode:
-        """Give the primary that has a slot."""
         port = next(member.port for member in self.members() if any(slot in part for part in member.slots))
         return next(node for node in self.nodes if node.port == port)
 
@@ -198,7 +192,6 @@ class Move:
         cluster.say(self.source, "CLUSTER", "SETSLOT", slot, "MIGRATING", self._new)
 
     def left(self) -> list[bytes]:
-        """Give the keys that have not moved yet."""
         return self._keys(self.source)
 
     def carry(self, keys: Iterable[bytes]) -> None:

@@ -83,8 +83,6 @@ LOADS = ("idle", "loaded")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One outage."""
-
     kind: str
     fault: str
     seconds: float
@@ -92,8 +90,6 @@ class Case:
 
 
 class Scene:
-    """A server, one worker process, and the queues of the worker."""
-
     def __init__(self, case: Case, server: EmbeddedServer, pair: Pair | None, running: Processes) -> None:
         self.case, self.kind = case, KINDS[case.kind]
         self._server, self._pair, self._running = server, pair, running
@@ -103,7 +99,6 @@ class Scene:
 
     @property
     def server(self) -> EmbeddedServer:
-        """The server that is the primary now."""
         return self._server if self._pair is None else self._pair.primary
 
     @property
@@ -111,7 +106,6 @@ class Scene:
         return self._running.log(self.worker)
 
     def put(self, start: int, tasks: int) -> None:
-        """Put so many tasks into each queue."""
         url = f"redis://127.0.0.1:{self.server.port}/0"
         for name in self.kind.queues:
             ids = [f"{name}-{number}" for number in range(start, start + tasks)]
@@ -128,12 +122,10 @@ class Scene:
 
     @property
     def begun(self) -> Counter[str]:
-        """How many handlers of each queue have begun."""
         said = self._running.history.read_text() if self._running.history.exists() else ""
         return Counter(line.split()[1].partition("-")[0] for line in said.splitlines() if line.startswith("start "))
 
     def have_begun(self, tasks: Mapping[str, int]) -> bool:
-        """Say whether so many handlers of each queue have begun."""
         begun = self.begun
         return all(begun[name] >= number for name, number in tasks.items())
 
@@ -143,7 +135,6 @@ class Scene:
         return dict.fromkeys(self.kind.queues[: 1 if alone else None], number)
 
     def settle(self) -> None:
-        """Wait until the worker is idle, or loaded."""
         if self.case.load == "loaded":
             self.put(0, MANY)
             wait_until(lambda: self.have_begun(self.each(SOME)), 60)
@@ -225,7 +216,6 @@ def seconds_until_work(case: Case, folder: Path) -> float:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Read the options, run the cases, several at once, and print what they took."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, nargs="+", default=[0.2, 3.0, 60.0])
     parser.add_argument("--faults", nargs="+", choices=FAULTS, default=FAULTS)

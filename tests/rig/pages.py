@@ -20,7 +20,6 @@ from timeoutq.gateway.tokens import SCOPES
 
 
 def settings(url: str, **more: Any) -> Settings:
-    """Give settings with which callers need no token."""
     return replace(Settings(url=url, anonymous=SCOPES), **more)
 
 
@@ -51,8 +50,6 @@ class Served:
 
 @dataclass
 class Form:
-    """A form of a page."""
-
     method: str
     action: str
     fields: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
@@ -61,8 +58,6 @@ class Form:
 
 
 class Page(HTMLParser):
-    """A page as a browser without scripts sees it."""
-
     def __init__(self, response: httpx.Response) -> None:
         super().__init__(convert_charrefs=True)
         self.response, self.status = response, response.status_code
@@ -140,12 +135,7 @@ class Reader:
 
     def __init__(self, base: str, **settings: Any) -> None:
         self._client = httpx.Client(
-            base_url=base,
-            follow_redirects=True,
-            headers={"accept": "text/html"},
-            timeout=10,
-            verify=NO_TLS,
-            **settings,
+            base_url=base, follow_redirects=True, headers={"accept": "text/html"}, timeout=10, verify=NO_TLS, **settings
         )
         self._base = base
 
@@ -159,7 +149,6 @@ class Reader:
         return self._page(self._client.get(path))
 
     def follow(self, page: Page, text: str) -> Page:
-        """Follow the link with this text, or beginning with it."""
         found = [where for said, where in page.links if said == text or said.startswith(text)]
         assert found, f"no link {text!r} among {[said for said, _ in page.links]}"
         return self.go(urljoin(str(page.response.url), found[0]))
@@ -184,9 +173,7 @@ class Reader:
         body = urlencode(lines)
         return self._page(
             self._client.post(
-                where,
-                content=body,
-                headers={"content-type": "application/x-www-form-urlencoded", "origin": self._base},
+                where, content=body, headers={"content-type": "application/x-www-form-urlencoded", "origin": self._base}
             )
         )
 

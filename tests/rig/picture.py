@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import sys
@@ -12,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from tests.rig.browsers import browser, tab
 from tests.rig.pages import Served, settings
@@ -34,7 +32,6 @@ def fill(queue: Queue) -> None:
 
 @contextmanager
 def worked_on(queue: Queue) -> Iterator[None]:
-    """Let a worker work on the queue, until the block ends."""
     chance, stops = random.Random(7), list[Callable[[], object]]()
 
     async def handle(lease: Lease) -> None:
@@ -59,49 +56,20 @@ def worked_on(queue: Queue) -> Iterator[None]:
         loop.close()
 
 
-def views(queue: Queue) -> dict[str, str]:
-    """Give the path of each view by its name."""
-    failed = next(iter(queue.list("failed"))).task
-    here = f"/q/{queue.name}"
-    return {
-        "overview": "/", "queue": here, "todos": f"{here}/tasks?state=waiting", "failed": f"{here}/tasks?state=failed",
-        "task": f"{here}/task?id={failed}", "failures": f"{here}/failures", "hosts": f"{here}/hosts",
-        "workers": f"{here}/workers", "log": f"{here}/log", "put": f"{here}/put", "purge": f"{here}/purge",
-        "nothing": "/q/nothing",
-    }  # fmt: skip
-
-
-def draw(seen: Any, path: Path, *, whole: bool) -> None:
-    """Make a picture of what a tab shows."""
-    seen.page.screenshot(path=str(path), full_page=whole)
-    print(f"{path} {path.stat().st_size:,} bytes")
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--all", type=Path, metavar="FOLDER")
-    given = parser.parse_args()
     with EmbeddedServer() as server, Queue("crawl", server.url) as queue, Queue("mail", server.url) as mail:
         fill(queue)
         mail.put(*(f"mail-{i}" for i in range(42)))
         mail.pause()
         with worked_on(queue), Served(settings(server.url)) as served, browser() as started:
-            if given.all is None:
-                noted = partial(queue.history, by="minute")
-                wait_until(lambda: sum(one.acked is not None for one in noted()) >= 4, 300)
-                with tab(started, height=900) as seen:
-                    seen.page.goto(f"{served.base}/q/{queue.name}")
-                    seen.page.wait_for_selector("#alive.on")
-                    time.sleep(2)
-                    draw(seen, PICTURE, whole=False)
-                return 0
-            time.sleep(20)
-            given.all.mkdir(parents=True, exist_ok=True)
-            for width, dark in ((1280, False), (1280, True), (390, False), (390, True)):
-                with tab(started, width=width, dark=dark) as seen:
-                    for name, path in views(queue).items():
-                        seen.page.goto(served.base + path)
-                        draw(seen, given.all / f"{name}-{width}-{'dark' if dark else 'light'}.png", whole=True)
+            noted = partial(queue.history, by="minute")
+            wait_until(lambda: sum(one.acked is not None for one in noted()) >= 4, 300)
+            with tab(started, height=900) as seen:
+                seen.page.goto(f"{served.base}/q/{queue.name}")
+                seen.page.wait_for_selector("#alive.on")
+                time.sleep(2)
+                seen.page.screenshot(path=str(PICTURE))
+    print(f"{PICTURE} {PICTURE.stat().st_size:,} bytes")
     return 0
 
 

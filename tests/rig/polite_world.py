@@ -7,8 +7,8 @@ from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from tests.rig.model import NOTHING, Given
-from tests.rig.polite_model import PoliteModel, Refused, Rules
+from tests.rig.model import NOTHING, Given, Model, NoHost
+from tests.rig.model_state import Rules
 from tests.rig.world import LEASE_MS, START_MS, Limits, Request, Step, Violation, World
 
 DELAY_MS = 500
@@ -31,7 +31,6 @@ class PoliteLimits(Limits):
     delay_ms: int = DELAY_MS
     per_host: int = 1
     rules: tuple[tuple[str, str, str], ...] = ()
-    """What the operator does, in any order: the host, a rule, its value."""
     blocks: int = 0
     """Releases that block their host."""
     switches: int = 0
@@ -74,7 +73,6 @@ class PoliteWorld(World):
     """A polite queue, its clients and its operator, and what an onlooker knows who sees everything."""
 
     limits: PoliteLimits
-    model: PoliteModel
 
     def __init__(self, limits: PoliteLimits) -> None:
         super().__init__(limits)
@@ -86,8 +84,8 @@ class PoliteWorld(World):
         self.best: dict[str, int] = {}
         """The highest priority with which a task was to run."""
 
-    def _queue(self) -> PoliteModel:
-        model = PoliteModel(START_MS)
+    def _queue(self) -> Model:
+        model = Model(START_MS)
         assert isinstance(self.limits, PoliteLimits)
         model.configure_politeness(self.limits.delay_ms, self.limits.per_host)
         while model.convert() != "end":
@@ -95,20 +93,17 @@ class PoliteWorld(World):
         return model
 
     def copy(self) -> Self:
-        """Give another world in the same state."""
         other = super().copy()
         other.ended, other.best = dict(self.ended), dict(self.best)
         return other
 
     def key(self) -> int:
-        """Give a hash of all that tells this world from others."""
         seen: tuple[Hashable, ...] = (frozenset(self.ended.items()), frozenset(self.best.items()))
         return hash((super().key(), self.ruled, *seen))
 
     # ---- what may happen next
 
     def steps(self) -> Iterator[Step]:
-        """Give every step that is possible now."""
         yield from super().steps()
         model = self.model
         if any(at <= model.now for at in model.turns.values()) and not any(
@@ -132,7 +127,6 @@ class PoliteWorld(World):
     # ---- what then is
 
     def take(self, step: Step, reply: Any = None) -> Any:
-        """Carry a step out, in place; give the reply of the model. Raises `Violation`."""
         self._held = held = frozenset(self.model.in_progress)
         ready, waited = set(self.model.todos), set(self.model.waiting)
         if step.request is not None and step.request.verb == "release" and step.request.number:
@@ -159,7 +153,7 @@ class PoliteWorld(World):
             return model.convert()
         try:
             return super()._answer(request, picked)
-        except Refused:
+        except NoHost:
             return "PRIORITY"
 
     def _learn(self, actor: str, request: Request, answer: Any) -> None:
@@ -218,7 +212,6 @@ class PoliteWorld(World):
                 raise Violation(f"{task} has its turn with priority {level}, and {over} wait")
 
     def check(self) -> None:
-        """Check what must hold in every state."""
         super().check()
         model = self.model
         for task, level in self.best.items():

@@ -11,8 +11,6 @@ app = App("post")
 
 @dataclass
 class Letter:
-    """What `write` returns."""
-
     to: str
     pages: int
 

@@ -23,7 +23,7 @@ from typing import Any, Self
 import redis
 
 from tests.rig.invariants import check
-from tests.rig.servers import redis_server, valkey, wrapped
+from tests.rig.servers import binary_of, wrapped
 from tests.rig.shims import compiled
 from tests.rig.waiting import wait_until
 from timeoutq import Lease, LeaseLost, Queue, TimeoutqError
@@ -45,7 +45,7 @@ class NotWired(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """What a cut took from the files."""
+    """The loss of a cut."""
 
     bytes: int
     names: int
@@ -53,8 +53,6 @@ class Torn:
 
 
 class Disk:
-    """A folder in which only what was synced outlives a power cut, by the account of `shims/power.c`."""
-
     def __init__(self, folder: Path, *, sync_us: int = 0, lies: bool = False) -> None:
         """Make one in an empty folder; a sync takes `sync_us` microseconds. One that `lies` does nothing."""
         self.data = folder / "data"
@@ -67,7 +65,6 @@ class Disk:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the server must be started with."""
         return {
             "LD_PRELOAD": str(compiled("power")),
             "TIMEOUTQ_POWER": str(self._account),
@@ -223,17 +220,14 @@ class Asked:
 
 @dataclass(slots=True)
 class Verdict:
-    """What was found out; the field names are those that queue checkers use."""
+    """The verdict on one cut, or on all; the field names are those that queue checkers use."""
 
     fsync: str
     attempts: int = 0
-    """Tasks that were to be put."""
     acknowledged: int = 0
     """Those whose put returned."""
     ok: int = 0
-    """Those known after a cut; in total, those that came out in the end."""
     lost: int = 0
-    """Acknowledged and gone."""
     unexpected: int = 0
     """Known, and never put by anybody."""
     recovered: int = 0
@@ -249,7 +243,7 @@ class Verdict:
     oldest: float = 0.0
     """How long before the cut the oldest of the lost puts and acks had returned, seconds."""
     announced: float = 0.0
-    """What `timeoutq doctor` says may be lost, seconds."""
+    """The loss that `timeoutq doctor` announces, seconds."""
     stalled: float = 0.0
     """How long the machine itself stood still at most, seconds: no promise covers that."""
     torn_bytes: int = 0
@@ -257,7 +251,6 @@ class Verdict:
 
     @property
     def is_kept(self) -> bool:
-        """Whether all that was promised is there."""
         gone = self.unexpected + self.half + self.holes
         return not gone and (self.oldest <= self.announced + self.stalled if self.lost + self.undone else True)
 
@@ -313,7 +306,6 @@ class Plant:
 
     @property
     def url(self) -> str:
-        """Where the server is, also after a cut."""
         return self.machine.server.url
 
     # ---- those who ask
@@ -469,7 +461,6 @@ class Plant:
         return found
 
     def states(self) -> dict[str, str]:
-        """Give the state of every task that the server knows."""
         found: dict[str, str] = {}
         with redis.Redis.from_url(self.url, decode_responses=True) as client:
             raw: Any = client
@@ -503,7 +494,6 @@ class Plant:
 
     @property
     def doubles(self) -> int:
-        """How many tasks were acked once more since the last cut."""
         return self._doubles
 
     def close(self) -> None:
@@ -512,11 +502,8 @@ class Plant:
 
 
 class Stalls:
-    """Measures how long this machine stands still, so that a busy one is not taken for a server that loses more."""
-
     def __init__(self) -> None:
         self.longest = 0.0
-        """The longest one, seconds."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch)
 
@@ -547,7 +534,6 @@ def finds(task: str) -> tuple[str, ...]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Cut again and again, tell what was found, and give the exit code."""
     parser = argparse.ArgumentParser("python -m tests.rig.power", description="Cut the power of a server under load.")
     parser.add_argument("--cuts", type=int, default=20)
     parser.add_argument("--fsync", choices=["always", "everysec"], default="always")
@@ -566,7 +552,7 @@ def main(words: Sequence[str] | None = None) -> int:
         sys.stdout.write((json.dumps(record) if given.json else f"{what}: {verdict}") + "\n")
         sys.stdout.flush()
 
-    binary = valkey() if given.server == "valkey" else redis_server()
+    binary = binary_of(given.server)
     with tempfile.TemporaryDirectory(prefix="timeoutq-power-") as folder:
         plant = Plant(
             Path(folder), binary, given.fsync, seed=given.seed, sync_us=given.sync_us, mends=not given.no_mending

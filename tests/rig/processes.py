@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,8 +20,6 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 class Processes:
-    """The processes of one test."""
-
     def __init__(self, url: str, folder: Path) -> None:
         self.url = url
         self.folder = folder
@@ -72,9 +72,19 @@ class Processes:
             process.wait()
 
 
+def report(*words: str, timeout: float) -> tuple[int, dict[str, Any]]:
+    """Run a rig in a process of its own, which may fork; give its exit code, and the JSON that it has said."""
+    done = subprocess.run(
+        [sys.executable, "-m", *words],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=timeout, check=False,
+    )  # fmt: skip
+    assert done.stdout, done.stderr[-5000:]
+    return done.returncode, json.loads(done.stdout)
+
+
 @contextmanager
 def processes(url: str, folder: Path) -> Iterator[Processes]:
-    """Give processes that end with the test."""
     started = Processes(url, folder)
     try:
         yield started
@@ -90,6 +100,5 @@ def url(server: EmbeddedServer) -> str:
 
 @pytest.fixture
 def run(url: str, tmp_path: Path) -> Iterator[Processes]:
-    """Give processes that end with the test."""
     with processes(url, tmp_path) as started:
         yield started

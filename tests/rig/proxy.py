@@ -6,6 +6,7 @@ import asyncio
 import socket
 import struct
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -16,7 +17,7 @@ from tests.rig.waiting import wait_until
 
 
 class Fault(StrEnum):
-    """What happens to the request that was waited for, or to its reply."""
+    """A way to break the exchange that was waited for: its request, or its reply."""
 
     RESET_BEFORE = "reset before the request reached the server"
     RESET_AFTER = "reset after the server carried it out"
@@ -96,22 +97,23 @@ class Proxy:
     def disarm(self) -> None:
         """Let everything pass from now on, on new connections; take connections again if they are refused."""
         self._armed = None
-        done = threading.Event()
-        self._loop.call_soon_threadsafe(self._reopen)
-        self._loop.call_soon_threadsafe(done.set)
-        assert done.wait(10)
+        self._do(self._reopen)
 
     def cut(self) -> None:
         """Close all connections in order, as a proxy does with those that were idle for too long."""
-        done = threading.Event()
+        self._do(self._drop_all)
 
-        def drop() -> None:
-            for pair in list(self._pairs):
-                self._drop(pair)
-            done.set()
+    def _drop_all(self) -> None:
+        for pair in list(self._pairs):
+            self._drop(pair)
 
-        self._loop.call_soon_threadsafe(drop)
-        assert done.wait(10)
+    def _do(self, act: Callable[[], object]) -> None:
+        """Make a call on the loop's thread, and wait until it was made."""
+
+        async def now() -> None:
+            act()
+
+        asyncio.run_coroutine_threadsafe(now(), self._loop).result(10)
 
     def settle(self) -> None:
         """Wait until all that clients have sent is read, and what was struck has been answered or can never be."""

@@ -61,20 +61,17 @@ FAULTS: dict[str, tuple[Answering, bool]] = {
     "429": (says(answer(429)), False),
     "takes it, and the answer is lost": (resets, True),
 }
-"""What the receiver does wrong, and whether it has taken the message nevertheless."""
+"""Ways in which the receiver fails, and whether it has taken the message nevertheless."""
 RARE = ("503", "429")
 """All of a worker waits for these."""
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What became of the tasks."""
-
     tasks: int = 0
     done: int = 0
     messages: int = 0
     taken: Counter[str] = field(default_factory=Counter[str])
-    """How often the receiver has taken each task."""
     undelivered: list[str] = field(default_factory=list[str])
     """Tasks that are done, and were never taken."""
     unsigned: int = 0
@@ -84,16 +81,13 @@ class Verdict:
     ids: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     """The ids of the messages of each task."""
     most: int = 0
-    """The most messages that one worker had under way."""
     allowed: int = 0
     kills: int = 0
     held: int = 0
-    """Kills that met tasks in progress."""
     faults: Counter[str] = field(default_factory=Counter[str])
 
     @property
     def good(self) -> bool:
-        """Whether each task was delivered, all were signed, and no worker did too much at once."""
         return (
             self.done == self.tasks > 0
             and not (self.undelivered or self.unsigned)
@@ -117,8 +111,6 @@ class Verdict:
 
 
 class Storm:
-    """The receiver's moods, and who kills workers."""
-
     def __init__(self, running: Processes, folder: Path, workers: int, concurrency: int, seed: int) -> None:
         self.chance, self._moods = random.Random(seed), random.Random(seed + 1)
         self.verdict = Verdict(allowed=concurrency)
@@ -171,7 +163,6 @@ class Storm:
         self._verified += len(new)
 
     def kill(self, queue: Queue) -> None:
-        """Kill a worker, and start another one."""
         at = self.chance.randrange(len(self.workers))
         self.verdict.held += queue.stats().in_progress > 0
         self.workers[at].kill()
@@ -214,7 +205,6 @@ def trial(
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Read the options, push the tasks, and print the verdict."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", type=int, default=10_000)
     parser.add_argument("--workers", type=int, default=3)

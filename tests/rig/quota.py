@@ -6,7 +6,6 @@ import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.rig.waiting import wait_until
@@ -78,9 +77,7 @@ class Quota:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def hold(self, pid: int) -> None:

@@ -27,8 +27,6 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 @dataclass(slots=True)
 class Message:
-    """One request."""
-
     path: str
     headers: dict[str, str]
     body: bytes
@@ -61,7 +59,6 @@ def status(code: int, *headers: str, body: bytes = b"") -> bytes:
 
 
 async def hangs(_: Message, writer: asyncio.StreamWriter) -> None:
-    """Answer nothing until the sender has gone."""
     await _until_gone(writer)
 
 
@@ -113,8 +110,6 @@ async def _until_gone(writer: asyncio.StreamWriter) -> None:
 
 @dataclass
 class Receiver:
-    """What it was sent, and how it answers."""
-
     answer: Answering = field(default_factory=lambda: says(OK))
     tls: ssl.SSLContext | None = None
     host: str = "127.0.0.1"
@@ -132,7 +127,6 @@ class Receiver:
         return f"{'https' if self.tls else 'http'}://{self.host}:{self.port}/hook"
 
     def tasks(self) -> list[str]:
-        """Give the tasks that it was sent, in order, each as often as it came."""
         return [message.told["task"] for message in self.messages]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -174,7 +168,6 @@ class Receiver:
 
 @contextmanager
 def receiving(receiver: Receiver) -> Iterator[Receiver]:
-    """Run a receiver in a thread of its own."""
     loop, ready, ended = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
 
     async def body() -> None:

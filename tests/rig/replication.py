@@ -50,8 +50,6 @@ CONFIG: Mapping[str, Setting] = {
 
 
 class Wire(Proxy):
-    """A proxy whose bytes can be held back: connections stay open and nothing is dropped."""
-
     def __init__(self, target: int) -> None:
         super().__init__(f"redis://127.0.0.1:{target}/0")
         self._passing = {"up": asyncio.Event(), "down": asyncio.Event()}
@@ -76,18 +74,14 @@ class Wire(Proxy):
             self.cut()
 
     def _let(self, **ways: bool) -> None:
-        done = threading.Event()
-
         def change() -> None:
             for way, passes in ways.items():
                 if passes:
                     self._passing[way].set()
                 else:
                     self._passing[way].clear()
-            done.set()
 
-        self._loop.call_soon_threadsafe(change)
-        assert done.wait(10)
+        self._do(change)
 
     async def _pass(self, pair: Link, way: str, size: int) -> None:
         await self._passing[way].wait()
@@ -128,7 +122,6 @@ class Pair:
 
     @property
     def url(self) -> str:
-        """Where clients find the primary, whichever server it is."""
         return f"redis://127.0.0.1:{self.front.port}/0"
 
     def follow(self) -> None:
@@ -141,7 +134,6 @@ class Pair:
         self.synced()
 
     def synced(self) -> None:
-        """Wait until the replica has confirmed all that was written so far."""
         _replicated(self.primary)
 
     def fail_over(self, *, stop: bool = False) -> None:
@@ -164,7 +156,6 @@ class Pair:
         self.front.turn(self.primary.port or 0)
 
     def counter(self, name: str) -> Counter[str]:
-        """Read one counter of all queues from the primary."""
         with raw(self.primary) as client:
             return Counter({
                 key.decode(): int(client.hget(key, name) or 0) for key in client.scan_iter("timeoutq:*:stats")
@@ -252,12 +243,10 @@ class SentinelSet:
 
     @property
     def url(self) -> str:
-        """Where clients find the primary, by asking the sentinels."""
         return f"redis+sentinel://{self.hosts}/{SERVICE}/0"
 
     @property
     def hosts(self) -> str:
-        """The sentinels, as they stand in a URL."""
         return ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels)
 
     def primary(self) -> EmbeddedServer | None:
@@ -408,7 +397,6 @@ class Load:
         return sum(held.began > after and held.acked for held in list(self.held))
 
     def drain(self, timeout: float = 60.0) -> None:
-        """Put no more, and wait until the workers have done all."""
         self._enough.set()
         for thread in self._threads[:2]:
             thread.join()
@@ -454,7 +442,7 @@ class Load:
 
 @dataclass(slots=True)
 class Verdict:
-    """What came of failovers; those of several trials can be added."""
+    """The verdict on failovers; those of several trials can be added."""
 
     failovers: int = 1
     frozen_ms: int = 0
@@ -462,7 +450,6 @@ class Verdict:
     durable_refused: int = 0
     durable_lost: int = 0
     confirmed_while_frozen: int = 0
-    """Durable puts that returned although the replica could not have heard of them."""
     plain_acknowledged: int = 0
     plain_lost: int = 0
     fences: int = 0
@@ -497,7 +484,6 @@ class Verdict:
         ))  # fmt: skip
 
     def line(self) -> str:
-        """Show the figures that are not 0."""
         return ", ".join(f"{name} {value}" for name, value in asdict(self).items() if value)
 
 
@@ -633,7 +619,6 @@ def _judge_second_leases(verdict: Verdict, leases: Sequence[Seen], explained: in
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run trials and print their verdicts; give the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.rig.replication", description=main.__doc__)
     parser.add_argument("--failovers", type=int, default=20, metavar="N", help="how many trials")
     parser.add_argument("--freeze", type=float, default=3.0, metavar="S", help="freeze the link for 0 to S seconds")

@@ -17,16 +17,17 @@ from tests.rig import fingerprints
 from tests.rig.invariants import STATES, a_minute_later, check_keys
 from tests.rig.servers import redis_server
 from timeoutq import Lease, Politeness, Queue, Task
-from timeoutq.rooms.batches.operations import Joined, On, Sealed, restore_batch
-from timeoutq.rooms.failures import operations as failures
-from timeoutq.rooms.hosts.operations import restore_hosts
-from timeoutq.rooms.schedules import operations as of_schedules
+from timeoutq.rooms import failures
+from timeoutq.rooms.batches import Joined, On, Sealed, restore_batch
+from timeoutq.rooms.hosts import restore_hosts
+from timeoutq.rooms.schedules import definition as of_schedules
 from timeoutq.rooms.schedules.definition import Definition
 from timeoutq.server import scripts
-from timeoutq.server.calls import Kept
+from timeoutq.server.calls import Call, Kept
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.server.scripts import SIZES
 from timeoutq.verbs import flows, sending
+from timeoutq.verbs.operations import Operations
 from timeoutq.watch import doctor
 from timeoutq.words.durations import Delta
 from timeoutq.words.errors import InvalidInput, ServerFull, TimeoutqError
@@ -45,7 +46,6 @@ RECORDS = [
     Record(b"bad", State.FAILED, error="x"),
 ]
 RANKED = [Record(f"{A}{n}".encode(), State.TODOS, priority=n) for n in range(2, 5)]
-"""On a ranked queue, one of them is there already."""
 
 HOSTS = [
     HostRecord(b"a.example", 5.0, 1, 9, 3, 2, 4e9, banned="asked"),
@@ -57,9 +57,28 @@ WAITS = 253_370_764_800
 """When the callback of a batch is due that has not ended, Unix seconds."""
 
 TICKS = Definition("{}", b"ticked", b"1")
-"""What the schedule of the verb `tick` puts."""
+"""The task that the schedule of the verb `tick` puts."""
 
 Verb = Callable[[Queue, list[Lease]], object]
+
+
+def asks(build: Callable[[Operations, list[Lease]], Any]) -> Verb:
+    """Give a verb that makes calls for which the faces have no method, or not with these words."""
+
+    def verb(queue: Queue, held: list[Lease]) -> object:
+        calls = build(queue.operations, held)
+        if isinstance(calls, Call):
+            return queue.run(sending.answer(queue.talk, calls))
+        return queue.run(sending.answers(queue.talk, calls))
+
+    return verb
+
+
+def each(held: list[Lease], value: Any) -> dict[int, Any]:
+    return dict.fromkeys(range(len(held)), value)
+
+
+KIND = b"ValueError: no"
 VERBS: dict[str, tuple[str, Verb]] = {
     "put": ("put", lambda q, _: q.put({"new": {"n": 1}, f"{A}new": {"n": 2}, f"{B}1": None})),
     "put with priorities": ("put", lambda q, _: q.put(f"{A}new", f"{B}new", priority=3)),
@@ -104,49 +123,29 @@ VERBS: dict[str, tuple[str, Verb]] = {
     ),
     "ack and put itself": ("ack", lambda q, held: q.ack(held[0], put=held[0].task)),
     "ack for a time": ("ack", lambda q, held: q.ack(held[0], again_in=60, payload={"n": 3})),
-    "ack with results": (
-        "ack",
-        lambda q, held: q.run(
-            sending.answers(q.talk, q.operations.ack(held, results=dict.fromkeys(range(len(held)), Kept(b"r", 9999)))),
-        ),
-    ),
-    "ack that blocks for a time": (
-        "ack",
-        lambda q, held: q.run(
-            sending.answers(q.talk, q.operations.ack(held, until=dict.fromkeys(range(len(held)), 9999)))
-        ),
-    ),
+    "ack with results": ("ack", asks(lambda ops, held: ops.ack(held, results=each(held, Kept(b"r", 9999))))),
+    "ack that blocks for a time": ("ack", asks(lambda ops, held: ops.ack(held, until=each(held, 9999)))),
     "note": ("note", lambda q, held: q.note(held[0], 1, 2, "reading")),
-    "ack bare": ("ack", lambda q, held: q.run(sending.answers(q.talk, q.operations.ack(held, bare=[0])))),
+    "ack bare": ("ack", asks(lambda ops, held: ops.ack(held, bare=[0]))),
     "await": ("await", lambda q, held: q.run(q.flows.results.look([lease.task.encode() for lease in held], "c"))),
     "give up with a result": (
         "fail",
-        lambda q, held: q.run(
-            sending.answers(q.talk, q.operations.fail(held[:1], [-1], [b"no"], results={0: Kept(b"r", 9999)})),
-        ),
+        asks(lambda ops, held: ops.fail(held[:1], [-1], [b"no"], results={0: Kept(b"r", 9999)})),
     ),
     "fail": ("fail", lambda q, held: q.fail(held, "no", retry_in=60)),
     "fail and block": (
         "fail",
-        lambda q, held: q.run(
-            sending.answers(
-                q.talk,
-                q.operations.fail(held, [0] * len(held), [b"no"] * len(held), [b"T"] * len(held), {0: 60_000}),
-            )
-        ),
+        asks(lambda ops, held: ops.fail(held, [0] * len(held), [b"no"] * len(held), [b"T"] * len(held), {0: 60_000})),
     ),
     "give up": ("fail", lambda q, held: q.fail(held, "no", give_up=True)),
     "release": ("release", lambda q, held: q.release(held)),
     "release for a time": ("release", lambda q, held: q.release(held, delay=60, block_host=60)),
-    "release too often": (
-        "release",
-        lambda q, held: q.run(sending.answers(q.talk, q.operations.release(held, most=1))),
-    ),
+    "release too often": ("release", asks(lambda ops, held: ops.release(held, most=1))),
     "release what a worker cannot run": (
         "release",
-        lambda q, held: q.run(sending.answers(q.talk, q.operations.release(held, 5_000, within_ms=60_000))),
+        asks(lambda ops, held: ops.release(held, 5_000, within_ms=60_000)),
     ),
-    "crash": ("crash", lambda q, held: q.run(sending.answers(q.talk, q.operations.crash(held, "died")))),
+    "crash": ("crash", asks(lambda ops, held: ops.crash(held, "died"))),
     "requeue_expired": ("requeue_expired", lambda q, _: q.requeue_expired()),
     "requeue_expired after a restart": ("requeue_expired", lambda q, _: q.requeue_expired()),
     "requeue_expired of what is gone": ("requeue_expired", lambda q, _: q.requeue_expired()),
@@ -154,32 +153,16 @@ VERBS: dict[str, tuple[str, Verb]] = {
     "turns": ("promote_due", lambda q, _: q.promote_due()),
     "retry_failed": ("retry_failed", lambda q, _: q.retry_failed(all=True)),
     "retry some": ("retry_failed", lambda q, _: q.retry_failed("fails", "ends", "later", "nothing", f"{A}0")),
-    "publish": (
-        "publish",
-        lambda q, _: q.run(sending.answer(q.talk, q.operations.publish("w", {"f": ("d", "{}")})[0])),
-    ),
+    "publish": ("publish", asks(lambda ops, _: ops.publish("w", {"f": ("d", "{}")})[0])),
     "pull": ("pull", lambda q, _: q.pull(2)),
     "forget": ("forget", lambda q, _: q.forget("ends", "later")),
-    "retry a kind": (
-        "kind",
-        lambda q, _: q.run(
-            sending.answer(q.talk, failures.move_kind(q.operations, "retry", b"ValueError: no", 0.0, 9))
-        ),
-    ),
-    "forget a kind": (
-        "kind",
-        lambda q, _: q.run(
-            sending.answer(q.talk, failures.move_kind(q.operations, "forget", b"ValueError: no", 0.0, 9))
-        ),
-    ),
+    "retry a kind": ("kind", asks(lambda ops, _: failures.move_kind(ops, "retry", KIND, 0.0, 9))),
+    "forget a kind": ("kind", asks(lambda ops, _: failures.move_kind(ops, "forget", KIND, 0.0, 9))),
     "cancel": ("cancel", lambda q, held: q.cancel(held[0].task, f"{A}0", f"{B}0", "free", "later", by="me")),
     "release what was cancelled": ("release", lambda q, held: q.release(held)),
     "retry what was cancelled": ("fail", lambda q, held: q.fail(held, "no", retry_in=0)),
     "ack for a time what was cancelled": ("ack", lambda q, held: q.ack(held, again_in=60)),
-    "crash of what was cancelled": (
-        "crash",
-        lambda q, held: q.run(sending.answers(q.talk, q.operations.crash(held, "died"))),
-    ),
+    "crash of what was cancelled": ("crash", asks(lambda ops, held: ops.crash(held, "died"))),
     "prune": ("prune", lambda q, _: q.prune()),
     "configure": ("configure", lambda q, _: q.configure(keep_done=900)),
     "begin politeness": ("convert", lambda q, _: q.configure(politeness=Politeness(1, 2))),
@@ -202,9 +185,9 @@ VERBS: dict[str, tuple[str, Verb]] = {
     "restore a batch that is over": ("restore_batch", lambda q, _: bring(q, "done")),
     "set a schedule": ("set_schedule", lambda q, _: q.schedules.set("new", every=60)),
     "tick": ("tick", lambda q, _: tick(q)),
-    "declare": ("renew", lambda q, _: q.run(sending.answer(q.talk, of_schedules.renew(q.operations, {b"s": "d"})))),
-    "plan": ("plan", lambda q, _: q.run(sending.answer(q.talk, q.operations.plan(1000)))),
-    "beat": ("beat", lambda q, _: q.run(sending.answer(q.talk, q.operations.beat("w", {"pid": 1}, Delta(1, {0: 1}))))),
+    "declare": ("renew", asks(lambda ops, _: of_schedules.call_renew(ops, {b"s": "d"}))),
+    "plan": ("plan", asks(lambda ops, _: ops.plan(1000))),
+    "beat": ("beat", asks(lambda ops, _: ops.beat("w", {"pid": 1}, Delta(1, {0: 1})))),
 }
 LOSES = {
     "pull": {"pulled"},
@@ -216,10 +199,9 @@ LOSES = {
     "forget the last of a batch": {f"{host}{n}" for host in (A, B) for n in range(3)} | {"free"},
     "ack bare": {f"{host}{n}" for host in (A, B) for n in range(3)} | {"free"},
 }
-"""What a verb is there to remove."""
+"""The tasks that a verb is there to remove."""
 
 NEW = {"put", "schedule", "restore", "restore_hosts", "restore_batch", "set_schedule", "tick", "note"}
-"""The verbs that bring something new, which a full server refuses, as it does a seal."""
 
 LINKS = {
     "ack and put": {"new", f"{A}new"},
@@ -323,7 +305,7 @@ def prepare(queue: Queue, client: Any, case: Case) -> None:
         client.srem(key("in_progress"), "expires")
         client.zadd(leases, dict.fromkeys(client.zrange(leases, 0, -1), 1) | {b"expires": 2})
     elif case.verb == "tick":
-        call = of_schedules.write(queue.operations, queue.token(), b"s", None, "r", 5, TICKS, "d")
+        call = of_schedules.call_write(queue.operations, queue.token(), b"s", None, "r", 5, TICKS, "d")
         queue.run(sending.answer(queue.talk, call))
     elif case.verb.startswith("restore a batch"):
         queue.schedule("after", at=WAITS)
@@ -351,9 +333,8 @@ def prepare(queue: Queue, client: Any, case: Case) -> None:
 
 
 def tick(queue: Queue) -> object:
-    """Put the tick that is due; `prepare` has set its schedule."""
-    rows = queue.run(sending.answer(queue.talk, of_schedules.due(queue.operations, 1)))
-    call = of_schedules.tick(queue.operations, queue.token(), rows.found[0], TICKS, [b"ticked"], 0, 5, 0, 0)
+    rows = queue.run(sending.answer(queue.talk, of_schedules.call_due(queue.operations, 1)))
+    call = of_schedules.call_tick(queue.operations, queue.token(), rows.found[0], TICKS, [b"ticked"], 0, 5, 0, 0)
     return queue.run(sending.answer(queue.talk, call))
 
 
@@ -379,13 +360,11 @@ def given_back(queue: Queue, lease: Lease) -> None:
 
 
 def broken(queue: Queue, lease: Lease) -> None:
-    """Fail a lease; its task is ready again at once."""
     queue.fail(lease, trouble(), retry_in=0)
     queue.promote_due()
 
 
 def crashed(queue: Queue, lease: Lease) -> None:
-    """End a lease whose process has died."""
     queue.run(sending.answers(queue.talk, queue.operations.crash([lease], "died")))
 
 
@@ -393,11 +372,9 @@ IDS = [
     b"ends", b"fails", b"held", b"expires", b"free", b"old", b"later", b"due", f"{A}ends".encode(),
     *(f"{host}{i}".encode() for host in (A, B) for i in range(3)),
 ]  # fmt: skip
-"""Tasks that may be done."""
 
 
 def where(client: Any, prefix: str) -> dict[bytes, str]:
-    """Say in which state each task is."""
     found = {task: state for state in STATES for task in client.smembers(prefix + state)}
     found |= dict.fromkeys(fingerprints.holding(fingerprints.read(client, prefix), IDS), "done")
     return found | dict.fromkeys(client.zrange(prefix + "scheduled", 0, -1), "scheduled")
@@ -543,7 +520,6 @@ def play(url: str, client: Any, case: Case) -> str | None:
 
 
 def main() -> int:
-    """Play all cases on both servers; say how many there were, and which went wrong."""
     wrong = total = 0
     for binary in (None, redis_server()):
         with EmbeddedServer(binary=binary) as server, redis.Redis.from_url(server.url) as client:

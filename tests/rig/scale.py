@@ -29,9 +29,9 @@ WINDOW = 2.0
 FASTEST = 400_000
 """More tasks a second than a server with a whole core gets through: so many are put for each round."""
 LINEAR = 0.8
-"""What N primaries have to do, as a part of N times what one does."""
+"""The least rate of N primaries, as a fraction of N times the rate of one."""
 SHARDED = 0.7
-"""What twelve shards on one server have to do, as a part of what a plain queue does."""
+"""The least rate of twelve shards on one server, as a fraction of the rate of a plain queue."""
 NEAR = (0.85, 1.1)
 """How near to its part of a core each server must have been for a reading to count."""
 LEASE = 600.0
@@ -39,8 +39,6 @@ LEASE = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a window has shown."""
-
     rate: float
     """Tasks that were claimed and acked, a second; a claim is one half of that, and an ack is the other half."""
     cores: Sequence[float]
@@ -79,12 +77,10 @@ class Case:
         self.queue = await open_async_queue("big", self.url, timeout=LEASE, deadline=30)
 
     async def close(self) -> None:
-        """Close the queue, if it is open."""
         if self.queue is not None:
             await self.queue.close()
 
     async def read(self) -> None:
-        """Claim and ack for a while, and note how fast that went."""
         self._ends = False
         async with asyncio.TaskGroup() as group:
             for _ in range(CALLERS):
@@ -122,14 +118,11 @@ class Case:
         return [mean(each) for each in zip(*(reading.cores for reading in self.readings), strict=True)]
 
     def times(self, other: Case) -> float:
-        """Say how many times as fast as the other case it was."""
         return median(mine.rate / its.rate for mine, its in zip(self.readings, other.readings, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What came of it."""
-
     share: float
     """The part of a core that each primary had."""
     primaries: Sequence[tuple[int, Case]]
@@ -139,7 +132,7 @@ class Scale:
 
     @property
     def cost(self) -> float:
-        """What twelve shards on one server do, as a part of what a plain queue does."""
+        """The rate of twelve shards on one server, as a fraction of the rate of a plain queue."""
         return self.sharded.times(self.plain)
 
     def linear(self, number: int, case: Case) -> float:

@@ -16,15 +16,16 @@ from typing import Any
 
 import redis
 
-from tests.rig import fingerprints, keys, kinds
+from tests.rig import keys, kinds
 from tests.rig.beside import processes
 from tests.rig.model import NOTHING, Given
+from tests.rig.moment import Moment
 from tests.rig.polite_world import PoliteWorld, drawn
 from tests.rig.servers import redis_server, wrapped
 from tests.rig.shims import Clock
 from tests.rig.world import LEASE_MS, TASKS, Limits, Request, Step, Violation, World, told
 from timeoutq import Lease, Task
-from timeoutq.rooms.batches import operations as of_batches
+from timeoutq.rooms import batches as of_batches
 from timeoutq.server import scripts
 from timeoutq.server.calls import BATCH_KEPT, Call
 from timeoutq.server.embedded import EmbeddedServer
@@ -140,8 +141,7 @@ class Player:
         self.client.flushall()
         self._key = self.operations.key
         self.clock.set_ms(world.model.now)
-        self._compact = limits is not None and seed % 2 == 1
-        if self._compact:
+        if limits is not None and seed % 2 == 1:
             self._run(self.operations.configure({"keep_done": b"compact %d" % seed}).command())
         if isinstance(world, PoliteWorld):
             self._send(Request("configure", number=1), world)
@@ -245,7 +245,7 @@ class Player:
         if request.verb == "seal_batch":
             callback, kept = arguments.tasks((request.ids[0],)), round(BATCH_KEPT * 1000)
             on: Any = request.rule[0]
-            return of_batches.seal(ops, request.call.encode(), request.batch, callback, on, kept)
+            return of_batches.call_seal(ops, request.call.encode(), request.batch, callback, on, kept)
         if request.verb in ("host", "configure", "convert") or request.given != Request("").given:
             return self._polite_call(request, world)
         leases = [Lease(task, token, 0.0, 1, 0, 0) for task, token in request.pairs]
@@ -294,11 +294,7 @@ class Player:
     # ---- what the keys say
 
     def _compare(self, world: World) -> None:
-        done = set[str]()
-        if self._compact:
-            prints = fingerprints.read(self.client, self._key(""))
-            done = set(map(bytes.decode, fingerprints.holding(prints, map(str.encode, TASKS))))
-        for difference in keys.differences(world.model, self.client, self._key, done):
+        for difference in keys.differences(world.model, Moment(self.client, self._key("")), TASKS):
             raise Differs(difference)
 
     def _purge(self) -> None:
@@ -359,7 +355,6 @@ def play_many(
 
 
 def main() -> int:
-    """Play many and print what came of it; give the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.rig.schedules", description="The model against a server.")
     parser.add_argument("count", type=int, nargs="?", default=5000, help="how many schedules")
     parser.add_argument("first", type=int, nargs="?", default=0, help="the seed of the first one")

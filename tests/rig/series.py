@@ -22,15 +22,11 @@ FEW = 1000
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a scrape was like."""
-
     series: int
-    """Those of the queue."""
     size: int
     """Bytes."""
     seconds: float
     said: str
-    """What promtool says, or that there is none."""
     names: tuple[str, ...]
     """Words of tasks, hosts and errors that are in the text."""
 
@@ -41,7 +37,6 @@ class Found:
 
 
 def fill(queue: Queue, hosts: int, ids: int, rng: random.Random) -> None:
-    """Put the tasks, and have something happen to some."""
     for start in range(0, ids, FEW):
         queue.put([f"http://host-{n % hosts}.example/page-{n}" for n in range(start, min(start + FEW, ids))])
     for turn in range(20):
@@ -55,7 +50,6 @@ def fill(queue: Queue, hosts: int, ids: int, rng: random.Random) -> None:
 
 
 async def scrape(url: str) -> tuple[bytes, float]:
-    """Scrape once; the client is connected already."""
     watcher = Watcher(url)
     try:
         await watcher.look()
@@ -78,7 +72,6 @@ def judged(text: bytes, seconds: float, queue: str) -> Found:
 
 
 def measure(hosts: int, ids: int) -> Found:
-    """Start a server, fill a queue, and scrape."""
     with EmbeddedServer() as server, Queue("crawl", server.url, politeness=Politeness(1, 2)) as queue:
         fill(queue, hosts, ids, random.Random(hosts))
         text, seconds = asyncio.run(scrape(server.url))

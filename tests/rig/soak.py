@@ -30,7 +30,7 @@ from timeoutq.server.embedded import EmbeddedServer
 
 MIB = 1024.0 * 1024.0
 LEAST = {"RSS": 3 * MIB, "descriptors": 3.0, "threads": 3.0, "memory": 0.5 * MIB, "clients": 3.0, "keys": 20.0}
-"""What is judged, and how much growth is noise whatever else is so."""
+"""The series that are judged, and how much growth of each is noise whatever else is so."""
 SHARE, SPREADS = 0.1, 3.0
 POINTS = 300
 """More samples than these are put together, by their medians, before all pairs are looked at."""
@@ -49,7 +49,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """What became of one series after the warm-up: it grows, is steady, or was too short to say."""
+    """The verdict on one series after the warm-up: it grows, is steady, or was too short to say."""
 
     kind: str
     whose: str
@@ -58,7 +58,6 @@ class Trend:
     growth: float
     """Over the time that was watched."""
     span: float
-    """For how long it was watched, seconds."""
     verdict: str
 
 
@@ -110,14 +109,11 @@ def _chunks(points: list[Point], size: int) -> Iterator[list[Point]]:
 
 
 class Samples:
-    """All series of a soak."""
-
     def __init__(self) -> None:
         self._series: dict[tuple[str, str], list[Point]] = defaultdict(list)
         self.count = 0
 
     def add(self, at: float, kind: str, whose: str, value: float, piece: object = "") -> None:
-        """Take a sample, `at` seconds after the begin."""
         self._series[kind, whose].append(Point(at, value, str(piece)))
 
     def trends(self, warm_up: float, least_span: float) -> list[Trend]:
@@ -143,7 +139,6 @@ class Soak(Round):
     """A round whose processes are watched, on a server of its own."""
 
     def __init__(self, server: EmbeddedServer, samples: Samples, every: float, *words: Any, **settings: Any) -> None:
-        """Sample `every` so many seconds."""
         super().__init__(*words, **settings)
         self.server, self.samples, self.every = server, samples, every
         self.faults: Counter[str] = Counter()
@@ -177,7 +172,6 @@ class Soak(Round):
         return False
 
     def look(self) -> None:
-        """See who has ended, and take samples when it is time."""
         super().look()
         if time.monotonic() >= self._sampled + self.every:
             self._sampled = time.monotonic()
@@ -211,8 +205,6 @@ def _figures_of(pid: int) -> Iterator[tuple[str, float]]:
 
 @dataclass(slots=True)
 class Found:
-    """What came of a soak."""
-
     report: Report
     faults: dict[str, int] = field(default_factory=dict[str, int])
     samples: int = 0

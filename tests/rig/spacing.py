@@ -37,7 +37,6 @@ LEASE = 2.0
 VISITS = 20
 """A process is killed after as many visits, at least."""
 PAGES = 3
-"""How many pages a visit finds, at most."""
 TOLERANCE = 0.002
 """The queue counts in whole milliseconds, seconds."""
 WORK = [sys.executable, "-m", "tests.rig.spacing", "--work"]
@@ -85,7 +84,6 @@ class Site:
     log: dict[str, list[Visit]] = field(default_factory=lambda: defaultdict(list[Visit]))
     open: set[asyncio.Task[Any] | None] = field(default_factory=set[Any])
     visited: Counter[int] = field(default_factory=Counter[int])
-    """How many visits each process has made."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.open.add(serving := asyncio.current_task())
@@ -107,8 +105,6 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What came of one queue."""
-
     pair: Pair
     visits: int
     killed: int
@@ -173,7 +169,6 @@ class Crawler:
 
 
 async def work(url: str) -> None:
-    """Crawl all queues, until the process is killed."""
     async with asyncio.TaskGroup() as group:
         for pair in PAIRS:
             queue = AsyncQueue(pair.queue, url, timeout=LEASE, retry=[0.01] * 20, max_crashes=1000)
@@ -277,7 +272,6 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def main() -> int:
-    """Read the options, crawl, and print the table; give the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=120, help="how long the crawl takes")
     parser.add_argument("--work", metavar="URL", help=argparse.SUPPRESS)

@@ -17,7 +17,7 @@ import tempfile
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
@@ -27,8 +27,10 @@ from typing import Any, NoReturn, TextIO, TypeVar
 
 import redis
 
+from tests.rig.faces import Blocking
 from tests.rig.history import After, Event, History, Totals, judge, read
 from tests.rig.invariants import check
+from tests.rig.waiting import seconds_of
 from timeoutq import (
     Ack,
     AsyncQueue,
@@ -51,7 +53,6 @@ from timeoutq.verbs.sending import Alarm, Bell, Flow
 T = TypeVar("T")
 
 TICK = 10.0
-"""Seconds between two lines of progress."""
 
 DELAY = 0.02
 """Seconds between two visits of a host."""
@@ -60,13 +61,13 @@ LONG = 0.3
 """A call that takes longer than this is written down, seconds."""
 
 SHARES = {"kill": 0.82, "stop": 0.12, "term": 0.06}
-"""What a strike is, and how often."""
+"""The kinds of strikes, and how often each is chosen."""
 
 STOPS = {"kill": 0.3, "stop": 0.7}
 """The same for a storm of stale workers."""
 
 KINDS = ("worker", "worker", "threads", "worker", "plain", "worker", "plain-async", "worker")
-"""What the slots of a storm hold; a ninth is the same as the first, and so on."""
+"""The processes of a storm; a ninth is the same as the first, and so on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ BUGS = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the processes of a storm must know."""
+    """The settings of a storm, for its processes."""
 
     url: str
     name: str
@@ -170,14 +171,11 @@ BEFORE = {"extend": 1, "schedule": 1}
 
 
 class Tap:
-    """Writes down what goes through the links of this process."""
-
     def __init__(self, plan: Plan, history: History, rng: random.Random) -> None:
         self.plan, self.history, self.rng = plan, history, rng
         self._told: set[tuple[str, str]] = set()
 
     def pause(self) -> float:
-        """Give the length of a yield point."""
         return self.rng.random() * self.plan.yields
 
     @contextmanager
@@ -192,7 +190,6 @@ class Tap:
         self.heard(commands, replies, sent)
 
     def sent(self, commands: Sequence[Command]) -> int:
-        """Write down what is asked for; give when."""
         at, pid, events = time.monotonic_ns(), os.getpid(), list[Event]()
         for command in commands:
             verb, token, args = self._parse(command)
@@ -355,8 +352,6 @@ def break_library(bug: Bug) -> None:
 
 
 class Life:
-    """What a child of the storm does until it is struck."""
-
     def __init__(self, plan: Plan, seed: int) -> None:
         self.plan = plan
         self.rng = random.Random(seed)
@@ -382,7 +377,7 @@ class Life:
             "threads": lambda: self._work(self._handle_in_thread, 4),
             "calm": lambda: self._work(self.handle, 20, burst=True),
             "plain": self._plain,
-            "plain-async": lambda: asyncio.run(self._plain_async()),
+            "plain-async": lambda: self._plain(Blocking),
             "producer": self._produce,
         }
         lives[kind]()
@@ -455,52 +450,29 @@ class Life:
 
     # ---- clients that are no workers
 
-    def _plain(self) -> None:
+    def _plain(self, kind: Callable[..., Any] = Queue) -> None:
         # no heartbeat extends what it holds, and it works on one task after the other
-        queue = Queue(self.plan.name, self.plan.url, timeout=2 * self.plan.timeout, retry=[0.05, 0.1, 0.1])
+        queue = kind(self.plan.name, self.plan.url, timeout=2 * self.plan.timeout, retry=[0.05, 0.1, 0.1])
         while True:
             with suppress(TimeoutqError):  # lost leases, and a server that it could not reach in time
-                for lease in queue.claim(self.rng.randint(1, 3), wait=1.0):
-                    with suppress(LeaseLost):
-                        time.sleep(self.tap.pause())
-                        if self.rng.random() < 0.3:
-                            queue.extend(lease)
-                        self._begin(lease)
-                        time.sleep(self.tap.pause())
-                        try:
-                            ended = self._finish(lease)
-                        except ValueError as error:
-                            queue.fail(lease, error)
-                            continue
-                        if isinstance(ended, Release):
-                            queue.release([lease], ended.delay)
-                        elif ended is not None:
-                            queue.ack(lease, put=ended.put)
-                        else:
-                            queue.ack([lease])
+                leases = queue.claim(self.rng.randint(1, 4), wait=1.0)
+                queue.ack([lease for lease in leases if self._is_done(queue, lease)])
 
-    async def _plain_async(self) -> None:
-        queue = AsyncQueue(self.plan.name, self.plan.url, timeout=2 * self.plan.timeout, retry=[0.05, 0.1, 0.1])
-        while True:
-            with suppress(TimeoutqError):
-                leases = await queue.claim(self.rng.randint(1, 4), wait=1.0)
-                ended = [lease for lease in leases if await self._run(queue, lease)]
-                await queue.ack(ended)
-
-    async def _run(self, queue: AsyncQueue, lease: Lease) -> bool:
+    def _is_done(self, queue: Any, lease: Lease) -> bool:
+        """Work on a task, and end its lease; or say that the lease is to be acked with others."""
         if self.rng.random() < 0.3:
             with suppress(LeaseLost):
-                await queue.extend(lease)
+                queue.extend(lease)
         try:
-            ended = await self.handle(lease)
+            ended = self._handle_in_thread(lease)
         except ValueError as error:
-            await queue.fail([lease], error)
+            queue.fail([lease], error)
             return False
         if isinstance(ended, Release):
-            await queue.release([lease], ended.delay)
+            queue.release([lease], ended.delay)
         elif ended is not None:
             with suppress(LeaseLost):
-                await queue.ack(lease, put=ended.put)
+                queue.ack(lease, put=ended.put)
         return ended is None
 
     def _produce(self) -> None:
@@ -546,6 +518,7 @@ class Nursery:
         os.close(questions)
         os.close(answers)
         self._asking, self._telling = os.fdopen(asking, "w"), os.fdopen(telling)
+        self._ended: dict[int, int] = {}
 
     def _ask(self, *question: object) -> Any:
         self._asking.write(json.dumps(question) + "\n")
@@ -561,11 +534,12 @@ class Nursery:
 
     def wait(self, pid: int) -> int:
         """Wait for one that was killed; give its exit code."""
-        return int(self._ask("wait", pid))
+        return self._ended.pop(pid) if pid in self._ended else int(self._ask("wait", pid))
 
-    def ended(self) -> list[tuple[int, int]]:
-        """Tell who ended since it was asked last: pids and exit codes."""
-        return [(pid, code) for pid, code in self._ask("ended")]
+    def ended(self, mine: Collection[int]) -> list[tuple[int, int]]:
+        """Tell which of these have ended since it was asked last: pids and exit codes."""
+        self._ended.update((pid, code) for pid, code in self._ask("ended"))
+        return [(pid, self._ended.pop(pid)) for pid in {*mine} & self._ended.keys()]
 
     def close(self) -> None:
         """End it; it kills the children that are left."""
@@ -628,8 +602,6 @@ def _be(plan: Plan, kind: str, seed: int) -> NoReturn:
 
 @dataclass(slots=True)
 class Report:
-    """What a storm did and what came of it."""
-
     seed: int
     seconds: float = 0.0
     kills: int = 0
@@ -643,7 +615,6 @@ class Report:
     totals: Totals = field(default_factory=Totals)
     violations: list[str] = field(default_factory=list[str])
     kinds: dict[str, int] = field(default_factory=dict[str, int])
-    """How many violations there are of each kind."""
 
     def blame(self, kind: str, text: str) -> None:
         self.violations.append(text)
@@ -675,8 +646,6 @@ class Report:
 
 @dataclass(slots=True)
 class Child:
-    """A process of the storm."""
-
     pid: int
     kind: str
     stopped: bool = False
@@ -710,7 +679,6 @@ class Round:
         self._kinds = ["producer", *kinds]
 
     def run(self, enough: Callable[[Report], bool]) -> Report:
-        """Strike until it is enough; then drain the queue and judge."""
         began = time.monotonic()
         try:
             rules = self.plan.politeness
@@ -819,8 +787,7 @@ class Round:
             self._signal(child, signal.SIGTERM)
 
     def look(self) -> None:
-        """See who has ended, and start another in its place."""
-        for pid, code in self.nursery.ended():
+        for pid, code in self.nursery.ended(self.children):
             child = self.children.pop(pid)
             if not child.ending:
                 self.report.blame("processes", f"{child.kind} {pid} ended by itself with {code}; {self._said()}")
@@ -887,17 +854,10 @@ class Round:
             of = queue.operations.key
             reply: Any = raw.smembers(of("done"))
             done = frozenset(task.decode() for task in reply)
-            others: set[str] = set()
-            for state in ("todos", "waiting", "in_progress", "failed", "scheduled"):
-                cursor: str | None = None
-                while True:
-                    page = queue.list(state, cursor, 1000)
-                    others.update(entry.task for entry in page.entries)
-                    cursor = page.cursor
-                    if cursor is None:
-                        break
+            states = ("todos", "waiting", "in_progress", "failed", "scheduled")
+            others = frozenset(entry.task for state in states for entry in queue.each(state))
             delay_ms = round(DELAY * 1000) if plan.hosts else None
-            after = After(done, frozenset(others), dict(queue.stats().counters), delay_ms)
+            after = After(done, others, dict(queue.stats().counters), delay_ms)
             try:
                 check(node, plan.name)
             except AssertionError as error:
@@ -952,12 +912,6 @@ def storm(given: argparse.Namespace) -> Report:
 
 def _tell(now: Report) -> None:
     sys.stderr.write(f"{now.kills:,} SIGKILL, {now.stops:,} SIGSTOP in this round\n")
-
-
-def seconds_of(text: str) -> float:
-    """Read a length of time: 30s, 10m, 8h."""
-    units = {"s": 1, "m": 60, "h": 3600}
-    return float(text[:-1]) * units[text[-1]] if text[-1:] in units else float(text)
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -55,8 +55,6 @@ sys.exit(code)
 
 
 class Terminal:
-    """A program in a terminal of its own, and what is on its screen."""
-
     program: Sequence[str] = ("-c", LIVE)
 
     def __init__(self, name: str, url: str, *arguments: str, width: int = 80, height: int = 24) -> None:

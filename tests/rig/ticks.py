@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import re
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from tests.rig.processes import Processes, processes
 from tests.rig.replication import Pair
 from tests.rig.servers import valkey, wrapped
 from tests.rig.shims import Clock
-from tests.rig.waiting import wait_until
+from tests.rig.waiting import seconds_of, wait_until
 from timeoutq import NotReplicated, Queue, Schedule, ScheduleInfo, State, Unavailable
 
 NAME = "ticks"
@@ -33,8 +32,6 @@ STEPS = [7.0, -5.0, 40.0, -30.0, 0.0]
 
 @dataclass(slots=True)
 class Verdict:
-    """What became of the ticks."""
-
     ticks: int = 0
     missing: int = 0
     twice: int = 0
@@ -57,8 +54,6 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What is done to the schedules."""
-
     schedulers: int = 8
     schedules: int = 200
     seconds: float = 60.0
@@ -162,19 +157,11 @@ def _ms(at: float | None) -> int:
     return round((at or 0) * 1000)
 
 
-def _seconds(text: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)?", text)
-    if found is None:
-        raise argparse.ArgumentTypeError("a time is 60s, 10m or 1h")
-    return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2] or "s"]
-
-
 def main(words: Sequence[str] | None = None) -> int:
-    """Run one trial from the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.rig.ticks", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--schedulers", type=int, default=8)
     parser.add_argument("--schedules", type=int, default=200)
-    parser.add_argument("--for", dest="seconds", type=_seconds, default=60.0)
+    parser.add_argument("--for", dest="seconds", type=seconds_of, default=60.0)
     parser.add_argument("--kill", action="store_true")
     parser.add_argument("--failovers", type=int, default=0)
     parser.add_argument("--clock-steps", action="store_true")

@@ -1,4 +1,4 @@
-"""What a run of the tests leaves outside of itself: nothing. `tests/conftest.py` calls this."""
+"""Has a run of the tests leave nothing outside of itself. `tests/conftest.py` calls this."""
 
 from __future__ import annotations
 

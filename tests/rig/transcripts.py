@@ -48,7 +48,6 @@ def raw(value: Any) -> Any:
 
 
 def shown(value: Any) -> Any:
-    """Give a value as JSON shows it."""
     if isinstance(value, bytes):
         return {"b64": base64.b64encode(value).decode()}
     if isinstance(value, str):
@@ -223,9 +222,9 @@ class Player:
         return str(self._once(self.ops.convert()), "ascii")
 
     def host(self, host: str, rules: Sequence[Sequence[Any]] = ()) -> Any:
-        from timeoutq.rooms.hosts import operations
+        from timeoutq.rooms import hosts as of_hosts
 
-        found = self._once(operations.host(self.ops, host, [(name, value) for name, value in rules]))
+        found = self._once(of_hosts.call_host(self.ops, host, [(name, value) for name, value in rules]))
         if found is None:
             return None
         return {"host": found.host, "waiting": found.waiting, "per_host": found.per_host, "banned": found.banned}

@@ -1,4 +1,4 @@
-"""What type checkers say of a sample, beside what it says of itself: lines that end in `# refused` are wrong."""
+"""Compares the complaints of type checkers about a sample with its marks: lines that end in `# refused` are wrong."""
 
 from __future__ import annotations
 

@@ -39,7 +39,6 @@ def failed_in(said: str) -> list[str]:
 
 
 def run_tests(words: Sequence[str], tree: Path) -> tuple[int, str]:
-    """Run tests in a tree until one fails."""
     return run(["-m", "pytest", *ALONE, *words], tree, 600, STEPS="4000", SCHEDULES="300")
 
 
@@ -61,7 +60,6 @@ def ask(stages: Iterable[str], tree: Path) -> str | None:
 
 
 def judge(mutant: Mutant) -> Verdict:
-    """See whether a test notices a bug."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="timeoutq-mutant-") as folder:
         copy(Path(folder))
@@ -71,7 +69,6 @@ def judge(mutant: Mutant) -> Verdict:
 
 
 def main() -> int:
-    """Print what noticed each; give 1 if any was not noticed."""
     parser = argparse.ArgumentParser(prog="python -m tests.rig.wide", description="Bugs written blind.")
     parser.add_argument("--sample", type=int, help="only so many, chosen by --seed")
     parser.add_argument("--seed", type=int, default=1)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from tests.rig.batch_model import WAITS
-from tests.rig.model import NOTHING, Given, Late, Model, Pair
+from tests.rig.model import NOTHING, Given, Late, Model
+from tests.rig.model_state import Pair
 
 LEASE_MS = 1000
 TICK_MS = 700
@@ -23,18 +24,16 @@ BATCH = "batch"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is sent to the server."""
-
     verb: str
     call: str = ""
     age: int = 0
     pairs: tuple[Pair, ...] = ()
     ids: tuple[str, ...] = ()
     number: int = 0
-    """What the verb needs: how many, a delay, the expected time."""
+    """A number for the verb: how many, a delay, the expected time."""
     not_after: int = 0
     given: Given = NOTHING
-    """What goes with the ids."""
+    """The options of the ids."""
     rule: tuple[str, str] = ("", "")
     """A rule of a host, and its value."""
     batch: str = ""
@@ -57,9 +56,9 @@ class Limits:
 
     puts: tuple[tuple[str, ...], ...] = (("a",), ("b",))
     givens: tuple[Given, ...] = ()
-    """What goes with the ids of each put; () for nothing."""
+    """The options of each put; () for none."""
     finds: tuple[tuple[str, tuple[str, ...], Given], ...] = ()
-    """The ids that the ack of a task puts, and what goes with them."""
+    """The ids that the ack of a task puts, and their options."""
     seal: tuple[str, str] = ("", "")
     """All puts go into a batch, which the producer seals behind them: the callback, and when it becomes ready."""
     claims: int = 2
@@ -76,8 +75,6 @@ class Limits:
 
 @dataclass(slots=True)
 class Worker:
-    """What a worker knows."""
-
     held: dict[str, str] = field(default_factory=dict[str, str])
     open: tuple[Request, int] | None = None
     """A request without a reply, and when it was sent."""
@@ -130,7 +127,6 @@ class World:
         return Model(START_MS)
 
     def copy(self) -> Self:
-        """Give another world in the same state."""
         other = type(self).__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.model = self.model.copy()
@@ -142,7 +138,6 @@ class World:
         return other
 
     def key(self) -> int:
-        """Give a hash of all that tells this world from others."""
         return hash(
             (
                 self.model.key(),
@@ -469,7 +464,6 @@ class World:
             raise Violation(f"I3: {verb} of {task} by {token} was accepted, but {last[0]} has it")
 
     def check(self) -> None:
-        """Check what must hold in every state."""
         found = self.model.violations()
         if found:
             raise Violation("; ".join(found))
@@ -520,7 +514,6 @@ class World:
         raise Violation(f"I8: still held {self.model.leases} or scheduled {self.model.scheduled}")
 
     def check_quiet(self) -> None:
-        """Check what must hold when nobody holds anything."""
         found = self.model.violations()
         if found or self.model.leases or self.model.owners:
             raise Violation(f"I6: {found}, {self.model.leases}, {self.model.owners}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -75,11 +74,11 @@ async def test_a_cleaner_that_sleeps_wakes_for_a_schedule_that_is_set_meanwhile(
 
 
 def test_a_call_that_is_sent_again_sets_the_schedule_once(queue: Queue) -> None:
-    from timeoutq.rooms.schedules import operations
+    from timeoutq.rooms.schedules import definition as of_schedules
     from timeoutq.rooms.schedules.flows import defined
 
     name, wanted = defined(Schedule("a", every=60, start=None))
-    call = operations.write(queue.operations, b"w#1", name, None, "r", 5_000_000_000_000, wanted, "d")
+    call = of_schedules.call_write(queue.operations, b"w#1", name, None, "r", 5_000_000_000_000, wanted, "d")
     queue.schedules.set("another", every=60)  # so that the server knows the library
     link: Any = queue._link()
     assert link.send([call.command()]) == [b"O"]
@@ -89,34 +88,36 @@ def test_a_call_that_is_sent_again_sets_the_schedule_once(queue: Queue) -> None:
 
 
 def test_a_tick_is_put_once_however_many_clients_send_it(queue: Queue) -> None:
-    from timeoutq.rooms.schedules import operations, ticking
+    from timeoutq.rooms.schedules import definition as of_schedules
+    from timeoutq.rooms.schedules import ticking
     from timeoutq.verbs.sending import answer
 
     queue.schedules.set("a", every=1, overlap=True)
-    wait_until(lambda: queue.run(answer(queue.talk, operations.due(queue.operations, 5))).found)
-    rows = queue.run(answer(queue.talk, operations.due(queue.operations, 5)))
+    wait_until(lambda: queue.run(answer(queue.talk, of_schedules.call_due(queue.operations, 5))).found)
+    rows = queue.run(answer(queue.talk, of_schedules.call_due(queue.operations, 5)))
     calls = [ticking.tick(queue.talk, rows.found[0], rows.now_ms) for _ in range(8)]
     assert [queue.run(answer(queue.talk, call)) for call in calls] == ["A", *"CCCCCCC"]
     # the schedule has changed meanwhile: the old definition is not put
-    wait_until(lambda: queue.run(answer(queue.talk, operations.due(queue.operations, 5))).found)
-    rows = queue.run(answer(queue.talk, operations.due(queue.operations, 5)))
+    wait_until(lambda: queue.run(answer(queue.talk, of_schedules.call_due(queue.operations, 5))).found)
+    rows = queue.run(answer(queue.talk, of_schedules.call_due(queue.operations, 5)))
     queue.schedules.set("a", Task("a", "new"), every=1, overlap=True)
     assert queue.run(answer(queue.talk, ticking.tick(queue.talk, rows.found[0], rows.now_ms))) == "C"
     queue.schedules.cancel("a")
 
 
 def test_a_change_waits_for_a_tick_that_is_due_and_for_one_that_came_between(queue: Queue) -> None:
-    from timeoutq.rooms.schedules import operations, ticking
+    from timeoutq.rooms.schedules import definition as of_schedules
+    from timeoutq.rooms.schedules import ticking
     from timeoutq.rooms.schedules.flows import read
     from timeoutq.verbs.sending import answer
 
     def pause(seen: Any) -> str:
-        return queue.run(answer(queue.talk, operations.write(ops, queue.token(), b"a", seen, "p", seen.next_ms)))
+        return queue.run(answer(queue.talk, of_schedules.call_write(ops, queue.token(), b"a", seen, "p", seen.next_ms)))
 
     ops = queue.operations
     queue.schedules.set("a", every=1)
     _, seen = queue.run(read(queue.talk, b"a"))
-    wait_until(lambda: queue.run(answer(queue.talk, operations.due(ops, 5))).found)
+    wait_until(lambda: queue.run(answer(queue.talk, of_schedules.call_due(ops, 5))).found)
     assert pause(seen) == "C", "the tick is due"
     now_ms, seen = queue.run(read(queue.talk, b"a"))
     assert seen is not None
@@ -132,29 +133,3 @@ def test_eight_cleaners_that_are_killed_put_every_tick_once_over_a_failover(tmp_
     verdict = ticks.trial(tmp_path, how)
     assert verdict.good, verdict.line()
     assert verdict.kills > 5
-
-
-def test_a_worker_ticks_and_runs_what_it_has_put(url: str, name: str) -> None:
-    from timeoutq import Lease, Worker
-
-    met = list[str]()
-    worker: Any = None
-
-    async def handle(lease: Lease) -> None:
-        met.append(lease.task)
-        if len(met) == 2:
-            worker.stop()
-
-    async def body() -> None:
-        nonlocal worker
-        async with AsyncQueue(name, url) as queue:
-            await queue.schedules.set("often", every=1)
-            worker = Worker(queue, handle, signals=False)
-            async with asyncio.timeout(15):
-                await worker.run()
-            await queue.purge()
-
-    began = time.monotonic()
-    asyncio.run(body())
-    assert met == ["often", "often"]
-    assert time.monotonic() - began < 5

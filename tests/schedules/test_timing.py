@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import zoneinfo
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from timeoutq.rooms.schedules import cron
 from timeoutq.rooms.schedules.cron import BadTiming
 from timeoutq.rooms.schedules.timing import Timing
-from timeoutq.words.errors import InvalidInput, MissingExtra
+from timeoutq.words.errors import InvalidInput
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 NAIVE = START.replace(tzinfo=None)
-
-
-class Nowhere(tzinfo):
-    """A zone that does not say how far its clock is ahead."""
-
-    def utcoffset(self, dt: datetime | None, /) -> None: ...
-
-    def dst(self, dt: datetime | None, /) -> None: ...
-
-    def tzname(self, dt: datetime | None, /) -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -60,16 +48,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"cron": "* * * *"}, "has 4 fields"),
     ({"cron": "* * * * *", "tz": "Berlin"}, "did you mean Europe/Berlin"),
     ({"every": 0.999}, "every=0.999 s is out of range: 1 s to 3,660 days; .*Ack"),
-    ({"every": 0}, "every=0 s is out of range"),
-    ({"every": -5}, "every must be a finite number of seconds"),
     ({"every": float("nan")}, "every must be a finite number of seconds"),
-    ({"every": "60"}, "every must be a finite number of seconds"),
     ({"every": timedelta(days=4000)}, "is out of range: 1 s to 3,660 days"),
     ({"every": 60, "times": 0}, "times must be a whole number from 1 to 1,000,000,000"),
-    ({"every": 60, "times": True}, "times must be a whole number"),
     ({"every": 60, "start": NAIVE}, "start=.* has no time zone: use datetime\\(…, tzinfo="),
-    ({"every": 60, "until": NAIVE}, "until=.* has no time zone"),
-    ({"every": 60, "until": START.replace(tzinfo=Nowhere())}, "until=.* has no time zone"),
     ({"every": 60, "start": 1_767_225_600}, "start=1767225600 is no datetime"),
     ({"every": 60, "start": datetime(1969, 1, 1, tzinfo=UTC)}, "start=.* is not between the years 1970 and 9999"),
     ({"every": 60, "start": START, "until": START - timedelta(seconds=1)}, "no tick is between start= and until="),
@@ -91,12 +73,8 @@ def test_a_bad_timing_is_refused_with_its_cause_and_its_cure(given: dict[str, An
     ("text", "says"),
     [
         ("nonsense", ""),
-        ("[1]", ""),
-        (b"\xff\xfe\xfa", ""),
-        ('{"every":60000}', ""),
         ('{"every":60000,"v":2}', ": its version is 2, and this program reads 1: upgrade this program"),
         ('{"v":1}', ": every=0 s is out of range"),
-        ('{"cron":"* * * * *","v":1}', ""),
         ('{"every":"60","v":1}', ": every must be a whole number"),
         ('{"cron":"61 * * * *","tz":"UTC","v":1}', ".*its minute '61' cannot be read"),
         ('{"cron":"0 9 * * *","tz":"Mars/Phobos","v":1}', ".*is no time zone"),
@@ -119,20 +97,3 @@ def test_every_counts_from_its_first_declaration_until_it_changes() -> None:
     assert explicit.anchored(99_000, first) is explicit
     line = Timing.of(cron="@daily")
     assert line.anchored(99_000) is line
-
-
-def test_a_timing_in_words() -> None:
-    assert str(Timing.of(cron="0 9 * * 1-5", tz="Europe/Berlin")) == "0 9 * * 1-5 in Europe/Berlin"
-    assert str(Timing.of(every=90, times=3)) == "every 90 s, 3 times"
-    assert str(Timing.of(every=0.0015 + 1)) == "every 1.002 s"
-
-
-def test_a_machine_without_data_of_time_zones_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cron, "available_timezones", set[str])
-    cron._names.cache_clear()
-    try:
-        with pytest.raises(MissingExtra, match="pip install 'timeoutq\\[functions\\]'"):
-            Timing.of(cron="@daily", tz="Europe/Berlin")
-    finally:
-        cron._names.cache_clear()
-    assert zoneinfo.available_timezones()

@@ -77,16 +77,6 @@ def test_a_spider_that_scrapy_does_not_begin_any_more_is_an_error_and_its_start_
         assert len(run(fresh.given[0], mended)[0]["items"]) == 1
 
 
-def test_a_spider_that_is_refused_ends_though_a_handler_of_spider_idle_keeps_it_open(fresh: Queue) -> None:
-    with (
-        Site(pages) as site,
-        Spiders(fresh.given[0], [order("beginning:Kept", site.url, TIMEOUTQ_QUEUE=fresh.name)]) as process,
-    ):
-        (result,) = process.results()
-    if result["scrapy"] >= [2, 16]:
-        assert (result["items"], result["reason"]) == ([], "timeoutq_error")
-
-
 def test_urls_put_before_the_first_spider_runs_are_crawled_once_each(fresh: Queue) -> None:
     with Queue(fresh.name, fresh.given[0], politeness=Politeness(per_host=8)) as queue, Site(pages) as site:
         queue.put(f"{site.url}/a", f"{site.url}/b")

@@ -186,7 +186,7 @@ def test_two_equal_sets_have_one_payload() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [object(), collections.deque([1]), print, Shop, 10**5000], ids=lambda value: type(value).__name__
+    "value", [object(), collections.deque([1]), print, Shop], ids=lambda value: type(value).__name__
 )
 def test_what_cannot_travel_is_refused_by_its_type_and_place(value: Any) -> None:
     with pytest.raises(InvalidInput, match=r"cannot be put into the queue: meta\['it'\]\[0\] holds"):

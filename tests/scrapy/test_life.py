@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from tests.rig.spiders.site import Answer, Seen, Site, html
 from tests.rig.spiders.starting import Spiders, order, run
 from tests.rig.waiting import wait_until
-from timeoutq import Politeness, Queue
+from timeoutq import Queue
 
 pytest.importorskip("scrapy")
 pytestmark = [
@@ -130,50 +129,6 @@ def test_start_requests_are_put_once_and_a_second_process_ends_at_once(fresh: Qu
         fresh.forget(f"{site.url}/links/")  # were the start requests put again, this would be one
         (second,) = run(fresh.given[0], orders)
         assert (second["items"], second["reason"], len(site.visits)) == ([], "finished", count)
-
-
-def test_two_processes_share_one_queue_and_its_politeness(fresh: Queue) -> None:
-    def few(seen: Seen) -> Answer:
-        return html(*(f"/links/{number}" for number in range(12)) if seen.path == "/links/" else ())
-
-    with Site(few) as site:
-        orders = [
-            order(SPIDER, site.url, TIMEOUTQ_QUEUE=fresh.name, DOWNLOAD_DELAY=0.25, CONCURRENT_REQUESTS_PER_DOMAIN=1)
-        ]
-        with Spiders(fresh.given[0], orders) as one, Spiders(fresh.given[0], orders) as other:
-            items = [spiders.results()[0]["items"] for spiders in (one, other)]
-    assert sum(map(len, items)) == 13
-    assert fresh.stats().politeness == Politeness(0.25, 1)
-    times = [seen.at for seen in site.visits]
-    assert min(b - a for a, b in pairwise(times)) > 0.24
-    assert fresh.drained()
-
-
-def test_a_new_queue_takes_the_rules_of_hosts_from_the_settings_and_an_old_one_keeps_its_own(fresh: Queue) -> None:
-    slots = {"a.example": {"delay": 7, "concurrency": 2}}
-    with Site(many) as site:
-        first = order(SPIDER, site.url, TIMEOUTQ_QUEUE=fresh.name, TIMEOUTQ_BATCH=5, DOWNLOAD_SLOTS=slots)
-        run(fresh.given[0], [first])
-        host = fresh.hosts.inspect("a.example")
-        assert (host.delay, host.per_host) == (7, 1)
-        assert fresh.stats().politeness == Politeness(0, 8)
-        with Spiders(fresh.given[0], [order(SPIDER, site.url, TIMEOUTQ_QUEUE=fresh.name, DOWNLOAD_DELAY=3)]) as other:
-            other.results()
-            assert "keeps its own politeness" in other.log()
-            assert f"timeoutq configure {fresh.name} --delay 3s --per-host 1" in other.log()
-    assert fresh.stats().politeness == Politeness(0, 8)
-
-
-def test_a_queue_whose_politeness_ends_gets_no_priorities_any_more(fresh: Queue) -> None:
-    """Such a queue refuses them, and all that is put with them."""
-    with Site(many, delay=0.1) as site:
-        with Spiders(fresh.given[0], [order("mapping:Chain", site.url, TIMEOUTQ_QUEUE=fresh.name)]) as process:
-            wait_until(lambda: fresh.stats().done >= 4, START)
-            fresh.configure(politeness="off")
-            (result,) = process.results()
-            assert "is no longer polite" in process.log()
-    assert {item["number"] for item in result["items"]} == set(range(21))
-    assert fresh.stats().failed == 0
 
 
 def test_what_cannot_be_used_is_refused_with_the_cure(fresh: Queue) -> None:

@@ -18,11 +18,11 @@ def asked(settings: dict[str, Any], **attributes: Any) -> tuple[Any, Any]:
     from scrapy.crawler import Crawler
     from scrapy.settings import Settings
 
-    from timeoutq.scrapy import Addon, registry
+    from timeoutq.scrapy import Addon, crawl
 
     crawler = Crawler(type("Shop", (Spider,), {"name": "shop", **attributes}), Settings(settings))
     Addon(crawler).update_settings(crawler.settings)
-    return registry.crawl_of(crawler).plan, crawler.settings
+    return crawl.crawl_of(crawler).plan, crawler.settings
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_the_rules_of_single_hosts_have_one_place_with_a_delay_and_several_witho
 def test_scrapys_own_delay_and_places_stay_for_requests_that_are_no_tasks() -> None:
     slots = {"a.example": {"delay": 7}}
     plan, settings = asked({"DOWNLOAD_DELAY": 0.5, "DOWNLOAD_SLOTS": slots})
-    assert plan.unheld == []
+    assert plan.unheld == ()
     assert settings.getfloat("DOWNLOAD_DELAY") == 0.5
     assert settings.getdict("DOWNLOAD_SLOTS") == slots
     assert settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN") == 8
@@ -85,10 +85,10 @@ def test_scrapys_own_delay_and_places_stay_for_requests_that_are_no_tasks() -> N
 
 def test_what_the_addon_cannot_hold_is_known_at_the_start() -> None:
     plan, settings = asked({"AUTOTHROTTLE_ENABLED": True, "CONCURRENT_REQUESTS_PER_IP": 4})
-    assert plan.unheld == [
+    assert plan.unheld == (
         "AUTOTHROTTLE_ENABLED is turned off, and the delay of a new queue stays at 5 s",
         "CONCURRENT_REQUESTS_PER_IP counts for each host, not for each address",
-    ]
+    )
     assert not settings.getbool("AUTOTHROTTLE_ENABLED")
     assert settings.getfloat("DOWNLOAD_DELAY") == 5
     assert settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN") == 4

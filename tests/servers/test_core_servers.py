@@ -21,7 +21,8 @@ from redis.exceptions import ClusterDownError
 from tests.rig.faces import Blocking
 from tests.rig.invariants import check
 from tests.rig.waiting import wait_until
-from timeoutq import AccessDenied, Queue, ServerFull, Unavailable, UnsafeServer
+from timeoutq import AccessDenied, AsyncQueue, Queue, ServerFull, Unavailable, UnsafeServer
+from timeoutq.client.heartbeat import Beat, Heartbeat
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.server.troubles import explain, is_hopeless, is_transient
 from timeoutq.verbs import sending
@@ -92,6 +93,21 @@ def test_a_full_server_takes_the_ack_of_a_task_but_not_what_it_found(full: Queue
     (released,) = full.claim()
     assert full.release(released, delay=60) == "ok"
     assert full.stats().scheduled == 3
+
+
+def test_a_full_server_keeps_the_leases_of_those_who_live(full: Queue) -> None:
+    leases = full.claim(20, timeout=0.5)
+    held = {lease.fence: lease for lease in leases}
+    lost: list[Any] = []
+    own = AsyncQueue("q", full.talk.server.url, timeout=0.5)
+    heart = Heartbeat([Beat(own, held, lost.extend, lambda: {"pid": 1})])
+    heart.start()
+    wait_until(lambda: full.stats().now > leases[0].deadline + 0.5)
+    assert full.requeue_expired() == 0
+    assert [worker.pid for worker in full.workers()] == [1]
+    heart.stop()
+    assert lost == []
+    assert full.ack(leases).ok == 20
 
 
 # ---- restarts

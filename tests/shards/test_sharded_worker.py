@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.rig.invariants import check
-from tests.worker.test_worker_exchanges import until
+from tests.worker.working import until
 from timeoutq import Ack, Lease, Task, Worker
 from timeoutq.client.shards import AsyncShardedQueue, ShardedQueue
 from timeoutq.client.shards.names import tags

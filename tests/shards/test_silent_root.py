@@ -12,7 +12,7 @@ import pytest
 from tests.rig.nodes import Cluster, frozen
 from tests.rig.servers import valkey
 from tests.rig.waiting import wait_until
-from tests.worker.test_worker_exchanges import until
+from tests.worker.working import until
 from timeoutq import AsyncShardedQueue, Lease, ShardedQueue, Worker
 from timeoutq.client.shards.names import tags
 from timeoutq.client.shards.route import key_of, route

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from redis.exceptions import ResponseError
 from tests.rig.inside import pump_of
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
+from tests.worker.working import at_work, know_the_library, until
 from timeoutq import AsyncQueue, Lease, Queue, State, Worker
 from timeoutq.server import scripts
 from timeoutq.server.embedded import EmbeddedServer
@@ -32,20 +33,6 @@ WAIT = b":bell\r\n$6\r\n10.000"
 def listens(raw: redis.Redis, many: int = 1) -> bool:
     """Say whether somebody waits at the server for a bell, or at least so many."""
     return sum(client["cmd"] == "blpop" and "b" in client["flags"] for client in raw.client_list()) >= many
-
-
-async def until(predicate: Callable[[], object], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not predicate():
-            await asyncio.sleep(0.005)
-
-
-def know_the_scripts(queue: Queue, raw: redis.Redis) -> None:
-    """Have the server know the scripts, and the bell be silent."""
-    queue.put("first")
-    queue.ack(queue.claim(1))
-    queue.forget("first")
-    raw.delete(queue.operations.key("bell"))
 
 
 @contextmanager
@@ -88,26 +75,23 @@ async def test_an_idle_worker_gets_a_task_without_sending_anything(url: str, que
     async def handler(lease: Lease) -> None:
         ran.append(lease.task)
 
-    know_the_scripts(queue, raw)
+    know_the_library(queue)
     with Proxy(url) as proxy:
         async with AsyncQueue(queue.name, proxy.url, timeout=20) as mine:
-            worker = Worker(mine, handler, signals=False)
-            running = asyncio.create_task(worker.run())
-            await until(partial(listens, raw))
-            proxy.arm(Fault.HALF_OPEN, scripts.function("claim").encode(), times=None)
-            queue.put("a")
-            await until(lambda: ran == ["a"])
-            proxy.disarm()
-            proxy.cut()
-            worker.stop()
-            await running
+            async with at_work(Worker(mine, handler, signals=False)):
+                await until(partial(listens, raw))
+                proxy.arm(Fault.HALF_OPEN, scripts.function("claim").encode(), times=None)
+                queue.put("a")
+                await until(lambda: ran == ["a"])
+                proxy.disarm()
+                proxy.cut()
 
 
 @pytest.mark.parametrize("how", ["drain", "at once", "cancelled", "the wait is cancelled", "all tasks are cancelled"])
 async def test_what_the_claim_has_taken_is_given_back_when_the_worker_ends(
     url: str, queue: Queue, raw: redis.Redis, how: str
 ) -> None:
-    know_the_scripts(queue, raw)
+    know_the_library(queue)
     with Proxy(url) as proxy:
         async with AsyncQueue(queue.name, proxy.url, timeout=60) as mine:
             worker = Worker(mine, no_handler, signals=False)
@@ -137,7 +121,7 @@ async def test_a_stroke_that_meets_the_end_of_a_wait_wakes_another_worker(tmp_pa
         ran.append(lease.task)
 
     with EmbeddedServer(tmp_path) as server, Queue("q", server.url) as queue, redis.Redis.from_url(server.url) as raw:
-        know_the_scripts(queue, raw)
+        know_the_library(queue)
         async with AsyncQueue("q", server.url) as mine, AsyncQueue("q", server.url) as other:
             first, second = Worker(mine, no_handler, signals=False), Worker(other, handler, signals=False)
             ending = asyncio.create_task(first.run())
@@ -150,49 +134,6 @@ async def test_a_stroke_that_meets_the_end_of_a_wait_wakes_another_worker(tmp_pa
             await until(lambda: ran == ["a"], 5)  # by itself, the wait would take ten seconds
             second.stop()
             await asyncio.gather(ending, going_on)
-
-
-async def test_what_the_claim_has_taken_comes_back_when_only_the_wait_ends(
-    url: str, queue: Queue, raw: redis.Redis
-) -> None:
-    know_the_scripts(queue, raw)
-    with Proxy(url) as proxy:
-        async with AsyncQueue(queue.name, proxy.url, timeout=60) as mine:
-            worker = Worker(mine, lambda lease: None, signals=False)
-            proxy.arm(Fault.SWALLOW, WAIT)
-            running = asyncio.create_task(worker.run())
-            await asyncio.to_thread(loses_the_reply, proxy, queue, raw)
-            proxy.cut()
-            await until(lambda: worker.tally.acked == 1)
-            worker.stop()
-            tally = await running
-    assert (tally.acked, tally.lost) == (1, 0)
-    assert queue.stats().counters.get("expired", 0) == 0
-
-
-async def test_nothing_runs_beside_a_suspect(url: str, queue: Queue, raw: redis.Redis) -> None:
-    began: list[str] = []
-    go = asyncio.Event()
-
-    async def handler(lease: Lease) -> None:
-        began.append(lease.task)
-        if lease.task == "suspect":
-            await go.wait()
-
-    async with AsyncQueue(queue.name, url, timeout=20) as mine:
-        worker = Worker(mine, handler, signals=False)
-        running = asyncio.create_task(worker.run())
-        await until(partial(listens, raw))
-        pump = pump_of(worker)
-        assert pump.shards[0].claims.claiming == 1
-        pump.shards[0].receive([Lease("suspect", "w#1", deadline=time.time() + 20, fence=1, crashes=2)])
-        await until(lambda: began == ["suspect"] and pump.shards[0].claims.claiming == 0 and not listens(raw))
-        queue.put("a")
-        assert (queue.stats().todos, began) == (1, ["suspect"])
-        go.set()
-        await until(lambda: began == ["suspect", "a"])
-        worker.stop()
-        await running
 
 
 async def test_a_worker_that_drains_waits_behind_the_bell_no_longer(url: str, queue: Queue, raw: redis.Redis) -> None:
@@ -246,20 +187,6 @@ def test_nothing_is_sent_behind_the_bell_of_a_durable_queue_or_without_the_serve
     assert sent() == 0
 
 
-def test_a_claim_of_nothing_rings_the_bell_for_what_is_ready(url: str, queue: Queue, raw: redis.Redis) -> None:
-    def ask() -> int:
-        nothing = queue.operations.claim(queue.talk.nonce(), 0, 30_000, 0)
-        queue.run(flows.give_back(queue.talk, nothing, 1))
-        return raw.llen(queue.operations.key("bell"))
-
-    know_the_scripts(queue, raw)
-    assert ask() == 0
-    queue.put("a")
-    raw.delete(queue.operations.key("bell"))
-    assert (ask(), ask()) == (1, 1)
-    assert queue.stats().todos == 1
-
-
 async def test_a_worker_that_hung_while_the_reply_lay_there_does_not_begin_with_an_old_lease(
     url: str, queue: Queue, raw: redis.Redis
 ) -> None:
@@ -269,15 +196,12 @@ async def test_a_worker_that_hung_while_the_reply_lay_there_does_not_begin_with_
         left.append(lease.deadline - time.time())
 
     async with AsyncQueue(queue.name, url, timeout=2) as mine:
-        worker = Worker(mine, handler, signals=False)
-        running = asyncio.create_task(worker.run())
-        await until(partial(listens, raw))
-        queue.put("a")
-        wait_until(lambda: queue.stats().in_progress == 1)
-        time.sleep(1.1)  # noqa: ASYNC251  # the loop hangs
-        await until(lambda: worker.tally.acked == 1)
-        worker.stop()
-        await running
+        async with at_work(Worker(mine, handler, signals=False)) as worker:
+            await until(partial(listens, raw))
+            queue.put("a")
+            wait_until(lambda: queue.stats().in_progress == 1)
+            time.sleep(1.1)  # noqa: ASYNC251  # the loop hangs
+            await until(lambda: worker.tally.acked == 1)
     assert left[0] > 1
     counters = queue.stats().counters
     assert (counters["claimed"], counters["released"], counters.get("expired", 0)) == (2, 1, 0)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Lease, Queue, Retry, Worker
 from timeoutq.testing import Clock, FakeQueue
 from timeoutq.verbs import sending
@@ -16,9 +15,6 @@ from timeoutq.words.durations import QUICK, SHORTEST, Delta, bound, bucket
 
 def tell(face: Any, delta: Delta, worker: str = "w:1:a") -> None:
     face.run(sending.answer(face.talk, face.operations.beat(worker, {"pid": 1}, delta)))
-
-
-# ---- buckets
 
 
 # ---- what a worker tells
@@ -72,24 +68,6 @@ async def test_every_run_of_a_handler_is_measured_however_it_ends(url: str, queu
     assert found is not None
     assert found.count == 20
     assert 0.05 <= found.p50 <= found.p95 <= found.max < 5
-
-
-async def test_a_worker_that_runs_on_tells_with_its_signs_of_life(url: str, queue: Queue) -> None:
-
-    async def fetch(lease: Lease) -> None:
-        pass
-
-    async with AsyncQueue(queue.name, url, timeout=5) as mine, asyncio.timeout(60):
-        worker = Worker(mine, fetch, signals=False)
-        running = asyncio.create_task(worker.run())
-        for total in (50, 100):
-            queue.put(str(number) for number in range(total - 50, total))
-            await asyncio.to_thread(wait_until, lambda: getattr(queue.stats().durations, "count", 0) == total)  # noqa: B023  # it has ended before the next round
-        worker.stop()
-        await running
-    found = queue.stats().durations
-    assert found is not None
-    assert found.count == 100
 
 
 def test_the_runs_of_all_time_only_grow_and_a_report_that_is_sent_again_counts_once() -> None:

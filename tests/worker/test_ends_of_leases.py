@@ -6,16 +6,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from tests.rig.inside import seen
+from tests.rig.inside import pump_of, seen
 from tests.rig.proxy import Fault, Proxy
+from tests.worker.working import at_work, until
 from timeoutq import Ack, Answer, AsyncQueue, GiveUp, Lease, Queue, Release, Retry, State, Worker
-from timeoutq.client.heartbeat import Heartbeat
 from timeoutq.server.calls import BYTES
 
 SHAPES = ["async", "thread", "awaited"]
@@ -78,12 +78,6 @@ class Tasks:
         return came
 
 
-async def until(predicate: Callable[[], bool], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not predicate():
-            await asyncio.sleep(0.005)
-
-
 @asynccontextmanager
 async def behind_proxy(
     url: str, queue: Queue, deadline: float = 1.0, **settings: Any
@@ -122,27 +116,32 @@ async def test_what_handlers_give_ends_each_task_once_and_frees_its_place(
     queue.put(*ENDS)
     async with behind_proxy(url, queue) as (proxy, mine):
         worker = Worker(mine, tasks.handler(shape), concurrency=len(ENDS), prefetch=2, signals=False)
-        running = asyncio.create_task(worker.run())
-        await until(lambda: len(tasks.begun) == len(ENDS))
-        queue.pause()  # what they find stays where it is
-        if away:
-            go_away(proxy)
-        tasks.end(*ENDS)
-        if away:
-            await until(seen(worker, lambda pump: pump.shards[0].failures > 1))
-            await until(lambda: "not all of it could be put yet" in caplog.text)
-            assert len(worker.held) == len(ENDS)
-            proxy.disarm()
-        await until(lambda: not worker.held)
-        assert {task: queue.inspect(task).state for task in ENDS} == {task: state for task, (_, state) in ENDS.items()}
-        ready = {entry.task for entry in queue.list("todos")}
-        assert ready == {"found-1", "found-2", *MUCH, "refused", "put back"}
-        queue.forget(*ready)
-        queue.resume()
-        await all_places_are_free(queue, worker, tasks, len(ENDS), len(ENDS) + 2)
-        worker.stop()
-        tally = await running
-    assert (tally.acked, tally.failed, tally.released, tally.lost) == (6 + len(ENDS) + 2, 3, 3, 0)
+        async with at_work(worker):
+            await until(lambda: len(tasks.begun) == len(ENDS))
+            queue.pause()  # what they find stays where it is
+            if away:
+                go_away(proxy)
+            tasks.end(*ENDS)
+            if away:
+                await until(seen(worker, lambda pump: pump.shards[0].failures > 1))
+                await until(lambda: "not all of it could be put yet" in caplog.text)
+                assert len(worker.held) == len(ENDS)
+                proxy.disarm()
+            await until(lambda: not worker.held)
+            assert {task: queue.inspect(task).state for task in ENDS} == {
+                task: state for task, (_, state) in ENDS.items()
+            }
+            ready = {entry.task for entry in queue.list("todos")}
+            assert ready == {"found-1", "found-2", *MUCH, "refused", "put back"}
+            queue.forget(*ready)
+            queue.resume()
+            await all_places_are_free(queue, worker, tasks, len(ENDS), len(ENDS) + 2)
+    assert (worker.tally.acked, worker.tally.failed, worker.tally.released, worker.tally.lost) == (
+        6 + len(ENDS) + 2,
+        3,
+        3,
+        0,
+    )
 
 
 @pytest.mark.parametrize("away", [False, True], ids=["server there", "server away"])
@@ -167,8 +166,7 @@ async def test_leases_that_are_lost_end_wherever_their_tasks_are_and_leave_the_o
         (waits,) = known - {*tasks.begun}
         queue.forget(waits, runs, ends)
         # as the heartbeat says, which may have asked before the server went away, or before the end was sent
-        assert isinstance(worker._heartbeat, Heartbeat)
-        worker._heartbeat._on_lost([(leases[task], why) for task in (waits, runs, ends)])
+        pump_of(worker).works[0].interrupts.lose_soon([(leases[task], why) for task in (waits, runs, ends)])
         await until(lambda: runs not in [lease.task for lease in worker.running])
         proxy.disarm()
         await until(lambda: {lease.task for lease in worker.held.values()} == {goes_on, tasks.begun[3]})

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from timeoutq import Ack, AsyncQueue, Lease, Queue, Release, State, Task, Worker
+from timeoutq import Ack, AsyncQueue, Lease, Queue, State, Task, Worker
 
 LONG = "https://example.com/" + "x" * 1_218
 """A link of 1,238 bytes."""
@@ -76,14 +76,9 @@ async def test_a_page_with_a_link_too_long_among_good_ones_is_fetched_once(
     assert words.get(links, "'https://example.com/xxxxxxxxxxxxxxxxxxxx'… has 1,238 bytes; the limit is 1,024") in line
 
 
-NUMBER: Any = 5
 WRONG: dict[str, tuple[Any, str]] = {
-    "a dict": ({"n": 1}, "WrongResult: the handler Site.fetch returned a dict"),
     "a result too large": (Ack(result=b"x" * 262_145), "InvalidInput: a result of 262,145 bytes cannot be kept"),
     "no moment": (Ack(again_in=-1), "InvalidInput: again_in must be"),
-    "no delay": (Release(delay=-NUMBER), "InvalidInput: delay must be"),
-    "no tasks": (Ack(put=NUMBER), "InvalidInput: a task id is str or bytes, not int: 5"),
-    "a task of no kind": (Ack(put=["a", NUMBER]), "InvalidInput: a task id is str or bytes, not int: 5"),
     "what this queue refuses": (Ack(put=[Task("a", priority=1, improve=True)]), "InvalidInput: "),
 }
 

@@ -45,22 +45,6 @@ def plain(function: Any) -> Any:
     return wrapper
 
 
-class AsyncCall:
-    async def __call__(self, lease: Lease) -> None:
-        await fetch(lease)
-
-    async def method(self, lease: Lease) -> None:
-        await fetch(lease)
-
-    @staticmethod
-    async def static(lease: Lease) -> None:
-        await fetch(lease)
-
-    @classmethod
-    async def of_class(cls, lease: Lease) -> None:
-        await fetch(lease)
-
-
 class Awaitable:
     """An object with `__await__`, as libraries return them."""
 
@@ -69,10 +53,6 @@ class Awaitable:
 
     def __await__(self) -> Generator[Any, None, None]:
         return fetch(self.lease).__await__()
-
-
-def with_default(lease: Lease, times: int = 3) -> None:
-    begin(lease)
 
 
 async def endless(lease: Lease) -> Any:
@@ -103,12 +83,9 @@ async def pages(lease: Lease) -> Any:
 HOW_RUN: dict[str, Callable[[Lease], Any]] = {
     "an async def": fetch,
     "a lambda that calls an async def": lambda lease: fetch(lease),
-    "an object with async __call__": AsyncCall(),
-    "a partial of an async method": functools.partial(AsyncCall().method),
     "a def that gives an object with __await__": lambda lease: Awaitable(lease),
     "an async def that gives a task": of_a_task,
     "a def": begin,
-    "a def with a default": with_default,
 }
 """Ways to write a handler that is run: done, and its body has run once for each task."""
 
@@ -338,36 +315,6 @@ async def test_what_it_does_to_others_ends_no_consumer(
             await is_done(queue)
         await queue.close()
         caplog.clear()
-
-
-MEANT: dict[str, tuple[Callable[[], BaseException], State]] = {
-    "Ack with links": (lambda: Ack(put=["first"]), State.DONE),
-    "Ack until later": (lambda: Ack(again_in=60), State.SCHEDULED),
-    "Release until later": (lambda: Release(delay=60), State.SCHEDULED),
-    "GiveUp": (lambda: GiveUp("gone"), State.FAILED),
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("make", "state"), MEANT.values(), ids=MEANT)
-async def test_returned_and_raised_mean_the_same(kind: str, make: Callable[[], BaseException], state: State) -> None:
-    def returns(lease: Lease) -> Any:
-        return make()
-
-    def raises(lease: Lease) -> Any:
-        raise make()
-
-    for body in (returns, raises):
-        async with fake_async_queue(timeout=5, retry=[1, 1]) as queue:
-            await queue.put("a")
-            worker = Worker(queue, KINDS[kind](body), concurrency=1, signals=False)
-            running = asyncio.create_task(worker.run())
-            async with asyncio.timeout(10):
-                while (await queue.inspect("a")).state in (State.TODOS, State.IN_PROGRESS):
-                    await asyncio.sleep(0.002)
-                worker.stop()
-                await running
-            assert (await queue.inspect("a")).state == state
 
 
 def takes_three(lease: Lease, state: object, more: object) -> None:

@@ -41,14 +41,6 @@ def test_a_parent_reads_what_its_child_held_and_ran(ledger: SharedLedger) -> Non
     assert [one.token for one in started] == ["worker:1:ab#2"]
 
 
-def test_a_handler_that_has_ended_is_told_from_one_that_runs_and_one_that_has_not_begun(ledger: SharedLedger) -> None:
-    ledger.hold([lease(1)])
-    ledger.start(lease(1))
-    ledger.finish(lease(1))
-    started, ended, held = ledger.read()
-    assert (started, tasks(ended), held) == ([], {"task-1"}, [])
-
-
 def test_a_slot_is_used_again_after_its_lease_has_ended(ledger: SharedLedger) -> None:
     for number in range(0, 400, 4):
         four = [lease(number + i) for i in range(4)]

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
 
 from tests.rig.proxy import Fault, Proxy
+from tests.worker.working import at_work, know_the_library, until
 from timeoutq import Ack, AsyncQueue, Lease, Queue, State, Worker
-from timeoutq.server.calls import BYTES
+from timeoutq.server.calls import BYTES, fitting
 from timeoutq.worker import found
 
 HALF = BYTES // 2 + 1
@@ -30,23 +32,10 @@ async def pages(lease: Lease) -> Ack | None:
     return Ack(put=links(lease.task)) if lease.task.startswith("page") else None
 
 
-async def until(predicate: Callable[[], bool], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not predicate():
-            await asyncio.sleep(0.005)
-
-
-def know_the_scripts(queue: Queue) -> None:
-    """Have the server know the scripts: what is sent to one that does not know them is sent twice."""
-    queue.put("first")
-    queue.ack(queue.claim(1)[0], ["second"])
-    queue.forget("first", "second")
-
-
 @asynccontextmanager
 async def slow(url: str, queue: Queue, rate: int) -> AsyncIterator[tuple[Proxy, AsyncQueue]]:
     """Give a queue whose link carries so many bytes a second."""
-    know_the_scripts(queue)
+    know_the_library(queue)
     with Proxy(url, rate=rate) as proxy:
         async with AsyncQueue(queue.name, proxy.url, timeout=10, deadline=2) as mine:
             yield proxy, mine
@@ -73,10 +62,8 @@ async def test_a_handler_keeps_its_place_until_what_its_ack_cannot_carry_is_put(
     async with slow(url, queue, 2_000_000) as (_, mine):
         queue.put("page1", "page2")
         worker = Worker(mine, found if threads else in_loop, concurrency=1, prefetch=1, signals=False)
-        running = asyncio.create_task(worker.run())
-        await until(lambda: worker.tally.acked == 2)
-        worker.stop()
-        await running
+        async with at_work(worker):
+            await until(lambda: worker.tally.acked == 2)
     assert [state for _, state in seen] == [None, State.TODOS]
     assert queue.stats().todos == 4
 
@@ -97,7 +84,7 @@ async def test_nothing_is_lost_or_put_twice_when_a_worker_ends_between_the_puts_
         return found(lease)
 
     handler = found if threads else in_loop
-    know_the_scripts(queue)
+    know_the_library(queue)
     with Proxy(url) as proxy:
         async with AsyncQueue(queue.name, proxy.url, timeout=10, deadline=1) as mine:
             proxy.arm(Fault.RESET_BEFORE, b"link-1199", times=None)
@@ -127,11 +114,9 @@ async def test_after_the_drain_deadline_a_long_ack_is_given_back_and_told_of(
         queue.put("page")
         worker = Worker(mine, pages, concurrency=1, prefetch=0, signals=False, drain_deadline=0.5)
         with caplog.at_level(logging.WARNING):
-            running = asyncio.create_task(worker.run())
-            await until(lambda: proxy.carried > 50_000)
-            worker.stop()
-            tally = await running
-    assert (tally.acked, tally.released) == (0, 1)
+            async with at_work(worker):
+                await until(lambda: proxy.carried > 50_000)
+    assert (worker.tally.acked, worker.tally.released) == (0, 1)
     assert queue.inspect("page").state == State.TODOS
     assert "task 'page' is cut off: the drain deadline of 0.5 s is over" in caplog.text
     assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
@@ -224,3 +209,26 @@ async def test_a_task_that_finds_more_than_the_limit_fails_with_the_cure(
         assert "Ack(put=…) holds more than" in error
         assert "Put the tasks in parts with the queue's put() inside the handler" in error
     assert queue.stats().known == 3
+
+
+# ---- how acks are cut
+
+
+def test_an_ack_with_more_than_fits_puts_the_surplus_first(queue: Queue) -> None:
+    page = os.urandom(10_000)
+    queue.put("page")
+    (lease,) = queue.claim()
+    queue.ack(lease, {f"link{i}": page for i in range(499)}, again_in=60, payload=b"x" * BYTES)
+    stats = queue.stats()
+    assert (stats.todos, stats.scheduled) == (499, 1)
+    assert {lease.payload for lease in queue.claim(500)} == {page}
+
+
+def test_an_ack_takes_499_tasks_or_a_mebibyte_of_what_was_found() -> None:
+    ids = [b"%d" % i for i in range(600)]
+    assert fitting(ids, {}) == 499
+    assert fitting(ids[:3], {}) == 3
+    half = b"x" * (BYTES // 2)
+    assert fitting(ids, {1: half, 5: half, 9: half}) == 9
+    assert fitting(ids, {1: half * 3, 5: b"x"}) == 5
+    assert fitting(ids, {520: half * 3}) == 499

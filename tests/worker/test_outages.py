@@ -10,8 +10,8 @@ import pytest
 from tests.rig.inside import pump_of
 from tests.rig.outages import KINDS, SOON, Case, scene, seconds_until_work
 from tests.rig.waiting import wait_until
-from tests.worker.test_several_queues import clients, elsewhere, high, running, sound
-from tests.worker.test_worker_exchanges import until
+from tests.worker.test_several_queues import clients, elsewhere, high, sound
+from tests.worker.working import at_work, until
 from timeoutq import Lease, Queue, Worker
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.watch.doctor import examine
@@ -57,7 +57,7 @@ async def test_a_queue_whose_server_was_away_has_its_share_again_while_the_other
         low.put("low-first")
         async with clients(high, low, deadline=1) as queues:
             worker = Worker({queues[0]: 3, queues[1]: 1}, handler, concurrency=2, signals=False)
-            async with running(worker):
+            async with at_work(worker):
                 await until(lambda: "low-first" in began)
                 elsewhere.kill()
                 await until(lambda: pump_of(worker).works[1].is_away)
@@ -76,7 +76,7 @@ async def test_doctor_and_why_see_a_worker_that_claims_nothing_though_a_task_is_
     monkeypatch.setattr(QueueWork, "listen", lambda self: None)
     async with clients(queue) as (one,):
         worker = Worker(one, handler, signals=False)
-        async with running(worker):
+        async with at_work(worker):
             await until(lambda: any(known.trouble for known in queue.workers()))
             assert "claims" not in {finding.check for finding in examine(queue)}, "nothing is ready"
             queue.put("a")

@@ -18,8 +18,8 @@ import redis
 
 from tests.rig.inside import pump_of
 from tests.rig.invariants import check
-from tests.worker.test_worker_exchanges import until
 from tests.worker.test_worker_stuck import make_suspect
+from tests.worker.working import at_work, until
 from timeoutq import AsyncQueue, InvalidInput, Lease, Queue, Worker
 from timeoutq.server.embedded import EmbeddedServer
 
@@ -61,17 +61,6 @@ async def clients(*queues: Queue, **settings: Any) -> AsyncIterator[list[AsyncQu
     finally:
         for one in mine:
             await one.close()
-
-
-@asynccontextmanager
-async def running(worker: Worker) -> AsyncIterator[Worker]:
-    """Run a worker; stop it at the end of the block."""
-    task = asyncio.create_task(worker.run())
-    try:
-        yield worker
-    finally:
-        worker.stop()
-        await asyncio.wait_for(task, 60)
 
 
 def fill(queue: Queue, tasks: int) -> None:
@@ -138,7 +127,7 @@ async def test_an_urgent_task_waits_for_one_running_task_and_not_for_those_that_
     fill(low, 50)
     async with clients(high, low) as queues:
         worker = Worker(queues, in_thread if in_threads else in_loop, concurrency=2, prefetch=10, signals=False)
-        async with running(worker):
+        async with at_work(worker):
             await until(lambda: len(began) == 2 and low.stats().in_progress == 12)
             high.put("urgent")
             await until(lambda: high.stats().in_progress == 1)
@@ -152,41 +141,6 @@ async def test_an_urgent_task_waits_for_one_running_task_and_not_for_those_that_
             await until(lambda: low.stats().done == 50)
     assert worker.tally.lost == 0
     assert Counter(began).most_common(1)[0][1] == 1, "no task has run twice"
-
-
-def claims_behind_bells(worker: Worker) -> list[int]:
-    return [shard.claims.waiting for shard in pump_of(worker).shards]
-
-
-async def test_claims_wait_behind_the_bells_only_while_other_handlers_are_free(
-    high: Queue, low: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in ("verbs.sending", "client.driving"):  # no wait ends by itself
-        monkeypatch.setattr(f"timeoutq.{module}.BELL_WAIT", 600.0)
-    began = list[str]()
-    go = asyncio.Event()
-
-    async def handler(lease: Lease) -> None:
-        began.append(lease.task)
-        await go.wait()
-
-    async with clients(high, low) as queues:
-        worker = Worker(queues, handler, concurrency=5, prefetch=0, signals=False)
-        async with running(worker):
-            await until(lambda: worker._pump is not None and all(shard.claims.idle for shard in worker._pump.shards))
-            low.put("low-0")
-            high.put("high-0")
-            await until(lambda: len(began) == 2)
-            await until(lambda: sum(claims_behind_bells(worker)) == 1)
-            full, empty = (low, high) if claims_behind_bells(worker) == [1, 0] else (high, low)
-            full.put(f"more-{number}" for number in range(9))
-            await until(lambda: len(began) == 5)
-            assert claims_behind_bells(worker) == [0, 0], "no handler is kept free for a task that may never come"
-            await until(lambda: (empty.stats().in_progress, full.stats().in_progress) == (1, 4))
-            go.set()
-            await until(lambda: full.stats().done == 10 and empty.stats().done == 1)
-    assert worker.tally.lost == 0
-    assert high.stats().counters.get("expired", 0) == low.stats().counters.get("expired", 0) == 0
 
 
 # ---- weights
@@ -228,7 +182,7 @@ async def test_a_suspect_waits_for_the_handlers_of_other_queues(high: Queue, low
     fill(high, 2)
     async with clients(high, low, timeout=20) as queues:
         worker = Worker(queues, handler, concurrency=10, signals=False)
-        async with running(worker):
+        async with at_work(worker):
             await until(lambda: worker._pump is not None and worker._pump.suspects.waiting is not None)
             await until(lambda: len(began) == 2)
             for _ in range(20):
@@ -255,7 +209,7 @@ async def test_a_server_that_hangs_does_not_stop_the_other_queue(high: Queue, el
 
         async with clients(far, high, timeout=4.0, deadline=2.0) as queues:
             worker = Worker(queues, handler, concurrency=4, signals=False)
-            async with running(worker):
+            async with at_work(worker):
                 fill(far, 10)
                 high.put("near-long")
                 await until(lambda: len(done) == 10)
@@ -288,7 +242,7 @@ async def test_a_queue_that_is_refused_does_not_stop_the_other_and_is_worked_on_
     raw.hset(key, "schema", "999")
     async with clients(low, high) as queues:
         worker = Worker(queues, nothing, signals=False)
-        async with running(worker):
+        async with at_work(worker):
             fill(high, 20)
             await until(lambda: high.stats().done == 20)
             assert f"(queue {low.name}) waits for the server" in caplog.text
@@ -304,7 +258,7 @@ async def nothing(lease: Lease) -> None:
 async def test_a_queue_that_is_paused_or_deleted_does_not_stop_the_other(high: Queue, low: Queue, what: str) -> None:
     async with clients(high, low) as queues:
         worker = Worker(queues, nothing, concurrency=2, signals=False)
-        async with running(worker):
+        async with at_work(worker):
             fill(high, 5)
             await until(lambda: high.stats().done == 5)
             if what == "paused":
@@ -357,11 +311,11 @@ async def test_a_worker_without_a_free_handler_leaves_an_urgent_task_to_another_
 
     async with clients(high, low) as queues, clients(high, low) as others:
         full = Worker(queues, hold, concurrency=1, prefetch=0, signals=False)
-        async with running(full):
+        async with at_work(full):
             low.put("low-0")
             await until(lambda: busy == ["low-0"])
             await until(lambda: pump_of(full).shards[0].claims.bell is not None)
-            async with running(Worker(others, note, signals=False)) as idle:
+            async with at_work(Worker(others, note, signals=False)) as idle:
                 await until(lambda: idle._pump is not None and all(shard.claims.bell for shard in idle._pump.shards))
                 for number in range(5):
                     began = time.monotonic()

@@ -88,24 +88,6 @@ def test_a_bad_handler_ends_the_worker_with_2_and_is_said_once(
     assert "died" not in log
 
 
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (["lg.h"], "'lg.h' is not a handler: write module:function"),
-        (["lg.py:h"], "'lg.py:h' is not a handler: a module has no .py, write lg:h"),
-        ([f"{HANDLERS}:work", "--lifespan", "lg"], "'lg' is not a lifespan: write module:function"),
-    ],
-)
-def test_words_that_name_no_handler_are_refused_before_a_process_starts(
-    queue: Queue, run: Processes, words: list[str], complaint: str
-) -> None:
-    worker = run.start("worker", queue.name, *words)
-    assert worker.wait(60) == exit_codes.USAGE
-    log = run.log(worker)
-    assert said(log, complaint) == 1, log
-    assert said(log, "started") == said(log, "hopeless") == 0, log
-
-
 @pytest.mark.parametrize("words", [("-p", "3"), ("--no-supervise",)])
 def test_a_wrong_password_ends_the_worker_with_3(tmp_path: Path, words: tuple[str, ...]) -> None:
     with (

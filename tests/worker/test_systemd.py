@@ -123,13 +123,6 @@ def test_a_killed_main_process_leaves_no_task_behind_and_is_started_again(
     assert service.stop() == exit_codes.DONE
 
 
-def test_what_a_person_must_mend_is_not_started_again(queue: Queue, run: Processes, unit: ConfigParser) -> None:
-    service = Service(run, unit, queue, "missing")
-    code = service.start().wait(30)
-    assert code == exit_codes.USAGE
-    assert not service.is_started_again(code)
-
-
 def test_the_page_has_the_table_of_exit_codes_and_the_numbers_of_signals() -> None:
     for code, what in exit_codes.WORKER.items():
         assert f"| {code} | {what} |" in WORKERS

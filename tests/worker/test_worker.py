@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import redis
 from tenacity import stop_after_attempt, wait_none
 
-from tests.rig.waiting import wait_until
+from tests.worker.working import until
 from timeoutq import Ack, AsyncQueue, Cleaner, GiveUp, Lease, Queue, Release, Retry, Worker
 
 
@@ -24,34 +23,9 @@ async def jobs(url: str, queue: Queue) -> AsyncIterator[AsyncQueue]:
         yield opened
 
 
-async def until(predicate: Callable[[], bool | Awaitable[bool]], seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while True:
-            found = predicate()
-            if (await found) if isinstance(found, Awaitable) else found:
-                return
-            await asyncio.sleep(0.005)
-
-
 async def burst(queue: AsyncQueue, handler: Any, **settings: Any) -> Any:
     async with asyncio.timeout(30):
         return await Worker(queue, handler, burst=True, **settings).run()
-
-
-async def test_async_and_plain_handlers_both_do_all(jobs: AsyncQueue, queue: Queue) -> None:
-    seen: list[str] = []
-
-    async def one(lease: Lease) -> None:
-        seen.append(lease.task)
-
-    def two(lease: Lease) -> None:
-        seen.append(lease.task)
-
-    for handler in (one, two):
-        queue.put([f"{handler.__name__}{i}" for i in range(700)])
-        tally = await burst(jobs, handler)
-        assert tally.acked == 700
-    assert len(seen) == len(set(seen)) == 1400
 
 
 async def test_what_a_handler_returns_and_raises(jobs: AsyncQueue, queue: Queue) -> None:
@@ -99,33 +73,6 @@ async def test_what_a_handler_returns_and_raises(jobs: AsyncQueue, queue: Queue)
     assert runs["gone"] == [1]
     assert "found" in runs
     assert queue.stats().done == 7 + 2 + 700
-
-
-async def test_a_lost_lease_cancels_the_handler_and_is_not_acked(
-    jobs: AsyncQueue, queue: Queue, caplog: pytest.LogCaptureFixture
-) -> None:
-    started, cancelled = asyncio.Event(), asyncio.Event()
-
-    async def handler(lease: Lease) -> None:
-        started.set()
-        try:
-            await asyncio.sleep(30)
-        except asyncio.CancelledError:
-            cancelled.set()
-            raise
-
-    queue.put("a")
-    worker = Worker(jobs, handler, signals=False)
-    with caplog.at_level(logging.WARNING):
-        running = asyncio.create_task(worker.run())
-        await asyncio.wait_for(started.wait(), 5)
-        queue.forget("a")
-        await asyncio.wait_for(cancelled.wait(), 5)
-        await until(lambda: "forgotten" in caplog.text)
-        worker.stop()
-        tally = await asyncio.wait_for(running, 10)
-    assert (tally.acked, tally.lost) == (0, 1)
-    assert queue.stats().known == 0
 
 
 @pytest.mark.parametrize("threads", [False, True])
@@ -200,16 +147,6 @@ async def test_a_lost_lease_that_has_not_begun_is_not_run(
     assert f"{lost!r} " in caplog.text
 
 
-async def test_a_wrong_password_ends_the_worker_at_once(url: str) -> None:
-    from timeoutq import AccessDenied
-    from timeoutq.server.embedded import EmbeddedServer
-
-    with EmbeddedServer(config={"requirepass": "x"}) as server:
-        async with AsyncQueue("q", f"redis://127.0.0.1:{server.port}/0", deadline=1) as wrong:
-            with pytest.raises(AccessDenied):
-                await asyncio.wait_for(Worker(wrong, lambda lease: None, signals=False).run(), 10)
-
-
 # ---- the cleaner
 
 
@@ -247,31 +184,6 @@ async def test_due_tasks_are_ready_within_fifty_milliseconds(jobs: AsyncQueue, q
     assert sorted(lateness)[5] < 0.05
     cleaner.cancel()
     await asyncio.gather(cleaner, return_exceptions=True)
-
-
-def test_a_worker_says_that_it_lives(url: str, queue: Queue) -> None:
-    def serve() -> None:
-        async def body() -> None:
-            async with AsyncQueue(queue.name, url) as mine:
-                worker = Worker(mine, lambda lease: None, concurrency=7, signals=False)
-                workers.append(worker)
-                loops.append(asyncio.get_running_loop())
-                await worker.run()
-
-        asyncio.run(body())
-
-    workers: list[Worker] = []
-    loops: list[asyncio.AbstractEventLoop] = []
-    thread = threading.Thread(target=serve)
-    thread.start()
-    (info,) = wait_until(queue.workers)
-    assert info.concurrency == 7
-    assert info.pid > 0
-    queue.put("a", "b", "c")
-    wait_until(lambda: [worker.acked for worker in queue.workers()] == [3], timeout=4)
-    loops[0].call_soon_threadsafe(workers[0].stop)
-    thread.join(10)
-    assert queue.workers() == []
 
 
 async def test_any_number_of_cleaners_take_a_task_back_once(url: str, queue: Queue) -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.rig.processes import ROOT, Processes, run
 from tests.rig.waiting import wait_until
 from timeoutq import Lease, Queue, Worker
-from timeoutq.client.heartbeat import Heartbeat
+from timeoutq.client.heartbeat import Beat
 from timeoutq.testing import fake_async_queue
 from timeoutq.words import exit_codes
 from timeoutq.words.errors import WorkerBroken
@@ -85,10 +85,10 @@ async def test_a_worker_does_its_work_though_whoever_listens_to_logs_raises(ship
 async def test_a_worker_whose_heartbeat_has_ended_gives_its_tasks_back_and_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def leave(self: Heartbeat) -> bool:
+    async def leave(self: Beat) -> bool:
         raise SystemExit("from outside")
 
-    monkeypatch.setattr(Heartbeat, "_extend", leave)
+    monkeypatch.setattr(Beat, "_extend", leave)
     async with fake_async_queue(timeout=0.6) as queue:
         await queue.put("a", "b")
         said = "the thread of its heartbeat has ended: SystemExit: from outside; without it, all leases would run out"
@@ -98,52 +98,11 @@ async def test_a_worker_whose_heartbeat_has_ended_gives_its_tasks_back_and_says_
     assert (found.todos, found.in_progress, found.counters.get("expired", 0)) == (2, 0, 0)
 
 
-# ---- threads
-
-
-# ---- lifespans that leave
-
-
-class Odd(BaseException):
-    """An error that is no Exception."""
+# ---- handlers that stop their process
 
 
 MODULE = """
-import asyncio, os, signal
-from contextlib import asynccontextmanager
-from pathlib import Path
-
-class Odd(BaseException):
-    pass
-
-ERRORS = {
-    "SystemExit": SystemExit(0), "Odd": Odd("12 rows"), "GeneratorExit": GeneratorExit("closed"),
-    "KeyboardInterrupt": KeyboardInterrupt(),
-}
-
-def raised():
-    if os.environ["RAISES"] == "nothing, it stops the loop":
-        asyncio.get_running_loop().stop()
-    else:
-        raise ERRORS[os.environ["RAISES"]]
-
-@asynccontextmanager
-async def entering():
-    raised()
-    yield
-
-@asynccontextmanager
-async def leaving():
-    yield
-    raised()
-
-async def work(lease):
-    pass
-
-async def stops_the_loop(lease):
-    if lease.task == "stops":
-        asyncio.get_running_loop().stop()
-    await asyncio.sleep(3)
+import os, signal
 
 async def stops_itself(lease):
     if lease.attempt == 1:
@@ -151,20 +110,13 @@ async def stops_itself(lease):
 """
 
 
-@pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    (tmp_path / "breaking.py").write_text(MODULE)
-    return f"{ROOT}{os.pathsep}{tmp_path}"
-
-
-# ---- handlers that stop the loop, or their process
-
-
 def test_a_process_that_was_stopped_is_told_of_with_the_cure_and_goes_on_after_it(
-    queue: Queue, run: Processes, module: str
+    queue: Queue, run: Processes, tmp_path: Path
 ) -> None:
+    (tmp_path / "breaking.py").write_text(MODULE)
     queue.put("a")
-    worker = run.start("worker", queue.name, "breaking:stops_itself", "--burst", PYTHONPATH=module)
+    path = f"{ROOT}{os.pathsep}{tmp_path}"
+    worker = run.start("worker", queue.name, "breaking:stops_itself", "--burst", PYTHONPATH=path)
     wait_until(lambda: "was stopped by SIGSTOP: it does nothing, and its leases run out" in run.log(worker))
     (line,) = (line for line in run.log(worker).splitlines() if "was stopped" in line)
     pid = int(line.split("kill -CONT ")[1].split()[0])

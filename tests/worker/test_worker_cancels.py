@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
 from tests.rig.processes import Processes, run
 from tests.rig.waiting import wait_until
+from tests.worker.working import at_work, until
 from timeoutq import AsyncQueue, Lease, Queue, State, Worker
-from timeoutq.worker.leases import Tally
 
 __all__ = ["run"]
 
@@ -19,31 +19,10 @@ LONG = 600.0
 """A lease so long that no extension comes during a test: the alarm tells of the cancel, or nobody does."""
 
 
-async def until(predicate: Callable[[], bool | Awaitable[bool]], seconds: float = 15.0) -> None:
-    async with asyncio.timeout(seconds):
-        while True:
-            found = predicate()
-            if (await found) if isinstance(found, Awaitable) else found:
-                return
-            await asyncio.sleep(0.01)
-
-
 @pytest.fixture
 async def patient(url: str, queue: Queue) -> AsyncIterator[AsyncQueue]:
     async with AsyncQueue(queue.name, url, timeout=LONG, retry=[60]) as mine:
         yield mine
-
-
-class Working:
-    """A worker at work."""
-
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
-        self._working = asyncio.create_task(worker.run())
-
-    async def end(self) -> Tally:
-        self.worker.stop()
-        return await asyncio.wait_for(self._working, 20)
 
 
 async def in_state(queue: Queue, task: str, state: State | None) -> None:
@@ -60,16 +39,15 @@ async def test_a_coroutine_is_cancelled_at_once_and_its_task_goes_to_failed(queu
             cleaned.append(lease.task)
 
     queue.put("long")
-    working = Working(Worker(patient, fetch, signals=False))
-    await until(lambda: bool(working.worker.running))
-    assert list(queue.cancel("long", by="kim")) == ["cancelling"]
-    await in_state(queue, "long", State.FAILED)
-    assert queue.inspect("long").error == "cancelled by kim"
-    assert cleaned == ["long"]
-    queue.put("next")
-    await in_state(queue, "next", State.DONE)
-    tally = await working.end()
-    assert (tally.acked, tally.failed, tally.released, tally.lost) == (1, 1, 0, 0)
+    async with at_work(Worker(patient, fetch, signals=False)) as worker:
+        await until(lambda: bool(worker.running))
+        assert list(queue.cancel("long", by="kim")) == ["cancelling"]
+        await in_state(queue, "long", State.FAILED)
+        assert queue.inspect("long").error == "cancelled by kim"
+        assert cleaned == ["long"]
+        queue.put("next")
+        await in_state(queue, "next", State.DONE)
+    assert (worker.tally.acked, worker.tally.failed, worker.tally.released, worker.tally.lost) == (1, 1, 0, 0)
 
 
 @pytest.mark.parametrize("threads", [False, True])
@@ -89,16 +67,15 @@ async def test_a_task_whose_handler_has_not_begun_never_begins(
         go.wait(20)
 
     queue.put("a", "b")
-    working = Working(
-        Worker(patient, fetch_in_thread if threads else fetch, concurrency=1, prefetch=5, signals=False),
-    )
-    await until(lambda: len(working.worker.held) == 2 and bool(begun))
-    waits = "b" if begun == ["a"] else "a"
-    queue.cancel(waits, by="kim")
-    await in_state(queue, waits, State.FAILED)
-    go.set()
-    await in_state(queue, begun[0], State.DONE)
-    await working.end()
+    async with at_work(
+        Worker(patient, fetch_in_thread if threads else fetch, concurrency=1, prefetch=5, signals=False)
+    ) as worker:
+        await until(lambda: len(worker.held) == 2 and bool(begun))
+        waits = "b" if begun == ["a"] else "a"
+        queue.cancel(waits, by="kim")
+        await in_state(queue, waits, State.FAILED)
+        go.set()
+        await in_state(queue, begun[0], State.DONE)
     assert len(begun) == 1
 
 
@@ -109,20 +86,19 @@ async def test_a_handler_in_a_thread_is_waited_for_and_its_task_fails(queue: Que
         go.wait(20)
 
     queue.put("a")
-    working = Working(Worker(patient, fetch, concurrency=1, signals=False))
-    await until(lambda: bool(working.worker.running))
-    (lease,) = working.worker.running
-    assert not working.worker.is_cancelled(lease)
-    queue.cancel("a", by="kim")
-    await until(lambda: working.worker.is_cancelled(lease))
-    queue.put("b")
-    assert queue.inspect("a").state is State.IN_PROGRESS, "its thread still works"
-    assert queue.inspect("b").state is State.TODOS, "nobody else has the place of the thread"
-    go.set()
-    await in_state(queue, "a", State.FAILED)
-    assert queue.inspect("a").error == "cancelled by kim"
-    await in_state(queue, "b", State.DONE)
-    await working.end()
+    async with at_work(Worker(patient, fetch, concurrency=1, signals=False)) as worker:
+        await until(lambda: bool(worker.running))
+        (lease,) = worker.running
+        assert not worker.is_cancelled(lease)
+        queue.cancel("a", by="kim")
+        await until(lambda: worker.is_cancelled(lease))
+        queue.put("b")
+        assert queue.inspect("a").state is State.IN_PROGRESS, "its thread still works"
+        assert queue.inspect("b").state is State.TODOS, "nobody else has the place of the thread"
+        go.set()
+        await in_state(queue, "a", State.FAILED)
+        assert queue.inspect("a").error == "cancelled by kim"
+        await in_state(queue, "b", State.DONE)
 
 
 async def test_a_worker_on_several_queues_stops_what_was_cancelled_in_one(queue: Queue, url: str) -> None:
@@ -133,12 +109,11 @@ async def test_a_worker_on_several_queues_stops_what_was_cancelled_in_one(queue:
     async with AsyncQueue(queue.name, url, timeout=LONG) as first, AsyncQueue(other, url, timeout=LONG) as second:
         await first.put("a")
         await second.put("a")
-        working = Working(Worker([first, second], fetch, signals=False, drain_deadline=0.1))
-        await until(lambda: len(working.worker.running) == 2)
-        await second.cancel("a")
-        await until(lambda: len(working.worker.running) == 1)
-        assert queue.inspect("a").state is State.IN_PROGRESS
-        await working.end()
+        async with at_work(Worker([first, second], fetch, signals=False, drain_deadline=0.1)) as worker:
+            await until(lambda: len(worker.running) == 2)
+            await second.cancel("a")
+            await until(lambda: len(worker.running) == 1)
+            assert queue.inspect("a").state is State.IN_PROGRESS
         await second.purge()
 
 

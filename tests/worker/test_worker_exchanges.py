@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ import redis
 from tests.rig.inside import pump_of, seen
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
+from tests.worker.working import at_work, know_the_library, until
 from timeoutq import AsyncQueue, Lease, Queue, State, Worker
 from timeoutq.server import scripts
 from timeoutq.verbs.replies import Claimed
@@ -26,13 +27,6 @@ def called(name: str) -> bytes:
     return scripts.function(name).encode()
 
 
-def know_the_library(queue: Queue) -> None:
-    """Have the server know the library: a request whose reply is that it does not know it does nothing."""
-    queue.put("first")
-    queue.ack(queue.claim(1))
-    queue.forget("first")
-
-
 def listens(raw: redis.Redis) -> bool:
     """Say whether a claim of a worker waits at the server, behind the bell."""
     return any(client["cmd"] == "blpop" and "b" in client["flags"] for client in raw.client_list())
@@ -41,15 +35,6 @@ def listens(raw: redis.Redis) -> bool:
 def is_at(queue: Queue, done: int, in_progress: int) -> bool:
     stats = queue.stats()
     return (stats.done, stats.in_progress) == (done, in_progress)
-
-
-async def until(predicate: Callable[[], bool | Awaitable[bool]], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while True:
-            found = predicate()
-            if (await found) if isinstance(found, Awaitable) else found:
-                return
-            await asyncio.sleep(0.005)
 
 
 async def test_stop_gives_back_what_two_claims_under_way_bring(url: str, queue: Queue, raw: redis.Redis) -> None:
@@ -121,18 +106,15 @@ async def test_a_worker_that_ends_early_gives_back_what_a_claim_under_way_brings
 
 async def test_a_put_that_rings_while_a_claim_is_under_way_is_claimed_at_once(url: str, queue: Queue) -> None:
     async with AsyncQueue(queue.name, url, timeout=20) as mine:
-        worker = Worker(mine, lambda lease: None, signals=False)
-        running = asyncio.create_task(worker.run())
-        await until(seen(worker, lambda pump: pump.shards[0].claims.idle))
-        claims = pump_of(worker).shards[0].claims
-        nothing = Claimed(now_ms=round(time.time() * 1000))
-        for before, idle in ((claims.strokes, True), (claims.strokes - 1, False)):
-            # the claim was sent when the bell had rung `before` times, and found nothing
-            claims.idle = False
-            claims.came(claims.claim(10, 1), nothing, time.monotonic(), before)
-            assert claims.idle is idle
-        worker.stop()
-        await running
+        async with at_work(Worker(mine, lambda lease: None, signals=False)) as worker:
+            await until(seen(worker, lambda pump: pump.shards[0].claims.idle))
+            claims = pump_of(worker).shards[0].claims
+            nothing = Claimed(now_ms=round(time.time() * 1000))
+            for before, idle in ((claims.strokes, True), (claims.strokes - 1, False)):
+                # the claim was sent when the bell had rung `before` times, and found nothing
+                claims.idle = False
+                claims.came(claims.claim(10, 1), nothing, time.monotonic(), before)
+                assert claims.idle is idle
 
 
 # ---- claims whose replies nobody reads
@@ -199,16 +181,13 @@ async def test_what_a_claim_took_all_of_whose_replies_were_lost_comes_back_when_
     know_the_library(queue)
     with Proxy(url) as proxy:
         async with AsyncQueue(queue.name, proxy.url, timeout=60, deadline=1) as mine:
-            worker = Worker(mine, handler, concurrency=50, prefetch=0, signals=False)
-            running = asyncio.create_task(worker.run())
-            await until(partial(listens, raw))
-            proxy.arm(Fault.SWALLOW, called("claim"), times=None)
-            queue.put([f"t{i}" for i in range(30)])
-            await until(seen(worker, lambda pump: pump.shards[0].failures))
-            # the first one came with the claim behind the bell, which was sent before
-            assert (queue.stats().done, queue.stats().in_progress) == (1, 29)
-            proxy.disarm()
-            await until(lambda: worker.tally.acked == 30)
-            worker.stop()
-            await running
+            async with at_work(Worker(mine, handler, concurrency=50, prefetch=0, signals=False)) as worker:
+                await until(partial(listens, raw))
+                proxy.arm(Fault.SWALLOW, called("claim"), times=None)
+                queue.put([f"t{i}" for i in range(30)])
+                await until(seen(worker, lambda pump: pump.shards[0].failures))
+                # the first one came with the claim behind the bell, which was sent before
+                assert (queue.stats().done, queue.stats().in_progress) == (1, 29)
+                proxy.disarm()
+                await until(lambda: worker.tally.acked == 30)
     assert nothing_was_lost(queue)

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
@@ -17,27 +17,19 @@ import pytest
 import redis
 
 from tests.rig.inside import pump_of
+from tests.worker.working import until
 from timeoutq import AsyncQueue, InvalidInput, Lease, Queue, State, Worker
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.testing import FakeAsyncQueue, fake_async_queue
 from timeoutq.words.errors import WorkerBroken
-from timeoutq.worker.crews import TaskCrew
 from timeoutq.worker.leases import Tally
+from timeoutq.worker.threads import ThreadCrew
 
 
 @pytest.fixture
 async def fake() -> AsyncIterator[FakeAsyncQueue]:
     async with fake_async_queue(timeout=5, retry=[]) as queue:
         yield queue
-
-
-async def until(predicate: Callable[[], bool | Awaitable[bool]], seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while True:
-            found = predicate()
-            if (await found) if isinstance(found, Awaitable) else found:
-                return
-            await asyncio.sleep(0.002)
 
 
 async def drained(worker: Worker) -> Tally:
@@ -293,70 +285,20 @@ async def test_after_the_drain_deadline_what_still_runs_is_given_back(fake: Fake
     release.set()
 
 
-@pytest.mark.parametrize("threads", [False, True])
-async def test_what_ends_within_the_drain_deadline_is_acked(fake: FakeAsyncQueue, threads: bool) -> None:
-    begun, release = threading.Event(), threading.Event()
-
-    async def handler(lease: Lease) -> None:
-        begun.set()
-        await until(release.is_set)
-
-    def handler_in_thread(lease: Lease) -> None:
-        begun.set()
-        release.wait(60)
-
-    await fake.put("a", "b")
-    worker = Worker(fake, handler_in_thread if threads else handler, concurrency=1, prefetch=1, signals=False)
-    running = asyncio.create_task(worker.run())
-    await until(lambda: begun.is_set() and len(worker.held) == 2)
-    worker.stop()
-    await until(lambda: len(worker.held) == 1)  # what had not begun is given back at once
-    assert (await fake.stats()).todos == 1
-    release.set()
-    tally = await asyncio.wait_for(running, 10)
-    assert (tally.acked, tally.released) == (1, 1)
+# ---- a thread that ends
 
 
-# ---- leases that nothing works on
-
-
-@pytest.mark.parametrize("threads", [False, True])
-async def test_a_held_lease_that_nothing_works_on_is_given_back(
-    threads: bool, caplog: pytest.LogCaptureFixture
+async def test_a_worker_whose_thread_is_ended_from_outside_gives_its_tasks_back_and_says_why(
+    fake: FakeAsyncQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, release = threading.Event(), threading.Event()
-    ran: list[str] = []
+    def raised_from_outside(*_: object) -> None:
+        raise SystemExit("from outside")
 
-    async def handler(lease: Lease) -> None:
-        ran.append(lease.task)
-        begun.set()
-        await until(release.is_set)
-
-    def handler_in_thread(lease: Lease) -> None:
-        ran.append(lease.task)
-        begun.set()
-        release.wait(60)
-
-    async with fake_async_queue(timeout=0.3) as queue:
-        await queue.put("a", "b", "c")
-        worker = Worker(queue, handler_in_thread if threads else handler, concurrency=1, prefetch=2, signals=False)
-        running = asyncio.create_task(worker.run())
-        await until(lambda: begun.is_set() and len(worker.held) == 3)
-        # as a mistake in the worker would: it forgets one
-        crew = pump_of(worker).crew
-        forgotten = crew._inbox.front().popleft() if isinstance(crew, TaskCrew) else crew.give_back()[0]
-        await until(lambda: forgotten.task in caplog.text)
-        assert f"task {forgotten.task!r} is held, but no handler works on it: it is given back" in caplog.text
-        release.set()
-        await until(queue.drained)
-        worker.stop()
-        await asyncio.wait_for(running, 10)
-        assert sorted({*ran}) == ["a", "b", "c"]
-        assert (await queue.stats()).done == 3
-        assert caplog.text.count("no handler works on it") == 1 + threads  # the queue of the crew was forgotten whole
-
-
-# ---- Retry(block_host=)
+    monkeypatch.setattr(ThreadCrew, "_hand_in", raised_from_outside)
+    await fake.put("a", "b", "c")
+    with pytest.raises(WorkerBroken, match="a thread that ran handlers has ended: SystemExit: from outside"):
+        await drained(Worker(fake, lambda lease: None, concurrency=1, prefetch=2, signals=False))
+    assert (await fake.stats()).todos == 3
 
 
 # ---- who may be its queue

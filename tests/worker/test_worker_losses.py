@@ -92,9 +92,3 @@ def test_with_log_json_what_ends_a_worker_is_a_line_of_json(
     last = lines(run, worker)[-1]
     assert last["level"] == "ERROR"
     assert error in last["error"]
-
-
-# ---- tasks that are cut off
-
-
-# ---- mistyped queues

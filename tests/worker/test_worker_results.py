@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import redis
 
+from tests.worker.working import at_work
 from timeoutq import Ack, AsyncQueue, GiveUp, Lease, Queue, RetryPolicy, State, Worker
 from timeoutq.server.calls import BYTES, Kept
 from timeoutq.words.model import Ended
@@ -22,16 +23,11 @@ LARGE = b"x" * Kept.MOST
 
 
 @asynccontextmanager
-async def working(queue: Queue, handler: Any, url: str = "", **settings: Any) -> AsyncIterator[Worker]:
+async def working(queue: Queue, handler: Any, **settings: Any) -> AsyncIterator[Worker]:
     """Give a worker that runs, and ends with the block."""
-    async with AsyncQueue(queue.name, url or queue.given[0], timeout=5) as mine:
-        worker = Worker(mine, handler, signals=False, **settings)
-        running = asyncio.create_task(worker.run())
-        try:
+    async with AsyncQueue(queue.name, queue.given[0], timeout=5) as mine:
+        async with at_work(Worker(mine, handler, signals=False, **settings)) as worker:
             yield worker
-        finally:
-            worker.stop()
-            await asyncio.wait_for(running, 60)
 
 
 async def wait_for(queue: Queue, *tasks: str) -> dict[str, Ended]:
@@ -181,9 +177,3 @@ async def test_a_verdict_that_cannot_be_used_is_logged_and_the_task_fails_all_th
         assert await ended(queue, handler, "t") == {"t": Ended("t", State.FAILED, error="GiveUp: no")}
     assert said in caplog.text
     assert len([one for one in caplog.records if one.levelno == logging.ERROR]) == 1
-
-
-# ---- faults
-
-
-# ---- elsewhere

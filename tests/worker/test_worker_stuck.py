@@ -5,25 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from tests.rig.inside import seen
+from tests.worker.working import at_work, until
 from timeoutq import AsyncQueue, InvalidInput, Lease, Queue, State, Worker, WorkerBroken
 from timeoutq.testing import fake_async_queue
 from timeoutq.worker.leases import Tally
-
-
-async def until(predicate: Callable[[], bool | Awaitable[bool]], seconds: float = 15.0) -> None:
-    async with asyncio.timeout(seconds):
-        while True:
-            found = predicate()
-            if (await found) if isinstance(found, Awaitable) else found:
-                return
-            await asyncio.sleep(0.01)
 
 
 async def ended(working: asyncio.Task[Tally], seconds: float = 15.0) -> Tally:
@@ -63,20 +55,17 @@ async def test_a_suspect_and_a_long_handler_do_not_stop_the_worker(url: str, que
     suspect = make_suspect(queue, "suspect")
     queue.put("long")
     async with AsyncQueue(queue.name, url, timeout=2) as mine:
-        worker = Worker(mine, handler_in_thread if threads else handler, signals=False)
-        working = asyncio.create_task(worker.run())
-        await until(lambda: ran == ["long"])
-        queue.release(suspect)
-        await until(lambda: suspect.task in [lease.task for lease in worker.held.values()])
-        queue.put([f"t{i}" for i in range(20)])
-        await until(lambda: len(ran) == 21)
-        assert "suspect" not in ran
-        info = queue.inspect("suspect")
-        assert info.crashes == 2 and info.failures == 0  # nobody blames it for having waited
-        go.set()
-        await until(lambda: queue.stats().done == 22)
-        worker.stop()
-        await ended(working)
+        async with at_work(Worker(mine, handler_in_thread if threads else handler, signals=False)) as worker:
+            await until(lambda: ran == ["long"])
+            queue.release(suspect)
+            await until(lambda: suspect.task in [lease.task for lease in worker.held.values()])
+            queue.put([f"t{i}" for i in range(20)])
+            await until(lambda: len(ran) == 21)
+            assert "suspect" not in ran
+            info = queue.inspect("suspect")
+            assert info.crashes == 2 and info.failures == 0  # nobody blames it for having waited
+            go.set()
+            await until(lambda: queue.stats().done == 22)
 
 
 @pytest.mark.parametrize("threads", [False, True])
@@ -95,17 +84,14 @@ async def test_nothing_is_claimed_beside_a_suspect_that_runs(url: str, queue: Qu
 
     queue.release(make_suspect(queue, "suspect"))
     async with AsyncQueue(queue.name, url, timeout=20) as mine:
-        worker = Worker(mine, run if threads else handler, signals=False)
-        working = asyncio.create_task(worker.run())
-        await until(begun.is_set)
-        for number in range(20):
-            queue.put(f"t{number}")  # each rings the bell of the worker
-            await asyncio.sleep(0.02)
-            assert [lease.task for lease in worker.held.values()] == ["suspect"]
-        go.set()
-        await until(lambda: queue.stats().done == 21)
-        worker.stop()
-        await ended(working)
+        async with at_work(Worker(mine, run if threads else handler, signals=False)) as worker:
+            await until(begun.is_set)
+            for number in range(20):
+                queue.put(f"t{number}")  # each rings the bell of the worker
+                await asyncio.sleep(0.02)
+                assert [lease.task for lease in worker.held.values()] == ["suspect"]
+            go.set()
+            await until(lambda: queue.stats().done == 21)
 
 
 # ---- a handler that does not end though it was cancelled
@@ -170,7 +156,6 @@ CULPRIT = (
     [
         ("cleaner-", "cleaner"),
         ("alarm-", "cleaner"),
-        ("watch of leases-", "watch of leases"),
         ("watch of max_runtime-", "watch of max_runtime"),
         ("bell-", "wait on the bell"),
         ("exchange-", "exchange"),

@@ -1,7 +1,4 @@
-"""The command itself: the typer app, what commands say and ask, their exit codes, and `main`.
-
-The other modules of this folder add their commands to `app`; `timeoutq` and `python -m timeoutq` call `main`.
-"""
+"""The command itself: the typer app, what commands say and ask, their exit codes, and `main`."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import io
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, NoReturn, TextIO, TypeVar
 
@@ -17,11 +14,7 @@ import typer
 
 from timeoutq.words import exit_codes
 from timeoutq.words.errors import ServerError, TimeoutqError
-from timeoutq.words.exit_codes import DONE, INTERRUPTED, USAGE
-from timeoutq.words.exit_codes import LATE as LATE
-from timeoutq.words.exit_codes import LOST as LOST
-from timeoutq.words.exit_codes import NOTHING as NOTHING
-from timeoutq.words.exit_codes import SERVER as SERVER
+from timeoutq.words.exit_codes import DONE, INTERRUPTED, NOTHING, USAGE
 from timeoutq.words.model import Answer, Outcome
 from timeoutq.words.text import age, safe
 
@@ -93,15 +86,15 @@ def saying_how_far(far: Callable[[], tuple[int, str]]) -> Iterator[None]:
 
 
 def patiently(queue: AnyQueue, step: Callable[[], T], wait: float) -> T:
-    """Take a step of long work; if the server is away, wait for it, `wait` seconds at most, and take the step again.
+    """Take a step of long work; if the server goes away, wait for it, `wait` seconds at most, and take the step again.
 
-    A server that has never answered is not waited for: its address may be wrong. The step may be taken twice: what it
-    brings in must not be brought in twice by that. Says when it waits.
+    The step may be taken twice: what it brings in must not be brought in twice by that. A server that has never
+    answered is not waited for: its address may be wrong.
     """
     from timeoutq.verbs import flows
     from timeoutq.words import retry
 
-    began = failures = 0.0
+    began, failures = 0.0, 0
     while True:
         try:
             found = step()
@@ -111,17 +104,22 @@ def patiently(queue: AnyQueue, step: Callable[[], T], wait: float) -> T:
             now = time.monotonic()
             if not failures:
                 began, wait = now, wait if queue.met else 0.0
-                if wait > 0:
-                    say(f"waits for the server, {age(wait)} at most (--wait): {error}")
-            failures += 1
-            left = began + wait - now
-            if left <= 0:
+            if now >= began + wait:
                 raise
-            time.sleep(min(left, retry.pause(int(failures))))
-            continue
-        if failures:
-            say(f"goes on after {age(time.monotonic() - began)}; tasks that were sent twice count as known")
-        return found
+            if not failures:
+                say(f"waits for the server, {age(wait)} at most (--wait): {error}")
+            failures += 1
+            time.sleep(min(began + wait - now, retry.pause(failures)))
+        else:
+            if failures:
+                say(f"goes on after {age(time.monotonic() - began)}; tasks that were sent twice count as known")
+            return found
+
+
+def meant(names: Iterable[str], otherwise: str = "") -> str:
+    """Ask whether one of these names was meant; if there are none, say something else."""
+    found = " or ".join(names)
+    return f"did you mean {found}?" if found else otherwise
 
 
 def unknown(queue: AnyQueue) -> NoReturn:
@@ -133,8 +131,7 @@ def unknown_words(queue: AnyQueue) -> str:
     """Say that a queue is unknown on its server, and which queue may have been meant."""
     from timeoutq.watch import directory
 
-    alike = " or ".join(directory.meant(queue, queue.name))
-    hint = f"did you mean {alike}?" if alike else "`timeoutq queues` lists the queues that are there"
+    hint = meant(directory.meant(queue, queue.name), "`timeoutq queues` lists the queues that are there")
     return f"queue {queue.name} is unknown: nothing was put to it at {queue.url}; {hint}"
 
 
@@ -142,15 +139,12 @@ def new_words(queue: AnyQueue) -> str:
     """Say that a queue is new, and which queue may have been meant; '' if it is not new, or if no name is alike."""
     from timeoutq.watch import directory
 
-    if queue.exists():
-        return ""
-    alike = " or ".join(directory.meant(queue, queue.name, 0.5))
-    return f"queue {queue.name} is new here; did you mean {alike}?" if alike else ""
+    hint = "" if queue.exists() else meant(directory.meant(queue, queue.name, 0.5))
+    return hint and f"queue {queue.name} is new here; {hint}"
 
 
 def with_ended(queue: AnyQueue, outcome: Outcome) -> Outcome:
     """Answer done for each id that no state holds and whose result is kept: the id of a call is not kept in done."""
-
     unknown = [task for task, answer in outcome.items() if answer is Answer.UNKNOWN]
     ended = queue.results.look(unknown) if unknown else {}
     done = {task for task, one in ended.items() if one.state is None and one.result is not None}
@@ -179,46 +173,38 @@ def main() -> None:
     code = _run()
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError:  # `_run` has said so
         _discard(sys.stdout)
-    except OSError as error:
-        _discard(sys.stdout)
-        _complain(f"cannot write the output: {error.strerror}")
-        code = code or USAGE
     sys.exit(code)
 
 
 def _run() -> int:
     try:
         code = app(standalone_mode=False)
-        code = code if isinstance(code, int) else DONE
+        sys.stdout.flush()
+        return code if isinstance(code, int) else DONE
     except TimeoutqError as error:
         _complain(str(error))
-        code = exit_codes.of(error)
-    except (KeyboardInterrupt, EOFError):
-        code = INTERRUPTED
-    except BrokenPipeError:
-        # the reader of our output has gone: throw the rest away, so that the flush in `main` does not fail too
+        return exit_codes.of(error)
+    except (KeyboardInterrupt, EOFError, typer.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has gone
         _discard(sys.stdout)
-        code = DONE
+        return DONE
     except OSError as error:
-        if error.filename is None:  # it may be the output that cannot be written: then the flush would fail, too
+        if error.filename is None:  # it may be the output that cannot be written
             _discard(sys.stdout)
         _complain(f"{error.filename}: {error.strerror}" if error.filename else f"{error.strerror or error}")
-        code = USAGE
+        return USAGE
     except Exception as error:
         show = getattr(error, "show", None)
         if show is not None and hasattr(error, "exit_code"):  # an error of typer: wrong usage
             error.__dict__["message"] = safe(str(getattr(error, "message", "")))  # it quotes what the user typed
             _written(show)
-            code = USAGE
-        elif type(error).__name__ == "Abort":  # Ctrl-C at a question
-            code = INTERRUPTED
-        elif "_TIMEOUTQ_COMPLETE" in os.environ:  # a completion never prints an error
-            code = NOTHING
-        else:
-            raise
-    return code
+            return USAGE
+        if "_TIMEOUTQ_COMPLETE" in os.environ:  # a completion never prints an error
+            return NOTHING
+        raise
 
 
 def _complain(message: str) -> None:

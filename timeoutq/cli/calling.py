@@ -7,19 +7,19 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timeoutq.cli.app import LATE, app, stop
+from timeoutq.cli.app import app, meant, stop
 from timeoutq.cli.command import AppPath, Known, Moment, Name, Seconds, Server, TaskName, Where, argument, command
-from timeoutq.cli.printing import Sink, iso, length, plain
-from timeoutq.cli.reading import read_json
+from timeoutq.cli.printing import Sink, iso, length
+from timeoutq.cli.reading import read_json, read_option
 from timeoutq.words.errors import InvalidInput
-from timeoutq.words.exit_codes import NOTHING, USAGE
+from timeoutq.words.exit_codes import LATE, NOTHING, USAGE
 from timeoutq.words.model import State, Task, text
 from timeoutq.words.text import safe
 
@@ -68,26 +68,15 @@ def call_of(found: App, function: str, given: str | None, args: str | None, kwar
 
 
 def _arguments(given: str | None, args: str | None, kwargs: str | None) -> tuple[list[Any], dict[str, Any]]:
-    if given is not None and (args is not None or kwargs is not None):
+    if given is None:
+        return (
+            [] if args is None else read_option("--args", args, list, "a list"),
+            {} if kwargs is None else read_option("--kwargs", kwargs, dict, "an object"),
+        )
+    if args is not None or kwargs is not None:
         raise InvalidInput("give the arguments behind the function, or with --args and --kwargs, not both")
-    if given is not None:
-        found: Any = _read("the arguments", given, (list, dict), "a list or an object")
-        return (found, {}) if given.lstrip().startswith("[") else ([], found)
-    by_place: list[Any] = [] if args is None else _read("--args", args, list, "a list")
-    by_name: dict[str, Any] = {} if kwargs is None else _read("--kwargs", kwargs, dict, "an object")
-    return by_place, by_name
-
-
-def _read(what: str, words: str, kinds: Any, said: str) -> Any:
-    try:
-        found = read_json(words)
-    except ValueError as error:
-        raise InvalidInput(
-            f"{what} {words!r:.80} are no JSON: write {said}, with texts in double quotes, as in '[\"a\", 5]' ({error})"
-        ) from None
-    if not isinstance(found, kinds):
-        raise InvalidInput(f"{what} {words!r:.80} must be {said}, as in '[\"a\", 5]'")
-    return found
+    found: Any = read_option("the arguments", given, (list, dict), "a list or an object")
+    return (found, {}) if given.lstrip().startswith("[") else ([], found)
 
 
 @command()
@@ -163,8 +152,8 @@ def result(
         if out.as_json:
             fields = {"error": failed.error, "message": failed.message, "traceback": failed.traceback}
             out.document({"id": ended.task, "state": state, **fields})
-        for line in () if out.as_json else (failed.traceback or "").splitlines():
-            typer.echo(safe(line))
+        elif failed.traceback:
+            typer.echo("\n".join(map(safe, failed.traceback.splitlines())))
         stop(NOTHING, f"call {ended.task!r} failed: {failed}")
     if not ended.result:
         stop(
@@ -193,8 +182,7 @@ def functions(where: Where, *, server: Server, out: Sink) -> None:
     if not rows:
         stop(NOTHING, f"there are no functions in {where}")
     columns = ("function", "queue", "takes", "when", "published", "worker")
-    shown = [{**row, "takes": _takes(row["schema"])} for row in rows]
-    out.each(columns, rows if out.as_json else shown, lambda row: [row[column] for column in columns])
+    out.each(columns, rows, lambda row: [_takes(row["schema"]) if name == "takes" else row[name] for name in columns])
 
 
 def _of_app(found: App) -> list[dict[str, Any]]:
@@ -215,20 +203,19 @@ def _of_queue(opened: AnyQueue) -> list[dict[str, Any]]:
     from timeoutq.client.shards.opening import talks_of
     from timeoutq.verbs.sending import ask
 
-    newest: dict[str, tuple[int, str, Any]] = {}
+    newest: dict[str, tuple[int, str, bytes]] = {}
     for talk in talks_of(opened):
         (reply,) = opened.run(ask(talk, [("HGETALL", talk.operations.key("functions"))]))
         pairs: dict[bytes, bytes] = reply
         for name, lines in pairs.items():
             words = lines.split(b"\n", 1)[0].split(b" ", 3)
             if len(words) == 4 and words[1].isdigit():
-                found = int(words[1]), text(words[2]), read_json(words[3])
-                key = text(name)
-                newest[key] = max(newest.get(key, found), found, key=lambda one: one[0])
+                found = int(words[1]), text(words[2]), words[3]
+                newest[text(name)] = max(newest.get(text(name), found), found)
     return [
         {
             "function": name, "queue": opened.name, "when": None, "published": iso(at / 1000), "worker": worker,
-            "schema": schema,
+            "schema": read_json(schema),
         }
         for name, (at, worker, schema) in sorted(newest.items())
     ]  # fmt: skip
@@ -284,13 +271,9 @@ def _having(server: Server, queue: str, name: str, code: int = USAGE) -> Iterato
 
     with server.known(queue) as opened:
         if opened.schedules.get(name) is None:
-            alike = " or ".join(map(repr, directory.alike(name, (info.name for info in opened.schedules.each()))))
-            meant = f"did you mean {alike}? " if alike else ""
-            stop(
-                code,
-                f"queue {queue} has no schedule {name!r:.80}: {meant}`timeoutq schedules list {queue}` lists those "
-                "that it has",
-            )
+            alike = map(repr, directory.alike(name, (info.name for info in opened.schedules.each())))
+            lists = f"`timeoutq schedules list {queue}` lists those that it has"
+            stop(code, f"queue {queue} has no schedule {name!r:.80}: {meant(alike, lists)}")
         yield opened
 
 
@@ -314,14 +297,14 @@ def list_(where: Where, *, server: Server, out: Sink) -> None:
         if not infos:
             stop(NOTHING, f"the queues of {where} have no schedules")
         if out.as_json:
-            infos = [{"queue": queue, **plain(info)} for queue, info in infos]
+            infos = [{"queue": queue, **asdict(info)} for queue, info in infos]
         out.each(("queue", *COLUMNS), infos, lambda one: (one[0], *_row(one[1])))
         return
     with server.known(where) as opened:
-        schedules = sorted(opened.schedules.each(), key=lambda info: info.name)
-        if not schedules:
+        known = sorted(opened.schedules.each(), key=lambda info: info.name)
+        if not known:
             stop(NOTHING, f"queue {where} has no schedules")
-        out.each(COLUMNS, schedules, _row)
+        out.each(COLUMNS, known, _row)
 
 
 @command(group, "set")
@@ -354,15 +337,8 @@ def set_(
     if args is not None or kwargs is not None:
         raise InvalidInput("--args and --kwargs are for calls of functions: name MODULE:APP in the place of the queue")
     with server.open(where) as opened:
-        task = Task(name if what is None else what, None if payload is None else _payload(payload))
+        task = Task(name if what is None else what, None if payload is None else read_option("--payload", payload))
         out.each(COLUMNS, [opened.schedules.set(name, task, **how)], _row)
-
-
-def _payload(words: str) -> Any:
-    try:
-        return read_json(words)
-    except ValueError as error:
-        raise InvalidInput(f"--payload {words!r:.80} is no JSON: {error}") from None
 
 
 @command(group)

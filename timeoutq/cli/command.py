@@ -1,4 +1,4 @@
-"""What commands ask for: the decorator `command`, the server of a command, and the arguments that commands share.
+"""What commands ask for: the decorator `command`, the server, arguments that commands share, what a shell completes.
 
 A command is a function. `command` makes options of its parameters, and of the fields of a parameter that is a dataclass
 (`Server`, `Sink`, `Log`); the text in `Annotated` is the help. A queue is opened before the function runs.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from copy import copy
@@ -19,10 +20,10 @@ import typer
 from typer.models import OptionInfo, ParameterInfo
 
 from timeoutq.cli.app import app, say, unknown
-from timeoutq.cli.completion import queue_names
 from timeoutq.cli.printing import Sink, length
 from timeoutq.cli.reading import moment, seconds
 from timeoutq.words.errors import InvalidInput, TimeoutqError, Unavailable
+from timeoutq.words.model import State
 
 if TYPE_CHECKING:
     from timeoutq.client.shards import AnyQueue
@@ -130,6 +131,41 @@ class Server:
             yield opened
 
 
+PATIENCE = 1.0
+"""Seconds after which a shell gets the names that were found until then: none, if the server is away or refuses."""
+
+
+def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Give the queues whose names begin with what was typed."""
+    from timeoutq.client import Queue
+    from timeoutq.watch import directory
+
+    found: list[str] = []
+
+    def ask() -> None:
+        # a thread can be left behind: so no name server and no network can keep the shell waiting
+        try:
+            url, file = ctx.params.get("url"), ctx.params.get("url_file")
+            address = Path(file).read_text("utf-8").strip() if file else url or None
+            with Queue("completion", address, deadline=PATIENCE, allow_eviction=True) as opened:
+                found.extend(name for name in directory.within(opened, PATIENCE / 2) if name.startswith(incomplete))
+        except Exception:  # noqa: S110  # whatever it is, a shell cannot use it
+            pass
+
+    thread = threading.Thread(target=ask, name="completion", daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    return sorted(found)
+
+
+def sides(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Give QUEUE:STATE for what was typed; a shell completes files by itself."""
+    name, colon, state = incomplete.partition(":")
+    if colon:
+        return [f"{name}:{known}" for known in State if known.startswith(state)]
+    return [f"{queue}:" for queue in queue_names(ctx, name)]
+
+
 _QUEUE = argument("QUEUE", "Name of the queue.", autocompletion=queue_names)
 Name = Annotated[str, _QUEUE]
 if TYPE_CHECKING:
@@ -141,13 +177,13 @@ else:
 TaskName = Annotated[str, argument("TASK", "Id of the task.")]
 Ids = Annotated[list[str] | None, argument("[TASK]...", "Task ids.")]
 ManyIds = Annotated[list[str], typer.Argument(metavar="TASK...", help="Task ids.")]
+Host = Annotated[str, argument("HOST", "example.com, example.com:8080, a URL of the host, or a group.")]
 AppPath = Annotated[str, argument("MODULE:APP", "The App of a module.")]
 Where = Annotated[str, argument("QUEUE|MODULE:APP", "A queue, or the App of a module.")]
 Yes = Annotated[bool, "--yes -y: Do not ask."]
 Count = Annotated[int, "-n --count 1..500: The most tasks to take."]
 Cursor = Annotated[str | None, "Where to go on: the cursor that the last page printed."]
 AllPages = Annotated[bool, "--all: Print all pages."]
-Null = Annotated[bool, "--null -0: Ids in the file end with a NUL, not a newline."]
 Shards = Annotated[
     int | None, "N 1..1000: Divide a new queue into N shards, for ever; a queue that is there must have as many."
 ]

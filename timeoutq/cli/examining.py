@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,16 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from timeoutq.cli.app import exit_unless, say, unknown_words
-from timeoutq.cli.command import Name, Seconds, Server, argument, command
-from timeoutq.cli.completion import queue_names
+from timeoutq.cli.command import Name, Seconds, Server, argument, command, queue_names
 from timeoutq.cli.printing import Sink
 from timeoutq.words.errors import InvalidInput, TimeoutqError, Unavailable
 from timeoutq.words.text import safe
 
 if TYPE_CHECKING:
     from timeoutq.client.shards import AnyQueue
-    from timeoutq.watch.doctor import Finding
-    from timeoutq.watch.limits import Limits
+    from timeoutq.watch.doctor import Finding, Limits
 
 
 @command()
@@ -45,10 +42,9 @@ def doctor(
     With --workers, --max-failed or --max-age the command is a health check of a
     queue, for containers and monitors.
     """
-    from timeoutq.server.troubles import is_sharded
-    from timeoutq.watch import limits
+    from timeoutq.watch.doctor import Limits
 
-    wanted = limits.Limits(workers, max_failed, max_age, here)
+    wanted = Limits(workers, max_failed, max_age, here)
     if here and workers is None:
         raise InvalidInput("--here is about --workers: give --workers 1 as well")
     if wanted and queue is None:
@@ -56,32 +52,16 @@ def doctor(
     if repair and queue is None:
         raise InvalidInput("--repair is about a queue: name one")
 
-    def look(*, waits: bool) -> list[Finding]:
-        with server.open(queue or "doctor", allow_eviction=True, waits=waits) as opened:
-            return _examined(opened, wanted, named=queue is not None, repair=repair)
-
-    try:
-        findings = look(waits=True)
-    except InvalidInput as error:
-        if not is_sharded(error):
-            raise
-        findings = look(waits=False)  # the server was slow to say what the queue is
+    with server.open(queue or "doctor", allow_eviction=True, waits=True) as opened:
+        findings = _examined(opened, wanted, named=queue is not None, repair=repair)
     _show_findings(findings, out)
     exit_unless(all(finding.verdict != "red" for finding in findings))
-
-
-def _met(queue: AnyQueue) -> bool:
-    # if a worker waits for the first task of a queue, the queue's name is not mistyped
-    with suppress(TimeoutqError):
-        stats = queue.stats()
-        return stats.exists or stats.workers > 0
-    return True  # another check reports this error
 
 
 def _examined(opened: AnyQueue, wanted: Limits, *, named: bool, repair: bool) -> list[Finding]:
     from timeoutq.client.shards import ShardedQueue
     from timeoutq.server.troubles import is_sharded
-    from timeoutq.watch import divided, limits, nodes
+    from timeoutq.watch import divided, nodes
     from timeoutq.watch import doctor as examine
 
     mended = [examine.repair(opened)] if repair else []
@@ -91,14 +71,17 @@ def _examined(opened: AnyQueue, wanted: Limits, *, named: bool, repair: bool) ->
             findings += divided.examine(opened)
         else:
             findings += examine.examine(opened, named=named)
-        if named and not _met(opened):
-            findings.append(examine.Finding("queue", "red", unknown_words(opened)))
+        with suppress(TimeoutqError):  # another check reports this error
+            stats = opened.stats()
+            # if a worker waits for the first task of a queue, the queue's name is not mistyped
+            if named and not stats.exists and not stats.workers:
+                findings.append(examine.Finding("queue", "red", unknown_words(opened)))
     except Unavailable as error:
         if not findings:
             raise
         findings.append(examine.Finding("queue", "red", str(error)))  # the node of the queue is away
     try:
-        findings += limits.check_limits(opened, wanted) if wanted else []
+        findings += examine.check_limits(opened, wanted) if wanted else []
     except TimeoutqError as error:
         if is_sharded(error):
             raise
@@ -169,26 +152,15 @@ def report(
     if str(html) == "-":
         sys.stdout.write(text)
         return
-    _write(html, text)
-    say(f"wrote {html}, {len(text.encode()) // 1024 + 1} KiB")
-
-
-def _write(file: Path, text: str) -> None:
-    # whoever reads the file meanwhile finds the report before this one, and never half of one
+    part = html.with_name(f".{html.name}.{os.getpid()}")  # so that nobody reads half of a report
     try:
-        number, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+        part.write_text(text, "utf-8")
+        part.replace(html)
     except OSError as error:
-        raise InvalidInput(f"cannot write {file}: {error.strerror}") from error
-    try:
-        with os.fdopen(number, "w", encoding="utf-8") as opened:
-            opened.write(text)
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(name).chmod(0o666 & ~mask)
-        Path(name).replace(file)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        raise InvalidInput(f"cannot write {html}: {error.strerror}") from error
+    finally:
+        part.unlink(missing_ok=True)
+    say(f"wrote {html}, {len(text.encode()) // 1024 + 1} KiB")
 
 
 @command()

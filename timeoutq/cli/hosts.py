@@ -3,49 +3,31 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import typer
 
 from timeoutq.cli.app import exit_unless, say, stop, sure
-from timeoutq.cli.command import (
-    AllPages,
-    Cursor,
-    Known,
-    Moment,
-    Name,
-    Seconds,
-    Server,
-    TaskName,
-    Yes,
-    argument,
-    command,
-)
-from timeoutq.cli.printing import Sink, iso, releases
+from timeoutq.cli.command import AllPages, Cursor, Host, Known, Moment, Name, Seconds, Server, TaskName, Yes, command
+from timeoutq.cli.printing import Sink, iso, length
 from timeoutq.cli.reading import seconds
 from timeoutq.cli.tasks import OWNER
+from timeoutq.watch import records
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.exit_codes import NOTHING
-from timeoutq.words.model import HostInfo, Politeness
-from timeoutq.words.standing import Standing, standing
+from timeoutq.words.model import HostInfo
 from timeoutq.words.text import age
 
-Host = Annotated[str, argument("HOST", "example.com, example.com:8080, a URL of the host, or a group.")]
 COLUMNS = ("host", "waiting", "in_flight", "turn", "delay", "per_host", "budget", "visits", "failures", "blocked_until",
            "banned")  # fmt: skip
 BRIEFLY = ("host", "waiting", "at once", "turn", "delay", "visits", "failures")  # fits beside a name in 80 columns
 LAST_LINES = 5  # of a traceback that `why` shows; `inspect` shows all
 
 
-def _length(seconds: float) -> str:
-    # not :g, which makes 2.592e+06 of a month
-    return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
-
-
 def _row(info: HostInfo) -> Sequence[Any]:
     return (
-        info.host, info.waiting, info.busy, iso(info.turn), _length(info.delay), info.per_host, info.budget,
+        info.host, info.waiting, info.busy, iso(info.turn), length(info.delay), info.per_host, info.budget,
         info.visits, info.failures, iso(info.blocked_until), info.banned,
     )  # fmt: skip
 
@@ -53,31 +35,13 @@ def _row(info: HostInfo) -> Sequence[Any]:
 def _brief(info: HostInfo, now: float) -> Sequence[Any]:
     of = "" if info.budget is None else f" of {info.budget}"
     return (
-        info.host, info.waiting, f"{info.busy} of {info.per_host}", TURNS[standing(info, now, TURNS)](info, now),
-        age(info.delay), f"{info.visits}{of}", info.failures,
+        info.host, info.waiting, f"{info.busy} of {info.per_host}", records.turn(info, now)[0], age(info.delay),
+        f"{info.visits}{of}", info.failures,
     )  # fmt: skip
 
 
-TURNS: Mapping[Standing, Callable[[HostInfo, float], str | None]] = {
-    Standing.BANNED: lambda info, now: "banned",
-    Standing.BLOCKED: lambda info, now: f"blocked {age((info.blocked_until or now) - now)}",
-    Standing.TURN: lambda info, now: f"in {age(max(0.0, (info.turn or now) - now))}",
-    Standing.USED_UP: lambda info, now: "used up" if info.waiting else None,
-    Standing.FREE: lambda info, now: None,
-}
-"""The words in the column `turn`."""
-
-
 def _tell(info: HostInfo, out: Sink) -> None:
-    more = info.busy - len(info.in_flight)
-    out.facts(info, [
-        ("host", info.host), ("waiting", info.waiting), *(("in flight", task) for task in info.in_flight),
-        ("in flight", f"and {more:,} more" if more > 0 else None),
-        ("next", info.next_task), ("its priority", info.next_priority or None),
-        ("turn", iso(info.turn)), ("delay", _length(info.delay)), ("per host", info.per_host), ("budget", info.budget),
-        ("visits", info.visits), ("failures", info.failures), ("next allowed", iso(info.next_allowed)),
-        ("blocked until", iso(info.blocked_until)), ("blocked by", info.blocked_by or None), ("banned", info.banned),
-    ])  # fmt: skip
+    out.facts(info, records.of_host(info))
 
 
 @command()
@@ -143,15 +107,11 @@ def host(
         )
         rules = opened.stats().politeness
     _tell(found, out)
-    if (delay, per_host, budget) == (None, None, None) and not usual and _is_unmet(found, rules):
-        stop(NOTHING, f"queue {queue} has never visited host {found.host}, and has no task and no rule for it")
-
-
-def _is_unmet(info: HostInfo, usual: Politeness | None) -> bool:
-    if usual is not None and (info.delay, info.per_host) != (usual.delay, usual.per_host):
-        return False
-    met = (info.waiting, info.busy, info.visits, info.failures, info.turn, info.blocked_until, info.banned)
-    return not any(met) and info.next_allowed is None and info.budget is None
+    if (delay, per_host, budget) == (None, None, None) and not usual:
+        own = rules is None or (found.delay, found.per_host) != (rules.delay, rules.per_host)
+        met = (found.waiting, found.busy, found.visits, found.failures, found.turn, found.blocked_until, found.banned)
+        if not own and not any(met) and found.next_allowed is None and found.budget is None:
+            stop(NOTHING, f"queue {queue} has never visited host {found.host}, and has no task and no rule for it")
 
 
 @command()
@@ -187,16 +147,6 @@ def ban(
     _tell(queue.hosts.ban(name, reason), out)
 
 
-COMMANDS = {
-    "done": "`timeoutq put {queue} {task} --again` makes it ready again",
-    "failed": "`timeoutq retry {queue} {task}` brings it back",
-    "banned": "first `timeoutq unblock {queue} {host}`, then `timeoutq retry {queue} {task}` brings it back; before "
-    "that, it fails again at once",
-    "no_replica": "start replicas, or `timeoutq configure {queue} --durable N` asks for fewer",
-    "budget": "`timeoutq host {queue} {host} --budget N` gives the host more visits",
-}
-"""Advice for a person at a shell, in the place of the advice that `why` has for a program."""
-
 BY_HAND = "; a spider owns the queue, and the response then goes to its `parse`: callback and meta went with the ack"
 
 
@@ -206,13 +156,13 @@ def why(queue: Known, task: TaskName, *, out: Sink) -> None:
     from timeoutq.verbs.why import advised
 
     found = queue.why(task)
-    is_spiders = found.code == "done" and OWNER in queue.stats().settings
-    info = found.info
+    info, told = found.info, dict(records.of_task(found.info))
+    spiders = BY_HAND if found.code == "done" and OWNER in queue.stats().settings else ""
+    shown = ("host", "priority", "failures", "crashes", "releases", "last error")
     out.facts(found, [
         ("state", None if info.state is None else info.state.value), ("reason", found.code),
-        ("why", advised(found, COMMANDS, queue.name) + is_spiders * BY_HAND), ("host", info.host),
-        ("priority", info.priority or None), ("before it", found.before), ("failures", info.failures or None),
-        ("crashes", info.crashes or None), ("releases", releases(info)), ("last error", info.error),
-        ("near", found.near), *(("traceback", line) for line in (info.traceback or "").splitlines()[-LAST_LINES:]),
+        ("why", advised(found, records.ADVICE, queue.name) + spiders), *((name, told[name]) for name in shown),
+        ("before it", found.before), ("near", found.near),
+        *(("traceback", line) for line in (info.traceback or "").splitlines()[-LAST_LINES:]),
     ])  # fmt: skip
     exit_unless(info.state is not None or found.code == "done")

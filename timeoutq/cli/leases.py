@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from timeoutq.cli.app import LOST, exit_unless, say, stop, unknown, unknown_words
+from timeoutq.cli.app import exit_unless, say, stop, unknown, unknown_words
 from timeoutq.cli.command import Count, Ids, Name, Opened, Seconds, Server, command
 from timeoutq.cli.printing import Sink, iso
 from timeoutq.cli.reading import LONGEST_LINE, piped_in, read_json
 from timeoutq.words import arguments
 from timeoutq.words.errors import InvalidInput, TimeoutqError
+from timeoutq.words.exit_codes import LOST
 from timeoutq.words.model import Answer, Lease, Outcome, Task, raw, text
 
 if TYPE_CHECKING:
@@ -55,7 +56,6 @@ def _taken(queue: AnyQueue, taken: Sequence[T], columns: Sequence[str], row: Cal
 
 
 def _lease(task: Any, token: Any, deadline: Any = math.inf, attempt: Any = 1) -> Lease:
-
     if not isinstance(token, str) or not token.isprintable() or not token:
         raise InvalidInput(f"{token!r:.80} is not a token that claim gave")
     return Lease(text(arguments.task_id(task)), token, float(deadline), int(attempt))
@@ -82,7 +82,6 @@ def _leases(tasks: list[str] | None, token: str | None) -> list[Lease]:
 
 
 def _ended(queue: AnyQueue, leases: Sequence[Lease], outcome: Outcome, out: Sink) -> None:
-
     out.outcome(outcome)
     if outcome.ok == len(outcome):
         return
@@ -110,7 +109,6 @@ def ack(
     again_in: Annotated[Seconds | None, "Schedule the task again after this."] = None, *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """End leases as done; exit 4 when a lease is lost."""
-
     if not found and (group is not None or priority is not None or improve or rerun):
         raise InvalidInput("--group, --priority, --improve and --rerun are about the tasks of --put: add --put")
     leases = _leases(tasks, token)

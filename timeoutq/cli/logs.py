@@ -1,7 +1,4 @@
-"""How the command's log lines look: one event, one line of text that is safe to read.
-
-Only `cli/` uses this module: a library configures no handlers.
-"""
+"""How the command's log lines look: one event, one line of text that is safe to read."""
 
 from __future__ import annotations
 
@@ -47,17 +44,11 @@ class SafeFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """One event, one line of JSON in ASCII; what a log call gave as `extra=` stands in fields of its own.
 
-    The lines of timeoutq give `queue`, `worker`, `task`, `attempt` and `error`, where they are known. The lines that a
-    handler logs, and what it has started, get `queue`, `worker`, `task` and `attempt`. All text is printable: a field
-    can be written to a terminal as safely as a line of text.
+    `timeoutq help health` has the table of the fields. All text in them is printable.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format the record as an object with time (RFC 3339), level, logger, pid, message, and its fields.
-
-        Where the arguments do not fit the message, `message` is the text of the log call, `args` are its arguments and
-        `format_error` says what is wrong.
-        """
+        """Format the record as an object with time (RFC 3339), level, logger, pid, message, and its fields."""
         message, problem = _message(record)
         found: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds"),

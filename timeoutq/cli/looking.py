@@ -1,40 +1,23 @@
-"""The commands that look and change nothing: queues, status, dashboard, list, inspect, states, drained, log."""
+"""The commands that look and change nothing: queues, status, dashboard, list, inspect, drained, log."""
 
 from __future__ import annotations
 
-import json
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timeoutq.cli.app import SERVER, exit_unless, say, stop, unknown, unknown_words, with_ended
-from timeoutq.cli.command import (
-    AllPages,
-    Cursor,
-    Ids,
-    Known,
-    Moment,
-    Name,
-    Null,
-    Opened,
-    Seconds,
-    Server,
-    TaskName,
-    command,
-    option,
-)
-from timeoutq.cli.printing import LINES_AT_ONCE, Sink, far, iso, plain, progress, releases
-from timeoutq.cli.reading import ids_of, moment, seconds
+from timeoutq.cli.app import exit_unless, say, stop, unknown, unknown_words
+from timeoutq.cli.command import AllPages, Cursor, Known, Moment, Name, Opened, Seconds, Server, TaskName, command
+from timeoutq.cli.printing import LINES_AT_ONCE, Sink, iso, progress
+from timeoutq.cli.reading import moment
+from timeoutq.watch import records
 from timeoutq.words.errors import InvalidInput
-from timeoutq.words.exit_codes import NOTHING
-from timeoutq.words.model import Page, State, TaskId, TaskInfo
-from timeoutq.words.text import age, safe
+from timeoutq.words.exit_codes import NOTHING, SERVER
+from timeoutq.words.model import Page, State
+from timeoutq.words.text import length_of, safe
 
 if TYPE_CHECKING:
     from timeoutq.client.shards import AnyQueue
@@ -221,8 +204,7 @@ def list_state(
         cursor = page.cursor
         if cursor is None or not everything:
             break
-    if len(entries) < len(page.entries):
-        # a cursor would skip the tasks that are not shown
+    if len(entries) < len(page.entries):  # a cursor would skip the tasks that are not shown
         whole = begun is None and cursor is None
         many = f"{len(page.entries):,} in all" if whole else f"at least {len(page.entries):,} here"
         say(f"{many}, {len(entries):,} shown: --all shows every task")
@@ -243,60 +225,11 @@ def _page(opened: AnyQueue, state: State, cursor: str | None, n: int) -> Page:
 def inspect(queue: Known, task: TaskName, *, out: Sink) -> None:
     """Show everything about one task; exit 1 when the task is in no state, and no result of it is kept."""
     info = queue.inspect(task)
-    out.facts(info, _facts(info), ("fact", "value"))
+    lost = "done, its id is not kept" if info.has_result else "unknown: no state holds it"
+    traceback = (("traceback", line) for line in (info.traceback or "").splitlines())
+    facts = [("task", info.task), ("state", info.state or lost), *records.of_task(info), *traceback]
+    out.facts(info, facts, ("fact", "value"))
     exit_unless(info.state is not None or info.has_result)
-
-
-def _facts(info: TaskInfo) -> list[tuple[str, Any]]:
-    return [
-        ("task", info.task),
-        ("state", info.state or ("done, its id is not kept" if info.has_result else "unknown: no state holds it")),
-        ("result", "kept for a time" if info.has_result else None),
-        ("due", iso(info.due)),
-        ("lease left", None if info.lease_left is None else age(info.lease_left)),
-        ("deadline", iso(info.deadline)),
-        ("host", info.host),
-        ("priority", info.priority or None),
-        ("runs again", "once this run has ended: it was put meanwhile" if info.again else None),
-        ("holder", info.holder),
-        ("cancelled by", info.cancelled_by),
-        ("progress", None if info.progress is None else far(info.progress)),
-        ("failures", info.failures or None),
-        ("crashes", info.crashes or None),
-        ("releases", releases(info)),
-        ("last error", info.error),
-        ("last error at", iso(info.error_at)),
-        ("payload", None if info.payload is None else json.dumps(plain(info.payload))),
-        *(("traceback", line) for line in (info.traceback or "").splitlines()),
-    ]
-
-
-@command()
-def states(
-    queue: Name, tasks: Ids = None,
-    file: Annotated[Path | None, "--file -f: File of ids, one per line; - is stdin."] = None,
-    null: Null = False, count: Annotated[bool, "Only count the tasks in each state."] = False,
-    *, server: Server, out: Sink,
-) -> None:  # fmt: skip
-    """Say for each task in which state it is; exit 1 when none of the tasks is in a state.
-
-    A call that has returned is done for as long as its result is kept.
-    """
-    from timeoutq.watch import transfer
-
-    if bool(tasks) == (file is not None):
-        raise InvalidInput("name tasks, or give --file with one id per line")
-    totals = Counter[str]()
-    given: Iterator[TaskId] = iter(tasks or ()) if file is None else ids_of(file, null)
-    with server.known(queue) as opened:
-        for batch in transfer.parts(given):
-            outcome = with_ended(opened, opened.states(batch))
-            totals.update(outcome.counts())
-            if not count:
-                out.rows(("task", "state"), ((task, answer.value) for task, answer in outcome.items()))
-    if count:
-        out.facts(totals, totals.items(), ("state", "tasks"))
-    exit_unless(totals.keys() - {"unknown"})
 
 
 @command()
@@ -317,9 +250,8 @@ def log(
     follow: Annotated[bool, "--follow -f: Go on, and show what comes. Ctrl-C ends it."] = False,
     task: Annotated[str | None, "ID: Only what happened to this task."] = None,
     since: Annotated[str | None, "TIME: From then on: a time, or how long ago (10m, 2h, 0)."] = None,
-    n: Annotated[
-        int | None, option("-n 0..: The last N calls; with --since, the first N.", show_default="20")
-    ] = None, *, out: Sink,
+    n: Annotated[int | None, "-n 0..: The last N calls, 20 by default; with --since, the first N."] = None,
+    *, out: Sink,
 ) -> None:  # fmt: skip
     """Show the event log: which tasks each call has moved. Exit 1: no log, or nothing of the task of --task in it.
 
@@ -344,10 +276,8 @@ def log(
 
 
 def _begin(queue: AnyQueue, since: str) -> float:
-    """Read --since: a time, or how long ago."""
-    if since.strip()[-1:] in ("s", "m", "h", "d"):
-        with suppress(typer.BadParameter):
-            return max(0.0, queue.stats().now - seconds(since))
+    if since.strip()[-1:] in ("s", "m", "h", "d") and (ago := length_of(since)) is not None:
+        return max(0.0, queue.stats().now - ago)
     try:
         return moment(since)
     except typer.BadParameter as error:
@@ -355,7 +285,7 @@ def _begin(queue: AnyQueue, since: str) -> float:
 
 
 def _logged(queue: AnyQueue, begin: float | None, n: int | None, task: str | None) -> Iterator[Event]:
-    """Give what is in the log already."""
+    """Give what is in the log already: the last `n` calls, or from a time on the first `n`."""
     if begin is None:
         last = queue.events.list(n=min(20 if n is None else max(1, n), EVENTS_AT_ONCE), task=task)
         yield from last.events if n != 0 else ()

@@ -1,4 +1,4 @@
-"""The commands about many tasks: requeue, export and import; and diff and intersect, which compare states and files."""
+"""The commands about many tasks: states, requeue, export and import; and diff and intersect, which compare sets."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from enum import StrEnum
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timeoutq.cli.app import exit_unless, patiently, say, saying_how_far, stop, sure
-from timeoutq.cli.command import FIVE_MINUTES, Known, Name, Server, Shards, Wait, Yes, argument, command
-from timeoutq.cli.completion import sides
+from timeoutq.cli.app import exit_unless, patiently, say, saying_how_far, stop, sure, with_ended
+from timeoutq.cli.command import FIVE_MINUTES, Ids, Known, Name, Server, Shards, Wait, Yes, argument, command, sides
 from timeoutq.cli.printing import Sink, ids, length, progress
 from timeoutq.cli.reading import LONGEST_LINE, ids_of, lines_of, piped_in
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.exit_codes import NOTHING
-from timeoutq.words.model import HostRecord, Politeness, Record, State, raw, text
+from timeoutq.words.model import HostRecord, Politeness, Record, State, TaskId, raw, text
 
 if TYPE_CHECKING:
     from timeoutq.client.shards import AnyQueue
-    from timeoutq.watch.transfer import Header, Item
+    from timeoutq.watch.transfer import Item
 
 MANY = 1000  # to put back more tasks than this, the command asks first
 NAMED = 5  # at most this many batches or groups are named on stderr
@@ -34,11 +34,42 @@ SHOWN = 3  # for at most this many broken lines the command says what is wrong w
 CHUNK_BYTES = 4 * 1024 * 1024
 
 
+Null = Annotated[bool, "--null -0: Ids end with a NUL, not a newline, in files and in the output."]
+
+
 class Ended(StrEnum):
     """The states that tasks are put back from."""
 
     done = "done"
     failed = "failed"
+
+
+@command()
+def states(
+    queue: Name, tasks: Ids = None,
+    file: Annotated[Path | None, "--file -f: File of ids, one per line; - is stdin."] = None,
+    null: Null = False, count: Annotated[bool, "Only count the tasks in each state."] = False,
+    *, server: Server, out: Sink,
+) -> None:  # fmt: skip
+    """Say for each task in which state it is; exit 1 when none of the tasks is in a state.
+
+    A call that has returned is done for as long as its result is kept.
+    """
+    from timeoutq.watch import transfer
+
+    if bool(tasks) == (file is not None):
+        raise InvalidInput("name tasks, or give --file with one id per line")
+    totals = Counter[str]()
+    given: Iterator[TaskId] = iter(tasks or ()) if file is None else ids_of(file, null)
+    with server.known(queue) as opened:
+        for batch in transfer.parts(given):
+            outcome = with_ended(opened, opened.states(batch))
+            totals.update(outcome.counts())
+            if not count:
+                out.rows(("task", "state"), ((task, answer.value) for task, answer in outcome.items()))
+    if count:
+        out.facts(totals, totals.items(), ("state", "tasks"))
+    exit_unless(totals.keys() - {"unknown"})
 
 
 @command()
@@ -59,9 +90,11 @@ def requeue(
 
     state, pattern = State(source.value), None if match is None else raw(match)
     matched = looked = moved = 0
-    if not (dry_run or yes) and _more_than(queue, state, pattern):
-        what = f"more than {MANY:,} tasks of {queue.name}:{state}" + (f" that match {match}" if match else "")
-        sure(f"Put {what} back into todos?", yes)
+    if not (dry_run or yes) and transfer.size(queue, state) > MANY:
+        some = transfer.once(transfer.scan(queue, state, pattern))
+        if sum(1 for _ in islice(chain.from_iterable(some), MANY + 1)) > MANY:
+            matching = f" that match {match}" if match else ""
+            sure(f"Put more than {MANY:,} tasks of {queue.name}:{state}{matching} back into todos?", yes)
     with (
         saying_how_far(lambda: (matched, f"{matched:,} tasks matched, {moved:,} are back in todos")),
         progress("counting" if dry_run else "putting back", transfer.size(queue, state)) as tell,
@@ -78,19 +111,6 @@ def requeue(
     words = f"{matched} would be put back" if dry_run else f"{moved} put back"
     out.answer({"matched": matched, "requeued": moved}, words)
     exit_unless(matched)
-
-
-def _more_than(queue: AnyQueue, state: State, pattern: bytes | None) -> bool:
-    from timeoutq.watch import transfer
-
-    if transfer.size(queue, state) <= MANY:
-        return False
-    found = 0
-    for batch in transfer.once(transfer.scan(queue, state, pattern)):
-        found += len(batch)
-        if found > MANY:
-            return True
-    return False
 
 
 @command()
@@ -117,7 +137,8 @@ def export(
     A queue with --keep-done compact has no ids of its done tasks: export the rest
     with --without-done.
     """
-    from timeoutq.rooms.batches import lines as batch_lines
+    from timeoutq.rooms import batches as of_batches
+    from timeoutq.rooms.schedules.definition import Stored
     from timeoutq.watch import transfer
 
     def wrote(lines: Iterable[str]) -> None:
@@ -126,12 +147,11 @@ def export(
     written = met = 0
     wanted = transfer.exported(queue, states or (), without_done=without_done)
     wrote([transfer.header(queue, whole=not states)])
-    for hosts in () if states else transfer.hosts(queue):
-        wrote(map(transfer.write_host, hosts))
-        met += len(hosts)
-    for schedules in () if states else transfer.schedules(queue):
-        wrote(one.line() for one in schedules)
-        met += len(schedules)
+    first: Any = ((transfer.hosts, transfer.write_host), (transfer.schedules, Stored.line))
+    for things, write in first:
+        for some in () if states else things(queue):
+            wrote(map(write, some))
+            met += len(some)
     total = sum(transfer.size(queue, state) for state in wanted)
     with (
         saying_how_far(lambda: (written, f"{written:,} of about {total:,} tasks were written, not all")),
@@ -145,7 +165,7 @@ def export(
         left_out = dict.fromkeys(transfer.open_batches(queue))
         # last, so that an import finds the tasks before their batches
         for batches in () if states else transfer.batches(queue):
-            wrote(map(batch_lines.write, batches))
+            wrote(map(of_batches.write_line, batches))
             for one in batches:
                 left_out.pop(one.batch, None)  # it has ended meanwhile
     wrote([transfer.footer(list(left_out))])
@@ -171,10 +191,7 @@ class Import:
     """The lines of an export on their way into a queue, and what became of them."""
 
     def __init__(self, queue: AnyQueue, lenient: bool, tasks_only: bool, wait: float) -> None:
-        self.queue = queue
-        self.lenient = lenient
-        self.tasks_only = tasks_only
-        self.wait = wait  # how long the server may be away once it has taken something, seconds
+        self.queue, self.lenient, self.tasks_only, self.wait = queue, lenient, tasks_only, wait
         self.taken = 0  # the number of lines, from the first on, that need not be read again
         self.seen = Counter[str]()  # what became of the lines, by its name in the answer
         self.refused: list[str] = []  # batches that the queue does not take
@@ -200,12 +217,14 @@ class Import:
         size = read = number = 0
         for number, line in enumerate(lines, 1):
             read += len(line)
-            if number > 1 and (number <= skip or not line.strip()):  # the first line is read each time
-                self._skip(line)
+            is_skipped = number > 1 and (number <= skip or not line.strip())  # the first line is read each time
+            if is_skipped and not line.startswith(b'{"timeoutq":'):
                 continue
             try:
                 found = _item_of(number, line)
             except InvalidInput as error:
+                if is_skipped:
+                    continue
                 if self.lenient and number > 1:
                     self.seen["broken"] += 1
                     if self.seen["broken"] <= SHOWN:
@@ -215,11 +234,9 @@ class Import:
                     yield number - 1, read, chunk
                 self.taken = number - 1
                 raise BrokenLine(f"line {number} is broken: {error}") from error
-            if isinstance(found, Header):
-                self._note(found)
-            self._note_group(found)
-            tells = not isinstance(found, Header) or found.politeness is not None
-            if isinstance(found, Record) or (tells and not self.tasks_only):
+            self._note(found)
+            tells = found.politeness is not None if isinstance(found, Header) else not self.tasks_only
+            if not is_skipped and (isinstance(found, Record) or (tells and not self.tasks_only)):
                 chunk.append(found)
                 size += len(line)
             if len(chunk) >= BATCH or size > CHUNK_BYTES:
@@ -230,47 +247,37 @@ class Import:
         self.taken = number
         self.is_cut |= self._awaits_end
 
-    def _skip(self, line: bytes) -> None:
-        from timeoutq.watch.transfer import Header, read_line
+    def _note(self, item: Item) -> None:
+        from timeoutq.watch.transfer import Header
 
-        with suppress(InvalidInput):
-            if line.startswith(b'{"timeoutq":') and isinstance(found := read_line(line), Header):
-                self._note(found)
-
-    def _note(self, header: Header) -> None:
-        if not header.is_last:
-            self.is_cut |= self._awaits_end  # another export begins where the one before it has not ended
-            self._lacks_rules = header.rules > 0
-        self._awaits_end = header.ends and not header.is_last
-
-    def _note_group(self, item: Item) -> None:
-        if len(self.groups) >= LOOKED:
-            return
-        if isinstance(item, Record) and self._lacks_rules and item.group is not None:
-            self.groups[item.group] = None
-        elif self.tasks_only and isinstance(item, HostRecord) and (item.delay, item.per_host) != (None, None):
-            self.groups[text(item.host)] = None
+        if isinstance(item, Header):
+            if not item.is_last:
+                self.is_cut |= self._awaits_end  # another export begins where the one before it has not ended
+                self._lacks_rules = item.rules > 0
+            self._awaits_end = item.ends and not item.is_last
+        elif len(self.groups) < LOOKED:
+            if isinstance(item, Record) and self._lacks_rules and item.group is not None:
+                self.groups[item.group] = None
+            elif self.tasks_only and isinstance(item, HostRecord) and (item.delay, item.per_host) != (None, None):
+                self.groups[text(item.host)] = None
 
     def look_for_rules(self) -> None:
         """Keep of the groups only those that have no rules in the queue."""
         usual = self.queue.stats().politeness if self.groups else None
-        if usual is None:
-            return
-        for name in list(self.groups):
+        for name in list(self.groups) if usual is not None else ():
             found = self.queue.hosts.inspect(name)
-            if (found.delay, found.per_host) != (usual.delay, usual.per_host):
+            if usual != Politeness(found.delay, found.per_host):
                 del self.groups[name]
 
     def step(self, number: int, items: list[Item]) -> None:
         """Bring in what some lines tell: their tasks in one atomic step, and before that their hosts in one."""
         from timeoutq.client.shards import ShardedQueue
-        from timeoutq.rooms.batches.operations import Joined, Sealed
+        from timeoutq.rooms.batches import Joined, Sealed
         from timeoutq.rooms.schedules.definition import Stored
         from timeoutq.watch import transfer
-        from timeoutq.watch.transfer import Header
 
         for item in items:
-            if isinstance(item, Header) and item.politeness is not None:
+            if isinstance(item, transfer.Header) and item.politeness is not None:
                 kept = transfer.adopt(self.queue, item.politeness)
                 if kept is not None and kept != item.politeness:
                     words = f"{_words(kept)}; the file has {_words(item.politeness)}"
@@ -296,18 +303,26 @@ class Import:
     def _step(self, restore: Any, items: Sequence[Any]) -> Any:
         return patiently(self.queue, partial(restore, self.queue, items), self.wait)
 
-
-def _say_unruled(queue: AnyQueue, groups: Sequence[str]) -> None:
-    polite = f"make the queue polite (timeoutq configure {queue.name} --delay 0 --per-host 10000), "
-    if queue.stats().politeness:
-        polite = ""
-    say(
-        f"tasks are in queue {queue.name} now, and the rules of their groups are not ({len(groups):,}): "
-        f"{_named(groups)}. The "
-        "limits of functions are such rules: until a caller or a worker declares them, these calls run without a "
-        f"limit. Before workers run, {polite}import an export of the whole queue, without --state and --tasks-only "
-        f"(what is there stays), or set the rules: timeoutq host {queue.name} GROUP --per-host N --delay TIME"
-    )
+    def tell(self, out: Sink) -> None:
+        """Print the counts, and name what is not in the queue now."""
+        self.look_for_rules()
+        out.facts(self.counts(), self.counts().items(), ("what", "count"))
+        name, groups = self.queue.name, self.groups
+        if self.refused:
+            say(
+                f"batches of the file that are not in queue {name} now ({len(self.refused):,}), because the queue lies "
+                f"in shards, or has other batches of these names: {_named(self.refused)}"
+            )
+        if groups:
+            polite = f"make the queue polite (timeoutq configure {name} --delay 0 --per-host 10000), "
+            say(
+                f"tasks are in queue {name} now, and the rules of their groups are not ({len(groups):,}): "
+                f"{_named([*groups])}. The limits of functions are such rules: until a caller or a worker declares "
+                "them, these calls run without a limit. Before workers run, "
+                f"{'' if self.queue.stats().politeness else polite}import an export of the whole queue, without "
+                "--state and --tasks-only (what is there stays), or set the rules: timeoutq host "
+                f"{name} GROUP --per-host N --delay TIME"
+            )
 
 
 def _item_of(number: int, line: bytes) -> Item:
@@ -374,8 +389,7 @@ def import_tasks(
                 number, read, items = found
                 work.step(number, items)
                 tell(read, work.seen["restored"] + work.seen["known"])
-        work.look_for_rules()
-        _tell(work, out)
+        work.tell(out)
     if broken is not None:
         say(str(broken))
         stop(NOTHING, "no later line was brought in; --lenient leaves broken lines out")
@@ -387,17 +401,6 @@ def import_tasks(
         )
 
 
-def _tell(work: Import, out: Sink) -> None:
-    out.facts(work.counts(), work.counts().items(), ("what", "count"))
-    if work.refused:
-        say(
-            f"batches of the file that are not in queue {work.queue.name} now ({len(work.refused):,}), because the "
-            f"queue lies in shards, or has other batches of these names: {_named(work.refused)}"
-        )
-    if work.groups:
-        _say_unruled(work.queue, list(work.groups))
-
-
 SIDES = (
     " A side is QUEUE:STATE, as in crawl:done, or a file of ids, one per line, or - for stdin. A name with a / is "
     "always a file: write ./crawl:done for a file of that name. Exit 1 when "
@@ -407,7 +410,6 @@ SIDES = (
 First = Annotated[str, argument("FIRST", "QUEUE:STATE, a file, or -.", autocompletion=sides)]
 Second = Annotated[str, argument("SECOND", "QUEUE:STATE, a file, or -.", autocompletion=sides)]
 Count = Annotated[bool, "Only print the number of ids."]
-Null = Annotated[bool, "--null -0: Ids end with a NUL, not a newline, in files and in the output."]
 
 
 Side = tuple[str, State] | Path  # a state of a queue, or a file
@@ -436,33 +438,34 @@ def _compare(first: str, second: str, both: bool, count: bool, null: bool, serve
         raise InvalidInput("only one side can be stdin")
     if null and out.as_json:
         raise InvalidInput("give --null or --json, not both")
+    looked = found = 0
+    total: int | None = None
+    there: Callable[[Sequence[bytes]], Sequence[bool]]
+    word = "are on both sides" if both else f"are not in {second}"
     with ExitStack() as stack:
-
-        def opened(name: str) -> AnyQueue:
-            return stack.enter_context(server.known(name))
-
-        looked = found = 0
-        word = "are on both sides" if both else f"are not in {second}"
-        total: int | None = None
         if isinstance(one, Path):
             batches = transfer.parts(ids_of(one, null))
         else:
-            queue = opened(one[0])
+            queue = stack.enter_context(server.known(one[0]))
             total, batches = transfer.size(queue, one[1]), transfer.scan(queue, one[1])
         stack.enter_context(
             saying_how_far(lambda: (looked, f"{looked:,} tasks of {first} were looked at, {found:,} of them {word}"))
         )
-        there = _membership(stack, opened, other, second, null)
+        if isinstance(other, Path):
+            met = stack.enter_context(transfer.Met())
+            with progress(f"reading {second}") as tell:
+                met.load(_counted(transfer.parts(ids_of(other, null)), lambda read: tell(0, read)))
+            there = met.known
+        else:
+            there = partial(transfer.within, stack.enter_context(server.known(other[0])), other[1])
         tell = stack.enter_context(progress(f"comparing {first}", total, prints_ids=not count))
 
-        def counted(batches: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
+        def note(read: int) -> None:
             nonlocal looked
-            for batch in batches:
-                yield batch
-                looked += len(batch)
-                tell(looked, found)
+            looked = read
+            tell(looked, found)
 
-        for batch in transfer.compare(counted(batches), there, both=both):
+        for batch in transfer.compare(_counted(batches, note), there, both=both):
             if batch and not count:
                 ids(batch, out.as_json, null)
             found += len(batch)
@@ -471,26 +474,12 @@ def _compare(first: str, second: str, both: bool, count: bool, null: bool, serve
     exit_unless(found)
 
 
-def _membership(
-    stack: ExitStack, opened: Callable[[str], AnyQueue], other: Side, name: str, null: bool
-) -> Callable[[Sequence[bytes]], Sequence[bool]]:
-    from timeoutq.watch import transfer
-
-    if not isinstance(other, Path):
-        queue, state = opened(other[0]), other[1]
-        return lambda batch: transfer.within(queue, state, batch)
-    met, read = stack.enter_context(transfer.Met()), 0
-
-    def counted() -> Iterator[list[bytes]]:
-        nonlocal read
-        for batch in transfer.parts(ids_of(other, null)):
-            read += len(batch)
-            tell(0, read)
-            yield batch
-
-    with progress(f"reading {name}") as tell:
-        met.load(counted())
-    return met.known
+def _counted(batches: Iterable[list[bytes]], tell: Callable[[int], None]) -> Iterator[list[bytes]]:
+    read = 0
+    for batch in batches:
+        yield batch
+        read += len(batch)
+        tell(read)
 
 
 @command(help="Print the ids that are in the first side and not in the second." + SIDES)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar
 
 import typer
 
-from timeoutq.cli.app import stop
+from timeoutq.cli.app import meant, stop
 from timeoutq.cli.command import Server, command
 from timeoutq.cli.printing import Sink
 from timeoutq.words.errors import InvalidInput
@@ -49,8 +49,8 @@ def help(
     """
     found = pages()
     if topic is not None and topic not in found:
-        alike = " or ".join(get_close_matches(topic.lower(), found))
-        stop(USAGE, f"no topic {topic!r:.80}; {f'did you mean {alike}?' if alike else '`timeoutq help` lists all'}")
+        alike = get_close_matches(topic.lower(), found)
+        stop(USAGE, f"no topic {topic!r:.80}; {meant(alike, '`timeoutq help` lists all')}")
     shown = found if topic is None else {topic: found[topic]}
     if search is not None:
         lines = [(name, line) for name, text in shown.items() for line in text.splitlines()]

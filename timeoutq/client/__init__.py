@@ -8,7 +8,7 @@ The modules, in reading order: each imports only from those above it.
                work.
     slots      Which node of a cluster gets a step of a flow: finds the node that has a slot, and follows the slot. No
                I/O.
-    heartbeat  Keeps leases alive: one thread, one connection of its own, one call for all leases each third of the
+    heartbeat  Keeps leases alive: one thread with an event loop of its own, and a call for all leases each third of the
                timeout.
     keeper     `queue.keeper()`: keeps leases alive for programs that claim by hand, as the heartbeat of a worker does
                for a worker.

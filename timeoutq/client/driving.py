@@ -6,14 +6,14 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from types import TracebackType
 from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar
 
 from timeoutq.client.face import Face
 from timeoutq.client.keeper import AsyncKeeper, Keeper, Keepers
 from timeoutq.client.methods import Claim
-from timeoutq.rooms.results.waiting import AsyncWaits, Waits
+from timeoutq.rooms.results import AsyncWaits, Waits
 from timeoutq.server.cluster import AsyncNodeLinks, NodeLinks
 from timeoutq.server.link import AsyncLink, Link
 from timeoutq.server.memory import AsyncMemoryLink, MemoryLink
@@ -49,6 +49,9 @@ def aclaiming(
 
 class Driver(Face):
     """Carries out flows, for code that blocks."""
+
+    asynchronous: ClassVar[type[AsyncDriver]]
+    """The same face for asyncio."""
 
     def _prepare(self) -> None:
         self._opened = False
@@ -91,8 +94,9 @@ class Driver(Face):
                         result = None
                 except LINK_ERRORS as error:
                     result = error
-        finally:
+        except BaseException:
             flow.close()
+            raise
 
     def _link(self) -> Link | NodeLinks:
         pid = os.getpid()
@@ -104,7 +108,7 @@ class Driver(Face):
         return self._held[1]
 
     def _ending(self, leases: Sequence[Lease]) -> AbstractContextManager[None]:
-        return self._keepers.ending(leases)
+        return self._keepers.ending(leases) if self._keepers else nullcontext()
 
     def _claim(self, claim: Claim) -> list[Lease]:
         """Claim; give the leases back if Ctrl-C or a cancel ends the call."""
@@ -142,6 +146,12 @@ class AsyncDriver(Face):
 
     blocking: ClassVar[type[Driver]]
     """The same face for code that blocks."""
+    asynchronous: ClassVar[type[AsyncDriver]]
+    """This face itself; a class that somebody has made of it may take other arguments."""
+
+    def __init_subclass__(cls) -> None:
+        if "blocking" in vars(cls):
+            cls.asynchronous = cls.blocking.asynchronous = cls
 
     def _prepare(self) -> None:
         self._opened = False
@@ -187,8 +197,9 @@ class AsyncDriver(Face):
                         result = None
                 except LINK_ERRORS as error:
                     result = error
-        finally:
+        except BaseException:
             flow.close()
+            raise
 
     def _link(self) -> AsyncLink | AsyncNodeLinks:
         loop = asyncio.get_running_loop()
@@ -208,7 +219,7 @@ class AsyncDriver(Face):
         return self._held[1]
 
     def _ending(self, leases: Sequence[Lease]) -> AbstractContextManager[None]:
-        return self._keepers.ending(leases)
+        return self._keepers.ending(leases) if self._keepers else nullcontext()
 
     async def _claim(self, claim: Claim) -> list[Lease]:
         """Claim; give the leases back if Ctrl-C or a cancel ends the call."""

@@ -1,8 +1,8 @@
-"""Keeps leases alive: one thread, one connection of its own, one call for all leases each third of the timeout.
+"""Keeps leases alive: one thread with an event loop of its own, and a call for all leases each third of the timeout.
 
-The worker starts it, and `queue.keeper()` does for programs that claim by hand. It runs outside of the event loop, so
-that a handler that blocks the loop does not lose the leases of the others; only code that holds the GIL for longer than
-two thirds of the timeout can. It also tells the queue that this worker lives, and learns how many others do.
+The worker starts it, and `queue.keeper()` does for programs that claim by hand. A handler that blocks the event loop of
+the worker does not lose the leases of the others; only code that holds the GIL for longer than two thirds of the
+timeout can. A heartbeat also tells each queue that this worker lives, and learns how many others do.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
@@ -31,207 +31,64 @@ log = logging.getLogger(__name__)
 
 BEAT_EVERY = 5.0
 """Seconds between two signs of life of an idle worker."""
-
 BEAT_AT_MOST = 10.0
 """The most seconds between signs of life, however long the leases are: a worker that is silent for three times as long
 counts as gone."""
-
+NEWS_EVERY = 1.0
+"""Seconds between signs of life when the worker's numbers have changed."""
 FAREWELL = 1.0
 """The most seconds that the end of a heartbeat waits for a server that hears signs of life and holds no leases."""
 
-NEWS_EVERY = 1.0
-"""Seconds between signs of life when the worker's numbers have changed."""
 
-
-class Apart(Protocol):
-    """A queue, and whether its signs of life go apart, because another node hears them than the one with the leases."""
+class Client(Protocol):
+    """What a heartbeat needs of a queue for asyncio."""
 
     name: str
-    beats_apart: bool
-
-
-class Client(Apart, Protocol):
-    """What a heartbeat needs of a queue for code that blocks."""
-
     worker: str
     talk: Talk
     operations: Operations
+    beats_apart: bool
+    """Whether another node hears the signs of life than the one with the leases."""
 
     @property
-    def timeout(self) -> float:
-        """The length of a lease, seconds."""
-        ...
-
-    def extension(self, leases: Sequence[Lease]) -> Flow[Outcome]:
-        """Give the flow that extends leases."""
-        ...
-
-    def run(self, flow: Flow[T]) -> T:
-        """Carry out a flow."""
-        ...
-
-    def close(self) -> None:
-        """Close the connections."""
-        ...
+    def timeout(self) -> float: ...
+    def extension(self, leases: Sequence[Lease]) -> Flow[Outcome]: ...
+    async def run(self, flow: Flow[T]) -> T: ...
+    async def close(self) -> None: ...
 
 
-class Threads(Protocol):
-    """Where the thread of a heartbeat comes from."""
+class Reach:
+    """Whether a server answered when it was asked last; the log tells when this changes."""
 
-    def thread(self, target: Callable[[], None], name: str) -> threading.Thread:
-        """Make a thread; it is not started yet."""
-        ...
+    def __init__(self, queue: Client) -> None:
+        self._queue = queue.name
+        self._fields = {"queue": queue.name, "worker": queue.worker}
+        self.is_down = False
 
-    def event(self) -> threading.Event:
-        """Make an event that threads can wait for."""
-        ...
-
-
-class PlainThreads:
-    """The threads of this process."""
-
-    def thread(self, target: Callable[[], None], name: str) -> threading.Thread:
-        """Make a thread that ends with the process at the latest; it is not started yet."""
-        return threading.Thread(target=target, name=name, daemon=True)
-
-    def event(self) -> threading.Event:
-        """Make an event that threads can wait for."""
-        return threading.Event()
-
-
-class Pulse:
-    """Decides when a heartbeat extends leases and gives signs of life, and what it says in the log. No I/O."""
-
-    def __init__(self, queue: str, worker: str, timeout: float, about: Callable[[], Mapping[str, object]]) -> None:
-        """Prepare; `timeout` is the length of a lease in seconds, `about` gives what the worker says of itself."""
-        self.period = timeout / 3
-        self.down = False
-        """Whether the server did not answer when it was asked last."""
-        self.unheard = False
-        """Whether the last sign of life was not heard, where signs of life go apart from extensions."""
-        self.answered = 0.0
-        """When the server has last answered, by the monotonic clock."""
-        self.said: Mapping[str, object] = {}
-        """What the worker has last said of itself."""
-        self._queue = queue
-        self._fields = {"queue": queue, "worker": worker}
-        self._interval = max(BEAT_EVERY, min(self.period, BEAT_AT_MOST))
-        # whoever reads it later knows when its leases must have run out, though it never said that they have
-        self._about: Callable[[], Mapping[str, object]] = lambda: {**about(), "holds_for": timeout + self._interval}
-        self._extend_at = self._beat_at = self._news_at = 0.0
-        self.begin()
-
-    def begin(self) -> None:
-        """Begin to count: the first sign of life is due now, the first extension after a third of the timeout."""
-        self._extend_at, self._beat_at, self._news_at = time.monotonic() + self.period, time.monotonic(), 0.0
-
-    def is_to_beat(self) -> bool:
-        """Say whether a sign of life is due; if so, `said` is what is to be said."""
-        now = time.monotonic()
-        due = now >= self._beat_at or (now >= self._news_at and self._about() != self.said)
-        if due:
-            self._beat_at, self.said = now + self._interval, self._about()
-        if now >= self._news_at:
-            self._news_at = now + NEWS_EVERY
-        return due
-
-    def is_to_extend(self) -> bool:
-        """Say whether the leases are to be extended now."""
-        now = time.monotonic()
-        if now >= self._extend_at:
-            self._extend_at = now + self.period
-            return True
-        return False
-
-    def soon(self) -> float:
-        """Give the seconds after which a heartbeat that has ended unasked begins again: leases run out meanwhile."""
-        return min(1.0, self.period / 4)
-
-    def hurry(self) -> None:
-        """Extend the leases in the next round: one of them has not much time left."""
-        self._extend_at = min(self._extend_at, time.monotonic())
-
-    def failed(self, error: Exception) -> None:
-        """Note that a round has failed: the next one comes soon."""
-        if not self.down:
-            self._tell(error)
-        self.down = True
-        # leases are running out meanwhile: try again soon, but not all workers at once
-        pause = random.uniform(0, min(1.0, self.period))  # noqa: S311  # jitter, not a secret
-        self._extend_at = self._beat_at = time.monotonic() + pause  # the failed call may have taken long
-
-    def went(self, *, spoke: bool) -> None:
-        """Note that a round has ended without an error; `spoke` says whether the server was asked."""
-        if self.down and spoke:
+    def answered(self) -> None:
+        if self.is_down:
             words = "heartbeat of queue %s reaches the server again"
             telling.say(log, logging.INFO, words, self._queue, fields=self._fields)
-        self.down = self.down and not spoke
-        if spoke:
-            self.answered = time.monotonic()
+        self.is_down = False
 
-    def not_heard(self, error: Exception) -> None:
-        """Note that a sign of life that goes apart was not heard: the next one comes soon."""
-        if not self.unheard:
-            self._tell(error)
-        self.unheard = True
-        self._beat_at = time.monotonic() + random.uniform(0, min(1.0, self.period))  # noqa: S311  # jitter, not a secret
-
-    def heard(self) -> None:
-        """Note that a sign of life that goes apart was heard."""
-        if self.unheard:
-            words = "heartbeat of queue %s is heard again"
-            telling.say(log, logging.INFO, words, self._queue, fields=self._fields)
-        self.unheard = False
-        self.answered = time.monotonic()
-
-    def rest(self) -> float:
-        """Give the seconds until the next round."""
-        return max(0.0, min(self._extend_at, self._beat_at, self._news_at) - time.monotonic())
-
-    def no_farewell(self, error: Exception) -> None:
-        """Say that the queue was not told that this worker leaves."""
-        telling.say(log, logging.DEBUG, "no farewell to queue %s: %s", self._queue, error)
-
-    def _tell(self, error: Exception) -> None:
-        said = error_words(error)
+    def failed(self, error: Exception) -> None:
+        if self.is_down:
+            return
+        self.is_down = True
         if isinstance(error, TimeoutqError):
-            telling.say(
-                log, logging.WARNING, "heartbeat of queue %s cannot reach the server: %s", self._queue, error,
-                fields={**self._fields, "error": str(error)},
-            )  # fmt: skip
-        else:
-            telling.say(
-                log, logging.ERROR, "heartbeat of queue %s met an unexpected error, and tries again: %s",
-                self._queue, said, fields={**self._fields, "error": said},
-                traceback=tracebacks.read_traceback(tracebacks.trace(error), said),
-            )  # fmt: skip
+            words, fields = "heartbeat of queue %s cannot reach the server: %s", {**self._fields, "error": str(error)}
+            telling.say(log, logging.WARNING, words, self._queue, error, fields=fields)
+            return
+        said = error_words(error)
+        telling.say(
+            log, logging.ERROR, "heartbeat of queue %s met an unexpected error, and tries again: %s", self._queue, said,
+            fields={**self._fields, "error": said},
+            traceback=tracebacks.read_traceback(tracebacks.trace(error), said),
+        )  # fmt: skip
 
 
-def extend_held(
-    extension: Flow[Outcome], held: Mapping[int, Lease], leases: Sequence[Lease]
-) -> Flow[list[tuple[Lease, Answer]]]:
-    """Extend leases; give those that were refused, and why, if they are still held."""
-    outcome = yield from extension
-    if outcome.ok == len(leases):
-        return []
-    return [
-        (lease, answer)
-        for lease, answer in zip(leases, outcome, strict=True)
-        # what was ended while the call was under way is not lost
-        if answer not in (Answer.OK, Answer.UNANSWERED) and lease.key in held
-    ]
-
-
-def unlimited(held: Mapping[int, Lease], over_at: Mapping[int, float]) -> list[Lease]:
-    """Give the leases that are to be extended: those whose time is not over."""
-    if not over_at:
-        return list(held.values())
-    now, limits = time.monotonic(), dict(over_at)
-    return [lease for key, lease in list(held.items()) if limits.get(key, now) >= now]
-
-
-class Heartbeat:
-    """Extends every lease in `held`, and reports those that could not be, from its thread."""
+class Beat:
+    """Extends the leases of one queue, and gives the queue signs of life."""
 
     def __init__(
         self,
@@ -240,208 +97,233 @@ class Heartbeat:
         on_lost: Callable[[list[tuple[Lease, Answer]]], None],
         about: Callable[[], Mapping[str, object]],
         spans: Spans | None = None,
-        machine: Threads | None = None,
-        *,
-        keeps_open: bool = False,
+        over_at: Mapping[int, float] | None = None,
+        is_open: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Prepare; `held` maps keys to leases and is read only. The queue is closed at the end, unless `keeps_open`."""
+        """Prepare; `queue` is a client for this beat alone, which closes it, and `held` maps keys to leases.
+
+        `about` gives what the worker says of itself. A lease in `over_at` is not extended after that moment, by its key
+        and the monotonic clock. Before the queue `is_open`, no sign of life is given: it would leave keys of a queue
+        that nobody has made.
+        """
         self.queue = queue
-        self.peers = 1
-        self._held = held
-        self.over_at: Mapping[int, float] = {}
-        """From when on leases with a limit of their own are not extended, by their keys and the monotonic clock."""
-        self._on_lost = on_lost
-        self._spans = spans
-        self._keeps_open = keeps_open
-        self.pulse = Pulse(queue.name, queue.worker, queue.timeout, about)
-        self._threads = threads = PlainThreads() if machine is None else machine
-        self._beating: threading.Thread | None = None  # the thread of the last sign of life that went apart
-        self._stop = threads.event()
-        self._left = False
-        self._ended_by: BaseException | None = None
-        self._thread = threads.thread(self._run, f"heartbeat-{queue.name}")
+        self.peers = 1  # how many workers of this queue are alive, as it has last said
+        self.answered = 0.0  # when the server has last answered, by the monotonic clock
+        self.period = queue.timeout / 3
+        self._held, self._on_lost, self._spans, self._is_open = held, on_lost, spans, is_open
+        self._over_at: Mapping[int, float] = {} if over_at is None else over_at
+        self._interval = max(BEAT_EVERY, min(self.period, BEAT_AT_MOST))
+        # whoever reads it later knows when its leases must have run out, though it never said that they have
+        self._about: Callable[[], Mapping[str, object]] = lambda: {
+            **about(), "holds_for": queue.timeout + self._interval,
+        }  # fmt: skip
+        self._said: Mapping[str, object] = {}
+        self._leases_at = Reach(queue)
+        self._signs_at = Reach(queue) if queue.beats_apart else self._leases_at
+        self._sign: asyncio.Task[None] | None = None  # the last sign of life that went apart
+        self._beat_at = self._news_at = time.monotonic()
+        self._extend_at = self._beat_at + self.period
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+    @property
+    def is_down(self) -> bool:
+        """Whether the server with the leases did not answer when it was asked last."""
+        return self._leases_at.is_down
 
-    def stop(self) -> None:
-        """Stop, say farewell to the queue, and wait for the thread to end, unless this is the thread itself."""
-        self._stop.set()
-        if self._thread is threading.current_thread():  # `on_lost` has closed the keeper or the queue
-            self._farewell()  # now, because the caller may close the connections next
+    def hurry(self) -> None:
+        """Extend the leases in the next round: one of them has not much time left."""
+        self._extend_at = min(self._extend_at, time.monotonic())
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Carry out rounds until the stop, and then say farewell."""
+        try:
+            while not stop.is_set():
+                await self._round()
+                with suppress(TimeoutError):
+                    rest = min(self._extend_at, self._beat_at, self._news_at) - time.monotonic()
+                    async with asyncio.timeout(max(0.0, rest)):
+                        await stop.wait()
+            await self._say_farewell()
+        finally:
+            if self._sign is not None:
+                self._sign.cancel()
+            await self.queue.close()
+
+    async def _round(self) -> None:
+        asked = False
+        try:
+            if time.monotonic() >= self._extend_at:
+                self._extend_at = time.monotonic() + self.period
+                asked = await self._extend()
+            if self._is_to_beat():
+                if not self.queue.beats_apart:
+                    await self._beat(self._said)
+                    asked = True
+                elif self._sign is None or self._sign.done():  # the server that hears it may be away
+                    self._sign = asyncio.create_task(self._beat_apart(), name=f"beat-{self.queue.name}")
+        except Exception as error:
+            self._leases_at.failed(error)
+            self._extend_at = self._beat_at = self._again()
+        else:
+            if asked:
+                self._leases_at.answered()
+
+    def _again(self) -> float:
+        # leases are running out meanwhile: try again soon, but not all workers at once
+        return time.monotonic() + random.uniform(0, min(1.0, self.period))  # noqa: S311  # jitter, not a secret
+
+    def _is_to_beat(self) -> bool:
+        now = time.monotonic()
+        due = now >= self._beat_at or (now >= self._news_at and self._about() != self._said)
+        if due:
+            self._beat_at, self._said = now + self._interval, self._about()
+        if now >= self._news_at:
+            self._news_at = now + NEWS_EVERY
+        return due
+
+    async def _beat_apart(self) -> None:
+        try:
+            await self._beat(self._said)
+        except Exception as error:
+            self._signs_at.failed(error)
+            self._beat_at = self._again()
+        else:
+            self._signs_at.answered()
+
+    async def _beat(self, about: Mapping[str, object] | None) -> None:
+        if not self._is_open():
             return
-        # a server that is away need not be told, and must not hold up the end; the thread dies with its process
-        self._thread.join(timeout=0.1 if self.pulse.down else self.queue.talk.deadline + 1)
+        # the same report is sent until the server has answered; the server counts no report twice
+        delta = None if self._spans is None else self._spans.delta()
+        call = self.queue.operations.beat(self.queue.worker, about, delta)
+        self.peers = max(1, await self.queue.run(sending.answer(self.queue.talk, call)))
+        self.answered = time.monotonic()
+        if self._spans is not None:
+            self._spans.told()
 
-    def end(self) -> None:
-        """Stop, and do not wait for the end of the thread."""
-        self._stop.set()
+    async def _extend(self) -> bool:
+        """Extend the leases whose time is not over; say whether there were any."""
+        now, limits, held = time.monotonic(), dict(self._over_at), self._held
+        leases = [lease for key, lease in list(held.items()) if limits.get(key, now) >= now]
+        if not leases:
+            return False
+        outcome = await self.queue.run(self.queue.extension(leases))
+        self.answered = time.monotonic()
+        if outcome.ok < len(leases):
+            refused: list[tuple[Lease, Answer]] = [
+                (lease, answer)
+                for lease, answer in zip(leases, outcome, strict=True)
+                # a lease that was ended while the call was under way is not lost
+                if answer not in (Answer.OK, Answer.UNANSWERED) and lease.key in held
+            ]
+            if refused:
+                self._on_lost(refused)
+        return True
+
+    async def _say_farewell(self) -> None:
+        if self._signs_at.is_down:
+            return
+        try:
+            async with asyncio.timeout(FAREWELL if self.queue.beats_apart else None):
+                await self._beat(None)
+        except Exception as error:
+            telling.say(log, logging.DEBUG, "no farewell to queue %s: %s", self.queue.name, error)
+
+
+def daemon_thread(target: Callable[[], None], name: str) -> threading.Thread:
+    """Make a thread that ends with the process at the latest; it is not started yet."""
+    return threading.Thread(target=target, name=name, daemon=True)
+
+
+class Heartbeat:
+    """The thread in which the beats of all queues run; a server that does not answer keeps no other queue waiting."""
+
+    def __init__(
+        self,
+        beats: Sequence[Beat],
+        thread: Callable[[Callable[[], None], str], threading.Thread] = daemon_thread,
+        on_end: Callable[[], object] | None = None,
+    ) -> None:
+        """Prepare; `on_end` is called in the thread when it ends, asked or not.
+
+        Without `on_end`, nobody watches over the thread: whatever ends it unasked, it begins again.
+        """
+        self._beats = beats
+        self._on_end = on_end
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._stopping = threading.Event()
+        self._ended_by: BaseException | None = None
+        self._thread = thread(self._run, f"heartbeat-{beats[0].queue.name}")
+
+    @property
+    def peers(self) -> int:
+        """How many workers are alive on the queue that has the most."""
+        return max(beat.peers for beat in self._beats)
 
     @property
     def lives(self) -> bool:
         """Whether the thread goes on; false before its start."""
         return self._thread.is_alive()
 
+    @property
+    def patience(self) -> float:
+        """The most seconds to wait for the end: a server that is away need not be told."""
+        return 0.1 if all(beat.is_down for beat in self._beats) else max(b.queue.talk.deadline for b in self._beats) + 1
+
     def told_of_end(self) -> str:
         """Say, of a thread that has ended though nobody has asked it to, what ended it."""
         why = "" if self._ended_by is None else f": {error_words(self._ended_by)}"
         return f"the thread of its heartbeat has ended{why}; without it, all leases would run out"
 
-    def _run(self) -> None:
-        self.pulse.begin()
-        try:
-            self._beat_on()
-        except BaseException as error:  # the worker notices, and ends
-            self._ended_by = error
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
 
-    def _beat_on(self) -> None:
-        """Carry out rounds until the stop."""
-        pulse = self.pulse
-        while not self._stop.is_set():
-            spoke = False
-            try:
-                if pulse.is_to_extend():
-                    spoke = self._extend()
-                if pulse.is_to_beat():
-                    if self.queue.beats_apart:
-                        self._beat_apart(pulse.said)
-                    else:
-                        self._beat(pulse.said)
-                        spoke = True
-            except Exception as error:
-                pulse.failed(error)
-            else:
-                pulse.went(spoke=spoke)
-            self._stop.wait(pulse.rest())
-        self._farewell()
-        if not self._keeps_open:
-            self.queue.close()
+    def end(self) -> None:
+        """Have the thread say farewell to the queues whose servers answer, and end; does not wait for it."""
+        self._stopping.set()
+        if self._loop is not None and self._stop is not None:
+            with suppress(RuntimeError):  # the loop is closed already
+                self._loop.call_soon_threadsafe(self._stop.set)
 
-    def _farewell(self) -> None:
-        """Tell the queue once that this worker leaves, if the server answers."""
-        if self._left:
-            return
-        self._left, pulse = True, self.pulse
-        try:
-            if self.queue.beats_apart:
-                if self._beating is not None:
-                    self._beating.join(FAREWELL)
-                if not pulse.unheard and (gone := self._beat_apart(None)) is not None:
-                    gone.join(FAREWELL)
-            elif not pulse.down:
-                self._beat(None)
-        except Exception as error:
-            pulse.no_farewell(error)
-
-    def _beat_apart(self, about: Mapping[str, object] | None) -> threading.Thread | None:
-        """Give a sign of life in a thread of its own, unless one is under way: the server that hears it may be away."""
-        if self._beating is not None and self._beating.is_alive():
-            return None
-
-        def beat() -> None:
-            try:
-                self._beat(about)
-            except Exception as error:
-                self.pulse.not_heard(error)
-            else:
-                self.pulse.heard()
-            finally:
-                if self._left and not self._keeps_open:
-                    self.queue.close()  # the heartbeat has perhaps closed it already, and this thread opened it again
-
-        self._beating = self._threads.thread(beat, f"beat-{self.queue.name}")
-        self._beating.start()
-        return self._beating
-
-    def _beat(self, about: Mapping[str, object] | None) -> None:
-        # the same report is sent until the server has answered; the server counts no report twice
-        delta = None if self._spans is None else self._spans.delta()
-        call = self.queue.operations.beat(self.queue.worker, about, delta)
-        self.peers = max(1, self.queue.run(sending.answer(self.queue.talk, call)))
-        if self._spans is not None:
-            self._spans.told()
-
-    def _extend(self) -> bool:
-        """Extend the leases that are held; say whether the server was asked."""
-        leases = unlimited(self._held, self.over_at)
-        if not leases:
-            return False
-        refused = self.queue.run(extend_held(self.queue.extension(leases), self._held, leases))
-        if refused:
-            self._on_lost(refused)
-        return True
-
-
-class LastingHeartbeat(Heartbeat):
-    """A heartbeat that goes on after whatever ends it unasked: nobody watches over the thread of a keeper."""
+    def stop(self) -> None:
+        """End the thread, and wait for its end, unless this is the thread itself: `on_lost` may close its keeper."""
+        self.end()
+        if self.lives and self._thread is not threading.current_thread():
+            self._thread.join(self.patience)
 
     def _run(self) -> None:
-        pulse = self.pulse
-        pulse.begin()
         while True:
             try:
-                return self._beat_on()
+                self._live()
+                break
             except BaseException as error:
-                telling.say(
-                    log, logging.ERROR, "the heartbeat of a keeper of queue %s has ended, and begins again: %s",
-                    self.queue.name, error_words(error), fields={"queue": self.queue.name},
-                )  # fmt: skip
-            self._stop.wait(pulse.soon())
-            pulse.hurry()
+                self._ended_by = error
+                if self._on_end is not None:
+                    break
+                name, said = self._beats[0].queue.name, error_words(error)
+                words = "the heartbeat of a keeper of queue %s has ended, and begins again: %s"
+                telling.say(log, logging.ERROR, words, name, said, fields={"queue": name})
+            self._stopping.wait(min(1.0, self._beats[0].period / 4))  # leases run out meanwhile
+        if self._on_end is not None:
+            self._on_end()
 
+    def _live(self) -> None:
+        asyncio.run(self._beat_all())
 
-class AsyncRounds:
-    """The rounds of a heartbeat in an asyncio task; `Heartbeat._beat_on` is the same for a thread."""
-
-    def __init__(
-        self,
-        queue: Apart,
-        pulse: Pulse,
-        extend: Callable[[], Awaitable[bool]],
-        beat: Callable[[Mapping[str, object]], Awaitable[None]],
-    ) -> None:
-        """Prepare; `extend` extends the leases, and says whether there are any; `beat` gives a sign of life."""
-        self._queue = queue
-        self._pulse = pulse
-        self._extend = extend
-        self._beat = beat
-        self._sign: asyncio.Task[None] | None = None
-        """The last sign of life that went apart."""
-
-    async def run(self, stop: asyncio.Event) -> None:
-        """Carry out rounds until the stop."""
-        pulse = self._pulse
-        while not stop.is_set():
-            spoke = False
-            try:
-                if pulse.is_to_extend():
-                    spoke = await self._extend()
-                if pulse.is_to_beat():
-                    if self._queue.beats_apart:
-                        self._beat_apart(pulse.said)
-                    else:
-                        await self._beat(pulse.said)
-                        spoke = True
-            except Exception as error:
-                pulse.failed(error)
-            else:
-                pulse.went(spoke=spoke)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pulse.rest()):
-                    await stop.wait()
-        if self._sign is not None:
-            self._sign.cancel()
-
-    def _beat_apart(self, about: Mapping[str, object]) -> None:
-        """Give a sign of life in an asyncio task of its own, as `Heartbeat._beat_apart` does in a thread."""
-        if self._sign is None or self._sign.done():
-            self._sign = asyncio.create_task(self._try_to_beat(about), name=f"beat-{self._queue.name}")
-
-    async def _try_to_beat(self, about: Mapping[str, object]) -> None:
-        try:
-            await self._beat(about)
-        except Exception as error:
-            self._pulse.not_heard(error)
-        else:
-            self._pulse.heard()
+    async def _beat_all(self) -> None:
+        stop, self._loop = asyncio.Event(), asyncio.get_running_loop()
+        self._stop = stop
+        if self._stopping.is_set():  # the order to stop came before there was anything to tell it to
+            stop.set()
+        beats = [asyncio.create_task(beat.run(stop), name=f"beat-{beat.queue.name}") for beat in self._beats]
+        stopped = asyncio.create_task(stop.wait())
+        # a beat that ends before the stop would let its leases run out: then the thread ends, and with it the worker
+        await asyncio.wait({stopped, *beats}, return_when=asyncio.FIRST_COMPLETED)
+        for beat, task in zip(self._beats, beats, strict=True):
+            if beat.is_down or not stop.is_set():
+                task.cancel()
+        stopped.cancel()
+        for ended in await asyncio.gather(*beats, return_exceptions=True):
+            if isinstance(ended, BaseException) and not isinstance(ended, asyncio.CancelledError):
+                raise ended

@@ -1,8 +1,8 @@
 """`queue.keeper()`: keeps leases alive for programs that claim by hand, as the heartbeat of a worker does for a worker.
 
 Leases go in with `add` and out with `remove`. A keeper extends all leases that it holds, each third of the timeout, and
-shows the program among the workers of the queue. Both kinds do this in a thread; `AsyncKeeper` calls `on_lost` in the
-event loop.
+shows the program among the workers of the queue. Both kinds do this in the thread of a `Heartbeat`, with a client of
+its own; `AsyncKeeper` calls `on_lost` in the event loop of its queue.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
-from timeoutq.client.heartbeat import Client, LastingHeartbeat
+from timeoutq.client.heartbeat import Beat, Heartbeat
 from timeoutq.server.calls import BATCH
 from timeoutq.verbs.confirming import ENDS
-from timeoutq.verbs.sending import Talk
 from timeoutq.words import arguments, telling
 from timeoutq.words.errors import InvalidInput, LeaseLost, NotReplicated
 from timeoutq.words.model import Answer, Lease
@@ -34,24 +33,6 @@ OnLost = Callable[[Lease, Answer], object]
 somebody has cancelled, whose lease runs until its deadline."""
 
 
-class AsyncClient(Protocol):
-    """What a keeper needs of a queue for asyncio."""
-
-    name: str
-    worker: str
-    talk: Talk
-    blocking: ClassVar[Any]
-
-    @property
-    def timeout(self) -> float:
-        """The length of a lease, seconds."""
-        ...
-
-    def settings(self) -> dict[str, Any]:
-        """Give the arguments that make another client."""
-        ...
-
-
 class Held:
     """The leases that a keeper holds, the thread that extends them, and what it tells the queue about the program.
 
@@ -61,7 +42,8 @@ class Held:
     _let_through: tuple[type[BaseException], ...] = ()
     """Errors of `on_lost` that the keeper does not catch."""
 
-    def __init__(self, queue: Any, on_lost: OnLost | None, concurrency: int) -> None:
+    def __init__(self, queue: Any, on_lost: OnLost | None = None, concurrency: int = 1) -> None:
+        """Prepare; the thread starts with the first lease, or when `with` is entered."""
         if on_lost is not None and not callable(on_lost):
             raise InvalidInput(f"on_lost must be a function of (lease, answer), not {arguments.shown(on_lost)}")
         if inspect.iscoroutinefunction(on_lost) or inspect.iscoroutinefunction(type(on_lost).__call__):
@@ -82,7 +64,8 @@ class Held:
         self._started = time.time()
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._heart: LastingHeartbeat | None = None
+        self._heart: Heartbeat | None = None
+        self._beat: Beat | None = None
         self._closed = False
 
     def __repr__(self) -> str:
@@ -100,27 +83,30 @@ class Held:
         if self._pid != os.getpid():
             self._held, self._ending = {}, {}
             self.queue.talk.nonce()  # the client takes a name of its own
-            self._lock, self._heart = threading.Lock(), None
+            self._lock, self._heart, self._beat = threading.Lock(), None, None
             self._pid = os.getpid()
 
     @property
     def peers(self) -> int:
         """How many workers of this queue are alive, this program among them, as the keeper has last heard."""
         self._come()
-        return 1 if self._heart is None else self._heart.peers
+        return 1 if self._beat is None else self._beat.peers
 
-    def _beating(self) -> LastingHeartbeat:
+    def _beating(self) -> Beat:
+        """Give the beat, whose thread runs."""
         self._come()
         with self._lock:
             if self._closed:
                 raise InvalidInput("this keeper is closed: make another with queue.keeper()")
-            if self._heart is None or not self._heart.lives:
-                self._heart = self._make()
+            if self._beat is None or self._heart is None or not self._heart.lives:
+                client = self.queue.asynchronous(self.queue.name, **self.queue.settings())
+                client.worker = self.queue.worker
+                if not client.server_at.is_plain:
+                    client.server_at.client(asynchronous=True)  # refuses connections that asyncio cannot use
+                self._beat = Beat(client, self._held, self._lost, self._about)
+                self._heart = Heartbeat([self._beat])
                 self._heart.start()
-            return self._heart
-
-    def _make(self) -> LastingHeartbeat:
-        return LastingHeartbeat(self.queue, self._held, self._lost, self._about, keeps_open=True)
+            return self._beat
 
     def _stop(self) -> None:
         self._come()
@@ -132,14 +118,9 @@ class Held:
     def _about(self) -> dict[str, object]:
         host, pid, _ = self.queue.worker.split(":")
         return {
-            "host": host,
-            "pid": int(pid),
-            "concurrency": self.concurrency,
-            "held": len(self._held),
-            "acked": self.acked,
-            "failed": self.failed,
-            "started": self._started,
-        }
+            "host": host, "pid": int(pid), "concurrency": self.concurrency, "held": len(self._held),
+            "acked": self.acked, "failed": self.failed, "started": self._started,
+        }  # fmt: skip
 
     def _took(self, leases: tuple[Lease, ...]) -> bool:
         """Hold leases; say whether one of them has to be extended at once."""
@@ -185,15 +166,11 @@ K = TypeVar("K", bound=Held)
 class Keeper(Held):
     """Keeps leases alive in a thread, until `close`, or until the queue is closed. Use it with `with`."""
 
-    def __init__(self, queue: Client, on_lost: OnLost | None = None, concurrency: int = 1) -> None:
-        """Prepare; the thread starts with the first lease, or when `with` is entered."""
-        super().__init__(queue, on_lost, concurrency)
-
     def add(self, *leases: Lease) -> None:
         """Keep leases alive from now on. Raises `InvalidInput` for what is no lease, and after `close`."""
-        heart = self._beating()
+        beat = self._beating()
         if self._took(leases):
-            heart.pulse.hurry()
+            beat.hurry()
 
     def close(self) -> None:
         """Stop, and say farewell to the queue. Leases that are still held are not given back: release them, or ack."""
@@ -218,10 +195,6 @@ class AsyncKeeper(Held):
     _let_through = (KeyboardInterrupt, SystemExit)  # they end the event loop, as in any asyncio task
     _loop: asyncio.AbstractEventLoop | None = None
 
-    def __init__(self, queue: AsyncClient, on_lost: OnLost | None = None, concurrency: int = 1) -> None:
-        """Prepare; the thread starts with the first lease, or when `async with` is entered."""
-        super().__init__(queue, on_lost, concurrency)
-
     def add(self, *leases: Lease) -> None:
         """Keep leases alive from now on. Raises `InvalidInput` for what is no lease, and after `close`."""
         try:
@@ -231,9 +204,9 @@ class AsyncKeeper(Held):
                 "no event loop runs here, in which the keeper of an AsyncQueue could call on_lost: call add() in a "
                 "coroutine, or use the keeper of a Queue"
             ) from None
-        heart = self._beating()
+        beat = self._beating()
         if self._took(leases):
-            heart.pulse.hurry()
+            beat.hurry()
 
     async def close(self) -> None:
         """Stop, and say farewell to the queue. Leases that are still held are not given back: release them, or ack."""
@@ -247,12 +220,6 @@ class AsyncKeeper(Held):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-    def _make(self) -> LastingHeartbeat:
-        # an `AsyncQueue` belongs to its event loop: the thread has a client of its own, with the same name
-        client = self.queue.blocking(self.queue.name, **self.queue.settings())
-        client.worker = self.queue.worker
-        return LastingHeartbeat(client, self._held, self._lost, self._about)
 
     def _about(self) -> dict[str, object]:
         with self._lock:

@@ -11,11 +11,10 @@ from contextlib import AbstractContextManager, suppress
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar, overload
 
-from timeoutq.rooms.batches.flows import BatchFlows
-from timeoutq.rooms.events import EventFlows
-from timeoutq.rooms.events.setting import log_setting
-from timeoutq.rooms.failures.flows import FailureFlows
-from timeoutq.rooms.hosts.flows import HostFlows
+from timeoutq.rooms.batches import BatchFlows
+from timeoutq.rooms.events import EventFlows, log_setting
+from timeoutq.rooms.failures import FailureFlows
+from timeoutq.rooms.hosts import HostFlows
 from timeoutq.rooms.results import ResultFlows
 from timeoutq.rooms.schedules.flows import ScheduleFlows
 from timeoutq.server.calls import BATCH, Call, amount

@@ -231,8 +231,6 @@ def twin(queue: AsyncDriver) -> Driver:
 
 def sibling(queue: AsyncDriver) -> AsyncDriver:
     """Make a client for asyncio of the same queue and the same name, with connections of its own."""
-    # the face itself: a class that somebody has made of it may take other arguments
-    kind = next(found for found in type(queue).__mro__ if "blocking" in vars(found))
-    made: AsyncDriver = kind(queue.name, **queue.settings())
+    made = queue.asynchronous(queue.name, **queue.settings())
     made.worker = queue.worker
     return made

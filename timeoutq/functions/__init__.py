@@ -10,27 +10,26 @@ Callers and workers import the module in which the app stands. The core never im
 The modules, in reading order: each imports only from those above it.
 
     errors      The errors of functions, one class for each thing that a caller or a worker would do differently.
-    forms       The one form in which JSON has all values that are equal, and times that JSON cannot hold. Pure.
-    outcomes    What is kept of a call that has ended: the JSON of what it returned, or why it failed. No I/O.
-    context     What a running call may know of itself: `ctx`, which the worker makes and callers do not see.
-    signature   What a function takes, read when the function is decorated: how arguments become JSON, and JSON
-                arguments. No I/O.
+    outcomes    The result of a call as JSON, or the reason why the call failed. No I/O.
+    context     The context of a running call: `ctx`, which the worker makes and callers do not see.
+    signature   The parameters of a function, read when it is decorated: arguments become JSON, and JSON arguments. No
+                I/O.
     ids         The ids of calls: random ones, those that a `key=` makes of the arguments, and those of calls that
                 follow a call.
-    options     What decorators and callers choose, checked: queues, ids, times, limits of calls. No I/O.
+    options     The options of decorators and of callers, checked: queues, ids, times, limits of calls. No I/O.
     envelope    The payload of a call: JSON that any language can write, and an optional signature. No I/O.
     tracing     Spans of OpenTelemetry: one where a call is made, one around each run of its function, both in one
                 trace.
     limits      How the limits of functions are kept: each limit is a group of a polite queue, with rules of its own. No
                 I/O.
-    client      What speaks to servers for an app: `Sender` puts calls, and `Result` stands for what a call will return.
-    task        What is known of a function when it is decorated, and of a call of it that a worker has read. No I/O.
-    calls       A call as a value, what makes calls of a function, and the program that puts them: an app without its
+    client      `Sender` puts the calls of an app, and `Result` stands for the result of a call.
+    task        A function as it was decorated, and a call of it that a worker has read. No I/O.
+    calls       Calls as values, the functions that make them, and the program that puts them: an app without its
                 workers.
     scheduling  `app.schedules`, calls that are put again and again, and the schedules that decorators declare. No I/O.
     threads     Threads in which a worker calls functions that are a plain `def`, while a coroutine of the worker waits
                 for each.
-    running     What a worker runs for the calls of an app: `Calls(app)` is the handler.
+    running     `Calls(app)`: the handler by which a worker runs the calls of an app.
     testing     `app.test()`: an app on queues in memory, with a clock that the test advances. Nothing skips the wire.
     app         `App`: the functions of a program, with all that its workers, schedules and tests need. No I/O.
 """

@@ -1,4 +1,4 @@
-"""A call as a value, what makes calls of a function, and the program that puts them: an app without its workers."""
+"""Calls as values, the functions that make them, and the program that puts them: an app without its workers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import functools
 import hashlib
 import itertools
 import json
-import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,13 +27,13 @@ from typing import (
 import msgspec
 
 from timeoutq.functions import ids, options, tracing
-from timeoutq.functions.client import Answers, Posted, Result, Sender, Steps, kinds
+from timeoutq.functions.client import Posted, Result, Sender, Steps, kinds
 from timeoutq.functions.context import Context, Middleware
 from timeoutq.functions.envelope import NO_OPTIONS, Letter, Options, Secrets, Step, seal, unseal
 from timeoutq.functions.errors import BadFunction, UnknownFunction
 from timeoutq.functions.options import CallOptions, Chosen, Queues, Settings, TaskOptions
 from timeoutq.functions.signature import Arguments, Signature
-from timeoutq.functions.task import Definition, Opened, define
+from timeoutq.functions.task import Definition, Opened, define, settings_with
 from timeoutq.server import address
 from timeoutq.server.calls import BATCH_KEPT
 from timeoutq.words import arguments
@@ -45,7 +44,7 @@ from timeoutq.words.retry import Delay, Retries
 from timeoutq.worker.handlers import Lifespan, OfApp
 
 if TYPE_CHECKING:
-    from timeoutq.rooms.batches.operations import On
+    from timeoutq.rooms.batches import On
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,8 +53,8 @@ T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 T_contra = TypeVar("T_contra", contravariant=True)
 Q = ParamSpec("Q")  # the parameters of the function itself, with the context
-O = TypeVar("O")  # noqa: E741  # beside P, Q and R, nobody takes it for a zero
-"""What a plain call of the function gives: of an `async def`, a coroutine."""
+O = TypeVar("O")  # noqa: E741  # next to P, Q and R, nobody takes it for a zero
+"""The value of a plain call of the function: of an `async def`, a coroutine."""
 
 _NOT_THEN = ("id", "at", "after", "priority", "queue", "rerun")
 """What nobody can choose for a call that follows another one: it is put when that one ends."""
@@ -144,7 +143,7 @@ def posted(
     """Decide everything about a call that is put now. `travels` are the options that go along, None: those chosen.
 
     `place` is the name of a batch and the place of the call there, which make its id if nobody has chosen one.
-    What a schedule puts is not put now (`is_now=False`), and is no part of a trace. Raises `CallTooLarge`.
+    The call of a schedule is not put now (`is_now=False`), and is no part of a trace. Raises `CallTooLarge`.
     """
     chosen, settings, function = call.chosen, call.settings, call.function
     is_named, id = chosen.id is not None or call.key is not None, chosen.id
@@ -172,17 +171,16 @@ def posted(
     )  # fmt: skip
 
 
-def answers_of(call: FunctionCall[Any], put: Posted) -> Answers:
-    """Say where the result of a call will be that was put."""
+def result_of(sender: Sender, call: FunctionCall[R], put: Posted, answer: Answer | None = None) -> Result[R]:
+    """Give what stands for the result of a call that was put; of a chain, for that of its last call."""
     places = [(put.queue, put.id)]
     for step, one in call.following:
         places.append((one.settings.queue, ids.following(places[-1][1], step.f)))
-    settings, kept, returns = call.settings, call.chosen.keep_result, call.returns
+    settings, returns = settings_with(call.settings, travelling(call.chosen)), call.returns
     if call.following:
         step, last = call.following[-1]
-        settings, kept, returns = last.settings, step.options.keep_result, last.returns
-    keep = settings.keep_result if kept is None else kept
-    return Answers(*places[-1], keep, returns, settings.keep_none or kept is not None, tuple(places[:-1]))
+        settings, returns = settings_with(last.settings, step.options), last.returns
+    return Result(sender, places, returns, settings.keep_result, settings.keep_none, answer)
 
 
 # ---- functions
@@ -192,11 +190,10 @@ class TaskFunction(OfApp, Generic[P, R]):
     """A function of an app, as callers see it: `P` without the context, `R` what it returns in the end."""
 
     def __init__(self, home: Program, definition: Definition, chosen: Chosen) -> None:
-        """Prepare; `App.task` makes these."""
         functools.update_wrapper(cast("Callable[..., Any]", self), definition.function)
         self.home = home
         self.definition = definition
-        self.chosen = chosen  # what was chosen with `options`
+        self.chosen = chosen  # with `options`
         self.signature: Signature = definition.signature  # what callers pass
         self.settings: Settings = definition.settings  # what its decorator says
         self.name: str = definition.signature.name  # the name that its calls carry
@@ -244,7 +241,7 @@ class TaskFunction(OfApp, Generic[P, R]):
         last: a call that is in progress runs once more, with these arguments.
         Raises `InvalidInput`, which names the option; `unique` without an id or a key is refused when the call is made.
         """
-        chosen = options.chosen(self.definition.queues, self.chosen, given)
+        chosen = options.chosen(self.home.queues, self.chosen, given)
         found: TaskFunction[P, R] = TaskFunction(self.home, self.definition, chosen)
         found._refuse_without_id("rerun", found.chosen.rerun)
         return found
@@ -267,7 +264,6 @@ class Decorator:
     """Makes a task of a function: `@app.task`, or with options `@app.task(retry=[10, 30, 60])`."""
 
     def __init__(self, home: Program, given: Mapping[str, Any]) -> None:
-        """Prepare; `App.task` is one without options."""
         self._home = home
         self._given = given
 
@@ -400,20 +396,20 @@ class Program:
     def add(self, function: Callable[..., Any], given: Mapping[str, Any]) -> Registered[..., Any, ..., Any]:
         """Register a function with the options of its decorator."""
         settings = options.settings(given, self._defaults, self.queue_of(given.get("queue")))
-        new = define(function, given.get("name"), settings, given.get("key"), self.queues)
+        new = define(function, given.get("name"), settings, given.get("key"))
         name, begin = new.signature.name, new.key_begins
         if name in self._functions:
             raise BadFunction(f"{self!r} has a function {name!r} already: pass another name=, such as 'billing.{name}'")
         for other in self._functions.values():
-            found, limit = other.definition.key_begins, other.settings.limit
-            if found is None or begin is None or other.settings.queue != settings.queue:
-                found = begin = None
+            if other.settings.queue != settings.queue:
+                continue
+            found = other.definition.key_begins
             if found is not None and begin is not None and (found.startswith(begin) or begin.startswith(found)):
                 raise BadFunction(
                     f"the keys of {name}() and {other.name}() may make the same id, and one call would keep the other "
                     f"away: let them begin differently, for example with '{name}:'"
                 )
-            if other.definition.counts_with(new) and limit != settings.limit:
+            if other.definition.counts_with(new) and other.settings.limit != settings.limit:
                 raise BadFunction(
                     f"{name}() and {other.name}() count their calls together, in queue {settings.queue!r}, and have "
                     "different limits: give both the same Limit(…), or another per="
@@ -454,7 +450,7 @@ class Program:
     def _putting(self, many: Sequence[FunctionCall[Any]]) -> Steps[list[Result[Any]]]:
         sender, ready = self.sender, [posted(self._own(call), self.secrets) for call in many]
         answers = yield from sender.putting(ready)
-        return _results(sender, many, ready, answers)
+        return [result_of(sender, *row) for row in zip(many, ready, answers, strict=True)]
 
     @overload
     def batch(
@@ -496,7 +492,7 @@ class Program:
     def _putting_batch(
         self, many: Iterable[FunctionCall[Any]], then: FunctionCall[Any] | None, how: BatchOptions
     ) -> Steps[Batched[Any]]:
-        from timeoutq.rooms.batches.flows import checked  # a program without batches needs no client
+        from timeoutq.rooms.batches import checked  # a program without batches needs no client
 
         chosen, sender = options.known(how, BatchOptions, "batch"), self.sender
         given = chosen.get("name")
@@ -522,10 +518,8 @@ class Program:
         queue = queues[0] if queues else self.queues.names[0]
         on = chosen.get("on", "ended")
         answers = yield from sender.putting_batch(name, queue, ready, last, on, keep, given is None)
-        result: Result[Any] | None = None
-        if then is not None and last is not None:
-            result = Result(sender, answers_of(then, last))
-        return Batched(name, queue, _results(sender, calls, ready, answers), result)
+        results = [result_of(sender, *row) for row in zip(calls, ready, answers, strict=True)]
+        return Batched(name, queue, results, None if then is None or last is None else result_of(sender, then, last))
 
     def _callback(self, then: FunctionCall[Any], ready: Sequence[Posted], name: str, is_new: bool) -> Posted:
         """Decide everything about the callback of a batch."""
@@ -563,7 +557,7 @@ class Program:
             following = self._functions.get(name)
             places.append((named if following is None else following.settings.queue, own))
         returns = Any if function is None else function.definition.returns
-        return Result(self.sender, Answers(*places[-1], math.inf, returns, before=tuple(places[:-1])))
+        return Result(self.sender, places, returns)
 
     def close(self) -> None:
         """Close the connections of callers that block; a later call opens new ones."""
@@ -573,7 +567,7 @@ class Program:
         """Close the connections of callers in this event loop; a later call opens new ones."""
         await self.sender.aclose()
 
-    # ---- what a worker reads
+    # ---- for workers
 
     def open(self, payload: object, queue: str, id: bytes, secrets: Secrets | None = None) -> Opened:
         """Read the payload of a task that was claimed, the bytes as they stand in Redis.
@@ -589,7 +583,8 @@ class Program:
         if letter.then and letter.then[0].f not in self._functions:
             raise self._unknown(letter.then[0].f)
         args, kwargs = function.signature.decode(letter.arguments)
-        return Opened(function.definition, args, kwargs, letter.options, letter.then, letter.tick)
+        settings = settings_with(function.settings, letter.options)
+        return Opened(function.definition, args, kwargs, settings, letter.options, letter.then, letter.tick)
 
     def _unknown(self, name: str) -> UnknownFunction:
         return UnknownFunction(
@@ -621,13 +616,6 @@ class Program:
             # if the call was put again, what follows has the newest result, whether it waits, runs or has failed
             rerun=again and blocks is not None,
         )  # fmt: skip
-
-
-def _results(
-    sender: Sender, calls: Sequence[FunctionCall[Any]], put: Sequence[Posted], answers: Sequence[Answer | None]
-) -> list[Result[Any]]:
-    rows = zip(calls, put, answers, strict=True)
-    return [Result(sender, answers_of(call, one), answer) for call, one, answer in rows]
 
 
 def _several(many: Iterable[FunctionCall[Any]]) -> list[FunctionCall[Any]]:

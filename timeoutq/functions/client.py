@@ -1,8 +1,9 @@
-"""What speaks to servers for an app: `Sender` puts calls, and `Result` stands for what a call will return."""
+"""`Sender` puts the calls of an app, and `Result` stands for the result of a call."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import shlex
 import time
 from collections.abc import Awaitable, Callable, Generator, Hashable, Mapping, Sequence
@@ -17,7 +18,7 @@ import msgspec
 
 from timeoutq.functions import limits, outcomes
 from timeoutq.functions.context import is_in_a_loop
-from timeoutq.functions.errors import BadResult, CallCancelled, CallFailed, CallGone
+from timeoutq.functions.errors import BadResult, CallFailed, CallGone
 from timeoutq.functions.options import Limit, Unique
 from timeoutq.server import address
 from timeoutq.server.calls import BATCH
@@ -28,62 +29,15 @@ from timeoutq.words.model import Answer, Ended, State, TaskInfo, text
 
 if TYPE_CHECKING:
     from timeoutq.client.shards import AnyAsyncQueue, AnyQueue
-    from timeoutq.rooms.batches.flows import BatchFlows
-    from timeoutq.rooms.batches.operations import On
+    from timeoutq.rooms.batches import BatchFlows, On
     from timeoutq.verbs.sending import Flow
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 Steps = Generator[tuple[str, Callable[[Any], Any]], Any, T]
-"""What is asked of queues, without I/O: each step is the name of a queue, and a call of one of its methods, which have
-the same names on both faces; the step is sent what the method gives."""
-
-
-class Answers(msgspec.Struct, frozen=True, gc=False):
-    """Where the result of a call will be, and how to read it. Of a chain, the result is that of its last call."""
-
-    queue: str
-    id: bytes
-    keep_result: float  # seconds for which the result is kept; 0 is not at all, so `wait` is refused at once
-    returns: Any  # the type of the result, as msgspec takes it
-    keep_none: bool = True  # whether a result that is None is kept, too
-    before: tuple[tuple[str, bytes], ...] = ()
-    """The queues and the ids of the calls that must return first, the first of a chain first."""
-
-    @property
-    def places(self) -> tuple[tuple[str, bytes], ...]:
-        """The queues and the ids of all calls of the chain, the first one first."""
-        return (*self.before, (self.queue, self.id))
-
-    def check_kept(self) -> None:
-        """Raise `InvalidInput` if there will be nothing to wait for."""
-        if self.keep_result <= 0 or (not self.keep_none and self.returns in (None, NoneType)):
-            why = "a result of None is not kept unless you ask for it" if self.keep_result else "its result is not kept"
-            raise InvalidInput(
-                f"call {text(self.id)!r} cannot be waited for, because {why}: give the function or the call "
-                "keep_result=, in seconds"
-            )
-
-    def read(self, data: bytes | None) -> Any:
-        """Give what the last call has returned. Raises `CallGone`, and `CallFailed` for a result of another type."""
-        id = text(self.id)
-        if data is None:
-            none = "" if self.keep_none else ", or it returned None, which is kept only with keep_result="
-            raise CallGone(
-                f"nothing is known of call {id!r} any more: it was never put, or it was forgotten, or its result has "
-                f"expired{none}; to keep results longer, raise keep_result= (seconds)", id=id,
-            )  # fmt: skip
-        if not data:
-            raise CallGone(
-                f"call {id!r} has returned, but the server had no memory for its result: give the server more "
-                "(maxmemory), or keep results for less time", id=id,
-            )  # fmt: skip
-        try:
-            return outcomes.decode(data, self.returns)
-        except BadResult as error:
-            said = f"call {id!r} has returned {shown(data.decode('utf-8', 'replace'))}, but {error}"
-            raise CallFailed(said, id=id, error=type(error).__name__, message=str(error)) from error
+"""Calls of queues, without I/O: each step is the name of a queue, and a call of one of its methods, which have the same
+names on both faces; the answer of the queue is sent back."""
 
 
 class Posted(msgspec.Struct, frozen=True, gc=False):
@@ -117,7 +71,7 @@ class Shared:
         self._tasks: dict[Hashable, asyncio.Task[Any]] = {}
 
     async def run(self, key: Hashable, work: Callable[[], Awaitable[T]]) -> T:
-        """Give what the work gives; who is cancelled meanwhile leaves it to the others."""
+        """Give the result of the work; whoever is cancelled meanwhile leaves the work to the others."""
         key = asyncio.get_running_loop(), key
         task = self._tasks.get(key)
         if task is None:
@@ -208,14 +162,8 @@ class Sender:
 
     def putting(self, calls: Sequence[Posted]) -> Steps[list[Answer]]:
         """Put calls, 500 a script, and give an answer for each."""
-        found = [Answer.ADDED] * len(calls)
         yield from self._declaring(calls)
-        for kind, places in kinds(calls).items():
-            some = calls if len(places) == len(calls) else [calls[at] for at in places]
-            answers = yield kind[0], partial(_put, kind, some, None)
-            for place, answer in zip(places, answers, strict=True):
-                found[place] = answer
-        return found
+        return (yield from _putting(calls))
 
     def putting_batch(
         self, name: str, queue: str, calls: Sequence[Posted], then: Posted | None, on: On, keep: float, is_new: bool
@@ -225,19 +173,15 @@ class Sender:
         The answer is None for a call that is in the batch already: it is not put again. `keep` is for how many seconds
         the batch is kept after its end, `is_new` whether the batch cannot have been put before.
         """
-        found: list[Answer | None] = [None] * len(calls)
         there: set[str] = set()
         if not is_new:
             there = yield queue, lambda opened: opened.run(_members(opened.flows.batches, name))
-        left = [at for at, call in enumerate(calls) if text(call.id) not in there]
         yield from self._declaring([*calls, *([] if then is None else [then])])
-        for kind, places in kinds([calls[at] for at in left]).items():
-            some = [calls[left[at]] for at in places]
-            answers = yield queue, partial(_put, kind, some, name)
-            for place, answer in zip(places, answers, strict=True):
-                found[left[place]] = answer
-        yield queue, partial(_seal, name, then, on, keep)
-        return found
+        put = yield from _putting([call for call in calls if text(call.id) not in there], name)
+        answers = iter(put)
+        last = None if then is None else _tasks([then])
+        yield queue, lambda opened: opened.run(opened.flows.batches.seal(name, last, on=on, keep=keep))
+        return [None if text(call.id) in there else next(answers) for call in calls]
 
     def _declaring(self, calls: Sequence[Posted]) -> Steps[None]:
         """Declare the limits of calls, and of those that follow them."""
@@ -260,30 +204,38 @@ class Sender:
         return ends.get(text(id))
 
 
-# ---- what a call will return
+# ---- results
 
 
 class Result(Generic[T_co]):
-    """What a call will return. `await` it, or `wait` for it."""
+    """The result of a call, which may still run. `await` it, or `wait` for it."""
 
-    __slots__ = ("_answers", "_sender", "answer")
+    __slots__ = ("_keep_none", "_keep_result", "_places", "_returns", "_sender", "answer")
 
-    def __init__(self, sender: Sender, answers: Answers, answer: Answer | None = None) -> None:
-        """Prepare; asks nobody yet."""
-        self._sender = sender
-        self._answers = answers
+    def __init__(
+        self, sender: Sender, places: Sequence[tuple[str, bytes]], returns: Any = Any, keep_result: float = math.inf,
+        keep_none: bool = True, answer: Answer | None = None,
+    ) -> None:  # fmt: skip
+        """Prepare; asks nobody yet.
+
+        `places` are the queue and the id of the call; of a chain, those of all its calls, the first one first. The
+        others are of the last call: the type of its result, for how many seconds the result is kept, and whether a
+        result that is None is kept, too.
+        """
+        self._sender, self._places, self._returns = sender, tuple(places), returns
+        self._keep_result, self._keep_none = keep_result, keep_none
         self.answer = answer
         """What `put` gave: `ADDED`, or the state that the call was in already; None if the call was put elsewhere."""
 
     @property
     def id(self) -> str:
         """The id of the call; of a chain, that of its last call."""
-        return text(self._answers.id)
+        return text(self._places[-1][1])
 
     @property
     def queue(self) -> str:
         """The queue of the call; of a chain, that of its last call."""
-        return self._answers.queue
+        return self._places[-1][0]
 
     @property
     def added(self) -> bool | None:
@@ -303,7 +255,7 @@ class Result(Generic[T_co]):
         nothing is known of it any more, and `TimeoutError`. Raises `InvalidInput` at once if its result is not kept,
         and in an `async def` that a worker runs: await the result there.
         """
-        self._answers.check_kept()
+        self._check_kept()
         if telling.running.get() is not None and is_in_a_loop():
             raise InvalidInput(
                 "wait() would block the worker, and the call with it: in an async def, write `await result`"
@@ -312,20 +264,51 @@ class Result(Generic[T_co]):
 
     def __await__(self) -> Generator[Any, None, T_co]:
         """Wait until the call has ended, and give what it returned; raises what `wait` raises."""
-        self._answers.check_kept()
+        self._check_kept()
         return self._sender.ado(self._waiting(None)).__await__()
 
     def _waiting(self, timeout: float | None) -> Steps[T_co]:
         until = None if timeout is None else time.monotonic() + arguments.seconds(timeout, "timeout")
         ended: Ended | None = None
-        for queue, id in self._answers.places:  # of a chain, each call is put only when the one before it returns
+        for queue, id in self._places:  # of a chain, each call is put only when the one before it returns
             left = None if until is None else max(0.0, until - time.monotonic())
             ended = yield from self._sender.hearing(queue, id, left)
             if ended is None:
                 why = f"`timeoutq why {queue} {shlex.quote(text(id))}` says what it waits for"
                 raise TimeoutError(f"call {text(id)!r} has not ended within {timeout or 0:g} s: {why}")
-            refuse_failed(ended)
-        return cast("T_co", self._answers.read(None if ended is None else ended.result))
+            if ended.state is State.FAILED:
+                raise outcomes.error_of(ended)
+        return cast("T_co", self._read(None if ended is None else ended.result))
+
+    def _check_kept(self) -> None:
+        """Raise `InvalidInput` if there will be nothing to wait for."""
+        is_kept = self._keep_result > 0
+        if not is_kept or (not self._keep_none and self._returns in (None, NoneType)):
+            why = "a result of None is not kept unless you ask for it" if is_kept else "its result is not kept"
+            raise InvalidInput(
+                f"call {self.id!r} cannot be waited for, because {why}: give the function or the call keep_result=, in "
+                "seconds"
+            )
+
+    def _read(self, data: bytes | None) -> Any:
+        """Give what the last call has returned. Raises `CallGone`, and `CallFailed` for a result of another type."""
+        id = self.id
+        if data is None:
+            none = "" if self._keep_none else ", or it returned None, which is kept only with keep_result="
+            raise CallGone(
+                f"nothing is known of call {id!r} any more: it was never put, or it was forgotten, or its result has "
+                f"expired{none}; to keep results longer, raise keep_result= (seconds)", id=id,
+            )  # fmt: skip
+        if not data:
+            raise CallGone(
+                f"call {id!r} has returned, but the server had no memory for its result: give the server more "
+                "(maxmemory), or keep results for less time", id=id,
+            )  # fmt: skip
+        try:
+            return outcomes.decode(data, self._returns)
+        except BadResult as error:
+            said = f"call {id!r} has returned {shown(data.decode('utf-8', 'replace'))}, but {error}"
+            raise CallFailed(said, id=id, error=type(error).__name__, message=str(error)) from error
 
     def info(self) -> TaskInfo:
         """Tell all that the queue knows of the call; of a chain, of the call that has come furthest; blocks.
@@ -341,7 +324,7 @@ class Result(Generic[T_co]):
 
     def _looking(self) -> Steps[TaskInfo]:
         found: Any = None
-        for name, own in reversed(self._answers.places):
+        for name, own in reversed(self._places):
             found = yield name, methodcaller("inspect", own)
             if found.state is None and found.has_result:  # its id went from `done` at once
                 found = replace(found, state=State.DONE)
@@ -362,7 +345,7 @@ class Result(Generic[T_co]):
         return await self._sender.ado(self._cancelling(by))
 
     def _cancelling(self, by: str | None) -> Steps[Answer]:
-        for name, own in self._answers.places:
+        for name, own in self._places:
             (found,) = yield name, methodcaller("cancel", own, by=by)
             if found in (Answer.CANCELLED, Answer.CANCELLING):
                 return cast("Answer", found)
@@ -370,17 +353,7 @@ class Result(Generic[T_co]):
         return Answer.UNKNOWN if state is None else Answer(state.value)
 
 
-def refuse_failed(ended: Ended) -> None:
-    """Raise the error of a call that was given up, or cancelled."""
-    if ended.state is not State.FAILED:
-        return
-    found = outcomes.read_failure(ended.result, ended.error)
-    if ended.is_cancelled:
-        raise CallCancelled(f"call {ended.task!r} was {found}", id=ended.task, message=found.message)
-    raise CallFailed(f"call {ended.task!r} failed: {found}", id=ended.task, **msgspec.structs.asdict(found))
-
-
-# ---- what is put together
+# ---- puts
 
 Kind = tuple[str, float | None, float | None, bytes | None, int]
 """What all calls of one put have in common: queue, `at`, `after`, `call_id`, how long their keys keep others away."""
@@ -390,18 +363,22 @@ _FOR_A_TIME, _AS_THE_QUEUE_SAYS, _WHILE_ACTIVE = range(3)
 def kinds(calls: Sequence[Posted]) -> dict[Kind, list[int]]:
     """Give the places of the calls that go in one put, in the order of the puts."""
     found: dict[Kind, list[int]] = {}
-    before: Kind | None = None
-    places: list[int] = []
     for at, call in enumerate(calls):
         blocks = _WHILE_ACTIVE if call.unique == "active" else _AS_THE_QUEUE_SAYS
         if isinstance(call.unique, timedelta):
             blocks = _FOR_A_TIME
-        kind = call.queue, call.at, call.after, call.call_id, blocks
-        if kind != before:
-            before, places = kind, found.setdefault(kind, [])
-        places.append(at)
+        found.setdefault((call.queue, call.at, call.after, call.call_id, blocks), []).append(at)
     # what a queue with fingerprints refuses goes first: then nothing was put
-    return dict(sorted(found.items(), key=lambda one: one[0][-1])) if len(found) > 1 else found
+    return dict(sorted(found.items(), key=lambda one: one[0][-1]))
+
+
+def _putting(calls: Sequence[Posted], batch: str | None = None) -> Steps[list[Answer]]:
+    found = [Answer.ADDED] * len(calls)
+    for kind, places in kinds(calls).items():
+        answers = yield kind[0], partial(_put, kind, [calls[at] for at in places], batch)
+        for place, answer in zip(places, answers, strict=True):
+            found[place] = answer
+    return found
 
 
 def _put(kind: Kind, calls: Sequence[Posted], batch: str | None, queue: Any) -> Any:
@@ -426,10 +403,6 @@ def _members(flows: BatchFlows, name: str) -> Flow[set[str]]:
             there.update(one.task for one in members)
             after += BATCH
     return there
-
-
-def _seal(name: str, then: Posted | None, on: On, keep: float, queue: Any) -> Any:
-    return queue.run(queue.flows.batches.seal(name, None if then is None else _tasks([then]), on=on, keep=keep))
 
 
 def _tasks(calls: Sequence[Posted]) -> TaskList:

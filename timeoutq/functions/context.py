@@ -1,4 +1,4 @@
-"""What a running call may know of itself: `ctx`, which the worker makes and callers do not see."""
+"""The context of a running call: `ctx`, which the worker makes and callers do not see."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
-import msgspec
-
 from timeoutq.functions import outcomes
 from timeoutq.functions.errors import BadResult, BatchIncomplete, CallFailed, CallGone
 from timeoutq.server.calls import BATCH
@@ -18,14 +16,13 @@ from timeoutq.words.model import Ended, Lease, State
 from timeoutq.words.text import counted
 
 if TYPE_CHECKING:
-    from timeoutq.rooms.batches.operations import BatchInfo, Member
-    from timeoutq.worker.handlers import Place
+    from timeoutq.rooms.batches import BatchInfo, Member
+    from timeoutq.worker.served import Place
 
 S_co = TypeVar("S_co", covariant=True)
 T = TypeVar("T")
 
-PAUSE = 0.1
-"""Seconds between two notes that are sent. Of the notes that come meanwhile, only the last one is sent."""
+PAUSE = 0.1  # seconds between two notes that are sent. Of the notes that come meanwhile, only the last one is sent
 
 
 def is_in_a_loop() -> bool:
@@ -45,8 +42,7 @@ class CallsBefore:
 
         `order` says of each call which task it is, if the calls are not just the tasks in their order.
         """
-        self.name = name
-        """The name of the batch."""
+        self.name = name  # the name of the batch
         self._queue = queue
         self._order = order
         self._loop = asyncio.get_running_loop()
@@ -168,8 +164,7 @@ def _failure(ended: Ended) -> CallFailed:
     if ended.state is None:
         gone = "was forgotten, or was retried and has not ended"
         return CallFailed(f"call {ended.task!r} {gone}", id=ended.task, message=f"it {gone}")
-    found = outcomes.read_failure(ended.result, ended.error)
-    return CallFailed(f"call {ended.task!r} failed: {found}", id=ended.task, **msgspec.structs.asdict(found))
+    return outcomes.error_of(ended)
 
 
 class Notes:
@@ -178,7 +173,6 @@ class Notes:
     __slots__ = ("_is_closed", "_lease", "_loop", "_next", "_place", "_sending")
 
     def __init__(self, place: Place, lease: Lease) -> None:
-        """Prepare, in the event loop of the worker."""
         self._place = place
         self._lease = lease
         self._loop = asyncio.get_running_loop()
@@ -224,16 +218,12 @@ class Context(Generic[S_co]):
     Without a lifespan, write `Context[None]`: with `Context[Any]`, mypy does not know what callers have to pass.
     """
 
-    function: str
-    """The name under which the function is registered."""
-    task: str
-    """The id of the call."""
-    attempt: int
-    """1 for the first run, one more after each failure."""
+    function: str  # the name under which the function is registered
+    task: str  # the id of the call
+    attempt: int  # 1 for the first run, one more after each failure
     fence: int
     """Grows with every lease. Guard the place that you write to: refuse a fence that is smaller than the last one."""
-    state: S_co
-    """What the lifespan of this process yielded; None without a lifespan."""
+    state: S_co  # what the lifespan of this process yielded; None without a lifespan
     tick: float | None = None
     """The time for which a schedule made this call, Unix seconds; None if no schedule made the call."""
     batch: CallsBefore | None = None
@@ -256,7 +246,7 @@ class Context(Generic[S_co]):
 
 
 class CallNext(Protocol):
-    """Runs what a middleware is around, and gives what the function returned."""
+    """Runs the next middleware or the function, and gives its result."""
 
     def __call__(self, ctx: Context[Any] | None = None, /) -> Awaitable[Any]:
         """Run it: `await call_next()`. A context that is passed stands in the place of the middleware's own."""
@@ -264,4 +254,4 @@ class CallNext(Protocol):
 
 
 Middleware = Callable[[Context[Any], CallNext], Awaitable[Any]]
-"""Runs around a call, and gives what stands for what the function returned."""
+"""Runs around a call; its result stands for that of the function."""

@@ -22,35 +22,36 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from timeoutq.functions import ids, options
+from timeoutq.functions import ids
 from timeoutq.functions.errors import CallTooLarge, Forged, NewerCall, NotACall, UnknownSecret
 from timeoutq.functions.signature import Arguments
 from timeoutq.words.arguments import error_words, shown
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import MAX_TIME_MS
 
-VERSION = 1
+VERSION: Literal[1] = 1
 LIMIT = 256 * 1024  # bytes of a payload
 SHORTEST_SECRET = 16  # bytes of a secret
 MOST_SECRETS = 10
 
 _PURPOSE, _NAMING = b"timeoutq call 1\n", b"timeoutq secret 1\n"
 _EMPTY_LIST, _EMPTY_DICT = msgspec.Raw(b"[]"), msgspec.Raw(b"{}")
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_TIME_MS / 1000)]
+_SomeSeconds = Annotated[float, msgspec.Meta(gt=0, le=MAX_TIME_MS / 1000)]
 
 
 class Options(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a caller sets for one call, and a worker reads."""
+    """The options of one call, which a caller sets and a worker reads."""
 
-    retry: list[float] | None = None  # seconds to wait before each further attempt
-    max_runtime: float | None = None
-    keep_result: float | None = None
-    unique: float | Literal["active", "forever"] | None = None
+    retry: list[_Seconds] | None = None  # seconds to wait before each further attempt
+    max_runtime: _SomeSeconds | None = None
+    keep_result: _Seconds | None = None
+    unique: _SomeSeconds | Literal["active", "forever"] | None = None
     """How long the id of this call keeps other calls away; a number: also for so many seconds after its end."""
     batch: str | None = None  # the batch of which this call is the callback
     order: list[int] | None = None
@@ -58,14 +59,6 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     again: bool = False
     """Whether somebody has chosen the id of this call, or a key has: it may be put again, and what follows it, too."""
     ticks: bool = False  # whether a schedule puts this call under ids that end in `@` and the time of a tick
-
-    def check(self) -> None:
-        """Raise `InvalidInput` for what no caller of this package would have written."""
-        for name in ("retry", "max_runtime", "keep_result"):
-            if getattr(self, name) is not None:
-                options.checked(name, getattr(self, name))
-        if isinstance(self.unique, float):
-            options.checked("unique", timedelta(seconds=self.unique))
 
 
 NO_OPTIONS = Options()
@@ -81,7 +74,7 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def options(self) -> Options:
-        """What was chosen for this call."""
+        """The options of this call."""
         return self.o or NO_OPTIONS
 
     @property
@@ -91,7 +84,7 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Payload(msgspec.Struct):
-    v: int
+    v: Literal[1]
     f: str
     a: msgspec.Raw = _EMPTY_LIST
     k: msgspec.Raw = _EMPTY_DICT
@@ -113,7 +106,7 @@ _ENCODER = msgspec.json.Encoder()
 
 @dataclass(slots=True)  # not frozen: a worker makes one for each call, and frozen ones take three times as long
 class Letter:
-    """What a payload says."""
+    """The content of a payload."""
 
     function: str
     arguments: Arguments
@@ -200,7 +193,10 @@ def seal(letter: Letter, queue: str, id: bytes, secrets: Secrets) -> bytes:
             parts += b',"p":', _ENCODER.encode(letter.trace)
     data = b"".join([*parts, b"}"])
     if len(data) > LIMIT:
-        raise CallTooLarge(_too_large(letter, data), size=len(data), limit=LIMIT)
+        raise CallTooLarge(
+            f"a call of {letter.function}() has {len(data):,} bytes; the limit is {LIMIT:,}: store the data elsewhere "
+            "and pass its address", size=len(data), limit=LIMIT,
+        )  # fmt: skip
     return data
 
 
@@ -224,17 +220,12 @@ def unseal(payload: object, queue: str, id: bytes, secrets: Secrets) -> Letter:
     except Exception as error:
         _refuse_newer(payload, id)
         raise NotACall(f"the payload of task {_task(id)} is no call of a function: {error_words(error)}") from error
-    if found.v != VERSION:
-        _refuse_newer(payload, id)
-        raise NotACall(f"the payload of task {_task(id)} is no call of a function: its version is {found.v}")
     _check_signature(found, queue, id, secrets)
     tick = None if found.w is None else ids.tick_of(id, found.w) / 1000
     if found.o is _EMPTY_DICT and found.t is _EMPTY_LIST and tick is None:  # the usual case, made quick
         return Letter(found.f, Arguments(bytes(found.a), bytes(found.k)))
     try:
         chosen, then = _OPTIONS.decode(found.o), _STEPS.decode(found.t)
-        for one in (chosen, *(step.options for step in then)):
-            one.check()
     except Exception as error:
         raise NotACall(f"the call of task {_task(id)} has odd options: {error_words(error)}") from error
     return Letter(found.f, Arguments(bytes(found.a), bytes(found.k)), chosen, then, tick)
@@ -255,7 +246,7 @@ def _check_signature(found: _Payload, queue: str, id: bytes, secrets: Secrets) -
 def _says_ticks(found: _Payload) -> bool:
     try:
         return _OPTIONS.decode(found.o).ticks
-    except (msgspec.MsgspecError, UnicodeDecodeError):  # the signature was not checked yet, so this may be anything
+    except (msgspec.MsgspecError, UnicodeDecodeError):  # it is not signed, so it may be anything
         return False
 
 
@@ -269,18 +260,6 @@ def _refuse_newer(payload: bytes, id: bytes) -> None:
             f"the call of task {_task(id)} has the version {version}, and this timeoutq reads up to {VERSION}: "
             "upgrade the workers"
         )
-
-
-def _too_large(letter: Letter, data: bytes) -> str:
-    """Name the size of a call, and the argument that most of it is."""
-    by_name = msgspec.json.decode(letter.arguments.k, type=dict[str, msgspec.Raw])
-    by_place = msgspec.json.decode(letter.arguments.a, type=list[msgspec.Raw])
-    named = [*by_name.items(), *((f"the argument {place}", one) for place, one in enumerate(by_place, 1))]
-    size, name = max(((len(bytes(one)), name) for name, one in named), default=(0, ""))
-    return (
-        f"a call of {letter.function}() has {len(data):,} bytes{f', of which {name} has {size:,}' * bool(name)}; "
-        f"the limit is {LIMIT:,}: store the data elsewhere and pass its address"
-    )
 
 
 def _task(id: bytes) -> str:

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from timeoutq.words.errors import InvalidInput, TimeoutqError
+
+
+class _WithFields(TimeoutqError):
+    """An error that also has the fields which its class names; a pickle keeps them."""
+
+    def __init__(self, words: str, /, **fields: Any) -> None:
+        super().__init__(words)
+        vars(self).update(fields)
 
 
 class BadFunction(InvalidInput, TypeError):
@@ -12,28 +22,24 @@ class BadFunction(InvalidInput, TypeError):
     """
 
 
-class BadArguments(InvalidInput, TypeError):
+class BadArguments(_WithFields, InvalidInput, TypeError):
     """Arguments do not fit a function: mend the call. In a worker: the caller knows another version of the function.
 
     `function` is its name, `parameter` the parameter that does not fit, or None if the arguments as a whole do not.
     """
 
-    def __init__(self, message: str, *, function: str = "", parameter: str | None = None) -> None:
-        super().__init__(message)
-        self.function = function
-        self.parameter = parameter
+    function: str = ""
+    parameter: str | None = None
 
 
-class CallTooLarge(InvalidInput):
+class CallTooLarge(_WithFields, InvalidInput):
     """A call has more bytes than a queue should carry: store the data elsewhere, and pass its address.
 
     `size` and `limit` are bytes of JSON.
     """
 
-    def __init__(self, message: str, *, size: int = 0, limit: int = 0) -> None:
-        super().__init__(message)
-        self.size = size
-        self.limit = limit
+    size: int = 0
+    limit: int = 0
 
 
 class NotACall(TimeoutqError):
@@ -44,15 +50,13 @@ class NewerCall(TimeoutqError):
     """A newer version of timeoutq wrote the call, in a form that this one cannot read: upgrade the workers."""
 
 
-class UnknownFunction(TimeoutqError, LookupError):
+class UnknownFunction(_WithFields, LookupError):
     """No function of this name is registered here: the worker runs an older program, or has not imported the module.
 
     `function` is the name.
     """
 
-    def __init__(self, message: str, *, function: str = "") -> None:
-        super().__init__(message)
-        self.function = function
+    function: str = ""
 
 
 class UnknownSecret(TimeoutqError):
@@ -64,24 +68,20 @@ class Forged(TimeoutqError):
 
 
 class BadResult(TimeoutqError, TypeError):
-    """What a function returned cannot travel as the type that it says: mend the function, or its annotation."""
+    """The result of a function cannot travel as the type that it says: mend the function, or its annotation."""
 
 
-class CallFailed(TimeoutqError):
+class CallFailed(_WithFields):
     """The call was given up, or what it returned does not fit what the function says here.
 
     `id` is the call's. `error` names the class of the exception in the worker, `message` is its text, and `traceback`
     shows where it was raised, if that is known: it is text, for the class need not exist in this program.
     """
 
-    def __init__(
-        self, words: str, *, id: str = "", error: str = "", message: str = "", traceback: str | None = None
-    ) -> None:
-        super().__init__(words)
-        self.id = id
-        self.error = error
-        self.message = message
-        self.traceback = traceback
+    id: str = ""
+    error: str = ""
+    message: str = ""
+    traceback: str | None = None
 
 
 class CallCancelled(CallFailed):
@@ -99,16 +99,14 @@ class BatchIncomplete(CallFailed):
     lost: int = 0
 
 
-class CallGone(TimeoutqError, LookupError):
+class CallGone(_WithFields, LookupError):
     """Nothing is known of the call any more: it was forgotten, or its result is not kept any longer.
 
     `id` is the call's.
     """
 
-    def __init__(self, message: str, *, id: str = "") -> None:
-        super().__init__(message)
-        self.id = id
+    id: str = ""
 
 
 MAY_FIT_LATER = (BadArguments, NewerCall, UnknownFunction, UnknownSecret)
-"""What a worker with a newer program, or with a newer secret, may be able to carry out."""
+"""A worker with a newer program, or with a newer secret, may be able to carry out these calls."""

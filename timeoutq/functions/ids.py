@@ -6,12 +6,17 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from string import Formatter
+from typing import cast
+
+import msgspec
 
 from timeoutq.functions.errors import BadFunction
-from timeoutq.functions.signature import Arguments, Signature, as_json
+from timeoutq.functions.signature import Arguments, Signature
 from timeoutq.words.arguments import MAX_ID, host, shown
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import text
@@ -28,6 +33,10 @@ _SIGNS = (ALPHABET * 8).encode()  # the sign for each byte; each sign stands for
 _READY: list[str] = []  # random signs for the next ids: the system is asked for many at a time
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_READY.clear)  # or both processes would make the same ids
+_EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
+_EXACT_INT = 2**53
+_DAY = date(2000, 1, 2)
+_ENCODER = msgspec.json.Encoder()
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 
 
@@ -109,21 +118,38 @@ def tick_of(id: bytes, last: int) -> int:
     return last if without_tick(id) is None or len(digits) > TICK_DIGITS else int(digits)
 
 
+def as_json(value: object) -> str:
+    """Write all equal values in one way; a text stands as it is."""
+    # msgspec sorts sets and keys, but has more than one text for a moment, and for 1.5 and 1.50
+    found = msgspec.to_builtins(value, order="deterministic", builtin_types=(datetime, time, Decimal))
+    built = msgspec.to_builtins(_one_form(found), str_keys=True)
+    return built if isinstance(built, str) else _ENCODER.encode(built).decode()
+
+
+def _one_form(value: object) -> object:
+    match value:
+        case datetime() if value.tzinfo is not None:
+            return value.astimezone(UTC)
+        case time() if value.utcoffset() is not None:
+            return datetime.combine(_DAY, value).astimezone(UTC).timetz()
+        case Decimal() if value.is_finite():
+            short = value.normalize(_EXACT) if value else Decimal(0)
+            return f"{short:f}" if abs(short.adjusted()) < 40 else str(short)
+        case float() if value.is_integer() and abs(value) <= _EXACT_INT:
+            return int(value)
+        case dict():
+            rows = cast("dict[object, object]", value).items()
+            found = {msgspec.to_builtins(_one_form(key)): _one_form(one) for key, one in rows}
+            return {key: found[key] for key in sorted(found, key=str)}
+        case list() | tuple():
+            return [_one_form(one) for one in cast("Sequence[object]", value)]
+        case _:
+            return value
+
+
 def whole_call(function: str, values: Mapping[str, object]) -> str:
     """Give the id that stands for a function and all its arguments, defaults too (`key=True`)."""
     return shortened(f"{function}:{as_json(dict(values))}")
-
-
-def check_defaults(signature: Signature, names: Mapping[str, object] | tuple[str, ...]) -> None:
-    """Raise `BadFunction` for a default that no key could write."""
-    for name in names:
-        slot = signature.slots[name]
-        try:
-            _ = slot.is_needed or as_json(slot.otherwise)
-        except Exception as error:  # a default may be anything
-            raise BadFunction(
-                f"{signature.name}(): the default of {name!r} is no JSON, so no key can name it"
-            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +191,6 @@ class Template:
                 raise BadFunction(f"{where}: put a sign such as : between {{{parts[-1][1]}}} and {{{name}}}")
             parts.append((begun, name))
             begun = ""
-        check_defaults(signature, tuple(name for _, name in parts))
         signs = {"%", *(literal[0] for literal, _ in parts[1:])} if len(parts) > 1 else set[str]()
         quoted = {ord(sign): "".join(f"%{byte:02X}" for byte in sign.encode()) for sign in signs}
         return cls(tuple(parts), begun, quoted)

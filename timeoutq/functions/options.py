@@ -1,4 +1,4 @@
-"""What decorators and callers choose, checked: queues, ids, times, limits of calls. No I/O."""
+"""The options of decorators and of callers, checked: queues, ids, times, limits of calls. No I/O."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Limit:
         object.__setattr__(self, "every", arguments.seconds(self.every, "every"))  # of a timedelta, its seconds
 
 
-# ---- what is written above a function
+# ---- decorators
 
 
 class Timed(TypedDict, total=False):
@@ -109,7 +109,7 @@ class TaskOptions(Timed, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a function's decorator says, or the app for all functions."""
+    """The settings of a function, from its decorator or from the app."""
 
     queue: str
     retry: RetryPolicy | None = None  # None: as the queue says
@@ -131,7 +131,7 @@ def known(given: Mapping[str, Any], options: type[Any], where: str) -> dict[str,
 
 
 def settings(given: Mapping[str, Any], defaults: Mapping[str, Any], queue: str) -> Settings:
-    """Check what a decorator says; `defaults` are those of the app."""
+    """Check the options of a decorator; `defaults` are those of the app."""
     found = {name: given.get(name, default) for name, default in defaults.items()}
     limit = given.get("limit")
     if limit is not None and not isinstance(limit, Limit):
@@ -156,7 +156,7 @@ def _timed(chosen: Mapping[str, Any]) -> Schedule | None:
     if "cron" not in chosen and "every" not in chosen:
         raise InvalidInput(f"{next(iter(chosen))}= is for schedules: add cron= or every=")
     from timeoutq.rooms.schedules.flows import Schedule, timing_of  # a program without schedules needs no client
-    from timeoutq.rooms.schedules.ticks import lateness
+    from timeoutq.rooms.schedules.timing import lateness
 
     found = Schedule("", **chosen)
     timing_of(found.when())
@@ -165,7 +165,7 @@ def _timed(chosen: Mapping[str, Any]) -> Schedule | None:
     return found
 
 
-# ---- what is chosen for one call
+# ---- calls
 
 
 class CallOptions(TypedDict, total=False):
@@ -185,7 +185,7 @@ class CallOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What a caller says for one call; None is what the function says."""
+    """The options of one call; None: as the function says."""
 
     id: bytes | None = None
     at: float | None = None  # unix seconds

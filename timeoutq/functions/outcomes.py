@@ -1,26 +1,28 @@
-"""What is kept of a call that has ended: the JSON of what it returned, or why it failed. No I/O."""
+"""The result of a call as JSON, or the reason why the call failed. No I/O."""
 
 from __future__ import annotations
 
-import math
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, time, timedelta
 from functools import lru_cache
 from typing import Any, cast
 
 import msgspec
 
-from timeoutq.functions.errors import BadResult
-from timeoutq.functions.forms import odd_time
+from timeoutq.functions.errors import BadResult, CallCancelled, CallFailed
 from timeoutq.server.calls import Kept
 from timeoutq.words import arguments, tracebacks
 from timeoutq.words.arguments import shown
+from timeoutq.words.model import Ended
 
-MOST = Kept.MOST  # bytes of what is kept of a call
+MOST = Kept.MOST  # bytes of a result
 KEEP_FAILURE = 7 * 86_400.0  # seconds for which failures are kept
 
 _ENCODER = msgspec.json.Encoder()
 _OFFSET = re.compile(rb"[+-][0-9]{2}:[0-9]{2}\"")
+_MINUTE = timedelta(minutes=1)
 
 
 class CallFailure(msgspec.Struct, frozen=True):
@@ -45,9 +47,9 @@ def encode(value: object, returns: Any) -> bytes:
         _decoder(returns).decode(data)
     except Exception as error:  # the value may be anything, and its class may raise anything
         raise BadResult(f"it returned {shown(value)}, which cannot be kept: {_wrong(error)}") from error
-    if b"null" in data and is_endless(value):
+    if b"null" in data and _is_endless(value):
         raise BadResult(f"it returned {shown(value)}, which cannot be kept: JSON has no NaN and no infinity")
-    if _OFFSET.search(data) and (odd := odd_time(value)) is not None:
+    if _OFFSET.search(data) and (odd := _odd_time(value)) is not None:
         raise BadResult(
             f"it returned {shown(value)}, which cannot be kept: the zone of {shown(odd, 200)} is off by seconds, which "
             "JSON does not hold: return .astimezone(UTC)"
@@ -60,21 +62,30 @@ def encode(value: object, returns: Any) -> bytes:
     return data
 
 
-def is_endless(value: object) -> bool:
-    """Say whether a NaN or an infinity is anywhere in a value: msgspec writes null for it."""
-    return _is_endless(msgspec.to_builtins(value, str_keys=True))
-
-
 def _is_endless(value: object) -> bool:
-    match value:
-        case float():
-            return not math.isfinite(value)
-        case dict():
-            return any(map(_is_endless, cast("dict[str, object]", value).values()))
-        case list() | tuple():
-            return any(map(_is_endless, cast("Sequence[object]", value)))
-        case _:
-            return False
+    """Say whether a NaN or an infinity is anywhere in a value: msgspec writes null for it."""
+    try:
+        json.dumps(msgspec.to_builtins(value, str_keys=True), allow_nan=False)
+    except ValueError:
+        return True
+    return False
+
+
+def _odd_time(value: object) -> datetime | time | None:
+    """Give a time in a value whose zone is off by seconds, as most were a century ago: JSON has minutes."""
+    found = msgspec.to_builtins(value, builtin_types=(datetime, time))
+    return next((one for one in _times(found) if (one.utcoffset() or _MINUTE) % _MINUTE), None)
+
+
+def _times(value: object) -> Iterator[datetime | time]:
+    if isinstance(value, datetime | time):
+        yield value
+    elif isinstance(value, dict):
+        for pair in cast("Mapping[object, object]", value).items():
+            yield from _times(pair)
+    elif isinstance(value, list | tuple):
+        for one in cast("Sequence[object]", value):
+            yield from _times(one)
 
 
 def decode(data: bytes, returns: Any) -> Any:
@@ -99,6 +110,14 @@ def read_failure(data: bytes | None, error: str | None = None) -> CallFailure:
         return msgspec.json.decode(data or b"", type=CallFailure)
     except (msgspec.MsgspecError, UnicodeDecodeError):  # another program wrote it, or nobody did
         return CallFailure("", (data or b"").decode("utf-8", "replace") if error is None else error)
+
+
+def error_of(ended: Ended) -> CallFailed:
+    """Give the error of a call that was given up, or cancelled."""
+    found = read_failure(ended.result, ended.error)
+    if ended.is_cancelled:
+        return CallCancelled(f"call {ended.task!r} was {found}", id=ended.task, message=found.message)
+    return CallFailed(f"call {ended.task!r} failed: {found}", id=ended.task, **msgspec.structs.asdict(found))
 
 
 def _decoder(returns: Any) -> msgspec.json.Decoder[Any]:

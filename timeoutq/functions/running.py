@@ -1,4 +1,4 @@
-"""What a worker runs for the calls of an app: `Calls(app)` is the handler."""
+"""`Calls(app)`: the handler by which a worker runs the calls of an app."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -33,12 +33,14 @@ from timeoutq.worker.handlers import (
     RESULTS,
     AckAfter,
     Hopeless,
-    Place,
     Result,
     Serves,
     Unrun,
     Verdict,
 )
+
+if TYPE_CHECKING:
+    from timeoutq.worker.served import Place
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +62,6 @@ class Calls(Serves):
     """Makes what carries out functions that are a plain `def`, of one queue."""
 
     def __init__(self, app: Program) -> None:
-        """Prepare; functions that the app gets later are run, too."""
         self.app = app
         self.lifespan = app.life
 
@@ -87,8 +88,8 @@ class Calls(Serves):
             opened = self.app.open(lease.payload, "", raw(lease.task), UNCHECKED)
         except TimeoutqError:
             return Verdict(NEVER, partial(_kept_failure, error))  # nobody can run it
-        policy = NEVER if isinstance(error, Forged | UnknownSecret) else opened.retry
-        return Verdict(policy, partial(_kept_failure, error) if opened.keep_result else None)
+        policy = NEVER if isinstance(error, Forged | UnknownSecret) else opened.settings.retry
+        return Verdict(policy, partial(_kept_failure, error) if opened.settings.keep_result else None)
 
 
 class CallRunner:
@@ -112,17 +113,17 @@ class CallRunner:
             opened = self._open(lease.payload, self._queue, raw(lease.task))
         except MAY_FIT_LATER as error:
             return self._unrun(error)
-        if opened.definition.settings.limit is not None:
+        if opened.settings.limit is not None:
             try:
                 group = opened.definition.group_of_call(opened.args, opened.kwargs)
-                await self._declare_limit(self._place.queue, group, opened.definition.settings.limit)
+                await self._declare_limit(self._place.queue, group, opened.settings.limit)
             except Unavailable as error:
                 return _back(error, WAITS, WAITS_FOR)
         if opened.definition.is_plain and opened.options is NO_OPTIONS and not self._middlewares:
             value = await opened.definition.function(*opened.args, **opened.kwargs)
         else:
             value = await self._within_runtime(lease, opened)
-        if value is None and not (opened.then or opened.keep_none):
+        if value is None and not (opened.then or opened.settings.keep_none):
             keep_id = opened.keep_id
             return LEAVES_NO_ID if keep_id is False else None if keep_id is True else Ack(keep_id=keep_id)
         return await self._end(lease, opened, value)
@@ -140,7 +141,7 @@ class CallRunner:
     # ---- around the function
 
     async def _within_runtime(self, lease: Lease, opened: Opened) -> Any:
-        seconds = opened.max_runtime
+        seconds = opened.settings.max_runtime
         if seconds is None:
             return await self._around(lease, opened)
         off, is_over = self._place.limit(lease, seconds), False
@@ -210,7 +211,7 @@ class CallRunner:
     async def _end(self, lease: Lease, opened: Opened, value: Any) -> Result | AckAfter:
         if isinstance(value, RESULTS):
             return value
-        keeps_id, seconds = opened.keep_id, opened.keep_result
+        keeps_id, seconds = opened.keep_id, opened.settings.keep_result
         data: bytes | None = None
         if seconds or opened.then:
             try:
@@ -218,7 +219,7 @@ class CallRunner:
             except BadResult as error:
                 raise Hopeless(error) from error
         call = self._following(lease, opened, data) if opened.then and data is not None else None
-        kept = data if seconds and (value is not None or opened.keep_none) else None
+        kept = data if seconds and (value is not None or opened.settings.keep_none) else None
         ack = Ack(result=kept, keep_result=seconds if kept is not None else None, keep_id=keeps_id)
         if call is None:
             return ack

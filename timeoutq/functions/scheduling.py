@@ -99,7 +99,6 @@ class AppSchedules:
     """The schedules in the queues of an app. The methods that begin with `a` do the same for asyncio."""
 
     def __init__(self, app: Program) -> None:
-        """Prepare; asks nobody yet."""
         self._app = app
         self._sender = app.sender
 

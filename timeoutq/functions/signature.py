@@ -1,4 +1,4 @@
-"""What a function takes, read when the function is decorated: how arguments become JSON, and JSON arguments. No I/O.
+"""The parameters of a function, read when it is decorated: arguments become JSON, and JSON arguments. No I/O.
 
 A parameter that can be named travels under its name, in `k`, however the caller passed it; so two equal calls are equal
 bytes. Only parameters that have no name for callers, and all positional ones of a function with `*args`, travel by
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from inspect import Parameter
@@ -18,9 +18,7 @@ from types import GenericAlias, MappingProxyType
 from typing import Any, NamedTuple, Never, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import inspect as spec
 
-from timeoutq.functions import forms, outcomes
 from timeoutq.functions.context import Context
 from timeoutq.functions.errors import BadArguments, BadFunction
 from timeoutq.words.arguments import error_words, shown
@@ -31,7 +29,6 @@ _ENCODER = msgspec.json.Encoder()
 _EXACT = (int, str, bool)  # what always arrives as it was sent: msgspec takes nothing else for these
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _NOTHING: Mapping[str, object] = MappingProxyType({})
-_ERROR = re.compile(r"(?s)(?P<what>.*?)(?: - at (?P<place>.*))?")
 
 
 class Arguments(NamedTuple):
@@ -47,7 +44,6 @@ class Slot:
 
     parameter: Parameter
     annotation: Any
-    says_any: bool
     otherwise: Any  # what the function has if nothing is passed, as if it had been passed: of `x: float = 1`, 1.0
 
     @property
@@ -74,7 +70,6 @@ class Signature:
     """The parameters of a function that callers pass."""
 
     def __init__(self, name: str, slots: Sequence[Slot], context: str | None = None) -> None:
-        """Prepare; `of` is what others call."""
         self.name = name
         self.context = context  # the name of the parameter that the worker fills, or None
         self.slots = {one.name: one for one in slots}
@@ -118,7 +113,7 @@ class Signature:
     # ---- the result of another call as the first argument
 
     def without_first(self) -> Signature:
-        """Give the signature of what is left to pass when the first argument comes from somewhere else.
+        """Give the signature without the first parameter, whose argument is the result of another call.
 
         Raises `BadArguments` for a function that takes no argument by its place.
         """
@@ -146,7 +141,7 @@ class Signature:
     def with_first(self, value: bytes, arguments: Arguments) -> Arguments:
         """Put the JSON of a first argument to the arguments that `without_first` has encoded.
 
-        Raises `BadArguments` for what is no JSON of arguments.
+        Raises `BadArguments` for other JSON.
         """
         by_place, by_name = self._apart(arguments)
         first = next(iter(self._places), None)
@@ -221,11 +216,7 @@ class Signature:
         """Raise `BadArguments` for an argument that would arrive in the worker as another value."""
         for name, value in bound.items():
             sent, came = (getattr(one, self._fields[name]) for one in (struct, arrived))
-            if sent == came:
-                continue
-            # two objects of a class that compares by identity are the same if their JSON is
-            is_json = not self.slots[name].says_any and as_json(sent) == as_json(came)
-            if not is_json or outcomes.is_endless(sent):
+            if sent != came:
                 words = f"was passed {shown(value, 60)} for {name!r}, but would get {shown(came, 60)}"
                 raise self._wrong(name, f"{words}: annotate the parameter, or pass what its annotation says")
 
@@ -234,10 +225,7 @@ class Signature:
         name = self._named_in(error) or next((name for name, one in bound.items() if not _is_written(one)), None)
         if name is None:
             return self._wrong(None, f"cannot take these arguments: {error_words(error)}")
-        words, kind = _words(name, error), self.slots[name].annotation
-        if isinstance(kind, type):
-            words = words.replace("expected object", f"expected {kind.__qualname__}")
-        return self._wrong(name, f"got {shown(bound[name], 60)} for {name!r}: {words}")
+        return self._wrong(name, f"got {shown(bound[name], 60)} for {name!r}: {_words(error, name)}")
 
     def _named_in(self, error: Exception) -> str | None:
         place = re.search(r" - at .*\$\.(\w+)", str(error))
@@ -290,7 +278,7 @@ class Signature:
             self._together(arguments)  # which says what is missing, and what is too much
             name = self._named_in(error)
             what = f" cannot take {name!r}" if name else ""
-            words = _words(name or "", error, shows_values=False)
+            words = _INVALID.sub("", _words(error, name))
             raise BadArguments(f"{self.name}(){what}: {words}", function=self.name, parameter=name) from error
 
     def _apart(self, arguments: Arguments) -> tuple[list[bytes], dict[str, bytes]]:
@@ -307,7 +295,7 @@ class Signature:
             for name, one in bound.items()
         })  # fmt: skip
 
-    # ---- what others may know
+    # ---- for programs in other languages
 
     def schema(self) -> dict[str, Any]:
         """Give the JSON Schema of the payload of a call, for programs in other languages.
@@ -335,57 +323,18 @@ class Signature:
 
 # ---- types
 
-_SEQUENCES = (spec.ListType, spec.VarTupleType, spec.SetType, spec.FrozenSetType)
-_CLASSES = (spec.StructType, spec.DataclassType, spec.NamedTupleType, spec.TypedDictType)
-_FOREIGN = (spec.CustomType, spec.RawType, spec.ExtType)
 
-
-def kind_of(annotation: object) -> spec.Type:
-    """Give msgspec's view of a type. Raises `TypeError`, with the reason, for a type that JSON cannot hold."""
+def check_type(annotation: object) -> None:
+    """Raise `TypeError`, with the reason, for a type that JSON cannot hold."""
     try:
-        found = spec.type_info(annotation)
         msgspec.json.Decoder(cast("Any", annotation))
+        msgspec.json.schema(annotation, schema_hook=_foreign)
     except Exception as error:  # an annotation inside a class may name what is not there, for example
         raise TypeError(str(error)) from error
-    foreign = _foreign(found, set())
-    if foreign is not None:
-        raise TypeError(foreign)
-    return found
 
 
-def _foreign(kind: spec.Type, seen: set[type]) -> str | None:
-    if isinstance(kind, _FOREIGN):
-        cls: type = getattr(kind, "cls", msgspec.Raw)
-        if cls is object:
-            return "object says nothing of a value: write Any, or leave the annotation out"
-        return f"{cls.__qualname__} is no type of JSON: pass what it is made of, or make it a dataclass"
-    if isinstance(kind, _CLASSES):
-        fields = () if kind.cls in seen else kind.fields
-        seen.add(kind.cls)
-        wrong = ((one.name, _foreign(one.type, seen)) for one in fields)
-        return next((f"{kind.cls.__qualname__}.{name}: {said}" for name, said in wrong if said is not None), None)
-    if isinstance(kind, spec.DictType) and isinstance(kind.key_type, spec.UnionType):
-        return "the keys of a dict are texts in JSON: let its keys be of one type"
-    return next((found for one in _inner(kind) if (found := _foreign(one, seen)) is not None), None)
-
-
-def _inner(kind: spec.Type) -> Iterator[spec.Type]:
-    if isinstance(kind, spec.Metadata):
-        yield kind.type
-    elif isinstance(kind, _SEQUENCES):
-        yield kind.item_type
-    elif isinstance(kind, spec.TupleType):
-        yield from kind.item_types
-    elif isinstance(kind, spec.DictType):
-        yield kind.key_type
-        yield kind.value_type
-    elif isinstance(kind, spec.UnionType):
-        yield from kind.types
-
-
-def says_any(kind: spec.Type) -> bool:
-    """Say whether a type says `Any` somewhere, so that msgspec reads there what JSON holds. Classes say all."""
-    return isinstance(kind, spec.AnyType) or any(map(says_any, _inner(kind)))
+def _foreign(kind: type) -> Never:
+    raise TypeError(f"{kind.__qualname__} is no type of JSON: pass what it is made of, make it a dataclass, or say Any")
 
 
 _PLAIN: Mapping[type, Collection[type]] = {
@@ -436,7 +385,7 @@ def _resolved(function: Callable[..., Any], name: str, parameter: str, annotatio
 
 
 def _names(function: Any) -> dict[str, Any]:
-    """Give what the text of an annotation may name: what is in the module, and what the function uses from outside."""
+    """Give the names that an annotation may use: those of the module, and those of the functions around this one."""
     found = dict(getattr(function, "__globals__", {}))
     code = getattr(function, "__code__", None)
     for name, cell in zip(getattr(code, "co_freevars", ()), getattr(function, "__closure__", None) or (), strict=False):
@@ -453,7 +402,7 @@ def _is_context(annotation: Any) -> bool:
 def _slot(parameter: Parameter, annotation: Any, name: str) -> Slot:
     kept: Any = Any if annotation is Parameter.empty else annotation
     try:
-        kind = kind_of(kept)
+        check_type(kept)
     except TypeError as error:
         raise BadFunction(f"{name}(): {parameter.name!r} cannot be passed: {error}") from error
     otherwise: Any = parameter.default
@@ -464,7 +413,7 @@ def _slot(parameter: Parameter, annotation: Any, name: str) -> Slot:
     else:
         with suppress(Exception):  # many write x: int = None
             otherwise = msgspec.convert(parameter.default, kept)
-    return Slot(parameter, kept, says_any(kind), otherwise)
+    return Slot(parameter, kept, otherwise)
 
 
 def returned(function: Callable[..., Any], name: str) -> Any:
@@ -478,7 +427,7 @@ def returned(function: Callable[..., Any], name: str) -> Any:
     if found in (Never, NoReturn):
         return None
     try:
-        kind_of(found)
+        check_type(found)
     except TypeError as error:
         cure = "or keep no results, with keep_result=0"
         raise BadFunction(f"{name}(): what it returns cannot be kept: {error}; {cure}") from error
@@ -505,29 +454,16 @@ def _struct(name: str, slots: Sequence[Slot]) -> type[msgspec.Struct]:
 # ---- words and bytes
 
 
-def as_json(value: object) -> str:
-    """Write all equal values in one way; a text stands as it is."""
-    found = forms.built(value)
-    return found if isinstance(found, str) else _ENCODER.encode(found).decode()
+_INVALID = re.compile(r"(?s)(?<=^Invalid enum value) .*")
+"""Where msgspec shows a value: no message of a worker holds one."""
 
 
-def _words(name: str, error: Exception, *, shows_values: bool = True) -> str:
-    """Say what msgspec found wrong, as `expected str`; a worker does not show what was there instead."""
+def _words(error: Exception, name: str | None) -> str:
+    """Give what msgspec found wrong; the place only if it is inside of the parameter."""
     if isinstance(error, UnicodeEncodeError):
         return "it holds a lone surrogate, which UTF-8 cannot write"
-    if not isinstance(error, msgspec.MsgspecError):
-        return error_words(error)
-    found = _ERROR.fullmatch(str(error))
-    assert found is not None, "this matches any text"
-    what = found["what"]
-    place = (found["place"] or "").replace("`", "").replace(f"$.{name}", name, 1).replace("$", name, 1)
-    if shows_values and place == name:
-        what = re.sub(r", got `[^`]*`\Z", "", what)
-    if not shows_values:
-        what = re.sub(r"(?s)(?<=^Invalid enum value) .*", "", what)  # msgspec itself puts the value there
-    what = what.replace("`", "")
-    what = what[:1].lower() + what[1:]
-    return what if place in ("", name) else f"{what} at {place}"
+    words = str(error) if isinstance(error, msgspec.MsgspecError) else error_words(error)
+    return words.removesuffix(f" - at `$.{name}`")
 
 
 def _is_written(value: object) -> bool:

@@ -1,17 +1,17 @@
-"""What is known of a function when it is decorated, and of a call of it that a worker has read. No I/O."""
+"""A function as it was decorated, and a call of it that a worker has read. No I/O."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
 from timeoutq.functions import ids
-from timeoutq.functions.envelope import Options, Step
+from timeoutq.functions.envelope import NO_OPTIONS, Options, Step
 from timeoutq.functions.errors import BadFunction
-from timeoutq.functions.options import Queues, Settings, Unique
+from timeoutq.functions.options import Settings
 from timeoutq.functions.signature import Signature, returned
 from timeoutq.words.arguments import shown
 from timeoutq.words.retry import RetryPolicy
@@ -28,12 +28,11 @@ class Definition:
     settings: Settings
     key: ids.Template | bool  # what makes ids of arguments; True: all arguments; False: nothing does
     group: ids.Template | None
-    queues: Queues
     is_plain: bool = field(init=False)
     """Whether a worker need only await it: an `async def` without a context, and without a limit of any kind."""
 
     def __post_init__(self) -> None:
-        """Work out once what a worker asks for each call."""
+        """Work out once, and not for each call."""
         is_free = self.settings.max_runtime is None and self.settings.limit is None
         object.__setattr__(self, "is_plain", self.is_async and self.signature.context is None and is_free)
 
@@ -64,11 +63,11 @@ class Definition:
         return self.group_of({name: bound.get(name, one.otherwise) for name, one in self.signature.slots.items()})
 
     def counts_with(self, other: Definition) -> bool:
-        """Say whether the limits of both functions count their calls in the same groups."""
-        mine, theirs = self.settings, other.settings
-        if mine.limit is None or theirs.limit is None or mine.queue != theirs.queue:
+        """Say whether the limits of both functions of one queue count their calls in the same groups."""
+        mine, theirs = self.settings.limit, other.settings.limit
+        if mine is None or theirs is None:
             return False
-        return (mine.limit.per or self.signature.name) == (theirs.limit.per or other.signature.name)
+        return (mine.per or self.signature.name) == (theirs.per or other.signature.name)
 
 
 @dataclass(slots=True)  # not frozen: a worker makes one for each call, and frozen ones take three times as long
@@ -78,49 +77,33 @@ class Opened:
     definition: Definition
     args: Sequence[object]
     kwargs: Mapping[str, object]
+    settings: Settings  # those of the function, with what was chosen for this call
     options: Options
     then: Sequence[Step]
     tick: float | None = None  # the time for which a schedule has put the call, Unix seconds
 
     @property
-    def max_runtime(self) -> float | None:
-        """The most seconds that the call may run; None: as the worker says."""
-        return self.definition.settings.max_runtime if self.options.max_runtime is None else self.options.max_runtime
-
-    @property
-    def keep_result(self) -> float:
-        """Seconds for which the result is kept; 0 is not at all."""
-        return self.definition.settings.keep_result if self.options.keep_result is None else self.options.keep_result
-
-    @property
-    def keep_none(self) -> bool:
-        """Whether a result that is None is kept, too."""
-        return self.options.keep_result is not None or self.definition.settings.keep_none
-
-    @property
-    def unique(self) -> Unique:
-        """How long the id of the call keeps other calls away."""
-        chosen = self.options.unique
-        if chosen is None:
-            return self.definition.settings.unique
-        return chosen if isinstance(chosen, str) else timedelta(seconds=chosen)
-
-    @property
     def keep_id(self) -> bool | timedelta:
         """Whether `done` keeps the id of the call, or for how long: as long as it keeps other calls away."""
-        unique = self.unique
+        unique = self.settings.unique
         return unique if isinstance(unique, timedelta) else unique != "active"
 
-    @property
-    def retry(self) -> RetryPolicy | None:
-        """When the call is tried again; None: as the queue says."""
-        chosen = self.options.retry
-        return self.definition.settings.retry if chosen is None else RetryPolicy.of(chosen)
+
+def settings_with(settings: Settings, chosen: Options) -> Settings:
+    """Give the settings of a function for a call that has options of its own."""
+    if chosen is NO_OPTIONS:
+        return settings
+    said: dict[str, Any] = {name: getattr(chosen, name) for name in ("max_runtime", "keep_result", "unique")}
+    if isinstance(chosen.unique, float):
+        said["unique"] = timedelta(seconds=chosen.unique)
+    if chosen.retry is not None:
+        said["retry"] = RetryPolicy.of(chosen.retry)
+    if chosen.keep_result is not None:
+        said["keep_none"] = True
+    return replace(settings, **{name: value for name, value in said.items() if value is not None})
 
 
-def define(
-    function: Callable[..., Any], name: str | None, settings: Settings, key: object, queues: Queues
-) -> Definition:
+def define(function: Callable[..., Any], name: str | None, settings: Settings, key: object) -> Definition:
     """Read a function. Raises `BadFunction`, which names what cannot be, and how to mend it."""
     named = _named(function, name)
     signature = Signature.of(function, named)
@@ -130,9 +113,7 @@ def define(
             f"{named}() is called by its schedule without arguments, but needs {' and '.join(map(repr, needed))}: give "
             "a default, or make a schedule of a call, with app.schedules.set"
         )
-    if key is True:
-        ids.check_defaults(signature, signature.slots)
-    elif key is None and settings.unique != "active":
+    if key is None and settings.unique != "active":
         raise BadFunction(
             f"{named}(): unique= is about ids that a key makes: add key=, or, where it follows "
             "another call, write then(f.options(unique=…))"
@@ -146,7 +127,6 @@ def define(
         settings=settings,
         key=key is True if key is None or key is True else ids.Template.of(key, signature),
         group=None if per is None else ids.Template.of(per, signature, "per"),
-        queues=queues,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
@@ -10,7 +11,6 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Self, cast
 
-from timeoutq.functions import limits
 from timeoutq.functions.calls import Program
 from timeoutq.functions.client import Sender, Steps
 from timeoutq.functions.context import is_in_a_loop
@@ -28,27 +28,15 @@ ROUNDS = 1_000  # how often `run` goes round the queues: calls in one may put ca
 class FakeSender(Sender):
     """Puts calls into queues in memory, which share one clock."""
 
-    def __init__(self, clock: Clock, app: Program) -> None:
-        """Prepare; queues are made when they are needed first."""
+    def __init__(self, clock: Clock) -> None:
         super().__init__()
         self.clock = clock
-        self._app = app
 
     def _open(self, name: str) -> FakeQueue:
-        queue = fake_queue(name, clock=self.clock)
-        if self._has_limits(name):
-            queue.run(queue.flows.be_polite(limits.FREE))
-        return queue
+        return fake_queue(name, clock=self.clock)
 
     async def _aopen(self, name: str) -> FakeAsyncQueue:
-        queue = fake_async_queue(name, clock=self.clock)
-        if self._has_limits(name):
-            await queue.run(queue.flows.be_polite(limits.FREE))
-        return queue
-
-    def _has_limits(self, name: str) -> bool:
-        found = (one.settings for one in self._app.functions.values())
-        return any(one.limit is not None and one.queue == name for one in found)
+        return fake_async_queue(name, clock=self.clock)
 
     def hearing(self, queue: str, id: bytes, seconds: float | None) -> Steps[Ended]:
         """Tell how a call has ended; nobody waits, because no time passes."""
@@ -68,7 +56,7 @@ class AppTest:
         self.clock = Clock() if start is None else Clock(start)
         """The clock of all queues: it stands still until it is advanced."""
         self._app = app
-        self._sender = FakeSender(self.clock, app)
+        self._sender = FakeSender(self.clock)
         self._before = app.sender
 
     def __enter__(self) -> Self:
@@ -182,13 +170,9 @@ class _Caller(Threads):
 
 
 def _together(ran: list[Ran], seconds: float) -> Ran:
-    states: dict[str, State] = {}
-    runs: dict[str, int] = {}
-    errors: dict[str, str] = {}
+    runs: Counter[str] = Counter()
     for one in ran:
-        states.update(one.states)
-        errors.update(one.errors)
-        for task, times in one.runs.items():
-            runs[task] = runs.get(task, 0) + times
-    still = {task: error for task, error in errors.items() if states.get(task) is State.FAILED}
-    return Ran(added(one.tally for one in ran), states, runs, still, seconds)
+        runs.update(one.runs)
+    states = {task: state for one in ran for task, state in one.states.items()}
+    errors = {task: error for one in ran for task, error in one.errors.items() if states.get(task) is State.FAILED}
+    return Ran(added(one.tally for one in ran), states, dict(runs), errors, seconds)

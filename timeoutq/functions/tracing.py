@@ -5,9 +5,9 @@ All of it is off, and costs nothing, unless the program has imported OpenTelemet
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Awaitable, Callable
+from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -17,7 +17,6 @@ from timeoutq.words.model import Ack, Lease, Release, raw, text
 from timeoutq.words.retry import GiveUp, Retry
 
 NAME = "timeoutq"
-_FORM = re.compile("(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 
 
 class _Traced(msgspec.Struct):
@@ -45,8 +44,9 @@ def made(function: str, queue: str, id: bytes) -> str | None:
         f"create {function}", kind=trace.SpanKind.PRODUCER, attributes=_about("create", function, queue, id)
     )
     span.end()
-    of = span.get_span_context()
-    return f"00-{of.trace_id:032x}-{of.span_id:016x}-{int(of.trace_flags):02x}" if of.is_valid else None
+    carrier: dict[str, str] = {}
+    _propagator().inject(carrier, trace.set_span_in_context(span))
+    return carrier.get("traceparent")
 
 
 def traced(run: Callable[[Lease], Awaitable[Any]], queue: str) -> Callable[[Lease], Awaitable[Any]]:
@@ -58,7 +58,7 @@ def traced(run: Callable[[Lease], Awaitable[Any]], queue: str) -> Callable[[Leas
         trace = api()
         if trace is None:
             return await run(lease)
-        function, parent = read(trace, lease.payload)
+        function, parent = read(lease.payload)
         about = _about("process", function, queue, raw(lease.task)) | {"timeoutq.attempt": lease.attempt}
         tracer = trace.get_tracer(NAME)
         with tracer.start_as_current_span(
@@ -81,18 +81,17 @@ def traced(run: Callable[[Lease], Awaitable[Any]], queue: str) -> Callable[[Leas
     return run_in_span
 
 
-def read(trace: Any, payload: object) -> tuple[str, Any]:
-    """Read the name of the function, and the context of the trace; None if the payload tells of no trace."""
+def read(payload: object) -> tuple[str, Any]:
+    """Read the name of the function, and the context of the trace; None if the payload names no trace."""
     try:
         found = _TRACED.decode(payload)  # type: ignore[arg-type]  # what is no bytes is refused, too
     except (msgspec.MsgspecError, TypeError, UnicodeDecodeError):  # no call: whoever runs it says so
         return "unknown", None
-    words = _FORM.fullmatch(found.p or "")
-    if words is None:
-        return found.f, None
-    flags = trace.TraceFlags(int(words[3], 16))
-    of = trace.SpanContext(int(words[1], 16), int(words[2], 16), is_remote=True, trace_flags=flags)
-    return found.f, trace.set_span_in_context(trace.NonRecordingSpan(of))
+    return found.f, None if found.p is None else _propagator().extract({"traceparent": found.p})
+
+
+def _propagator() -> Any:
+    return import_module("opentelemetry.trace.propagation.tracecontext").TraceContextTextMapPropagator()
 
 
 def _about(what: str, function: str, queue: str, id: bytes) -> dict[str, Any]:

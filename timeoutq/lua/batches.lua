@@ -72,8 +72,7 @@ do
     return true
   end
 
-  -- close: if a batch is sealed and all of its tasks have ended, end it. `broken` collects the callbacks that went to
-  -- failed
+  -- close: end a batch that is sealed if all of its tasks have ended; `broken` collects callbacks that went to failed
   local function close(name, broken)
     local one = batches.get(name)
     if not one or one.state ~= 's' then return end
@@ -102,8 +101,7 @@ do
     results.tell_ended(broken)
   end
 
-  -- end_in: these tasks have ended, `well` if they are done, and leave their batches; gives the callbacks that went to
-  -- failed by that
+  -- end_in: these tasks have ended, `well` if they are done, and leave their batches; gives callbacks that have failed
   function batches.end_in(ids, well)
     local of, tasks_of, names, gone, broken = call('HMGET', key.batch_of, unpack(ids)), {}, {}, {}, {}
     for i = 1, #ids do
@@ -137,8 +135,7 @@ do
     if call('EXISTS', key.batches, key.batch_of) == 0 then settings.use('batches', false) end
   end
 
-  -- may_join: what join() needs to know; nil and an error if these tasks cannot join. ends[i], if known, is how a task
-  -- has ended elsewhere
+  -- may_join: what join() needs to know, or nil and an error; ends[i] is how a task has ended elsewhere
   function batches.may_join(name, ids, ends)
     local unfit = batches.unnamed(name)
     if unfit then return nil, unfit end
@@ -161,8 +158,7 @@ do
     return {places = places, of = of, size = size}
   end
 
-  -- join: the tasks are in the queue, and become tasks of the batch. One that is done or failed already has ended.
-  -- Gives how many are new
+  -- join: the tasks become tasks of the batch; one that is done or failed has ended already. Gives how many are new
   function batches.join(name, ids, known, ends)
     local where, rows, lines, size = find.all(ids), {}, {}, known.size
     local joined = {}

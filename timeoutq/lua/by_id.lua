@@ -22,8 +22,7 @@ do
     return call('SCARD', key.done)
   end
 
-  -- move: tasks of a set, ids[i] where which[i], go to another, or nowhere; gives those that were there, and which[i]
-  -- says so afterwards
+  -- move: ids[i] where which[i] go to another set, or nowhere; gives those that were there; which[i] says so afterwards
   local function move(from, into, ids, which)
     local moved = {}
     for i = 1, #ids do
@@ -47,8 +46,7 @@ do
     return ended
   end
 
-  -- finish_each: `finish`, but the tasks at the places `bare` leave no id, and ids[i] stays for spans[i] ms, whatever
-  -- keep_done says
+  -- finish_each: `finish`, but the places `bare` leave no id, and ids[i] stays for spans[i] ms, whatever keep_done says
   function by_id.finish_each(from, ids, which, bare, spans)
     local lasts, kept, gone, rows = {}, {}, {}, {}
     for _, place in ipairs(bare) do gone[tonumber(place) or 0] = true end
@@ -85,8 +83,7 @@ do
     return call('SMOVE', key.done, into, id)
   end
 
-  -- keep: tasks that are in no state are done since times[i], false for now; they block their ids until ends[i], false
-  -- for keep_done
+  -- keep: tasks in no state are done since times[i] (or now); they block their ids until ends[i], false for keep_done
   function by_id.keep(ids, times, ends)
     local rows, ending = {}, {}
     for i = 1, #ids do
@@ -104,8 +101,7 @@ do
     return call('SCARD', key.done) > dated
   end
 
-  -- date: tasks that were done while all were kept have no time, and get one; gives where this goes on, and whether
-  -- some are left
+  -- date: done tasks without a time get one; gives where this goes on, and whether some are left
   function by_id.date(n, cursor)
     if not dates() or not undated() then return '0', false end
     local page = call('SSCAN', key.done, cursor, 'COUNT', n)

@@ -38,8 +38,7 @@ do
     return set_of(at)
   end
 
-  -- print_of: the set of a task, and its fingerprint, a number of 19 digits: ten, the first of which is not 0, and nine
-  -- more
+  -- print_of: the set of a task, and its fingerprint, a number of 19 digits whose first is not 0
   local function print_of(id)
     local print = prints[id]
     if print then return set_for(highs[id]), print end

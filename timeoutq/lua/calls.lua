@@ -2,8 +2,7 @@
 -- calls  of the last minute, and some that are older and do not count: when each was made, ms. One member for a call
 --        that was carried out whole, `id:n` for each lease of one that was not
 
--- note: remember this call. Every sixteenth call clears some old ones away, more than come meanwhile, but not so many
--- that others wait
+-- note: remember this call. Every sixteenth call clears away some old ones, more than come meanwhile
 function calls.note(call_id)
   call('ZADD', key.calls, now, call_id)
   if string.sub(call_id, -1) == '0' then
@@ -11,8 +10,7 @@ function calls.note(call_id)
   end
 end
 
--- again: remember a call that was carried out before for another minute; a WAIT behind this waits for what the first
--- one wrote, too
+-- again: remember a call for another minute; a WAIT behind this waits for what the first one wrote, too
 function calls.again(member)
   call('ZREM', key.calls, member)
   call('ZADD', key.calls, now, member)
@@ -23,8 +21,7 @@ function calls.was(call_id)
   return at and (moment(at) or 0) > now - 60000
 end
 
--- settle: the reply of a call that has ended some leases: R in the place of L for those that this very call has ended
--- before
+-- settle: the reply of a call that has ended leases: R in the place of L for those that this very call ended before
 function calls.settle(call_id, codes, ended)
   local reply = table.concat(codes)
   if not string.find(reply, 'L', 1, true) then
@@ -61,8 +58,7 @@ function calls.answered_before(call_id, ids)
   return table.concat(where)
 end
 
--- mark: on a durable queue, a call that has nothing to write writes all the same, for a WAIT waits for what its own
--- connection wrote
+-- mark: on a durable queue each call writes: a WAIT waits only for what its own connection has written
 function calls.mark()
   if has('durable') then call('HSET', key.meta, 'mark', now) end
 end

@@ -4,8 +4,7 @@
 -- marked
 -- cancels  of each marked task: who cancels it
 
--- marks_of: who has marked these tasks, each at the place of its task; by: who cancels them, false for a task that is
--- to run once more
+-- marks_of: who has marked these tasks; by: who cancels them, false for a task that is to run once more
 function cancel.marks_of(ids)
   return has('cancel') and call('HMGET', key.cancels, unpack(ids)) or {}
 end
@@ -23,8 +22,7 @@ function cancel.forget(ids)
   if call('EXISTS', key.cancels) == 0 then settings.use('cancel', false) end
 end
 
--- fail: these tasks go to failed, because by[i] has cancelled ids[i]: note this as their error, and tell who waits for
--- them
+-- fail: these tasks go to failed, because by[i] has cancelled ids[i]; those that wait for them are told
 function cancel.fail(ids, by)
   if #ids == 0 then return end
   for i = 1, #ids do failures.keep(ids[i], 'cancelled by ' .. by[i]) end
@@ -33,8 +31,7 @@ function cancel.fail(ids, by)
   results.tell_ended(ids)
 end
 
--- stop: of tasks that would be ready again (which[i]), those that are cancelled go to failed: which[i] is false then,
--- and over[i] true
+-- stop: tasks that would be ready again (which[i]) and are cancelled go to failed: which[i] is false then, over[i] true
 function cancel.stop(ids, which, over)
   local by, gone, whose = cancel.by(ids), {}, {}
   for i = 1, #by do

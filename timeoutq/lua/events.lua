@@ -19,7 +19,7 @@ do
   local function leave(id, state) step(id, state, is, was) end
   local function enter(id, state) step(id, state, was, is) end
 
-  -- spill: begin to note task by task, first those that were told all at once, for some of them may move again
+  -- spill: note task by task from here on, first those that were told all at once
   local function spill()
     if not order then order, was, is = {}, {}, {} end
     if not told then return end
@@ -72,8 +72,7 @@ do
     way, told, order, log, after = nil, nil, nil, key.events, #prefix + 1
   end
 
-  -- moved: quiet() has moved these tasks between two keys of states, nil for no state; `some_twice` if an id may be
-  -- there twice
+  -- moved: quiet() has moved these tasks; nil is no state, and with `some_twice` an id may be there twice
   function events.moved(ids, from, to, some_twice)
     if #ids == 0 then return end
     if told or some_twice or order then spill() end
@@ -133,8 +132,7 @@ do
     if #words > #begins then write() end
   end
 
-  -- trim: drop the oldest entries, some 10,000 at most; gives whether more are to go. The first that stays is found by
-  -- bisection
+  -- trim: drop the oldest 10,000 entries at most; gives whether more are to go. Bisection finds the first that stays
   function events.trim()
     local most = number(string.match(call('HGET', key.meta, 'events') or '', '^%d+'))
     local logged = number(call('HGET', key.stats, 'logged'), 0)

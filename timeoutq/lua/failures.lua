@@ -43,7 +43,7 @@ do
     call('LTRIM', key.error_log, 0, 49)
   end
 
-  -- log: keep a task's error and, if there is one, the digest of its traceback; `texts` are tracebacks by their digests
+  -- log: keep a task's error and the digest of its traceback; `texts` are tracebacks by their digests
   function failures.log(id, message, digest, texts)
     failures.keep(id, message)
     failures.note(id, message)

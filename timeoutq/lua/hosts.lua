@@ -64,14 +64,13 @@ do
     return names
   end
 
-  -- cut: shorten a pause that is longer than the delay now: the clock stepped back, or the delay was longer before
+  -- cut: shorten a pause that is longer than the delay: the clock stepped back, or the delay was longer
   local function cut(one)
     local most = now + (one.delay or usual_delay)
     if one.next_ms and one.next_ms > most then one.next_ms, one.rested = most, true end
   end
 
-  -- many_of: prepare a host with several places: the text before each id in `places`, and the end of the host's range
-  -- there
+  -- many_of: prepare a host with several places: what stands before its ids in `places`, and the end of its range
   local function many_of(one)
     local begins = #one.name .. ':' .. one.name
     local cut = #begins
@@ -107,7 +106,7 @@ do
     if flag == 'b' or flag == 'x' then one.until_ms, one.flag, one.reason = rule(until_ms, 0, last_ms) or 0, flag, reason end
   end
 
-  -- load: read the records of the hosts that this call has not read yet; gives all hosts that it has read, by name
+  -- load: read the records of hosts that this call has not read yet; gives all hosts that it has read, by name
   function hosts.load(names)
     local fresh, count, met = {}, 0, #order
     for i = 1, #names do
@@ -160,7 +159,7 @@ do
     return one.held == id or one.many and call('ZSCORE', key.places, one.key .. id) and true or false
   end
 
-  -- take: these tasks have places from now on. A host's only task needs no entry in `places`, only its id in `slots`
+  -- take: these tasks have places. A host's only task needs no entry in `places`, only its id in `slots`
   local function take(one, ids)
     if #ids == 1 and busy(one) == 0 and string.byte(ids[1]) ~= 0 then
       one.held, one.moved = ids[1], true
@@ -191,13 +190,12 @@ do
     if one.many == 0 then one.many, one.recall, one.moved = nil, nil, true end
   end
 
-  -- crowded: a host has more tasks ready or in progress than its rules allow, because its rules have changed
+  -- crowded: a host has more tasks ready or in progress than its rules, which have changed, allow
   function hosts.crowded(one)
     return busy(one) > most(one)
   end
 
-  -- late: is the turn of a host, for which tasks wait, later than its rules say? Not while the rules of all hosts
-  -- change
+  -- late: is the turn of a host later than its rules say? Not while the rules of all hosts change
   function hosts.late(name, turn_at)
     local one, at = known[name], moment(turn_at) or math.huge
     if at <= now or call('HEXISTS', key.meta, 'converting') == 1 then return false end
@@ -233,8 +231,7 @@ do
     for i = 1, #met do call('ZADD', hosts.lane(met[i]), 'NX', unpack(by_host[met[i]])) end
   end
 
-  -- recall: a host's ready tasks wait again, before all others of their priority; when it has several places, turn()
-  -- does so in steps
+  -- recall: a host's ready tasks wait again, first of their priority; with several places, turn() does so in steps
   function hosts.recall(one)
     if one.many then
       one.recall, one.moved = '', true
@@ -256,7 +253,7 @@ do
     hosts.rest_until(one, now + delay)
   end
 
-  -- rest: a host with one place needs no such care, for its place is taken; nor does one without a delay
+  -- rest: a host with one place, or without a delay, needs no such care
   function hosts.rest(ids, which)
     if (usual_per_host == 1 or usual_delay == 0) and call('EXISTS', key.policies) == 0 then return end
     local names = ready.hosts_of(ids)
@@ -371,8 +368,7 @@ do
     return has_lane(one) and now or math.huge
   end
 
-  -- refuse: tasks that wait for a banned host go to failed; the queue's log of errors has the ban alone, which they
-  -- would push out of it
+  -- refuse: tasks of a banned host go to failed; the log of errors has the ban alone
   local function refuse(one)
     local ids, moved = left > 0 and every_other(call('ZPOPMIN', hosts.lane(one.name), left)) or {}, {}
     left = left - #ids
@@ -386,7 +382,7 @@ do
     return left == 0 and more(one) or math.huge
   end
 
-  -- hand_over: give a host's free places to its waiting tasks; `out` collects these tasks, so that all move in one step
+  -- hand_over: give free places of a host to waiting tasks; `out` collects them, so that all move in one step
   local function hand_over(one, free, out)
     local popped = every_other(call('ZPOPMIN', hosts.lane(one.name), free))
     for j = 1, #popped do out[#out + 1] = popped[j] end
@@ -404,7 +400,7 @@ do
     wake.ring()
   end
 
-  -- serve: hand over the tasks that a host may have; gives its next turn, and how many of its places are free still
+  -- serve: hand over what a host may have; gives its next turn, and how many places are free still
   local function serve(one, out)
     if one.recall then go_on(one) end
     local taken = busy(one)
@@ -417,8 +413,7 @@ do
     return free > 0 and left == 0 and more(one) or math.huge, free
   end
 
-  -- turn: serve all loaded hosts, and write their records; gives how many tasks have moved, and whether more are to be
-  -- moved at once
+  -- turn: serve all loaded hosts and write their records; gives how many tasks have moved, and whether more are to
   function hosts.turn()
     local scores, held, rests, out, soonest, before, count = {}, {}, {}, {}, math.huge, left, 0
     for i = 1, #order do
@@ -445,8 +440,8 @@ do
     return before - left, soonest <= now
   end
 
-  -- pass_on_usual: pass_on() for tasks that have the only place of a host without rules of its own: without records, it
-  -- takes half as long. Gives the tasks that are left, and their hosts
+  -- pass_on_usual: pass_on() in half the time, for tasks with the only place of a host without rules of its own.
+  -- Gives the tasks that are left, and their hosts
   local function pass_on_usual(ids, names, visited)
     local asked, begins, left_ids, left_names, odd, odd_names = {}, {}, {}, {}, {}, {}
     local words, rests, scores, out, waits = {}, {}, {}, {}, false

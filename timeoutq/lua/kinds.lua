@@ -8,8 +8,8 @@ do
   kinds.SPAN, kinds.MOST = 4398046511104, 1000
   local CODES = {http = true, status = true, code = true, errno = true}
 
-  -- kind_text: the kind of an error, 200 bytes at most; `line` is the time of the error, a blank, and the error. Also
-  -- gives whether another task with this error has the same kind
+  -- kind_text: the kind of an error, 200 bytes at most, of its time, a blank, and the error. Also gives whether another
+  -- task with this error has the same kind
   local function kind_text(id, line)
     local text = string.sub(string.match(line or '', '^%d+ ([^\r\n]*)') or '', 1, 300)
     if string.find(text, '^cancelled by ') then return 'cancelled', true end

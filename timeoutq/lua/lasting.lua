@@ -3,8 +3,7 @@
 -- such a task
 -- done_until  of each of these tasks: until when, ms
 
--- keep: these tasks are about to be done, and rows has the time until which each of them blocks its id: time and id by
--- turns
+-- keep: these tasks are about to be done; rows has the time until which each blocks its id, and the id, by turns
 function lasting.keep(rows)
   if #rows == 0 then return end
   call('ZADD', key.done_until, unpack(rows))
@@ -22,8 +21,7 @@ function lasting.cannot(unique)
   end
 end
 
--- lapsed_of: which of these tasks block their ids no longer; a failed one does so unique[i] ms after its last error,
--- nil for never
+-- lapsed_of: which tasks block their ids no longer; a failed one unique[i] ms after its last error, nil for never
 function lasting.lapsed_of(ids, where, unique)
   local lapsed = {}
   local ends = has('until') and call('ZMSCORE', key.done_until, unpack(ids)) or lapsed

@@ -3,8 +3,7 @@
 --         that it may, ms
 -- lock:ID STRING with a TTL: the token, for other programs to see
 do
-  -- read: the leases of a call, the words first.. = count, runs of: token, length, id * length; gives also where they
-  -- end
+  -- read: the leases of a call, args[first..] = count, runs of: token, length, id * length; gives also where they end
   function leases.read(first)
     local ids, tokens = {}, {}
     local count, at = tonumber(args[first]), first + 1
@@ -78,15 +77,13 @@ do
     return type(info) == 'string' and string.match(info, 'run_id:(%w+)') or ''
   end
 
-  -- too_long: a clock that stepped back made a lease longer than the longest that anybody asked for; requeue_expired
-  -- cuts it
+  -- too_long: a clock that stepped back made a lease longer than anybody asked for; requeue_expired cuts it
   function leases.too_long(longest)
     local last = call('ZRANGE', key.leases, -1, -1, 'WITHSCORES')
     return (moment(last[2]) or math.huge) > now + longest + 1000
   end
 
-  -- grace: until when nothing is taken back: after a restart, a failover or a jump of the clock, one lease, a minute at
-  -- most
+  -- grace: until when nothing is taken back after a restart, a failover or a jump of the clock: a minute at most
   function leases.grace(longest, jumped)
     local known = call('HMGET', key.meta, 'run_id', 'grace_until')
     local run, ends, last = leases.run_id(), number(known[2], 0), now + math.min(longest, 60000)
@@ -102,9 +99,8 @@ do
     return ends
   end
 
-  -- crash: leases, of the owners `was`, ended without an answer: their tasks are ready again, or go to failed if that
-  -- happened too often or they were cancelled. Gives how many are ready again or were cancelled, and the ids of the
-  -- others
+  -- crash: leases of the owners `was` ended without an answer: their tasks are ready again, or go to failed. Gives how
+  -- many are ready again or were cancelled, and the ids of the others
   function leases.crash(ids, was, reason)
     local most, counts, names = number(setting.max_crashes, 5), call('HMGET', key.crashes, unpack(ids)), ready.hosts_of(ids)
     local again, again_names, spent, stopped, whose, fields, lines = {}, {}, {}, {}, {}, {}, {}

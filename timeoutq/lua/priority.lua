@@ -26,8 +26,8 @@ do
     if has('priority') then some('HDEL', key.priorities, ids) end
   end
 
-  -- of: the priorities that a put gives: priorities[i] is that of ids[i], or false for none; nil if the put gives none
-  -- at all. If a priority cannot be used, gives nil and an error: the verb replies with the error and writes nothing
+  -- of: the priorities that a put gives, false for none; nil if it gives none at all; nil and an error for one that
+  -- cannot be used
   function priority.of(ids, given)
     if #ids == 0 or not (given.priority or given.priorities) then return nil end
     if not polite then
@@ -53,8 +53,7 @@ do
     return priorities
   end
 
-  -- chosen_of: for each id the place that counts, that of the highest priority; without one, a place gives new tasks 0,
-  -- others nothing
+  -- chosen_of: for each id the place with the highest priority; without one, a place gives new tasks 0, others nothing
   function priority.chosen_of(ids, priorities, where)
     local chosen = {}
     for i = 1, #ids do
@@ -106,8 +105,7 @@ do
     end
   end
 
-  -- store: note the priorities of tasks that are added; a task that comes back without a priority keeps the priority
-  -- that it had
+  -- store: note the priorities of tasks that are added; one that comes back without a priority keeps its own
   function priority.store(ids, fresh, where, priorities)
     local rows, none = {}, {}
     for n = 1, #fresh do

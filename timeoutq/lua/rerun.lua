@@ -37,8 +37,8 @@ do
     some('HDEL', key.rerun, marked)
   end
 
-  -- run_again: which[i] says that the run of ids[i] has just ended. If that task is marked, make it ready again, with a
-  -- clean record, and set which[i] to false and over[i] to true. Gives the tasks that are ready again, and their hosts
+  -- run_again: the run of ids[i] where which[i] has ended. A marked task is ready again, with a clean record:
+  -- which[i] is false then, over[i] true. Gives the tasks that are ready again, and their hosts
   function rerun.run_again(ids, which, over)
     local marks, moved, moved_names = rerun.marks_of(ids), {}, {}
     for i = 1, #ids do marks[i] = which[i] and marks[i] end
@@ -88,8 +88,7 @@ do
     return places, anew
   end
 
-  -- put: write the marks and the payloads that newest_of() has found, and the priorities, if the put gives some: higher
-  -- or lower ones. Done tasks come back in add_some()
+  -- put: write the marks, payloads and priorities that newest_of() has found. Done tasks come back in add_some()
   function rerun.put(ids, where, changes, bodies, priorities)
     local raised, bodies_of = {}, {}
     for i = 1, #ids do

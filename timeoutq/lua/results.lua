@@ -12,8 +12,7 @@ do
     return named('result:' .. id)
   end
 
-  -- kept_for: the least ms that a result of a task of these batches is kept, for their callbacks: as long as they are;
-  -- a day before the seal
+  -- kept_for: the least ms that a result of a task of these batches is kept, for their callbacks; a day before the seal
   local function kept_for(names)
     local ms = 0
     for name in string.gmatch(names, '%S+') do
@@ -23,8 +22,7 @@ do
     return ms
   end
 
-  -- keep: write the results of runs that are about to end (which[i]), by the sections `results`, `times` and `full` of
-  -- the call; gives the tasks that have a new one
+  -- keep: write the results of runs that are about to end (which[i]); gives the tasks that have a new one
   function results.keep(ids, which, given)
     local kept, times, least = {}, given.times or {}, {}
     local of = has('batches') and call('HMGET', key.batch_of, unpack(ids)) or {}
@@ -42,8 +40,7 @@ do
     return kept
   end
 
-  -- tell_clients: tell the clients that wait for these tasks that they have ended. A client that is not told asks again
-  -- by itself
+  -- tell_clients: tell the clients that wait for these tasks. A client that is not told asks again by itself
   function results.tell_clients(ids)
     local waits, gone, answers, told = call('HMGET', key.awaited, unpack(ids)), {}, {}, 0
     for i = 1, #ids do
@@ -62,9 +59,8 @@ do
     end
   end
 
-  -- tell_ended: these tasks have ended, and will not run again by themselves. Results of earlier runs go, except those
-  -- of the tasks in `fresh`; the clients that wait are told; and the batches of these tasks count them, `well` if they
-  -- are done
+  -- tell_ended: these tasks have ended. Results of earlier runs go, but for tasks in `fresh`; clients that wait are
+  -- told; and the batches of these tasks count them, `well` if they are done
   function results.tell_ended(ids, fresh, well)
     if #ids == 0 then return end
     if has('results') then

@@ -1,7 +1,6 @@
 -- settings: which capabilities a queue uses, and the settings that begin or end one
 do
-  -- use: from now on, the queue uses a capability, or no longer does; kept in `uses` of meta, words with blanks between
-  -- them
+  -- use: from now on, the queue uses a capability, or no longer does
   function settings.use(capability, on)
     if has(capability) == on then return end
     local words = {}
@@ -83,8 +82,8 @@ do
     call('HDEL', key.meta, 'events')
   end
 
-  -- switch_politeness: gives what `switch` does. Rules that change keep everything where it is; a queue whose
-  -- politeness has just begun, or ended, waits for the conversion
+  -- switch_politeness: rules that change keep everything where it is; a queue whose politeness has just begun, or
+  -- ended, waits for the conversion
   local function switch_politeness(value)
     local was = has('politeness') and (setting.politeness or '')
     -- `off` also lets the waiting tasks go of a queue whose settings somebody has deleted by hand
@@ -103,7 +102,7 @@ do
   end
 
   -- switch: before a setting is written, begin or end its capability. Gives the value to write, nil for none, and
-  -- whether `convert` is to be called, because what is in the queue already has to follow
+  -- whether `convert` is to be called
   function settings.switch(name, value)
     if name == 'keep_done' then return switch_done(value) end
     if name == 'events' then return switch_log(value) end

@@ -12,7 +12,6 @@ function wake.at()
 end
 
 -- rouse: something will be due: wake the cleaners if wake_at is too late, or was promised by a clock that has jumped
--- forward since
 function wake.rouse(at)
   local wake_at = wake.at()
   if at < wake_at or (wake_at > 0 and wake_at <= now) then

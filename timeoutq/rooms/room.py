@@ -36,18 +36,12 @@ class AsyncRuns(Protocol):
 class Room(Generic[F]):
     """A room of a `Queue`."""
 
-    def __init__(self, queue: Runs, flows: F) -> None:
+    def __init__(self, queue: Runs | AsyncRuns, flows: F) -> None:
         self._queue, self.flows, self.run = queue, flows, queue.run
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._queue!r}>"
 
 
-class AsyncRoom(Generic[F]):
+class AsyncRoom(Room[F]):
     """A room of an `AsyncQueue`."""
-
-    def __init__(self, queue: AsyncRuns, flows: F) -> None:
-        self._queue, self.flows, self.run = queue, flows, queue.run
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._queue!r}>"

@@ -5,39 +5,28 @@ core never does.
 
 The modules, in reading order: each imports only from those above it.
 
-    plan         What a project's settings say: where the queue is, how long leases are, and how polite the crawl is.
-                 Pure.
-    unheld       What a project's settings ask for and the addon cannot hold: the spider says it when it begins, in one
-                 warning.
+    plan         The settings of a project, and a warning of those that cannot hold on a queue. Pure.
     carried      Values of `meta` and `cb_kwargs` in typed JSON, and back: dates, numbers, sets, tuples, bytes, items.
                  Pure.
     tasks        From a request of Scrapy to a task, and back: the id and the payload, which is JSON. Pure.
-    engine       What this room needs of Scrapy's engine, in one place: some of it has no public name, or another in
-                 each version.
+    engine       The parts of Scrapy's engine that this folder needs: some have no public name, or another in each
+                 version.
     visits       A visit is one lease on its way through Scrapy: fetched, parsed, its items stored. It ends when all of
                  this is over.
     opening      Opens the queue of a spider: a new queue becomes polite and gets the spider's name.
     seeds        The start of a spider, once for each queue: a task of its own, whose handler goes through the start
                  requests.
-    strays       Puts the tasks of strays: requests that belong to no visit, such as those of extensions and pipelines.
-    missing      Tasks that wait for a method that the spider lacks: for how long, and how the process tells of them.
     staying      A process that outlives its tasks: by `TIMEOUTQ_STAY`, or because a handler of `spider_idle` keeps it
                  open.
     stored       The item store: each process writes its items as JSON lines into a file of its own, before their page
                  is acked.
     crawl        One crawl in one process: a worker whose handler hands each lease to Scrapy, and waits until the visit
                  is over.
-    registry     Which crawl belongs to which crawler. The addon registers the plan of a crawler; the parts ask for its
-                 crawl.
-    command      Which command of Scrapy runs, if one does: `scrapy shell` and its like look at single pages, and are no
-                 crawls.
     scheduler    The scheduler of Scrapy whose requests are the tasks of a queue. The addon sets it.
-    manners      Requests that are no tasks, and robots.txt: what Scrapy itself decides about visits, and what timeoutq
-                 adds to that.
-    middlewares  The middlewares that the addon sets: one sees all that callbacks yield, the other all that the
-                 downloader brings.
+    middlewares  The middlewares that the addon sets: for the output of callbacks, the downloader, and requests that are
+                 no tasks.
     addon        The addon, by which a Scrapy project uses timeoutq. It reads the project's settings and sets Scrapy's.
-    trial        Runs a spider against one page, without a queue, and tells what of the page timeoutq would refuse.
+    trial        Runs a spider against one page, without a queue, and lists all of the page that timeoutq would refuse.
 """
 
 from timeoutq.scrapy.addon import Addon

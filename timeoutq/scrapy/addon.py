@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+import sys
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, cast
 
+from scrapy.commands import ScrapyCommand
 from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings
 
-from timeoutq.scrapy import command, plan, registry, unheld
+from timeoutq.scrapy import plan
+from timeoutq.scrapy.crawl import register
 from timeoutq.scrapy.engine import REACTOR
 from timeoutq.server import address
 from timeoutq.words import arguments, telling
@@ -24,6 +27,9 @@ ABOVE_ALL = 100
 NEXT_TO_ENGINE, NEXT_TO_DOWNLOADER = -1_000_000, 1_000_000
 """The places of timeoutq's middlewares among those of the project: Scrapy puts the lowest number next to the engine,
 and the highest number next to the spider or the downloader."""
+
+LOOKING = {f"scrapy.commands.{name}" for name in ("bench", "check", "fetch", "parse", "shell", "view")}
+"""The modules of the commands that look at single pages, or at none of the project's."""
 
 
 class Addon:
@@ -40,7 +46,6 @@ class Addon:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Make the addon of a crawler."""
         return cls(crawler)
 
     def update_settings(self, settings: BaseSettings) -> None:
@@ -49,8 +54,8 @@ class Addon:
         Raises `InvalidInput`, which names the setting, for a value that cannot be used. For a command that looks at
         single pages (`scrapy shell`, `fetch`, `parse`, `view`, `check`), it changes nothing: such a page is no task.
         """
-        running, given = command.running()
-        looking = command.looks_only(running)
+        running, given = running_command()
+        looking = looks_only(running)
         if looking:
             words = "scrapy %s looks at pages without timeoutq: no queue is opened, and no host is spared by one"
             telling.say(log, logging.INFO, words, looking)
@@ -66,10 +71,9 @@ class Addon:
                 f"timeoutq needs the asyncio reactor: set TWISTED_REACTOR to {REACTOR!r}, not {reactor!r}"
             )
         found = _checked(plan.read(settings, self._crawler.spider or self._crawler.spidercls))
-        found = replace(found, unheld=list(unheld.of_settings(settings, found.politeness.delay)))
         if running is not None:
             found = replace(found, arguments=given, note_error=partial(setattr, running, "exitcode", 1))
-        registry.register(self._crawler, found)
+        register(self._crawler, found)
         _warn_of_unknown(settings)
         _warn_of_limits(settings)
 
@@ -81,7 +85,7 @@ class Addon:
         for name, part, place in (
             ("SPIDER_MIDDLEWARES", "timeoutq.scrapy.middlewares.SpiderSide", NEXT_TO_ENGINE),
             ("DOWNLOADER_MIDDLEWARES", "timeoutq.scrapy.middlewares.DownloaderSide", NEXT_TO_DOWNLOADER),
-            ("DOWNLOADER_MIDDLEWARES", "timeoutq.scrapy.manners.Manners", NEXT_TO_DOWNLOADER - 1),
+            ("DOWNLOADER_MIDDLEWARES", "timeoutq.scrapy.middlewares.Manners", NEXT_TO_DOWNLOADER - 1),
         ):
             override(name, {**settings.getdict(name), part: place})
         # the queue spaces the pages, for all processes together; Scrapy's own delay is for requests that are no tasks
@@ -125,3 +129,26 @@ def _warn_of_unknown(settings: BaseSettings) -> None:
             close = get_close_matches(name, plan.NAMES, 1)
             hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(plan.NAMES)}"
             telling.say(log, logging.WARNING, "%s is no setting of timeoutq, and has no effect: %s", name, hint)
+
+
+def running_command() -> tuple[ScrapyCommand | None, dict[str, Any]]:
+    """Give the command of Scrapy that runs in this thread, and the spider arguments (-a) that it was given.
+
+    Scrapy tells no other part of itself which command runs. So this looks at the functions that are being called:
+    `run` of the command is one of them until the crawl is over. In a program without Scrapy's command there is none.
+    """
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "run" and isinstance(frame.f_locals.get("self"), ScrapyCommand):
+            given = getattr(frame.f_locals.get("opts"), "spargs", None)
+            return frame.f_locals["self"], cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+        frame = frame.f_back  # type: ignore[assignment]  # None after the outermost
+    return None, {}
+
+
+def looks_only(command: ScrapyCommand | None) -> str:
+    """Give the name of a command that is no crawl, such as "shell"; empty for a crawl, and without a command."""
+    for kind in type(command).__mro__:
+        if kind.__module__ in LOOKING:
+            return type(command).__module__.rpartition(".")[2]
+    return ""

@@ -27,14 +27,8 @@ from scrapy import Item
 
 from timeoutq.words.errors import InvalidInput
 
-MOST_BITS = 4096
-"""The size of the largest whole number in a payload. Python reads no number of more than 4,300 digits out of JSON."""
-DEEPEST = 100
-"""How deep lists, dicts and items within each other may be in a payload."""
-TYPE, VALUE, CLASS = "$type", "value", "class"
-"""The keys of a typed value."""
-_SURELY_PLAIN = {str, bool, type(None)}
-"""Types of which JSON holds every value."""
+TYPE, VALUE, CLASS = "$type", "value", "class"  # the keys of a typed value
+_SURELY_PLAIN = {str, bool, type(None)}  # types of which JSON holds every value
 
 
 class NoSuchClass(InvalidInput):
@@ -52,7 +46,7 @@ class Refused(InvalidInput):
 # ---- to JSON
 
 
-def pack(value: Any, where: str, depth: int = 1) -> Any:
+def pack(value: Any, where: str) -> Any:
     """Give a value as JSON holds it. Raises `Refused`, which names the place, for a value that cannot travel."""
     kind: Any = cast("object", value).__class__
     if kind in _SURELY_PLAIN:
@@ -64,18 +58,14 @@ def pack(value: Any, where: str, depth: int = 1) -> Any:
     if isinstance(value, str):
         return value
     if isinstance(value, int):
-        if value.bit_length() > MOST_BITS:
-            raise Refused(where, f"a whole number of {value.bit_length():,} bits")
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else {TYPE: "float", VALUE: repr(float(value))}
-    if depth > DEEPEST:
-        raise Refused(where[:80], f"lists and dicts more than {DEEPEST} deep")
     if isinstance(value, dict):
-        return _pack_dict(cast("Mapping[Any, Any]", value), where, depth)
+        return _pack_dict(cast("Mapping[Any, Any]", value), where)
     if isinstance(value, list | tuple):
         items = cast("list[Any]", value)
-        packed = [pack(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(items)]
+        packed = [pack(item, f"{where}[{i}]") for i, item in enumerate(items)]
         if isinstance(value, list):
             return packed
         if hasattr(kind, "_fields"):
@@ -84,23 +74,23 @@ def pack(value: Any, where: str, depth: int = 1) -> Any:
     if isinstance(value, set | frozenset):
         members = cast("set[Any]", value)
         # sorted: equal sets have equal payloads
-        return {TYPE: kind.__name__, VALUE: sorted((pack(one, where, depth + 1) for one in members), key=json.dumps)}
+        return {TYPE: kind.__name__, VALUE: sorted((pack(one, where) for one in members), key=json.dumps)}
     if ItemAdapter.is_item(value):
         held = cast("Mapping[str, Any]", ItemAdapter(value))
-        fields = [[name, pack(one, f"{where}[{name!r}]", depth + 1)] for name, one in held.items()]
+        fields = [[name, pack(one, f"{where}[{name!r}]")] for name, one in held.items()]
         return {TYPE: "item", CLASS: class_name(kind, where), VALUE: fields}
     raise Refused(where, f"an object of type {kind.__name__}")
 
 
-def _pack_dict(value: Mapping[Any, Any], where: str, depth: int) -> Any:
+def _pack_dict(value: Mapping[Any, Any], where: str) -> Any:
     found: dict[Any, Any] = {}
     is_plain = TYPE not in value
     for key, item in value.items():
         is_plain = is_plain and isinstance(key, str) and not isinstance(key, Enum)
-        found[key] = item if type(item) in _SURELY_PLAIN else pack(item, f"{where}[{key!r}]", depth + 1)
+        found[key] = item if type(item) in _SURELY_PLAIN else pack(item, f"{where}[{key!r}]")
     if is_plain:
         return found
-    return {TYPE: "dict", VALUE: [[pack(key, f"a key of {where}", depth + 1), item] for key, item in found.items()]}
+    return {TYPE: "dict", VALUE: [[pack(key, f"a key of {where}"), item] for key, item in found.items()]}
 
 
 def class_name(kind: type, where: str) -> str:

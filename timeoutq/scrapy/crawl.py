@@ -13,8 +13,10 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from time import time
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
@@ -24,68 +26,56 @@ from tenacity import RetryCallState
 from twisted.python.failure import Failure
 
 from timeoutq.client import AsyncQueue, twin
-from timeoutq.scrapy import tasks, unheld
+from timeoutq.scrapy import plan, tasks
 from timeoutq.scrapy.engine import Engine, as_future
-from timeoutq.scrapy.missing import Missing
 from timeoutq.scrapy.opening import opened
-from timeoutq.scrapy.plan import Plan
+from timeoutq.scrapy.plan import LINE, Plan
 from timeoutq.scrapy.seeds import Seeds, former_start
 from timeoutq.scrapy.staying import Staying
 from timeoutq.scrapy.stored import Store
-from timeoutq.scrapy.strays import Strays
 from timeoutq.scrapy.visits import End, Errback, Visit, error_of, visit_of
 from timeoutq.words import telling
-from timeoutq.words.errors import NOT_POLITE, InvalidInput, TimeoutqError
+from timeoutq.words.errors import InvalidInput, TimeoutqError
 from timeoutq.words.model import Lease, Release, Task
 from timeoutq.words.retry import GiveUp, Retry
-from timeoutq.worker.handlers import Verdict
 from timeoutq.worker.worker import Worker
 
 log = logging.getLogger(__name__)
 
-ERROR = "timeoutq_error"
-"""The reason with which a spider is closed when timeoutq cannot go on."""
-LAST_ACKS = 2.0
-"""Seconds that a worker without work has to end by itself, before it is told to end at once."""
-LOOK_EVERY = 0.2
-"""Seconds between two looks at the engine: whether it closes, and whether it has dropped a request."""
-ANY_TIME = 1e6
-"""Seconds for which a worker may drain: Scrapy itself decides how long it waits for what it fetches."""
+ERROR = "timeoutq_error"  # the reason with which a spider is closed when timeoutq cannot go on
+LAST_ACKS = 2.0  # seconds that a worker without work has to end by itself, before it is told to end at once
+LOOK_EVERY = 0.2  # seconds between two looks at the engine: whether it closes, and whether it has dropped a request
+ANY_TIME = 1e6  # seconds for which a worker may drain: Scrapy itself decides how long it waits for what it fetches
+SHORTEST_WAIT, LONGEST_WAIT = 10.0, 600.0
+"""How long a task waits for a method that the spider lacks: each wait is twice as long as the one before. Seconds."""
 
 
 class Crawl:
     """What the scheduler, the middlewares and the signals of one crawler share."""
 
     def __init__(self, crawler: Crawler, plan: Plan) -> None:
-        """Prepare; nothing is sent before `open`."""
         self.plan = plan
         self.engine = Engine(crawler)
         self.seeds = Seeds(self)
         self._crawler = crawler
         self._ready: deque[Visit] = deque()
         self._taken: set[Visit] = set()
-        self._missing: set[Visit] = set()
-        """Visits whose request the engine did not have at the last look."""
-        self._parent: Visit | None = None
-        """The visit whose request is on its way from the middleware to the scheduler."""
-        self._strays = Strays(self.put, self._refuse, self._tell_wait, self._go_on)
+        self._missing: set[Visit] = set()  # visits whose request the engine did not have at the last look
+        self._parent: Visit | None = None  # the visit whose request is on its way from the middleware to the scheduler
+        self._strays = count(1)
+        """Numbers the requests of no visit that have `dont_filter`: each becomes a task of its own."""
         self._worker: Worker | None = None
         self._working: asyncio.Task[None] | None = None
         self._watching: list[asyncio.Task[None]] = []
         self._staying = Staying(always=plan.stay)
         self._told: dict[str, int] = {}
-        self._enqueued = 0
-        """How many requests have become tasks since the stats were told."""
-        self._lacking = Missing()
+        self._enqueued = 0  # how many requests have become tasks since the stats were told
+        self._lacking: set[str] = set()  # the methods of which it was said that the spider lacks them
         self._store: Store | None = None
-        self._is_polite = True
-        """Whether the queue takes priorities. Its operator may end its politeness; then it refuses them."""
         self.is_drained = False
         self._is_closed = False
-        self._is_refused = False
-        """Whether the queue could not be opened."""
-        self._stopping = False
-        """Whether the worker was told to claim no more, because the engine closes."""
+        self._is_refused = False  # whether the queue could not be opened
+        self._stopping = False  # whether the worker was told to claim no more, because the engine closes
         self.queue: AsyncQueue
 
     # ---- the beginning and the end
@@ -151,14 +141,12 @@ class Crawl:
             await asyncio.wait({self._working}, timeout=self.queue.talk.deadline + 5)
             await self._tell_failed()
         self._tell_stats()
-        try:
-            await self._strays.close()
-        finally:
-            if hasattr(self, "queue"):
-                await self.queue.close()
-            atexit.unregister(self._give_back)
-            if self._store is not None:
-                self._store.close()
+        if hasattr(self, "queue"):
+            await self.queue.close()
+            self._twin.close()
+        atexit.unregister(self._give_back)
+        if self._store is not None:
+            self._store.close()
 
     def _give_back(self) -> None:
         # after a second Ctrl-C there is no event loop any more: only this function, by atexit, can give leases back
@@ -221,7 +209,7 @@ class Crawl:
             request = tasks.request_of(lease.task, lease.payload, self.spider)
         except tasks.MissingMethod as missing:
             self._count("timeoutq/waits_for_method")
-            return await self._lacking.wait(self.queue, lease, missing)
+            return await self._wait_for_method(lease, str(missing))
         except InvalidInput as bad:
             return GiveUp(str(bad))
         visit = self._visit(lease, request)
@@ -235,8 +223,19 @@ class Crawl:
         if visit.retry_after and visit.retry is None:
             await self._spare(visit)
         if visit.found and not visit.puts_with_ack:
-            await self.put(visit.found)  # what a failed callback has found is kept
+            await self.queue.put(visit.found)  # what a failed callback has found is kept
         return visit.result()
+
+    async def _wait_for_method(self, lease: Lease, missing: str) -> Retry | Release:
+        """Let a task wait by one `Retry`, whose reason `why` shows, and then by releases, which are no attempts."""
+        if missing not in self._lacking:
+            self._lacking.add(missing)
+            self._say(logging.WARNING, "queue %s: %s", self.queue.name, missing)
+        if lease.attempt > 1:
+            info = await self.queue.inspect(lease.task)
+            if missing in (info.error or ""):
+                return Release(delay=min(LONGEST_WAIT, SHORTEST_WAIT * 2 ** min(info.releases + 1, 10)))
+        return Retry(after=SHORTEST_WAIT, reason=missing)
 
     async def _spare(self, visit: Visit) -> None:
         """Let no process visit the host for as long as it asked, although the page itself is not tried again."""
@@ -247,40 +246,12 @@ class Crawl:
             if known is None or known < until:
                 await self.queue.hosts.block(host, for_=visit.retry_after, reason=visit.reason)
 
-    def judge(self, lease: Lease, error: BaseException) -> Verdict:
-        """Try a task again if the queue has refused a priority: the next attempt puts without priorities."""
-        return Verdict(repeats=self._notices_end_of_politeness(error))
-
     def _is_last_attempt(self, state: RetryCallState) -> bool:
-        """Say whether the task goes to `failed` now.
-
-        No after a `Retry`, because RetryMiddleware counts to RETRY_TIMES itself, and no if the queue has refused a
-        priority. Yes after every other error.
-        """
-        error = None if state.outcome is None else state.outcome.exception()
-        if isinstance(error, Retry) or (error is not None and self._notices_end_of_politeness(error)):
+        """Say whether the task goes to `failed` now: not after a `Retry`, as RetryMiddleware counts to RETRY_TIMES."""
+        if state.outcome is not None and isinstance(state.outcome.exception(), Retry):
             return False
         self._count("timeoutq/given_up")
         return True
-
-    def _notices_end_of_politeness(self, error: BaseException) -> bool:
-        """Say whether the queue has refused a priority because it is no longer polite; if so, give it no more."""
-        if not isinstance(error, InvalidInput) or NOT_POLITE not in str(error):
-            return False
-        if self._is_polite:
-            words = "queue %s is no longer polite: no host is spared, and priorities have no effect"
-            self._say(logging.WARNING, words, self.queue.name)
-        self._is_polite = False
-        return True
-
-    async def put(self, found: list[Task]) -> None:
-        """Put tasks, without their priorities if the queue is no longer polite."""
-        try:
-            await self.queue.put(found)
-        except InvalidInput as error:
-            if not self._notices_end_of_politeness(error):
-                raise
-            await self.queue.put([Task(task.task, task.payload, task.group) for task in found])
 
     def _visit(self, lease: Lease, request: Request) -> Visit:
         if lease.attempt > 1:
@@ -303,11 +274,11 @@ class Crawl:
 
     @property
     def has_more(self) -> bool:
-        """Whether the engine has to stay: the queue is not drained, or something is still to be put."""
-        return not (self.is_drained or self._staying.is_idle) or self._strays.are_left
+        """Whether the engine has to stay: the queue is not drained."""
+        return not (self.is_drained or self._staying.is_idle)
 
     def _is_busy(self) -> bool:
-        return self._worker is None or bool(self._worker.held) or self._strays.are_left
+        return self._worker is None or bool(self._worker.held)
 
     # ---- requests go out
 
@@ -329,11 +300,11 @@ class Crawl:
         a downloader middleware, which puts the  its errback names a visit     put when the visit ends, and the output
         request in the place of the visit's own  that has got no response and  of the visit ends now (`_replace`)
                                                  is not over
-        an extension or a pipeline               neither is true               put soon, with the other strays
+        an extension or a pipeline               neither is true               put at once (`_put_now`)
 
         The answer is no for a request that its visit has yielded before (if the request may be filtered), and for one
         that the queue cannot hold: then the log says why, and the visit, if any, fails. When the queue could not be
-        opened, the answer is always no.
+        opened, the answer is always no. If the server is away, what is put at once raises the error to its caller.
         """
         if self._is_refused:
             return False
@@ -346,8 +317,8 @@ class Crawl:
                 return self._replace(replaced, request)
             id = self._base(request)
             if request.dont_filter:
-                id = tasks.fresh_id(id, self.queue.worker, next(self._strays.numbers))
-            self._strays.add(self._task(id, request))
+                id = tasks.fresh_id(id, self.queue.worker, next(self._strays))
+            self._put_now(self._task(id, request))
             return True
         except InvalidInput as refused:
             self._refuse(refused, visit or replaced)
@@ -412,7 +383,7 @@ class Crawl:
 
     def _task(self, id: str, request: Request, visit: Visit | None = None) -> Task:
         payload, group = self._payload(id, request, visit)
-        task = tasks.task_of(request, id, payload, group, polite=self._is_polite)
+        task = tasks.task_of(request, id, payload, group)
         self._enqueued += 1
         return task
 
@@ -423,11 +394,9 @@ class Crawl:
         slot = None if visit is None else visit.slot
         return tasks.payload_of(request, self.spider, id, errback, inherited=slot)
 
-    def _tell_wait(self, error: TimeoutqError) -> None:
-        self._say(logging.WARNING, "queue %s: requests wait to be put: %s", self.queue.name, error)
-
-    def _go_on(self) -> None:
-        """Go on when all strays have been put: a worker that has ended for lack of tasks is followed by another."""
+    def _put_now(self, task: Task) -> None:
+        """Put a task that goes with no ack. A worker that has ended for lack of tasks is followed by another."""
+        self._twin.put(task)
         self._staying.begin()
         if self.is_drained and not self.engine.is_closing and not self._is_closed:
             self._work()
@@ -530,8 +499,6 @@ class Crawl:
         while True:
             await asyncio.sleep(LOOK_EVERY)
             self._tell_stats()
-            for missing, count in self._lacking.due():
-                self._say(logging.WARNING, "queue %s: %s (%d so far)", self.queue.name, missing, count)
             if self.engine.is_closing:
                 self._stop_waiting()
             elif self._ready:
@@ -571,7 +538,7 @@ class Crawl:
         stats.inc_value(name, n)
 
     def _tell_unheld(self, *more: str) -> None:
-        missing = [*filter(None, more), *self.plan.unheld, *unheld.of_pipelines(self._crawler.settings)]
+        missing = [*filter(None, more), *self.plan.unheld, *plan.unheld_by_pipelines(self._crawler.settings)]
         if missing:
             words = "queue %s: not all is as in Scrapy alone: %s"
             self._say(logging.WARNING, words, self.queue.name, "; ".join(missing))
@@ -598,3 +565,23 @@ class Crawl:
             if now != told:
                 self._count(f"timeoutq/{name}", now - told)
                 self._told[name] = now
+
+
+_crawls: WeakKeyDictionary[Crawler, Crawl] = WeakKeyDictionary()
+"""Which crawl belongs to which crawler: the addon registers it, and the parts that Scrapy makes ask for it."""
+
+
+def register(crawler: Crawler, plan: Plan) -> None:
+    """Note that a crawler uses timeoutq."""
+    _crawls[crawler] = Crawl(crawler, plan)
+
+
+def crawl_of(crawler: Crawler) -> Crawl:
+    """Give the crawl of a crawler. Raises `InvalidInput` if the addon did not register it."""
+    crawl = _crawls.get(crawler)
+    if crawl is None:
+        raise InvalidInput(
+            "timeoutq's scheduler works only with its middlewares, and these come with the addon: remove SCHEDULER and "
+            f"the middlewares of timeoutq from the settings, and write {LINE}"
+        )
+    return crawl

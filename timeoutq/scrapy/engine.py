@@ -1,4 +1,4 @@
-"""What this room needs of Scrapy's engine, in one place: some of it has no public name, or another in each version.
+"""The parts of Scrapy's engine that this folder needs: some have no public name, or another in each version.
 
 Tested with Scrapy 2.11 and 2.19.
 """
@@ -19,7 +19,6 @@ class Engine:
     """The engine of one crawler."""
 
     def __init__(self, crawler: Crawler) -> None:
-        """Prepare; the engine need not be there yet."""
         self._crawler = crawler
         self._ran = False
 

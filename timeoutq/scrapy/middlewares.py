@@ -1,17 +1,22 @@
-"""The middlewares that the addon sets: one sees all that callbacks yield, the other all that the downloader brings."""
+"""The middlewares that the addon sets: for the output of callbacks, the downloader, and requests that are no tasks.
+
+Media pipelines, callbacks that ask the engine (`download_async`), and robots.txt fetch pages that no queue knows of.
+Scrapy's own delay spaces these, in each process; after a page, the delay begins when the page has come.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Iterator
-from time import time
+from time import monotonic, time
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
-from scrapy import Request
+from scrapy import Request, signals, version_info
 from scrapy.crawler import Crawler
+from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware
 
-from timeoutq.scrapy.registry import crawl_of
+from timeoutq.scrapy.crawl import crawl_of
 from timeoutq.scrapy.visits import contents, visit_of
 from timeoutq.words import telling
 from timeoutq.words.arguments import error_words
@@ -25,8 +30,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ASKS_TO_WAIT = {429, 503}
-LONGEST_BLOCK = 3600.0
-"""A host is spared no longer than this, whatever its Retry-After says. Seconds."""
+LONGEST_BLOCK = 3600.0  # A host is spared no longer than this, whatever its Retry-After says. Seconds
+
+MANY = 1_000
+"""Of so many hosts it is known whether the last request was no task; of more, only while Scrapy knows the host."""
 
 
 class SpiderSide:
@@ -37,7 +44,6 @@ class SpiderSide:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Make the middleware of a crawler. Raises `InvalidInput` if the addon is not there."""
         return cls(crawl_of(crawler))
 
     def process_start_requests(self, start_requests: Any, spider: Any = None) -> Any:
@@ -86,7 +92,6 @@ class DownloaderSide:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Make the middleware of a crawler. Raises `InvalidInput` if the addon is not there."""
         crawl_of(crawler)
         return cls(tells_cookies=crawler.settings.getbool("COOKIES_ENABLED"))
 
@@ -119,6 +124,57 @@ class DownloaderSide:
         visit = visit_of(request)
         if visit is not None:
             visit.reason = error_words(exception)
+
+
+class Manners:
+    """A downloader middleware: pages wait for requests that are no tasks, and all wait for robots.txt."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._engine = crawl_of(crawler).engine
+        self._strayed: set[str] = set()  # the slots of the downloader whose last request was no task
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        made = cls(crawler)
+        crawler.signals.connect(made.reach, signals.request_reached_downloader)
+        crawler.signals.connect(made.come, signals.response_downloaded)
+        return made
+
+    def reach(self, request: Request) -> None:
+        """Let a page go at once: the queue has spaced it. After a request that is no task, it waits for Scrapy's delay.
+
+        A request that is no task waits for Scrapy's delay after any other.
+        """
+        name, slots = request.meta.get("download_slot", ""), self._engine.slots
+        slot = slots.get(name)
+        if visit_of(request) is None:
+            if len(self._strayed) >= MANY:
+                self._strayed &= slots.keys()
+            self._strayed.add(name)
+        elif name in self._strayed:
+            self._strayed.discard(name)
+        elif slot is not None and not slot.queue:
+            slot.close()  # ends its pause; the slot stays open
+            slot.lastseen = 0.0
+
+    def come(self, request: Request) -> None:
+        """Let the delay after a page begin when the page has come: the first one leaves long after Scrapy noted it."""
+        slot = self._engine.slots.get(request.meta.get("download_slot", ""))
+        if slot is not None and visit_of(request) is not None:
+            # by the clock of Scrapy, which is another one in each version
+            slot.lastseen = min(time(), monotonic(), key=lambda now: abs(now - slot.lastseen))
+
+    async def process_request(self, request: Request, spider: Any = None) -> None:
+        """Ask robots.txt once more. Raises `IgnoreRequest` if it forbids the request.
+
+        Since Scrapy 2.14, of several requests that wait for one robots.txt, only the first heeds it.
+        """
+        if version_info < (2, 14):
+            return
+        robots = self._crawler.get_downloader_middleware(RobotsTxtMiddleware)
+        if robots is not None and type(robots).process_request is RobotsTxtMiddleware.process_request:
+            await robots.process_request(request)
 
 
 async def _nothing() -> AsyncIterator[Any]:

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
 from time import time
-from typing import cast
 
 from scrapy import Spider
 
@@ -27,8 +26,7 @@ log = logging.getLogger(__name__)
 
 OWNER, PROJECT, STARTED, ARGUMENTS = "scrapy_spider", "scrapy_project", "scrapy_started", "scrapy_arguments"
 """The marks in the settings of a queue: whose queue it is, the spider's project and class, when its start requests were
-put (seconds since 1970), and the arguments of the spider that made it: their names, and digests of their values, which
-may be secret."""
+put (seconds since 1970), and a digest of the arguments of the spider that made it, which may be secret."""
 
 
 async def opened(plan: Plan, spider: Spider) -> tuple[AsyncQueue, bool]:
@@ -71,7 +69,7 @@ async def _adopt(queue: AsyncQueue, plan: Plan, spider: Spider) -> bool:
         stats = await queue.stats()
         _check_owner(queue, stats.settings.get(OWNER), spider)
         if plan.arguments is not None:
-            await _write(queue, f"{ARGUMENTS}?", json.dumps(_digests(plan.arguments)))
+            await _write(queue, f"{ARGUMENTS}?", _digest(plan.arguments))
     made_by = stats.settings.get(PROJECT, project)
     if made_by != project:
         words = (
@@ -103,33 +101,23 @@ def _check_owner(queue: AsyncQueue, owner: str | None, spider: Spider) -> None:
         )
 
 
-def _digests(given: Mapping[str, str]) -> dict[str, str]:
-    return {name: sha256(raw(str(given[name]))).hexdigest()[:16] for name in given}
+def _digest(given: Mapping[str, str]) -> str:
+    return sha256(json.dumps(given, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 async def _tell_what_was(queue: AsyncQueue, stats: Stats, plan: Plan) -> None:
     """Warn of a queue that has nothing to do, and of one that a spider with other arguments has made."""
     name = queue.name
     anew = f"To crawl anew: timeoutq purge {name}, or set TIMEOUTQ_QUEUE to another name"
-    made, now = _made_with(stats.settings.get(ARGUMENTS)), _digests(plan.arguments or {})
-    if made is not None and plan.arguments is not None and made != now:
-        other = ", ".join(sorted(one for one in made.keys() | now.keys() if made.get(one) != now.get(one)))
-        words = "queue %s was made by this spider with other arguments: %s. Its start requests are not put again. %s"
-        telling.say(log, logging.WARNING, words, name, other, anew)
+    if plan.arguments is not None and stats.settings.get(ARGUMENTS) not in (None, _digest(plan.arguments)):
+        words = "queue %s was made by this spider with other arguments (-a). Its start requests are not put again. %s"
+        telling.say(log, logging.WARNING, words, name, anew)
     if not plan.stay and await queue.drained():
         telling.say(
             log, logging.WARNING, "queue %s is drained: %d done, %d failed. The start requests were put%s, and are put "
             "once for each queue. %s",
             name, stats.done, stats.failed, _moment(stats.settings.get(STARTED, "")), anew,
         )  # fmt: skip
-
-
-def _made_with(mark: str | None) -> dict[str, str] | None:
-    try:
-        found: object = json.loads(mark or "")
-    except ValueError:
-        return None
-    return cast("dict[str, str]", found) if isinstance(found, dict) else None
 
 
 def _moment(mark: str) -> str:

@@ -1,22 +1,23 @@
-"""What a project's settings say: where the queue is, how long leases are, and how polite the crawl is. Pure."""
+"""The settings of a project, and a warning of those that cannot hold on a queue. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from scrapy import version_info
+from scrapy.pipelines.media import MediaPipeline
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
+from scrapy.utils.misc import load_object
 
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import Politeness
 
 T = TypeVar("T")
 
-LINE = 'ADDONS = {"timeoutq.scrapy.Addon": 100}'
-"""The setting that brings timeoutq into a project."""
+LINE = 'ADDONS = {"timeoutq.scrapy.Addon": 100}'  # the setting that brings timeoutq into a project
 
 NAMES = (
     "TIMEOUTQ_BATCH", "TIMEOUTQ_FAIL_EXIT", "TIMEOUTQ_ITEMS", "TIMEOUTQ_LEASE", "TIMEOUTQ_QUEUE", "TIMEOUTQ_STAY",
@@ -35,33 +36,22 @@ LONGEST = 86_400.0
 class Plan:
     """The settings of one crawl."""
 
-    url: str | None
-    """Where the server is; None: as the environment says."""
-    queue: str | None
-    """The name of the queue; None: that of the spider."""
-    lease: float
-    """The length of a lease, seconds."""
-    stay: bool
-    """Whether the process stays when the queue is drained."""
+    url: str | None  # where the server is; None: as the environment says
+    queue: str | None  # the name of the queue; None: that of the spider
+    lease: float  # the length of a lease, seconds
+    stay: bool  # whether the process stays when the queue is drained
     batch: int
     """How many tasks the process holds at most: those that are fetched, parsed or stored, and those that wait."""
     politeness: Politeness
-    per_host: int
-    """How many requests this process makes of one host at once, those included that are no tasks."""
-    hosts: Mapping[str, Mapping[str, float | int]]
-    """The rules of single hosts, from `DOWNLOAD_SLOTS`."""
-    unheld: Sequence[str] = ()
-    """What the settings say and the addon cannot hold, in words."""
-    project: str | None = None
-    """The name of the project, `BOT_NAME`."""
-    items: str | None = None
-    """The folder of the item store; None: there is none."""
-    fail_exit: bool = False
-    """Whether failed tasks let Scrapy's command end with an exit code that is not 0."""
+    per_host: int  # how many requests this process makes of one host at once, those included that are no tasks
+    hosts: Mapping[str, Mapping[str, float | int]]  # the rules of single hosts, from `DOWNLOAD_SLOTS`
+    unheld: Sequence[str] = ()  # what the settings say and the addon cannot hold, in words
+    project: str | None = None  # the name of the project, `BOT_NAME`
+    items: str | None = None  # the folder of the item store; None: there is none
+    fail_exit: bool = False  # whether failed tasks let Scrapy's command end with an exit code that is not 0
     arguments: Mapping[str, str] | None = None
     """The arguments (-a) that Scrapy's command gave the spider; None: a program started the spider."""
-    note_error: Callable[[], None] = lambda: None
-    """Lets Scrapy's command end with an exit code that is not 0."""
+    note_error: Callable[[], None] = lambda: None  # lets Scrapy's command end with an exit code that is not 0
 
 
 def read(settings: BaseSettings, spider: object = None) -> Plan:
@@ -88,6 +78,7 @@ def read(settings: BaseSettings, spider: object = None) -> Plan:
         project=_text(settings, "BOT_NAME"),
         items=_text(settings, "TIMEOUTQ_ITEMS"),
         fail_exit=_read(lambda name: settings.getbool(name, False), "TIMEOUTQ_FAIL_EXIT", "True or False"),
+        unheld=tuple(_unheld(settings, delay)),
     )
 
 
@@ -163,3 +154,25 @@ def _slots(slots: Mapping[str, Any], delay: float, per_host: int) -> Mapping[str
         if "per_host" in kept or places != _places(delay, per_host):
             kept["per_host"] = places
     return found
+
+
+def _unheld(settings: BaseSettings, delay: float) -> Iterator[str]:
+    """Say in words what settings cannot mean on a queue; `delay` (seconds) is that of a new queue."""
+    if settings.getbool("AUTOTHROTTLE_ENABLED"):
+        yield f"AUTOTHROTTLE_ENABLED is turned off, and the delay of a new queue stays at {delay:g} s"
+    if settings.getint("CONCURRENT_REQUESTS_PER_IP"):
+        yield "CONCURRENT_REQUESTS_PER_IP counts for each host, not for each address"
+    if settings.get("DUPEFILTER_CLASS") != "scrapy.dupefilters.RFPDupeFilter":
+        yield (
+            "DUPEFILTER_CLASS has no effect: the queue knows which requests were made. For another sameness, set "
+            "REQUEST_FINGERPRINTER_CLASS; for none, make requests with dont_filter=True"
+        )
+
+
+def unheld_by_pipelines(settings: BaseSettings) -> Iterator[str]:
+    """Say that what a media pipeline fetches is no task, if there is one. Loads the pipelines."""
+    for one, place in settings.getwithbase("ITEM_PIPELINES").items():
+        kind = load_object(one)
+        if place is not None and isinstance(kind, type) and issubclass(kind, MediaPipeline):
+            yield "what media pipelines fetch is no task: each process spaces it by itself, by DOWNLOAD_DELAY"
+            return

@@ -9,7 +9,7 @@ from scrapy.core.scheduler import BaseScheduler
 from scrapy.crawler import Crawler
 from scrapy.utils.defer import deferred_from_coro
 
-from timeoutq.scrapy.registry import crawl_of
+from timeoutq.scrapy.crawl import crawl_of
 from timeoutq.words.errors import TimeoutqError
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ class Scheduler(BaseScheduler):
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Make the scheduler of a crawler."""
         return cls(crawler)
 
     def open(self, spider: Spider) -> Deferred[None]:

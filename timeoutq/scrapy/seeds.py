@@ -10,14 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from typing import Any
 
 from scrapy import Request, Spider, version_info
 
-from timeoutq.client import AsyncQueue
-from timeoutq.scrapy.engine import Engine
 from timeoutq.scrapy.opening import mark_started
-from timeoutq.scrapy.plan import Plan
 from timeoutq.scrapy.visits import End, Visit
 from timeoutq.words import telling
 from timeoutq.words.arguments import error_words
@@ -26,10 +23,8 @@ from timeoutq.words.model import Answer, Lease, Release, Task
 
 log = logging.getLogger(__name__)
 
-IN_ONE_PUT = 100
-"""How many start requests are put in one call, at most."""
-PUT_AFTER = 0.1
-"""Seconds without a further start request after which those that were gathered are put."""
+IN_ONE_PUT = 100  # how many start requests are put in one call, at most
+PUT_AFTER = 0.1  # seconds without a further start request after which those that were gathered are put
 
 
 def former_start(spider: Spider) -> str:
@@ -49,36 +44,14 @@ def former_start(spider: Spider) -> str:
     return f"the spider has {words}"
 
 
-class Sower(Protocol):
-    """What the start requests need of the crawl."""
-
-    plan: Plan
-    engine: Engine
-    queue: AsyncQueue
-
-    @property
-    def spider(self) -> Spider:
-        """The spider of the crawl."""
-        ...
-
-    def send(self, visit: Visit, request: Request) -> None:
-        """Hand a request that a visit has yielded to the engine."""
-        ...
-
-    async def put(self, found: list[Task]) -> None:
-        """Put tasks."""
-        ...
-
-
 class Seeds:
     """The start requests of one spider."""
 
-    def __init__(self, crawl: Sower) -> None:
-        self._crawl = crawl
+    def __init__(self, crawl: Any) -> None:
+        self._crawl = crawl  # the Crawl, which imports this module
         self.start: Any = None
         """What the spider's `start` gave, or its `start_requests`; the spider middleware keeps it here."""
-        self.visit: Visit | None = None
-        """The visit of the start task, while this process does it."""
+        self.visit: Visit | None = None  # the visit of the start task, while this process does it
         self._stopped = False
 
     @property
@@ -132,7 +105,7 @@ class Seeds:
     async def _put(self, visit: Visit) -> None:
         found, visit.found = visit.found, []
         if found:
-            await self._crawl.put(found)
+            await self._crawl.queue.put(found)
 
 
 async def _each(start: Any) -> AsyncIterator[Any]:

@@ -23,10 +23,8 @@ class Staying:
     def __init__(self, *, always: bool) -> None:
         """Prepare; `always`: also when no handler of `spider_idle` keeps the process open."""
         self._always = always
-        self._was_idle = False
-        """Whether Scrapy has sent `spider_idle` since the worker's end."""
-        self.goes_on = always
-        """Whether the worker goes on when the queue is drained."""
+        self._was_idle = False  # whether Scrapy has sent `spider_idle` since the worker's end
+        self.goes_on = always  # whether the worker goes on when the queue is drained
         self.is_idle = False
 
     def on_idle(self) -> None:

@@ -25,10 +25,8 @@ from timeoutq.words import arguments
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import Task, raw
 
-MOST_PRIORITY = 1000
-"""Priorities beyond this, in either direction, count as this."""
-LONGEST_URL = 900
-"""An id has at most 1 KiB: of a longer URL, the id holds the beginning and the fingerprint."""
+MOST_PRIORITY = 1000  # priorities beyond this, in either direction, count as this
+LONGEST_URL = 900  # an id has at most 1 KiB: of a longer URL, the id holds the beginning and the fingerprint
 LONGEST_KEPT = 2000
 """Canonical forms are kept for a while, but not those of longer URLs: the memory for them has a bound."""
 RUNTIME = {"download_latency"}
@@ -130,17 +128,17 @@ def payload_of(
     return found, slot
 
 
-def task_of(request: Request, id: str, payload: Payload, group: str | None = None, *, polite: bool = True) -> Task:
+def task_of(request: Request, id: str, payload: Payload, group: str | None = None) -> Task:
     """Make the task of a request, with its payload packed.
 
-    This is the one place where the priority of a request becomes that of a task. A queue takes priorities only while it
-    is polite (`polite`), and only of tasks that have a host or a group.
+    This is the one place where the priority of a request becomes that of a task. A queue takes priorities only of tasks
+    that have a host or a group.
 
     Raises `InvalidInput`, which names the request, for what no queue takes. Else the queue would refuse the whole call
     that puts the task, and with it the other tasks of the call.
     """
     priority = priority_of(payload)
-    if priority is not None and not (polite and (group or has_host(id))):
+    if not (group or has_host(id)):
         priority = None
     try:
         body = arguments.pack(payload or None, id)
@@ -168,8 +166,7 @@ def has_host(id: str) -> bool:
 
 
 _AUTHORITY = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#\\]*)")
-_NO_NAME = ".:\u3002"
-"""Dots and a port may be all that stands where a name is expected; then there is none."""
+_NO_NAME = ".:\u3002"  # dots and a port may be all that stands where a name is expected; then there is none
 
 
 def request_of(id: str, payload: Any, spider: Spider) -> Request:
@@ -358,3 +355,5 @@ def _carried(value: Any, where: str, request: Request, pack: Callable[[Any, str]
             f"{request} cannot be put into the queue: {refused.where} holds {refused} which cannot travel; pass text, "
             "numbers, dates, bytes, lists, sets, dicts and items"
         ) from None
+    except RecursionError:
+        raise InvalidInput(f"{request} cannot be put into the queue: {where} is nested too deep") from None

@@ -1,4 +1,4 @@
-"""Runs a spider against one page, without a queue, and tells what of the page timeoutq would refuse.
+"""Runs a spider against one page, without a queue, and lists all of the page that timeoutq would refuse.
 
 `timeoutq check` calls it, in a process of its own: Scrapy's reactor runs once.
 """
@@ -33,8 +33,7 @@ class Trial:
     responses: int = 0
     requests: int = 0
     items: int = 0
-    refused: list[str] = field(default_factory=list[str])
-    """What would be refused, and the cure."""
+    refused: list[str] = field(default_factory=list[str])  # what would be refused, and the cure
 
 
 class Look:
@@ -47,7 +46,6 @@ class Look:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Make the middleware of a crawler."""
         return cls(crawler)
 
     def _request(self) -> Request:

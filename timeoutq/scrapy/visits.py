@@ -18,10 +18,8 @@ from timeoutq.words.arguments import Packed, error_words, pack
 from timeoutq.words.model import Ack, Lease, Release, Task
 from timeoutq.words.retry import GiveUp, Retry
 
-End = Ack | Release | Retry | GiveUp
-"""What a handler of the worker returns."""
-CLOSED = "closed"
-"""The mark in the payload of a page that runs once more because its callback has closed the spider."""
+End = Ack | Release | Retry | GiveUp  # what a handler of the worker returns
+CLOSED = "closed"  # the mark in the payload of a page that runs once more because its callback has closed the spider
 
 
 class Visit:
@@ -32,8 +30,7 @@ class Visit:
         self.lease = lease
         self.base = base
         self.request: Request | None = None
-        self.found: list[Task] = []
-        """The tasks of the requests that the callback has yielded."""
+        self.found: list[Task] = []  # the tasks of the requests that the callback has yielded
         self.ids: set[str] = {base} & {lease.task}
         """The ids of these requests and of the visit itself, without those with `dont_filter`, as in Scrapy."""
         self.fresh: Counter[str] = Counter()
@@ -43,20 +40,14 @@ class Visit:
         self.retry: Retry | None = None
         self.end: Release | BaseException | None = None
         """How the visit ends if something went wrong; the first thing counts."""
-        self.sent: list[Any] | None = None
-        """The contents of the request, when it went to the downloader."""
-        self.reason = ""
-        """What came last from the downloader, in words."""
-        self.retry_after = 0.0
-        """For how long the host asked to be left alone, seconds."""
-        self.keeps_slot = False
-        """Whether the task named its `download_slot`."""
+        self.sent: list[Any] | None = None  # the contents of the request, when it went to the downloader
+        self.reason = ""  # what came last from the downloader, in words
+        self.retry_after = 0.0  # for how long the host asked to be left alone, seconds
+        self.keeps_slot = False  # whether the task named its `download_slot`
         self.has_response = False
         """Whether a response has reached the spider's side: from then on, all output passes the spider middleware."""
-        self.items = 0
-        """How many items are in the pipelines."""
-        self.output_over = False
-        """Whether the callback has yielded all that it will."""
+        self.items = 0  # how many items are in the pipelines
+        self.output_over = False  # whether the callback has yielded all that it will
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property

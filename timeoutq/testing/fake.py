@@ -16,10 +16,7 @@ servers follow the clock: the `time` of the process, and its other fakeredis ser
 from __future__ import annotations
 
 import hashlib
-import math
-import re
 from collections import defaultdict
-from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import version
@@ -34,8 +31,7 @@ from timeoutq.words import arguments
 from timeoutq.words.errors import InvalidInput, MissingExtra
 from timeoutq.words.model import MAX_TIME_MS
 
-START = 1_700_000_000.0
-"""When every clock starts, Unix seconds: 2023-11-14 22:13:20 UTC."""
+START = 1_700_000_000.0  # when every clock starts, Unix seconds: 2023-11-14 22:13:20 UTC
 
 _MARK = "timeoutq_clock"
 
@@ -49,7 +45,7 @@ class Clock:
         `replicas` is how many replicas, as the server says, have confirmed what was written. A test may change it.
         """
         self.replicas = arguments.count(replicas, "replicas", low=0)
-        self._micros = _until_the_end(_seconds(start, "start") * 1e6)
+        self._micros = _until_the_end(arguments.seconds(start, "start") * 1e6)
         self.server = _fake_server(self)
 
     def __repr__(self) -> str:
@@ -70,14 +66,13 @@ class Clock:
 
         Raises `InvalidInput` below zero, and for a time after the year 9999.
         """
-        self._micros = _until_the_end(self._micros + _seconds(seconds, "seconds") * 1e6)
+        self._micros = _until_the_end(self._micros + arguments.seconds(seconds, "seconds") * 1e6)
 
 
 class FakeQueue(Queue):
     """A `Queue` in memory, with a clock."""
 
     def __init__(self, name: str, clock: Clock, **settings: Any) -> None:
-        _refuse_shards(settings)
         super().__init__(name, client=_client(clock), **settings)
         self.clock = clock
         self.talk.clock = _ClientClock(clock)
@@ -87,7 +82,6 @@ class FakeAsyncQueue(AsyncQueue):
     """An `AsyncQueue` in memory, with a clock."""
 
     def __init__(self, name: str, clock: Clock, **settings: Any) -> None:
-        _refuse_shards(settings)
         super().__init__(name, client=_client(clock), **settings)
         self.clock = clock
         self.talk.clock = _ClientClock(clock)
@@ -159,14 +153,6 @@ class _ClientClock(ServerClock):
         return self.now_ms
 
 
-def _refuse_shards(settings: Mapping[str, Any]) -> None:
-    for name in ("shards", "by"):
-        if name in settings:
-            raise InvalidInput(
-                f"{name}= is about a queue over several shards: use fake_sharded_queue() or fake_async_sharded_queue()"
-            )
-
-
 def _follow(shards: Shards, clock: Clock) -> None:
     for talk in (shards.root, *shards.talks):
         talk.clock = _ClientClock(clock)
@@ -191,8 +177,7 @@ def _fake_server(clock: Clock) -> Any:
 # ---- All that timeoutq changes inside fakeredis stands below: there is no public way. Servers without a clock of this
 # ---- module go on as before.
 
-OLDEST, NEWEST = "2.40.0", "2.41.0"
-"""The versions of fakeredis that have been tried."""
+OLDEST, NEWEST = "2.40.0", "2.41.0"  # the versions of fakeredis that have been tried
 
 
 def _server_of(clock: Any) -> Any:
@@ -217,31 +202,18 @@ def _server_of(clock: Any) -> Any:
 
 @cache
 def _teach() -> None:
-    """Teach fakeredis what the scripts need. Raises `MissingExtra` if this version is too old, or cannot be taught."""
-    found = version("fakeredis")
-    if _release(found) < _release(OLDEST):
-        raise _unfit(found, "is too old")
-    unmet = list[str]()
-
-    def use() -> None:
-        unmet.extend(_without_effect())
-
-    for what, lesson in {**_LESSONS, "the clock of a test": use}.items():
-        try:
+    """Teach fakeredis what the scripts need. Raises `MissingExtra` if this version cannot be taught."""
+    try:
+        for lesson in (_teach_time, _teach_wait, _teach_sha1hex):
             lesson()
-        except Exception as error:
-            raise _unfit(found, f"has changed inside, and cannot be given {what} ({error!r:.200})") from error
-    for what in unmet:
-        raise _unfit(found, f"has changed inside: what timeoutq.testing does for {what} has no effect")
-
-
-def _release(found: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall("[0-9]+", found)[:2]))  # 2.42rc1 has these two, too
-
-
-def _unfit(found: str, why: str) -> MissingExtra:
-    tried = f"fakeredis[lua]>={OLDEST},<={NEWEST}"
-    return MissingExtra(f"fakeredis {found} {why}. Versions {OLDEST} to {NEWEST} work: pip install '{tried}'")
+        unmet = ", ".join(_without_effect())
+    except Exception as error:
+        unmet = repr(error)[:200]
+    if unmet:
+        raise MissingExtra(
+            f"fakeredis {version('fakeredis')} cannot be taught what timeoutq needs ({unmet}). Versions {OLDEST} to "
+            f"{NEWEST} work: pip install 'fakeredis[lua]>={OLDEST},<={NEWEST}'"
+        )
 
 
 def _without_effect() -> list[str]:
@@ -306,20 +278,9 @@ def _teach_sha1hex() -> None:
     scripting._get_server_runtime = runtime
 
 
-_LESSONS = {"the command TIME": _teach_time, "WAIT": _teach_wait, "redis.sha1hex": _teach_sha1hex}
-
-
 def _sha1hex(text: Any) -> bytes:
     data = text if isinstance(text, bytes) else f"{text:.14g}".encode()
     return hashlib.sha1(data, usedforsecurity=False).hexdigest().encode()
-
-
-def _seconds(value: object, name: str) -> float:
-    if isinstance(value, int) and abs(value) > MAX_TIME_MS:
-        raise InvalidInput(f"{name} is too large a number: the clock ends with the year 9999")  # no float may hold it
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise InvalidInput(f"{name} must be a finite number of seconds, 0 or more, not {value!r:.80}")
-    return float(value)
 
 
 def _until_the_end(micros: float) -> int:

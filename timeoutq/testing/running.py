@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, TypedDict, Unpack, overload
 
-from timeoutq.testing.fake import START, Clock, FakeAsyncQueue, FakeAsyncShardedQueue, FakeQueue, FakeShardedQueue
+from timeoutq.testing.fake import START, FakeAsyncQueue, FakeAsyncShardedQueue, FakeQueue, FakeShardedQueue
 from timeoutq.words.counts import Stats
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import BATCH_DUE, Answer, Lease, Payload, State
@@ -31,17 +31,14 @@ from timeoutq.worker.worker import Worker
 AnyFake = FakeQueue | FakeShardedQueue
 AnyAsyncFake = FakeAsyncQueue | FakeAsyncShardedQueue
 
-PATIENCE = 20.0
-"""Real seconds after which a handler that does not end, or a queue in which nothing moves, ends the run."""
+PATIENCE = 20.0  # real seconds after which a handler that does not end, or a queue in which nothing moves, ends the run
 
 JUST_BEFORE = 0.001
 """Seconds before the end of max_runtime at which a handler is stopped: it is to fail before its lease runs out."""
 
-QUIET = 1.0
-"""Real seconds without a move after which handlers with a max_runtime are taken to do nothing but wait."""
+QUIET = 1.0  # real seconds without a move after which handlers with a max_runtime are taken to do nothing but wait
 
-NAMED = 5
-"""How many tasks an error names."""
+NAMED = 5  # how many tasks an error names
 
 
 class NotDrained(AssertionError):
@@ -52,58 +49,34 @@ class NotDrained(AssertionError):
 class Ran:
     """What a run did."""
 
-    tally: Tally
-    """What the worker counted."""
-    states: Mapping[str, State]
-    """Where each task of the queue is now."""
-    runs: Mapping[str, int]
-    """How often the handler ran on each task."""
-    errors: Mapping[str, str]
-    """The last error of each failed task."""
-    seconds: float
-    """How far the clock went."""
+    tally: Tally  # what the worker counted
+    states: Mapping[str, State]  # where each task of the queue is now
+    runs: Mapping[str, int]  # how often the handler ran on each task
+    errors: Mapping[str, str]  # the last error of each failed task
+    seconds: float  # how far the clock went
+
+
+class RunOptions(TypedDict, total=False):
+    """What `run` takes besides the handler and the queue."""
+
+    retry: Retries
+    max_runtime: float | None
+    lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None
+    concurrency: int
+    runs_each: int
+    runs: int
 
 
 @overload
-def run(
-    handler: Handler | str,
-    queue: AnyFake,
-    *,
-    retry: Retries = None,
-    max_runtime: float | None = None,
-    lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
-    concurrency: int = 10,
-    runs_each: int = 100,
-    runs: int = 10_000,
-) -> Ran: ...
+def run(handler: Handler | str, queue: AnyFake, **options: Unpack[RunOptions]) -> Ran: ...
 @overload
-def run(
-    handler: Handler | str,
-    queue: AnyAsyncFake,
-    *,
-    retry: Retries = None,
-    max_runtime: float | None = None,
-    lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
-    concurrency: int = 10,
-    runs_each: int = 100,
-    runs: int = 10_000,
-) -> Awaitable[Ran]: ...
-def run(
-    handler: Handler | str,
-    queue: AnyFake | AnyAsyncFake,
-    *,
-    retry: Retries = None,
-    max_runtime: float | None = None,
-    lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
-    concurrency: int = 10,
-    runs_each: int = 100,
-    runs: int = 10_000,
-) -> Ran | Awaitable[Ran]:
+def run(handler: Handler | str, queue: AnyAsyncFake, **options: Unpack[RunOptions]) -> Awaitable[Ran]: ...
+def run(handler: Handler | str, queue: AnyFake | AnyAsyncFake, **options: Unpack[RunOptions]) -> Ran | Awaitable[Ran]:
     """Run a handler until the queue is drained; with a `FakeAsyncQueue`, await the call.
 
-    `retry`, `max_runtime`, `lifespan` and `concurrency` are those of `Worker`; a setting that is not given is the
-    queue's. Each task may run up to `runs_each` times, all tasks together up to `runs` times. Tasks that wait for a
-    used-up budget stay where they are, as for `drained()`.
+    `retry`, `max_runtime`, `lifespan` and `concurrency` (10) are those of `Worker`; a setting that is not given is the
+    queue's. Each task may run up to `runs_each` times (100), all tasks together up to `runs` times (10,000). Tasks that
+    wait for a used-up budget stay where they are, as for `drained()`.
 
     If the queue has schedules, the ticks that are due are put first, and later those that become due while the clock
     goes; the run does not wait for further ticks: advance the clock, and run again.
@@ -119,22 +92,20 @@ def run(
     for twenty seconds; `InvalidInput` for a `FakeQueue` in a coroutine, and for a `FakeAsyncQueue` where no event loop
     runs; and what the lifespan raises.
     """
-    settings: dict[str, Any] = {"concurrency": concurrency, "retry": retry, "max_runtime": max_runtime}
-    if lifespan is not None:
-        settings["lifespan"] = lifespan
-    limits = _Limits(runs_each, runs)
+    settings: dict[str, Any] = {"concurrency": 10, **{name: one for name, one in options.items() if one is not None}}
+    watch = _Watch(settings.pop("runs_each", 100), settings.pop("runs", 10_000), queue)
     if isinstance(queue, AnyAsyncFake):
         if not _in_loop():
             raise InvalidInput(
                 "run() of a FakeAsyncQueue must be awaited: write `await run(…)` in an async test, or use fake_queue() "
                 "without await"
             )
-        return _run(handler, queue, settings, limits)
+        return _run(handler, queue, settings, watch)
     if not isinstance(queue, AnyFake):
         raise InvalidInput(f"run() takes a queue of fake_queue() or fake_async_queue(), not {type(queue).__name__}")
     if _in_loop():
         raise InvalidInput("a FakeQueue cannot be run inside of asyncio: use fake_async_queue(), and await run(…)")
-    return asyncio.run(_run(handler, queue, settings, limits))
+    return asyncio.run(_run(handler, queue, settings, watch))
 
 
 def _in_loop() -> bool:
@@ -159,23 +130,16 @@ def lease(
     return Lease(task, token, deadline, attempt, crashes, fence, payload)
 
 
-@dataclass(frozen=True, slots=True)
-class _Limits:
-    each: int
-    all: int
-
-
 class _Watch:
     """Takes the place of a worker's ledger, and so learns which handlers are at work and how often each task ran."""
 
-    def __init__(self, limits: _Limits, clock: Clock) -> None:
-        self.began: dict[int, float] = {}
-        """When the handler of each lease began, by the clock of the test."""
-        self._clock = clock
+    def __init__(self, each: int, most: int, queue: AnyFake | AnyAsyncFake) -> None:
+        self.began: dict[int, float] = {}  # when the handler of each lease began, by the clock of the test
+        self._queue = queue
         self.runs: Counter[str] = Counter()
         self.running: dict[int, Lease] = {}
         self.too_often: str | None = None
-        self._limits = limits
+        self._each, self._most = each, most
         self._lock = threading.Lock()
 
     def hold(self, leases: Iterable[Lease]) -> None:
@@ -183,16 +147,16 @@ class _Watch:
 
     def start(self, lease: Lease) -> None:
         with self._lock:
-            self.running[lease.key], self.began[lease.key] = lease, self._clock.now
+            self.running[lease.key], self.began[lease.key] = lease, self._queue.clock.now
             self.runs[lease.task] += 1
-            if self.runs[lease.task] > self._limits.each:
+            if self.runs[lease.task] > self._each:
                 self.too_often = (
-                    f"task {lease.task!r:.200} ran {self._limits.each} times and is not done; runs_each= allows no more"
+                    f"task {lease.task!r:.200} ran {self._each} times and is not done; runs_each= allows no more"
                 )
-            elif self.runs.total() > self._limits.all:
+            elif self.runs.total() > self._most:
                 most = ", ".join(f"{task!r:.80} {count} times" for task, count in self.runs.most_common(NAMED))
                 self.too_often = (
-                    f"handlers ran {self._limits.all} times and there is more to do; runs= allows no more; {most}"
+                    f"handlers ran {self._most} times and there is more to do; runs= allows no more; {most}"
                 )
 
     def finish(self, lease: Lease) -> None:
@@ -203,16 +167,15 @@ class _Watch:
         pass
 
 
-async def _run(handler: Handler | str, given: AnyFake | AnyAsyncFake, settings: dict[str, Any], limits: _Limits) -> Ran:
+async def _run(handler: Handler | str, given: AnyFake | AnyAsyncFake, settings: dict[str, Any], watch: _Watch) -> Ran:
     began = given.clock.now_us
     # the worker has a client of its own: a lease that the test holds, and lets run out, is not taken for the worker's
     queue = _client_of(given)
-    watch = _Watch(limits, given.clock)
     await _tick(queue, await queue.stats())
     worker = Worker(queue, handler, burst=True, signals=False, ledger=watch, drain_deadline=0.0, **settings)
     working = asyncio.create_task(worker.run())
     try:
-        runtime = queue.max_runtime if settings["max_runtime"] is None else settings["max_runtime"]
+        runtime = settings.get("max_runtime", queue.max_runtime)
         await _drive(queue, worker, working, watch, runtime)
         tally = await working
         states = await _states(queue, watch.runs)

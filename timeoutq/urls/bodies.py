@@ -14,15 +14,12 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-LAYERS = 2
-"""How many encodings around a body are undone; one is usual."""
+LAYERS = 2  # how many encodings around a body are undone; one is usual
 
-PIECE = 64 * 1024
-"""What one step of a layer gives at most, bytes."""
+PIECE = 64 * 1024  # what one step of a layer gives at most, bytes
 
 _KNOWN = ("gzip", "x-gzip", "deflate", "br")
-_GZIP = zlib.MAX_WBITS | 16
-"""What zlib calls a member of gzip, with its head and its end."""
+_GZIP = zlib.MAX_WBITS | 16  # what zlib calls a member of gzip, with its head and its end
 
 
 def _has_brotli() -> bool:
@@ -56,10 +53,8 @@ class Layer:
         self._rest: bytes = b""
         self._over = False
         self._fed = 0
-        self.members = 0
-        """How many members of a file of gzip are whole so far."""
-        self.end = 0
-        """Where the last whole member ends, in the bytes that were fed."""
+        self.members = 0  # how many members of a file of gzip are whole so far
+        self.end = 0  # where the last whole member ends, in the bytes that were fed
         # which form of deflate it is, the first two bytes tell
         self._unpacker = None if name == "deflate" else zlib.decompressobj(_GZIP)
 
@@ -129,8 +124,7 @@ class Brotli:
                 return
 
 
-_MEMBER = b"\x1f\x8b\x08"
-"""What each member of a file of gzip begins with (RFC 1952, 2.3.1)."""
+_MEMBER = b"\x1f\x8b\x08"  # what each member of a file of gzip begins with (RFC 1952, 2.3.1)
 
 
 def is_gzip(head: bytes) -> bool:

@@ -24,23 +24,19 @@ except ImportError as error:
         f"URLs are read with the package {error.name}, which is missing: pip install 'timeoutq[crawl]'"
     ) from error
 
-LONGEST_URL = 64 * 1024
-"""What is read of a URL at most, characters: no work is done on what is longer."""
+LONGEST_URL = 64 * 1024  # what is read of a URL at most, characters: no work is done on what is longer
 
 MAX_LABEL = 63
 MAX_NAME = 253
 
 _PORTS = {"http": "80", "https": "443"}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
-_ENDS = "".join(map(chr, range(33)))
-"""What is cut off at both ends of a URL: control characters and the blank."""
-_INSIDE = str.maketrans("", "", "\t\n\r")
-"""What is left out inside a URL: tabs and line ends."""
+_ENDS = "".join(map(chr, range(33)))  # what is cut off at both ends of a URL: control characters and the blank
+_INSIDE = str.maketrans("", "", "\t\n\r")  # what is left out inside a URL: tabs and line ends
 _LABEL = re.compile(rf"[a-z0-9_-]{{1,{MAX_LABEL}}}")
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})?")
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
-_NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")
-"""A number in a host's name, in hex, octal or decimal."""
+_NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")  # A number in a host's name, in hex, octal or decimal
 
 _NORMAL = re.compile(
     r"https?://(?![^/]*xn--)(?=[^/]{4,253}/)(?:[a-z0-9_-]{1,63}\.)+[a-z]{2,63}"

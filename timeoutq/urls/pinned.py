@@ -16,10 +16,8 @@ from timeoutq.urls.domains import domain, domain_by, list_of, rules
 from timeoutq.verbs.sending import Flow
 from timeoutq.words.errors import InvalidInput
 
-FIELD = "suffixes"
-"""The field of the record."""
-MOST = 16 * 2**20
-"""More bytes than this are no list of suffixes."""
+FIELD = "suffixes"  # the field of the record
+MOST = 16 * 2**20  # more bytes than this are no list of suffixes
 
 Domain = Callable[[str], str]
 
@@ -46,7 +44,7 @@ def _kept(shards: Shards) -> Flow[bytes]:
         found = unpack.decompress(packed, MOST)
     except zlib.error:
         raise InvalidInput(
-            f"a foreign hand has changed the field {FIELD} of key timeoutq:{{{shards.name}}}:meta, the public suffix "
+            f"somebody has changed the field {FIELD} of key timeoutq:{{{shards.name}}}:meta, the public suffix "
             "list of the queue: if no tasks have been put by domain, remove it (HDEL)"
         ) from None
     return own if found == own else found

@@ -39,24 +39,15 @@ if TYPE_CHECKING:
     """Makes what carries the requests of one download, such as a transport that connects to public addresses only."""
 
 MIB = 1024 * 1024
-REDIRECTS = 5
-"""How many redirects may lead to a sitemap."""
-PAUSE = 20.0
-"""How long a server may say nothing, seconds."""
-DEEPEST = 50
-"""How deep elements may be nested; those of the protocol are 3 deep, and extensions a few more."""
-MOST_NAMES = 1000
-"""How many different names elements and attributes may have: the parser remembers each."""
-LONGEST_NAME = 1000
-"""How long such a name may be, characters."""
-LONGEST_PIECE = MIB
-"""How long a tag, a comment or a line may be, bytes: it is held until its end is read."""
-MOST_ADDRESSES = 1000
-"""How many addresses an entry may have; by the protocol it has one."""
-LONGEST_TEXT = 8192
-"""What is kept of the text of an element, characters."""
-HEAD = 512
-"""How many of the first bytes decide whether a sitemap is XML or text."""
+REDIRECTS = 5  # how many redirects may lead to a sitemap
+PAUSE = 20.0  # how long a server may say nothing, seconds
+DEEPEST = 50  # how deep elements may be nested; those of the protocol are 3 deep, and extensions a few more
+MOST_NAMES = 1000  # how many different names elements and attributes may have: the parser remembers each
+LONGEST_NAME = 1000  # how long such a name may be, characters
+LONGEST_PIECE = MIB  # how long a tag, a comment or a line may be, bytes: it is held until its end is read
+MOST_ADDRESSES = 1000  # how many addresses an entry may have; by the protocol it has one
+LONGEST_TEXT = 8192  # what is kept of the text of an element, characters
+HEAD = 512  # how many of the first bytes decide whether a sitemap is XML or text
 
 _WEB = re.compile(r"https?:", re.IGNORECASE)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -76,16 +67,11 @@ class Limits:
     sent: int = 50 * MIB
     """The bytes of one sitemap as they are sent, or of a local file of gzip. A local file that is not packed has only
     the limit `unpacked`."""
-    unpacked: int = 100 * MIB
-    """The bytes of one sitemap once they are unpacked."""
-    pages: int = 10_000_000
-    """The pages of all sitemaps together."""
-    sitemaps: int = 50_000
-    """The sitemaps, indexes among them."""
-    depth: int = 3
-    """How many indexes may lead to a sitemap, each named by the one before."""
-    seconds: float = 60.0
-    """The most seconds that the download of one sitemap may take."""
+    unpacked: int = 100 * MIB  # the bytes of one sitemap once they are unpacked
+    pages: int = 10_000_000  # the pages of all sitemaps together
+    sitemaps: int = 50_000  # the sitemaps, indexes among them
+    depth: int = 3  # how many indexes may lead to a sitemap, each named by the one before
+    seconds: float = 60.0  # the most seconds that the download of one sitemap may take
     total_seconds: float = 3600.0
     """The most seconds for everything: downloads, and the time that the caller takes between two pages."""
 
@@ -94,10 +80,8 @@ class Limits:
 class Page:
     """A page that a sitemap names."""
 
-    url: str
-    """In its one form: see `normalise`."""
-    where: str
-    """The sitemap and the line."""
+    url: str  # in its one form: see `normalise`
+    where: str  # the sitemap and the line
     data: Mapping[str, str | float]
     """What the sitemap says of the page, as far as it does: `lastmod`, `changefreq`, `priority`."""
 
@@ -148,8 +132,7 @@ class _Walk:
         self._refused = refused
         self._transport = transport
         self._until = time.monotonic() + limits.total_seconds
-        self._seen: dict[str, str] = {}
-        """The address under which each sitemap is asked for, by its one form."""
+        self._seen: dict[str, str] = {}  # the address under which each sitemap is asked for, by its one form
         self._pages = 0
 
     def pages(self, source: str) -> Iterator[Page]:
@@ -366,14 +349,12 @@ def _trust() -> ssl.SSLContext:
 class Entry:
     """A page or another sitemap that a sitemap names."""
 
-    url: str
-    """As it is written; empty where the sitemap names none."""
+    url: str  # as it is written; empty where the sitemap names none
     line: int
     is_sitemap: bool = False
     data: Mapping[str, str | float] = field(default_factory=lambda: MappingProxyType({}))
     """What the sitemap says of the page: `lastmod` and `changefreq` as they are written, `priority` as a number."""
-    may_be_relative: bool = field(default=False, compare=False)
-    """Whether the URL is joined to that of the sitemap."""
+    may_be_relative: bool = field(default=False, compare=False)  # whether the URL is joined to that of the sitemap
 
 
 class Reader:
@@ -433,14 +414,10 @@ class _Xml:
         self._names: set[str] = set()
         self._found: list[Entry] = []
         self._depth = self._fed = self._line = 0
-        self._path: list[str] = []
-        """The names of the elements that are open, without prefixes."""
-        self._prefix = ""
-        """That of the root element."""
-        self._entry = ""
-        """The name of the elements that are entries."""
-        self._fields: dict[str, str] | None = None
-        """What the entry says that is being read, without its addresses."""
+        self._path: list[str] = []  # the names of the elements that are open, without prefixes
+        self._prefix = ""  # that of the root element
+        self._entry = ""  # the name of the elements that are entries
+        self._fields: dict[str, str] | None = None  # what the entry says that is being read, without its addresses
         self._addresses: list[tuple[bool, int, str]] = []
         """Of each `<loc>` of the entry, whether it has the prefix of the root, its line, and its text."""
         self._loc: tuple[bool, int] = (False, 0)

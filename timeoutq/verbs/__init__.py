@@ -15,7 +15,7 @@ The modules, in reading order: each imports only from those above it.
     reads       Reads that need no script: pages of states and walks through them, workers, the history, errors. No I/O.
     division    How a queue is divided, as those see it that carry its work: a worker, a supervisor and `timeoutq
                 cleaner`.
-    repairs     What a walk through a queue may find wrong, in words: `lua/repair.lua` finds it, the cleaner and doctor
+    repairs     Words for what a walk through a queue (`lua/verbs/repair.lua`) may find wrong: the cleaner and doctor
                 report it.
     why         Says in one sentence why a task is not being worked on now, from what the server tells of the task.
 """

@@ -1,10 +1,9 @@
 """Which calls replicas must confirm, and how many replicas; and what a caller is told when they have not confirmed.
 
 On a queue with the setting `durable=N`, a WAIT follows each call that accepts tasks, hands out leases or ends leases,
-in the same flush, because a WAIT waits only for what its own connection has written. Cleaners and supervisors wait for
-no replica: a failover that loses a requeue also loses every later claim, and those claimers were never told yes. So the
-old lease is back, and it is the only one. A heartbeat does not wait either: after a failover, live workers may extend
-their leases before any lease is taken back.
+in the same flush, because a WAIT waits only for what its own connection has written. Cleaners, supervisors and
+heartbeats wait for no replica: a failover that loses a requeue also loses every later claim, and those claimers were
+never told yes. So the old lease is back, and it is the only one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """How a queue is divided, as those see it that carry its work: a worker, a supervisor and `timeoutq cleaner`.
 
-A plain queue is one part, with one talk, and this class says so without asking anybody. A queue over several shards has
-a division of its own (`shards/working.py`). The core asks these questions, and does not know shards.
+A plain queue is one part; a queue over several shards has a division of its own (`client/shards/working.py`).
 """
 
 from __future__ import annotations

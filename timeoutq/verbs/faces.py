@@ -1,8 +1,7 @@
 """Makes the methods of both faces from functions that give flows: each verb has one signature and one docstring.
 
 `put = blocking(QueueFlows.put)` in a class makes a method that carries out the flow which `put` of the object's `flows`
-gives; `awaiting` does the same for asyncio. The made method has the arguments and the docstring of the function, for
-type checkers, for editors and for `help()`.
+gives; `awaiting` does the same for asyncio.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ def drained(talk: Talk, before_ms: int | None = None) -> Flow[bool]:
     """Say whether the queue is drained; if tasks wait and no host will have a turn, look at each waiting task first."""
     cursor = b"0"
     while True:
-        done, cursor = yield from answer(talk, talk.operations.drained(before_ms, cursor))
+        done, cursor, _ = yield from answer(talk, talk.operations.drained(before_ms, cursor))
         if not done or cursor == b"0":
             return done
 
@@ -174,10 +174,7 @@ def eviction_policy(info: object) -> str | None:
 def claim(
     talk: Talk, n: int, timeout_ms: int, max_runtime_ms: int, wait: float, nonce: Callable[[], bytes]
 ) -> Flow[list[Lease]]:
-    """Claim up to n leases; wait for the first one, until the bell rings, a lease runs out, or a task is due.
-
-    `nonce` makes the token of each call.
-    """
+    """Claim up to n leases; wait for the first one. `nonce` makes the token of each call."""
     if not talk.proved:
         yield from prove(talk)  # before there is a token: until then, nothing can have been claimed
     until = time.monotonic() + wait
@@ -228,11 +225,10 @@ def _claim_now(talk: Talk, call: Call[Claimed]) -> Flow[Claimed]:
 
 
 def hear_bell(talk: Talk, seconds: float, call: Call[Claimed] | None = None) -> Flow[Claimed | None]:
-    """Wait for a stroke of the bell, at most `seconds`, and then claim: the server carries out `call` at once.
+    """Wait for a stroke of the bell, at most `seconds`; the server carries out the claim `call` as soon as it rings.
 
-    So a task is on its way to its handler without another exchange. Gives what the claim brought; None without a claim,
-    when the server refused the claim, and when its leases had to be given back. Raises if the bell cannot be heard:
-    then the claim may have run, or not.
+    Gives what the claim brought; None without a claim, when the server refused it, and when its leases had to be given
+    back. Raises if the bell cannot be heard: then the claim may have run, or not.
     """
     then: list[Command] = []
     # on a durable queue, replicas must confirm a claim: a flush with a wait for the bell cannot wait for them
@@ -314,10 +310,7 @@ def whole(talk: Talk, found: Claimed) -> Flow[Claimed]:
 
 
 def give_back(talk: Talk, claim: Call[Claimed], age_ms: int) -> Flow[None]:
-    """Release what a claim took that was first sent `age_ms` ago, and whose reply nobody has read.
-
-    `claim` has the token of that claim, and asks for no tasks. The server is asked once.
-    """
+    """Release what a claim took that was sent `age_ms` ago, and whose reply nobody read; `claim` asks for no tasks."""
     reply: Any = yield Send([claim.command(age_ms)], talk.at)
     given: Any = reply if isinstance(reply, BaseException) else reply[0]
     if isinstance(given, BaseException):
@@ -405,21 +398,13 @@ def extend_many(talk: Talk, leases: Sequence[Lease], timeout_ms: int, replicas: 
 def extend_one(talk: Talk, lease: Lease, timeout_ms: int) -> Flow[Lease]:
     """Extend one lease and give it with its new deadline, or raise `LeaseLost`."""
     deadline, outcome = yield from extend(talk, [lease], timeout_ms)
-    if outcome[0] is Answer.MAX_RUNTIME:
-        raise LeaseLost(
-            f"the lease on {lease.task!r} has reached its max_runtime and is not extended: "
-            "raise max_runtime= or make the handler faster",
-            task=lease.task,
-            holder=lease.holder,
-            state="in_progress",
-        )
-    if outcome[0] is Answer.CANCELLED:
-        raise LeaseLost(
-            f"{lease.task!r} was cancelled: stop working on it, and end its lease (release)",
-            task=lease.task,
-            holder=lease.holder,
-            state="in_progress",
-        )
+    ended = {
+        Answer.MAX_RUNTIME: f"the lease on {lease.task!r} has reached its max_runtime and is not extended: "
+        "raise max_runtime= or make the handler faster",
+        Answer.CANCELLED: f"{lease.task!r} was cancelled: stop working on it, and end its lease (release)",
+    }.get(outcome[0])
+    if ended is not None:
+        raise LeaseLost(ended, task=lease.task, holder=lease.holder, state="in_progress")
     if outcome[0] is Answer.LOST:
         raise (yield from lost(talk, lease))
     return replies.renew(lease, deadline)
@@ -533,8 +518,7 @@ def purge(talk: Talk) -> Flow[None]:
     """Remove the queue with all its keys."""
     while not (yield from answer(talk, talk.operations.purge())):
         pass
-    # if a foreign hand has deleted all other traces of a lane, a lock or a set of fingerprints, only its name finds it;
-    # so it is with results, and with the tasks of batches
+    # results, the tasks of batches, and lanes and locks whose other traces somebody has deleted are found by name
     prefix, cursor = talk.operations.key("").encode(), b"0"
     while True:
         reply = yield Send([("SCAN", cursor, "MATCH", prefix + b"*", "COUNT", 2 * BATCH)], talk.at)

@@ -1,7 +1,7 @@
 """The table of operations: which script, which keys, which arguments, how to read the reply, may it be sent again.
 
-No I/O happens here: each method of `Operations` gives a `Call`, which `sending.py` sends. The operations on
-hosts are in `hosts/operations.py`.
+No I/O happens here: each method of `Operations` gives a `Call`, which `sending.py` sends. The calls of the rooms are in
+`rooms/`.
 
                     schedule(at)                         fail, retries left / release(delay)
         +--------------------------> scheduled <-------------------------------------+
@@ -14,11 +14,11 @@ hosts are in `hosts/operations.py`.
                                          |    release()                   |
                                          +--- retry_failed --- failed <---+ fail, no retries left / crashed too often
 
-On a polite queue, whatever becomes ready waits for its host's turn: ---> waiting ---> todos (`lua/parts/polite.lua`).
+On a polite queue, whatever becomes ready waits for its host's turn: ---> waiting ---> todos (`lua/hosts.lua`).
 
 The arguments of a call are first the words that each call of its script has, then its options as named sections, such
 as `again 1 60000`: the name, how many words follow, the words. So an option that is not given costs nothing, and a new
-one moves no other word. `lua/parts/sections.lua` defines the form and reads it; the functions in `calls.py` write it.
+one moves no other word. `lua/sections.lua` defines the form and reads it; the functions in `calls.py` write it.
 """
 
 from __future__ import annotations
@@ -166,22 +166,14 @@ class Operations:
         start: bytes = b"",
         read: Callable[[bytes | None], Any] = arguments.unpack,
     ) -> Call[Claimed]:
-        """Build a claim of up to `n` leases; with `start`, the call goes on looking for leases that it took before.
-
-        `read` makes the payloads of the leases of what stands in Redis.
-        """
+        """Build a claim of up to `n` leases, whose payloads `read` makes; with `start`, it looks on for older ones."""
         name = token.decode()
 
         def rest(start: bytes) -> Call[Claimed]:
             return self.claim(token, n, timeout_ms, max_runtime_ms, share, start, read)
 
-        words: Words = [min(n, BATCH), timeout_ms, 0]
-        if max_runtime_ms:
-            words += section("max_runtime", max_runtime_ms)
-        if share != 1:
-            words += section("share", share)
-        if start:
-            words += section("from", start)
+        options = sections({"max_runtime": max_runtime_ms, "share": share if share != 1 else 0, "from": start})
+        words: Words = [min(n, BATCH), timeout_ms, 0, *options]
         return self.call("claim", words, lambda reply: replies.claimed(reply, name, rest, read), id=token, dated=2)
 
     def extend(self, leases: Sequence[Lease], timeout_ms: int) -> list[Call[tuple[float, Outcome]]]:
@@ -201,32 +193,23 @@ class Operations:
     ) -> list[Call[Outcome]]:
         """Build the calls that ack leases; with `again_ms`, their tasks are scheduled for then.
 
-        `results` are kept, by the position of a lease. The tasks of the leases at the positions `bare` leave no id in
-        done. `until` says, by the position of a lease, for how many ms done keeps the id of its task, whatever
-        `keep_done` says.
+        By the position of a lease: `results` are kept, the tasks at `bare` leave no id in done, and done keeps the ids
+        of others for `until` ms, whatever `keep_done` says.
         """
-        options = section("again", again_ms) if again_ms >= 0 else []
-        if results or bare or until:
-            return self._ack_kept(leases, results or {}, bare, until or {})
-        return [
-            self.call("ack", [*words, *options], replies.outcome(ids), id=digest_of(b"a", words))
-            for ids, words in map(lease_words, split(leases))
-        ]
-
-    def _ack_kept(
-        self, leases: Sequence[Lease], results: Mapping[int, Kept], bare: Collection[int], until: Mapping[int, int]
-    ) -> list[Call[Outcome]]:
         calls: list[Call[Outcome]] = []
-        for part, weight in cut([len(results[at].body) if at in results else 0 for at in range(len(leases))]):
+        kept, ends = results or {}, until or {}
+        for part, weight in cut([len(kept[at].body) if at in kept else 0 for at in range(len(leases))]):
             ids, words = lease_words(leases[part])
-            places = range(len(leases))[part]
-            options = result_words({i: results[at] for i, at in enumerate(places) if at in results})
-            if unkept := [i + 1 for i, at in enumerate(places) if at in bare]:
-                options += section("bare", *unkept)
-            options += until_words({i: until[at] for i, at in enumerate(places) if at in until})
+            options = section("again", again_ms) if again_ms >= 0 else []
+            if kept or bare or ends:
+                places = range(len(leases))[part]
+                options += result_words({i: kept[at] for i, at in enumerate(places) if at in kept})
+                if unkept := [i + 1 for i, at in enumerate(places) if at in bare]:
+                    options += section("bare", *unkept)
+                options += until_words({i: ends[at] for i, at in enumerate(places) if at in ends})
             call_id = digest_of(b"a", words)
             call = self.call("ack", [*words, *options], replies.outcome(ids), id=call_id, weight=weight)
-            calls.append(self.if_room(call, links=False) if results else call)
+            calls.append(self.if_room(call, links=False) if kept else call)
         return calls
 
     def ack_put(
@@ -240,11 +223,7 @@ class Operations:
         bare: bool = False,
         until_ms: int | None = None,
     ) -> Call[Outcome]:
-        """Build the call that acks one lease and puts what it found: no more than `fitting` says.
-
-        With `again_ms` it is scheduled for then, with the payload if one is given. `result` and `bare` are as for
-        `ack`, and for `until_ms` done keeps the id.
-        """
+        """Build the call that acks one lease and puts what it found (no more than `fitting` says); else as `ack`."""
         mine, words = lease_words([lease])
         options: Words = section("again", again_ms) if again_ms >= 0 else []
         if payload is not None:
@@ -301,16 +280,12 @@ class Operations:
 
         With `deadline_ms`, only those are given back that run until then: a lease that was extended is `LOST`.
         """
-        options: Words = []
         given = {"delay": delay_ms, "block": block_ms, "deadline": deadline_ms, "most": most, "within": within_ms}
-        for name, value in given.items():
-            if value:
-                options += section(name, value)
-        calls: list[Call[Outcome]] = []
-        for ids, words in map(lease_words, split(leases)):
-            own = digest_of(b"r", words)
-            calls.append(self.call("release", [*words, *options], replies.outcome(ids), id=own))
-        return calls
+        options = sections(given)
+        return [
+            self.call("release", [*words, *options], replies.outcome(ids), id=digest_of(b"r", words))
+            for ids, words in map(lease_words, split(leases))
+        ]
 
     def publish(self, worker: str, functions: Mapping[str, tuple[str, str]]) -> list[Call[int]]:
         """Build the calls that tell which functions a worker has: of each the digest and the JSON of what it takes."""
@@ -332,9 +307,8 @@ class Operations:
     ) -> list[Call[Outcome]]:
         """Build the calls that fail leases: for each the delay before the next attempt, or -1, and the error.
 
-        `tracebacks` are as `tracebacks.trace` gives them, empty for an error that has none. Each is sent once a call,
-        however many leases it belongs to. `blocks_ms` says, by the position of a lease, for how long its host is
-        blocked. `results` are kept, by the position of a lease, if the task goes to failed.
+        `tracebacks` are as `tracebacks.trace` gives them; each is sent once a call. By the position of a lease:
+        `blocks_ms` is for how long its host is blocked, and `results` are kept if the task goes to failed.
         """
         calls: list[Call[Outcome]] = []
         traces = tracebacks or [b""] * len(leases)
@@ -435,8 +409,7 @@ class Operations:
     def beat(self, worker: str, about: Mapping[str, object] | None, durations: Delta | None = None) -> Call[int]:
         """Build a worker's sign of life, or its farewell (None); it answers how many workers live.
 
-        `durations` says how long handlers ran since the last one. The same delta is counted once, also when it is sent
-        again in another call, within a minute.
+        `durations` says how long handlers ran since the last one; the same delta is counted once.
         """
         words: Words = [worker, json.dumps(about) if about else ""]
         if durations is None:
@@ -480,20 +453,17 @@ class Operations:
             host = b""
         return self.call("why", [id, host], lambda reply: replies.why(text(id), reply))
 
-    def drained(self, before_ms: int | None = None, cursor: bytes = b"0") -> Call[tuple[bool, bytes]]:
-        """Build the call that says whether nothing is ready, held or scheduled (before a time); `b"0"`: that is all."""
-        before = "+inf" if before_ms is None else before_ms
-        return self.call("drained", [before, cursor, 0], lambda reply: (bool(reply[0]), reply[1]))
-
-    def drained_counted(
-        self, before_ms: int | None, cursor: bytes
+    def drained(
+        self, before_ms: int | None = None, cursor: bytes = b"0", *, counted: bool = False
     ) -> Call[tuple[bool, bytes, frozenset[tuple[bytes, bytes]]]]:
-        """Build the same call, which gives all counters of the same moment, too."""
-        before = "+inf" if before_ms is None else before_ms
+        """Build the call that says whether nothing is ready, held or scheduled (before a time); `b"0"`: that is all.
+
+        With `counted`, it gives all counters of the same moment, too.
+        """
         return self.call(
             "drained",
-            [before, cursor, 1],
-            lambda r: (bool(r[0]), r[1], frozenset(zip(r[2][::2], r[2][1::2], strict=True))),
+            ["+inf" if before_ms is None else before_ms, cursor, int(counted)],
+            lambda r: (bool(r[0]), r[1], frozenset(zip(r[2][::2], r[2][1::2], strict=True) if counted else ())),
         )
 
     def configure(self, settings: Mapping[str, bytes]) -> Call[int]:
@@ -506,6 +476,11 @@ class Operations:
     def convert(self) -> Call[bytes]:
         """Build a round of bringing the queue in line with its politeness, to be called until it gives `end`."""
         return self.call("convert", [BATCH // 2], bytes)
+
+
+def sections(given: Mapping[str, Argument]) -> Words:
+    """Give the options of one word each that a call has; one that is 0 or empty is left out."""
+    return [word for name, value in given.items() if value for word in section(name, value)]
 
 
 def how_words(found: TaskList, how: How) -> Words:

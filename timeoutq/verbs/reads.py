@@ -28,7 +28,7 @@ ORDERED = {State.SCHEDULED: "scheduled", State.IN_PROGRESS: "leases"}
 
 
 def exists(talk: Talk) -> Flow[bool]:
-    """Say whether anything was put to the queue or set for it, even if a foreign hand has deleted its settings."""
+    """Say whether anything was put to the queue or set for it, even if somebody has deleted its settings by hand."""
     key = talk.operations.key
     schema, states = yield from ask(
         talk, [("HEXISTS", key("meta"), "schema"), ("EXISTS", key("seen"), *(key(state.value) for state in State))]
@@ -73,22 +73,11 @@ def _page(talk: Talk, state: State, start: str, n: int) -> Flow[Page]:
 
 def entries(talk: Talk, state: State, cursor: str) -> Flow[tuple[list[Entry], str | None]]:
     """Read some entries of a state in no order; an entry that stays in the state is never missed."""
-    return (_walk if state in ORDERED else _untimed)(talk, state, cursor, BATCH)
-
-
-def _walk(talk: Talk, state: State, cursor: str, n: int) -> Flow[tuple[list[Entry], str | None]]:
-    # of a state whose tasks have a time, in no order
-    key = talk.operations.key
-    (reply,) = yield from ask(talk, [("ZSCAN", key(ORDERED[state]), cursor, "COUNT", n)])
+    if state not in ORDERED:
+        return (yield from _untimed(talk, state, cursor, BATCH))
+    (reply,) = yield from ask(talk, [("ZSCAN", talk.operations.key(ORDERED[state]), cursor, "COUNT", BATCH)])
     following, found = reply
-    pairs = pairs_of(found)
-    ids = [id for id, _ in pairs]
-    tokens, levels = yield from _kept(talk, ids, "owners", "priorities")
-    read = [
-        replies.read_entry(id, at=score, token=token if state is State.IN_PROGRESS else None, level=level)
-        for (id, score), token, level in zip(pairs, tokens, levels, strict=True)
-    ]
-    return read, next_cursor(following)
+    return (yield from _of_pairs(talk, state, pairs_of(found))), next_cursor(following)
 
 
 def _kept(talk: Talk, ids: Sequence[Any], *hashes: str) -> Flow[list[list[Any]]]:
@@ -100,18 +89,20 @@ def _kept(talk: Talk, ids: Sequence[Any], *hashes: str) -> Flow[list[list[Any]]]
 
 def _timed(talk: Talk, state: State, start: int, n: int) -> Flow[tuple[list[Entry], str | None]]:
     # in the order of the times
-    key = talk.operations.key
-    (reply,) = yield from ask(talk, [("ZRANGE", key(ORDERED[state]), start, start + n - 1, "WITHSCORES")])
-    pairs = pairs_of(reply)
-    ids = [id for id, _ in pairs]
-    tokens, counts, levels = yield from _kept(talk, ids, "owners", "releases", "priorities")
-    found = [
+    key = talk.operations.key(ORDERED[state])
+    (reply,) = yield from ask(talk, [("ZRANGE", key, start, start + n - 1, "WITHSCORES")])
+    found = yield from _of_pairs(talk, state, pairs_of(reply))
+    return found, str(start + n) if len(found) == n else None
+
+
+def _of_pairs(talk: Talk, state: State, pairs: Sequence[tuple[Any, Any]]) -> Flow[list[Entry]]:
+    rows = yield from _kept(talk, [id for id, _ in pairs], "owners", "releases", "priorities")
+    return [
         replies.read_entry(
             id, at=score, token=token if state is State.IN_PROGRESS else None, releases=count, level=level
         )
-        for (id, score), token, count, level in zip(pairs, tokens, counts, levels, strict=True)
+        for (id, score), token, count, level in zip(pairs, *rows, strict=True)
     ]
-    return found, str(start + n) if len(ids) == n else None
 
 
 def _untimed(talk: Talk, state: State, cursor: str, n: int) -> Flow[tuple[list[Entry], str | None]]:
@@ -192,7 +183,7 @@ def workers(talk: Talk) -> Flow[list[WorkerInfo]]:
         return []
     (about,) = yield from ask(talk, [("HMGET", key("worker_info"), *(name for name, _ in pairs))])
     return [
-        replies.read_worker(name, info or b"{}", beat, float(now[0]) + float(now[1]) / 1e6)
+        replies.read_worker(name, info, beat, float(now[0]) + float(now[1]) / 1e6)
         for (name, beat), info in zip(pairs, about, strict=True)
     ]
 
@@ -200,20 +191,18 @@ def workers(talk: Talk) -> Flow[list[WorkerInfo]]:
 def history(talk: Talk) -> Flow[list[Sample]]:
     """Read the counters of the last twenty minutes, the oldest first."""
     (lines,) = yield from ask(talk, [("LRANGE", talk.operations.key("history"), 0, 119)])
-    samples = [replies.read_sample(line) for line in reversed(lines)]
-    return [sample for sample in samples if sample.at]
+    return [replies.read_sample(line) for line in reversed(lines)]
 
 
 LENGTHS = {"minute": ("minutes", 60, 1440), "hour": ("hours", 3600, 2160)}
 """Of each kind of period: the key, how many seconds it lasts, and how many of them are kept."""
 
 
-def by_word(by: object) -> str:
+def by_word(by: str) -> str:
     """Check which periods a history is of."""
-    found = next((word for word in LENGTHS if arguments.is_word(by, word)), None)
-    if found is None:
+    if by not in LENGTHS:
         raise InvalidInput(f'by= is "minute" or "hour", not {arguments.shown(by)}')
-    return found
+    return by
 
 
 def periods(talk: Talk, by: str) -> Flow[list[Period]]:
@@ -221,7 +210,7 @@ def periods(talk: Talk, by: str) -> Flow[list[Period]]:
     name, length, most = LENGTHS[by]
     # the lines come first: so no line is newer than the counters that are added to them
     lines, moment = yield from ask(talk, [("LRANGE", talk.operations.key(name), 0, most - 1), ("TIME",)])
-    noted = [one for line in lines if (one := replies.read_noted(line)) is not None]
+    noted = list(map(replies.read_noted, lines))
     latest, now = None, float(moment[0])
     try:
         stats = yield from answer(talk, talk.operations.stats())

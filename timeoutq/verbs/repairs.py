@@ -1,4 +1,4 @@
-"""What a walk through a queue may find wrong, in words: `lua/repair.lua` finds it, the cleaner and doctor report it."""
+"""Words for what a walk through a queue (`lua/verbs/repair.lua`) may find wrong: the cleaner and doctor report it."""
 
 from __future__ import annotations
 

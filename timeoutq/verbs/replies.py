@@ -1,6 +1,6 @@
 """From the reply of a script to a value.
 
-What a foreign hand has written, and is no number, counts as absent, here as in the scripts.
+A value that somebody has edited by hand, and that is no number, counts as absent, here as in the scripts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from timeoutq.server.calls import Call
 from timeoutq.words import arguments
-from timeoutq.words.counts import Noted, Sample, Stats
+from timeoutq.words.counts import HAPPENED, Period, Sample, Stats
 from timeoutq.words.durations import read as read_durations
 from timeoutq.words.durations import read_all
 from timeoutq.words.hostname import foreign_host
@@ -95,7 +95,7 @@ class Why:
     todos: int
     workers: int
     states: tuple[State, ...] = ()
-    """All that hold it: one, unless a foreign hand was at work."""
+    """All that hold it: one, unless somebody has edited the keys by hand."""
     stranded: bool = False
     """It waits where nobody will hand it over."""
     trace: str = ""
@@ -390,54 +390,40 @@ def stats(reply: Any) -> Stats:
     )
 
 
-def _numbers(value: Any) -> tuple[int, ...] | None:
-    if not isinstance(value, list):
-        return None
-    found = cast("Any", value)
-    return tuple(one for one in found if type(one) is int)
-
-
-def read_worker(worker: bytes, about: bytes, beat: bytes | float, now: float) -> WorkerInfo:
-    """Read an entry of `workers` and `worker_info`; what is missing or odd in it becomes zero or empty."""
-    try:
-        found: Any = json.loads(about)
-        get: Any = found.get
-    except (ValueError, AttributeError):
-        get = dict[str, Any]().get
-
-    def told(name: str) -> float:
-        value: Any = get(name, 0)
-        return value if isinstance(value, int | float) and abs(value) <= LARGEST else 0
-
-    heard, lasts = when(beat) or 0.0, told("holds_for")
+def read_worker(worker: bytes, about: bytes | None, beat: bytes | float, now: float) -> WorkerInfo:
+    """Read an entry of `workers` and `worker_info`; what a worker does not say is zero or empty."""
+    told: dict[str, Any] = json.loads(about or b"{}")
+    heard, lasts = when(beat) or 0.0, told.get("holds_for", 0)
+    tends = told.get("tends")
     return WorkerInfo(
         worker=text(worker),
-        host=str(get("host", "")),
-        pid=int(told("pid")),
-        concurrency=int(told("concurrency")),
-        held=0 if 0 < lasts < now - heard else int(told("held")),
-        acked=int(told("acked")),
-        failed=int(told("failed")),
-        started=float(told("started")),
+        host=told.get("host", ""),
+        pid=told.get("pid", 0),
+        concurrency=told.get("concurrency", 0),
+        held=0 if 0 < lasts < now - heard else told.get("held", 0),
+        acked=told.get("acked", 0),
+        failed=told.get("failed", 0),
+        started=float(told.get("started", 0)),
         beat=heard,
-        trouble=str(get("trouble", "")),
-        tends=_numbers(get("tends")),
+        trouble=told.get("trouble", ""),
+        tends=None if tends is None else tuple(tends),
     )
 
 
 def read_sample(line: bytes) -> Sample:
-    """Read a line of `history`; the time is 0 where the line cannot be read."""
-    at, *counts = (line.split() + [b""] * 6)[:6]
-    return Sample(when(at) or 0.0, *map(whole, counts))
+    """Read a line of `history`."""
+    at, *counts = line.split()
+    return Sample(int(at) / 1000, *map(int, counts))
 
 
-def read_noted(line: bytes) -> Noted | None:
-    """Read a line of `minutes` or `hours`; None where the line cannot be read."""
-    at, *counts = line.split() or [b""]
-    found = when(at)
-    if not found or len(counts) != 11 or not all(count.isdigit() for count in counts):
-        return None
-    return Noted(found, *map(whole, counts))
+NOTED = (*HAPPENED, "todos", "scheduled", "in_progress", "done", "failed", "waiting")
+"""What a line of `minutes` or `hours` counts, in its order, behind the time."""
+
+
+def read_noted(line: bytes) -> Period:
+    """Read a line of `minutes` or `hours`."""
+    at, *counts = line.split()
+    return Period(int(at) / 1000, **dict(zip(NOTED, map(int, counts), strict=True)))
 
 
 def read_failure(line: bytes) -> Failure:

@@ -68,9 +68,9 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class Bell:
-    """Wait for the bell `key`, at most `seconds`; the server runs the commands `then` as soon as the wait has ended.
+    """Wait for the bell `key`, at most `seconds`; the server then runs the commands `then`.
 
-    The result is the stroke, or None if there was none, and the replies to the commands; or the error of the network.
+    The result is the stroke or None, and the replies to the commands; or the error of the network.
     """
 
     key: str
@@ -154,11 +154,7 @@ class ServerClock:
 
     @property
     def expected_ms(self) -> int:
-        """The server's time at which a request that is sent now arrives, or 0 while the time is unknown.
-
-        This is right if the server's clock has run evenly since the last sweep, and if the request takes no longer than
-        recent round trips.
-        """
+        """The server's time at which a request that is sent now arrives, or 0 while the time is unknown."""
         return 0 if self._offset_ms is None else self._most_ms + self._trip_ms + int(time.monotonic() * 1000)
 
 
@@ -258,13 +254,10 @@ _OPENING = scripts.READING | {"about", "probe"}
 def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[list[Any]]:
     """Send calls in one flush until each has an answer or the deadline is over; heavy calls go in several flushes.
 
-    Each flush has a deadline of its own. If a flush does not reach the server, the later flushes are not sent.
-
     Gives for each call its answer, or the `TimeoutqError` in which the call ended. A call that is not replayable is
-    sent again only if the call surely did not run. On a durable queue, or with `replicas`, a WAIT follows in the same
-    flush. Then an answer counts when that many replicas have confirmed its writes (the higher of the two numbers);
-    otherwise the call is sent again, and ends in `NotReplicated`. `confirming.py` says which calls wait on a durable
-    queue. With `UNCONFIRMED` in the place of `replicas`, none waits.
+    sent again only if it surely did not run. On a durable queue, or with `replicas`, an answer counts when that many
+    replicas have confirmed its writes (the higher of the two numbers); otherwise the call is sent again, and ends in
+    `NotReplicated`. With `UNCONFIRMED` in the place of `replicas`, none waits.
 
     The usual case is short: one call that no replica must confirm, answered at the first attempt. Everything else is
     judged in `_settle`.
@@ -343,10 +336,7 @@ class _Flush:
         return bool(self._unconfirmed)
 
     def commands(self, elapsed: float, not_after: int, left: float) -> list[Command]:
-        """Give the commands of the next attempt, which takes `left` seconds at most.
-
-        `elapsed` is the seconds since the first attempt began.
-        """
+        """Give the commands of the next attempt, `elapsed` s after the first; it takes `left` seconds at most."""
         talk = self._talk
         age_ms = max(1, int(elapsed * 1000)) if self._may_have_run else 0
         expected = talk.clock.expected_ms
@@ -418,10 +408,7 @@ class _Flush:
         return True
 
     def end(self, connected: int | None) -> list[Any]:
-        """Give for each call its answer, or the `TimeoutqError` in which it ended.
-
-        `connected` is how many replicas the server has, None if that is not known.
-        """
+        """Give for each call its answer, or the error in which it ended; `connected` is how many replicas there are."""
         talk, explain = self._talk, self._talk.server.explain
         name = talk.operations.name
         for i in self._unconfirmed:  # the result is how many have confirmed, or an error of a server that went away
@@ -521,8 +508,7 @@ def _first(talk: Talk, command: Command) -> Flow[Any]:
 def _last_moment(talk: Talk, seconds: float) -> int:
     """Give the moment, ms of the server's clock, after which the server refuses a dated call; 0: the clock is unknown.
 
-    It comes after nine tenths of the `seconds` for which the call is waited for: so the call never runs when nobody
-    waits any more, because of the way back or of rounding.
+    It comes a tenth of the `seconds` early: a call never runs when nobody waits for it any more.
     """
     now_ms = talk.clock.now_ms
     return now_ms + int(seconds * 900) if now_ms else 0

@@ -12,11 +12,11 @@ from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 from timeoutq.server.calls import Call
 from timeoutq.verbs import sending
-from timeoutq.verbs.reads import pairs_of, workers
+from timeoutq.verbs.reads import workers
 from timeoutq.verbs.replies import Why
 from timeoutq.verbs.sending import Flow, Talk, ask
 from timeoutq.words.errors import AccessDenied
-from timeoutq.words.model import BATCH_DUE, HostInfo, State, Task, TaskId, TaskInfo, WorkerInfo, raw, text
+from timeoutq.words.model import BATCH_DUE, HostInfo, State, Task, TaskId, TaskInfo, WorkerInfo
 from timeoutq.words.standing import Standing, standing
 from timeoutq.words.text import counted
 
@@ -35,11 +35,9 @@ _WORKER = re.compile(r"\S+:[0-9]+:\S+")
 MAY_LACK = ("queued", "due", "overdue", "suspect")
 """The reasons behind which may stand that the workers lack the function of a call."""
 ALIVE = 60.0
-"""Seconds since its last sign of life for which a worker counts as alive, as in `lua/why.lua`."""
+"""Seconds since its last sign of life for which a worker counts as alive, as in `lua/verbs/why.lua`."""
 LATELY = 150.0
 """Seconds after which a worker that has not told again which functions it has is gone."""
-LOOKS = 10
-"""How often each state is searched for an id that goes on after a #; each time among the next 1,000 tasks or so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +52,7 @@ class Reason:
     info: TaskInfo
     host: HostInfo | None = None
     near: str | None = None
-    """For an unknown task: one that the queue knows and whose URL is the same but for its form, or for what follows
-    a #."""
+    """For an unknown task: one that the queue knows and whose URL is the same but for its form."""
     before: int | None = None
     """For a task that waits for its host's turn: how many of the host's tasks go before it."""
 
@@ -87,10 +84,6 @@ def explain_call(talk: Talk, call: Call[Why]) -> Flow[Reason]:
         for other in forms(found.info.task):
             if (yield from sending.answer(talk, talk.operations.inspect(other))).state is not None:
                 return _reason(found, "unknown", f"it was never put, but {other!r} was", other)
-        longer = yield from _longer(talk, found.info.task)
-        if longer is not None:
-            said = f"it was never put, but {longer!r} was: all after the # belongs to the id"
-            return _reason(found, "unknown", said, longer)
         return _reason(found, "unknown", "no state holds it: it was never put, or it was forgotten or pruned later")
     code, message = judge(found)
     if code == "queued" and found.workers:
@@ -100,7 +93,7 @@ def explain_call(talk: Talk, call: Call[Why]) -> Flow[Reason]:
                 f"it is ready, and no worker that is alive claims: worker {idle[0].worker}: {idle[0].trouble}; start "
                 "it again, and look into its log"
             ))  # fmt: skip
-    lacking = yield from _lacking(talk, found) if code in MAY_LACK else _nothing()
+    lacking = (yield from _lacking(talk, found)) if code in MAY_LACK else None
     return _reason(found, code, message) if lacking is None else _reason(found, "no_function", lacking)
 
 
@@ -112,11 +105,6 @@ def idlers(talk: Talk, now: float) -> Flow[tuple[list[WorkerInfo], int]]:
         return [], 0
     alive = [worker for worker in known if now - worker.beat <= ALIVE]
     return [worker for worker in alive if worker.trouble], len(alive)
-
-
-def _nothing() -> Flow[None]:
-    return
-    yield
 
 
 def _lacking(talk: Talk, found: Why) -> Flow[str | None]:
@@ -156,58 +144,32 @@ def called(payload: object) -> str | None:
     return name if isinstance(name, str) and "v" in fields else None
 
 
-def _longer(talk: Talk, task: str) -> Flow[str | None]:
-    # an id that goes on after a #, as that of a POST: a large queue is not searched to its end
-    if "://" not in task:
-        return None
-    start = task if "#" in task else f"{task}#"
-    pattern = re.sub(rb"([\\*?\[\]^-])", rb"\\\1", raw(start)) + b"*"
-    cursors: dict[State, bytes | str] = dict.fromkeys(State, "0")
-    for _ in range(LOOKS):
-        wanted = ("MATCH", pattern, "COUNT", 1000)
-        places = [(state, talk.operations.key(state.value), cursor) for state, cursor in cursors.items()]
-        try:
-            replies = yield from ask(
-                talk,
-                [("ZSCAN" if at is State.SCHEDULED else "SSCAN", key, cursor, *wanted) for at, key, cursor in places],
-            )
-        except AccessDenied:  # whoever may only run scripts gets the plain answer
-            return None
-        for (state, _, _), (_, met) in zip(places, replies, strict=True):
-            if met:
-                return text(pairs_of(met)[0][0] if state is State.SCHEDULED else met[0])
-        cursors = {state: reply[0] for state, reply in zip(cursors, replies, strict=True) if int(reply[0])}
-        if not cursors:
-            return None
-    return None
-
-
 def _reason(found: Why, code: str, message: str, near: str | None = None) -> Reason:
     return Reason(code, message, found.info, found.host, near, found.before)
 
 
 def crooked(found: Why) -> str | None:
-    """Say how a foreign hand, or a script that was refused half-way, has left a task; None if all agrees."""
+    """Say how an edit by hand, or a script that was refused half-way, has left a task; None if all agrees."""
     info, states = found.info, found.states
-    cure = "; the next prune of any worker or cleaner mends that, or `timeoutq doctor --repair` at once"
     if len(states) > 1:
-        return f"a foreign hand has put it into {' and '.join(states)} at once{cure}"
-    if not states and info.deadline is not None:
-        return f"it has a lease, but a foreign hand has removed it from in_progress{cure}"
-    if not states and found.trace == "lane":
-        return f"it is in the lane of its host, but a foreign hand has removed it from waiting{cure}"
-    if states == (State.IN_PROGRESS,) and info.deadline is None:
-        return f"it is in progress without a lease: a foreign hand put it there, or took the lease away{cure}"
-    if not found.stranded:
+        what = f"it is in {' and '.join(states)} at once"
+    elif not states and info.deadline is not None:
+        what = "it has a lease, but somebody has removed it from in_progress"
+    elif not states and found.trace == "lane":
+        what = "it is in the lane of its host, and not in waiting"
+    elif states == (State.IN_PROGRESS,) and info.deadline is None:
+        what = "it is in progress without a lease"
+    elif not found.stranded:
         return None
-    if found.host is None and info.host is None:
+    elif found.host is None and info.host is None:
         return (
-            "it waits for its host's turn, and the queue is not polite: a foreign hand has deleted its settings; give "
-            "it politeness again (timeoutq configure --delay), or let go what waits (timeoutq configure --impolite)"
+            "it waits for its host's turn, and the queue is not polite: someone deleted its settings by hand; give it "
+            "politeness again (timeoutq configure --delay), or let go what waits (timeoutq configure --impolite)"
         )
-    return (
-        f"it waits for its host's turn, and a foreign hand has deleted the host's lane or its turn, or put it off{cure}"
-    )
+    else:
+        what = "it waits for its host's turn, and the host's lane or its turn is gone, or was put off"
+    cure = "the next prune of any worker or cleaner mends that, or `timeoutq doctor --repair` at once"
+    return f"{what}: someone edited the keys by hand; {cure}"
 
 
 def judge(found: Why) -> tuple[str, str]:

@@ -14,13 +14,13 @@ The modules, in reading order: each imports only from those above it.
                empty.
     doctor     Examines a server and a queue: `facts.py` gathers facts once, then one pure function per check judges,
                with its cure.
-    limits     Checks a queue against limits: how many workers live, how many tasks failed, how long ready tasks wait.
     nodes      Examines the nodes of a cluster: facts gathered once, then one pure function per check. Part of `timeoutq
                doctor`.
     divided    Examines a queue over several shards: its record, each node, each shard. Part of `timeoutq doctor`.
+    records    What is told of a task and of a host: one record of each, in rows of a name and a value, and its advice.
+               Pure.
     screen     What the live dashboard shows and what its keys do: decisions, without any I/O.
-    draw       A snapshot and the views of the live dashboard as rich draws them: for a screen of any size, once, or as
-               a picture.
+    draw       A snapshot and the views of the live dashboard as rich draws them, for a screen of any size.
     hands      Carries out what a person wants at the live dashboard: reads lists and tasks, retries, forgets, blocks.
     live       The live dashboard: looks at a queue again and again, draws what it sees on the terminal, and reads keys.
     transfer   Tasks by the million, in bounded memory: reads states, compares two sets of ids, and writes whole queues

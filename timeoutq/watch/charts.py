@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from timeoutq.words.counts import Period, Stats
 from timeoutq.words.durations import QUICK, bound
-from timeoutq.words.text import safe
+from timeoutq.words.text import safe, span
 
 WIDTH, HEIGHT = 480, 230
 LEFT, RIGHT, TOP, BOTTOM = 44, 10, 34, 24
@@ -81,13 +81,6 @@ def short(value: float) -> str:
     return f"{value:.3g}"
 
 
-def span_of_time(seconds: float) -> str:
-    """Give a length of time in few characters: 4ms, 1.5s, 3min, 2h."""
-    sizes = ((3600.0, "h"), (60.0, "min"), (1.0, "s"))
-    size, unit = next(((size, unit) for size, unit in sizes if seconds >= size), (0.001, "ms"))
-    return f"{seconds / size:.3g}{unit}"
-
-
 def states(periods: Sequence[Period], name: str = "states", stats: Stats | None = None) -> str:
     """Draw how many tasks were in each state, one upon the other: as periods began, and at last those of `stats`."""
     looks: list[tuple[float, Period | Stats]] = [(one.at, one) for one in periods]
@@ -123,7 +116,7 @@ def durations(counts: Mapping[int, int], name: str = "durations") -> str:
         doubling = math.ceil(math.log2(bound(max(number, QUICK))))
         doubled[doubling] = doubled.get(doubling, 0) + count
     found = range(min(doubled), max(doubled) + 1) if doubled else ()
-    rows = [(span_of_time(2.0**at), float(doubled.get(at, 0))) for at in found]
+    rows = [(span(2.0**at), float(doubled.get(at, 0))) for at in found]
     return columns("How long handlers ran", rows, name, "up to")
 
 

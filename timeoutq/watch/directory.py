@@ -1,8 +1,6 @@
 """Which queues a server has, found by their keys; and which queue a mistyped name may have meant.
 
-Its callers are `timeoutq queues`, the metrics, the completion of names in shells, and every command that gets an
-unknown queue. A server keeps no list of its queues, so all its keys are walked through (SCAN), a bounded number in each
-call.
+A server keeps no list of its queues, so all its keys are walked through (SCAN), a bounded number in each call.
 """
 
 from __future__ import annotations
@@ -31,7 +29,6 @@ QUEUES_A_FLUSH = 100
 ALIKE = 0.65  # two names that are alike by this much, 0 to 1, may be meant for each other: `wbe` and `web`
 
 LONE_NODE = "this is one node of a cluster: a client with this URL sees only the queues of this node"
-"""The words about a node of a cluster whose URL is that of a single server, and the cure."""
 CURE = "write redis+cluster:// (or rediss+cluster:// with TLS) in the place of what stands before the host"
 
 _PATTERN = "timeoutq:{*}:meta"
@@ -111,13 +108,12 @@ async def look_at(queue: AnyAsyncQueue, found: Sequence[str]) -> AsyncIterator[L
 
 
 def _look(talk: Talk, found: Sequence[str]) -> Flow[list[Listed]]:
-    calls = [Operations(name).stats() for name in found]
     results: list[Stats | TimeoutqError] = []
     if talk.server.nodes:  # in a cluster, each queue has a slot of its own
-        for name, call in zip(found, calls, strict=True):
-            results += yield from sending.settle(replace(talk, at=slot_of(name)), [call])
+        for name in found:
+            results += yield from sending.settle(replace(talk, at=slot_of(name)), [Operations(name).stats()])
     else:
-        results = yield from sending.settle(talk, calls)
+        results = yield from sending.settle(talk, [Operations(name).stats() for name in found])
     listed: list[Listed] = []
     for name, result in zip(found, results, strict=True):
         if is_sharded(result):
@@ -134,16 +130,11 @@ def _look(talk: Talk, found: Sequence[str]) -> Flow[list[Listed]]:
     return listed
 
 
-def starting_with(queue: AnyQueue, beginning: str, seconds: float) -> list[str]:
-    """Give the names with this beginning, as many as are found within `seconds`."""
-    return [name for name in _within(queue, seconds) if name.startswith(beginning)]
-
-
 def meant(queue: AnyQueue, name: str, seconds: float = 1.0) -> list[str]:
     """Give up to three names much like `name`, of those found within `seconds`; none if the server cannot be asked."""
     found: list[str] = []
     with suppress(TimeoutqError):  # a user who may not SCAN needs no message about that here
-        found.extend(_within(queue, seconds))
+        found.extend(within(queue, seconds))
     return alike(name, found)
 
 
@@ -153,7 +144,8 @@ def alike(name: str, found: Iterable[str]) -> list[str]:
     return [lower[one] for one in get_close_matches(name.lower(), lower, 3, ALIKE)]
 
 
-def _within(queue: AnyQueue, seconds: float) -> Iterator[str]:
+def within(queue: AnyQueue, seconds: float) -> Iterator[str]:
+    """Give the names that are found within so long."""
     until = time.monotonic() + seconds
     for page in names(queue):
         yield from page

@@ -6,16 +6,14 @@ not right names the shards.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from timeoutq.client.shards import ShardedQueue
 from timeoutq.client.shards.root import ROUTE, Shards
 from timeoutq.client.shards.together import together
-from timeoutq.rooms.schedules.flows import Health
 from timeoutq.server.calls import BATCH
 from timeoutq.server.cluster import Map
 from timeoutq.verbs import reads
@@ -175,56 +173,25 @@ def _nodes(
             for one in judge(facts, checks)
         ]
 
-    def each(said: Mapping[str, Finding]) -> Finding:
-        first, *others = said.values()
-        if all(one.found == first.found for one in others):
-            return first
-        return replace(first, found="; ".join(f"{home}: {one.found}" for home, one in sorted(said.items())))
-
-    return _merged(found, lambda homes: ", ".join(sorted(homes)), each)
+    return _merged(found, lambda homes: ", ".join(sorted(homes)))
 
 
 def _shards(shards: Shards, parts: Mapping[int, Shard]) -> Iterator[Finding]:
     if not parts:
         return
-    whole = {one.check: one for one in judge(_sum([part.facts for part in parts.values()]), QUEUE_CHECKS)}
-    lacking = whole.pop("functions", None)  # the same workers serve all shards: one line says what they lack
     each = {name: check for name, check in QUEUE_CHECKS.items() if name != "functions"}
     found = {shard: judge(part.facts, each) for shard, part in parts.items()}
-    many = len(shards.talks)
-    yield from _merged(found, lambda which: _named(which, many), lambda one: whole.get(next(iter(one.values())).check))
-    if lacking is not None:
-        yield lacking
+    yield from _merged(found, lambda which: _named(which, len(shards.talks)))
+    # the same workers serve all shards: one line says what they lack
+    seen = [part.facts for part in parts.values()]
+    told: list[tuple[bool, Mapping[str, str]]] = [facts.queue.get("functions", (False, {})) for facts in seen]
+    lacking = {name: id for _, one in told for name, id in one.items()}
+    workers = max(facts.queue.get("workers", 0) for facts in seen)
+    whole = {"functions": (any(tells for tells, _ in told), lacking), "workers": workers}
+    yield from judge(replace(seen[0], queue=whole), {"functions": QUEUE_CHECKS["functions"]})
 
 
-def _sum(parts: Sequence[Facts]) -> Facts:
-    """Give the facts about all shards, as if they were one queue."""
-    queues = [part.queue for part in parts if part.queue]
-    now = max((queue["now"] for queue in queues), default=0.0)
-    whole: dict[str, Any] = {name: sum(one[name] for one in queues) for name in ("known", "in_progress", "scheduled")}
-    for name in ("next_deadline", "next_due"):  # each node has a clock of its own
-        left = [queue[name] - queue["now"] for queue in queues if queue[name]]
-        whole[name] = now + min(left) if left else None
-    timed: list[tuple[Health, float]] = [(one["schedules"], one["now"]) for one in queues if one.get("schedules")]
-    if timed:
-        ahead = [found.next - there for found, there in timed if found.next is not None]
-        counts = sum((Counter(found.counts) for found, _ in timed), Counter[str]())
-        whole["schedules"] = Health(counts, (), now + min(ahead) if ahead else None)
-    told: list[tuple[bool, Mapping[str, str]]] = [queue.get("functions", (False, {})) for queue in queues]
-    whole |= {
-        "now": now, "paused": False,
-        "settings": next((one["settings"] for one in queues if "schema" in one["settings"]), dict[str, str]()),
-        "functions": (any(tells for tells, _ in told), {name: id for _, one in told for name, id in one.items()}),
-        "workers": max((queue["workers"] for queue in queues), default=0),
-    }  # fmt: skip
-    return replace(parts[0], queue=whole, script_error="", foreign={}, crooked={})
-
-
-def _merged(
-    parts: Mapping[Name, Sequence[Finding]],
-    named: Callable[[Iterable[Name]], str],
-    green: Callable[[Mapping[Name, Finding]], Finding | None],
-) -> Iterator[Finding]:
+def _merged(parts: Mapping[Name, Sequence[Finding]], named: Callable[[Iterable[Name]], str]) -> Iterator[Finding]:
     """Say of several nodes, or shards, in one line what is right in all of them; and what is not with names."""
     for check in dict.fromkeys(one.check for found in parts.values() for one in found):
         told = {part: one for part, found in parts.items() for one in found if one.check == check}
@@ -232,8 +199,12 @@ def _merged(
         for one in wrong:
             name = named([part for part in told if told[part] == one])
             yield replace(one, found=f"{name}: {one.found}") if name else one
-        if not wrong and (right := green(told)) is not None:
-            yield right
+        if not wrong:
+            first, *others = told.values()
+            name = named(told) if others else ""
+            same = all(one.found == first.found for one in others)
+            said = f"{name}: {first.found}" if same else f"right in {name}"
+            yield replace(first, found=said) if name else first
 
 
 def _record(shards: Shards, parts: Mapping[int, Shard]) -> Iterator[Finding]:

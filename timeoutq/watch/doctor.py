@@ -1,16 +1,16 @@
 """Examines a server and a queue: `facts.py` gathers facts once, then one pure function per check judges, with its cure.
 
-`timeoutq doctor` prints what it finds.
+A health check compares a queue with limits: how many workers live, how many tasks failed, how long ready tasks wait.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from timeoutq.client.shards import AnyQueue, talks_of
@@ -19,7 +19,11 @@ from timeoutq.server.rights import HARMLESS, MAKING, cure
 from timeoutq.verbs import flows, repairs
 from timeoutq.watch import directory
 from timeoutq.watch.facts import Facts, gather
-from timeoutq.words.text import counted, safe
+from timeoutq.watch.metrics import pace
+from timeoutq.watch.snapshot import is_gone
+from timeoutq.words.counts import Sample, Stats
+from timeoutq.words.model import WorkerInfo
+from timeoutq.words.text import age, counted, safe
 
 NUMBERS = 512  # up to so many numbers a server must keep a set as a plain row, or compact done tasks take much memory
 TORN = "7.0."  # so begin the versions of Redis that keep the first half of a script which a power cut has cut in two
@@ -38,16 +42,8 @@ class Finding:
     cure: str = ""
 
 
-class Said(NamedTuple):
-    """What one check says; the name of the check is added by `judge`."""
-
-    verdict: str
-    found: str
-    cure: str = ""
-
-
-Check = Callable[[Facts], Said | None]  # gives None where there is nothing to say
-green, yellow, red = (partial(Said, verdict) for verdict in ("green", "yellow", "red"))
+Check = Callable[[Facts], Finding | None]  # gives None where there is nothing to say; `judge` adds its name
+green, yellow, red = (partial(Finding, "", verdict) for verdict in ("green", "yellow", "red"))
 
 
 def examine(queue: AnyQueue, named: bool = True) -> list[Finding]:
@@ -61,7 +57,7 @@ def examine(queue: AnyQueue, named: bool = True) -> list[Finding]:
 def judge(facts: Facts, checks: Mapping[str, Check] | None = None) -> list[Finding]:
     """Run every check, or these; pure."""
     said = {name: check(facts) for name, check in (checks or CHECKS).items()}
-    return [Finding(name, *found) for name, found in said.items() if found is not None]
+    return [replace(found, check=name) for name, found in said.items() if found is not None]
 
 
 def repair(queue: AnyQueue) -> Finding:
@@ -83,7 +79,7 @@ def repair(queue: AnyQueue) -> Finding:
 # ---- the server
 
 
-def version(facts: Facts) -> Said:
+def version(facts: Facts) -> Finding:
     """Redis 7.0 or later, Valkey, or something that says so."""
     info, away = facts.info, f"{facts.trip_ms:.1f} ms away"
     if "redis_version" not in info:
@@ -94,7 +90,7 @@ def version(facts: Facts) -> Said:
     return green(f"{name}, {away}")
 
 
-def role(facts: Facts) -> Said:
+def role(facts: Facts) -> Finding:
     """The primary, not a replica."""
     if "role" not in facts.info:
         return yellow(UNTOLD, "make sure it is the primary, not a replica")
@@ -103,14 +99,14 @@ def role(facts: Facts) -> Said:
     return green(f"primary with {counted(int(facts.info.get('connected_slaves', 0)), 'replica')}")
 
 
-def lone_node(facts: Facts) -> Said | None:
+def lone_node(facts: Facts) -> Finding | None:
     """A server of a cluster is spoken to as a cluster."""
     if not int(facts.info.get("cluster_enabled", 0)) or "+cluster:" in facts.url:
         return None
     return red(f"{directory.LONE_NODE}, and loses sight of these in a failover", directory.CURE)
 
 
-def replicas(facts: Facts) -> Said | None:
+def replicas(facts: Facts) -> Finding | None:
     """As many replicas as must confirm, and how far each is behind."""
     wanted = facts.queue.get("durable", 0)
     if "connected_slaves" not in facts.info:
@@ -118,11 +114,11 @@ def replicas(facts: Facts) -> Said | None:
     known = replicas_of(facts.info)
     if not known and not wanted:
         return None
-    near = [one for one in known if one["state"] == "online" and int(one.get("lag", 0)) <= BEHIND]
+    near = [one for one in known if one["state"] == "online" and int(one["lag"]) <= BEHIND]
     found = counted(len(known), "replica")
     if known:
-        behind = max(int(facts.info.get("master_repl_offset", 0)) - int(one.get("offset", 0)) for one in known)
-        silent_for = max(int(one.get("lag", 0)) for one in known)
+        behind = max(int(facts.info.get("master_repl_offset", 0)) - int(one["offset"]) for one in known)
+        silent_for = max(int(one["lag"]) for one in known)
         found += f", {max(0, behind):,} bytes behind and heard {silent_for} s ago at worst"
     if wanted:
         found += f"; the queue is durable={wanted}"
@@ -136,10 +132,11 @@ def replicas(facts: Facts) -> Said | None:
 
 def replicas_of(info: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Give what INFO tells of each replica: ip, port, state, offset, and lag, the seconds since its last word."""
-    return [{"state": "unknown", **told} for name, told in info.items() if re.fullmatch(r"slave\d+", name)]
+    usual = {"state": "unknown", "offset": 0, "lag": 0}
+    return [{**usual, **told} for name, told in info.items() if re.fullmatch(r"slave\d+", name)]
 
 
-def eviction(facts: Facts) -> Said:
+def eviction(facts: Facts) -> Finding:
     """Noeviction, or tasks vanish without an error."""
     policy = str(facts.info.get("maxmemory_policy", "unknown"))
     if policy == "unknown":
@@ -150,7 +147,7 @@ def eviction(facts: Facts) -> Said:
     return red(f"{policy}: the server may throw tasks away", cure)
 
 
-def memory(facts: Facts) -> Said:
+def memory(facts: Facts) -> Finding:
     """Room for more tasks."""
     if "used_memory" not in facts.info:
         return yellow(UNTOLD, "make sure it has room for the tasks to come")
@@ -158,11 +155,11 @@ def memory(facts: Facts) -> Said:
     if most and used > 0.85 * most:
         drop = "" if facts.compact else f", or drop done tasks: timeoutq configure {facts.name} --keep-done 7d"
         full = f"{used / most:.0%} of {most / 2**20:,.0f} MiB used"
-        return Said("red" if used > 0.98 * most else "yellow", full, f"raise maxmemory{drop}")
+        return Finding("", "red" if used > 0.98 * most else "yellow", full, f"raise maxmemory{drop}")
     return green(f"{used / 2**20:,.0f} MiB used" + (f" of {most / 2**20:,.0f}" if most else ""))
 
 
-def durability(facts: Facts) -> Said:
+def durability(facts: Facts) -> Finding:
     """What a crash of the server's machine can take with it: the class of persistence, and the most that is lost."""
     info, config, cure = facts.info, facts.config, "CONFIG SET appendonly yes, and the same in its configuration"
     if "aof_enabled" not in info:
@@ -179,7 +176,7 @@ def durability(facts: Facts) -> Said:
     return yellow("NONE: all tasks are lost when the server restarts", cure)
 
 
-def _append_only(facts: Facts) -> Said:
+def _append_only(facts: Facts) -> Finding:
     if facts.info.get("aof_last_write_status", "ok") != "ok":
         return red("AOF: writing the append-only file fails", "free space on its disk")
     lost = {"always": "nothing accepted is lost", "everysec": "up to 2 s may be lost in a power cut"}
@@ -198,7 +195,7 @@ def _append_only(facts: Facts) -> Said:
     )
 
 
-def clock(facts: Facts) -> Said:
+def clock(facts: Facts) -> Finding:
     """Leases count by the server's clock; people read times by theirs."""
     ahead = facts.clock_ms
     if ahead is None:
@@ -209,7 +206,7 @@ def clock(facts: Facts) -> Said:
     return green(f"{ahead:+.0f} ms from this machine's")
 
 
-def access(facts: Facts) -> Said:
+def access(facts: Facts) -> Finding:
     """Who may come in."""
     host = urlsplit(facts.url).hostname or ""
     local = host in ("", "localhost", "::1") or host.startswith("127.") or facts.url.startswith("unix")
@@ -227,7 +224,7 @@ def access(facts: Facts) -> Said:
     return green("local" if local else "password and TLS")
 
 
-def acl(facts: Facts) -> Said:
+def acl(facts: Facts) -> Finding:
     """The user may run every command on the keys of the queue."""
     user = facts.user or "this user"
     # who may not load the library works all the same, once somebody else has loaded it
@@ -242,13 +239,13 @@ def acl(facts: Facts) -> Said:
     rights = "timeoutq doctor QUEUE proposes the rights for the keys of one queue"
     if facts.named or not keys:
         rights = cure(facts.user, missing, keys)
-    return Said(verdict, f"{user} is refused {', '.join(lacks)}", rights)
+    return Finding("", verdict, f"{user} is refused {', '.join(lacks)}", rights)
 
 
 # ---- the queue
 
 
-def library(facts: Facts) -> Said | None:
+def library(facts: Facts) -> Finding | None:
     """The library is there and runs."""
     has = facts.library
     if facts.script_error and not facts.script_error.startswith("schema: "):
@@ -259,7 +256,7 @@ def library(facts: Facts) -> Said | None:
     return None
 
 
-def schema(facts: Facts) -> Said | None:
+def schema(facts: Facts) -> Finding | None:
     """The queue's schema is ours."""
     if facts.script_error.startswith("schema: "):
         return red(facts.script_error[8:], "use the timeoutq that made it, or upgrade")
@@ -271,7 +268,7 @@ def schema(facts: Facts) -> Said | None:
     return green(f"{found}; {runs}; {counted(facts.queue.get('known', 0), 'task')} known")
 
 
-def keys(facts: Facts) -> Said | None:
+def keys(facts: Facts) -> Finding | None:
     """No key of the queue has a foreign type."""
     if not facts.foreign:
         return None
@@ -280,7 +277,7 @@ def keys(facts: Facts) -> Said | None:
     return red(f"{said}: calls that meet it stop half-way", cure)
 
 
-def tasks(facts: Facts) -> Said | None:
+def tasks(facts: Facts) -> Finding | None:
     """Each task is in one state, and its lease, its place and its records agree with it."""
     found = facts.crooked
     if not found:
@@ -290,7 +287,7 @@ def tasks(facts: Facts) -> Said | None:
     return yellow(repairs.told(found), "; ".join(cures))
 
 
-def compact(facts: Facts) -> Said | None:
+def compact(facts: Facts) -> Finding | None:
     """Done tasks that are kept as fingerprints take the 10 bytes that they should take."""
     if not facts.compact:
         return None
@@ -305,7 +302,7 @@ def compact(facts: Facts) -> Said | None:
     return green(f"done tasks are kept as fingerprints; {setting} is {given}")
 
 
-def politeness(facts: Facts) -> Said | None:
+def politeness(facts: Facts) -> Finding | None:
     """All tasks follow the politeness that is set."""
     settings = facts.queue.get("settings", {})
     ends = settings.get("politeness", "").endswith("off")
@@ -318,12 +315,12 @@ def politeness(facts: Facts) -> Said | None:
     )
 
 
-def paused(facts: Facts) -> Said | None:
+def paused(facts: Facts) -> Finding | None:
     """Somebody paused it, and may have forgotten."""
     return yellow("nobody is given a task", f"timeoutq resume {facts.name}") if facts.queue.get("paused") else None
 
 
-def leases(facts: Facts) -> Said | None:
+def leases(facts: Facts) -> Finding | None:
     """Expired leases are taken back."""
     deadline = facts.queue.get("next_deadline")
     if not deadline:
@@ -333,7 +330,7 @@ def leases(facts: Facts) -> Said | None:
     return _late(facts, left, "a lease ran out") or green(f"{held}, the next one ends in {max(left, 0):.1f} s")
 
 
-def scheduled(facts: Facts) -> Said | None:
+def scheduled(facts: Facts) -> Finding | None:
     """Due tasks become ready."""
     due = facts.queue.get("next_due")
     if not due:
@@ -342,22 +339,22 @@ def scheduled(facts: Facts) -> Said | None:
     return _late(facts, left, "a task was due") or green(f"{many}, the next one due in {max(left, 0):.1f} s")
 
 
-def schedules(facts: Facts) -> Said | None:
+def schedules(facts: Facts) -> Finding | None:
     """Due ticks are put, and code declares its schedules."""
     found: Health | None = facts.queue.get("schedules")
     if found is None:
         return None
     late = None if found.next is None else _late(facts, found.next - facts.queue["now"], "a tick was due")
-    return late or Said(*found.says())
+    return late or Finding("", *found.says())
 
 
-def batches(facts: Facts) -> Said | None:
+def batches(facts: Facts) -> Finding | None:
     """Batches are sealed, and their tasks are done."""
     found = facts.queue.get("batches")
-    return None if found is None else Said(*found)
+    return None if found is None else Finding("", *found)
 
 
-def claims(facts: Facts) -> Said | None:
+def claims(facts: Facts) -> Finding | None:
     """Workers that are alive claim what is ready."""
     idle, _ = facts.queue.get("idlers", ([], 0))
     ready = facts.queue.get("ready", 0)
@@ -371,7 +368,7 @@ def claims(facts: Facts) -> Said | None:
     )
 
 
-def functions(facts: Facts) -> Said | None:
+def functions(facts: Facts) -> Finding | None:
     """A worker that is alive has the function of each call that waits."""
     tells, lacking = facts.queue.get("functions", (False, {}))
     # where no worker of functions has ever been, those that are alive may read such payloads by themselves
@@ -386,7 +383,7 @@ def functions(facts: Facts) -> Said | None:
     )
 
 
-def _late(facts: Facts, left: float, what: str) -> Said | None:
+def _late(facts: Facts, left: float, what: str) -> Finding | None:
     if left > -LATE:
         return None
     workers = facts.queue.get("workers", 0)
@@ -411,3 +408,81 @@ QUEUE_CHECKS: Mapping[str, Check] = {
     "claims": claims, "functions": functions,
 }  # fmt: skip
 CHECKS = {**SERVER_CHECKS, **QUEUE_CHECKS}
+
+
+# ---- limits
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits that were given; None is no limit."""
+
+    workers: int | None = None
+    failed: int | None = None
+    age: float | None = None  # the longest that a ready task may wait, seconds
+    here: bool = False  # whether only workers on this machine, or in this container, count
+
+    def __bool__(self) -> bool:
+        return (self.workers, self.failed, self.age) != (None, None, None)
+
+
+def check_limits(queue: AnyQueue, limits: Limits) -> list[Finding]:
+    """Look at the queue and check each limit that was given. Raises what `Queue.stats` raises."""
+    stats, findings = queue.stats(), list[Finding]()
+    if limits.workers is not None:
+        here = queue.worker.partition(":")[0] if limits.here else None
+        findings.append(enough_workers(stats.now, queue.workers(), limits.workers, here))
+    if limits.failed is not None:
+        findings.append(few_failed(stats, limits.failed, queue.name))
+    if limits.age is not None:
+        findings.append(short_wait(stats, [*queue.history(), stats.sample], limits.age, queue.name))
+    return findings
+
+
+def enough_workers(now: float, known: Sequence[WorkerInfo], least: int, host: str | None = None) -> Finding:
+    """Check that at least `least` workers, on `host` if it is given, gave a sign of life in the last half minute."""
+    known = [worker for worker in known if host in (None, worker.host)]
+    alive = sum(not is_gone(worker, now) for worker in known)
+    found = f"{alive} alive" if host is None else f"{alive} alive on {host}"
+    if len(known) > alive:
+        found += f", {len(known) - alive} gone without a word"
+    if alive >= least:
+        return Finding("workers", "green", found)
+    return Finding("workers", "red", f"{found}, wanted {least}", "start workers, or look into their logs")
+
+
+def few_failed(stats: Stats, most: int, name: str) -> Finding:
+    """Check that at most `most` tasks have failed; `name` is that of the queue."""
+    found = counted(stats.failed, "task")
+    if stats.failed <= most:
+        return Finding("failed", "green", found)
+    cure = f"timeoutq list {name} failed; timeoutq retry {name} --all"
+    return Finding("failed", "red", f"{found}, allowed {most:,}", cure)
+
+
+def short_wait(stats: Stats, history: Sequence[Sample], longest: float, name: str) -> Finding:
+    """Check that no ready task waits for longer than `longest` seconds, as far as this can be known.
+
+    The queue keeps since when there have been ready tasks without a break: no ready task has waited for longer. If that
+    is beyond the limit, the check is green if at the pace of the last claims all ready tasks are claimed within the
+    limit. A pace says nothing of the time to come if no worker is alive or the queue is paused: then the check is red.
+    """
+    if not stats.todos or stats.todos_since is None:
+        return Finding("ready", "green", "no ready tasks")
+    since = max(0.0, stats.now - stats.todos_since)
+    found = f"{counted(stats.todos, 'ready task')}; there have been some for {age(since)}"
+    if since <= longest:
+        return Finding("ready", "green", found)
+    cure, claims = "start more workers, or see why they are slow", pace(history, "claimed", longest)
+    if stats.paused:
+        found, cure = f"{found}, and the queue is paused", f"timeoutq resume {name}"
+    elif not stats.workers:
+        found, cure = f"{found}, and no worker is alive", f"start one: timeoutq worker {name} …"
+    elif claims:
+        wait = stats.todos / claims
+        found += f"; at the present pace they are all claimed in {age(wait)}"
+        if wait <= longest:
+            return Finding("ready", "green", found)
+    else:
+        found += ", and none is being claimed"
+    return Finding("ready", "red", f"{found}, wanted {age(longest)}", cure)

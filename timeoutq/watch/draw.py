@@ -1,15 +1,14 @@
-"""A snapshot and the views of the live dashboard as rich draws them: for a screen of any size, once, or as a picture.
+"""A snapshot and the views of the live dashboard as rich draws them, for a screen of any size.
 
-`timeoutq status` and the demo print a snapshot; `live.py` draws again and again. Whatever came from a task passes
-`safe()` and becomes plain `Text`.
+Whatever came from a task passes `safe()` and becomes plain `Text`.
 """
 
 from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import cast
 
@@ -20,11 +19,11 @@ from rich.text import Text
 
 from timeoutq.watch.directory import Listed
 from timeoutq.watch.metrics import COUNTERS, rates, series
+from timeoutq.watch.records import turn
 from timeoutq.watch.screen import HELP, HOSTS, KEYS, OVERVIEW, QUEUES, TASK, TASKS, Row, Screen
 from timeoutq.watch.snapshot import Snapshot, is_gone
 from timeoutq.words.counts import Stats
-from timeoutq.words.model import Entry, HostInfo, State, WorkerInfo
-from timeoutq.words.standing import Standing, standing
+from timeoutq.words.model import Entry, HostInfo, State
 from timeoutq.words.text import age, compact, number, rate, safe, span
 
 COLOURS = {
@@ -105,20 +104,17 @@ def one_line(*parts: tuple[str, str], style: str = "") -> Text:
 
 
 def _equation(counts: dict[str, int], stats: Stats, width: int) -> list[Text]:
-    words: list[tuple[tuple[str, str], ...]] = []
-    for name, count in counts.items():
-        sign = (("+ ", ""),) if words else ()
-        kept = ((" (compact)", DIM),) if stats.compact and name == State.DONE else ()
-        words.append((*sign, (f"{number(count)} ", f"bold {COLOURS[name]}"), (name, COLOURS[name]), *kept))
-    words.append((("= ", ""), (f"{number(stats.known)} known", "bold")))
+    words = [
+        one_line((f"{number(count)} ", f"bold {COLOURS[name]}"), (name, COLOURS[name]),
+                 (" (compact)" if stats.compact and name == State.DONE else "", DIM))
+        for name, count in counts.items()
+    ]  # fmt: skip
+    words = [words[0], *(one_line(("+ ", "")).append_text(word) for word in words[1:])]
     lines = [one_line()]
-    for word in words:
-        piece = one_line(*word)
+    for piece in (*words, one_line(("= ", ""), (f"{number(stats.known)} known", "bold"))):
         if lines[-1].cell_len and lines[-1].cell_len + 1 + piece.cell_len > width:
             lines.append(one_line())
-        if lines[-1].cell_len:
-            lines[-1].append(" ")
-        lines[-1].append_text(piece)
+        lines[-1].append(" " if lines[-1].cell_len else "").append_text(piece)
     return lines
 
 
@@ -221,121 +217,91 @@ class Section:
         return line
 
 
-def _worker_rows(worker: WorkerInfo, now: float, left_out: Collection[str], width: int) -> Iterator[Line]:
-    gone = is_gone(worker, now)
-    style = DIM if gone else "red" if worker.trouble else ""
-    cells: dict[str, Cell] = {
-        "worker": ("† " if gone else "") + (worker.host or worker.worker),
-        "pid": str(worker.pid),
-        "tends": "" if worker.tends is None else ranges(worker.tends),
-        "slots": compact(worker.concurrency),
-        "held": (compact(worker.held), COLOURS["in_progress"]),
-        "acked": (compact(worker.acked), COLOURS["done"]),
-        "failed": (compact(worker.failed), COLOURS["failed"] if worker.failed else ""),
-        "last beat": age(max(0.0, now - worker.beat)),
-    }
-    yield style, tuple(cell for column, cell in cells.items() if column not in left_out)
-    # the cause stands at the beginning of what troubles a worker, and the cure at the end
-    for line in textwrap.wrap(worker.trouble, width - 2)[:MOST_LINES]:
-        yield style, (f"  {line}",)
-
-
-def task_table(state: State | None, entries: Sequence[Entry], now: float, width: int, selected: str = "") -> Section:
+def task_table(
+    state: State | None, entries: Sequence[Entry], now: float, width: int, selected: str = "", head: str = "task"
+) -> Section:
     """Give the table of the tasks in a state: leases have a holder, due tasks a time, failed tasks an error."""
-
-    def ago(entry: Entry) -> str:
-        return age(None if entry.at is None else max(0.0, now - entry.at))
-
     ends: dict[State | None, tuple[list[Column], Callable[[Entry], Sequence[Cell]]]] = {
         State.IN_PROGRESS: (
-            [Column("task", share=2), Column("holder", 18 if width < 90 else 28), Column("left", 8, True)],
+            [Column(head, share=2), Column("holder", 18 if width < 90 else 28), Column("left", 8, True)],
             lambda entry: ((holder(entry.holder), DIM), left(entry.at, now)),
         ),
         State.FAILED: (
-            [Column("task", share=3), Column("error", share=2), Column("ago", 8, True)],
-            lambda entry: ((entry.error or "", "red"), ago(entry)),
+            [Column(head, share=3), Column("error", share=2), Column("ago", 8, True)],
+            lambda entry: ((entry.error or "", "red"), _ago(entry.at, now)),
         ),
         State.SCHEDULED: (
-            [Column("task"), Column("in", 8, True)],
+            [Column(head), Column("in", 8, True)],
             lambda entry: ((age(max(0.0, (entry.at or now) - now)), "magenta"),),
         ),
     }  # fmt: skip
-    columns, cells = ends.get(state, ([Column("task")], lambda entry: ()))
+    columns, cells = ends.get(state, ([Column(head)], lambda entry: ()))
     rows = [("reverse" if entry.task == selected else "", (entry.task, *cells(entry))) for entry in entries]
     return Section(columns, rows)
 
 
-def _titled(table: Section, title: str) -> Section:
-    return replace(table, columns=[replace(table.columns[0], head=title), *table.columns[1:]])
+def _ago(at: float | None, now: float) -> str:
+    return age(None if at is None else max(0.0, now - at))
 
 
 def _sections(seen: Snapshot, width: int) -> list[Section]:
     now = seen.stats.now
-    leases = _titled(task_table(State.IN_PROGRESS, seen.leases, now, width), "leases nearest their end")
-    due = _titled(task_table(State.SCHEDULED, seen.due, now, width), "next due")
+    leases = task_table(State.IN_PROGRESS, seen.leases, now, width, head="leases nearest their end")
+    due = task_table(State.SCHEDULED, seen.due, now, width, head="next due")
     errors = Section(
         (Column("last errors", share=2), Column("error", share=3), Column("ago", 8, True)),
-        [("", (failure.task, (failure.error, "red"), age(max(0.0, now - failure.at)))) for failure in seen.errors],
+        [("", (failure.task, (failure.error, "red"), _ago(failure.at, now))) for failure in seen.errors],
     )
-    return [_worker_section(seen, width), *_host_section(seen, width), leases, errors, due]
+    hosts = [_host_section(seen, width)] if seen.stats.politeness else []
+    return [_worker_section(seen, width), *hosts, leases, errors, due]
 
 
 def _worker_section(seen: Snapshot, width: int) -> Section:
     stats, now = seen.stats, seen.stats.now
     gone = f" ({number(len(seen.gone))} gone)" if seen.gone else ""
-    columns = {
-        "worker": Column(f"workers {number(len(seen.living))}{gone}"), "pid": Column("pid", 8, True),
-        "tends": Column("tends", 12), "slots": Column("slots", 6, True), "held": Column("held", 6, True),
-        "acked": Column("acked", 7, True), "failed": Column("failed", 6, True),
-        "last beat": Column("last beat", 9, True),
-    }  # fmt: skip
     left_out = {"tends"} if not stats.shards else {"slots"} if width < ROOMY else set[str]()
-    rows = [row for worker in seen.workers for row in _worker_rows(worker, now, left_out, width)]
-    shown = [column for name, column in columns.items() if name not in left_out]
+    columns = [
+        Column(f"workers {number(len(seen.living))}{gone}"), Column("pid", 8, True), Column("tends", 12),
+        Column("slots", 6, True), Column("held", 6, True), Column("acked", 7, True), Column("failed", 6, True),
+        Column("last beat", 9, True),
+    ]  # fmt: skip
+    rows: list[Line] = []
+    for worker in seen.workers:
+        is_dead = is_gone(worker, now)
+        style = DIM if is_dead else "red" if worker.trouble else ""
+        cells: list[Cell] = [
+            ("† " if is_dead else "") + (worker.host or worker.worker), str(worker.pid),
+            "" if worker.tends is None else ranges(worker.tends), compact(worker.concurrency),
+            (compact(worker.held), COLOURS["in_progress"]), (compact(worker.acked), COLOURS["done"]),
+            (compact(worker.failed), COLOURS["failed"] if worker.failed else ""), _ago(worker.beat, now),
+        ]  # fmt: skip
+        pairs = zip(columns, cells, strict=True)
+        rows.append((style, [cell for column, cell in pairs if column.head not in left_out]))
+        # the cause stands at the beginning of what troubles a worker, and the cure at the end
+        rows += [(style, (f"  {line}",)) for line in textwrap.wrap(worker.trouble, width - 2)[:MOST_LINES]]
+    shown = [column for column in columns if column.head not in left_out]
     nobody = [("red" if stats.todos else DIM, ("none at work", *[""] * (len(shown) - 1)))]
     return Section(shown, rows or nobody)
 
 
-def _host_section(seen: Snapshot, width: int) -> list[Section]:
-    if not seen.stats.politeness:
-        return []
-    named = Column(f"hosts {number(seen.stats.hosts)}")
-    columns = {
-        "waiting": Column("waiting", 7, True), "in flight": Column("in flight", 9, True),
-        "turn": Column("turn", 9, True), "visits": Column("visits", 6, True), "/s": Column("/s", 5, True),
-        "errors": Column("errors", 6, True),
-    }  # fmt: skip
-    if width < NAMED:
-        del columns["in flight"], columns["errors"]
-    if not seen.host_rates:  # one look alone knows none
-        del columns["/s"]
+def _host_section(seen: Snapshot, width: int) -> Section:
+    left_out = {"in flight", "errors"} if width < NAMED else set[str]()
+    left_out |= set[str]() if seen.host_rates else {"/s"}  # one look alone knows none
+    columns = [
+        Column(f"hosts {number(seen.stats.hosts)}"), Column("waiting", 7, True), Column("in flight", 9, True),
+        Column("turn", 9, True), Column("visits", 6, True), Column("/s", 5, True), Column("errors", 6, True),
+    ]  # fmt: skip
     rows: list[Line] = []
-    for host in sorted(seen.hosts, key=_place):
-        cells: dict[str, Cell] = {
-            "waiting": (compact(host.waiting), COLOURS["waiting"]),
-            "in flight": (compact(host.busy), COLOURS["in_progress"]),
-            "turn": TURNS[standing(host, seen.stats.now, TURNS)](host, seen.stats.now),
-            "visits": compact(host.visits),
-            "/s": rate(seen.host_rates.get(host.host)),
-            "errors": (compact(host.failures), COLOURS["failed"] if host.failures else ""),
-        }
-        rows.append(("", (host.host, *(cells[column] for column in columns))))
-    return [Section((named, *columns.values()), rows)]
-
-
-def _place(host: HostInfo) -> tuple[int, str]:
     # those with most to do first, and yet a row stays where it is while its count changes a little
-    return -host.waiting.bit_length(), host.host
-
-
-TURNS: Mapping[Standing, Callable[[HostInfo, float], tuple[str, str]]] = {
-    Standing.BANNED: lambda host, now: ("banned", "red"),
-    Standing.BLOCKED: lambda host, now: (f"⊘ {age((host.blocked_until or now) - now)}", "red"),
-    Standing.TURN: lambda host, now: (age(max(0.0, (host.turn or now) - now)), "magenta"),
-    Standing.USED_UP: lambda host, now: ("used up", "yellow") if host.waiting else ("—", DIM),
-    Standing.FREE: lambda host, now: ("—", DIM),
-}
-"""The text and colour of a cell in the column `turn`."""
+    for host in sorted(seen.hosts, key=lambda host: (-host.waiting.bit_length(), host.host)):
+        cells: list[Cell] = [
+            host.host, (compact(host.waiting), COLOURS["waiting"]), (compact(host.busy), COLOURS["in_progress"]),
+            turn(host, seen.stats.now), compact(host.visits), rate(seen.host_rates.get(host.host)),
+            (compact(host.failures), COLOURS["failed"] if host.failures else ""),
+        ]  # fmt: skip
+        pairs = zip(columns, cells, strict=True)
+        rows.append(("", [cell for column, cell in pairs if column.head not in left_out]))
+    return Section([column for column in columns if column.head not in left_out], rows)
 
 
 def holder(token: str | None) -> str:
@@ -397,15 +363,6 @@ def show(seen: Snapshot, console: Console | None = None) -> None:
     console.print(render(seen, console.width, max(24, console.height)))
 
 
-def svg(seen: Snapshot, width: int = 100, height: int = 26) -> str:
-    """Give a picture of the dashboard."""
-    console = Console(
-        record=True, width=width, file=io.StringIO(), highlight=False, force_terminal=True, color_system="truecolor"
-    )
-    console.print(render(seen, width, height))
-    return console.export_svg(title=f"timeoutq dashboard {safe(seen.queue)}")
-
-
 HINTS = {
     OVERVIEW: "t tasks  h hosts  / filter  c queues  P pause  ? keys  q quit",
     TASKS: "←→ state  ↑↓ select  enter why  / filter  n next  R F L C act  esc back",
@@ -421,16 +378,13 @@ _CONSOLE = Console(file=io.StringIO(), width=1000)  # only for breaking lines
 
 def bottom(screen: Screen, width: int) -> Text:
     """Draw the line at the bottom: a question, what is typed, what the last act has given, or the keys."""
-    if screen.question is not None:
-        answers = "  y/n"
-        if screen.question.lengths:
-            answers = "  m 10 minutes  h an hour  d a day  or 5m"
-            if screen.question.typed:
-                answers = f"  {safe(screen.question.typed)}▏  enter blocks"
-        words = safe(screen.question.words, max(10, width - len(answers) - 2))
+    question, typed = screen.question, screen.typing
+    if question is not None:
+        answers = "  y/n" if typed is None else f" {safe(typed, 20)}▏  such as 10m or 2h; enter blocks"
+        words = safe(question.words, max(10, width - len(answers) - 2))
         return one_line((f" {words}{answers} ", "bold black on yellow"))
-    if screen.typing is not None:
-        return one_line((f" filter: {safe(screen.typing, max(10, width - 30))}", "bold"), ("▏  enter sets it", DIM))
+    if typed is not None:
+        return one_line((f" filter: {safe(typed, max(10, width - 30))}", "bold"), ("▏  enter sets it", DIM))
     words, colour = screen.said
     if words:
         return one_line((f" {safe(words, width - 2)}", colour or "bold"))
@@ -483,30 +437,26 @@ def _lines(screen: Screen, width: int) -> list[Text]:
 def _list(screen: Screen, now: float, width: int, room: int) -> list[Text]:
     rows = screen.rows.rows
     if not rows:
-        return [one_line(), one_line((_nothing(screen), DIM))]
+        words = "nothing here"
+        if screen.view == TASKS and screen.filter:
+            words = f"none of {number(screen.rows.looked)} tasks that were looked at has this text"
+            words += "; n looks further" if screen.rows.cursor is not None else ""
+        return [one_line(), one_line((words, DIM))]
     shown = rows[screen.top : screen.top + room - 2]
-    table = _table(screen, shown, now, width)
     last = screen.top + len(shown)
     where = f"{screen.top + 1}–{last} of {len(rows)} on this page" if len(rows) > len(shown) else ""
-    return [*table.draw(width, room), *([one_line((where, DIM))] if where else [])]
-
-
-def _nothing(screen: Screen) -> str:
-    if screen.view == TASKS and screen.filter:
-        return f"none of {number(screen.rows.looked)} tasks that were looked at has this text" + (
-            "; n looks further" if screen.rows.cursor is not None else ""
-        )
-    return "nothing here"
+    lines = _table(screen, shown, now, width).draw(width, room)
+    return [*lines, *([one_line((where, DIM))] if where else [])]
 
 
 def _table(screen: Screen, rows: Sequence[Row], now: float, width: int) -> Section:
     if screen.view == TASKS:
         return task_table(screen.state, [cast(Entry, row.entry) for row in rows], now, width, screen.selected)
     of_host = screen.view == HOSTS
-    heads = HOST_COLUMNS if of_host else QUEUE_COLUMNS
     cells = [_host(cast(HostInfo, row.entry), now) if of_host else _queue(cast(Listed, row.entry)) for row in rows]
     styles = ["reverse" if row.key == screen.selected else "" for row in rows]
-    return Section(heads, [(style, (row.key, *some)) for style, row, some in zip(styles, rows, cells, strict=True)])
+    lines = [(style, (row.key, *some)) for style, row, some in zip(styles, rows, cells, strict=True)]
+    return Section(HOST_COLUMNS if of_host else QUEUE_COLUMNS, lines)
 
 
 HOST_COLUMNS = (Column("host"), Column("waiting", 8, True), Column("in flight", 9, True), Column("turn", 10, True))
@@ -517,7 +467,7 @@ QUEUE_COLUMNS = (
 
 
 def _host(host: HostInfo, now: float) -> Sequence[Cell]:
-    return compact(host.waiting), compact(host.busy), TURNS[standing(host, now, TURNS)](host, now)
+    return compact(host.waiting), compact(host.busy), turn(host, now)
 
 
 def _queue(found: Listed) -> Sequence[Cell]:

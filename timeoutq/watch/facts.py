@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from timeoutq.client.shards import AnyQueue
-from timeoutq.rooms.batches.flows import health as batches_health
+from timeoutq.rooms.batches import health as batches_health
 from timeoutq.rooms.schedules.flows import health
 from timeoutq.server import scripts
 from timeoutq.server.rights import HARMLESS, MAKING

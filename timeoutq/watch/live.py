@@ -1,11 +1,13 @@
 """The live dashboard: looks at a queue again and again, draws what it sees on the terminal, and reads keys.
 
-`screen.py` decides what a key does, `hands.py` carries it out, `draw.py` draws. `timeoutq dashboard` runs it.
+`screen.py` decides what a key does, `hands.py` carries it out, `draw.py` draws.
 """
 
 from __future__ import annotations
 
+import codecs
 import os
+import queue as queues
 import re
 import select
 import signal
@@ -16,7 +18,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 from rich.console import Console, ConsoleDimensions, Group, RenderableType
 from rich.live import Live
@@ -25,55 +27,31 @@ from rich.text import Text
 from timeoutq.client.shards import AnyQueue
 from timeoutq.verbs.flows import is_final
 from timeoutq.watch.draw import bottom, one_line, pane, render
-from timeoutq.watch.hands import Hands
-from timeoutq.watch.screen import OVERVIEW, Screen
+from timeoutq.watch.hands import carry_out
+from timeoutq.watch.screen import OVERVIEW, Screen, Wish
 from timeoutq.watch.snapshot import Memory, Snapshot, snapshot
 from timeoutq.words.errors import TimeoutqError
 from timeoutq.words.text import safe
 
-SEQUENCES = {
-    b"\x1b[A": "up", b"\x1bOA": "up", b"\x1b[B": "down", b"\x1bOB": "down", b"\x1b[C": "right", b"\x1bOC": "right",
-    b"\x1b[D": "left", b"\x1bOD": "left", b"\x1b[5~": "page up", b"\x1b[6~": "page down", b"\x1b[H": "home",
-    b"\x1bOH": "home", b"\x1b[1~": "home", b"\x1b[F": "end", b"\x1bOF": "end", b"\x1b[4~": "end",
+KEYS = {
+    "\x1b[A": "up", "\x1bOA": "up", "\x1b[B": "down", "\x1bOB": "down", "\x1b[C": "right", "\x1bOC": "right",
+    "\x1b[D": "left", "\x1bOD": "left", "\x1b[5~": "page up", "\x1b[6~": "page down", "\x1b[H": "home",
+    "\x1bOH": "home", "\x1b[1~": "home", "\x1b[F": "end", "\x1bOF": "end", "\x1b[4~": "end", "\x1b": "esc",
+    "\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace", "\x04": "q", "\t": "tab",
 }  # fmt: skip
-"""What terminals send for keys that have no character."""
+"""What terminals send for keys that have no printable character."""
 
-PLAIN = {"\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace", "\x04": "q", "\t": "tab"}
-
-_SEQUENCE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[ -~])")
-_BEGUN = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|O)?\Z")
+_KEY = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1bO[ -~]|.", re.DOTALL)
+_BEGUN = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|O)?\Z")
 
 
-def keys_of(typed: bytes) -> tuple[list[str], bytes]:
-    """Name the keys in what a terminal sent; also give the end that may be the beginning of one more key.
-
-    What is no key of ours, such as the answer of a terminal to a question, is left out.
-    """
-    found: list[str] = []
-    while typed:
-        if typed[0] == 0x1B:
-            if sequence := _SEQUENCE.match(typed):
-                found += [SEQUENCES[sequence[0]]] if sequence[0] in SEQUENCES else []
-                typed = typed[sequence.end() :]
-                continue
-            if _BEGUN.match(typed):
-                return found, typed
-            found.append("esc")
-            typed = typed[1:]
-            continue
-        size = 1 if typed[0] < 0xC0 else 2 if typed[0] < 0xE0 else 3 if typed[0] < 0xF0 else 4
-        if len(typed) < size and all(0x80 <= byte < 0xC0 for byte in typed[1:]):
-            return found, typed
-        try:
-            character = typed[:size].decode()
-        except UnicodeDecodeError:
-            character, size = "", 1
-        typed = typed[size:]
-        if character in PLAIN:
-            found.append(PLAIN[character])
-        elif character and character.isprintable():
-            found.append(character)
-    return found, b""
+def keys_of(typed: str) -> tuple[list[str], str]:
+    """Name the keys in what a terminal sent; also give the end that may be the beginning of one more key."""
+    begun = _BEGUN.search(typed)
+    whole = typed[: begun.start()] if begun else typed
+    pressed: list[str] = _KEY.findall(whole)
+    found = [KEYS.get(key, key) for key in pressed]
+    return [key for key in found if key.isprintable()], typed[len(whole) :]
 
 
 class Keyboard:
@@ -81,7 +59,7 @@ class Keyboard:
 
     def __enter__(self) -> Keyboard:
         self._old: list[Any] | None = None
-        self._begun = b""
+        self._begun, self._decoder = "", codecs.getincrementaldecoder("utf-8")("ignore")
         if sys.platform != "win32" and sys.stdin is not None and sys.stdin.isatty():
             import termios
             import tty
@@ -104,47 +82,69 @@ class Keyboard:
         ready, _, _ = select.select([sys.stdin], [], [], seconds)
         if not ready:
             # the rest of a sequence comes at once: an escape that stands alone is the key
-            found, self._begun = ["esc"] if self._begun[:1] == b"\x1b" else [], b""
+            found, self._begun = ["esc"] if self._begun else [], ""
             return found
         typed = os.read(sys.stdin.fileno(), 1024)
         if not typed:  # ready, and yet nothing to read: the terminal is gone
             return ["q"]
-        found, self._begun = keys_of(self._begun + typed)
+        found, self._begun = keys_of(self._begun + self._decoder.decode(typed))
         return found
 
 
 class _Looks:
-    """Looks at the queue again and again in a thread of its own, so that a server that is away freezes nothing.
+    """Looks at the queue again and again, and carries out wishes, in a thread: a server that is away freezes nothing.
 
-    The next look begins `interval` seconds after the last one ended: there is never more than one on its way.
+    The next look begins `interval` seconds after the last one ended; after each, the list or task on the screen is read
+    again.
     """
 
-    def __init__(self, queue: AnyQueue, interval: float, rows: int) -> None:
+    def __init__(self, queue: AnyQueue, screen: Screen, lock: threading.Lock, interval: float, rows: int) -> None:
         self.seen: Snapshot | None = None
         self.trouble: Exception | None = None
-        self.number = 0  # grows with every look that ended
+        self.number = 0  # grows with every look, and with every wish that was carried out
+        self._queue, self._screen, self._lock, self._interval, self._rows = queue, screen, lock, interval, rows
         self._seen_at = time.monotonic()
         self._memory = Memory()
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(queue, interval, rows), name="dashboard", daemon=True)
+        self._wishes: queues.SimpleQueue[Wish | None] = queues.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="dashboard", daemon=True)
 
     def __enter__(self) -> _Looks:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end.set()
+        self._wishes.put(None)
         self._thread.join(0.5)  # one that waits for a dead server ends with the process
 
-    def _run(self, queue: AnyQueue, interval: float, rows: int) -> None:
-        while not self._end.is_set():
+    def do(self, wish: Wish) -> None:
+        """Carry out a wish, after those that came before."""
+        self._wishes.put(wish)
+
+    def _run(self) -> None:
+        due = 0.0
+        while True:
             try:
-                self.seen, self.trouble = self._memory.add(snapshot(queue, rows)), None
-                self._seen_at = time.monotonic()
-            except Exception as error:  # shown, or raised by the loop that draws
-                self.trouble = error
+                wish = self._wishes.get(timeout=max(0.0, due - time.monotonic()))
+                if wish is None:
+                    return
+            except queues.Empty:
+                self._look()
+                due, wish = time.monotonic() + self._interval, self._screen.wish
+            if wish is not None:
+                try:
+                    carry_out(self._queue, self._screen, self._lock, wish)
+                except Exception as error:  # a dashboard goes on whatever the server or a foreign key does
+                    said = str(error) if isinstance(error, TimeoutqError) else f"{type(error).__name__}: {error}"
+                    with self._lock:
+                        self._screen.say(f"{wish.what}: {said}", failed=True)
             self.number += 1
-            self._end.wait(interval)
+
+    def _look(self) -> None:
+        try:
+            self.seen, self.trouble = self._memory.add(snapshot(self._queue, self._rows)), None
+            self._seen_at = time.monotonic()
+        except Exception as error:  # shown, or raised by the loop that draws
+            self.trouble = error
 
     def current(self) -> Snapshot | None:
         """Give the last snapshot, with the trouble that came since; None before the first.
@@ -170,12 +170,7 @@ def _leaving_in_order() -> Generator[None]:
     def leave(*_: object) -> None:
         raise _Ended
 
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = [signal.SIGTERM]
-    if sys.platform != "win32":
-        numbers.append(signal.SIGHUP)
+    numbers = [signal.SIGTERM] if sys.platform == "win32" else [signal.SIGTERM, signal.SIGHUP]
     before = {number: signal.signal(number, leave) for number in numbers}
     try:
         with suppress(_Ended):
@@ -194,7 +189,7 @@ def run(
     read_only: bool = False,
     another: Callable[[str], AnyQueue] | None = None,
 ) -> None:
-    """Show the queue live until q; a server that is away is shown as such and waited for.
+    """Show the queue live until q; a server that is away is shown as such and waited for. For the main thread.
 
     `unknown` gives the words about a queue that nothing was put to and nobody works on; it is called at most once.
     `another` opens the queue of a name, for the key that changes the queue. With `read_only`, no key changes anything.
@@ -214,28 +209,19 @@ def run(
 
 
 def _watch(
-    queue: AnyQueue,
-    interval: float,
-    live: Live,
-    keys: Keyboard,
-    unknown: Callable[[], str] | None,
-    screen: Screen,
+    queue: AnyQueue, interval: float, live: Live, keys: Keyboard, unknown: Callable[[], str] | None, screen: Screen
 ) -> str | None:
     """Show one queue; give the name of the queue that is wanted next, or None at the end."""
     words = None if unknown is None else cache(unknown)
-    lock, drawn, looked = threading.Lock(), cast(object, None), 0
-    rows = max(20, live.console.height)
-    with _Looks(queue, max(0.1, interval), rows) as looks, Hands(queue, screen, lock) as hands:
+    lock, drawn = threading.Lock(), tuple[object, ...]()
+    with _Looks(queue, screen, lock, max(0.1, interval), max(20, live.console.height)) as looks:
         while True:
             size = live.console.size
             seen = looks.current()
             with lock:
                 if seen is not None:
                     screen.paused = seen.stats.paused
-                if looks.number != looked and (wish := screen.wish) is not None:
-                    hands.do(wish)
-                looked = looks.number
-                state = (looks.number, hands.number, size, int(seen.stale) if seen else None, _told(screen))
+                state = (looks.number, size, int(seen.stale) if seen else None, *screen.look)
                 if state != drawn:
                     drawn = state
                     live.update(_view(queue.name, seen, looks.trouble, size, words, screen), refresh=True)
@@ -247,12 +233,7 @@ def _watch(
                 if wish is not None and wish.what == "queue":
                     return wish.target
                 if wish is not None:
-                    hands.do(wish)
-
-
-def _told(screen: Screen) -> object:
-    # what changes the picture without an answer of the server
-    return (screen.view, screen.state, screen.selected, screen.top, screen.typing, screen.question, screen.said)
+                    looks.do(wish)
 
 
 def _view(

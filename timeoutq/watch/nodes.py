@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, cast
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from timeoutq.client.shards import AnyQueue
 from timeoutq.server.cluster import SLOTS, Node
 from timeoutq.verbs import reads
 from timeoutq.verbs.sending import Flow, Send
-from timeoutq.watch.doctor import Finding, Said, green, red, replicas_of, yellow
+from timeoutq.watch.doctor import Finding, green, red, replicas_of, yellow
 from timeoutq.watch.facts import ahead, as_text
 
 APART = 500
@@ -22,7 +22,7 @@ first call only if the clocks of the two primaries are less than a second apart.
 READS_WHEN_DOWN = "cluster-allow-reads-when-down"
 """The setting with which a node answers reads when it is cut off from the cluster."""
 
-_OPEN = re.compile(r"\[(\d+)-([<>])-([0-9a-f]+)\]")
+_OPEN = re.compile(r"\[(\d+)-[<>]-[0-9a-f]+\]")
 """A slot that is being moved, in CLUSTER NODES: its number, `>` (to) or `<` (from), and the other node."""
 
 _ASKED = (("INFO",), ("CLUSTER", "INFO"), ("CLUSTER", "NODES"), ("CONFIG", "GET", READS_WHEN_DOWN), ("TIME",))
@@ -37,9 +37,9 @@ class NodeFacts:
     silent: str = ""  # why the node cannot be asked; empty if it answers
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
     cluster: Mapping[str, str] = field(default_factory=dict[str, str])  # what CLUSTER INFO says
-    nodes: str = ""  # what CLUSTER NODES says
-    clock_ms: float | None = None
-    """How far the node's clock is ahead of this machine's, ms; None if the node does not tell."""
+    down: Sequence[str] = ()  # the addresses of the nodes that this node takes for failed
+    moving: Sequence[int] = ()  # the slots of this node that are being moved
+    clock_ms: float | None = None  # how far its clock is ahead of this machine's; None if the node does not tell
     reads_when_down: bool = False  # whether the node answers reads when it is cut off from the cluster
 
     @property
@@ -47,49 +47,39 @@ class NodeFacts:
         """The node as people write it."""
         return f"{self.node[0]}:{self.node[1]}"
 
-    @property
-    def down(self) -> list[str]:
-        """The addresses of the nodes that this node takes for failed."""
-        lines = map(str.split, self.nodes.splitlines())
-        return [words[1].partition("@")[0] for words in lines if "fail" in words[2].split(",")]
-
-    @property
-    def open(self) -> list[int]:
-        """The slots of this node that are being moved."""
-        own = [line for line in self.nodes.splitlines() if "myself" in line.split()[2]]
-        return [int(slot) for line in own for slot, _, _ in _OPEN.findall(line)]
-
 
 def examine(queue: AnyQueue) -> list[Finding]:
     """Gather the facts and judge them; no finding for a server that is in no cluster. Raises `Unavailable`."""
     # without an opening, which would need the very node of the queue
     nodes = queue._drive(reads.nodes(queue.talk))
     facts = [_gather(queue, node, primary) for node, primary in sorted(nodes.items())]
-    return [Finding(name, *said) for name, check in CHECKS for said in check(facts)] if nodes else []
+    return [replace(said, check=name) for name, check in CHECKS for said in check(facts)] if nodes else []
 
 
 def _gather(queue: AnyQueue, node: Node, primary: bool) -> NodeFacts:
+    def ask() -> Flow[Any]:
+        return (yield Send(_ASKED, node))
+
     began = time.time()
-    replies = queue._drive(_ask(node))
+    replies = queue._drive(ask())
     ended = time.time()
     if isinstance(replies, BaseException):
         return NodeFacts(node, primary, silent=str(replies) or type(replies).__name__)
     info, state, nodes, config, moment = (None if isinstance(reply, BaseException) else reply for reply in replies)
-    lines = [line.partition(":") for line in as_text(state or "").splitlines()]
+    known = [line.split() for line in as_text(nodes or "").splitlines()]
+    lines = as_text(state or "").split()
     return NodeFacts(
-        node, primary, info=info or {}, cluster={name: value.strip() for name, _, value in lines},
-        nodes=as_text(nodes or ""), clock_ms=ahead(moment, began, ended), reads_when_down="yes" in str(config),
+        node, primary, info=info or {}, cluster=dict(line.split(":", 1) for line in lines),
+        down=[words[1].partition("@")[0] for words in known if "fail" in words[2].split(",")],
+        moving=[int(slot) for words in known if "myself" in words[2] for slot in _OPEN.findall(" ".join(words))],
+        clock_ms=ahead(moment, began, ended), reads_when_down="yes" in str(config),
     )  # fmt: skip
-
-
-def _ask(node: Node) -> Flow[list[Any] | BaseException]:
-    return cast("list[Any] | BaseException", (yield Send(_ASKED, node)))
 
 
 # ---- judging
 
 
-def reached(facts: Sequence[NodeFacts]) -> Iterator[Said]:
+def reached(facts: Sequence[NodeFacts]) -> Iterator[Finding]:
     """Each node answers, and no node takes another one for failed."""
     silent = [fact for fact in facts if fact.silent]
     down = sorted({name for fact in facts for name in fact.down})
@@ -107,7 +97,7 @@ def reached(facts: Sequence[NodeFacts]) -> Iterator[Said]:
         yield green(f"{len(facts)} nodes, {primaries} of them with slots; all answer")
 
 
-def coverage(facts: Sequence[NodeFacts]) -> Iterator[Said]:
+def coverage(facts: Sequence[NodeFacts]) -> Iterator[Finding]:
     """Each slot is served, and on all nodes the state of the cluster is ok."""
     asked = [fact for fact in facts if fact.cluster]
     if not asked:
@@ -125,37 +115,31 @@ def coverage(facts: Sequence[NodeFacts]) -> Iterator[Said]:
     )
 
 
-def replicas(facts: Sequence[NodeFacts]) -> Iterator[Said]:
+def replicas(facts: Sequence[NodeFacts]) -> Iterator[Finding]:
     """Each primary has a replica that follows closely."""
-    primaries = [fact for fact in facts if fact.primary]
-    online = {
-        fact.name: [one for one in replicas_of(fact.info) if one["state"] == "online"]
-        for fact in primaries
-        if fact.info
-    }
+    told = {fact.name: fact for fact in facts if fact.primary and fact.info}
+    online = {name: [one for one in replicas_of(fact.info) if one["state"] == "online"] for name, fact in told.items()}
     alone = [name for name, known in online.items() if not known]
-    behind = [
-        f"{one['ip']}:{one['port']} of {name}" for name, known in online.items() for one in known
-        if int(one.get("lag", 0)) > 2
-    ]  # fmt: skip
-    unknown = [fact.name for fact in primaries if not fact.info]
+    late = [f"{one['ip']}:{one['port']} of {name}" for name in online for one in online[name] if int(one["lag"]) > 2]
+    unknown = [fact.name for fact in facts if fact.primary and not fact.info]
     if alone:
         cure = "add a node, then on it CLUSTER REPLICATE id-of-the-primary"
         yield yellow(f"{', '.join(alone)} without a replica: if it crashes, its queues wait for it", cure)
-    if behind:
+    if late:
         cure = "look at its load and network; with durable=1 nothing that was confirmed is lost"
-        yield yellow(f"{', '.join(behind)} silent for more than 2 s, which a failover would lose", cure)
+        yield yellow(f"{', '.join(late)} silent for more than 2 s, which a failover would lose", cure)
     if unknown:
         yield yellow(f"nobody tells of the replicas of {', '.join(unknown)}", "start it if it is down; else allow INFO")
-    if not (alone or behind or unknown):
-        at = {fact.name: int(fact.info.get("master_repl_offset", 0)) for fact in primaries}
-        furthest = max((at[name] - int(one.get("offset", 0)) for name in online for one in online[name]), default=0)
-        yield green(f"each primary has a replica; the furthest is {max(0, furthest):,} bytes behind")
+    if not (alone or late or unknown):
+        far = [
+            int(told[name].info["master_repl_offset"]) - int(one["offset"]) for name in online for one in online[name]
+        ]
+        yield green(f"each primary has a replica; the furthest is {max([0, *far]):,} bytes behind")
 
 
-def open_slots(facts: Sequence[NodeFacts]) -> Iterator[Said]:
+def open_slots(facts: Sequence[NodeFacts]) -> Iterator[Finding]:
     """No slot is half-way between two nodes."""
-    if open := sorted({slot for fact in facts for slot in fact.open}):
+    if open := sorted({slot for fact in facts for slot in fact.moving}):
         some = ", ".join(map(str, open[:5])) + (f" and {len(open) - 5:,} more" if len(open) > 5 else "")
         yield yellow(
             f"slot{'s' if len(open) > 1 else ''} {some} being moved: queues in it wait until the whole slot has moved",
@@ -164,7 +148,7 @@ def open_slots(facts: Sequence[NodeFacts]) -> Iterator[Said]:
         )
 
 
-def clocks(facts: Sequence[NodeFacts]) -> Iterator[Said]:
+def clocks(facts: Sequence[NodeFacts]) -> Iterator[Finding]:
     """The clocks of the nodes agree, so that leases keep their length through a failover."""
     known = sorted((fact.clock_ms, fact.name) for fact in facts if fact.clock_ms is not None)
     if len(known) < 2:
@@ -177,7 +161,7 @@ def clocks(facts: Sequence[NodeFacts]) -> Iterator[Said]:
         yield green(f"the clocks of the nodes are {most - least:.0f} ms apart")
 
 
-def evicting(facts: Sequence[NodeFacts]) -> Iterator[Said]:
+def evicting(facts: Sequence[NodeFacts]) -> Iterator[Finding]:
     """No node throws keys away."""
     cure = "CONFIG SET maxmemory-policy noeviction there, and the same in its configuration"
     for fact in facts:
@@ -186,14 +170,14 @@ def evicting(facts: Sequence[NodeFacts]) -> Iterator[Said]:
             yield red(f"{fact.name} may throw tasks away: maxmemory-policy is {policy}", cure)
 
 
-def reading(facts: Sequence[NodeFacts]) -> Iterator[Said]:
+def reading(facts: Sequence[NodeFacts]) -> Iterator[Finding]:
     """No node answers reads while the cluster is down."""
     if names := [fact.name for fact in facts if fact.reads_when_down]:
         said = f"{', '.join(names)} answers reads while cut off from the cluster: counts may be old"
         yield yellow(said, f"CONFIG SET {READS_WHEN_DOWN} no there")
 
 
-CHECKS: Sequence[tuple[str, Callable[[Sequence[NodeFacts]], Iterator[Said]]]] = (
+CHECKS: Sequence[tuple[str, Callable[[Sequence[NodeFacts]], Iterator[Finding]]]] = (
     ("nodes", reached), ("coverage", coverage), ("replicas", replicas), ("slots", open_slots), ("clocks", clocks),
     ("eviction", evicting), ("reads", reading),
 )  # fmt: skip

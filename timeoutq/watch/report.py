@@ -1,7 +1,6 @@
 """A report of a queue: pictures of a crawl in one file of HTML, which needs no network and runs no script.
 
-`timeoutq report` calls it. `gather` looks at the queue: it takes the snapshot that the dashboards draw, the history,
-and the kinds of failures. `page` makes the file of that, without any I/O.
+`gather` looks at the queue; `page` makes the file of that, without any I/O.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
+from itertools import islice
 
 from timeoutq.client.shards import AnyQueue
-from timeoutq.rooms.failures import FailureKind
-from timeoutq.rooms.failures.operations import KINDS
+from timeoutq.rooms.failures import KINDS, FailureKind
 from timeoutq.verbs import replies
 from timeoutq.verbs.sending import ask
 from timeoutq.watch import charts
@@ -29,7 +28,6 @@ from timeoutq.words.text import age, counted, safe
 
 ROWS = 20  # the most rows of a table
 HOSTS = 5000  # the most hosts that the report looks at; it shows those of them that were visited most
-HOST_PAGE = 500
 
 STYLE = (
     charts.STYLE
@@ -73,13 +71,8 @@ def gather(queue: AnyQueue) -> Report:
     seen = snapshot(queue, ROWS)
     hosts: list[HostInfo] = []
     if seen.stats.politeness is not None:
-        cursor: str | None = None
         with suppress(InvalidInput):  # it is polite no more
-            while len(hosts) < HOSTS:
-                found = queue.hosts.list(cursor, HOST_PAGE)
-                hosts += found.hosts
-                if (cursor := found.cursor) is None:
-                    break
+            hosts += islice(queue.hosts.each(), HOSTS)
     key = queue.talk.operations.key
     spans = queue.run(ask(queue.talk, [("HGETALL", key("durations0")), ("HGETALL", key("durations1"))]))
     flat = [replies.flat(span) for span in spans]

@@ -1,7 +1,7 @@
 """What the live dashboard shows and what its keys do: decisions, without any I/O.
 
 `Screen.press` takes a key and changes what is shown, or gives a wish that `hands.py` carries out. Lower-case keys look;
-upper-case keys act, and ask first. `draw.py` draws a screen, and `live.py` brings keys, wishes and answers together.
+upper-case keys act, and ask first.
 """
 
 from __future__ import annotations
@@ -16,11 +16,7 @@ from timeoutq.words.text import length_of, safe
 STATES = (State.FAILED, State.IN_PROGRESS, State.TODOS, State.WAITING, State.SCHEDULED, State.DONE)
 """The lists of tasks, in the order in which left and right go through them."""
 
-LONGEST, LONGEST_LENGTH = 200, 10
-"""The most characters of a filter, and of a length of time."""
-
-BLOCKS: Mapping[str, float] = {"m": 600.0, "h": 3600.0, "d": 86400.0}
-"""The keys that answer the question for how long a host is blocked, seconds; other lengths of time are typed."""
+LONGEST = 200  # the most characters of what is typed
 
 OVERVIEW, TASKS, TASK, HOSTS, QUEUES, HELP = "overview", "tasks", "task", "hosts", "queues", "help"
 
@@ -61,13 +57,10 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question, and what is done if it is answered with yes."""
+    """A question, and what is done if it is answered with yes; or for `block`, with a length of time, such as 5m."""
 
     words: str
     wish: Wish
-    lengths: bool = False
-    """Whether the answer is a length of time: a key of `BLOCKS`, or a number and a unit, such as 5m."""
-    typed: str = ""  # the length of time while it is typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +95,7 @@ class Screen:
     rows: Rows = field(default_factory=lambda: Rows(TASKS))
     selected: str = ""  # the key of the selected row: it stays selected when rows come and go
     filter: str = ""
-    typing: str | None = None  # the filter while it is typed
+    typing: str | None = None  # the filter while it is typed; or the answer to a question, if this is typed
     question: Question | None = None
     task: str = ""  # the task that is shown in full
     lines: Sequence[tuple[str, str]] = ()  # what is told of this task: words and their colour
@@ -116,10 +109,10 @@ class Screen:
 
     def press(self, key: str) -> Wish | None:
         """Take a key; give what it wants from the queue."""
-        if self.question is not None:
-            return self._answer(key)
         if self.typing is not None:
             return self._type(key)
+        if self.question is not None:
+            return self._answer(self.question.wish if key in ("y", "Y") else None)
         if key in "qQ":
             return Wish("leave")
         if key in MOVES:
@@ -158,6 +151,11 @@ class Screen:
     def say(self, words: str, *, failed: bool = False) -> None:
         """Take what an act has given."""
         self.said = (words, "bold red" if failed else "green")
+
+    @property
+    def look(self) -> tuple[object, ...]:
+        """What changes the picture without an answer of the server."""
+        return (self.view, self.state, self.selected, self.top, self.typing, self.question, self.said)
 
     @property
     def at(self) -> int:
@@ -259,51 +257,37 @@ class Screen:
             self.said = ("nothing is selected", "")
         else:
             words = verb.words.format(safe(target, 60))
-            self._ask(Question(words, Wish(verb.name, target), lengths=verb.name == "block"))
+            self._ask(Question(words, Wish(verb.name, target)))
 
     def _ask(self, question: Question) -> None:
         if self.read_only:
             self.say("this dashboard only looks: start it without --read-only", failed=True)
         else:
-            self.question = question
+            self.question, self.typing = question, "" if question.wish.what == "block" else None
 
-    def _answer(self, key: str) -> Wish | None:
-        question, self.question = self.question, None
-        assert question is not None, "the caller has asked"
-        if question.lengths:
-            return self._take_length(question, key)
-        if key in ("y", "Y"):
-            return question.wish
-        self.said = ("nothing was done", "")
-        return None
-
-    def _take_length(self, question: Question, key: str) -> Wish | None:
-        typed = question.typed
-        if not typed and key in BLOCKS:
-            return replace(question.wish, seconds=BLOCKS[key])
-        if key in "0123456789" or (typed and key in tuple(".smhd")):
-            self.question = replace(question, typed=(typed + key)[:LONGEST_LENGTH])
-        elif typed and key == "backspace":
-            self.question = replace(question, typed=typed[:-1])
-        elif typed and key == "enter":
-            if seconds := length_of(typed):
-                return replace(question.wish, seconds=seconds)
-            self.question = replace(question, typed="")
-        else:
+    def _answer(self, wish: Wish | None) -> Wish | None:
+        self.question = self.typing = None
+        if wish is None:
             self.said = ("nothing was done", "")
-        return None
+        return wish
 
     def _type(self, key: str) -> Wish | None:
-        assert self.typing is not None, "the caller has asked"
-        if key == "enter":
-            self.filter, self.typing = self.typing, None
-            return self._open(TASKS)
+        typed = self.typing or ""
+        if key == "esc" and self.question is not None:
+            return self._answer(None)
         if key == "esc":
             self.typing = None
+        elif key == "enter" and self.question is not None:
+            if seconds := length_of(typed):
+                return self._answer(replace(self.question.wish, seconds=seconds))
+            self.typing = ""
+        elif key == "enter":
+            self.filter, self.typing = typed, None
+            return self._open(TASKS)
         elif key == "backspace":
-            self.typing = self.typing[:-1]
-        elif len(key) == 1 and len(self.typing) < LONGEST:
-            self.typing += key
+            self.typing = typed[:-1]
+        elif len(key) == 1 and len(typed) < LONGEST:
+            self.typing = typed + key
         return None
 
 

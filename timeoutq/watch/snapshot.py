@@ -1,7 +1,6 @@
 """All that is shown of a queue at one moment: `snapshot(queue)` gives a `Snapshot`.
 
-`draw.py` draws it, `timeoutq status` prints it, and the demo shows it. A snapshot reads counts and short pages only, so
-that a queue of a million tasks costs what an empty one does.
+A snapshot reads counts and short pages only, so that a queue of a million tasks costs what an empty one does.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from typing import Any
 
 from timeoutq.client.shards import AnyAsyncQueue, AnyQueue, AsyncShardedQueue, ShardedQueue, looking
 from timeoutq.client.shards.looking import Picture
+from timeoutq.verbs.sending import Flow
 from timeoutq.watch.metrics import rates
 from timeoutq.words.counts import Sample, Stats
 from timeoutq.words.errors import InvalidInput
@@ -87,40 +87,36 @@ def is_gone(worker: WorkerInfo, now: float) -> bool:
 
 def snapshot(queue: AnyQueue, rows: int = 20) -> Snapshot:
     """Look at the queue: counts, and pages of at most `rows` entries. Raises `Unavailable`."""
-    if isinstance(queue, ShardedQueue):
-        return _shown(queue, queue.run(looking.picture(queue.shards, rows)))
-    stats, hosts = queue.stats(), list[HostInfo]()
-    with suppress(InvalidInput):  # it is polite no more
-        hosts = [*queue.hosts.list(n=rows).hosts] if stats.politeness else []
-    leases, due = (queue.list(state, n=rows).entries[:rows] for state in (State.IN_PROGRESS, State.SCHEDULED))
-    return _seen(queue, stats, hosts, queue.workers(), leases, due, queue.errors(min(rows, 50)), queue.history())
+    return _seen(queue, queue.run(_look(queue, rows)))
 
 
 async def snapshot_async(queue: AnyAsyncQueue, rows: int = 20) -> Snapshot:
     """Look at the queue as `snapshot` does, for asyncio."""
-    if isinstance(queue, AsyncShardedQueue):
-        return _shown(queue, await queue.run(looking.picture(queue.shards, rows)))
-    stats, hosts = await queue.stats(), list[HostInfo]()
+    return _seen(queue, await queue.run(_look(queue, rows)))
+
+
+def _look(queue: AnyQueue | AnyAsyncQueue, rows: int) -> Flow[Picture]:
+    if isinstance(queue, ShardedQueue | AsyncShardedQueue):
+        return (yield from looking.picture(queue.shards, rows))
+    plain, hosts = queue.flows, list[HostInfo]()
+    stats = yield from plain.stats()
     with suppress(InvalidInput):  # it is polite no more
-        hosts = [*(await queue.hosts.list(n=rows)).hosts] if stats.politeness else []
-    leases, due = [(await queue.list(state, n=rows)).entries[:rows] for state in (State.IN_PROGRESS, State.SCHEDULED)]
-    workers, errors = await queue.workers(), await queue.errors(min(rows, 50))
-    return _seen(queue, stats, hosts, workers, leases, due, errors, await queue.history())
+        hosts = list((yield from plain.hosts.list(n=rows))) if stats.politeness else []
+    leases = yield from plain.list(State.IN_PROGRESS, n=rows)
+    due = yield from plain.list(State.SCHEDULED, n=rows)
+    workers, errors = (yield from plain.workers()), (yield from plain.errors(min(rows, 50)))
+    history = yield from plain.history()
+    return Picture(stats, workers, leases.entries[:rows], due.entries[:rows], errors, hosts, history, {})
 
 
-def _shown(queue: ShardedQueue | AsyncShardedQueue, seen: Picture) -> Snapshot:
-    of = (seen.stats, seen.hosts, seen.workers, seen.leases, seen.due, seen.errors, seen.history)
-    return replace(_seen(queue, *of), silent=seen.silent)
-
-
-def _seen(
-    queue: AnyQueue | AnyAsyncQueue, stats: Stats, hosts: Sequence[HostInfo], workers: Sequence[WorkerInfo],
-    leases: Sequence[Entry], due: Sequence[Entry], errors: Sequence[Failure], history: Sequence[Sample],
-) -> Snapshot:  # fmt: skip
+def _seen(queue: AnyQueue | AnyAsyncQueue, seen: Picture) -> Snapshot:
+    now = seen.stats.now
     # living workers first, then by name, so that the row of a worker stays where it is
-    ordered = sorted(workers, key=lambda one: (is_gone(one, stats.now), one.host, one.pid, one.worker))
-    samples = [*history, stats.sample]
-    return Snapshot(queue.name, queue.url, stats, ordered, leases, due, errors, hosts, history=samples)
+    workers = sorted(seen.workers, key=lambda one: (is_gone(one, now), one.host, one.pid, one.worker))
+    return Snapshot(
+        queue.name, queue.url, seen.stats, workers, seen.leases, seen.due, seen.errors, seen.hosts,
+        history=[*seen.history, seen.stats.sample], silent=seen.silent,
+    )  # fmt: skip
 
 
 class Memory:
@@ -133,7 +129,6 @@ class Memory:
 
     def add(self, seen: Snapshot) -> Snapshot:
         """Remember a snapshot, and give it back with a finer history and the rates of its hosts."""
-        # snapshots of a dashboard are closer together than the samples that the queue keeps
         now = seen.stats.sample
         if (self._samples and now.at <= self._samples[-1].at) or self._silent != [*seen.silent]:
             # the clock stepped back, or it is another server; or the sums are those of other shards
@@ -141,18 +136,13 @@ class Memory:
         self._silent = [*seen.silent]
         self._samples = [*self._samples[-1200:], now]
         older = [sample for sample in seen.history if sample.at < self._samples[0].at]
-        return replace(seen, history=[*older, *self._samples], host_rates=self._paces(seen))
-
-    def _paces(self, seen: Snapshot) -> dict[str, float]:
-        # of each host since the oldest snapshot that is kept and has seen the host
-        found: dict[str, float] = {}
-        for host in seen.hosts:
-            for at, visits in self._visits:
-                if host.host in visits and seen.stats.now > at:
-                    found[host.host] = max(0, host.visits - visits[host.host]) / (seen.stats.now - at)
-                    break
-        self._visits.append((seen.stats.now, {host.host: host.visits for host in seen.hosts}))
-        return found
+        visits = {host.host: host.visits for host in seen.hosts}
+        paces: dict[str, float] = {}  # of each host since the oldest snapshot that is kept and has seen the host
+        for at, then in reversed(self._visits):
+            if now.at > at:
+                paces |= {host: max(0, visits[host] - then[host]) / (now.at - at) for host in visits.keys() & then}
+        self._visits.append((now.at, visits))
+        return replace(seen, history=[*older, *self._samples], host_rates=paces)
 
 
 def to_json(seen: Snapshot) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """Tasks by the million, in bounded memory: reads states, compares two sets of ids, and writes whole queues as lines.
 
-The commands diff, intersect, requeue, export and import call this module. It reads states in pages (SSCAN, ZSCAN), asks
-the server about ids in batches, and keeps the ids that it has met in a temporary file, which is gone when the process
-ends. In the file, a digest of 16 bytes stands for an id: no disk can hold so many ids that two would share a digest.
+The ids that it has met are in a temporary file, which is gone when the process ends. In the file, a digest of 16 bytes
+stands for an id: no disk can hold so many ids that two would share a digest.
 """
 
 from __future__ import annotations
@@ -13,20 +12,18 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import islice, product
 from typing import Any, Self, TypeVar, cast
 
 from timeoutq.client import Queue
 from timeoutq.client.shards import AnyQueue, ShardedQueue, flows, scheduling, talks_of
 from timeoutq.client.shards.gathering import places_of
-from timeoutq.rooms.batches import flows as batch_flows
-from timeoutq.rooms.batches import lines as batch_lines
-from timeoutq.rooms.batches import operations as of_batches
-from timeoutq.rooms.batches.operations import Joined, Sealed
-from timeoutq.rooms.hosts import operations
+from timeoutq.rooms import batches as of_batches
+from timeoutq.rooms import hosts as of_hosts
+from timeoutq.rooms.batches import Joined, Sealed
+from timeoutq.rooms.schedules import definition as of_schedules
 from timeoutq.rooms.schedules import flows as schedule_flows
-from timeoutq.rooms.schedules import operations as of_schedules
 from timeoutq.rooms.schedules.definition import Stored
 from timeoutq.server.calls import BATCH
 from timeoutq.verbs import reads, replies, sending
@@ -182,8 +179,12 @@ def size(queue: AnyQueue, state: State) -> int:
     """Count the tasks in a state."""
     if state is State.DONE:  # it may be kept as fingerprints
         return queue.stats().done
-    verb = "ZCARD" if state in ORDERED else "SCARD"
-    return sum(int(queue.run(sending.ask(talk, [(verb, talk.operations.key(state))]))[0]) for talk in talks_of(queue))
+    return _total(queue, "ZCARD" if state in ORDERED else "SCARD", state)
+
+
+def _total(queue: AnyQueue, verb: str, key: str) -> int:
+    asked = [queue.run(sending.ask(talk, [(verb, talk.operations.key(key))])) for talk in talks_of(queue)]
+    return sum(int(count) for (count,) in asked)
 
 
 def compare(
@@ -232,9 +233,7 @@ def exported(queue: AnyQueue, states: Sequence[State] = (), *, without_done: boo
     return wanted
 
 
-def export(
-    queue: AnyQueue, states: Sequence[State] = (), looked: Callable[[int], None] | None = None
-) -> Iterator[list[Record]]:
+def export(queue: AnyQueue, states: Sequence[State] = ()) -> Iterator[list[Record]]:
     """Give all tasks of a queue, or of some states, each once; `exported` says which states can be had.
 
     Done tasks come last. Callbacks of batches that are not over are left out. If a sharded queue has a task twice, with
@@ -242,7 +241,7 @@ def export(
     A second look finds tasks that changed their state during the first; it is left out if nothing has moved.
     """
     wanted = tuple(states) or tuple(State)
-    before, seen = queue.stats().counters, 0
+    before = queue.stats().counters
     # an id with two groups may be in two shards: the task that is not done must be the one that is told of
     ordered = sorted(wanted, key=lambda state: ENDED.index(state) if state in ENDED else -1)
     with Met() as met:
@@ -251,9 +250,6 @@ def export(
                 break
             for state, talk in product(ordered, talks_of(queue)):
                 for page in scan_shard(queue, talk, state):
-                    seen += 0 if second else len(page)
-                    if looked is not None:
-                        looked(seen)
                     for records in describe(queue, page, talk):
                         there = [one for one in records if one.state in wanted and one.due != BATCH_DUE]
                         new = set(met.new(record.task for record in there))
@@ -284,7 +280,7 @@ def _hosts(talk: Talk, cursor: str) -> Flow[tuple[str | None, list[HostRecord]]]
     following, found = reply
     names, told = [name for name, _ in reads.pairs_of(found)], list[HostRecord]()
     for part in parts(names, BATCH):
-        told += (yield from sending.answer(talk, operations.describe_hosts(talk.operations, part))) or []
+        told += (yield from sending.answer(talk, of_hosts.describe_hosts(talk.operations, part))) or []
     return reads.next_cursor(following), [host for host in told if host != HostRecord(host.host)]
 
 
@@ -296,7 +292,7 @@ def restore_hosts(queue: AnyQueue, records: Sequence[HostRecord]) -> int:
     if isinstance(queue, ShardedQueue):
         taken = queue.run(flows.restore_hosts(queue.shards, records))
     else:
-        call = operations.restore_hosts(queue.operations, records, queue.token)
+        call = of_hosts.restore_hosts(queue.operations, records, queue.token)
         taken = queue.run(sending.answer(queue.talk, call))
     if taken is None:
         raise InvalidInput(
@@ -333,7 +329,7 @@ def schedules(queue: AnyQueue) -> Iterator[list[Stored]]:
 
 
 def _schedules(talk: Talk, cursor: str) -> Flow[tuple[str | None, list[Stored]]]:
-    rows = yield from sending.answer(talk, of_schedules.page(talk.operations, cursor, SCHEDULES))
+    rows = yield from sending.answer(talk, of_schedules.call_page(talk.operations, cursor, SCHEDULES))
     return reads.next_cursor(rows.cursor), list(rows.found)
 
 
@@ -350,7 +346,7 @@ def batches(queue: AnyQueue) -> Iterator[list[Joined | Sealed]]:
         for one in found:
             first, count = 1, 1
             while first <= count:
-                call = of_batches.members(talk.operations, one.batch, first, first + BATCH - 1)
+                call = of_batches.call_members(talk.operations, one.batch, first, first + BATCH - 1)
                 count, members = queue.run(sending.answer(talk, call))
                 yield [Joined(one.batch, raw(member.task), member.end) for member in members]
                 first += BATCH
@@ -364,7 +360,7 @@ def _seals(talk: Talk, cursor: str) -> Flow[tuple[str | None, list[Sealed]]]:
 
 def open_batches(queue: AnyQueue) -> list[str]:
     """Name batches of a queue that are not over, ten thousand at most."""
-    known = [one for talk in talks_of(queue) for one in queue.run(batch_flows.some(talk))]
+    known = [one for talk in talks_of(queue) for one in queue.run(of_batches.some(talk))]
     return sorted({one.name for one in known if not one.is_over})
 
 
@@ -412,9 +408,8 @@ def header(queue: AnyQueue, *, whole: bool = True) -> str:
     line: dict[str, Any] = {"timeoutq": VERSION, "queue": queue.name, "at": stats.now, "ends": True}
     if whole and stats.politeness is not None:
         line["politeness"] = {"delay": stats.politeness.delay, "per_host": stats.politeness.per_host}
-    if not whole:
-        asked = [queue.run(sending.ask(one, [("HLEN", one.operations.key("policies"))])) for one in talks_of(queue)]
-        line |= {"rules": rules} if (rules := sum(int(count) for (count,) in asked)) else {}
+    if not whole and (rules := _total(queue, "HLEN", "policies")):
+        line["rules"] = rules
     return json.dumps(line)
 
 
@@ -429,19 +424,17 @@ def footer(left_out: Sequence[str] = ()) -> str:
 
 def is_header(line: bytes) -> bool:
     """Say whether a line is the first line of an export; raises `InvalidInput` if its format is a later one."""
-    return _header(line) is not None
+    return bool(_header(line))
 
 
-def _header(line: bytes) -> dict[str, Any] | None:
+def _header(line: bytes) -> dict[str, Any]:
     try:
         read: Any = json.loads(line)
     except (ValueError, RecursionError):
-        return None
-    if not isinstance(read, dict):
-        return None
-    found = cast("dict[str, Any]", read)
+        return {}
+    found = cast("dict[str, Any]", read) if isinstance(read, dict) else {}
     if "timeoutq" not in found or "task" in found:
-        return None
+        return {}
     version = found["timeoutq"]
     if type(version) is not int or not 1 <= version <= VERSION:
         raise InvalidInput(
@@ -452,7 +445,7 @@ def _header(line: bytes) -> dict[str, Any] | None:
 
 def read_header(line: bytes) -> Header:
     """Read the first line of an export, or the last one. Raises `InvalidInput`."""
-    of = (_header(line) or {}).get
+    of = _header(line).get
     rules = arguments.count(of("rules", 0), "rules", 0)
     return Header(_politeness(of("politeness")), rules, of("ends") is True, of("end") is not None)
 
@@ -468,18 +461,64 @@ def _politeness(rules: Any) -> Politeness | None:
     return found
 
 
+def _count(low: int = 0, high: int = replies.LARGEST) -> Callable[[Any, str], int]:
+    return lambda value, name: arguments.count(value, name, low, high)
+
+
+def _moment(value: Any, name: str) -> float:
+    arguments.delay_ms(value, name)
+    return float(value)
+
+
+def _words(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidInput(f'"{name}" is a text, not {value!r:.60}')
+    return value
+
+
+def _state(value: Any, _: str) -> State:
+    try:
+        return State(value)
+    except ValueError:
+        raise InvalidInput(f"{value!r:.60} is not a state: one of {', '.join(State)}") from None
+
+
+Readers = Mapping[str, Callable[[Any, str], Any]]
+TASK: Readers = {
+    "state": _state, "due": _moment, "acked": _moment, "until": _moment, "failures": _count(), "crashes": _count(),
+    "error": _words, "error_at": _moment, "group": lambda value, _: text(arguments.host(value)),
+    "priority": lambda value, _: arguments.priority(value),
+}  # fmt: skip
+HOST: Readers = {
+    "delay": _moment, "per_host": _count(1, 10_000), "budget": _count(), "visits": _count(), "failures": _count(),
+    "next_allowed": _moment, "blocked_until": _moment, "banned": _words, "blocked_by": _words,
+}  # fmt: skip
+"""The fields of a line besides its id and payload, in their order, and how each is read."""
+
+
 def write_host(record: HostRecord) -> str:
     """Give the line of a host: JSON in ASCII, without what the host has not."""
-    names = ("delay", "per_host", "budget", "visits", "failures", "next_allowed", "blocked_until", "banned")
-    told = _told(record, names, ("visits", "failures"))
-    blocked = {"blocked_by": record.blocked_by} if record.blocked_by else {}
-    return json.dumps({**_named("host", record.host), **told, **blocked})
+    return json.dumps({**_named("host", record.host), **_told(record, HOST)})
 
 
-def _told(record: Record | HostRecord, names: Sequence[str], counts: Sequence[str]) -> dict[str, Any]:
-    """Give the fields that a record has; a count of 0 is left out."""
+def write(record: Record) -> str:
+    """Give the line of a task: JSON in ASCII; bytes that are not text go into fields of their own, in base64."""
+    line, payload = {**_named("task", record.task), **_told(record, TASK)}, record.payload
+    if payload is None:
+        return json.dumps(line)
+    if not isinstance(payload, bytes):
+        try:
+            return json.dumps({**line, "payload": payload}, allow_nan=False)
+        except ValueError:  # another program wrote NaN, which is not JSON: keep the payload as bytes
+            payload = json.dumps(payload).encode()
+    return json.dumps({**line, "payload_b64": base64.b64encode(payload).decode()})
+
+
+def _told(record: Record | HostRecord, names: Readers) -> dict[str, Any]:
+    """Give the fields that a record has; a count of 0 and an empty text are left out."""
     values = {name: getattr(record, name) for name in names}
-    return {name: value for name, value in values.items() if value is not None and (value or name not in counts)}
+    usual = {field.name: field.default for field in fields(record)}
+    return {name: value for name, value in values.items() if value is not None and value != usual[name]}
 
 
 def _named(name: str, value: bytes) -> dict[str, Any]:
@@ -487,22 +526,6 @@ def _named(name: str, value: bytes) -> dict[str, Any]:
         return {name: value.decode("utf-8")}
     except UnicodeDecodeError:
         return {f"{name}_b64": base64.b64encode(value).decode()}
-
-
-def write(record: Record) -> str:
-    """Give the line of a task: JSON in ASCII; bytes that are not text go into fields of their own, in base64."""
-    names = ("due", "acked", "until", "failures", "crashes", "error", "error_at", "group", "priority")
-    told = _told(record, names, ("failures", "crashes", "priority"))
-    line = {**_named("task", record.task), "state": record.state.value, **told}
-    payload = record.payload
-    if payload is not None:
-        if not isinstance(payload, bytes):
-            try:
-                return json.dumps({**line, "payload": payload}, allow_nan=False)
-            except ValueError:  # another program wrote NaN, which is not JSON: keep the payload as bytes
-                payload = json.dumps(payload).encode()
-        line["payload_b64"] = base64.b64encode(payload).decode()
-    return json.dumps(line)
 
 
 def read_line(line: bytes) -> Item:
@@ -520,74 +543,42 @@ def read(line: bytes) -> Record | HostRecord | Stored | Joined | Sealed:
         raise InvalidInput("JSON that is nested too deeply") from None
     if not isinstance(found, dict):
         raise InvalidInput(f"not an object, as a line of an export is: {found!r:.60}")
-    fields = cast("dict[str, Any]", found)
-    if "task" in fields or "task_b64" in fields:
-        return _task(fields)
-    if "host" in fields or "host_b64" in fields:
-        return _host(fields)
-    if "schedule" in fields or "schedule_b64" in fields:
-        return Stored.from_line(fields)
-    if "batch" in fields:
-        return batch_lines.read(fields)
+    line_of = cast("dict[str, Any]", found)
+    kinds: dict[str, Callable[[dict[str, Any]], Record | HostRecord | Stored | Joined | Sealed]] = {
+        "task": _task, "host": _host, "schedule": Stored.from_line, "batch": of_batches.read_line,
+    }  # fmt: skip
+    for kind, read_kind in kinds.items():
+        if kind in line_of or (f"{kind}_b64" in line_of and kind != "batch"):
+            return read_kind(line_of)
     raise InvalidInput(
         'an object without "task" or "task_b64", "host" or "host_b64", "schedule" or "schedule_b64", "batch"'
     )
 
 
-def _task(fields: Mapping[str, Any]) -> Record:
-    task = arguments.task_id(_text_or_bytes(fields, "task"))
-    try:
-        state = State(fields.get("state", State.TODOS))
-    except ValueError:
-        raise InvalidInput(f"{fields['state']!r:.60} is not a state: one of {', '.join(State)}") from None
-    if state is State.SCHEDULED and fields.get("due") is None:
+def _task(line: Mapping[str, Any]) -> Record:
+    task, payload = arguments.task_id(_text_or_bytes(line, "task")), _text_or_bytes(line, "payload")
+    known: dict[str, Any] = {"state": State.TODOS, **_read(line, TASK)}
+    if known["state"] is State.SCHEDULED and "due" not in known:
         raise InvalidInput('a scheduled task without the time "due"')
-    failure = fields.get("error")
-    if failure is not None and not isinstance(failure, str):
-        raise InvalidInput(f'"error" is a text, not {failure!r:.60}')
-    payload = _text_or_bytes(fields, "payload")
     arguments.pack(payload, text(task))
-    return Record(
-        task, state, _moment(fields, "due"), _moment(fields, "acked"), _number(fields, "failures") or 0,
-        _number(fields, "crashes") or 0, failure, _moment(fields, "error_at"), payload,
-        None if fields.get("group") is None else text(arguments.host(fields["group"])),
-        arguments.priority(fields.get("priority", 0)), _moment(fields, "until"),
-    )  # fmt: skip
+    return Record(task, payload=payload, **known)
 
 
-def _host(fields: Mapping[str, Any]) -> HostRecord:
-    for name in ("banned", "blocked_by"):
-        value = fields.get(name)
-        if value is not None and not isinstance(value, str):
-            raise InvalidInput(f'"{name}" is a text, not {value!r:.60}')
-    return HostRecord(
-        arguments.host(_text_or_bytes(fields, "host")), _moment(fields, "delay"),
-        _number(fields, "per_host", 1, 10_000), _number(fields, "budget"), _number(fields, "visits") or 0,
-        _number(fields, "failures") or 0, _moment(fields, "next_allowed"), _moment(fields, "blocked_until"),
-        fields.get("blocked_by") or "", fields.get("banned"),
-    )  # fmt: skip
+def _host(line: Mapping[str, Any]) -> HostRecord:
+    return HostRecord(arguments.host(_text_or_bytes(line, "host")), **_read(line, HOST))
 
 
-def _number(fields: Mapping[str, Any], name: str, low: int = 0, high: int = replies.LARGEST) -> int | None:
-    value = fields.get(name)
-    return None if value is None else arguments.count(value, name, low, high)
+def _read(line: Mapping[str, Any], names: Readers) -> dict[str, Any]:
+    return {name: read(line[name], name) for name, read in names.items() if line.get(name) is not None}
 
 
-def _moment(fields: Mapping[str, Any], name: str) -> float | None:
-    value = fields.get(name)
-    if value is None:
-        return None
-    arguments.delay_ms(value, name)
-    return float(value)
-
-
-def _text_or_bytes(fields: Mapping[str, Any], name: str) -> Payload:
+def _text_or_bytes(line: Mapping[str, Any], name: str) -> Payload:
     encoded = f"{name}_b64"
-    if encoded not in fields:
-        return fields.get(name)
-    if name in fields:
+    if encoded not in line:
+        return line.get(name)
+    if name in line:
         raise InvalidInput(f'both "{name}" and "{encoded}": write only one of them')
     try:
-        return base64.b64decode(fields[encoded], validate=True)
+        return base64.b64decode(line[encoded], validate=True)
     except (ValueError, TypeError) as error:
         raise InvalidInput(f'"{encoded}" is not base64: {error}') from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import math
 import re
@@ -45,21 +47,13 @@ def shown(value: object, most: int = 80) -> str:
 
 def flag(value: object, name: str) -> int:
     """Give 1 for True and 0 for False, and refuse what is neither."""
-    if value is True or value is False:
+    if isinstance(value, int) and value in (0, 1):
         return int(value)
-    if type(value) is int and value in (0, 1):
-        return value
     raise InvalidInput(f"{name} must be True or False, not {shown(value)}")
-
-
-def is_word(value: object, word: str) -> bool:
-    """Say whether a value that need not be a text is this one."""
-    return isinstance(value, str) and value == word
 
 
 def queue_name(name: object) -> str:
     """Check the name of a queue: it becomes the hash tag of its keys, so it must be plain."""
-    name = _plain(name)
     if not isinstance(name, str) or not _NAME.match(name):
         raise InvalidInput(f"{shown(name)} is not a queue name: use 1 to 64 of A-Z a-z 0-9 . _ -")
     return name
@@ -83,7 +77,6 @@ def cursor(value: object) -> str:
 
 def task_id(task: object) -> bytes:
     """Give the bytes of an id: 1 byte to 1 KiB; `str` is UTF-8, with surrogate escapes for bytes that are not."""
-    task = _plain(task)
     if isinstance(task, str):
         try:
             data = task.encode("utf-8", "surrogateescape")
@@ -101,6 +94,23 @@ def task_id(task: object) -> bytes:
             "rest into the payload"
         )
     return data
+
+
+def id_field(name: str, value: bytes) -> dict[str, str]:
+    """Give an id as a field of JSON; one that is not text goes into a field of its own, in base64."""
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_b64": base64.b64encode(value).decode()}
+
+
+def id_in(fields: Mapping[str, Any], name: str) -> bytes:
+    """Read what `id_field` has written."""
+    encoded = fields.get(f"{name}_b64")
+    try:
+        return task_id(fields.get(name) if encoded is None else base64.b64decode(encoded, validate=True))
+    except (binascii.Error, TypeError) as error:
+        raise InvalidInput(f'"{name}_b64" is not base64: {error}') from error
 
 
 _JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
@@ -145,15 +155,6 @@ class Body:
     def pack(self) -> bytes:
         """Give the bytes; raises `InvalidInput` if somebody has changed the payload into one that cannot be packed."""
         return pack(self._payload, self._task) or b""
-
-
-def _plain(value: object) -> object:
-    # a subclass may have methods of its own; the wire takes the text, the bytes or the number itself
-    if isinstance(value, str) and type(value) is not str:
-        return str.__str__(value)
-    if isinstance(value, bytes) and type(value) is not bytes:
-        return bytes.__getitem__(value, slice(None))
-    return value
 
 
 def unpack(data: bytes | None) -> Payload:
@@ -363,13 +364,9 @@ def seconds(value: object, name: str) -> float:
     """Check a length of time: a finite number of seconds, or a timedelta, not below zero."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
-    # no float holds a huge int; it is out of any range all the same
-    found = max(-1, min(value, 1 << 64)) if isinstance(value, int) else value
-    if isinstance(found, float) and math.isfinite(found):
-        found = min(found, float(1 << 64))  # nor has the largest float milliseconds
-    if isinstance(value, bool) or not isinstance(found, int | float) or not math.isfinite(found) or found < 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise InvalidInput(f"{name} must be a finite number of seconds, 0 or more, not {shown(value)}")
-    return float(found)
+    return float(min(value, 1 << 64))  # beyond any range that has milliseconds
 
 
 def delay_ms(value: object, name: str) -> int:
@@ -433,9 +430,9 @@ MOST_REPLICAS = 100
 
 def keep_done(value: object) -> bytes:
     """Give the wire form of keep_done: "forever", "compact" with a new salt, 0 (not at all), a count or a timedelta."""
-    if is_word(value, "forever"):
+    if value == "forever":
         return b"forever"
-    if is_word(value, "compact"):
+    if value == "compact":
         return b"compact " + secrets.token_hex(16).encode()
     if isinstance(value, timedelta):
         return b"t%d" % delay_ms(value, "keep_done")
@@ -448,7 +445,7 @@ def keep_done(value: object) -> bytes:
 
 def politeness(value: object) -> bytes:
     """Give the wire form of a `Politeness`: the delay in ms and how many visits at once; or `off`."""
-    if is_word(value, "off"):
+    if value == "off":
         return b"off"
     if not isinstance(value, Politeness):
         raise InvalidInput(f'politeness must be a Politeness(delay=, per_host=) or "off", not {shown(value)}')
@@ -475,10 +472,9 @@ def settings(given: Mapping[str, object]) -> dict[str, bytes]:
 
 def host(value: object) -> bytes:
     """Give the name of a host as a polite queue has it: lower case, IDNA; of a URL, its host; or of a group."""
-    name = _plain(value)
-    if not isinstance(name, str | bytes) or not name:
+    if not isinstance(value, str | bytes) or not value:
         raise InvalidInput(f"a host is a name like example.com or example.com:8080, not {shown(value)}")
-    found = named(task_id(name))
+    found = named(task_id(value))
     if not found:
         raise InvalidInput(f"{shown(value)} names no host: use a name like example.com or example.com:8080")
     return found
@@ -492,8 +488,7 @@ def reason(value: object) -> bytes:
 def error_text(error: Any) -> bytes:
     """Give the text of an error, at most 4 KiB: `ValueError: bad page` for an exception, a string as it is.
 
-    For an exception group it is `ExceptionGroup: pages (ValueError: bad page; KeyError: 'title')`, with the first ten
-    members. It never raises, whatever the exception's own `__str__` does.
+    For an exception group it is `ExceptionGroup: pages (ValueError: bad page; KeyError: 'title')`. It never raises.
     """
     if not isinstance(error, BaseException):
         return _text_of(error) or b"unknown error"

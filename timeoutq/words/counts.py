@@ -22,24 +22,6 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
-    """What a line of `minutes` or `hours` says: the counters, and how many tasks each state had."""
-
-    at: float
-    put: int = 0
-    claimed: int = 0
-    acked: int = 0
-    errors: int = 0
-    expired: int = 0
-    todos: int = 0
-    scheduled: int = 0
-    in_progress: int = 0
-    done: int = 0
-    failed: int = 0
-    waiting: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Period:
     """A minute or an hour of a queue: how many tasks each state had when it began, and how often things happened in it.
 
@@ -72,18 +54,16 @@ HAPPENED = ("put", "claimed", "acked", "errors", "expired")
 
 
 def periods_of(
-    lines: Sequence[Noted], latest: Noted | None, now: float, length: int, most: int, *, whole: bool
+    lines: Sequence[Period], latest: Period | None, now: float, length: int, most: int, *, whole: bool
 ) -> list[Period]:
     """Give the last `most` periods of `length` seconds, the oldest first, from the first that was noted until now.
 
-    `lines` come newest first, and `latest` is what a line of now would say, if that is known. It is the line of the
-    last period if nobody has noted one. With `whole`, no line was ever removed: the counters before the first line were
-    0. What happened between two lines counts in the period of the earlier one, so nothing is lost in a gap. A clock
-    that has stepped back notes a period twice: the newer line says the sizes, and what happened is added up. What lies
-    in the future is left out.
+    `lines` come newest first; `latest` is what a line of now would say. With `whole`, no line was ever removed: the
+    counters before the first line were 0. What happened between two lines counts in the period of the earlier one. A
+    clock that has stepped back notes a period twice: the newer line says the sizes, and what happened is added up.
     """
     last = int(now // length)
-    noted, happened = dict[int, Noted](), dict[int, dict[str, int]]()
+    noted, happened = dict[int, Period](), dict[int, dict[str, int]]()
     told = [*reversed(lines), *([] if latest is None else [latest])]
     for at, (one, following) in enumerate(zip(told, [*told[1:], latest], strict=False)):
         number = int(one.at // length)
@@ -92,10 +72,10 @@ def periods_of(
         if one is not latest or number not in noted:
             noted[number] = one
         if following is not None:
-            since = Noted(0.0) if whole and at == 0 else one
             counts = happened.setdefault(number, dict.fromkeys(HAPPENED, 0))
             for name in HAPPENED:
-                counts[name] += max(0, getattr(following, name) - getattr(since, name))
+                before = 0 if whole and at == 0 else getattr(one, name)
+                counts[name] += max(0, getattr(following, name) - before)
     if not noted:
         return []
     found: list[Period] = []
@@ -224,10 +204,7 @@ class Stats:
         return Sample(self.now, of("put", 0), of("claimed", 0), of("acked", 0), of("failed", 0), of("expired", 0))
 
     @property
-    def noted(self) -> Noted:
-        """What a line of `minutes` or `hours` would say of this moment."""
-        sample = self.sample
-        return Noted(
-            self.now, sample.put, sample.claimed, sample.acked, sample.failed, sample.expired,
-            self.todos, self.scheduled, self.in_progress, self.done, self.failed, self.waiting,
-        )  # fmt: skip
+    def noted(self) -> Period:
+        """What a line of `minutes` or `hours` would say of this moment: all counters in the place of what happened."""
+        counters = {name: self.counters.get("failed" if name == "errors" else name, 0) for name in HAPPENED}
+        return Period(self.now, **{name: getattr(self, name) for name in IN_STATES}, **counters)

@@ -117,7 +117,7 @@ def _counts(flat: Any) -> tuple[int, dict[int, int]]:
                 at = number
             elif bucket(0) <= int(name) <= bucket(LONGEST) and 0 < number <= 2**53:
                 counts[int(name)] = number
-        except ValueError:  # a foreign hand wrote this field
+        except ValueError:  # somebody wrote this field by hand
             continue
     return at, counts
 

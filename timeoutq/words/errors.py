@@ -9,12 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-NOT_POLITE = "this queue is not polite"
-"""What the message of `InvalidInput` says when a queue refuses a priority because the queue is not polite."""
-
 
 class TimeoutqError(Exception):
     """The base of all errors of timeoutq."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it whole: a pool of processes hands errors over that way."""
+        return _made, (type(self), self.args, self.__dict__)
+
+
+def _made(kind: type[TimeoutqError], args: tuple[Any, ...], fields: Mapping[str, Any]) -> TimeoutqError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(fields)
+    return error
 
 
 class InvalidInput(TimeoutqError, ValueError):
@@ -37,14 +44,6 @@ class BadUrl(InvalidInput):
         """The URL, cut to a length that fits into a line, and what is wrong with it."""
         return f"{self.url[:200]!r} is refused: {self.reason}"
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle it whole: a pool of processes hands errors over that way."""
-        return _bad_url, (str(self), self.url, self.reason)
-
-
-def _bad_url(message: str, url: str, reason: str) -> BadUrl:
-    return BadUrl(message, url=url, reason=reason)
-
 
 class BadSitemap(InvalidInput):
     """A sitemap cannot be had, cannot be read, or is beyond a limit: the message names the sitemap and the cause."""
@@ -62,14 +61,6 @@ class LeaseLost(TimeoutqError):
         self.task = task
         self.holder = holder
         self.state = state
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle it whole: a pool of processes hands errors over that way."""
-        return _lease_lost, (str(self), self.task, self.holder, self.state)
-
-
-def _lease_lost(message: str, task: str, holder: str | None, state: str | None) -> LeaseLost:
-    return LeaseLost(message, task=task, holder=holder, state=state)
 
 
 class Unavailable(TimeoutqError):
@@ -92,14 +83,6 @@ class ShardsUnavailable(Unavailable):
         super().__init__(message)
         self.shards = dict(shards)
         self.outcome = outcome
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle it whole: a pool of processes hands errors over that way."""
-        return _shards_unavailable, (str(self), self.shards, self.outcome)
-
-
-def _shards_unavailable(message: str, shards: Mapping[int, TimeoutqError], outcome: Any) -> ShardsUnavailable:
-    return ShardsUnavailable(message, shards=shards, outcome=outcome)
 
 
 class ReadOnly(Unavailable):

@@ -1,7 +1,6 @@
 """The name of the host of a URL, as a polite queue has it: lower case, IDNA. `arguments.host` checks what callers pass.
 
-`lua/hostname.lua` does the same on the server for a URL whose host is plain ASCII. For any other URL the client sends
-the host with the task.
+`lua/hostname.lua` does the same for a host of plain ASCII; any other host the client sends with the task.
 """
 
 from __future__ import annotations

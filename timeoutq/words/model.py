@@ -184,9 +184,6 @@ class Ack(Exception):  # a decision that a handler may take from any depth: rais
     for so long, whatever `keep_done` says; then a put adds the task again. With `keep_done="compact"`, the id stays for
     ever, and the worker warns once."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.put, self.again_in, self.payload, self.result, self.keep_result, self.keep_id)
-
     def __repr__(self) -> str:
         given = ((one, getattr(self, one.name)) for one in fields(self))
         told = (f"{one.name}={value!r}" for one, value in given if value is not one.default)
@@ -199,7 +196,7 @@ class Ack(Exception):  # a decision that a handler may take from any depth: rais
         return hash(type(self))  # two equal acks may hold lists or mappings, which have no hash
 
 
-@dataclass
+@dataclass(unsafe_hash=True)
 class Release(Exception):  # likewise
     """Return or raise this in a handler: the task goes back without blame, and is ready after `delay` seconds."""
 
@@ -208,14 +205,8 @@ class Release(Exception):  # likewise
     """Seconds for which no worker visits the task's host (Retry-After). This works on a polite queue, for a task that
     has a host; elsewhere nothing is blocked, and the release is counted like any other."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.delay, self.block_host)
-
     def __str__(self) -> str:
         return repr(self)
-
-    def __hash__(self) -> int:
-        return hash((type(self), self.delay, self.block_host))
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,8 @@ LONGEST = 366 * 86_400.0
 COUNTED = 100_000
 """The most attempts of which a wait is told: waits compute powers of the number, and a damaged one has any size."""
 
+_USUAL_WAIT = wait_exponential_jitter(initial=1, max=300, jitter=1)
+_USUAL_STOP = stop_after_attempt(5)
 _DELAYS: tuple[type, ...] = (stop_after_delay, *filter(None, (getattr(tenacity, "stop_before_delay", None),)))
 
 
@@ -57,9 +59,9 @@ class Retry(Exception):  # no name with Error: the handler decides, as in raise 
 
     def __init__(self, after: Delay | None = None, reason: str = "", block_host: Delay = 0.0) -> None:
         super().__init__(reason)
-        self.after = None if after is None else _seconds(after, "Retry(after=…)")
+        self.after = None if after is None else arguments.seconds(after, "Retry(after=…)")
         self.reason = reason
-        self.block_host = _seconds(block_host, "Retry(block_host=…)")
+        self.block_host = arguments.seconds(block_host, "Retry(block_host=…)")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.after, self.reason, self.block_host)
@@ -110,8 +112,7 @@ def members(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
 def decision(error: BaseException | str) -> BaseException | str:
     """Give the error that decides when a task is tried again: the error itself or, of an exception group, a member.
 
-    A `GiveUp` anywhere in the group decides. If there is none, the `Retry` with the longest pause decides, with the
-    longest `block_host` of all. If there is no `Retry` either, the group itself decides.
+    A `GiveUp` decides first; then the `Retry` with the longest pause, with the longest `block_host` of all.
     """
     if isinstance(error, str) or not arguments.is_group(error):
         return error
@@ -162,21 +163,21 @@ class RetryPolicy:
         a policy: taken as it is. Raises `InvalidInput`.
         """
         if given is None:
-            return cls(_usual_wait(), _usual_stop())
+            return cls(_USUAL_WAIT, _USUAL_STOP)
         if isinstance(given, RetryPolicy):
             return given
         if isinstance(given, stop_base):
-            return cls(_usual_wait(), given)
+            return cls(_USUAL_WAIT, given)
         if isinstance(given, Sequence) and not isinstance(given, str | bytes):
             items = list(cast("Sequence[Any]", given))
             if len(items) == 2 and any(map(callable, items)):
                 return cls(items[0], items[1])
-            delays = [_seconds(item, "retry=[…]") for item in items]
+            delays = [arguments.seconds(item, "retry=[…]") for item in items]
             return cls(
                 wait_chain(*map(wait_fixed, delays)) if delays else wait_none(), stop_after_attempt(len(delays) + 1)
             )
         if callable(given):
-            return cls(given, _usual_stop())
+            return cls(given, _USUAL_STOP)
         raise InvalidInput(
             f"retry= takes a list of seconds, a tenacity wait_*, (wait_*, stop_*) or a RetryPolicy, not {_shown(given)}"
         )
@@ -207,7 +208,7 @@ class RetryPolicy:
                 return None
         except Exception as cause:
             raise InvalidInput(f"{self!r} failed on attempt {attempt}: {type(cause).__name__}: {cause}") from cause
-        return min(_seconds(wait, f"the wait of {self!r}"), LONGEST)
+        return min(arguments.seconds(wait, f"the wait of {self!r}"), LONGEST)
 
 
 Retries = RetryPolicy | Sequence[Delay] | tuple[Wait, Stop] | Wait | stop_base | None
@@ -227,14 +228,6 @@ def pause(failures: int) -> float:
     return _PAUSES(state)
 
 
-def _usual_wait() -> Wait:
-    return wait_exponential_jitter(initial=1, max=300, jitter=1)
-
-
-def _usual_stop() -> Stop:
-    return stop_after_attempt(5)
-
-
 def _refuse_delays(stop: object) -> None:
     if isinstance(stop, _DELAYS):
         raise InvalidInput(
@@ -244,15 +237,6 @@ def _refuse_delays(stop: object) -> None:
     if isinstance(stop, stop_any | stop_all):
         for part in stop.stops:
             _refuse_delays(part)
-
-
-def _seconds(value: object, name: str) -> float:
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    # only compare: a huge int does not fit into a float
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise InvalidInput(f"{name} must be a finite number of seconds, 0 or more, not {_shown(value)}")
-    return float(min(value, 10**300))
 
 
 def _shown(value: object) -> str:
@@ -295,15 +279,14 @@ class Recrawl:
         """
         if last is None:
             return min(self.longest, max(self.shortest, self.first))
-        last = _seconds(last, "the last interval")
+        last = arguments.seconds(last, "the last interval")
         return min(self.longest, max(self.shortest, last * (1 - self.faster if changed else 1 + self.slower)))
 
 
 def retry_after(value: str, now: float, most: float) -> float | None:
     """Give the seconds for which a Retry-After asks, at most `most`; None if it cannot be read, or asks for no pause.
 
-    It is a number of seconds or an HTTP date (RFC 9110, 10.2.3); `now` is Unix time. With 0, or a date that has passed,
-    a busy host asks for no pause: how long to leave it alone is then for the caller to say.
+    It is a number of seconds or an HTTP date (RFC 9110, 10.2.3); `now` is Unix time.
     """
     value = value.strip()
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", value):

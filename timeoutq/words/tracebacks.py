@@ -11,6 +11,7 @@ import linecache
 from collections import deque
 from functools import lru_cache
 from pathlib import Path
+from traceback import format_exception_only
 from types import TracebackType
 from typing import Any, cast
 
@@ -25,7 +26,7 @@ CHAIN = 5
 WIDTH = 200
 """The most characters of a line of source."""
 MESSAGE = 1000
-"""The most characters of a message or a note in the text."""
+"""The most characters of a message with its notes."""
 
 CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
 CONTEXT = "\nDuring handling of the above exception, another exception occurred:\n\n"
@@ -41,9 +42,8 @@ Frame = tuple[str, int, str]
 def trace(error: object) -> bytes:
     """Give the text of an exception's traceback, empty if there is none; never raises.
 
-    There is no traceback for an error that is text, for an exception that was not raised, and for a `Retry` or `GiveUp`
-    that no other exception led to: these are decisions. A text that ends with a line break lacks its last line: that
-    line is the error of the task, and `read_traceback` adds it.
+    A `Retry` or `GiveUp` that no other exception led to is a decision, and has none. A text that ends with a line break
+    lacks its last line: that line is the error of the task, and `read_traceback` adds it.
     """
     if not isinstance(error, BaseException):
         return b""
@@ -76,7 +76,7 @@ def _told(error: BaseException) -> str:
     for one, link in zip(reversed(chain[1:]), reversed(links), strict=True):
         parts += (_stack(one.__traceback__), _end(one), link)
     parts.append(_stack(error.__traceback__))
-    if not is_group and not _notes(error):
+    if not is_group and not getattr(error, "__notes__", None):
         return "".join(parts)
     return "".join((*parts, _end(cast("Any", error)))).rstrip("\n")
 
@@ -130,13 +130,8 @@ def _frames(frames: tuple[Frame, ...], before: int) -> str:
 
 def _end(error: BaseException, depth: int = 1) -> str:
     """Give what follows the stack: the exception's name and message, its notes and, for a group, its exceptions."""
-    kind = type(error)
-    name = (
-        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
-    )
-    message = _message(error)
-    parts = [f"{name}: {message}\n" if message else f"{name}\n"]
-    parts += (f"{note}\n" for note in _notes(error))
+    said = "".join(format_exception_only(error)).rstrip("\n")
+    parts = [f"{said[:MESSAGE]}\n"]
     if isinstance(error, BaseExceptionGroup):
         inside: tuple[BaseException, ...] = cast("Any", error).exceptions
         for number, one in enumerate(inside[:GROUP] if depth <= GROUP else (), 1):
@@ -144,21 +139,6 @@ def _end(error: BaseException, depth: int = 1) -> str:
             parts.append(f"  {number} of {len(inside)} in this group:\n")
             parts += (f"    {line}\n" for line in told.splitlines())
     return "".join(parts)
-
-
-def _message(error: BaseException) -> str:
-    try:
-        return str(error)[:MESSAGE]
-    except BaseException as bad:  # __str__ may do anything, even exit the process
-        return f"(it has no text: its __str__ raised {type(bad).__name__})"
-
-
-def _notes(error: BaseException) -> list[str]:
-    notes: Any = getattr(error, "__notes__", None)
-    if not isinstance(notes, list):
-        return []
-    kept = cast("Any", notes)
-    return [note[:MESSAGE] for note in kept[:CHAIN] if isinstance(note, str)]
 
 
 def _cut(data: bytes) -> bytes:

@@ -17,36 +17,32 @@ The modules, in reading order: each imports only from those above it.
     signals     SIGTERM and SIGINT for all workers of an event loop: a loop has one handler per signal, not one per
                 worker.
     forks       Copies of a worker: a handler may fork its process, and the copy must not go on as a second worker.
-    background  The things that run besides the pump of a worker: asyncio tasks by name, threads, and clients that block
-                a thread.
+    background  The things that run besides the pump of a worker: asyncio tasks by name, and threads.
     worker_log  The log lines of a worker: each carries its queue, its worker, and the task that it is about.
     runs        One run of a handler, its longest time, and the meaning of its failure: when it is repeated, and the log
                 line.
     loopwatch   Warns when a handler blocks the event loop: for how long, which task, which line of code, and the cure.
-    cleaner     Takes back expired leases, makes due tasks ready, puts due ticks, and sleeps exactly until the next of
-                these is due.
+    cleaner     Takes back expired leases, makes due tasks ready, puts due ticks, and sleeps until the next of these is
+                due.
     health      Whether a worker process is healthy: the worker writes its signs into memory, and others judge them.
     pace        Decides how many tasks a worker claims and holds, and how its queues share its handlers. No I/O.
     state       Whether a worker goes on, drains or ends, and the task that must run alone: decisions without I/O.
     ends        The ends of leases on their way to one shard of a queue: acks, failures and releases gather here and
                 become calls.
-    followers   Asks servers, while all else goes on, for the things that must be there before an ack, and why leases
-                were lost.
+    losses      Asks why leases were lost, and logs the answers.
     leases      The leases of a worker on one queue: `took` brings them in, and every end of a lease goes through
                 `Leases`.
     crews       Runs `async def` handlers: a crew of asyncio tasks, the consumers, each of which runs one handler after
                 the other.
     threads     Runs `def` handlers: a crew of threads, started as they are needed, which live as long as the worker.
-    beats       The heartbeats of a worker with several queues: one thread for all of them, with an event loop of its
-                own.
-    interrupts  Ends handlers that lost their lease or have no time left, and leases that nobody ends.
-    served      One queue of a worker, as a handler sees it that `Serves`: the `Place` of `handlers.py`.
+    interrupts  Ends handlers that lost their lease or have no time left.
+    served      One queue of a worker, as a handler sees it that `Serves`.
     exchanges   Exchanges with one shard of a queue: each sends ends of leases and claims new ones. A plain queue is one
                 shard.
     queue_work  The work of a worker on one of its queues: how many tasks it claims, and when its exchanges begin.
     tending     Which shards of a queue a worker tends, and which one it helps: only for a queue that has several.
-    pump        The pump of a worker: it goes round the queues, has each claim and send all that it can, runs suspects
-                alone, drains.
+    pump        The pump of a worker: it goes round the queues, has each claim and send, runs suspects alone, and
+                drains.
     closing     The end of a worker: it stops what runs, sends the last ends, and gives back the leases that are left.
     worker      The face of a worker: its settings, `run`, `stop`, and its counts.
     processes   The processes of a worker: a supervisor starts them, replaces those that die, and reports the tasks that

@@ -1,15 +1,12 @@
-"""The things that run besides the pump of a worker: asyncio tasks by name, threads, and clients that block a thread."""
+"""The things that run besides the pump of a worker: asyncio tasks by name, and threads."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
-
-from timeoutq.client import AsyncDriver, Driver, twin
 
 
 class Machine:
@@ -26,17 +23,6 @@ class Machine:
     def pipe(self) -> SimpleQueue[Any]:
         """Make a queue from which threads take, and wait while it is empty."""
         return SimpleQueue()
-
-    def client(self, queue: AsyncDriver) -> Driver:
-        """Make a client of the same queue and the same name for a thread; each call blocks the thread."""
-        return twin(queue)
-
-    async def call(self, blocking: Callable[[], object]) -> None:
-        """Call a function that blocks in a thread of its own, and wait for it."""
-        # the event loop's own threads may all be taken by what handlers have started and left behind
-        own = ThreadPoolExecutor(1)
-        await asyncio.get_running_loop().run_in_executor(own, blocking)
-        own.shutdown(wait=False)
 
 
 THIS = Machine()  # the machine of every worker that was given no other

@@ -1,9 +1,4 @@
-"""Takes back expired leases, makes due tasks ready, puts due ticks, and sleeps exactly until the next of these is due.
-
-Every worker runs a cleaner, `timeoutq cleaner` runs a cleaner alone, and any number of cleaners may run at once: their
-scripts are idempotent, and there is no leader. A script that adds an earlier time rings the alarm, a stream of one
-entry, which wakes all cleaners. If the alarm is silent, a cleaner looks again after `longest` seconds.
-"""
+"""Takes back expired leases, makes due tasks ready, puts due ticks, and sleeps until the next of these is due."""
 
 from __future__ import annotations
 
@@ -200,12 +195,9 @@ class Cleaner:
         return found.moved
 
     def _here(self, plan: Plan, asked: float, at_ms: int) -> float:
-        """Give the monotonic clock of this process when to ask for what is due at `at_ms`; `asked`: when the plan was.
-
-        The way back of the reply has cost time, and so will the way there of the next call: together they take as long
-        as the shortest exchange, at least. Half of it is made up for, so that the call is not there too early.
-        """
+        """Give when to ask for tasks that are due at `at_ms`, by the monotonic clock; `asked`: when the plan was."""
         now = time.monotonic()
+        # the ways of the reply and of the next call take as long as the shortest exchange: half of it is made up for
         self._trip = min(now - asked, self._trip * 1.05)
         return now + (at_ms - plan.now_ms) / 1000 - plan.micros / 1e6 - self._trip / 2
 

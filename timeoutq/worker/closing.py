@@ -1,8 +1,4 @@
-"""The end of a worker: it stops what runs, sends the last ends, and gives back the leases that are left.
-
-What starts first stops last: handlers, then bells and cleaners, then the acks that wait, then the last exchange, then
-the heartbeat, which extends leases until all of them have ended.
-"""
+"""The end of a worker: it stops what runs, sends the last ends, and gives back the leases that are left."""
 
 from __future__ import annotations
 
@@ -16,13 +12,11 @@ from timeoutq.client.heartbeat import Heartbeat
 from timeoutq.words.errors import TimeoutqError
 from timeoutq.words.model import Lease
 from timeoutq.worker import interrupts
-from timeoutq.worker.background import Machine
-from timeoutq.worker.beats import Beats
 from timeoutq.worker.exchanges import Exchanges
 from timeoutq.worker.leases import Leases
 from timeoutq.worker.pump import Pump, all_of
 from timeoutq.worker.queue_work import QueueWork
-from timeoutq.worker.state import DRAIN, GO_ON, Life
+from timeoutq.worker.state import DRAIN, Life
 
 LAST_WORDS = 1.0  # seconds that handlers may take to end when the worker ends
 ENDING = 2.0  # seconds that the cancelled asyncio tasks of the worker may take to end
@@ -33,14 +27,13 @@ class Closing:
     """Ends the work of one worker."""
 
     pump: Pump
-    heartbeat: Heartbeat | Beats
+    heartbeat: Heartbeat
+    heart_is_over: asyncio.Event
     life: Life
-    machine: Machine
 
     async def close(self) -> None:
         """End everything; a server that does not answer is not waited for."""
         works, life, crew = self.pump.works, self.life, self.pump.crew
-        early = life.level == GO_ON
         for work in works:
             self._tell_cut_off(work.leases)
         life.level = max(life.level, DRAIN)
@@ -52,22 +45,21 @@ class Closing:
         for task in bells:
             task.cancel()
         await asyncio.wait(consumers.union(bells, *(work.background.cancel() for work in works)), timeout=ENDING)
-        await all_of(self._end_leases(work.leases, early=early) for work in works)
+        await all_of(self._end_leases(work.leases) for work in works)
         crew.close()
         await all_of(self._send_last(work) for work in works)
-        await self.machine.call(self.heartbeat.stop)
+        await self._end_heartbeat()
         await self._leave_unending(consumers)
 
-    async def _end_leases(self, leases: Leases, *, early: bool) -> None:
-        """Have all leases of a queue end, and let go of acks that wait."""
+    async def _end_heartbeat(self) -> None:
+        self.heartbeat.end()
+        if self.heartbeat.lives:  # a thread that could not be started has no end
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.heartbeat.patience):
+                    await self.heart_is_over.wait()
+
+    async def _end_leases(self, leases: Leases) -> None:
         await leases.end_losses()
-        if early:
-            await leases.followers.wait(leases.queue.talk.deadline)
-        trouble = leases.followers.trouble
-        left = await leases.followers.close()
-        leases.given_back(left)
-        why = self.life.why() + (f", and the last attempt failed: {trouble}" if trouble is not None else "")
-        leases.log.tell_unconfirmed(left, why)
         leases.given_back(
             run.lease
             for run in leases.running.values()

@@ -1,27 +1,22 @@
-"""Runs `async def` handlers: a crew of asyncio tasks, the consumers, each of which runs one handler after the other.
-
-A crew runs the handlers of all queues of a worker, and has a `Calling` for each of them, by the number of the queue.
-`threads.py` has the crew for `def` handlers.
-"""
+"""Runs `async def` handlers: a crew of asyncio tasks, the consumers, each of which runs one handler after the other."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
 
 from timeoutq.words import telling
-from timeoutq.words.durations import SHORTEST, Spans
+from timeoutq.words.durations import SHORTEST
 from timeoutq.words.model import Lease
 from timeoutq.worker import forks, handlers
 from timeoutq.worker.found import listed
 from timeoutq.worker.handlers import LEAVES_NO_ID, Surroundings
-from timeoutq.worker.leases import Leases, Ledger
+from timeoutq.worker.leases import Leases
 from timeoutq.worker.runs import Run
 
 TURN = 0.005  # seconds for which handlers that never wait run in one go before others in the loop have a turn
@@ -38,69 +33,46 @@ class Calling:
     rank: int = 0  # tasks of a lower rank begin before all others that wait for a handler
 
 
-_NO_LEASES = deque[Lease](maxlen=0)
-
-
 class Inbox:
     """The leases that wait for a handler: those of a lower rank come out first."""
 
     def __init__(self, callings: Sequence[Calling]) -> None:
         self._callings = callings
-        self._ranks = [deque[tuple[Calling, deque[Lease]]]() for _ in range(1 + max(one.rank for one in callings))]
-        """For each rank, the leases of each claim."""
-        self.calling = callings[0]  # how to call the handler with the leases that `front` has given
-        self.puts = 0  # how often leases were put: when this has changed, `front` may have to be asked again
-        self._is_empty = True
+        self._ranks = [deque[tuple[Calling, Lease]]() for _ in range(1 + max(one.rank for one in callings))]
 
     def __len__(self) -> int:
-        return self._count(len(self._ranks))
-
-    def _count(self, ranks: int) -> int:
-        return sum(len(leases) for claims in self._ranks[:ranks] for _, leases in claims)
+        return sum(map(len, self._ranks))
 
     def put(self, leases: list[Lease], number: int) -> None:
         calling = self._callings[number]
-        self._ranks[calling.rank].append((calling, deque(leases)))
-        self.puts += 1
-        self._is_empty = False
+        self._ranks[calling.rank].extend((calling, lease) for lease in leases)
 
-    def front(self) -> deque[Lease]:
-        """Give the leases of which the first is the next one; empty if there are none."""
-        if self._is_empty:
-            return _NO_LEASES  # most handlers that wake find that others have taken all
-        for claims in self._ranks:
-            while claims:
-                self.calling, leases = claims[0]
-                if leases:
-                    return leases
-                claims.popleft()
-        self._is_empty = True
-        return _NO_LEASES
+    def pop(self) -> tuple[Calling, Lease] | None:
+        for waiting in self._ranks:
+            if waiting:
+                return waiting.popleft()
+        return None
 
     def before(self, number: int) -> int:
-        return self._count(1 + self._callings[number].rank)
+        return sum(map(len, self._ranks[: 1 + self._callings[number].rank]))
 
     def of(self, number: int) -> list[Lease]:
         """Give the leases of a queue, those first that come out first."""
         calling = self._callings[number]
-        return [lease for its, leases in self._ranks[calling.rank] if its is calling for lease in leases]
+        return [lease for its, lease in self._ranks[calling.rank] if its is calling]
 
     def take_out(self, leases: list[Lease]) -> None:
         gone = set(map(id, leases))
-        for claims in self._ranks:
-            for _, waiting in claims:
-                left = [lease for lease in waiting if id(lease) not in gone]
-                if len(left) < len(waiting):
-                    waiting.clear()
-                    waiting.extend(left)
+        self._ranks = [deque(one for one in waiting if id(one[1]) not in gone) for waiting in self._ranks]
 
 
 class TaskCrew:
     """The consumers, which live as long as the worker. All methods are called in the event loop."""
 
-    def __init__(self, callings: Sequence[Calling], size: int) -> None:
-        """Start `size` consumers."""
+    def __init__(self, callings: Sequence[Calling], size: int, broken: Callable[[BaseException], None]) -> None:
+        """Start `size` consumers; `broken` is called with an error of this folder that has ended one."""
         self._callings = callings
+        self._broken = broken
         self._first = callings[0]
         self._loop = asyncio.get_running_loop()
         self._inbox = Inbox(callings)
@@ -128,10 +100,6 @@ class TaskCrew:
         """Give how many leases wait that begin before a lease of this queue that comes now."""
         return self._inbox.before(number)
 
-    def queued(self, number: int = 0) -> set[int]:
-        """Give the keys of the leases of a queue that wait for a handler."""
-        return {lease.key for lease in self._inbox.of(number)}
-
     def take(self, leases: list[Lease], number: int = 0) -> None:
         """Have the handlers of these leases run."""
         self._inbox.put(leases, number)
@@ -156,9 +124,6 @@ class TaskCrew:
         self._inbox.take_out(found)
         return bool(found)
 
-    def forget(self) -> None:
-        """Count one lease less: nobody of the crew has it any more."""
-
     # ---- consumers
 
     def _start(self) -> None:
@@ -171,9 +136,8 @@ class TaskCrew:
         if task in self._left:  # another one was started long ago
             self._left.discard(task)
             return
-        if not task.cancelled() and task.exception() is not None:
-            worker_log = self._first.leases.log
-            worker_log.say(logging.ERROR, "worker %s: a consumer ended", worker_log.worker, exc_info=task.exception())
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._broken(error)
         if not self.closing:
             self._start()
 
@@ -207,26 +171,24 @@ class TaskCrew:
 
     async def _consume(self) -> None:
         """Run handlers, one after the other. Ends when a handler has left traces: in its context, or a cancellation."""
-        calling, ranked, inbox = self._first, self._inbox, _NO_LEASES
+        calling, inbox = self._first, self._inbox
         around, generation, bare = calling.around, calling.generation, calling.around.bare
-        call, leases, running, ledger, spans, done, key_of, fields = _at_hand(calling)
+        call, leases, fields = calling.call, calling.leases, calling.leases.log.fields()
         tell, me = telling.running.set, asyncio.current_task()
         assert me is not None
-        began, puts = time.monotonic(), 0
-        since = began
+        began = since = time.monotonic()
         while not self.closing:
-            if not inbox or puts != ranked.puts:
-                puts, inbox = ranked.puts, ranked.front()
-                if ranked.calling is not calling:
-                    calling = ranked.calling
-                    call, leases, running, ledger, spans, done, key_of, fields = _at_hand(calling)
-            if not inbox:
+            next_one = inbox.pop()
+            if next_one is None:
                 await self._rest()
                 began = since = time.monotonic()
                 continue
-            lease = inbox.popleft()
-            key = key_of(lease)
-            run = running[key] = Run(lease, me, began)
+            its, lease = next_one
+            if its is not calling:
+                calling = its
+                call, leases, fields = calling.call, calling.leases, calling.leases.log.fields()
+            key, ledger = leases.key_of(lease), leases.ledger
+            run = leases.running[key] = Run(lease, me, began)
             result: Any = None
             problem: BaseException | None = None
             tell((fields, lease))
@@ -245,14 +207,14 @@ class TaskCrew:
             # one look at the clock serves as the end of this run and the beginning of the next
             ended = time.monotonic()
             if ended - began < SHORTEST:
-                spans.quick += 1
+                leases.spans.quick += 1
             elif not run.left:
-                spans.add(ended - began)
+                leases.spans.add(ended - began)
                 if (over := leases.rules.runtime.overrun(run, problem)) is not None:
                     result, problem = None, over
             began = ended
             if result is None and problem is None and not run.end:
-                done(key, lease)
+                leases.done(key, lease)
             elif result is LEAVES_NO_ID and not run.end:
                 leases.done_bare(key, lease)
                 result = None
@@ -271,20 +233,3 @@ class TaskCrew:
             if ended - since > TURN:
                 await asyncio.sleep(0)
                 began = since = time.monotonic()
-
-
-def _at_hand(
-    calling: Calling,
-) -> tuple[
-    Callable[[Lease], Any],
-    Leases,
-    dict[int, Run],
-    Ledger | None,
-    Spans,
-    Callable[[int, Lease], None],
-    Callable[[Lease], int],
-    Mapping[str, object],
-]:
-    """Give the things that `_consume` uses for each task of a queue."""
-    its, fields = calling.leases, calling.leases.log.fields()
-    return calling.call, its, its.running, its.ledger, its.spans, its.done, its.key_of, fields

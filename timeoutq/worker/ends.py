@@ -1,8 +1,4 @@
-"""The ends of leases on their way to one shard of a queue: acks, failures and releases gather here and become calls.
-
-`Leases` puts ends in, an exchange takes calls out. A plain queue is one shard. Tasks that a handler found for another
-shard than that of its lease are put there first, many of them in one call, and the ack follows when all are confirmed.
-"""
+"""The ends of leases on their way to one shard of a queue: acks, failures and releases gather here and become calls."""
 
 from __future__ import annotations
 
@@ -192,20 +188,14 @@ class Ends:
             self.refused.append(lease)
 
     def postpone(self, lease: Lease, delay_ms: int, within_ms: int = 0) -> None:
-        """Add a release of the worker itself, after which nobody gets the task for a while.
-
-        Once `within_ms` have passed since the first such release, the task is not released.
-        """
+        """Add a release of the worker itself; once `within_ms` are over, the queue refuses such releases."""
         call = self._talk.operations.release([lease], delay_ms, within_ms=within_ms)[0]
         self.calls.append(PendingCall("release", [lease], call))
 
     # ---- out
 
     def take(self, most_found: int = NO_LIMIT) -> list[PendingCall]:
-        """Take out as much as is sent at once; the rest stays, as calls.
-
-        Acks that put more than `most_found` tasks in all are too much, but a single ack is not.
-        """
+        """Take out as much as is sent at once, with `most_found` found tasks in all, but at least one call."""
         calls = self._build()
         # heavy calls go one flush at a time, so that claims and other ends need not wait for all of them
         light = len(next(flushes([one.call for one in calls])))

@@ -1,9 +1,7 @@
 """Exchanges with one shard of a queue: each sends ends of leases and claims new ones. A plain queue is one shard.
 
-`QueueWork` decides when an exchange begins, and how much it claims. While the server is away one exchange waits, and
-then tries again; nothing is lost meanwhile, because each call is kept until it was answered. A claim without an answer
-is not sent again: its leases are given back, by its token, when the server has answered another exchange. On a durable
-queue, a call that replicas have not confirmed is sent again, too, and the leases of such a claim are given back.
+Nothing is lost while the server is away: each call is kept until it was answered, and confirmed on a durable queue. A
+claim is not sent again: its leases are given back, by its token, when the server has answered another exchange.
 """
 
 from __future__ import annotations
@@ -150,10 +148,9 @@ class Claims:
         take: Callable[[list[Lease]], None],
         has_room: Callable[[], bool] | None = None,
     ) -> None:
-        """Wait on the bell, if nobody does, in a task of its own, with the claim that `claim` gives behind the wait.
+        """Wait on the bell, if nobody does, with the claim of `claim` behind the wait; `take` gets its leases.
 
-        `take` is called with the leases that come. If there is no claim, and no room when the bell has rung, the stroke
-        is passed on to another worker; without `has_room` there always is room.
+        If there is no claim, and no room when the bell has rung, the stroke is passed on to another worker.
         """
         if self.bell is None:
             self._is_deaf, self._behind_bell = False, (behind := claim())
@@ -177,10 +174,7 @@ class Claims:
             self._wake()
 
     async def _await_bell(
-        self,
-        claim: Call[Claimed] | None,
-        take: Callable[[list[Lease]], None],
-        has_room: Callable[[], bool] | None,
+        self, claim: Call[Claimed] | None, take: Callable[[list[Lease]], None], has_room: Callable[[], bool] | None
     ) -> None:
         seconds, sent_at = BELL_RETRY if self._is_burst else sending.BELL_WAIT, time.monotonic()
         found: Claimed | None = None
@@ -294,14 +288,9 @@ class Exchanges:
 
     async def make(self, claim: Call[Claimed] | None = None) -> None:
         """Send the ends that have gathered, and a claim."""
-        me, calls = object(), self.ends.take(self.claims.pace.found_at_once())
-        self._leases.sent[me] = calls
+        calls = self.ends.take(self.claims.pace.found_at_once())
         self._leases.last_sent = calls or self._leases.last_sent
-        try:
-            trouble = await self._send(claim, calls)
-        finally:
-            del self._leases.sent[me]
-        if trouble is None:
+        if await self._send(claim, calls) is None:
             self._note_answer()
 
     async def _send(self, claim: Call[Claimed] | None, calls: list[PendingCall]) -> TimeoutqError | None:

@@ -21,8 +21,8 @@ from timeoutq.words import telling
 log = logging.getLogger(__name__)
 
 generation: int = 0
-"""How many forks of running workers lie between the first process and this one: a worker remembers the number that it
-began with, and is a copy when the number has changed."""
+"""How many forks of running workers lie between the first process and this one: a worker is a copy when this number is
+another than at its start."""
 
 _loops: dict[object, tuple[int, asyncio.AbstractEventLoop]] = {}
 """The threads and event loops of the workers that run in this process."""

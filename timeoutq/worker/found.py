@@ -1,9 +1,4 @@
-"""Turns the `put=` of an `Ack` into a list of ids and payloads.
-
-This happens where the handler ran: in its thread, or in its asyncio task. `put=` may be a slow or endless generator, so
-its time counts as the handler's time, and the number of tasks is limited. In the event loop, others get a turn between
-two items.
-"""
+"""Turns the `put=` of an `Ack` into a list of ids and payloads."""
 
 from __future__ import annotations
 
@@ -67,19 +62,8 @@ async def listed(result: Any) -> Any:
         await asyncio.sleep(0)
 
 
-async def listed_raised(problem: BaseException) -> BaseException:
-    """Do the same for a raised `Ack`. If listing it fails, return that error instead."""
-    try:
-        return cast("BaseException", await listed(problem))
-    except BaseException as error:  # whatever the iterable raises is the task's failure
-        return error
-
-
 def listed_here(result: Any, given_up: Callable[[], object]) -> Any:
-    """Do the same for a handler in a thread.
-
-    Returns None as soon as `given_up()` is true: then nobody needs the result.
-    """
+    """Do the same for a handler in a thread; returns None as soon as it was `given_up`."""
     if not isinstance(result, Ack) or is_nothing(result.put):
         return result
     steps = _steps(result)

@@ -1,8 +1,4 @@
-"""Handlers: their kinds, their parameters, and the meaning of their results. No Redis here.
-
-A worker asks `shape_of` once, before it starts, and refuses a handler that could not be run. Only None and `Ack` mean
-that the task is done; `wrong_result` writes the error for a result that means nothing.
-"""
+"""Handlers: their kinds, their parameters, and the meaning of their results. No Redis here."""
 
 from __future__ import annotations
 
@@ -10,24 +6,21 @@ import functools
 import inspect
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import Parameter
 from operator import is_
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from timeoutq.server.calls import Kept
 from timeoutq.words.arguments import class_name, error_words, is_group
 from timeoutq.words.errors import HandlerNotFound, InvalidInput, WrongResult
-from timeoutq.words.model import Ack, Lease, Release, Task
+from timeoutq.words.model import Ack, Lease, Release
 from timeoutq.words.retry import GiveUp, Retry, RetryPolicy, members
 from timeoutq.words.telling import running
-
-if TYPE_CHECKING:
-    from timeoutq.verbs.sending import Flow
 
 S = TypeVar("S")
 
@@ -53,8 +46,7 @@ RESULTS = (Ack, Release, Retry, GiveUp)
 EXPECTED = "expected None, Ack, Release, Retry or GiveUp"
 
 LEAVES_NO_ID = Ack(keep_id=False)
-"""The end of a task that leaves nothing: an `async def` that returns this very value is as quick as one that returns
-None."""
+"""The end of a task that leaves nothing: to return this very value is as quick as to return None."""
 
 _DEEPEST = 10  # an awaitable may give another awaitable; a longer chain of awaitables than this counts as endless
 
@@ -91,8 +83,8 @@ class Unrun(Release):
 class AckAfter:
     """A handler that `Serves` returns this when something must be with a server before the ack.
 
-    No trouble of the server is a failed attempt: the worker calls `first` again until it returns, or until the lease is
-    lost. An error that waiting cannot mend ends the attempt. The ack puts 499 tasks and 1 MiB of payloads at most.
+    No trouble of the server is a failed attempt: the worker calls `first` again until it returns, and the handler keeps
+    its place meanwhile. An error that is no trouble of a server ends the attempt.
     """
 
     first: Callable[[], Awaitable[object]]
@@ -107,53 +99,6 @@ class Hopeless(Exception):  # no name with Error: it only carries one
         # the frames are those of this package, and say nothing of the handler
         self.error = error.with_traceback(None)
         error.__cause__ = error.__context__ = None
-
-
-class Place(Protocol):
-    """One queue of a worker, for a handler that `Serves`."""
-
-    name: str
-    queue: Any
-    """The worker's client of the queue, an `AsyncQueue` or `AsyncShardedQueue`."""
-    state: Any
-    """The state that the lifespan yielded in this process; None without a lifespan."""
-
-    def publish(self, functions: Mapping[str, tuple[str, str]]) -> None:
-        """Have the queue told of the functions here: of each the digest and the JSON of its parameters."""
-
-    async def put(self, queue: str, task: Task, call_id: bytes | None) -> bool:
-        """Put a task to another queue of this worker, once for each `call_id`; false if there is no such queue."""
-        ...
-
-    def find(self, queue: str) -> Any:
-        """Give another queue of this worker, by its name; None if the worker has no queue of this name."""
-
-    def limit(self, lease: Lease, seconds: float) -> Callable[[], bool]:
-        """Have the handler of this lease cancelled after so many seconds, as by `max_runtime` of the worker.
-
-        Call the result when the handler has ended: it says whether the time was over by then.
-        """
-        ...
-
-    def over(self, seconds: float, more: str = "") -> TimeoutError:
-        """Write the error of a task whose time is over."""
-        ...
-
-    def hangs(self, words: str, is_worn_out: bool) -> None:
-        """Say that a thread hangs. A worker process that is worn out, and has a supervisor, drains and is replaced."""
-
-    def declare(self, schedules: Callable[[], Flow[None]] | None) -> None:
-        """Have schedules declared in the queue by this, at the start and again each minute; None: there are none."""
-
-    def pause(self, seconds: float) -> None:
-        """Have the worker claim nothing from this queue for so many seconds."""
-
-    def is_cancelled(self, lease: Lease) -> bool:
-        """Say whether somebody has cancelled the task of this lease, whose handler is running. Any thread may ask."""
-        ...
-
-    def at_end(self, close: Callable[[], object]) -> None:
-        """Have this called when the worker has ended all work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +128,8 @@ class Serves(ABC):
     """The lifespan of its workers, if they are given no other."""
 
     @abstractmethod
-    def serve(self, place: Place) -> Callable[[Lease], Awaitable[Result | AckAfter]]:
-        """Give what runs the tasks of this queue. The payloads of its leases are the bytes as they stand in Redis."""
+    def serve(self, place: Any) -> Callable[[Lease], Awaitable[Result | AckAfter]]:
+        """Give what runs the tasks of this queue, a `Place`; the payloads of leases are the bytes as they stand."""
 
     async def __call__(self, lease: Lease) -> Result:
         """Refuse: only a worker knows of which queue a lease is."""
@@ -204,10 +149,7 @@ class Shape:
 
 
 def parts_of(path: str, kind: str = "handler") -> tuple[str, str]:
-    """Split `module:function` into its two names, and import nothing; raises `HandlerNotFound` for other words.
-
-    `timeoutq worker` calls this before it starts processes, because each process would only fail in the same way.
-    """
+    """Split `module:function` into its two names, and import nothing; raises `HandlerNotFound` for other words."""
     module, _, name = path.partition(":")
     what = "no app" if kind == "app" else f"not a {kind}"
     if not module or not name:
@@ -258,10 +200,7 @@ def name_of(handler: object) -> str:
 
 
 def shape_of(handler: object, *, has_state: bool = False) -> Shape:
-    """Say how a handler is called; `has_state` says whether there is a state to give to the handler.
-
-    Raises `InvalidInput` for what cannot be called with `(lease)` or `(lease, state)`, and for generator functions.
-    """
+    """Say how a handler is called; raises `InvalidInput` for what takes no lease, or more than lease and state."""
     if not callable(handler):
         raise InvalidInput(f"handler must be callable, not {class_name(handler)}")
     if isinstance(handler, OfApp):
@@ -416,10 +355,7 @@ class Surroundings:
         return self._context.copy()
 
     def changed(self) -> bool:
-        """Say whether a handler has changed the caller's context; compares by identity, so no foreign code runs.
-
-        Sets `running` back, because it differs for each handler.
-        """
+        """Say whether a handler has changed the caller's context; compares by identity, so no foreign code runs."""
         running.set(None)
         now = copy_context()
         return len(now) != len(self._values) or not all(map(is_, now.values(), self._values))

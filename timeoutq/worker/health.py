@@ -1,9 +1,4 @@
-"""Whether a worker process is healthy: the worker writes its signs into memory, and others judge them.
-
-A worker is unhealthy when its claim loop, or its event loop, has not completed a turn in three leases though the server
-answers. `responder.py` reads the signs when somebody asks the health port, even while the event loop is blocked; a
-supervisor reads those of all processes.
-"""
+"""Whether a worker process is healthy: the worker writes its signs into memory, and others judge them."""
 
 from __future__ import annotations
 

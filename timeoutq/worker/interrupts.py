@@ -1,28 +1,21 @@
-"""Ends handlers that lost their lease or have no time left, and leases that nobody ends.
-
-The heartbeat reports leases that were lost, two watches look for the rest, and the worker's end stops all handlers.
-"""
+"""Ends handlers that lost their lease or have no time left."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from timeoutq.client.heartbeat import Heartbeat
 from timeoutq.verbs import flows
 from timeoutq.verbs.sending import Talk
 from timeoutq.words.model import Answer, Lease
-from timeoutq.worker.beats import Beats
 from timeoutq.worker.leases import Leases
 from timeoutq.worker.runs import Run
 from timeoutq.worker.state import Suspects
 from timeoutq.worker.threads import Crew
 
-LOOKS = 3  # a lease on which nothing works is given back when it was seen like this that many times
 CLEANUP = 5.0  # seconds that a cancelled handler may clean up; then it is left behind, and another takes its place
 
 _left: set[asyncio.Task[Any]] = set()
@@ -64,12 +57,12 @@ class Interrupts:
                 self._leases.lost(lease)
 
     def _take_out(self, lease: Lease) -> bool:
-        """Take a lease out whose handler has not begun, or whose ack waits for something; say whether it was there."""
+        """Take a lease out whose handler has not begun; say whether it was there."""
         number = self._leases.number
         if self._suspects.take_out(lease.key, number) is not None:
             self._leases.wake()
             return True
-        return self._leases.followers.take_out(lease) or self._crew.take_out(lease, number)
+        return self._crew.take_out(lease, number)
 
     # ---- cancelled tasks
 
@@ -141,7 +134,7 @@ class Interrupts:
         self._crew.replace(run)
         self._leases.wake()
 
-    # ---- watches
+    # ---- max_runtime
 
     async def watch_runtime(self) -> None:
         """Stop handlers a little before the scripts would take their tasks back, so that these fail with the reason."""
@@ -151,30 +144,3 @@ class Interrupts:
             for run in list(self._leases.running.values()):
                 if self._runtime.over_ms(run.lease) >= -margin_ms:
                     self.cancel(run, "max_runtime")
-
-    async def watch_held(self, heartbeat: Heartbeat | Beats, broken: Callable[[str], None]) -> None:
-        """Give back leases that are held, but that nothing works on and nothing will end: a bug in this folder.
-
-        Calls `broken` with the reason if the heartbeat has ended: all leases would run out, again and again.
-        """
-        looks: dict[int, int] = {}
-        while True:
-            await asyncio.sleep(min(5.0, max(0.1, self._queue.timeout / 3)))
-            if not heartbeat.lives:
-                broken(heartbeat.told_of_end())
-                return
-            looks = {key: looks.get(key, 0) + 1 for key in self._unattended()}
-            for key in [key for key, times in looks.items() if times >= LOOKS]:
-                lease = self._leases.held[key]
-                words = "is held, but no handler works on it: it is given back"
-                self._log.of_task(logging.WARNING, lease, words)
-                self._leases.running.pop(key, None)
-                self._crew.forget()
-                self._leases.given_back([lease])
-                self._leases.wake()
-
-    def _unattended(self) -> set[int]:
-        left, number = self._leases.unattended, self._leases.number
-        if self._suspects.waiting is not None and self._suspects.number == number:
-            left.discard(self._suspects.waiting.key)
-        return left - self._crew.queued(number) if left else left

@@ -1,22 +1,19 @@
-"""The leases of a worker on one queue: `took` brings them in, and every end of a lease goes through `Leases`.
-
-Crews say what handlers returned or raised, and whoever interrupts a handler says why; exchanges send the ends and bring
-the answers. All this happens in the event loop, except that threads write to `running` when they begin.
-"""
+"""The leases of a worker on one queue: `took` brings them in, and every end of a lease goes through `Leases`."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol, cast
 
 from timeoutq.client import AsyncDriver
-from timeoutq.server.calls import Kept
-from timeoutq.verbs.sending import Flow
+from timeoutq.server.calls import Call, Kept
+from timeoutq.verbs.sending import Flow, Talk
 from timeoutq.words import arguments, retry
 from timeoutq.words.arguments import TaskList
 from timeoutq.words.durations import Spans
@@ -25,9 +22,9 @@ from timeoutq.words.model import KEPT, Ack, Answer, Lease, Outcome, Release, tex
 from timeoutq.words.retry import GiveUp, Retry
 from timeoutq.worker import handlers
 from timeoutq.worker.ends import NOWHERE, AckOfFound, Ends, PendingCall, PutElsewhere, may_be_long
-from timeoutq.worker.followers import Followers, Losses
-from timeoutq.worker.found import Found, is_nothing, listed_raised
+from timeoutq.worker.found import Found, is_nothing, listed
 from timeoutq.worker.handlers import AckAfter, Hopeless, Unrun
+from timeoutq.worker.losses import Losses
 from timeoutq.worker.runs import Failures, MaxRuntime, Run
 from timeoutq.worker.worker_log import WorkerLog
 
@@ -61,22 +58,14 @@ def added(tallies: Iterable[Tally]) -> Tally:
     """Add tallies of one worker, whose end is the same in each."""
     total = Tally()
     for one in tallies:
-        total.claimed += one.claimed
-        total.acked += one.acked
-        total.failed += one.failed
-        total.released += one.released
-        total.lost += one.lost
-        total.left_out += one.left_out
+        for count in ("claimed", "acked", "failed", "released", "lost", "left_out"):
+            setattr(total, count, getattr(total, count) + getattr(one, count))
         total.end = total.end or one.end
     return total
 
 
 class Refusals:
-    """How often in a row handlers have released tasks of a host to block it, since its last visit that ended otherwise.
-
-    Such releases do not count against `max_releases`, so a host that refuses every visit would be visited for ever
-    without a word.
-    """
+    """How often in a row handlers have released tasks of a host to block it, which counts against no limit."""
 
     FIRST, MOST = 10, 1000
     """The worker warns at so many in a row, at ten times as many, and so on; and counts for so many hosts at most."""
@@ -128,10 +117,7 @@ class Leases:
         woken: asyncio.Event | None = None,
         number: int = 0,
     ) -> None:
-        """Prepare; all queues of one worker share `woken`, and `number` is that of this queue.
-
-        `on_cancelled` ends the worker, if it does not end yet, because somebody else has cancelled this part of it.
-        """
+        """Prepare; `on_cancelled` ends the worker, because somebody else has cancelled a part of it."""
         self.on_cancelled = on_cancelled
         self.queue = queue
         self.number = number
@@ -152,7 +138,6 @@ class Leases:
         self.running: dict[int, Run] = {}  # the handlers at work, by the keys of their leases
         self.ends = Ends(queue.talk, rules.most_releases)  # the ends of the first shard
         self.shards = [self.ends]  # the ends of each shard of the queue; a plain queue is one shard
-        self.sent: dict[object, list[PendingCall]] = {}  # the calls of the exchanges that are under way
         self.last_sent: list[PendingCall] = []  # the calls of the last exchange that had some
         self._told_kept = False
         self._unrun: dict[int, BaseException] = {}
@@ -164,7 +149,6 @@ class Leases:
         self.functions: Mapping[str, tuple[str, str]] = {}  # the functions here, of which the queue is told
         self.schedules: Callable[[], Flow[None]] | None = None  # declares schedules in the queue
         self._putting = asyncio.Lock()
-        self.followers = Followers(queue, worker_log, self._go_on, on_cancelled)
 
     def divide(self) -> None:
         """Have ends of its own for each shard of the queue; it is known now of which shards the queue consists."""
@@ -192,10 +176,7 @@ class Leases:
     # ---- handlers end
 
     def done(self, key: int, lease: Lease) -> None:
-        """Ack the lease of a handler that returned None and was not being stopped: the usual case, made quick.
-
-        `finished` does the same for such a handler. `key` is that of the lease.
-        """
+        """Ack the lease with this key, whose handler returned None: the usual case of `finished`, made quick."""
         self.running.pop(key, None)
         self.runs += 1
         (self.ends if len(self.shards) == 1 else self.ends_of(lease)).acks.append(lease)
@@ -243,23 +224,22 @@ class Leases:
             self._give(self._ack_of(lease, came))
         elif isinstance(came, Release):
             self._release(lease, came)
-        elif isinstance(came, AckAfter):
-            if not self.followers.add(lease, came):
-                self.given_back([lease])
-                self.log.tell_unconfirmed([lease], "the worker ends")
         elif raised or isinstance(came, Retry | GiveUp):
             self.failed(lease, came)
         else:
             self.failed(lease, handlers.wrong_result(self.rules.handler, came), hopeless=True)
 
     async def given(self, run: Run, result: Any, problem: BaseException | None) -> tuple[Any, BaseException | None]:
-        """Give the end of a handler, ready for `finished`; never raises.
-
-        Tasks that do not fit into one call with the ack are put now. Until then the handler has not ended: it keeps its
-        place, and may be stopped.
-        """
-        if problem is not None:
-            problem = await listed_raised(problem)
+        """Give the end of a handler, ready for `finished`, when all is with the servers that goes before its ack."""
+        try:
+            if problem is not None:  # a raised `Ack` finds tasks, too
+                problem = cast("BaseException", await listed(problem))
+            elif isinstance(result, AckAfter):
+                words = "has returned, but what goes before its ack is not there yet. The worker asks again: %s"
+                await self._persist(run.lease, result.first, words)
+                result = await listed(result.ack)
+        except BaseException as error:  # the code of an iterable may raise anything
+            result, problem = None, error
         came = result if problem is None else problem
         if not may_be_long(came):
             return result, problem
@@ -274,28 +254,34 @@ class Leases:
         return ack, None
 
     async def _put_rest(self, ack: AckOfFound) -> None:
-        division, tries = self.queue.division, 0
-        grouped = ack.grouped
+        division, grouped = self.queue.division, ack.grouped
+        words = "has found more than fits into its ack, and not all of it could be put yet. The worker tries again: %s"
+
+        async def put(talk: Talk, call: Call[Outcome]) -> None:
+            # one call at a time: if many were sent at once over a slow link, each would be too slow
+            async with self._putting:
+                (answer,) = await self.queue.run(division.exchange(talk, [call], puts=True, grouped=grouped))
+            if isinstance(answer, TimeoutqError):
+                raise answer
+
         for talk, call in ack.take_out(division.talks, division.talk_of(ack.lease)):
-            while True:
-                try:
-                    # one call at a time: if many were sent at once over a slow link, each would be too slow
-                    async with self._putting:
-                        sent = division.exchange(talk, [call], puts=True, grouped=grouped)
-                        (answer,) = await self.queue.run(sent)
-                except TimeoutqError as error:
-                    answer = error
-                if not isinstance(answer, TimeoutqError):
-                    break
-                if isinstance(answer, InvalidInput):
-                    raise answer
+            await self._persist(ack.lease, partial(put, talk, call), words)
+
+    async def _persist(self, lease: Lease, ask: Callable[[], Awaitable[object]], words: str) -> None:
+        """Ask a server until it has answered; raises an error that no repeat mends."""
+        tries = 0
+        while True:
+            try:
+                await ask()
+            except TimeoutqError as error:
+                if isinstance(error, InvalidInput):
+                    raise
                 tries += 1
                 if tries == 1:
-                    self.log.of_task(
-                        logging.WARNING, ack.lease, "has found more than fits into its ack, and not all of it could be "
-                        "put yet. The worker tries again: %s", answer, error=answer,
-                    )  # fmt: skip
-                await asyncio.sleep(retry.pause(tries))
+                    self.log.of_task(logging.WARNING, lease, words, error, error=error)
+            else:
+                return
+            await asyncio.sleep(retry.pause(tries))
 
     def _ack_of(self, lease: Lease, result: Ack) -> AckOfFound:
         again_ms, payload = arguments.again(result.again_in, result.payload, lease.task)
@@ -321,23 +307,10 @@ class Leases:
         return AckOfFound(lease, home, again_ms, payload, away, kept, keep_ms)
 
     def _give(self, ack: AckOfFound) -> None:
-        if ack.is_long:
-            raise InvalidInput("an ack that waits for something can put 499 tasks and 1 MiB of payloads")
         for shard, there in ack.away.items():
             self.shards[shard].put_first(PutElsewhere(ack, there))
         if not ack.away:
             self.ends_of(ack.lease).ack_found(ack)
-
-    def _go_on(self, lease: Lease, ack: Ack, error: BaseException | None) -> None:
-        """Ack a lease, now that all is there that goes before its ack; or fail it with the error."""
-        try:
-            if error is None:
-                self._give(self._ack_of(lease, ack))
-            else:
-                self.failed(lease, error)
-        except BaseException as problem:  # the result cannot be used: that is a failure of the task
-            self.failed(lease, problem, hopeless=True)
-        self.wake()
 
     def _release(self, lease: Lease, result: Release) -> None:
         delay_ms, ends = arguments.delay_ms(result.delay, "delay"), self.ends_of(lease)
@@ -465,22 +438,8 @@ class Leases:
     # ---- where leases are
 
     @property
-    def trouble(self) -> TimeoutqError | None:
-        """The last error that acks met which wait; None while they get on."""
-        return self.followers.trouble
-
-    @property
     def begun(self) -> list[Lease]:
         """The leases whose handlers are running, or were the last to end."""
         running = [run.lease for run in list(self.running.values())]
         ended = [*self.ending.values(), *(lease for one in self.last_sent for lease in one.leases)]
         return list({lease.key: lease for lease in (*running, *ended)}.values())
-
-    @property
-    def unattended(self) -> set[int]:
-        """The keys of held leases that no handler works on, and that no end is under way for."""
-        attended = {key for key, run in list(self.running.items()) if run.lives}
-        attended.update(self.ending)
-        for calls in self.sent.values():
-            attended.update(lease.key for one in calls for lease in one.leases)
-        return self.held.keys() - attended - self.followers.keys

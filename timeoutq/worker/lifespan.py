@@ -1,8 +1,4 @@
-"""The lifespan of a worker: opened before its first claim, closed after its last handler.
-
-The user's context manager is entered and left in the same asyncio task, because task groups and cancel scopes demand
-that. Nothing else runs in that task, so it can be cancelled when the worker is stopped before it has been entered.
-"""
+"""The lifespan of a worker: opened before its first claim, closed after its last handler."""
 
 from __future__ import annotations
 
@@ -74,6 +70,7 @@ class Span:
             self.entered, self.context = True, copy_context()
             return self
         self._ready, self._over = asyncio.Event(), asyncio.Event()
+        # in a task of its own: task groups and cancel scopes want to be entered and left in one task, and cancel it
         self._task = asyncio.create_task(self._hold(self._lifespan), name="lifespan")
         ready = asyncio.create_task(self._ready.wait())
         try:

@@ -1,9 +1,4 @@
-"""Warns when a handler blocks the event loop: for how long, which task, which line of code, and the cure.
-
-While a handler runs, a thread asks the event loop again and again to call `_turn`. If the call does not come, the loop
-is blocked. A call that holds Python's global interpreter lock (GIL) stops this thread as well; it is logged when it is
-over.
-"""
+"""Warns when a handler blocks the event loop: for how long, which task, which line of code, and the cure."""
 
 from __future__ import annotations
 

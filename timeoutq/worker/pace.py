@@ -1,8 +1,4 @@
-"""Decides how many tasks a worker claims and holds, and how its queues share its handlers. No I/O.
-
-Before each exchange, a queue asks `Pace.wanted` how many tasks to claim, `portion` how many of these are its own, and
-`Pace.is_worth` whether the exchange pays. The queues of a worker are numbered from 0, in the order of the user.
-"""
+"""Decides how many tasks a worker claims and holds, and how its queues share its handlers. No I/O."""
 
 from __future__ import annotations
 
@@ -29,7 +25,6 @@ class Load:
     running: int
     unstarted: int  # tasks that are claimed, but no handler has begun them
     claiming: int  # tasks that the claims under way may still bring
-    waiting_acks: int = 0  # tasks that are done, but whose acks wait for a call in another queue
     still_to_run: int | None = None  # how many runs the worker may still begin; None: any number
 
 
@@ -89,8 +84,7 @@ class Pace:
 
     def wanted(self, load: Load, *, plenty: bool) -> int:
         """Give how many tasks to claim now; `plenty` says whether the last claim got all that it asked for."""
-        # when handlers end faster than such acks can be sent, claim less: waiting acks must not fill the memory
-        slots = self._concurrency + self.ahead() - max(0, load.waiting_acks - self._concurrency)
+        slots = self._concurrency + self.ahead()
         want = slots - load.running - load.unstarted - load.claiming
         if load.still_to_run is not None:
             want = min(want, load.still_to_run)

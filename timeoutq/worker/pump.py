@@ -1,8 +1,4 @@
-"""The pump of a worker: it goes round the queues, has each claim and send all that it can, runs suspects alone, drains.
-
-Two exchanges of a queue are under way side by side at most: so batches form by themselves under load, and the server
-works on one exchange while handlers work on the tasks of the other.
-"""
+"""The pump of a worker: it goes round the queues, has each claim and send, runs suspects alone, and drains."""
 
 from __future__ import annotations
 
@@ -51,8 +47,8 @@ class Pump:
             self._seen, self._turned = self.turns, now
         turned, answered = self._turned, 0.0
         for work in self.works:
-            if work.beating is not None:
-                heard = work.beating.pulse.answered
+            if work.beat is not None:
+                heard = work.beat.answered
                 answered = max(answered, heard)
                 # an exchange that has not ended since then hangs, though its server answers
                 turned = min([turned, *(one.stuck_since for one in work.shards if 0 < one.stuck_since < heard - lease)])
@@ -60,10 +56,7 @@ class Pump:
         return Signs(phase, lease, now, turned, answered, self.is_away, self.shared.running)
 
     async def run(self, check: Callable[[], None], stop: Callable[[], None]) -> None:
-        """Pump until the worker ends.
-
-        `check` is called again and again, and raises what must end the worker; `stop` when `max_tasks` have run.
-        """
+        """Pump until the worker ends; `check` raises what ends it, `stop` is called when `max_tasks` have run."""
         try:
             await self._go_round(check, stop)
         except BaseException:
@@ -99,7 +92,6 @@ class Pump:
                 if self.is_cut_off() or not (self.shared.running or self._unsent):
                     return
             self._start_suspect()
-            self.shared.make_room()
             begun = False
             for work in self.works:
                 begun = work.begin() or begun
@@ -166,8 +158,7 @@ class Pump:
 
     def is_cut_off(self) -> bool:
         """Say whether the drain must end now, whatever still runs or is not sent yet."""
-        gets_on = self._unsent and not any(work.leases.trouble for work in self.works)
-        return self.life.is_over(gets_on=gets_on)
+        return self.life.is_over(gets_on=self._unsent)
 
     @property
     def _has_nothing(self) -> bool:
@@ -175,11 +166,8 @@ class Pump:
         return all(work.has_nothing for work in self.works)
 
     async def _is_drained(self) -> bool:
-        """Say whether all queues are drained.
-
-        Several queues are asked one after another, and a task may bring work from one that is asked later to one that
-        was asked before. So all of them are asked once more.
-        """
+        """Say whether all queues are drained."""
+        # a task may bring work from a queue that is asked later to one that was asked before: ask all once more
         rounds = 1 if len(self.works) == 1 else 2
         for work in self.works * rounds:
             if not work.shards:

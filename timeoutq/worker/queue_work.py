@@ -1,8 +1,4 @@
-"""The work of a worker on one of its queues: how many tasks it claims, and when its exchanges begin.
-
-The queues of a worker share its handlers, as `pace.py` says; all else is each queue's own, so that the trouble of one
-queue stays with it. The shards of a queue take turns; one whose server does not answer keeps no other waiting.
-"""
+"""The work of a worker on one of its queues: how many tasks it claims, and when its exchanges begin."""
 
 from __future__ import annotations
 
@@ -14,14 +10,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 
-from timeoutq.client.heartbeat import Heartbeat
+from timeoutq.client.heartbeat import Beat
 from timeoutq.server.calls import Call
 from timeoutq.verbs import flows, sending
 from timeoutq.verbs.replies import Claimed
 from timeoutq.words.errors import InvalidInput, TimeoutqError
 from timeoutq.words.model import Lease
 from timeoutq.worker.background import Background
-from timeoutq.worker.beats import Beat
 from timeoutq.worker.cleaner import Cleaner
 from timeoutq.worker.exchanges import LATE, Claims, Exchanges
 from timeoutq.worker.interrupts import Interrupts
@@ -33,9 +28,6 @@ from timeoutq.worker.threads import Crew
 SIDE_BY_SIDE = 2
 """How many exchanges of a queue are under way at once, at most; each has a connection of its own. Late ones do not
 count."""
-CROWDED = 5.0
-"""Seconds, after all handlers were busy, in which no claims wait behind the bells of a worker with several queues: to
-withdraw such a claim costs a connection."""
 SILENT = 3 * sending.BELL_WAIT
 """Seconds after which it is wrong that a worker without tasks has asked its queue for none, or its bell."""
 
@@ -50,7 +42,6 @@ class Shared:
     life: Life
     suspects: Suspects = field(default_factory=Suspects)
     works: list[QueueWork] = field(default_factory=list)
-    crowded_until: float = 0.0  # until when no claims wait behind the bells, by the monotonic clock
 
     @property
     def running(self) -> int:
@@ -73,11 +64,6 @@ class Shared:
         return [shard.claims for work in self.works for shard in work.shards]
 
     @property
-    def claiming(self) -> int:
-        """How many tasks may come from all claims that are under way."""
-        return sum(one.claiming for one in self.claims)
-
-    @property
     def suspect_keeps_others_away(self) -> bool:
         """Whether a suspect of any queue waits or runs."""
         suspects = self.suspects
@@ -88,19 +74,6 @@ class Shared:
         """How many handlers may be at work: towards the end of `max_tasks`, no more than there are runs left."""
         most = self.life.max_tasks
         return self.concurrency if most is None else min(self.concurrency, most - self.runs)
-
-    @property
-    def free(self) -> int:
-        """How many handlers are free, though all claims that are under way bring all that they ask for."""
-        return self.places - self.running - self.crew.unstarted - self.claiming
-
-    def make_room(self) -> None:
-        """Withdraw the claims that wait behind bells, if no other handler is free: each keeps a handler free."""
-        if len(self.works) > 1:
-            waiting = sum(one.waiting for one in self.claims)
-            if waiting and self.running + self.crew.unstarted + waiting >= self.places:
-                self.crowded_until = time.monotonic() + CROWDED
-                self.deafen()
 
     def deafen(self) -> None:
         """End the waits on bells behind which claims stand."""
@@ -125,7 +98,7 @@ class QueueWork:
         self.number = leases.number
         self.shards: list[Exchanges] = []
         """The exchanges with each shard; none while it is unknown of which shards the queue consists."""
-        self.beating: Heartbeat | Beat | None = None
+        self.beat: Beat | None = None
         self.interrupts = Interrupts(leases, shared.crew, shared.suspects)
         self.background = Background(leases.queue.name, leases.on_cancelled, leases.wake)
         self._queue, self._log = leases.queue, leases.log
@@ -183,9 +156,7 @@ class QueueWork:
     def appetite(self) -> Appetite:
         """How the queue stands, for the other queues."""
         has_tasks = [shard for shard in self.shards if not (shard.claims.idle or self.pauses)]
-        # the queues below may have tasks that make room for the calls that follow those of this one
-        is_full = len(self.leases.followers) > self.shared.concurrency
-        hungry = not is_full and any(not shard.is_late for shard in has_tasks)
+        hungry = any(not shard.is_late for shard in has_tasks)
         late = not hungry and any(not shard.failures for shard in has_tasks)
         return Appetite(hungry, late, sum(shard.claims.claiming for shard in self.shards))
 
@@ -202,8 +173,7 @@ class QueueWork:
     @property
     def unsent(self) -> bool:
         """Whether something that handlers have given is still to be sent, and the server takes it."""
-        waits = any(shard.failures == 0 and (shard.ends or shard.under_way) for shard in self.shards)
-        return bool(self.leases.followers) or waits
+        return any(shard.failures == 0 and (shard.ends or shard.under_way) for shard in self.shards)
 
     @property
     def _is_alone(self) -> bool:
@@ -247,7 +217,7 @@ class QueueWork:
 
     @property
     def _peers(self) -> int:
-        return self._queue.division.sharing(1 if self.beating is None else self.beating.peers)
+        return self._queue.division.sharing(1 if self.beat is None else self.beat.peers)
 
     def _wanted(self, shard: Exchanges) -> int:
         shared = self.shared
@@ -277,32 +247,30 @@ class QueueWork:
 
     def _next(self, shard: Exchanges) -> Call[Claimed] | None:
         """Build the claim that waits behind the bell: of one task, so that a worker that hangs keeps no more."""
-        if len(self.shards) > 1:
-            return None  # a claim behind the bell of each shard would take handlers from each other
-        shared = self.shared
-        if not self._is_alone and (shared.free <= len(shared.works) or time.monotonic() < shared.crowded_until):
-            return None  # as long as there are free handlers enough, each queue may have one
+        if len(self.shards) > 1 or not self._is_alone:
+            return None  # claims behind several bells would take handlers from each other
         if shard.claims.talk.durable.replicas:
             return None  # replicas must confirm a claim, and `hear_bell` would not send it
-        if shared.suspect_keeps_others_away or not self._room(shard):
+        if self.shared.suspect_keeps_others_away or not self._room(shard):
             return None
         return shard.claims.claim(1, self._peers)
 
     def _room(self, shard: Exchanges) -> int:
         shared, crew = self.shared, self.shared.crew
         self.pace.ended(shared.ended, time.monotonic())
-        # tasks that may soon come and begin before those of this shard, or keep a handler free; late ones keep none
+        # tasks that may soon come and begin before those of this shard; late ones keep no handler free
         rank = shared.sharing.rank
         claiming = sum(
-            other.claims.claiming if rank(work.number) <= rank(self.number) else other.claims.waiting
+            other.claims.claiming
             for work in shared.works
+            if rank(work.number) <= rank(self.number)
             for other in work.shards
             if other is shard or not other.is_late
         )
         left = None
         if shared.life.max_tasks is not None:
-            left = shared.life.max_tasks - shared.runs - crew.taken - shared.claiming
-        load = Load(shared.running, crew.before(self.number), claiming, len(self.leases.followers), left)
+            left = shared.life.max_tasks - shared.runs - crew.taken - sum(one.claiming for one in shared.claims)
+        load = Load(shared.running, crew.before(self.number), claiming, left)
         want = self.pace.wanted(load, plenty=shard.claims.plenty)
         if shard.unconfirmed:
             # ends that wait show whether replicas confirm again; or else one task, which is given back if they do not

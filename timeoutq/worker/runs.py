@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from timeoutq.client import AsyncDriver
 from timeoutq.server.calls import Kept
@@ -20,6 +21,8 @@ from timeoutq.worker.worker_log import WorkerLog, log
 MARGIN_MS = 300  # a handler is ended this much, or a tenth of its time, before the server would take its task back
 NO_VERDICT = Verdict()
 
+T = TypeVar("T")
+
 
 @dataclass(slots=True, eq=False)
 class Run:
@@ -28,7 +31,6 @@ class Run:
     lease: Lease
     task: asyncio.Task[None] | None  # the asyncio task that runs it; None while it runs in a thread
     began: float  # when the handler was called, by the monotonic clock
-    thread: threading.Thread | None = None
     end: str = ""
     """Why the handler is being stopped: lost, max_runtime, cancelled, shutdown; empty while it is not being stopped."""
     cancelled: bool = False
@@ -39,13 +41,6 @@ class Run:
     stop: Callable[[], object] | None = None
     """Stops the handler when its own limit is over; tests call it, whose clock is not the loop's."""
     spent: float = 0.0  # how long its call in a thread took, seconds
-
-    @property
-    def lives(self) -> bool:
-        """Whether a task or a thread is still there to run the handler to its end."""
-        if self.task is not None:
-            return not self.task.done()
-        return self.thread is None or self.thread.is_alive()
 
     def cancelled_by_others(self, problem: BaseException) -> asyncio.CancelledError | None:
         """Give an error that says so if somebody else has cancelled the handler; the worker's own cancel has words."""
@@ -81,10 +76,7 @@ class MaxRuntime:
         return TimeoutError(f"max_runtime of {limit:g} s is over{more}")
 
     def overrun(self, run: Run, problem: BaseException | None) -> TimeoutError | None:
-        """Give the error of a handler that ended by itself, but after max_runtime; None if it ended in time.
-
-        The loop was blocked, so nothing could cancel the handler, and the queue may have given the task to another.
-        """
+        """Give the error of a handler that ended after max_runtime, because the loop was blocked, if it did."""
         if not self.ms:
             return None
         over_ms = self.over_ms(run.lease)
@@ -124,11 +116,8 @@ class Failures:
         self._judge = judge
 
     def judge(self, lease: Lease, error: BaseException, *, hopeless: bool = False) -> Failure:
-        """Decide what an error means for the task of this lease, and log it; never raises.
-
-        An error that is `hopeless` is not tried again, unless the handler says so.
-        """
-        verdict = NO_VERDICT if self._judge is None else self._verdict(self._judge, lease, error)
+        """Decide what an error means for the task of a lease, and log it; no repeat mends one that is `hopeless`."""
+        verdict = self._verdict(lease, error)
         policy = self.policy if verdict.policy is None else verdict.policy
         retry_ms = -1 if hopeless and not verdict.repeats else self._retry_ms(policy, lease, error)
         text, trace = arguments.error_text(error), tracebacks.trace(error)
@@ -144,31 +133,35 @@ class Failures:
         block_ms = arguments.delay_ms(decides.block_host, "block_host") if isinstance(decides, Retry) else 0
         return Failure(lease, retry_ms, text, trace, block_ms, kept)
 
-    def _verdict(
-        self, judge: Callable[[Lease, BaseException], Verdict | None], lease: Lease, error: BaseException
-    ) -> Verdict:
-        try:
-            given: object = judge(lease, error)
-            if given is None or isinstance(given, Verdict):
-                return given or NO_VERDICT
-            raise TypeError(f"judge() returned {arguments.shown(given)}; expected None or a Verdict")
-        except BaseException as problem:  # the handler's code may raise anything
-            words = "fails, and the handler could not judge why; the worker decides"
-            self._log.of_task(logging.ERROR, lease, words, exc_info=problem)
-        return NO_VERDICT
+    def _verdict(self, lease: Lease, error: BaseException) -> Verdict:
+        def ask() -> object:
+            given: object = None if self._judge is None else self._judge(lease, error)
+            if not isinstance(given, Verdict | None):
+                raise TypeError(f"judge() returned {arguments.shown(given)}; expected None or a Verdict")
+            return given
+
+        found = self._of_user(ask, lease, "fails, and the handler could not judge why; the worker decides")
+        return found if isinstance(found, Verdict) else NO_VERDICT
 
     def _kept(self, result: Callable[[], Kept] | Kept, lease: Lease) -> Kept | None:
-        try:
-            return result() if callable(result) else result
-        except BaseException as problem:  # it is the handler's code, too
-            self._log.of_task(logging.ERROR, lease, "has failed, and is kept without a result", exc_info=problem)
-        return None
+        if isinstance(result, Kept):
+            return result
+        return self._of_user(result, lease, "has failed, and is kept without a result")
 
     def _retry_ms(self, policy: RetryPolicy, lease: Lease, error: BaseException) -> int:
-        try:
+        def decided(policy: RetryPolicy) -> int:
             wait = policy.decide(lease.attempt, error)
-        except BaseException as problem:  # the user's policy may raise anything
-            words = "the retry policy failed; the usual one decides"
-            self._log.of_queue(logging.ERROR, words, lease=lease, exc_info=problem)
-            wait = RetryPolicy.of(None).decide(lease.attempt, error)
-        return -1 if wait is None else arguments.delay_ms(wait, "retry")
+            return -1 if wait is None else arguments.delay_ms(wait, "retry")
+
+        found = self._of_user(
+            partial(decided, policy), lease, "fails, and so does the retry policy; the usual one decides"
+        )
+        return decided(RetryPolicy.of(None)) if found is None else found
+
+    def _of_user(self, call: Callable[[], T], lease: Lease, words: str) -> T | None:
+        """Call code of the user, which may raise anything; None if it raises."""
+        try:
+            return call()
+        except BaseException as problem:
+            self._log.of_task(logging.ERROR, lease, words, exc_info=problem)
+        return None

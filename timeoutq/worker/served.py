@@ -1,4 +1,4 @@
-"""One queue of a worker, as a handler sees it that `Serves`: the `Place` of `handlers.py`."""
+"""One queue of a worker, as a handler sees it that `Serves`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ AGAIN_EVERY, AGAIN_SOON = 60.0, 1.0
 """Seconds after which a queue is told again which functions there are: if the server has heard, and if it has not."""
 
 
-class Served:
-    """A queue of a worker; the methods are explained in `Place`."""
+class Place:
+    """A queue of a worker, for a handler that `Serves`."""
 
     def __init__(
         self,
@@ -35,21 +35,29 @@ class Served:
         """Prepare; `cancel` ends a handler whose time is over, `wear_out` drains the worker."""
         self.name = leases.queue.name
         self.queue: Any = leases.queue
+        """The worker's client of the queue, an `AsyncQueue` or `AsyncShardedQueue`."""
         self.state = state
+        """The state that the lifespan yielded in this process; None without a lifespan."""
         self._leases = leases
         self._queues = {queue.name: queue for queue in queues}
         self._cancel, self._wear_out = cancel, wear_out
 
     async def put(self, queue: str, task: Task, call_id: bytes | None) -> bool:
+        """Put a task to another queue of this worker, once for each `call_id`; false if there is no such queue."""
         found: Any = self._queues.get(queue)
         if found is not None:
             await found.run(found.flows.put_as((task,), How(call_id=call_id)))
         return found is not None
 
     def find(self, queue: str) -> Any:
+        """Give another queue of this worker, by its name; None if the worker has no queue of this name."""
         return self._queues.get(queue)
 
     def limit(self, lease: Lease, seconds: float) -> Callable[[], bool]:
+        """Have the handler of this lease cancelled after so many seconds, as by `max_runtime` of the worker.
+
+        Call the result when the handler has ended: it says whether the time was over by then.
+        """
         leases, key = self._leases, lease.key
         run, until, is_over = leases.running[key], time.monotonic() + seconds, False
 
@@ -70,9 +78,11 @@ class Served:
         return off
 
     def over(self, seconds: float, more: str = "") -> TimeoutError:
+        """Write the error of a task whose time is over."""
         return self._leases.rules.runtime.error(more, seconds)
 
     def hangs(self, words: str, is_worn_out: bool) -> None:
+        """Say that a thread hangs. A worker process that is worn out, and has a supervisor, drains and is replaced."""
         is_replaced = is_worn_out and self._leases.ledger is not None
         cure = "this process drains, and another" if is_replaced else "another thread"
         self._leases.log.of_queue(logging.WARNING, "%s; %s takes its place", words, cure)
@@ -80,20 +90,25 @@ class Served:
             self._wear_out()
 
     def publish(self, functions: Mapping[str, tuple[str, str]]) -> None:
+        """Have the queue told of the functions here: of each the digest and the JSON of its parameters."""
         self._leases.functions = functions
 
     def declare(self, schedules: Callable[[], Flow[None]] | None) -> None:
+        """Have schedules declared in the queue by this, at the start and again each minute; None: there are none."""
         self._leases.schedules = schedules
 
     def pause(self, seconds: float) -> None:
+        """Have the worker claim nothing from this queue for so many seconds."""
         self._leases.paused_until = max(self._leases.paused_until, time.monotonic() + seconds)
         asyncio.get_running_loop().call_later(seconds, self._leases.wake)
 
     def is_cancelled(self, lease: Lease) -> bool:
+        """Say whether somebody has cancelled the task of this lease, whose handler is running. Any thread may ask."""
         run = self._leases.running.get(lease.key)
         return run is not None and run.cancelled and run.lease is lease
 
     def at_end(self, close: Callable[[], object]) -> None:
+        """Have this called when the worker has ended all work."""
         self._leases.at_end.append(close)
 
 

@@ -6,56 +6,45 @@ import asyncio
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Protocol
-from weakref import WeakKeyDictionary
 
-HEEDED = (signal.SIGTERM, signal.SIGINT)
-
-
-class Stop(Protocol):
-    """Stops one worker."""
-
-    def __call__(self, *, now: bool = False) -> None: ...
-
-
-_stops: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, Stop]] = WeakKeyDictionary()
-_before: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Callable[[], object]]] = WeakKeyDictionary()
+_heeding: dict[asyncio.AbstractEventLoop, tuple[list[Callable[..., None]], ExitStack]] = {}
+"""For each event loop, what stops its workers, and what puts the signal handlers of before back."""
 
 
 @contextmanager
-def heeded(stop: Stop) -> Iterator[None]:
+def heeded(stop: Callable[..., None]) -> Iterator[None]:
     """Let SIGTERM call `stop()`, and SIGINT `stop(now=True)`; does nothing outside the main thread, which gets them."""
-    loop = asyncio.get_running_loop()
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    stops = _stops.setdefault(loop, {})
-    if not stops:
-        _before[loop] = _take_over(loop, stops)
-    me = object()
-    stops[me] = stop
+    loop = asyncio.get_running_loop()
+    if loop not in _heeding:
+        _heeding[loop] = _take_over(loop)
+    stops, before = _heeding[loop]
+    stops.append(stop)
     try:
         yield
     finally:
-        del stops[me]
+        stops.remove(stop)
         if not stops:
-            for put_back in _before.pop(loop):
-                put_back()
+            del _heeding[loop]
+            before.close()
 
 
-def _take_over(loop: asyncio.AbstractEventLoop, stops: dict[object, Stop]) -> list[Callable[[], object]]:
+def _take_over(loop: asyncio.AbstractEventLoop) -> tuple[list[Callable[..., None]], ExitStack]:
+    stops, before = list[Callable[..., None]](), ExitStack()
+
     def stop_all(now: bool) -> None:
-        for stop in list(stops.values()):
+        for stop in list(stops):
             stop(now=now)
 
     def heard(number: int, frame: object) -> None:
         loop.call_soon_threadsafe(stop_all, number == signal.SIGINT)
 
-    taken: list[Callable[[], object]] = []
-    for number in HEEDED:
-        before = signal.signal(number, heard)
-        # what was not set by Python cannot be put back
-        taken.append(partial(signal.signal, number, signal.SIG_DFL if before is None else before))
-    return taken
+    for number in (signal.SIGTERM, signal.SIGINT):
+        old = signal.signal(number, heard)
+        # a handler that was not set by Python cannot be put back
+        before.callback(partial(signal.signal, number, signal.SIG_DFL if old is None else old))
+    return stops, before

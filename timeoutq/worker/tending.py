@@ -1,8 +1,4 @@
-"""Which shards of a queue a worker tends, and which one it helps: only for a queue that has several.
-
-A worker waits on the bells of the shards that it tends, and runs their cleaners; the queue says which ones these are
-(`division.py`). A worker whose handlers are free for a second looks at all shards, and claims from one that has tasks.
-"""
+"""Which shards of a queue a worker tends, and which one it helps: only for a queue that has several."""
 
 from __future__ import annotations
 

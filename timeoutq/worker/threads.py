@@ -1,15 +1,10 @@
-"""Runs `def` handlers: a crew of threads, started as they are needed, which live as long as the worker.
-
-If a handler gives an awaitable, the event loop awaits it; meanwhile the handler's thread runs no other handler. Threads
-and event loop share a pipe of leases and a deque of ended runs.
-"""
+"""Runs `def` handlers: a crew of threads, started as they are needed, which live as long as the worker."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,6 +15,7 @@ from queue import Empty, PriorityQueue, SimpleQueue
 from typing import Any
 
 from timeoutq.words import telling
+from timeoutq.words.arguments import error_words
 from timeoutq.words.model import Lease
 from timeoutq.worker import forks, handlers
 from timeoutq.worker.background import THIS, Machine
@@ -29,7 +25,6 @@ from timeoutq.worker.found import listed, listed_here
 from timeoutq.worker.runs import Run
 
 MOST = 1000  # the most threads of one crew
-SHORT_EVERY = 60.0  # seconds at least between two lines that say that no more threads can be started
 LAST = 1_000_000  # the rank of the order to end: if the worker has several queues, all leases come before it
 
 Waiting = tuple[int, int, Calling, Lease | None]
@@ -57,7 +52,7 @@ class ThreadCrew:
         self._told = False
         self.taken = 0  # how many leases are with the crew, begun or not
         self._threads = 0
-        self._told_short = -SHORT_EVERY
+        self._told_short = False
         self._hung = 0  # how many threads still run handlers that were given up; these threads do not count
         self.closing = False
 
@@ -82,13 +77,13 @@ class ThreadCrew:
             self._threads += 1
 
     def _run_short(self, error: RuntimeError) -> None:
-        """Go on with the threads that are there, and say so once a minute at most; without any, the worker ends."""
+        """Go on with the threads that are there, and say so once; without any, the worker ends."""
         worker_log, free = self._first.leases.log, self._threads - self._hung
         cure = "raise `ulimit -u` or the pids limit of the container, or lower the concurrency"
         if free <= 0:
             self._broken(f"no thread can be started to run handlers ({error}): {cure}")
-        elif time.monotonic() >= self._told_short + SHORT_EVERY:
-            self._told_short = time.monotonic()
+        elif not self._told_short:
+            self._told_short = True
             worker_log.say(
                 logging.WARNING, "worker %s: a thread for handlers cannot be started (%s), and it goes on with %d of "
                 "%d threads: %s", worker_log.worker, error, free, self._size, cure, error=error,
@@ -103,11 +98,6 @@ class ThreadCrew:
             rank = self._callings[number].rank
             return sum(place[0] <= rank for place in list(self._waiting.queue))
         return self._waiting.qsize()
-
-    def queued(self, number: int = 0) -> set[int]:
-        calling, waiting = self._callings[number], self._take_all()
-        self._put(waiting)
-        return {lease.key for _, _, its, lease in waiting if its is calling and lease is not None}
 
     def give_back(self, number: int = 0, most: int | None = None) -> list[Lease]:
         calling, waiting = self._callings[number], self._take_all()
@@ -138,9 +128,6 @@ class ThreadCrew:
         self._put([place for place in waiting if place not in found])
         return bool(found)
 
-    def forget(self) -> None:
-        self.taken -= 1
-
     # ---- threads
 
     def replace(self, run: Run) -> None:
@@ -156,14 +143,6 @@ class ThreadCrew:
         for _ in range(self._threads):
             self._end_one()
 
-    def _make_up(self) -> None:
-        """Start another thread in the place of one that has ended.
-
-        If it had a lease, the lease counts as taken until the worker finds that nothing works on it.
-        """
-        self._threads -= 1
-        self._put([])
-
     def _come_back(self) -> None:
         # another thread may have taken its place
         self._hung -= 1
@@ -178,14 +157,13 @@ class ThreadCrew:
             while self._first.around.fresh().run(self._serve):
                 pass
         except BaseException as error:  # not from a handler: somebody raised it in this thread from outside
-            worker_log = self._first.leases.log
-            worker_log.say(logging.ERROR, "worker %s: a thread ended", worker_log.worker, exc_info=error)
+            words = f"a thread that ran handlers has ended: {error_words(error)}"
             with suppress(RuntimeError):  # the loop is closed already
-                self._loop.call_soon_threadsafe(self._make_up)
+                self._loop.call_soon_threadsafe(self._broken, words)
 
     def _serve(self) -> bool:
         """Call handlers until one has changed the context (True), or there are no more (False)."""
-        calling, me, tell = self._first, threading.current_thread(), telling.running.set
+        calling, tell = self._first, telling.running.set
         around, bare, leases = calling.around, calling.around.bare, calling.leases
         running, ledger, fields = leases.running, leases.ledger, leases.log.fields()
         while True:
@@ -195,7 +173,7 @@ class ThreadCrew:
             if its is not calling:
                 calling, leases = its, its.leases
                 running, ledger, fields = leases.running, leases.ledger, leases.log.fields()
-            run = running[lease.key] = Run(lease, None, time.monotonic(), me)
+            run = running[lease.key] = Run(lease, None, time.monotonic())
             result: Any = None
             problem: BaseException | None = None
             tell((fields, lease))

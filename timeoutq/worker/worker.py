@@ -1,8 +1,4 @@
-"""The face of a worker: its settings, `run`, `stop`, and its counts.
-
-`run` puts the modules of this folder together, starts each, waits for the pump, and has everything ended by
-`closing.py`.
-"""
+"""The face of a worker: its settings, `run`, `stop`, and its counts."""
 
 from __future__ import annotations
 
@@ -10,13 +6,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar, cast
 
 from timeoutq.client import AsyncDriver, Driver, sibling
-from timeoutq.client.heartbeat import Heartbeat
+from timeoutq.client.heartbeat import Beat, Heartbeat
 from timeoutq.verbs.sending import Flow
 from timeoutq.words import arguments, retry
 from timeoutq.words.errors import InvalidInput, TimeoutqError, WorkerBroken
@@ -24,7 +20,6 @@ from timeoutq.words.model import Lease
 from timeoutq.words.retry import Retries, RetryPolicy
 from timeoutq.worker import forks, handlers, signals
 from timeoutq.worker.background import THIS, Machine
-from timeoutq.worker.beats import Beat, Beats
 from timeoutq.worker.closing import Closing
 from timeoutq.worker.crews import Calling, TaskCrew
 from timeoutq.worker.handlers import Handler, Lifespan, Returned, Surroundings
@@ -36,7 +31,7 @@ from timeoutq.worker.pace import Pace, Strict, Weighted
 from timeoutq.worker.pump import Pump
 from timeoutq.worker.queue_work import QueueWork, Shared
 from timeoutq.worker.runs import Failures, MaxRuntime, Run
-from timeoutq.worker.served import Served, tell_functions
+from timeoutq.worker.served import Place, tell_functions
 from timeoutq.worker.state import Life
 from timeoutq.worker.tending import Tending
 from timeoutq.worker.threads import Crew, ThreadCrew
@@ -134,7 +129,7 @@ class Worker:
         self._leases = [self._new_leases(number, ledgers[number]) for number in range(len(self.queues))]
         self._pump: Pump | None = None
         self._pumping: asyncio.Task[None] | None = None
-        self._heartbeat: Heartbeat | Beats | None = None
+        self._heartbeat: Heartbeat | None = None
         self.ending: Callable[[str], None] | None = None
         """Called with `tally.end` when all work has ended, before the lifespan is left; it may be called twice."""
 
@@ -173,10 +168,7 @@ class Worker:
         raise InvalidInput(f"worker {self.queue.worker} does not hold this lease on task {lease.task!a:.80}")
 
     def give_back_unread(self) -> Flow[None]:
-        """Give a flow that releases the leases of claims from the first queue whose replies nobody has read.
-
-        It is for a process whose event loop has ended before the worker has: a blocking queue of the same name runs it.
-        """
+        """Release the leases of claims whose replies nobody has read, after the event loop has ended: for a twin."""
         for shard in self._pump.works[0].shards if self._pump is not None else ():
             yield from shard.claims.give_back_unread()
 
@@ -195,6 +187,13 @@ class Worker:
         """The leases whose handlers are running, for each queue."""
         return {each.queue: [run.lease for run in list(each.running.values())] for each in self._leases}
 
+    def give_up_running(self) -> dict[AsyncDriver, list[Lease]]:
+        """Give the leases whose handlers are running, for each queue; the caller ends them."""
+        for each in self._leases:
+            for run in list(each.running.values()):
+                run.settled = True
+        return self.running_on
+
     @property
     def limited(self) -> list[Run]:
         """The handlers at work that have a limit of their own."""
@@ -202,10 +201,7 @@ class Worker:
 
     @property
     def peers(self) -> int:
-        """How many workers of this queue are alive, as the heartbeat last heard; 1 before it has heard anything.
-
-        Of several queues, the one counts that has the most.
-        """
+        """How many workers are alive, on the queue that has the most; 1 before the heartbeat has heard anything."""
         return 1 if self._heartbeat is None else self._heartbeat.peers
 
     def _about(self, work: QueueWork) -> dict[str, object]:
@@ -302,7 +298,8 @@ class Worker:
         self._pump = pump = Pump(shared, self._log)
         if vitals is not None:
             vitals.write()  # the first task may block the event loop
-        self._heartbeat = heartbeat = self._new_heartbeat(pump)
+        heart_is_over = asyncio.Event()
+        self._heartbeat = heartbeat = self._new_heartbeat(pump, heart_is_over)
         try:
             for work in pump.works:
                 if work.leases.queue.division.is_known:
@@ -311,9 +308,9 @@ class Worker:
                 heartbeat.start()  # else when the queue is opened
             for work in pump.works:
                 if work.shards:
-                    self._look_after(work, heartbeat)
+                    self._look_after(work)
                 else:
-                    work.background.start("opening", self._open_later(work, heartbeat))
+                    work.background.start("opening", self._open_later(work))
             self._log.of_worker(
                 logging.INFO, "starts on queue%s %s: concurrency %d, timeout %s",
                 "s" * (len(pump.works) > 1), self._log.queue, self.concurrency,
@@ -321,26 +318,31 @@ class Worker:
             )  # fmt: skip
             await self._await_pump(pump, generation)
         finally:
-            await Closing(pump, heartbeat, self._life, self.machine).close()
+            await Closing(pump, heartbeat, heart_is_over, self._life).close()
             for close in [close for each in self._leases for close in each.at_end]:
                 close()
 
-    def _new_heartbeat(self, pump: Pump) -> Heartbeat | Beats:
-        beats: list[Beat] = []
+    def _new_heartbeat(self, pump: Pump, is_over: asyncio.Event) -> Heartbeat:
         for work in pump.works:
-            leases, lose, about = work.leases, work.interrupts.lose_soon, partial(self._about, work)
-            if len(pump.works) == 1 and leases.queue.division.is_known:
-                client = self.machine.client(leases.queue)
-                work.beating = Heartbeat(client, leases.held, lose, about, leases.spans, self.machine)
-                work.beating.over_at = leases.over_at
-                return work.beating
-            beat = Beat(sibling(leases.queue), leases.held, lose, about, leases.spans, work.is_open)
-            beat.over_at = leases.over_at
-            work.beating = beat
-            beats.append(beat)
-        return Beats(beats, self.machine)
+            leases = work.leases
+            work.beat = Beat(
+                sibling(leases.queue), leases.held, work.interrupts.lose_soon, partial(self._about, work), leases.spans,
+                leases.over_at, work.is_open,
+            )  # fmt: skip
+        loop, context = asyncio.get_running_loop(), copy_context()
 
-    def _look_after(self, work: QueueWork, heartbeat: Heartbeat | Beats) -> None:
+        def end() -> None:
+            with suppress(RuntimeError):  # the loop is closed already
+                loop.call_soon_threadsafe(noted, context=context)
+
+        def noted() -> None:
+            assert self._heartbeat is not None
+            is_over.set()
+            self._break(self._heartbeat.told_of_end())
+
+        return Heartbeat([work.beat for work in pump.works if work.beat is not None], self.machine.thread, end)
+
+    def _look_after(self, work: QueueWork) -> None:
         """Start the things that an open queue needs besides the pump."""
         clean = work.shards[0].cleaner.run
         if len(work.shards) > 1:
@@ -349,11 +351,10 @@ class Worker:
         work.background.start("cleaner", clean())
         if work.leases.functions:
             work.background.start("telling of functions", tell_functions(work.leases))
-        work.background.start("watch of leases", work.interrupts.watch_held(heartbeat, self._break))
         if work.leases.rules.runtime.ms:
             work.background.start("watch of max_runtime", work.interrupts.watch_runtime())
 
-    async def _open_later(self, work: QueueWork, heartbeat: Heartbeat | Beats) -> None:
+    async def _open_later(self, work: QueueWork) -> None:
         """Begin to claim from a queue as soon as it is known of which shards it consists."""
         queue, failures = work.leases.queue, 0
         try:
@@ -369,9 +370,9 @@ class Worker:
                     self._woken.set()  # a burst looks whether anything is left
                     await asyncio.sleep(retry.pause(failures) if failures else LOOK_EVERY)
             work.open()
-            if len(self._leases) == 1:
-                heartbeat.start()
-            self._look_after(work, heartbeat)
+            if len(self._leases) == 1 and self._heartbeat is not None:
+                self._heartbeat.start()
+            self._look_after(work)
             self._woken.set()
         except TimeoutqError as error:
             self._break(error)
@@ -391,15 +392,15 @@ class Worker:
             for each in self._leases
         ]  # fmt: skip
         if self._shape.is_async:
-            return TaskCrew(callings, self.concurrency)
+            return TaskCrew(callings, self.concurrency, self._break)
         return ThreadCrew(callings, self.concurrency, self._break, self.machine)
 
-    def _served(self, leases: Leases) -> Served:
+    def _served(self, leases: Leases) -> Place:
         def cancel(run: Run) -> None:
             assert self._pump is not None
             self._pump.works[leases.number].interrupts.cancel(run, "max_runtime")
 
-        return Served(leases, self._span.state, self.queues, cancel, self._wear_out)
+        return Place(leases, self._span.state, self.queues, cancel, self._wear_out)
 
     def _wear_out(self) -> None:
         """Drain, so that the supervisor puts another process in the place of this one."""

@@ -1,7 +1,4 @@
-"""The log lines of a worker: each carries its queue, its worker, and the task that it is about.
-
-All modules of this folder log through it, so that whoever listens to `timeoutq.worker` hears them all.
-"""
+"""The log lines of a worker: each carries its queue, its worker, and the task that it is about."""
 
 from __future__ import annotations
 
@@ -70,12 +67,3 @@ class WorkerLog:
             (lease.task, words, {"attempt": lease.attempt, "error": error}) for lease, words in tasks
         ]
         telling.name_tasks(log, self.queue, told, self.fields())
-
-    def tell_unconfirmed(self, leases: Iterable[Lease], why: str) -> None:
-        """Warn that leases are given back though their handlers have ended, because their acks are not confirmed."""
-        words = (
-            f"is given back: its ack is not confirmed, because {why}. If the ack did not arrive, the handler runs "
-            "again. Give the worker a longer drain deadline (drain_deadline=, --drain-deadline), or put less with one "
-            "Ack(put=…)"
-        )
-        self.name_tasks([(lease, words) for lease in leases], why)

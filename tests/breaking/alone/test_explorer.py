@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.rig import levels
 from tests.rig.batch_model import BatchModel
 from tests.rig.beside import processes
 from tests.rig.explorer import Explored, Found, explore
-from tests.rig.model import Given, Model, Pair
-from tests.rig.polite_model import PoliteModel
+from tests.rig.model import Given, Model
+from tests.rig.model_state import Pair
 from tests.rig.polite_world import POLITE, SMALL, PoliteLimits
 from tests.rig.world import Limits
 
@@ -52,9 +51,6 @@ IN_BATCH = Limits(
     kinds=frozenset({"lost", "crash"}),
 )  # fmt: skip
 IN_BATCH_ANEW = replace(PUT_ANEW, seal=("z", "ended"), claims=1, releases=0)
-ENDED_BATCH = Limits(
-    puts=(("a",), ("b",)), seal=("z", "ended"), claims=3, batch=1, ticks=0, faults=0, extends=0, releases=0, fails=0
-)
 AGAIN = {
     "a batch of two tasks": IN_BATCH,
     "a batch whose task runs once more": IN_BATCH_ANEW,
@@ -77,7 +73,6 @@ def walks() -> Iterator[dict[str, Future[Explored]]]:
 def test_no_order_of_steps_breaks_an_invariant(name: str, walks: dict[str, Future[Explored]]) -> None:
     seen = walks[name].result()
     assert seen.states > 10_000
-    levels.count("explorer", states=seen.states, transitions=seen.transitions)
 
 
 def test_no_two_worlds_have_one_name() -> None:
@@ -135,28 +130,27 @@ def _batch_never_ends(patch: pytest.MonkeyPatch) -> None:
 
 
 def _lowest_first(patch: pytest.MonkeyPatch) -> None:
-    lane = PoliteModel.lane
-    turn = PoliteModel._turn
+    lane = Model.lane
+    turn = Model._turn
 
-    def wrong(self: PoliteModel) -> int:
-        patch.setattr(PoliteModel, "lane", lambda self, host: lane(self, host)[::-1])
+    def wrong(self: Model) -> int:
+        patch.setattr(Model, "lane", lambda self, host: lane(self, host)[::-1])
         moved = turn(self)
-        patch.setattr(PoliteModel, "lane", lane)
+        patch.setattr(Model, "lane", lane)
         return moved
 
-    patch.setattr(PoliteModel, "_turn", wrong)
+    patch.setattr(Model, "_turn", wrong)
 
 
 def _no_recall(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PoliteModel, "_recall", lambda self, host: None)
+    patch.setattr(Model, "_recall", lambda self, host: None)
 
 
 def _places_stay(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PoliteModel, "_depart", lambda self, ids, visited, broken: None)
+    patch.setattr(Model, "_depart", lambda self, ids, visited, broken: None)
 
 
 def polite(**limits: Any) -> PoliteLimits:
-    """Give a small polite world."""
     return replace(SMALL, **{"rules": (), "ticks": 1, **limits})
 
 
@@ -188,7 +182,6 @@ def test_a_seeded_bug_is_found_with_a_schedule_that_shows_it(bug: str, monkeypat
         explore(limits)
     assert 0 < len(found.value.steps) < 12
     assert "producer put" in str(found.value)
-    levels.count("explorer", seeded_bugs_found=1)
 
 
 def test_a_walk_tells_how_many_states_it_saw() -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.rig import levels
 from tests.rig.beside import CORES
 from tests.rig.mutants import EVERY, MUTANTS, Verdict, judge_all, spared
 from tests.rig.processes import ROOT
@@ -18,8 +17,6 @@ pytestmark = pytest.mark.timeout(5400)  # the first test waits for all of them
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """What the killers did to the mutants, and to the package as it is."""
-
     verdicts: Mapping[str, Verdict]
     spared: Future[list[tuple[int, str]]]
 
@@ -33,7 +30,6 @@ def trials(request: pytest.FixtureRequest) -> Iterator[Trials]:
     with ThreadPoolExecutor(1) as pool:
         without = pool.submit(lambda: spared(CORES) if is_asked else [])
         found = {verdict.mutant.name: verdict for verdict in judge_all(some, 2 * CORES)}
-        levels.tell("mutants", *(f"{name}: killed by {each.killed_by or 'NOBODY'}" for name, each in found.items()))
         yield Trials(found, without)
 
 
@@ -41,7 +37,6 @@ def trials(request: pytest.FixtureRequest) -> Iterator[Trials]:
 def test_no_mutant_survives(name: str, trials: Trials) -> None:
     verdict = trials.verdicts[name]
     assert verdict.killed_by is not None, f"nothing noticed that {name}:\n{verdict.said[-2000:]}"
-    levels.count("mutants", killed=1)
 
 
 def test_those_who_kill_spare_the_package_as_it_is(trials: Trials) -> None:

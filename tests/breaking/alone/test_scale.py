@@ -14,7 +14,7 @@ from tests.rig import growth, quota
 from tests.rig.growth import PUT, Phase, grow
 from tests.rig.quota import NoQuota, Quota
 from tests.rig.scale import Case, Reading, Scale, scale
-from tests.rig.servers import redis_server, valkey
+from tests.rig.servers import binary_of, valkey
 
 
 @pytest.fixture
@@ -54,8 +54,7 @@ def test_what_more_primaries_have_to_do_is_judged_by_the_ratios_of_all_rounds() 
 @pytest.mark.usefixtures("quotas")
 @pytest.mark.parametrize("server", ["valkey", "redis"])
 def test_a_cluster_grows_and_shrinks_under_load_and_does_each_task_once(server: str) -> None:
-    whole = server == "valkey"
-    found = grow(9, 20, valkey() if whole else redis_server(), whole=whole)
+    found = grow(9, 20, binary_of(server), whole=server == "valkey")
     assert not found.broken, found.table()
     assert found.accepted > PUT
     assert len(found.phases) == 5

@@ -22,12 +22,11 @@ from typing import Any, TypeVar
 import pytest
 import redis
 
-from tests.rig import levels
 from tests.rig.faces import Blocking
 from tests.rig.handlers import history
 from tests.rig.invariants import check
 from tests.rig.processes import Processes, processes
-from tests.rig.servers import redis_server, valkey
+from tests.rig.servers import binary_of
 from tests.rig.waiting import wait_until
 from timeoutq import AccessDenied, Lease, Outcome, Queue, ReadOnly, ServerFull, TimeoutqError, Unavailable
 from timeoutq.server.embedded import EmbeddedServer
@@ -47,40 +46,35 @@ LONG_LEASE = 60.0
 """The lease of a claim made during a fault: if it takes tasks and its caller hears nothing, the queue never drains."""
 
 LEEWAY = 5.0
-"""What a stalled machine may add to a call, seconds."""
+"""The time that a stalled machine may add to a call, seconds."""
 
 
 @dataclass
 class Site:
-    """A server in trouble, and a connection that was there before."""
-
     server: EmbeddedServer
     admin: Any
     folder: Path
 
     @property
     def pid(self) -> int:
-        """The process of the server."""
         assert self.server.pid is not None
         return self.server.pid
 
     def end_connections(self) -> int:
-        """End every connection but our own."""
         return int(self.admin.client_kill_filter(_type="normal", skipme=True))
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What strikes a server, and what its clients are told."""
+    """A fault of a server, and the errors that its clients meet."""
 
     during: Callable[[Site], AbstractContextManager[None]]
     put: type[TimeoutqError] | None
-    """What a put raises meanwhile; None if it goes through."""
+    """The error of a put meanwhile; None if it goes through."""
     others: type[TimeoutqError] | None = None
-    """What other calls may raise, if not the same, or that they are late."""
+    """The error of other calls, if not the same, or that they are late."""
     config: Mapping[str, str | int | bool] = field(default_factory=dict[str, "str | int | bool"])
     kept: bool = False
-    """Whether the server keeps what it holds in a directory."""
     lasts: float = 0.8
     deadline: float = 0.8
     lease: float = 1.0
@@ -174,7 +168,6 @@ def a_script_runs_on_and_on(site: Site) -> Iterator[None]:
 
 
 def is_busy(site: Site) -> bool:
-    """Say whether the server refuses to answer because a script runs."""
     try:
         return not site.admin.ping()
     except redis.ResponseError as error:
@@ -198,8 +191,6 @@ def a_password_comes(site: Site) -> Iterator[None]:
 
 
 def forbidden(*rights: str) -> Callable[[Site], AbstractContextManager[None]]:
-    """Give a fault in which everybody lacks these rights."""
-
     @contextmanager
     def lacking(site: Site) -> Iterator[None]:
         site.admin.execute_command("ACL", "SETUSER", "default", *(f"-{right}" for right in rights))
@@ -253,11 +244,9 @@ CASES = [
 
 @contextmanager
 def a_server(fault: Fault, kind: str, folder: Path) -> Iterator[Site]:
-    """Give a server for the fault to strike."""
     # the signal of a file that may not grow would end it; on a full disk, it gets an error
     script = folder / "server.sh"
-    binary = redis_server() if kind == "redis" else valkey()
-    script.write_text(f"#!/bin/sh\ntrap '' XFSZ\nexec {shlex.quote(binary)} \"$@\"\n")
+    script.write_text(f"#!/bin/sh\ntrap '' XFSZ\nexec {shlex.quote(binary_of(kind))} \"$@\"\n")
     script.chmod(0o755)
     with EmbeddedServer(folder / "data" if fault.kept else None, binary=script, config=fault.config) as server:
         with redis.Redis.from_url(server.url, single_connection_client=True, decode_responses=True) as admin:
@@ -291,8 +280,6 @@ def ask(queue: Any, fault: Fault, task: str) -> Sequence[Lease]:
 
 
 def after(act: Callable[[], T]) -> T:
-    """Act as soon as the server can be asked again."""
-
     def tried() -> list[T]:
         with suppress(Unavailable):
             return [act()]
@@ -313,7 +300,6 @@ def explain(run: Processes, tasks: set[str], taken: set[str], counters: Mapping[
 
 
 def logs(run: Processes) -> str:
-    """Give what all processes have said."""
     return "\n".join(run.log(process) for process in run.all)
 
 
@@ -338,7 +324,6 @@ def test_workers_outlive_what_befalls_their_server(
     fault: Fault, kind: str, lived: Lived, request: pytest.FixtureRequest
 ) -> None:
     lived[request.node.name].result()
-    levels.count("server faults", faults=1)
 
 
 def outlive(fault: Fault, kind: str, folder: Path) -> None:

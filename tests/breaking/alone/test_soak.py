@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.rig import levels
-from tests.rig.processes import ROOT
+from tests.rig.processes import report
 from tests.rig.soak import KINDS, LEAST, MIB, Point, Samples, trend
 from tests.rig.storm import LEAKS
 
@@ -23,27 +18,19 @@ PATIENCE = 100.0
 
 
 def soak(*words: str) -> tuple[int, dict[str, Any]]:
-    """Soak in a process of its own, which may fork; give its exit code and its report."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.rig.soak", "--json", "--warm-up", "3", "--least-span", "4", *words],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=PATIENCE, check=False,
-    )  # fmt: skip
-    assert done.stdout, done.stderr[-5000:]
-    return done.returncode, json.loads(done.stdout)
+    return report("tests.rig.soak", "--json", "--warm-up", "3", "--least-span", "4", *words, timeout=PATIENCE)
 
 
-def verdicts(report: dict[str, Any]) -> dict[tuple[str, str], str]:
-    return {(one["kind"], one["whose"]): one["verdict"] for one in report["trends"]}
+def verdicts(found: dict[str, Any]) -> dict[tuple[str, str], str]:
+    return {(one["kind"], one["whose"]): one["verdict"] for one in found["trends"]}
 
 
 @pytest.mark.timeout(2 * PATIENCE)
 def test_a_short_soak_loses_nothing_and_watches_all_processes() -> None:
     code, found = soak("--minutes", "0.3", "--least-span", "60")
-    report = found["report"]
-    levels.count("soak", tasks=report["tasks"], faults=sum(found["faults"].values()), samples=found["samples"])
-    assert (report["violations"], code, found["valid"]) == ([], 0, True), f"seed {report['seed']}"
-    assert found["totals"]["ok"] == report["tasks"] > 0
+    told = found["report"]
+    assert (told["violations"], code, found["valid"]) == ([], 0, True), f"seed {told['seed']}"
+    assert found["totals"]["ok"] == told["tasks"] > 0
     assert found["faults"]
     assert {whose for kind, whose in verdicts(found) if kind == "RSS"} == {*KINDS, "producer"}
     assert {kind for kind, _ in verdicts(found)} == LEAST.keys()
@@ -55,7 +42,6 @@ def test_a_soak_finds_what_a_handler_leaks_and_loses() -> None:
     code, found = soak("--minutes", "0.3", *leaks)
     leaky = {("RSS", "worker"), ("descriptors", "worker"), ("keys", "server")}
     grows = {one for one, verdict in verdicts(found).items() if verdict == "grows"}
-    levels.count("soak", leaks_found=len(grows & leaky))
     assert (code, found["valid"]) == (1, False)
     assert grows >= leaky
     assert verdicts(found)["descriptors", "producer"] == "steady", "it has no handler"

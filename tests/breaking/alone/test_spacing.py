@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.rig import levels
 from tests.rig.spacing import PAIRS, Pair, Visit, judge, trial
 
 
@@ -12,7 +11,6 @@ def test_no_host_is_visited_too_soon() -> None:
     rows = asyncio.run(trial(20))
     assert [line for row in rows for line in row.early] == []
     assert [row for row in rows if row.visits < row.pair.places] == []
-    levels.count("spacing", queues=len(rows), visits=sum(row.visits for row in rows))
 
 
 def visit(url: str, claimed: float, start: float, end: float, *, broken: bool = False) -> Visit:

@@ -5,10 +5,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests.rig import levels
 from tests.rig.history import After, Event, History, Verdict, judge, read
-from tests.rig.processes import ROOT
-from tests.rig.servers import redis_server, valkey
-from tests.rig.storm import BUGS, seconds_of
+from tests.rig.processes import report
+from tests.rig.servers import binary_of
+from tests.rig.storm import BUGS
+from tests.rig.waiting import seconds_of
 
 KILLS = {"valkey": 280, "redis": 130}
 """How long a storm is without `--storm`: together more than 400."""
@@ -31,7 +27,6 @@ PATIENCE = 90.0
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give the storm its length."""
     if "length" in metafunc.fixturenames:
         given = metafunc.config.getoption("--storm")
         length = seconds_of(given) if given else None
@@ -40,63 +35,44 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def storm(folder: Path, *words: str, seconds: float = 0.0) -> tuple[int, dict[str, Any]]:
-    """Raise a storm in a process of its own, which may fork; give its exit code and its report."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.rig.storm", "--json", "--folder", str(folder), *words],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        said, noise = process.communicate(timeout=1.1 * seconds + PATIENCE)
-    finally:
-        process.kill()  # its server and its workers end when it does
-        process.wait()
-    assert said, noise.decode("utf-8", "replace")[-5000:]
-    return process.returncode, json.loads(said)
+    return report("tests.rig.storm", "--json", "--folder", str(folder), *words, timeout=1.1 * seconds + PATIENCE)
 
 
 @pytest.mark.parametrize("kind", ["valkey", "redis"])
 def test_a_storm_loses_nothing_and_each_second_start_has_a_cause(
     kind: str, length: float | None, tmp_path: Path
 ) -> None:
-    binary = valkey() if kind == "valkey" else redis_server()
     words = ["--kills", str(KILLS[kind]), "--rate", "30"] if length is None else ["--for", f"{length}s"]
-    code, report = storm(tmp_path, "--binary", binary, *words, seconds=length or 0)
-    levels.count("storms", kills=report["kills"], stops=report["stops"], terms=report["terms"], tasks=report["tasks"])
-    assert report["violations"] == [], f"seed {report['seed']}"
+    code, found = storm(tmp_path, "--binary", binary_of(kind), *words, seconds=length or 0)
+    assert found["violations"] == [], f"seed {found['seed']}"
     assert code == 0
-    totals = report["totals"]
-    assert report["kills"] >= (KILLS[kind] if length is None else length)
-    assert totals["ok"] == report["tasks"] == totals["acknowledged"] + totals["recovered"] > 0
+    totals = found["totals"]
+    assert found["kills"] >= (KILLS[kind] if length is None else length)
+    assert totals["ok"] == found["tasks"] == totals["acknowledged"] + totals["recovered"] > 0
     assert totals["duplicated"] > 0, "a storm in which nothing was begun twice has not struck"
-    assert report["causes"]["struck"] > 0
+    assert found["causes"]["struck"] > 0
 
 
 def test_a_storm_on_hosts_visits_none_early_and_loses_nothing(length: float | None, tmp_path: Path) -> None:
     words = ["--kills", "150", "--rate", "30"] if length is None else ["--for", f"{length}s"]
-    code, report = storm(tmp_path, "--hosts", "40", *words, seconds=length or 0)
-    levels.count("storms", kills=report["kills"], stops=report["stops"], terms=report["terms"], tasks=report["tasks"])
-    assert report["violations"] == [], f"seed {report['seed']}"
+    code, found = storm(tmp_path, "--hosts", "40", *words, seconds=length or 0)
+    assert found["violations"] == [], f"seed {found['seed']}"
     assert code == 0
-    assert report["totals"]["ok"] == report["tasks"] > 0
-    assert report["causes"]["struck"] > 0
+    assert found["totals"]["ok"] == found["tasks"] > 0
+    assert found["causes"]["struck"] > 0
 
 
 def test_a_storm_finds_an_ack_that_does_not_compare_owners(tmp_path: Path) -> None:
     sharp = ("--stops", "--rate", "16", "--timeout", "0.4", "--yields", "0.15", "--ready", "20")
-    code, report = storm(tmp_path, *sharp, "--for", "60s", "--round", "4s", "--bug", "anybody-acks", seconds=60)
+    code, found = storm(tmp_path, *sharp, "--for", "60s", "--round", "4s", "--bug", "anybody-acks", seconds=60)
     assert code == 1
-    assert any("was accepted, but" in text for text in report["violations"]), report
+    assert any("was accepted, but" in text for text in found["violations"]), found
 
 
 def test_a_storm_on_hosts_finds_a_host_that_has_no_pause(tmp_path: Path) -> None:
-    code, report = storm(tmp_path, "--hosts", "10", "--kills", "60", "--round", "4s", "--bug", "no-pause")
+    code, found = storm(tmp_path, "--hosts", "10", "--kills", "60", "--round", "4s", "--bug", "no-pause")
     assert code == 1
-    assert any("before the pause after the visit" in text for text in report["violations"]), report
+    assert any("before the pause after the visit" in text for text in found["violations"]), found
 
 
 def test_each_mistake_that_a_storm_can_be_given_is_a_change_of_the_library() -> None:
@@ -110,7 +86,7 @@ def test_each_mistake_that_a_storm_can_be_given_is_a_change_of_the_library() -> 
 
 
 EPOCH = 1_790_000_000_000
-"""What the server's clock shows, ms, when that of the processes shows 0."""
+"""The server's time, ms, when the clock of the processes shows 0."""
 
 
 @dataclass

@@ -34,8 +34,6 @@ def compiled(name: str) -> Path:
 
 
 class Clock:
-    """A server's clock, in the hands of the test."""
-
     def __init__(self, folder: Path) -> None:
         self.path = folder / "clock"
         self.path.write_bytes(bytes(16))
@@ -44,7 +42,6 @@ class Clock:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the server must be started with."""
         return {"LD_PRELOAD": str(compiled("clock")), "TIMEOUTQ_CLOCK": str(self.path)}
 
     def _tell(self, mode: int, micros: int) -> None:

@@ -14,9 +14,8 @@ and the library of Lua functions (on fakeredis). What is simulated stands below 
     apps        functions of an app, which do the same
     processes   worker processes and their supervisor
     world       puts all of it together and runs a plan
-    judge       what must be true at each moment and at the end
-    witness     what must be true of each call: leases, fences, delays
-    hosts       what must be true of visits to hosts
+    judge       the rules that hold at each moment and at the end
+    witness     the rules of each call: leases, fences, delays, visits to hosts
     shrink      a smaller plan that still fails
     defects     defects of earlier versions and others, to be put in
 """

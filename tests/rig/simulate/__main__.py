@@ -17,18 +17,14 @@ from tests.rig.simulate.plan import WORKERS, Plan, planned
 CHUNK = 10
 """Seeds that a process takes at once, unless the first that fails ends the command."""
 AT_MOST = 200
-"""Seeds that a process runs before another takes its place."""
 SHOWN = 5
-"""How many failing seeds are named."""
 TAIL = 400
-"""How many lines of a transcript are shown at most."""
 
 Result = tuple[int, str, int, str]
 """A seed, its violation or nothing, how many calls it made, and the digest of its transcript."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command; give its exit code."""
     words = sys.argv[1:] if words is None else words
     given = _parser().parse_args(words)
     if given.put_back:

@@ -51,11 +51,9 @@ async def _here(place: handlers.Place | None) -> Any:
 
 
 def staff(queues: Mapping[Any, int], place: handlers.Place) -> Staff:
-    """Give what a worker of the app works with."""
     return Staff(queues, Calls(shop(place)))
 
 
 def call(app: App, queue: str, id: str, delay: float) -> FunctionCall[Any]:
-    """Make the call of a planned task."""
     work, after = (app.functions[name].options(id=id, after=delay or None) for name in ("work", "after"))
     return work.call().then(app.functions["after"]) if queue == "sim" else after.call(None)

@@ -16,7 +16,7 @@ from timeoutq.testing import Clock as FakeClock
 Ts = TypeVarTuple("Ts")
 
 BEGIN = 1000.0
-"""What `time.monotonic` shows when a run begins."""
+"""The time that `time.monotonic` shows when a run begins."""
 STEP = 20e-6
 """Seconds that one turn of the event loop takes: so time goes on even when somebody never waits."""
 MOST_TURNS = 400_000
@@ -28,8 +28,6 @@ class Stuck(Exception):
 
 
 class Owner:
-    """A process of the simulation: when it has ended, nothing that it has started goes on."""
-
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = True
@@ -45,12 +43,8 @@ owner_of: contextvars.ContextVar[Owner | None] = contextvars.ContextVar("owner",
 
 
 class VirtualClock(FakeClock):
-    """The time of a run: seconds since its begin, and what the server's clock shows."""
-
     def __init__(self) -> None:
         self.now_monotonic = BEGIN
-        self.step_us = 0
-        """By how much the server's clock was set forward or back."""
         super().__init__()
         self._start_us = super().now_us
 
@@ -60,7 +54,7 @@ class VirtualClock(FakeClock):
 
     @property
     def now_us(self) -> int:
-        return self._micros + self.step_us + round(self.passed * 1e6)
+        return self._micros + round(self.passed * 1e6)
 
     @property
     def now(self) -> float:
@@ -68,7 +62,7 @@ class VirtualClock(FakeClock):
 
     @property
     def wall(self) -> float:
-        """What the clocks of the clients show."""
+        """The time on the clocks of the clients."""
         return self._start_us / 1e6 + self.passed
 
     def sleep(self, seconds: float) -> None:
@@ -189,11 +183,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self.call_soon(callback, *args, context=context)  # threads take turns with the loop
 
     def call_at(
-        self,
-        when: float,
-        callback: Callable[[*Ts], object],
-        *args: *Ts,
-        context: contextvars.Context | None = None,
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         timer = self._handle(when, callback, args, context)
         heapq.heappush(self._scheduled, timer)

@@ -15,8 +15,6 @@ from tests.rig.mutants import copy
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One replacement in a module of the package, or in a file of Lua."""
-
     module: str
     """The name of the module; for Lua, the path in the package."""
     old: str
@@ -24,7 +22,6 @@ class Change:
 
     @property
     def path(self) -> str:
-        """Give the path of the file in the package."""
         return self.module if self.module.endswith(".lua") else f"{self.module.replace('.', '/')}.py"
 
     def made(self, text: str) -> str:
@@ -67,8 +64,11 @@ DEFECTS: Mapping[str, Defect] = {
                 "except BaseException as error:  # whatever a handler raises is its task's failure",
                 "except Exception as error:",
             ),
-            Change("worker.crews", "        if not self.closing:\n            self._start()", "        pass"),
-            Change("worker.interrupts", "if times >= LOOKS]", "if times >= 1_000_000]"),
+            Change(
+                "worker.crews",
+                "            self._broken(error)\n        if not self.closing:\n            self._start()",
+                "            pass",
+            ),
         ),
     ),
     "D4": Defect(
@@ -86,8 +86,8 @@ DEFECTS: Mapping[str, Defect] = {
         (
             Change(
                 "worker.processes.roster",
-                "    if ending.told is Told.DRAINED:\n",
-                "    if ending.told is Told.DRAINED or (ending.died and ending.code == 0):\n",
+                "elif not self.is_stopping and ending.told is not Told.DRAINED:",
+                "elif not (self.is_stopping or ending.told is Told.DRAINED or (ending.died and ending.code == 0)):",
             ),
         ),
     ),
@@ -147,7 +147,11 @@ DEFECTS: Mapping[str, Defect] = {
     ),
     "follower": Defect(
         "what must be there before an ack is asked for once, and a server that is away fails the call",
-        (Change("worker.followers", "                if flows.is_final(error):\n", "                if True:\n"),),
+        (
+            Change(
+                "worker.leases", "                if isinstance(error, InvalidInput):\n", "                if True:\n"
+            ),
+        ),
     ),
     "links": Defect(
         "a host with several places does not rest before the links of an ack come: they are claimed at once",

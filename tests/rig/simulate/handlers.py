@@ -8,32 +8,18 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from tests.rig.simulate.clock import Owner, VirtualClock
+from tests.rig.simulate.clock import Owner
 from tests.rig.simulate.machine import Over, SimulatedMachine
-from timeoutq import Ack, GiveUp, Lease, Release, Retry, Task
+from timeoutq import Ack, GiveUp, Lease, Release, Retry
+
+if TYPE_CHECKING:
+    from tests.rig.simulate.world import Simulation
 
 HEAVY = 420_000
 """Bytes of the payload of a child that is heavy: more than a slow link carries within the patience of an attempt."""
 trace: ContextVar[int] = ContextVar("trace")
-
-
-class Record(Protocol):
-    """Where a handler writes down what it does, and finds out what to do."""
-
-    clock: VirtualClock
-
-    def began(self, lease: Lease, who: str) -> tuple[str, float]:
-        """Give what to do, and for how many seconds."""
-        ...
-
-    def called(self, lease: Lease) -> None:
-        """Note that a `def` was called that gives a coroutine: the handler has begun, its coroutine perhaps not."""
-        ...
-
-    def ended(self, lease: Lease, how: str) -> None: ...
-    def children(self, lease: Lease, n: int) -> list[Task]: ...
 
 
 class OddText(Exception):
@@ -51,33 +37,32 @@ class Foreign(BaseException):
 class Place:
     """Where a handler runs."""
 
-    record: Record
+    world: Simulation
     owner: Owner
     machine: SimulatedMachine
     die: Callable[[int], None]
     timeout: float
     claims: Callable[[], bool]
-    """Whether the worker waits for the reply to a claim."""
 
 
 async def work(place: Place, lease: Lease) -> Any:
     """Be the body of a handler in the event loop."""
-    what, seconds = place.record.began(lease, place.owner.name)
+    what, seconds = place.world.began(lease, place.owner.name)
     try:
         if seconds:
             await asyncio.sleep(seconds)
         return await _do(place, lease, what)
     except asyncio.CancelledError:
-        place.record.ended(lease, "cancelled")
+        place.world.ended(lease, "cancelled")
         if what == "slow_cleanup":
             await asyncio.sleep(1.5)
         raise
 
 
 async def _do(place: Place, lease: Lease, what: str) -> Any:
-    record = place.record
+    world = place.world
     if what.startswith("die_"):
-        record.ended(lease, what)
+        world.ended(lease, what)
         place.die(_code(what))
         await asyncio.Event().wait()
     elif what == "long":
@@ -99,9 +84,7 @@ async def _do(place: Place, lease: Lease, what: str) -> Any:
         if what == "cancel_self":
             await asyncio.sleep(1)
     elif what == "cancel_other":
-        others = [task for task in place.owner.tasks if not task.done() and task is not asyncio.current_task()]
-        if others:
-            others[lease.fence * 7 % len(others)].cancel()
+        _cancel_one(place, lease)
         await asyncio.sleep(0.05)
     elif what == "cancel_all":
         for _ in range(1000):  # until a claim is on its way, or its reply is, if one comes soon
@@ -118,12 +101,12 @@ async def _do(place: Place, lease: Lease, what: str) -> Any:
 
 def _work_in_thread(place: Place, lease: Lease) -> Any:
     """Be the body of a handler in a thread."""
-    record, machine = place.record, place.machine
-    what, seconds = record.began(lease, place.owner.name)
+    world, machine = place.world, place.machine
+    what, seconds = world.began(lease, place.owner.name)
     if seconds:
         machine.sleep(seconds)
     if what.startswith("die_"):
-        record.ended(lease, what)
+        world.ended(lease, what)
         machine.soon(lambda: place.die(_code(what)))
         machine.sleep(3600)
     elif what == "long":
@@ -141,7 +124,7 @@ def _work_in_thread(place: Place, lease: Lease) -> Any:
 
 
 def _cancel_one(place: Place, lease: Lease) -> None:
-    others = [task for task in place.owner.tasks if not task.done()]
+    others = [task for task in place.owner.tasks if not task.done() and task is not asyncio.current_task()]
     if others:
         others[lease.fence * 7 % len(others)].cancel()
 
@@ -161,11 +144,11 @@ def _code(what: str) -> int:
 
 def _result(place: Place, lease: Lease, what: str) -> Any:
     """Return or raise what the plan says, the last deed of a run."""
-    record = place.record
+    world = place.world
     if what == "block":
-        place.record.clock.sleep(0.2 * place.timeout)
-    children = record.children(lease, 1 if what == "heavy" else 2) if what in _WITH_CHILDREN else []
-    record.ended(lease, what)
+        place.world.clock.sleep(0.2 * place.timeout)
+    children = world.children(lease, 1 if what == "heavy" else 2) if what in _WITH_CHILDREN else []
+    world.ended(lease, what)
     match what:
         case "ack":
             return Ack()
@@ -255,7 +238,7 @@ def shaped(shape: str, place: Place) -> Any:
         return _work_in_thread(place, lease)
 
     def give(lease: Lease) -> Any:
-        place.record.called(lease)
+        place.world.called(lease)
         return fetch(lease)
 
     return _SHAPES[shape](give if shape in GIVING else fetch, read)

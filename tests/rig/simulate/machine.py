@@ -12,7 +12,6 @@ from queue import Empty
 from typing import Any
 
 from tests.rig.simulate.clock import Owner, VirtualLoop, owner_of
-from timeoutq.client import AsyncDriver, sibling
 from timeoutq.worker.background import Machine
 
 MOMENT = 0.002
@@ -149,23 +148,6 @@ class _Pipe:
         return len(self._items)
 
 
-class _Client:
-    """A client whose calls block a strand, and are carried out in the loop by a client for asyncio."""
-
-    def __init__(self, machine: SimulatedMachine, queue: AsyncDriver) -> None:
-        self._machine = machine
-        self._queue = queue
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._queue, name)
-
-    def run(self, flow: Any) -> Any:
-        return self._machine.block(lambda: self._queue.run(flow))
-
-    def close(self) -> None:
-        self._machine.block(self._queue.close)
-
-
 class SimulatedMachine(Machine):
     """The machine of one process of a simulation."""
 
@@ -189,26 +171,6 @@ class SimulatedMachine(Machine):
 
     def pipe(self) -> Any:
         return _Pipe(self)
-
-    def client(self, queue: AsyncDriver) -> Any:
-        return _Client(self, sibling(queue))
-
-    async def call(self, blocking: Callable[[], object]) -> None:
-        over = asyncio.Event()
-        errors: list[BaseException] = []
-
-        def live() -> None:
-            try:
-                blocking()
-            except Exception as error:
-                errors.append(error)
-            finally:
-                self._loop.call_soon(over.set, context=self._context)
-
-        self.thread(live, "call").start()
-        await over.wait()
-        if errors:
-            raise errors[0]
 
     # ---- what strands ask for
 

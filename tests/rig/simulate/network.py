@@ -26,14 +26,11 @@ class Weather:
     quick: tuple[float, float] = (0.0002, 0.002)
     slow: tuple[float, float] = (0.1, 4.0)
     slow_part: float = 0.0
-    """The part of all packets that are slow."""
     rate: float = 0.0
     """Bytes per second of a connection towards the server; 0: no limit."""
 
 
 class Network:
-    """All connections of a run."""
-
     def __init__(self, loop: VirtualLoop, server: SimulatedServer, seed: int, note: Callable[[str, str], None]) -> None:
         """Make a network without connections; `note(who, what)` hears what happens."""
         self.loop = loop
@@ -71,7 +68,6 @@ class Network:
                 connection.cut(deaf=deaf)
 
     def hang_up(self, owner: Owner) -> None:
-        """Close the connections of a process that has ended."""
         for connection in list(self._connections):
             if connection.owner is owner:
                 connection.leave()
@@ -93,7 +89,6 @@ class Network:
             raise ConnectionRefusedError(111, "Connection refused")
 
     def open(self, protocol: Any) -> tuple[Any, Any]:
-        """Give the transport of a new connection, and its protocol."""
         self._made += 1
         connection = _Connection(self, protocol, self._made)
         self._connections.append(connection)
@@ -105,8 +100,6 @@ class Network:
 
 
 class _Way:
-    """One direction of a connection."""
-
     def __init__(self, network: Network, owner: Owner | None, arrive: Callable[[bytes], None], context: Any) -> None:
         self._network = network
         self._owner = owner
@@ -236,9 +229,10 @@ class _Connection(asyncio.Transport):
             self._network.loop.call_soon(self._lose, None, context=self._context)
 
     def abort(self) -> None:
-        """Close it, and throw away what has not left."""
-        self._up.clear()
-        self.close()
+        """Close it, and throw away what has not left; to ask again changes nothing."""
+        if not self._closing:
+            self._up.clear()
+            self.close()
 
     # ---- what the network does with it
 

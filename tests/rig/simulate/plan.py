@@ -12,14 +12,14 @@ IN_THE_LOOP = ("async def", "partial", "object", "partial of object", "with stat
 """The shapes that no thread calls: the threads of a worker with two queues are not simulated."""
 
 ENDS_WELL = ("ok", "ack", "children", "generator", "again", "context", "spawn", "block", "long", "heavy", "turns")
-"""What a handler does that ends in an ack."""
+"""Behaviours of a handler that end in an ack."""
 GIVES_BACK = ("release", "release_raised", "group_of_releases", "release_block", "ack_raised")
 FAILS = (
     "raise", "retry", "retry_raised", "give_up", "wrong", "wrong_generator", "wrong_class", "bad_put",
     "timeout_error", "retry_block",
 )  # fmt: skip
 HOPELESS = ("give_up", "wrong", "wrong_generator", "wrong_class", "bad_put")
-"""What no repeat can mend: one such run is enough."""
+"""Failures that no repeat can mend: one such run is enough."""
 ODD = (
     "odd_text", "generator_exit", "base", "base_group", "system_exit", "cancel_self", "cancel_self_late",
     "cancelled_error",
@@ -39,13 +39,10 @@ class PlannedTask:
     delay: float = 0.0
     """Above 0 it is scheduled."""
     takes: float = 0.05
-    """Seconds that its handler works."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that goes wrong, or that somebody does, at a moment."""
-
     kind: str
     at: float
     who: str = "*"
@@ -60,18 +57,16 @@ and with an app, whose two queues have weights."""
 TWO = ("strict", "weights", "app")
 """The kinds that have a second queue."""
 AFTER = ">after"
-"""What the ids of calls in the second queue end with that follow a call of an app."""
+"""The end of the ids of calls in the second queue that follow a call of an app."""
 CALLS = (
     "ok", "ack", "context", "spawn", "block", "long", "turns", "release", "release_raised", "raise", "retry",
     "retry_raised", "give_up", "timeout_error", "hang", "swallow", "slow_cleanup", *DEADLY,
 )  # fmt: skip
-"""What functions of an app do."""
+"""Behaviours of the functions of an app."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One run."""
-
     seed: int
     shape: str
     processes: int = 1
@@ -93,16 +88,13 @@ class Plan:
     tasks: tuple[PlannedTask, ...] = ()
     faults: tuple[Fault, ...] = ()
     calm: tuple[PlannedTask, ...] = field(default=())
-    """Tasks that come when all is well: each is taken at once, and runs once."""
     worker: str = "one"
     """The kind of its workers."""
     shards: int = 0
     """Over how many shards the queue lies; 0 for a plain one."""
     second: tuple[PlannedTask, ...] = ()
-    """Tasks of the second queue."""
 
     def is_second(self, task: str) -> bool:
-        """Say whether a task is one of the second queue."""
         return task.endswith(AFTER) or any(one.name == task for one in self.second)
 
     @property
@@ -180,9 +172,9 @@ KINDS = (
     "cut", "cut", "deaf", "silence", "silence", "down", "flush", "kill", "kill", "stop", "deploy", "pause", "freeze",
     "freeze",
 )  # fmt: skip
-"""What may go wrong. A process that freezes stands still, and then goes on as if no time had passed."""
+"""Faults. A process that freezes stands still, and then goes on as if no time had passed."""
 RULES = ("rule", "rule", "block")
-"""What a person does with the hosts of a polite queue."""
+"""Changes that a person makes to the hosts of a polite queue."""
 
 
 def _faults(chance: random.Random, storm: float, processes: int, *, polite: bool) -> tuple[Fault, ...]:

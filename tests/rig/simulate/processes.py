@@ -6,47 +6,30 @@ import asyncio
 import contextvars
 import signal
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tests.rig.simulate import apps, handlers
-from tests.rig.simulate.clock import Owner, VirtualLoop, owner_of
+from tests.rig.simulate.clock import Owner, owner_of
 from tests.rig.simulate.machine import SimulatedMachine
-from tests.rig.simulate.network import Network
 from tests.rig.simulate.plan import TWO, Plan
-from timeoutq.client.heartbeat import Heartbeat
+from timeoutq.client.heartbeat import Beat, Heartbeat
 from timeoutq.client.shards import AnyAsyncQueue
 from timeoutq.verbs import flows, sending
 from timeoutq.words import exit_codes
 from timeoutq.words.errors import TimeoutqError
-from timeoutq.worker.beats import Beat, Beats
 from timeoutq.worker.processes.ledger import Left, SharedLedger
 from timeoutq.worker.processes.process import TOLD
 from timeoutq.worker.processes.roster import Order, Roster, Told
 from timeoutq.worker.pump import Pump
 from timeoutq.worker.worker import Worker
 
+if TYPE_CHECKING:
+    from tests.rig.simulate.world import Simulation
+
 SLOTS = 64
 
 
-class World(Protocol):
-    """What processes need of the world around them."""
-
-    plan: Plan
-    loop: VirtualLoop
-    network: Network
-    burst: bool
-
-    def note(self, who: str, what: str) -> None: ...
-    def open(self, worker: str, name: str = ...) -> AnyAsyncQueue: ...
-    def record(self) -> handlers.Record: ...
-    def ran(self, process: Process) -> None: ...
-    def left(self, process: Process) -> None: ...
-    def died(self, process: Process) -> None: ...
-    def broke(self, what: str) -> None: ...
-
-
 def names_of(plan: Plan) -> tuple[str, ...]:
-    """Give the names of the queues that the workers of a plan have."""
     return ("sim", "second") if plan.worker in TWO else ("sim",)
 
 
@@ -60,14 +43,14 @@ def _staffed(plan: Plan, queues: Sequence[AnyAsyncQueue], place: handlers.Place)
     return weighted, handlers.shaped(plan.shape, place)
 
 
-class SimulatedBeats(Beats):
-    """The heartbeats of several queues, which run in the event loop of the simulation."""
+class SimulatedHeartbeat(Heartbeat):
+    """A heartbeat that runs in the event loop of the simulation."""
 
-    def __init__(self, beats: Sequence[Beat], machine: SimulatedMachine) -> None:
+    def __init__(self, beats: Sequence[Beat], machine: SimulatedMachine, on_end: Callable[[], object]) -> None:
         self._machine = machine
-        super().__init__(beats, machine)
+        super().__init__(beats, machine.thread, on_end)
 
-    def _run(self) -> None:
+    def _live(self) -> None:
         self._machine.block(self._beat_all)
 
 
@@ -78,16 +61,14 @@ class SimulatedWorker(Worker):
         self.machine = machine
         super().__init__(*args, **settings)
 
-    def _new_heartbeat(self, pump: Pump) -> Heartbeat | Beats:
-        made, machine = super()._new_heartbeat(pump), self.machine
-        assert isinstance(machine, SimulatedMachine)
-        return SimulatedBeats(made._beats, machine) if isinstance(made, Beats) else made
+    def _new_heartbeat(self, pump: Pump, is_over: asyncio.Event) -> Heartbeat:
+        made, machine = super()._new_heartbeat(pump, is_over), self.machine
+        assert isinstance(machine, SimulatedMachine) and made._on_end is not None
+        return SimulatedHeartbeat(made._beats, machine, made._on_end)
 
 
 class Process:
-    """One worker process."""
-
-    def __init__(self, world: World, pid: int, name: str, at_exit: Callable[[Process, int], None]) -> None:
+    def __init__(self, world: Simulation, pid: int, name: str, at_exit: Callable[[Process, int], None]) -> None:
         self.world = world
         self.pid = pid
         self.name = name
@@ -99,7 +80,6 @@ class Process:
         self.worker: SimulatedWorker | None = None
         self.stopped_at: float | None = None
         self.was_frozen = False
-        """Whether it has stood still for a while."""
         self._frozen_at = 0.0
         self._at_exit = at_exit
         self._context = contextvars.Context()
@@ -107,7 +87,6 @@ class Process:
 
     @property
     def worker_name(self) -> str:
-        """The name under which its worker is known to the queue."""
         return f"sim:{self.pid}:{self.pid:08x}"
 
     @property
@@ -150,9 +129,7 @@ class Process:
 
     async def _work(self) -> int:
         plan, world, queues = self.world.plan, self.world, self.queues
-        place = handlers.Place(
-            world.record(), self.owner, self.machine, self.die, plan.timeout, lambda: self._is_claiming
-        )
+        place = handlers.Place(world, self.owner, self.machine, self.die, plan.timeout, lambda: self._is_claiming)
         self.worker = worker = SimulatedWorker(
             self.machine, *_staffed(plan, queues, place),
             concurrency=plan.concurrency, prefetch=plan.prefetch, max_runtime=plan.max_runtime,
@@ -217,7 +194,7 @@ class Process:
 class Supervisor:
     """The parent of the worker processes."""
 
-    def __init__(self, world: World, name: str, first_pid: int) -> None:
+    def __init__(self, world: Simulation, name: str, first_pid: int) -> None:
         self._world = world
         self.name = name
         self._pids = first_pid
@@ -233,7 +210,6 @@ class Supervisor:
         return self.roster.code
 
     async def run(self) -> None:
-        """Do as the roster says, until it is over."""
         roster, loop = self.roster, self._world.loop
         while not roster.is_over:
             self._look.clear()

@@ -20,16 +20,15 @@ RINGS = (b"LPUSH", b"RPUSH", b"XADD")
 """The commands that give a waiter something to take."""
 CALLS = (b"FCALL", b"FCALL_RO")
 SEEN = (b"timeoutq:{sim}:", b"timeoutq:{sim:")
-"""What the keys of the queue `sim` begin with, and those of its shards."""
+"""The beginnings of the keys of the queue `sim`, and of its shards."""
 INFO = b"# Memory\r\nmaxmemory_policy:noeviction\r\n"
-"""What INFO says: fakeredis knows nothing of memory."""
+"""The reply to INFO: fakeredis knows nothing of memory."""
 
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
     session: Session
     take: list[bytes]
-    """The command that answers it, which does not wait."""
     nothing: bytes
     timer: Any = None
 
@@ -95,7 +94,6 @@ class SimulatedServer:
         self._later = later
         self._waiters: list[_Waiter] = []
         self.calls = 0
-        """How many functions were called."""
 
     def _hurry(self) -> None:
         """Leave out what fakeredis does for others: locks, notifications, a look at the flags of a function."""
@@ -227,7 +225,6 @@ def _verbs() -> dict[bytes, str]:
 
 
 def verb_of(command: list[bytes]) -> str:
-    """Give the verb of a call, or the name of another command."""
     if command[0] in CALLS:
         return _verbs().get(command[1], "?")
     return command[0].decode()

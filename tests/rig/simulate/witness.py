@@ -5,47 +5,27 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from tests.rig.simulate.hosts import Host
+if TYPE_CHECKING:
+    from tests.rig.simulate.world import Simulation
 
 SUSPECT = 2
 """A task with so many lost leases is a suspect."""
 COUNTED = ("claimed", "acked", "failed", "released", "expired", "crashed")
-"""What the queue counts, and the witness, too."""
+"""The counters that the queue keeps, and the witness, too."""
 AGAIN_MS = 700
-"""What handlers ask for that want their task again."""
-
-
-class Past(Protocol):
-    """What the witness asks of the world."""
-
-    def broke(self, what: str) -> None: ...
-    def was_called(self, task: str, token: str) -> bool:
-        """Say whether the handler was called with a lease, even if nothing of it has run yet."""
-        ...
-
-    def how_it_ran(self, task: str, token: str) -> str | None:
-        """Say how the handler of a lease ended: empty while it is at work, None if it never began."""
-        ...
-
-    def owners(self) -> Mapping[bytes, bytes]:
-        """Give the tokens of all leases, as the server has them."""
-        ...
+"""The delay of handlers that want their task again, ms."""
 
 
 @dataclass(slots=True)
 class Held:
-    """A lease."""
-
     token: str
     deadline: int
     limit: int
-    """The end of its max_runtime; 0 without one."""
     crashes: int
     failures: int
     fences: set[int] = field(default_factory=set)
-    """Its fence; a claim that is sent again gives another."""
 
 
 @dataclass(slots=True)
@@ -59,23 +39,65 @@ class Asked:
 Sections = dict[str, list[bytes]]
 
 
-class Witness:
-    """The books of one run."""
+@dataclass(slots=True)
+class Host:
+    """One host. All times are milliseconds of the server's clock."""
 
-    def __init__(self, past: Past, ended_well: set[str], host: Callable[[str], Host]) -> None:
-        """Begin; `host` makes what is known of a host at first."""
-        self._past = past
+    name: str
+    delay: int
+    per_host: int
+    visits: int = 0
+    rests_until: int = 0
+    blocked_until: int = 0
+
+    def is_open(self, now: int) -> bool:
+        return self.visits < self.per_host and now >= max(self.rests_until, self.blocked_until)
+
+    def begins(self, now: int) -> str:
+        """Note a visit that begins; give what is wrong with it, or nothing."""
+        self.visits += 1
+        if self.visits > self.per_host:
+            return f"{self.name} has {self.visits} visits at once, and may have {self.per_host}"
+        if now < self.blocked_until:
+            return f"{self.name} is visited, and is blocked for {self.blocked_until - now} ms more"
+        if now < self.rests_until:
+            return f"{self.name} is visited {self.rests_until - now} ms before its pause of {self.delay} ms ends"
+        return ""
+
+    def ends(self, now: int) -> None:
+        self.visits -= 1
+        if self.delay:
+            self.rests_until = now + self.delay
+
+    def block(self, until: int) -> None:
+        self.blocked_until = max(self.blocked_until, until)
+
+    def rule(self, name: str, value: str, now: int) -> None:
+        match name:
+            case "delay":
+                self.delay = int(value)
+                self.rests_until = min(self.rests_until, now + self.delay)
+            case "per_host":
+                self.per_host = int(value)
+            case "block":
+                self.blocked_until = now + int(value)
+            case "unblock":
+                self.blocked_until = 0
+            case _:
+                pass
+
+
+class Witness:
+    def __init__(self, world: Simulation, ended_well: set[str], host: Callable[[str], Host]) -> None:
+        self._world = world
         self._ended_well = ended_well
         self._new_host = host
         self.leases: dict[str, Held] = {}
-        """The leases that are held, by their tasks."""
         self.given: dict[tuple[str, str], Held] = {}
-        """All leases that there have been."""
         self.hosts: dict[str, Host] = {}
         self.groups: dict[str, str] = {}
         """The hosts of tasks."""
         self.accepted: set[str] = set()
-        """The tasks that were put."""
         self.counts: Counter[str] = Counter()
         self._ended: dict[tuple[str, str], str] = {}
         self._not_before: dict[str, tuple[int, str]] = {}
@@ -98,7 +120,6 @@ class Witness:
             hear(words, reply, now)
 
     def holds(self, task: str, token: str) -> bool:
-        """Say whether this is the lease on the task now."""
         held = self.leases.get(task)
         return held is not None and held.token == token
 
@@ -159,7 +180,6 @@ class Witness:
             self._broke(f"{task}: {wrong}")
 
     def began(self, task: str, token: str, fence: int, crashes: int) -> None:
-        """Hear that a handler begins with a lease."""
         held = self.given.get((task, token))
         if held is None:
             self._broke(f"a handler of {task} begins, and {token} never got a lease on it")
@@ -197,9 +217,6 @@ class Witness:
             self._broke(f"{verb} of {task} by {token}, who has the lease on it, is refused")
         elif letter == "R" and self._ended.get((task, token)) != verb:
             self._broke(f"{verb} of {task} by {token} was carried out before, says the server; it was not")
-        elif letter == "L":
-            self.counts[f"{verb}: too late"] += 1
-            self.counts[f"{verb}: another has it"] += held is not None
         return None
 
     def _end(self, task: str, token: str, how: str, now: int) -> None:
@@ -218,7 +235,7 @@ class Witness:
         for (task, token), letter in zip(asked.leases, reply.decode(), strict=True):
             if self._judged("ack", task, token, letter, "O") is None:
                 continue
-            how = self._past.how_it_ran(task, token)
+            how = self._world.how_it_ran(task, token)
             if how is None or how not in self._ended_well:
                 self._broke(f"{task} is acked by {token}, whose handler {_told(how)}")
             self._end(task, token, "ack", now)
@@ -243,7 +260,7 @@ class Witness:
         for (task, token), letter in zip(asked.leases, reply.decode(), strict=True):
             if self._judged("release", task, token, letter, "Of") is None:
                 continue
-            how = self._past.how_it_ran(task, token)
+            how = self._world.how_it_ran(task, token)
             if "most" in given and (how is None or "release" not in how):
                 self._broke(f"{task} is released as its handler said, and its handler {_told(how)}")
             self._end(task, token, "release", now)
@@ -261,7 +278,7 @@ class Witness:
             held = self._judged("fail", task, token, letter, "O")
             if held is None:
                 continue
-            how, is_over = self._past.how_it_ran(task, token), 0 < held.limit <= now
+            how, is_over = self._world.how_it_ran(task, token), 0 < held.limit <= now
             if how is None or (how == "ok" and not is_over):
                 self._broke(f"{task} has failed, and its handler {_told(how)}")
             self._end(task, token, "fail", now)
@@ -283,7 +300,7 @@ class Witness:
         asked = _asked(words, 3)
         for (task, token), letter in zip(asked.leases, reply.decode(), strict=True):
             if self._judged("crash", task, token, letter, "Of") is not None:
-                if not self._past.was_called(task, token):
+                if not self._world.was_called(task, token):
                     self._broke(f"{task} is blamed for the end of a process, and no handler of {token} began")
                 self._end(task, token, "crash", now)
                 self._crashes[task] += 1
@@ -293,7 +310,7 @@ class Witness:
         count = reply[1] + reply[2]
         if not count:
             return
-        owners = {task.decode(): token.decode() for task, token in self._past.owners().items()}
+        owners = {task.decode(): token.decode() for task, token in self._world.owners().items()}
         gone = [(task, held) for task, held in self.leases.items() if task not in owners]
         if len(gone) != count:
             self._broke(f"{count} leases were taken back, it is said, and these are gone: {gone}")
@@ -358,7 +375,7 @@ class Witness:
         ]  # fmt: skip
 
     def _broke(self, what: str) -> None:
-        self._past.broke(what)
+        self._world.broke(what)
 
 
 def _part(token: str) -> str:

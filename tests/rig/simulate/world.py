@@ -10,7 +10,7 @@ import logging
 import random
 import sys
 import warnings
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -20,14 +20,13 @@ from typing import Any
 from tests.rig.simulate import apps
 from tests.rig.simulate import clock as virtual
 from tests.rig.simulate.clock import Owner, Stuck, VirtualClock, VirtualLoop, owner_of
-from tests.rig.simulate.hosts import Host
 from tests.rig.simulate.judge import ENDED_WELL, Judge
 from tests.rig.simulate.machine import Over
 from tests.rig.simulate.network import Network
 from tests.rig.simulate.plan import Fault, Plan, PlannedTask
 from tests.rig.simulate.processes import Process, Supervisor
 from tests.rig.simulate.server import SimulatedServer
-from tests.rig.simulate.witness import SUSPECT, Witness
+from tests.rig.simulate.witness import SUSPECT, Host, Witness
 from timeoutq import AsyncQueue, Lease, Politeness, Task
 from timeoutq.client.shards import AnyAsyncQueue, AsyncShardedQueue
 from timeoutq.words.errors import TimeoutqError
@@ -35,7 +34,6 @@ from timeoutq.worker.processes.roster import Order
 
 QUEUE, SECOND = "sim", "second"
 URL = "redis://127.0.0.1:6379/0"
-MOST_FAILURES = 4
 RETRY = [0.2, 0.5, 1.0]
 SETTLE, TENDED = 12.0, 20.0
 """Seconds after the storm until every wake-up comes at once: so long a stroke of the bell may have been lost; and
@@ -50,29 +48,20 @@ LONGEST = 75.0
 
 @dataclass(slots=True)
 class Run:
-    """One run of a handler."""
-
     task: str
     who: str
     what: str
     began: float
     how: str = ""
-    """How it ended, as its last deed; empty while it goes on, or if its process died."""
     crashes: int = 0
-    """How many leases its task had lost before."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a plan."""
-
     plan: Plan
     violation: str = ""
     transcript: list[str] = field(default_factory=list)
     calls: int = 0
-    ran: Counter[str] = field(default_factory=Counter)
-    counts: Counter[str] = field(default_factory=Counter)
-    """What the witness has counted."""
 
     @property
     def digest(self) -> str:
@@ -126,11 +115,7 @@ class Simulation:
         self.note("JUDGE", what)
         self.violations.append(what)
 
-    def record(self) -> Simulation:
-        return self
-
     def open(self, worker: str, name: str = QUEUE) -> AnyAsyncQueue:
-        """Make a client of the queue, or of the second one."""
         plan = self.plan
         face = partial(AsyncShardedQueue, shards=plan.shards) if plan.shards else AsyncQueue
         queue = face(name, URL, timeout=plan.timeout, deadline=plan.deadline, retry=RETRY, max_runtime=None)
@@ -151,7 +136,6 @@ class Simulation:
         self._ill_until = max(self._ill_until, self.loop.time() + seconds + 2 * self.plan.deadline)
 
     def left(self, process: Process) -> None:
-        """Hear that the worker of a process has ended."""
         self.judge.left(process.worker_name.encode())
 
     def began(self, lease: Lease, who: str) -> tuple[str, float]:
@@ -187,20 +171,16 @@ class Simulation:
         self._called.add((lease.task, lease.token))
 
     def was_called(self, task: str, token: str) -> bool:
-        """Say whether the handler was called with a lease, even if nothing of it has run yet."""
         return (task, token) in self._called or (task, token) in self._run_of
 
     def how_it_ran(self, task: str, token: str) -> str | None:
-        """Say how the handler of a lease ended: empty while it is at work, None if it never began."""
         run = self._run_of.get((task, token))
         return None if run is None else run.how
 
     def owners(self) -> Mapping[bytes, bytes]:
-        """Give the tokens of all leases, as the server has them."""
         return self.judge.hash_of("owners")
 
     def died(self, process: Process) -> None:
-        """Hear that a process has ended: none of its handlers is at work any more."""
         for lease in [lease for lease, run in self.working.items() if run.who == process.name]:
             del self.working[lease]
 
@@ -399,8 +379,6 @@ class Simulation:
 
 
 class _Ear(logging.Handler):
-    """Writes the lines that timeoutq logs into the transcript."""
-
     def __init__(self, world: Simulation) -> None:
         super().__init__(logging.INFO)
         self._world = world
@@ -448,11 +426,7 @@ def _play(plan: Plan) -> Outcome:
         log.propagate = propagates
         if collects:
             gc.enable()
-    outcome = Outcome(plan, world.violations[0] if world.violations else "", world.transcript, world.server.calls)
-    outcome.counts = world.witness.counts
-    for runs in world.runs.values():
-        outcome.ran.update(run.what for run in runs)
-    return outcome
+    return Outcome(plan, world.violations[0] if world.violations else "", world.transcript, world.server.calls)
 
 
 def _tear_down(world: Simulation) -> None:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import scrapy
-from scrapy import Request, signals
-from scrapy.exceptions import DontCloseSpider
+from scrapy import Request
+
+
+class Begun:
+    """Has a spider with `start_requests` begin with them in all versions of Scrapy."""
+
+    start_requests: Callable[[], Any]
+
+    async def start(self) -> AsyncIterator[Any]:
+        for request in self.start_requests():
+            yield request
 
 
 class Begins(scrapy.Spider):
@@ -43,7 +52,7 @@ class Gates(Begins):
         self.start_urls = [f"{site}/north", f"{site}/south"]
 
 
-class Cities(Begins):
+class Cities(Begun, Begins):
     """One page is asked for with several cookies, and once more with the same."""
 
     name = "cities"
@@ -52,23 +61,13 @@ class Cities(Begins):
         for city in ("Bern", "Wien", "Rom", "Rom"):
             yield Request(f"{self.site}/city", cookies={"city": city}, dont_filter=True)
 
-    async def start(self) -> AsyncIterator[Any]:
-        for request in self.start_requests():
-            yield request
 
-
-class Filtered(Begins):
-    """One page is asked for twice, and may be filtered."""
-
+class Filtered(Begun, Begins):
     name = "filtered"
 
     def start_requests(self) -> Any:
         for _ in range(2):
             yield Request(f"{self.site}/city")
-
-    async def start(self) -> AsyncIterator[Any]:
-        for request in self.start_requests():
-            yield request
 
 
 class Former(Begins):
@@ -80,30 +79,11 @@ class Former(Begins):
         yield Request(f"{self.site}/city")
 
 
-class Kept(Former):
-    """The same spider, which a handler of `spider_idle` keeps open for ever, as those of scrapy-redis are."""
-
-    @classmethod
-    def from_crawler(cls, crawler: Any, *args: Any, **kwargs: Any) -> Any:
-        made = super().from_crawler(crawler, *args, **kwargs)
-        crawler.signals.connect(made.stay, signals.spider_idle)
-        return made
-
-    def stay(self) -> None:
-        raise DontCloseSpider
-
-
-class Mended(Former):
+class Mended(Begun, Former):
     """The same spider with a `start`."""
-
-    async def start(self) -> AsyncIterator[Any]:
-        for request in self.start_requests():
-            yield request
 
 
 class Empty(Begins):
-    """A spider without start requests, as those of scrapy-redis are: others put its URLs."""
-
     name = "empty"
 
     def parse_item(self, response: Any) -> Any:

@@ -11,8 +11,6 @@ import scrapy
 
 
 class Store:
-    """Writes each item into the file that `ITEMS` names, at once: a line of JSON."""
-
     def process_item(self, item: Any, spider: Any = None) -> Any:
         out = os.open(os.environ["ITEMS"], os.O_CREAT | os.O_APPEND | os.O_WRONLY)
         os.write(out, json.dumps(item, sort_keys=True).encode() + b"\n")
@@ -21,8 +19,6 @@ class Store:
 
 
 class Docs(scrapy.Spider):
-    """All pages of one site."""
-
     name = "docs"
     custom_settings = {"ITEM_PIPELINES": {"tests.rig.spiders.docs.Store": 1}}
 

@@ -14,8 +14,10 @@ from scrapy.http import JsonRequest
 from scrapy.linkextractors import LinkExtractor
 from scrapy.spiders import CrawlSpider, Rule
 
+from tests.rig.spiders.beginning import Begun
 
-class Mapped(scrapy.Spider):
+
+class Mapped(Begun, scrapy.Spider):
     """A spider that begins at `/NAME/`."""
 
     name: str
@@ -23,10 +25,6 @@ class Mapped(scrapy.Spider):
 
     def start_requests(self) -> Any:
         yield Request(f"{self.site}/{self.name}/")
-
-    async def start(self) -> AsyncIterator[Any]:
-        for request in self.start_requests():
-            yield request
 
     def at(self, path: str) -> str:
         return f"{self.site}/{self.name}/{path}"
@@ -266,7 +264,7 @@ def _deep(levels: int) -> list[Any]:
 
 
 class Refused(Mapped):
-    """Requests that cannot be put into a queue, beside one that can."""
+    """Requests that cannot be put into a queue, and one that can."""
 
     name = "refused"
 
@@ -368,7 +366,7 @@ class Misses(Mapped):
     """A task of this queue names a callback that the spider lacks."""
 
     name = "misses"
-    custom_settings = {"CLOSESPIDER_TIMEOUT": 4}
+    custom_settings = {"CLOSESPIDER_ITEMCOUNT": 1}
 
     def parse(self, response: Any) -> Any:
         yield {"fetched": True}
@@ -469,7 +467,7 @@ class Robots(Mapped):
         yield Request(self.at("open"))
 
 
-class Rules(CrawlSpider):
+class Rules(Begun, CrawlSpider):
     """A CrawlSpider with rules, whose callbacks Scrapy chooses itself."""
 
     name = "rules"
@@ -479,15 +477,11 @@ class Rules(CrawlSpider):
     def start_requests(self) -> Any:
         yield Request(f"{self.site}/rules/", dont_filter=True)
 
-    async def start(self) -> AsyncIterator[Any]:
-        for request in self.start_requests():
-            yield request
-
     def parse_page(self, response: Any) -> Any:
         return {"path": response.url.rpartition("/")[2], "text": response.meta.get("link_text")}
 
 
-class Home(CrawlSpider):
+class Home(Begun, CrawlSpider):
     """A CrawlSpider whose pages link to its start page: the rule's callback gets this page, too."""
 
     name = "home"
@@ -497,10 +491,6 @@ class Home(CrawlSpider):
     def start_requests(self) -> Any:
         yield Request(f"{self.site}/home/", dont_filter=True)
         yield Request(f"{self.site}/home/moved", dont_filter=True)
-
-    async def start(self) -> AsyncIterator[Any]:
-        for request in self.start_requests():
-            yield request
 
     def parse_page(self, response: Any) -> Any:
         return {"path": response.url.rpartition("/")[2]}
@@ -584,20 +574,6 @@ class Starts(Mapped):
         yield {"form": response.request.method}
 
 
-class RefusedStart(Mapped):
-    """A start with a request that cannot be put into a queue, between two that can."""
-
-    name = "refused_start"
-
-    def start_requests(self) -> Any:
-        yield Request(self.at("first"))
-        yield Request(self.at("slot"), meta={"download_slot": ""})
-        yield Request(self.at("last"))
-
-    def parse(self, response: Any) -> Any:
-        yield {"path": response.url.rpartition("/")[2]}
-
-
 class Ordered(Mapped):
     """Pages of one host, which is visited by one process at a time, with priorities in no order."""
 
@@ -655,17 +631,6 @@ class Odd(Mapped):
         yield {"it": object()}
 
 
-class Chain(Mapped):
-    """Each page leads to the next one, with a priority."""
-
-    name = "chain"
-
-    def parse(self, response: Any, number: int = 0) -> Any:
-        yield {"number": number}
-        if number < 20:
-            yield Request(self.at(f"{number + 1}"), priority=number + 1, cb_kwargs={"number": number + 1})
-
-
 class Other(Mapped):
     """A spider with settings that cannot be used, or at the queue of another."""
 
@@ -673,3 +638,17 @@ class Other(Mapped):
 
     def parse(self, response: Any) -> Any:
         yield {"fetched": True}
+
+
+class RefusedStart(Mapped):
+    """A start with a request that cannot be put into a queue, between two that can."""
+
+    name = "refused_start"
+
+    def start_requests(self) -> Any:
+        yield Request(self.at("first"))
+        yield Request(self.at("slot"), meta={"download_slot": ""})
+        yield Request(self.at("last"))
+
+    def parse(self, response: Any) -> Any:
+        yield {"path": response.url.rpartition("/")[2]}

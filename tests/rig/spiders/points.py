@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator
 from typing import Any
 
 import scrapy
 from scrapy import Request, signals
+
+from tests.rig.spiders.beginning import Begun
 
 POINTS = [
     "in start", "before the fetch", "after the fetch", "before the callback", "the callback begins",
@@ -32,13 +33,10 @@ def die(point: str, page: str) -> None:
 
 
 def page_of(request: Any) -> str:
-    """Give the last part of the path."""
     return str(request.url.rpartition("/")[2])
 
 
 class Store:
-    """Writes each item into a file, at once."""
-
     def process_item(self, item: Any, spider: Any = None) -> Any:
         die("in the pipeline", item["page"])
         out = os.open(os.environ["ITEMS"], os.O_CREAT | os.O_APPEND | os.O_WRONLY)
@@ -68,7 +66,7 @@ class Arrival:
         die("before the callback", page_of(response))
 
 
-class Mortal(scrapy.Spider):
+class Mortal(Begun, scrapy.Spider):
     """A spider that dies once."""
 
     name = "mortal"
@@ -91,10 +89,6 @@ class Mortal(scrapy.Spider):
         yield Request(f"{self.site}/0")
         die("in start", str(VICTIM))
         yield Request(f"{self.site}/1")
-
-    async def start(self) -> AsyncIterator[Any]:
-        for request in self.start_requests():
-            yield request
 
     site: str
 

@@ -25,7 +25,6 @@ COMMON = {
 
 
 def main() -> None:
-    """Run the spiders, and print what came of them."""
     orders: list[dict[str, Any]] = json.load(sys.stdin)
     install_reactor(COMMON["TWISTED_REACTOR"])  # type: ignore[arg-type]  # text
     process = CrawlerProcess({"LOG_LEVEL": "INFO"})  # its settings are those of each crawler, too

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Self
 
 Headers = Mapping[str, str]
@@ -17,15 +16,12 @@ Answer = tuple[int, Headers, bytes]
 
 @dataclass(frozen=True)
 class Seen:
-    """One visit."""
-
     at: float
     method: str
     path: str
     headers: dict[str, str]
     body: bytes
     number: int
-    """How many visits of this path there have been, with this one."""
 
 
 def html(*links: str, title: str = "", status: int = 200, headers: Headers | None = None) -> Answer:
@@ -35,8 +31,6 @@ def html(*links: str, title: str = "", status: int = 200, headers: Headers | Non
 
 @dataclass
 class Site:
-    """The site; `answer` says what a visit gets."""
-
     answer: Callable[[Seen], Answer]
     delay: float = 0.0
     """Seconds that each answer takes."""
@@ -83,9 +77,7 @@ class Site:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
 

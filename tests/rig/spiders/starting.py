@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 Order = Mapping[str, Any]
@@ -37,9 +36,7 @@ class Spiders:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
         if self.process.stdout is not None:
@@ -47,11 +44,9 @@ class Spiders:
         self._log.close()
 
     def log(self) -> str:
-        """Give what the process has logged so far."""
         return os.pread(self._log.fileno(), 10_000_000, 0).decode("utf-8", "replace")
 
     def code(self, timeout: float = 60.0) -> int:
-        """Wait until the process has ended, and give its exit code."""
         return self.process.wait(timeout)
 
     def results(self, timeout: float = 60.0) -> list[dict[str, Any]]:
@@ -64,6 +59,5 @@ class Spiders:
 
 
 def run(url: str | None, orders: Sequence[Order], **environment: str) -> list[dict[str, Any]]:
-    """Run spiders to their end, and give what came of them."""
     with Spiders(url, orders, **environment) as spiders:
         return spiders.results()

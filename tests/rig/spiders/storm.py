@@ -43,14 +43,11 @@ SCRAPY_REDIS = {
 
 @dataclass
 class Ran:
-    """What a run has brought."""
-
     name: str
     items: Sequence[str] = ()
     visits: int = 0
     kills: int = 0
     met: int = 0
-    """How many kills met leases."""
     seconds: float = 0.0
     killed: set[str] = field(default_factory=set[str])
     """The user agents of the processes that were killed."""
@@ -70,7 +67,6 @@ def unpacked(package: str, folder: Path) -> Path:
 
 
 def served(folder: Path, seen: Seen) -> Answer:
-    """Answer with a file of the corpus."""
     path = (folder / seen.path[1:]).resolve()
     if not path.is_relative_to(folder.resolve()) or not path.is_file():
         return 404, {}, b""
@@ -97,7 +93,6 @@ class Storm:
         """The processes that live, by their user agents, the oldest first."""
         self._started = 0
         self._before = 0
-        """How many visits the site had seen before this storm."""
 
     def start(self) -> None:
         self._started += 1
@@ -220,7 +215,6 @@ HEAD = """\
 
 
 def row(ran: Ran, whole: frozenset[str]) -> str:
-    """Show a run as a row of the table; `whole` is what there is to be found."""
     met = str(ran.met) if ran.name == "timeoutq" else ""
     return (
         f"| {ran.name} | {len(ran.found & whole)} of {len(whole)} | {len(whole - ran.found)} | {len(ran.items)} "

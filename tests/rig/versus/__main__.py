@@ -63,7 +63,6 @@ class Side:
         return [float(cost) for cost in self._answer()]
 
     def close(self) -> None:
-        """End the process, and with it its server."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
@@ -103,7 +102,7 @@ def measure(sides: Sequence[Side], part: int, number: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What the rounds say of one part, by the processor time of the server or of the client."""
+    """The rounds of one part, by the processor time of the server or of the client."""
 
     part: str
     rounds: int
@@ -115,12 +114,10 @@ class Row:
     worse: bool
 
     def of(self, name: str) -> bool:
-        """Say whether the row is of the part with this name."""
         return self.part.rpartition(": ")[0] == name
 
 
 def judged(sides: Sequence[Side]) -> list[Row]:
-    """Compare the figures of the three sides so far."""
     first, second, new = (side.costs for side in sides)
     rows: list[Row] = []
     for part, before in first.items():

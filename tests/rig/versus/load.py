@@ -37,7 +37,6 @@ def put_all(queue: Queue, tasks: list[str], *, again: bool = False) -> None:
 
 
 def worked(queue: Queue, at_once: int) -> None:
-    """Claim and ack until nothing is left."""
     while leases := queue.claim(at_once):
         queue.ack(leases)
 
@@ -47,8 +46,6 @@ Part = tuple[str, int, Callable[[], Callable[[], object]]]
 
 
 def by_queue(url: str, kind: str, politeness: Politeness | None) -> Iterator[Part]:
-    """Put, claim, ack and fail by `Queue`."""
-
     def anew(count: int, *, put: bool) -> tuple[Queue, list[str]]:
         Queue(kind, url).purge()  # this forgets the settings, too
         queue = Queue(kind, url) if politeness is None else Queue(kind, url, politeness=politeness)

@@ -1,7 +1,5 @@
 """`timeoutq bench`: how many tasks a second a server gives here, and how soon an idle worker picks up a task.
 
-`cli/looking.py` calls `measures.measure`.
-
 The modules, in reading order: each imports only from those above it.
 
     handlers  The handlers of the workers that a measurement starts: they do nothing, note when they began, or run

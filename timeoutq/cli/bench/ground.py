@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -47,26 +47,22 @@ class Ground:
         """Prepare: the server is the one at `url`, or for None an embedded one."""
         self.embedded = url is None
         self.url = url or ""
-        self._own = EmbeddedServer()
         self._made: list[str] = []
         self._crews: list[Crew] = []
-        self._folder = tempfile.TemporaryDirectory(prefix="timeoutq-bench-")
-        self._files = 0
 
     def __enter__(self) -> Self:
-        try:
+        with ExitStack() as stack:
+            self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="timeoutq-bench-")))
             if self.embedded:
-                self.url = self._own.start().url
+                self.url = stack.enter_context(EmbeddedServer()).url
             # if something is wrong with the server, a `Queue` says so best
             with Queue("bench", self.url, deadline=2) as first:
                 info = first.server()
             kind = "valkey" if "valkey_version" in info else "redis"
             self.server = f"{kind} {info.get(f'{kind}_version', '?')}"
-        except BaseException:
-            self._leave()
-            raise
-        # SIGTERM ends a run as Ctrl-C does: cleaned up
-        self._before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+            # SIGTERM ends a run as Ctrl-C does: cleaned up
+            stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, signal.default_int_handler))
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(
@@ -78,17 +74,11 @@ class Ground:
         try:
             for crew in list(self._crews):
                 crew.end()
-            if not self.embedded:
-                for name in list(self._made):
-                    self._remove(name)
+            for name in [] if self.embedded else list(self._made):
+                self._remove(name)
         finally:
-            self._leave()
+            self._stack.close()
             signal.signal(signal.SIGINT, before)
-            signal.signal(signal.SIGTERM, self._before)
-
-    def _leave(self) -> None:
-        self._own.stop()
-        self._folder.cleanup()
 
     # ---- queues
 
@@ -138,8 +128,7 @@ class Ground:
     @contextmanager
     def command(self, *words: str, url: str | None = None, environment: dict[str, str] | None = None) -> Iterator[Crew]:
         """Run `timeoutq words…` until the block ends."""
-        self._files += 1
-        crew = Crew(Path(self._folder.name) / f"{self._files}", words, url or self.url, environment or {})
+        crew = Crew(self._folder / secrets.token_hex(6), words, url or self.url, environment or {})
         self._crews.append(crew)
         crew.start()
         yield crew

@@ -1,7 +1,6 @@
 """The five measurements: put, claim + ack, a worker, the pick-up by an idle worker, calls of functions.
 
-`timeoutq bench` calls `measure`. Each figure is taken for some seconds, so that a server far away takes no longer than
-one near by.
+Each figure is taken for some seconds, so that a server far away takes no longer than one near by.
 """
 
 from __future__ import annotations

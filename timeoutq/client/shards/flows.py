@@ -13,8 +13,8 @@ from timeoutq.client.shards import gathering
 from timeoutq.client.shards.root import Shards
 from timeoutq.client.shards.route import route
 from timeoutq.client.shards.together import together
-from timeoutq.rooms.events.setting import divided
-from timeoutq.rooms.hosts import operations
+from timeoutq.rooms import hosts as of_hosts
+from timeoutq.rooms.events import divided
 from timeoutq.server.calls import Call, refuse_rerun
 from timeoutq.verbs import confirming, flows, reads
 from timeoutq.verbs.operations import how_words
@@ -197,7 +197,7 @@ def restore_hosts(shards: Shards, records: Sequence[HostRecord]) -> Flow[int | N
     calls: dict[int, list[Call[int | None]]] = {}
     for shard, chosen in places.items():
         talk = shards.talks[shard]
-        calls[shard] = [operations.restore_hosts(talk.operations, [records[at] for at in chosen], talk.nonce)]
+        calls[shard] = [of_hosts.restore_hosts(talk.operations, [records[at] for at in chosen], talk.nonce)]
     results = yield from gathering.gather(shards, calls)
     taken = [part for parts in gathering.whole(shards, results) for part in parts]
     return None if None in taken else sum(taken)

@@ -18,9 +18,8 @@ from typing import Any, TypeVar
 from timeoutq.client.shards.gathering import failure, late, of_shards, whole
 from timeoutq.client.shards.root import Shards
 from timeoutq.client.shards.together import together
-from timeoutq.rooms.hosts import flows as hosts
-from timeoutq.rooms.hosts.flows import HostFlows
-from timeoutq.rooms.hosts.operations import Rule
+from timeoutq.rooms import hosts
+from timeoutq.rooms.hosts import HostFlows, Rule
 from timeoutq.verbs import reads, why
 from timeoutq.verbs.replies import Why
 from timeoutq.verbs.sending import Flow, Talk, answer

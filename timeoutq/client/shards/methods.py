@@ -13,14 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from timeoutq.client.methods import Build, ById, Found, QueueFlows
 from timeoutq.client.shards import claims, flows, gathering, looking, quiet, scheduling
 from timeoutq.client.shards.root import Shards
-from timeoutq.rooms.batches.flows import BatchFlows
-from timeoutq.rooms.events.flows import EventFlows
-from timeoutq.rooms.failures import FailureKind, Moved
-from timeoutq.rooms.failures import flows as failures
-from timeoutq.rooms.failures.flows import FailureFlows
-from timeoutq.rooms.results import flows as results
-from timeoutq.rooms.results import operations
-from timeoutq.rooms.results.flows import ResultFlows
+from timeoutq.rooms import failures, results
+from timeoutq.rooms.batches import BatchFlows
+from timeoutq.rooms.events import EventFlows
+from timeoutq.rooms.failures import FailureFlows, FailureKind, Moved
+from timeoutq.rooms.results import ResultFlows
 from timeoutq.server.calls import BATCH
 from timeoutq.verbs import reads
 from timeoutq.verbs.operations import one_id
@@ -175,7 +172,7 @@ class ShardedResultFlows(ResultFlows):
 
 
 def _pop(talk: Talk, client: str) -> Flow[list[bytes]]:
-    (popped,) = yield from ask(talk, [("LPOP", operations.answers(talk.operations, client), BATCH)])
+    (popped,) = yield from ask(talk, [("LPOP", results.answers_key(talk.operations, client), BATCH)])
     return popped or []
 
 

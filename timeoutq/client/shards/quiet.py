@@ -44,7 +44,7 @@ def agree(before: Sequence[Look], after: Sequence[Look]) -> bool:
 def _look(talk: Talk, before_ms: int | None) -> Flow[Look]:
     cursor, began = b"0", None
     while True:
-        quiet, cursor, counters = yield from answer(talk, talk.operations.drained_counted(before_ms, cursor))
+        quiet, cursor, counters = yield from answer(talk, talk.operations.drained(before_ms, cursor, counted=True))
         began = counters if began is None else began
         if not quiet or cursor == b"0":
             return Look(quiet, began, counters)

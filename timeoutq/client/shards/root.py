@@ -56,7 +56,7 @@ def count(value: object) -> int:
 
 def by(value: object) -> By:
     """Check what tasks are routed by."""
-    if not any(arguments.is_word(value, word) for word in get_args(By)):
+    if value not in get_args(By):
         raise InvalidInput(f'by must be "host" or "id", not {arguments.shown(value)}')
     return cast("By", value)
 

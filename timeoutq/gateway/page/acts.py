@@ -17,7 +17,7 @@ from starlette.responses import Response
 from timeoutq.client.shards import AnyAsyncQueue, AsyncShardedQueue
 from timeoutq.gateway.page import paint, spelling
 from timeoutq.gateway.page.visits import Form, Visit
-from timeoutq.rooms.failures.operations import KINDS
+from timeoutq.rooms.failures import KINDS
 from timeoutq.verbs.sending import ask
 from timeoutq.words.errors import InvalidInput, LeaseLost
 from timeoutq.words.model import Answer, Entry, Lease, Outcome, State, Task, raw

@@ -21,7 +21,7 @@ from timeoutq.gateway.page.hub import Crowded, Parts
 from timeoutq.gateway.page.visits import Visit
 from timeoutq.gateway.problems import Problem
 from timeoutq.rooms.events import Event, EventPage
-from timeoutq.rooms.failures.operations import FailureKind
+from timeoutq.rooms.failures import FailureKind
 from timeoutq.verbs.why import advised
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import Entry, Page, State

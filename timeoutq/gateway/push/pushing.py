@@ -19,7 +19,8 @@ from timeoutq.gateway.push.endpoint import Busy, Endpoint, NotDelivered, meaning
 from timeoutq.gateway.push.posting import Poster
 from timeoutq.words import telling
 from timeoutq.words.model import Lease
-from timeoutq.worker.handlers import Place, Result, Serves, Unrun
+from timeoutq.worker.handlers import Result, Serves, Unrun
+from timeoutq.worker.served import Place
 
 log = logging.getLogger(__name__)
 

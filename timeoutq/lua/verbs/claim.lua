@@ -9,9 +9,8 @@
 -- Reply {now ms, next event ms, paused 0 or 1, [from]}: there is nothing to lease
 -- from: where to go on, when the call was sent again and has looked through only a part of the leases
 do
-  -- taken_before: the leases that a call took before which is sent again, or goes on from a place; a part of all leases
-  -- is looked through, and `rest` is where the next call goes on, nil for nowhere. Also gives whether an earlier part
-  -- has found some
+  -- taken_before: the leases that a call took which is sent again; `rest` is where the next call goes on, or
+  -- nil. Also gives whether an earlier part has found some
   local function taken_before(token, age, lease_ms, place)
     local took, from, last = string.match(place or '', '^(%d) (%S+) (.*)$')
     if age == 0 and not from then return {} end

@@ -49,9 +49,8 @@ do
     if state == 'f' then kinds.leave({id}) end
   end
 
-  -- adopt: a task in progress gets what it has not of a lease, with the time that its lock has left, and the lock's
-  -- owner. Without a lock, it gets a lease that nobody owns, of a minute at most (the longest that the queue ever gave
-  -- may be days), and comes back afterwards
+  -- adopt: a task in progress gets what its lease lacks: the time that its lock has left, and the lock's owner. Without
+  -- a lock, it gets a lease that nobody owns, of a minute at most
   local function adopt(id, deadline, owner)
     local lock = leases.locks_of({id})[1]
     local left, token = call('PTTL', lock), try('GET', lock)
@@ -90,8 +89,8 @@ do
     end
   end
 
-  -- settle: make sure that each id is in one state, and that its lease, its place and its lane agree with this state.
-  -- `lane` is the host in whose lane the ids were found, and `missing` the state to which an id in no state comes back
+  -- settle: each id is in one state, and its lease, place and lane agree with it. `lane` is the host in whose lane the
+  -- ids were found, and `missing` the state to which an id in no state comes back
   local function settle(ids, lane, scores, missing)
     local states, deadlines, owners = find.everywhere(ids)
     local names = ready.hosts_of(ids)
@@ -124,8 +123,7 @@ do
     settle(ids, nil, nil, key.todos)
   end
 
-  -- of_places: take away the places of tasks that are neither ready nor in progress at this host; each word is a member
-  -- of `places`
+  -- of_places: take away the places, members of `places`, of tasks that are neither ready nor in progress at this host
   local function of_places(words)
     if not waiting or #words == 0 then return end
     local ids, names = {}, {}
@@ -152,9 +150,8 @@ do
     of_places(words)
   end
 
-  -- is_old: was a record of this task, which is in no state, seen a minute ago or before? A hand that renames a state
-  -- may rename it back. Ten thousand tasks at most are noted at a time, in `leftovers` with the time when they were
-  -- first seen; 1 for one of which a record has been removed, for there may be others
+  -- is_old: was a record of this task, which is in no state, seen a minute ago or before? 1 in `leftovers` stands for a
+  -- task of which a record has been removed: there may be others
   local function is_old(id)
     local at = number(call('ZSCORE', key.leftovers, id))
     local old = at and (at <= now - 60000 or at > now)
@@ -176,8 +173,7 @@ do
     end
   end
 
-  -- records: a hash has records of tasks that are in one of the states `kept_in` only; those of a task in another state
-  -- go at once, and those of a task in no state a minute later, but for those that only tasks in progress have
+  -- records: only tasks in one of the states `kept_in` have records in this hash; those of others go
   local function records(ids, _, _, kept_in, forget, hash)
     local states, old = find.everywhere(ids), {}
     for i = 1, #ids do
@@ -216,8 +212,7 @@ do
     end
   end
 
-  -- fields: some fields of a hash of long values; gives them, where to go on, and what values cost if the server cannot
-  -- leave them out
+  -- fields: some fields of a hash of long values, where to go on, and what values cost that are not left out
   local function fields(hash, at, count)
     local page = try('HSCAN', hash, at, 'COUNT', count, 'NOVALUES')
     if not page.err then return page[2], page[1], 0 end
@@ -227,8 +222,7 @@ do
     return every_other(page[2]), page[1], math.floor(bytes / 4096)
   end
 
-  -- lanes: a page of one host's lane; `at` is the cursor of the hosts, the cursor in the lane, and the host's name. The
-  -- hosts of a page are seen in the order of their names, so that the walk knows where it was
+  -- lanes: a page of one host's lane; `at` is the cursor of the hosts, the cursor in the lane, and the host's name
   local function lanes(hosts_key, at, count)
     local from, inner, last = string.match(at, '^(%d+) (%d+) (.*)$')
     from, inner = from or at, inner or '0'
@@ -246,8 +240,7 @@ do
     return every_other(lane[2]), is_last and hosts_page.next or from .. ' ' .. lane[1] .. ' ' .. name, name
   end
 
-  -- page_of: read on in a stage, in the key `from`: the next ids, where the stage goes on, the host whose lane holds
-  -- the ids, their values or scores, if they are read, and what the reading has cost besides
+  -- page_of: read on in a stage: the next ids, where it goes on, the host of the lane, values or scores, and the cost
   local function page_of(how, from, at, count)
     if how == 'LANES' then return lanes(from, at, count) end
     if how == 'FIELDS' then

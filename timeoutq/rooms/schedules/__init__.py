@@ -4,17 +4,15 @@
     queue.schedules.pause("digest")
 
 A schedule lives in Redis. Every worker and every cleaner puts the ticks that are due, and there is no leader: one
-script compares the tick that is due, puts its task, and stores the next tick (`lua/tick.lua`).
+script compares the tick that is due, puts its task, and stores the next tick (`lua/verbs/tick.lua`).
 
 The modules, in reading order: each imports only from those above it.
 
     cron        When a line of cron ticks, by the clock of a time zone: cronsim says so. No I/O but for the data of the
                 zone.
-    timing      What says when a schedule ticks, checked, and as the text that is stored in Redis. No I/O.
-    ticks       Which ticks of a schedule are due, and when to look again: decisions from values, without I/O and
-                without a clock.
-    definition  A schedule as it is stored in Redis, and as users see it. No I/O, and no clock.
-    operations  The operations on schedules: which script, which arguments, how to read the reply.
+    timing      When a schedule ticks: checked, as the text that is stored, and which ticks are due. No I/O, and no
+                clock.
+    definition  A schedule as it is stored in Redis and as users see it, and the calls that read and write it. No I/O.
     ticking     Puts the ticks that are due. Every cleaner does so; the scripts see to it that each tick is put once. No
                 I/O.
     flows       `queue.schedules`: what it does, and its two faces, `Schedules` and `AsyncSchedules`. No I/O.

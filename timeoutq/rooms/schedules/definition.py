@@ -1,4 +1,4 @@
-"""A schedule as it is stored in Redis, and as users see it. No I/O, and no clock."""
+"""A schedule as it is stored in Redis and as users see it, and the calls that read and write it. No I/O."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
-from timeoutq.server.calls import refuse_rerun
+from timeoutq.server.calls import Argument, Call, Words, refuse_rerun, section
+from timeoutq.verbs.operations import Operations
 from timeoutq.words import arguments
 from timeoutq.words.arguments import MAX_ID, Body, Packed
 from timeoutq.words.errors import InvalidInput
+from timeoutq.words.hostname import foreign_host
 from timeoutq.words.model import Payload, Task, TaskId, text
 
 VERSION = 1
@@ -94,7 +96,7 @@ class Definition:
         said: dict[str, Any] = {
             "v": VERSION,
             "timing": json.loads(self.timing),
-            **_text_or_bytes("task", self.task),
+            **arguments.id_field("task", self.task),
             "missed": self.missed,
             "declared": self.declared_ms,
         }
@@ -120,7 +122,7 @@ class Definition:
             payload = fields.get("payload_b64")
             return cls(
                 json.dumps(fields["timing"]),
-                base64.b64decode(fields["task_b64"]) if "task_b64" in fields else arguments.task_id(fields["task"]),
+                arguments.id_in(fields, "task"),
                 None if payload is None else base64.b64decode(payload),
                 fields.get("group"),
                 fields.get("priority"),
@@ -141,13 +143,6 @@ class Definition:
         said = json.loads(self.text())
         del said["declared"]
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:24]
-
-
-def _text_or_bytes(name: str, value: bytes) -> dict[str, str]:
-    try:
-        return {name: value.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_b64": base64.b64encode(value).decode()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +185,7 @@ class Stored:
     def line(self) -> str:
         """Give the line of an export: JSON in ASCII."""
         said: dict[str, Any] = {
-            **{f"schedule{end}": value for end, value in _text_or_bytes("", self.name).items()},
+            **arguments.id_field("schedule", self.name),
             "state": self.state,
             "source": self.source,
             "digest": self.digest,
@@ -205,8 +200,7 @@ class Stored:
     def from_line(cls, fields: Mapping[str, Any]) -> Stored:
         """Read the line of an export, whose JSON is given. Raises `InvalidInput`."""
         try:
-            encoded = fields.get("schedule_b64")
-            name = fields["schedule"].encode() if encoded is None else base64.b64decode(encoded, validate=True)
+            name = arguments.id_in(fields, "schedule")
             states, sources = list(STATES.values()), list(SOURCES.values())
             last_ms, put, skipped, missed = (arguments.count(n, "counts", 0, LARGEST_COUNT) for n in fields["counts"])
             definition = json.dumps(fields["definition"]).encode()
@@ -303,3 +297,106 @@ class SchedulePage:
 
     def __len__(self) -> int:
         return len(self.schedules)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Schedules as they are stored, at one moment."""
+
+    now_ms: int
+    cursor: str
+    found: Sequence[Stored]
+    lost: Sequence[str]
+    """The names of those that are there in part, or cannot be read."""
+    count: int
+    """How many names the reply has, with those of which nothing is there."""
+
+
+def call_due(operations: Operations, n: int, passed: int = 0) -> Call[Rows]:
+    """Build the call that reads up to `n` schedules whose tick is due, the oldest tick first, but for `passed` ones."""
+    return operations.call("schedules", ["due", n, passed], _rows)
+
+
+def call_named(operations: Operations, *names: bytes) -> Call[Rows]:
+    """Build the call that reads some schedules."""
+    return operations.call("schedules", ["names", 0, *names], _rows)
+
+
+def call_page(operations: Operations, cursor: str, n: int) -> Call[Rows]:
+    """Build the call that reads about `n` schedules, from a cursor on."""
+    return operations.call("schedules", ["page", cursor, n], _rows)
+
+
+def _rows(reply: Any) -> Rows:
+    now_ms, cursor, *rows, _ = reply
+    found, lost = list[Stored](), list[str]()
+    for name, record, definition in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
+        one = Stored.read(name, record, definition)
+        if one is not None:
+            found.append(one)
+        elif record is not None or definition is not None:
+            lost.append(text(name))
+    return Rows(now_ms, cursor.decode(), found, lost, len(rows) // 3)
+
+
+def call_write(
+    operations: Operations,
+    nonce: bytes,
+    name: bytes,
+    before: Stored | None,
+    state: str,
+    next_ms: int,
+    definition: Definition | None = None,
+    digest: str = "",
+    source: str = "s",
+    *,
+    anew: bool = False,
+    counts: Sequence[int] = (),
+    skipped: int = 0,
+    unread: bool = False,
+) -> Call[str]:
+    """Build the call that writes a schedule, unless it has changed since `before` was read, or a tick is due."""
+    words: Words = [name, "-" if before is None else before.seen(), state, next_ms]
+    if definition is not None:
+        words += section("definition", definition.text()) + section("digest", digest) + section("source", source)
+    if anew:
+        words += section("anew")
+    if counts:
+        words += section("counts", *counts)
+    if skipped:
+        words += section("skipped", skipped)
+    if unread:
+        words += section("unread")
+    return operations.call("set_schedule", words, lambda reply: reply.decode(), id=nonce)
+
+
+def call_renew(operations: Operations, digests: Mapping[bytes, str]) -> Call[str]:
+    """Build the call that declares schedules of code again; a letter for each is as `lua/verbs/renew.lua` says."""
+    return operations.call("renew", [word for pair in digests.items() for word in pair], lambda reply: reply.decode())
+
+
+def call_tick(
+    operations: Operations,
+    nonce: bytes,
+    stored: Stored,
+    definition: Definition,
+    ids: Sequence[bytes],
+    next_ms: int,
+    last_ms: int,
+    missed: int,
+    skipped: int,
+) -> Call[str]:
+    """Build the call that puts the tasks of ticks and stores the next tick; it answers as `lua/verbs/tick.lua` says."""
+    words: list[Argument] = [stored.name, stored.rev, stored.next_ms, next_ms, last_ms, missed, skipped]
+    words += [len(ids), *ids]
+    options: Words = []
+    payload = definition.payload_at(last_ms) if ids else None
+    if payload is not None:
+        options += section("payload", payload)
+    group = definition.group or (foreign_host(ids[0]) if ids else None)
+    if group is not None and ids:
+        options += section("group", group)
+    if definition.priority is not None and ids:
+        options += section("priority", definition.priority)
+    weight = len(payload or b"")
+    return operations.call("tick", [*words, *options], lambda reply: reply.decode(), id=nonce, weight=weight)

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, TypedDict, Unpack, cast
 
 from timeoutq.rooms.room import AsyncRoom, Room
-from timeoutq.rooms.schedules import operations, ticking
-from timeoutq.rooms.schedules.definition import LETTERS, STATES, Definition, ScheduleInfo, SchedulePage, Source, Stored
+from timeoutq.rooms.schedules import ticking
+from timeoutq.rooms.schedules.definition import (
+    LETTERS,
+    STATES,
+    Definition,
+    ScheduleInfo,
+    SchedulePage,
+    Source,
+    Stored,
+    call_named,
+    call_page,
+    call_renew,
+    call_write,
+)
 from timeoutq.rooms.schedules.ticking import tick_due
-from timeoutq.rooms.schedules.ticks import count, is_tick, lateness, next_after, schedule_name
-from timeoutq.rooms.schedules.timing import Timing
+from timeoutq.rooms.schedules.timing import Timing, count, is_tick, lateness, next_after, schedule_name
 from timeoutq.server.calls import BATCH, Command
 from timeoutq.verbs import reads
 from timeoutq.verbs.confirming import UNCONFIRMED
@@ -113,31 +124,50 @@ def defined(schedule: Schedule) -> tuple[bytes, Definition]:
     return name, found
 
 
-def write(talk: Talk, name: bytes, wanted: Definition, source: Source) -> Flow[Stored]:
-    """Set a schedule, or declare one of code; give what is stored then."""
+Change = dict[str, Any]
+"""The arguments of `call_write` that say what a schedule becomes, `state` and `next_ms` among them."""
+
+
+def _changed(
+    talk: Talk, name: bytes, choose: Callable[[int, Stored | None], Change | None], *, puts: bool = True
+) -> Flow[Stored | None]:
+    # `choose` says, from the time and what is stored, what the schedule becomes, None to leave it. What is due is put
+    # before the schedule changes. Gives what is stored then
     for _ in range(TRIES):
         now_ms, before = yield from read(talk, name)
-        if source == "code" and before is not None and before.source == "set":
+        wanted = choose(now_ms, before)
+        if wanted is None:
             return before
-        definition, state, next_ms, anew = _fitted(wanted, before, now_ms, source)
-        moves = before is not None and next_ms != before.next_ms
-        if moves and (yield from _settled(talk, name, before, now_ms))[1] is not before:
+        moves = before is not None and wanted["next_ms"] != before.next_ms
+        late = puts and (moves or wanted["state"] != "r") and _is_due(before, now_ms)
+        if late and (yield from _settled(talk, name, before, now_ms))[1] is not before:
             continue
-        if source == "set" and state == "u":
-            state = "r"
-        call = operations.write(
-            talk.operations, talk.nonce(), name, before, state, next_ms, definition, wanted.digest(), source[0],
-            anew=anew, skipped=_left_out(before, now_ms) if moves else 0, unread=moves and _is_due(before, now_ms),
-        )  # fmt: skip
-        if _is_written(talk, (yield from answer(talk, call))):
-            return (yield from _there(talk, name))
-    raise _contended(name)
+        skipped = _left_out(before, now_ms) if moves and puts else 0
+        call = call_write(talk.operations, talk.nonce(), name, before, **wanted, skipped=skipped, unread=late)
+        letter = yield from answer(talk, call)
+        if letter == "F":
+            raise InvalidInput(
+                f"queue {talk.operations.name!r} has 10,000 schedules, and takes no more: cancel some, or let a task "
+                "schedule others, with queue.schedule"
+            )
+        if letter == "O":
+            return (yield from read(talk, name))[1]
+    raise Unavailable(f"schedule {shown(text(name))} was changed by others {TRIES} times in a row: try again")
 
 
-def _fitted(
-    wanted: Definition, before: Stored | None, now_ms: int, source: Source, *, anew: bool = False
-) -> tuple[Definition, str, int, bool]:
-    # the definition to be stored, the state, the next tick, and whether the counts begin anew
+def write(talk: Talk, name: bytes, wanted: Definition, source: Source) -> Flow[Stored]:
+    """Set a schedule, or declare one of code; give what is stored then."""
+
+    def choose(now_ms: int, before: Stored | None) -> Change | None:
+        if source == "code" and before is not None and before.source == "set":
+            return None
+        return _fitted(wanted, before, now_ms, source)
+
+    return _there(talk, name, (yield from _changed(talk, name, choose)))
+
+
+def _fitted(wanted: Definition, before: Stored | None, now_ms: int, source: Source, *, anew: bool = False) -> Change:
+    # what a schedule becomes that gets this definition
     old: Timing | None = None
     over_code = source == "set" and before is not None and before.source == "code"
     if before is not None:
@@ -154,47 +184,30 @@ def _fitted(
         if asked.every_ms and asked.start_ms is None and timing.start_ms is not None:
             after_ms, goes_on = max(timing.start_ms, now_ms - 1), asked.times == old.times
     definition = replace(wanted, timing=timing.text(), declared_ms=now_ms, over_code=over_code)
+    change: Change = {"definition": definition, "digest": wanted.digest(), "source": source[0]}
     if before is not None and old is not None and old.text() == timing.text() and not anew:
         state = "r" if before.state == "undeclared" else LETTERS[before.state]
-        return definition, state, before.next_ms, False
+        return {**change, "state": state, "next_ms": before.next_ms}
     found = next_after(timing, after_ms)
     if found is None:
         raise InvalidInput(f"schedule {shown(str(timing))} would never tick: its until= is over")
     state = "p" if before is not None and before.state == "paused" else "r"
-    return definition, state, found, before is not None and not goes_on
+    return {**change, "state": state, "next_ms": found, "anew": before is not None and not goes_on}
 
 
 def read(talk: Talk, name: bytes) -> Flow[tuple[int, Stored | None]]:
     """Read one schedule, and the time of the server, ms."""
-    rows = yield from answer(talk, operations.named(talk.operations, name), UNCONFIRMED)
+    rows = yield from answer(talk, call_named(talk.operations, name), UNCONFIRMED)
     return rows.now_ms, rows.found[0] if rows.found else None
 
 
-def _there(talk: Talk, name: bytes) -> Flow[Stored]:
-    _, found = yield from read(talk, name)
+def _there(talk: Talk, name: bytes, found: Stored | None) -> Stored:
     if found is None:
-        raise _unknown(talk, name)
-    return found
-
-
-def _is_written(talk: Talk, letter: str) -> bool:
-    if letter == "F":
         raise InvalidInput(
-            f"queue {talk.operations.name!r} has 10,000 schedules, and takes no more: cancel some, or let a task "
-            "schedule others, with queue.schedule"
+            f"queue {talk.operations.name!r} has no schedule {shown(text(name))}: 'timeoutq schedules list "
+            f"{talk.operations.name}' names those that it has"
         )
-    return letter == "O"
-
-
-def _unknown(talk: Talk, name: bytes) -> InvalidInput:
-    return InvalidInput(
-        f"queue {talk.operations.name!r} has no schedule {shown(text(name))}: 'timeoutq schedules list "
-        f"{talk.operations.name}' names those that it has"
-    )
-
-
-def _contended(name: bytes) -> Unavailable:
-    return Unavailable(f"schedule {shown(text(name))} was changed by others {TRIES} times in a row: try again")
+    return found
 
 
 def _is_due(before: Stored | None, now_ms: int) -> bool:
@@ -232,38 +245,19 @@ def _left_out(before: Stored | None, now_ms: int) -> int:
 
 def change(talk: Talk, name: bytes, to: str, when: Timing | None = None) -> Flow[ScheduleInfo]:
     """Move, pause or resume a schedule. Raises `InvalidInput` if there is none."""
-    for _ in range(TRIES):
-        now_ms, before = yield from read(talk, name)
-        if before is None:
-            raise _unknown(talk, name)
-        if to == "move" and when is not None:
+
+    def choose(now_ms: int, before: Stored | None) -> Change | None:
+        before = _there(talk, name, before)
+        if when is not None:
             wanted, anew = _moved(before, when)
-            definition, state, next_ms, _ = _fitted(wanted, before, now_ms, "set", anew=anew)
-            moves = next_ms != before.next_ms
-            if moves and (yield from _settled(talk, name, before, now_ms))[1] is not before:
-                continue
-            call = operations.write(
-                talk.operations, talk.nonce(), name, before, state, next_ms, definition, wanted.digest(),
-                anew=anew, skipped=_left_out(before, now_ms) if moves else 0, unread=moves and _is_due(before, now_ms),
-            )  # fmt: skip
-        elif to == "pause":
-            if before.state == "ended":
-                raise InvalidInput(f"schedule {shown(text(name))} has ended: there is nothing to pause")
-            if (yield from _settled(talk, name, before, now_ms))[1] is not before:
-                continue
-            call = operations.write(
-                talk.operations, talk.nonce(), name, before, "p", before.next_ms, unread=_is_due(before, now_ms)
-            )
-        else:
-            if before.state == "running":
-                return before.info()
-            call = operations.write(
-                talk.operations, talk.nonce(), name, before, "r", _resumed(before, now_ms),
-                skipped=_left_out(before, now_ms),
-            )  # fmt: skip
-        if _is_written(talk, (yield from answer(talk, call))):
-            return (yield from _there(talk, name)).info()
-    raise _contended(name)
+            return {**_fitted(wanted, before, now_ms, "set", anew=anew), "anew": anew}
+        if to == "pause" and before.state == "ended":
+            raise InvalidInput(f"schedule {shown(text(name))} has ended: there is nothing to pause")
+        if to == "pause":
+            return {"state": "p", "next_ms": before.next_ms}
+        return None if before.state == "running" else {"state": "r", "next_ms": _resumed(before, now_ms)}
+
+    return _there(talk, name, (yield from _changed(talk, name, choose))).info()
 
 
 def _moved(before: Stored, when: Timing) -> tuple[Definition, bool]:
@@ -293,19 +287,22 @@ def _resumed(before: Stored, now_ms: int) -> int:
 
 def cancel(talk: Talk, name: bytes) -> Flow[bool]:
     """Remove a schedule; say whether there was one."""
-    for _ in range(TRIES):
-        now_ms, before = yield from read(talk, name)
+    was_there = False
+
+    def choose(now_ms: int, before: Stored | None) -> Change | None:
+        nonlocal was_there
         if before is None:
-            return False
+            return None
         if before.source == "code" and before.state != "undeclared" and now_ms - before.renewed_ms < DECLARED_MS:
             raise InvalidInput(
                 f"code declares schedule {shown(text(name))}, which would be there again within a minute: pause it, or "
                 "remove it from the code"
             )
-        call = operations.write(talk.operations, talk.nonce(), name, before, "x", 0)
-        if _is_written(talk, (yield from answer(talk, call))):
-            return True
-    raise _contended(name)
+        was_there = True
+        return {"state": "x", "next_ms": 0}
+
+    yield from _changed(talk, name, choose, puts=False)
+    return was_there
 
 
 def declare(talk: Talk, wanted: Mapping[bytes, Definition]) -> Flow[None]:
@@ -313,7 +310,7 @@ def declare(talk: Talk, wanted: Mapping[bytes, Definition]) -> Flow[None]:
     names = list(wanted)
     for at in range(0, len(names), BATCH):
         part = names[at : at + BATCH]
-        call = operations.renew(talk.operations, {name: wanted[name].digest() for name in part})
+        call = call_renew(talk.operations, {name: wanted[name].digest() for name in part})
         letters = yield from answer(talk, call, UNCONFIRMED)
         for name, letter in zip(part, letters, strict=True):
             if letter == "N":
@@ -322,18 +319,17 @@ def declare(talk: Talk, wanted: Mapping[bytes, Definition]) -> Flow[None]:
 
 def leave(talk: Talk, names: Sequence[bytes]) -> Flow[None]:
     """Pause those schedules of code that no code has declared for three minutes. What is due is put before."""
+
+    def choose(now_ms: int, before: Stored | None) -> Change | None:
+        if before is None or (before.source, before.state) != ("code", "running"):
+            return None
+        return {"state": "u", "next_ms": before.next_ms} if now_ms - before.renewed_ms >= DECLARED_MS else None
+
     for at in range(0, len(names), BATCH):
-        rows = yield from answer(talk, operations.named(talk.operations, *names[at : at + BATCH]), UNCONFIRMED)
+        rows = yield from answer(talk, call_named(talk.operations, *names[at : at + BATCH]), UNCONFIRMED)
         for one in rows.found:
-            if one.source == "code" and one.state == "running" and rows.now_ms - one.renewed_ms >= DECLARED_MS:
-                now_ms, found = yield from _settled(talk, one.name, one, rows.now_ms)
-                if found is not None and found.rev == one.rev and found.state == "running":
-                    # if somebody else changes it meanwhile, it is looked at again a minute later
-                    unread = _is_due(found, now_ms)
-                    call = operations.write(
-                        talk.operations, talk.nonce(), one.name, found, "u", found.next_ms, unread=unread
-                    )
-                    yield from answer(talk, call)
+            if choose(rows.now_ms, one) is not None:
+                yield from _changed(talk, one.name, choose)
 
 
 def page(talk: Talk, cursor: str | None, n: int) -> Flow[SchedulePage]:
@@ -342,7 +338,7 @@ def page(talk: Talk, cursor: str | None, n: int) -> Flow[SchedulePage]:
 
 
 def _page(talk: Talk, cursor: str, n: int) -> Flow[SchedulePage]:
-    rows = yield from answer(talk, operations.page(talk.operations, cursor, n), UNCONFIRMED)
+    rows = yield from answer(talk, call_page(talk.operations, cursor, n), UNCONFIRMED)
     found, unread = list[ScheduleInfo](), list(rows.lost)
     for stored in rows.found:
         try:
@@ -357,12 +353,13 @@ def restore(talk: Talk, stored: Stored) -> Flow[bool]:
     _, before = yield from read(talk, stored.name)
     if before is not None:
         return False
-    call = operations.write(
-        talk.operations, talk.nonce(), stored.name, None, LETTERS[stored.state], stored.next_ms,
-        Definition.read(stored.text), stored.digest, stored.source[0],
-        counts=(stored.last_ms, stored.put, stored.skipped, stored.missed),
-    )  # fmt: skip
-    return _is_written(talk, (yield from answer(talk, call)))
+    wanted: Change = {
+        "state": LETTERS[stored.state], "next_ms": stored.next_ms, "definition": Definition.read(stored.text),
+        "digest": stored.digest, "source": stored.source[0],
+        "counts": (stored.last_ms, stored.put, stored.skipped, stored.missed),
+    }  # fmt: skip
+    yield from _changed(talk, stored.name, lambda _, before: wanted if before is None else None, puts=False)
+    return True
 
 
 def one(talk: Talk, name: bytes) -> Flow[ScheduleInfo | None]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from timeoutq.rooms.schedules import operations
-from timeoutq.rooms.schedules.definition import Definition, Stored
-from timeoutq.rooms.schedules.ticks import ON_TIME_MS, Due, due, lateness, next_after, tick_id
-from timeoutq.rooms.schedules.timing import Timing
+from timeoutq.rooms.schedules.definition import Definition, Stored, call_due, call_tick
+from timeoutq.rooms.schedules.timing import ON_TIME_MS, Due, Timing, due, lateness, next_after, tick_id
 from timeoutq.server.calls import BATCH, BYTES, Call
 from timeoutq.verbs.confirming import UNCONFIRMED
 from timeoutq.verbs.sending import Flow, Talk, answer, settle
@@ -37,7 +35,7 @@ class Ticked:
 
 def tick_due(talk: Talk, passed: int = 0) -> Flow[Ticked]:
     """Put the ticks that are due, of up to a hundred schedules behind the first `passed` ones. Raises `Unavailable`."""
-    rows = yield from answer(talk, operations.due(talk.operations, MOST, passed), UNCONFIRMED)
+    rows = yield from answer(talk, call_due(talk.operations, MOST, passed), UNCONFIRMED)
     lost = InvalidInput("what is stored of it cannot be read; set the schedule again")
     stuck: dict[str, TimeoutqError] = dict.fromkeys(rows.lost, lost)
     names, calls, late = list[str](), list[Call[str]](), dict[str, tuple[int, int]]()
@@ -90,10 +88,7 @@ def _due(stored: Stored, now_ms: int) -> tuple[Due, Definition, Timing]:
 
 
 def tick(talk: Talk, stored: Stored, now_ms: int, *, puts: bool = True) -> Call[str]:
-    """Build the call that puts the ticks of a schedule that are due, or else counts them as missed.
-
-    Raises `InvalidInput` if the schedule cannot be read.
-    """
+    """Build the call that puts the ticks of a schedule that are due, or else counts them; raises `InvalidInput`."""
     found, definition, timing = _due(stored, now_ms)
     ticks, next_ms = found.ticks, found.next_ms
     if definition.overlap:
@@ -110,7 +105,7 @@ def tick(talk: Talk, stored: Stored, now_ms: int, *, puts: bool = True) -> Call[
         ids, skipped = [], 0
     if next_ms is None and timing.times is not None and stored.put + len(ids) < timing.times:
         next_ms = next_after(timing, max((now_ms, *ticks)))
-    return operations.tick(
+    return call_tick(
         talk.operations,
         talk.nonce(),
         stored,

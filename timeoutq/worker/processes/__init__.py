@@ -9,6 +9,6 @@ The modules, in reading order: each imports only from those above it.
                 one.
     process     Runs one worker in this process: starts its event loop, passes orders on to it, and tells why the worker
                 ended.
-    supervisor  Runs a worker in several processes, replaces processes that die, and reports at once which tasks they
-                were running.
+    supervisor  Runs a worker in several processes, replaces those that die, and reports at once which tasks they were
+                running.
 """

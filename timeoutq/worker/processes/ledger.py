@@ -1,9 +1,4 @@
-"""The leases of a worker process, its running handlers, and its end: memory that outlives the process.
-
-`supervisor.py` makes one `SharedLedger` for each process, before the fork; the worker in the process writes into it.
-After a SIGKILL or a segfault the parent reads the ledger: it counts a crash for each task that was running, and gives
-the other tasks back without blame, instead of waiting until their leases run out.
-"""
+"""The leases of a worker process, its running handlers, and its end: memory that outlives the process."""
 
 from __future__ import annotations
 
@@ -37,11 +32,7 @@ _SLOTS_AT = _SHEET_AT + Sheet.SIZE
 
 
 def slots_for(concurrency: int, prefetch: int | None) -> int:
-    """Give how many leases a worker may hold.
-
-    Some leases run or wait. Up to as many are ended and not yet sent, and up to as many are in each of the two
-    exchanges that may be under way: so four times as many. Memory that is never written takes no room.
-    """
+    """Give how many leases a worker may hold: at work, ended and not sent yet, and in two exchanges."""
     return 4 * (concurrency + (2 * BATCH if prefetch is None else prefetch))
 
 
@@ -54,10 +45,7 @@ class Left(NamedTuple):
 
 
 class SharedLedger:
-    """The leases of one worker process. A lease that finds no free slot is not in the ledger; this is logged once.
-
-    If the worker has several queues, `pages` has a ledger for each of them; all pages share the slots.
-    """
+    """The leases of one worker process; `pages` has a ledger for each queue of the worker, and all share the slots."""
 
     def __init__(self, slots: int, *keys_of: Callable[[Lease], int]) -> None:
         """Make room for as many leases; `keys_of` give their keys, as the division of each queue does."""

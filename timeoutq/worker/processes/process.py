@@ -1,7 +1,4 @@
-"""Runs one worker in this process: starts its event loop, passes orders on to it, and tells why the worker ended.
-
-`supervisor.py` calls `run_worker` in each child after the fork; `timeoutq worker --no-supervise` calls it directly.
-"""
+"""Runs one worker in this process: starts its event loop, passes orders on to it, and tells why the worker ended."""
 
 from __future__ import annotations
 
@@ -43,12 +40,10 @@ def run_worker(
 ) -> int:
     """Run the worker that `make` builds until the worker ends, and give the exit code of the process.
 
-    The code is 1 if the worker ended on purpose, but its lifespan raised an error on the way out; this error is logged.
-    `make` is called before the event loop runs, because modules that `make` imports may use `asyncio.run` themselves.
+    `make` is called before the event loop runs, because modules that it imports may use `asyncio.run` themselves.
     `tell` is called with the reason of the end when all work has ended, before the lifespan is left: from then on, the
-    process may be ended at any moment. `alone` is for a command without a supervisor: if something still runs
-    `PATIENCE` seconds after all work has ended, the whole process is ended. Raises what `Worker.run` raises, and
-    `WorkerBroken` if something that a handler or the lifespan started has ended or stopped the event loop.
+    process may be ended at any moment; with `alone` it is, after `PATIENCE` seconds, because it has no supervisor.
+    Raises what `Worker.run` raises, and `WorkerBroken` if an asyncio task of a handler has ended the event loop.
     """
     worker = make()
     escaped: BaseException | None = None
@@ -100,7 +95,9 @@ def run_worker(
             if not mains or mains[0].done() or (not running and isinstance(error, KeyboardInterrupt)):
                 raise
             escaped = error
-            _end_after(runner.get_loop(), worker, mains[0], error)
+            # nobody knows whose task raised it: each that was running counts a crash, as when a process dies
+            for queue, leases in worker.give_up_running().items():
+                _count_crashes(queue, leases, f"its worker was ended while it ran: {type(error).__name__}")
             raise WorkerBroken(_broken_words(worker, error, running)) from error
 
 
@@ -117,10 +114,7 @@ def _limited(end: str) -> Iterator[None]:
 
 
 def run_alone(make: Callable[[], Worker], health: tuple[str, int] | None = None) -> int:
-    """Run a worker as `run_worker` does for a command that has no supervisor.
-
-    `health` is where to answer health checks, see `responder.py`, in a thread that a blocked event loop does not stop.
-    """
+    """Run a worker for a command that has no supervisor; `health` is where a thread answers health checks."""
     if health is None:
         return run_worker(make, alone=True)
     sheet = Sheet()
@@ -142,28 +136,6 @@ def _broken_words(worker: Worker, error: BaseException, running: list[Lease]) ->
         return f"worker {worker.queue.worker}: its event loop was stopped; does a handler call loop.stop()? {tasks}"
     whose = "an asyncio task that a handler started" if running else "an asyncio task that is not the worker's"
     return f"worker {worker.queue.worker}: {whose} raised {class_name(error)}, which ended the event loop; {tasks}"
-
-
-def _end_after(loop: asyncio.AbstractEventLoop, worker: Worker, main: asyncio.Task[int], error: BaseException) -> None:
-    """End a worker after an exception, or a call of `loop.stop()`, has ended its event loop.
-
-    An asyncio task raised the exception. If a handler awaits this asyncio task, the handler gets the exception, and the
-    handler's attempt fails. A handler that stopped the loop soon ends by itself, too. But if none of the handlers that
-    were running ends within 0.05 s, nobody knows which handler is to blame: then each task of the queue that was
-    running counts a crash, as when a process dies.
-    """
-    before = set(map(id, running := worker.running))
-    with suppress(SystemExit, KeyboardInterrupt, RuntimeError):
-        loop.run_until_complete(asyncio.sleep(0.05))
-    if running and before <= set(map(id, worker.running)):
-        for queue, leases in worker.running_on.items():
-            _count_crashes(queue, leases, f"its worker was ended while it ran: {type(error).__name__}")
-    worker.stop(now=True)
-    for _ in range(len(running) + 1):  # other handlers may end the loop in the same way
-        with suppress(SystemExit, KeyboardInterrupt, Exception):
-            loop.run_until_complete(main)
-        if main.done():
-            return
 
 
 def _count_crashes(of: AsyncDriver, leases: list[Lease], reason: str) -> None:
@@ -205,10 +177,9 @@ def _runner() -> asyncio.Runner:
 class Orders:
     """Passes orders on to the worker of a process: those of the supervisor, which come on the lifeline, and signals.
 
-    SIGTERM and SIGINT mean "drain" here, however often they come. When a whole process group gets a signal, the
-    supervisor gets the signal too, and only the supervisor knows whether the signal is the second one. So only the
-    supervisor orders a worker to stop "now". The lifeline closes when the supervisor is gone; then the worker drains,
-    so that no process outlives its supervisor for long.
+    SIGTERM and SIGINT mean "drain" here, however often they come: only the supervisor, which gets them too, knows
+    whether a signal is the second one, and orders "now". The lifeline closes when the supervisor is gone; then the
+    worker drains.
     """
 
     def __init__(self, lifeline: int) -> None:

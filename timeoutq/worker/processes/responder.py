@@ -1,10 +1,4 @@
-"""A small HTTP responder for health checks: GET /healthz and /readyz. `timeoutq worker --health-port` has one.
-
-It is no web server: it reads the first line of a request, answers in one packet, and closes the connection. It needs no
-event loop, so it answers while that of the worker is blocked: `process.py` runs it in a thread of its own, and
-`supervisor.py` calls `turn` while it waits for signals. Whatever clients do, it holds `MOST` connections, and a few KiB
-for each.
-"""
+"""A small HTTP responder for health checks: GET /healthz and /readyz. `timeoutq worker --health-port` has one."""
 
 from __future__ import annotations
 

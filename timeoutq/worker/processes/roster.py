@@ -1,9 +1,4 @@
-"""Decides which worker processes are started, told to stop, replaced and killed, and how their supervisor ends.
-
-Decisions without I/O and without a clock; `supervisor.py` carries them out. A process that ends on purpose says so
-first (`Told`, in the memory that it shares with its parent). One that ends without saying so has died, whatever its
-exit code is.
-"""
+"""Decides which worker processes are started, told to stop, replaced and killed, and how their supervisor ends."""
 
 from __future__ import annotations
 
@@ -70,62 +65,11 @@ class Ending:
             return f"killed by signal {-self.code}"
 
 
-@dataclass(frozen=True, slots=True)
-class Replace:
-    """Start another process in its place, after `pause` seconds."""
-
-    pause: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """Start no process in its place; `code` is this process's part in the exit code of the supervisor."""
-
-    code: int = exit_codes.DONE
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """Stop the other processes, and end with this code."""
-
-    code: int
-
-
-def judge(ending: Ending, *, stopping: bool, young: int) -> Replace | Done | End:
-    """Decide how to go on after the end of a process; `young` in a row, this one included, have died young."""
-    if ending.told is Told.HOPELESS:
-        return End(ending.code)
-    if stopping:
-        return Done(exit_codes.DIED if ending.died or ending.killed else exit_codes.DONE)
-    if ending.told is Told.DRAINED:
-        return Done()
-    if not ending.died:
-        return Replace()
-    return Replace(min(0.05 * 2 ** min(young, 6), LONGEST_PAUSE) if young else 0.0)
-
-
-def young_deaths(ending: Ending, before: int) -> int:
-    """Count the processes in a row that died young; a process that lived longer or ended on purpose ends the row."""
-    return before + 1 if ending.died and ending.lived < YOUNG else 0
-
-
 class Order(IntEnum):
     """An order of a supervisor: drain, or give all back at once; one byte on the lifeline of each process."""
 
     DRAIN = ord("d")
     NOW = ord("n")
-
-
-def asked_for(number: int, stopping_for: float | None) -> Order | None:
-    """Give the order that a signal means; None for an echo, which means nothing.
-
-    `stopping_for` is how many seconds ago the first signal came; None if this signal is the first.
-    """
-    if number == signal.SIGINT:
-        return Order.NOW
-    if stopping_for is None:
-        return Order.DRAIN
-    return None if stopping_for < ECHO else Order.NOW
 
 
 @dataclass(slots=True)
@@ -186,10 +130,15 @@ class Roster:
     # ---- stopping
 
     def heard(self, number: int, now: float) -> Order | None:
-        """Give the order for all processes that a signal means; None if it means nothing."""
-        order = asked_for(number, None if self._stopping_since is None else now - self._stopping_since)
-        if order is not None:
-            self._stop(order, now)
+        """Give the order for all processes that a signal means; None for an echo of the first signal."""
+        since = self._stopping_since
+        if since is None and number != signal.SIGINT:
+            order = Order.DRAIN
+        elif since is not None and number != signal.SIGINT and now - since < ECHO:
+            return None
+        else:
+            order = Order.NOW
+        self._stop(order, now)
         return order
 
     def _stop(self, order: Order, now: float) -> None:
@@ -222,23 +171,18 @@ class Roster:
         return Ending(told, code, now - place.started, place.killed)
 
     def ended(self, ending: Ending, words: str, now: float) -> Order | None:
-        """Decide how to go on after the end of a process, and give an order for all others, if there is one.
-
-        `words` are the last words of the process, with which the supervisor ends if its end is hopeless.
-        """
-        if ending.left_badly:
+        """Decide how to go on after the end of a process that said `words`; give an order for all others, if any."""
+        if ending.left_badly or (self.is_stopping and (ending.died or ending.killed)):
             self.code = self.code or exit_codes.DIED
-        self._young = young_deaths(ending, self._young)
-        match judge(ending, stopping=self._stopping_since is not None, young=self._young):
-            case Replace(pause):
-                self.due.append(now + pause)
-                self.due.sort()
-            case Done(one):
-                self.code = self.code or one
-            case End(one):
-                if self.code not in exit_codes.HOPELESS:
-                    self.code, self.words = one, words
-                if self._stopping_since is None:
-                    self._stop(Order.DRAIN, now)
-                    return Order.DRAIN
+        # a process that lived longer, or ended on purpose, ends the row of those that died young
+        self._young = self._young + 1 if ending.died and ending.lived < YOUNG else 0
+        if ending.told is Told.HOPELESS:
+            if self.code not in exit_codes.HOPELESS:
+                self.code, self.words = ending.code, words
+            if not self.is_stopping:
+                self._stop(Order.DRAIN, now)
+                return Order.DRAIN
+        elif not self.is_stopping and ending.told is not Told.DRAINED:
+            pause = min(0.05 * 2 ** min(self._young, 6), LONGEST_PAUSE) if self._young else 0.0
+            self.due = sorted([*self.due, now + pause])
         return None

@@ -1,9 +1,4 @@
-"""Runs a worker in several processes, replaces processes that die, and reports at once which tasks they were running.
-
-`timeoutq worker` calls `supervise`. The processes are forked before anything connects and before the handler's module
-is imported. Each process notes in its `SharedLedger` which leases it holds. `roster.py` decides how to go on after
-the end of a process, or a signal. There is no fork on Windows, so this module cannot be imported there.
-"""
+"""Runs a worker in several processes, replaces those that die, and reports at once which tasks they were running."""
 
 from __future__ import annotations
 
@@ -42,8 +37,6 @@ HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 ASK_AGAIN = 10.0
 """If the server did not answer, dead processes that held nothing are not reported to it for this many seconds."""
 UNHEARD = "its handler had ended, but its worker process ended before the queue heard of it"
-TRACES = 100
-"""How many different tracebacks of dead processes are remembered, so that each traceback is logged only once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +56,8 @@ class Job:
 def supervise(job: Job) -> tuple[int, str]:
     """Run workers until they have drained their queue or are stopped; give the exit code and the message to print.
 
-    After SIGTERM each process drains, as `Worker` describes. After SIGINT, or a second SIGTERM, each process gives all
-    its tasks back at once. A process that dies is replaced, after a pause that grows while processes die young. If a
-    process ends with an error that a new process would meet, too, all processes are stopped.
-
-    Call this in the main thread of a process without other threads, and end the process afterwards: SIGTERM and SIGINT
-    stay ignored, so that a late signal does not change the exit code.
+    Call this in the main thread of a process without other threads, before anything connects, and end the process
+    afterwards: SIGTERM and SIGINT stay ignored, so that a late signal does not change the exit code.
     """
     with _Signals() as signals:
         return _Supervisor(job, signals).run()
@@ -152,7 +141,7 @@ class _Supervisor:
         self._name = ", ".join(queue.name for queue in self._queues)
         self._children: dict[int, _Child] = {}
         self._roster = Roster(job.processes, job.drain_deadline, time.monotonic())
-        self._traces: set[str] = set()
+        self._last_trace = b""
         self._away_until = dict.fromkeys(self._queues, 0.0)
         # no thread: a process that forks must not have any
         self._responder = None if job.health is None else Responder(job.health, self._health)
@@ -345,20 +334,15 @@ class _Supervisor:
         self._report(child, died, blame=ending.blames)
 
     def _new_trace(self, trace: bytes, error: str) -> str | None:
-        """Give a traceback to log, or None if it was logged before: many processes may die of the same error."""
-        key = tracebacks.digest(trace).decode()
-        if not trace or key in self._traces:
-            return None
-        if len(self._traces) >= TRACES:
-            self._traces.clear()
-        self._traces.add(key)
-        return tracebacks.read_traceback(trace, error)
+        """Give a traceback to log, or None if the last one was the same: many processes may die of one error."""
+        key, self._last_trace = self._last_trace, tracebacks.digest(trace)
+        return tracebacks.read_traceback(trace, error) if trace and key != self._last_trace else None
 
     def _report(self, child: _Child, died: str, *, blame: bool) -> None:
         """End the leases of a process, and remove its worker from the list if it `died`.
 
-        `blame` counts a crash for each task that was running. A task that has run, and of which the queue has not
-        heard, counts as crashed in any case: it runs again.
+        `blame` counts a crash for each task that was running. A task whose end the queue has not heard counts as
+        crashed in any case.
         """
         # first the queues whose servers have answered: another one may take some seconds not to answer
         for number, of in sorted(enumerate(self._queues), key=lambda one: self._away_until[one[1]]):

@@ -1,22 +1,80 @@
-"""`queue.hosts`: what it does, and its two faces, `Hosts` and `AsyncHosts`. No I/O."""
+"""The hosts of a polite queue: their rules, blocks and bans. `queue.hosts` is the face of this room.
+
+The scripts decide when a host has its turn (`lua/hosts.lua`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
-from timeoutq.rooms.hosts import operations
-from timeoutq.rooms.hosts.operations import Rule
 from timeoutq.rooms.room import AsyncRoom, Room
-from timeoutq.server.calls import Argument, Call
-from timeoutq.verbs import reads
+from timeoutq.server.calls import Argument, Call, Words
+from timeoutq.verbs import reads, replies
 from timeoutq.verbs.confirming import UNCONFIRMED
 from timeoutq.verbs.faces import Walk, aiterating, awaiting, blocking, iterating
+from timeoutq.verbs.operations import Operations
 from timeoutq.verbs.sending import CALLS, Flow, Talk, answer, ask, settle
 from timeoutq.words import arguments
 from timeoutq.words.errors import InvalidInput, TimeoutqError
-from timeoutq.words.model import HostInfo, HostPage
+from timeoutq.words.model import HostInfo, HostPage, HostRecord
+
+Rule = tuple[str, Argument]
+"""A rule of a host, as `lua/verbs/host.lua` takes it: its name and its value."""
+
+
+def call_host(
+    operations: Operations, name: object, rules: Sequence[Rule] = (), nonce: Callable[[], bytes] = bytes
+) -> Call[HostInfo | None]:
+    """Build the call that sets rules of a host, if any, and tells all about the host; None without politeness."""
+    words = [word for rule in rules for word in rule]
+    id = nonce() if rules else b""
+    return operations.call("host", [arguments.host(name), *words], lambda reply: reply and replies.host(reply), id=id)
+
+
+def call_page(operations: Operations, start: int, n: int) -> Call[list[HostInfo] | None]:
+    """Build the call that reads a page of hosts; None without politeness."""
+    return operations.call(
+        "hosts", [start, n], lambda reply: None if reply is None else [replies.host(row) for row in reply]
+    )
+
+
+def describe_hosts(operations: Operations, names: Sequence[bytes]) -> Call[list[HostRecord] | None]:
+    """Build the call that tells what an export says of up to 500 hosts; None without politeness."""
+
+    def read(reply: Any) -> list[HostRecord] | None:
+        if reply is None:
+            return None
+        now_ms, *rows = reply
+        return [replies.host_record(name, row, now_ms / 1000) for name, row in zip(names, rows, strict=True)]
+
+    return operations.call("describe_hosts", list(names), read)
+
+
+def restore_hosts(
+    operations: Operations, records: Sequence[HostRecord], nonce: Callable[[], bytes]
+) -> Call[int | None]:
+    """Build the call that gives up to 500 hosts their rules and counts back; None without politeness."""
+    words: Words = []
+    for record in records:
+        words += (record.host, *_rules(record), record.visits, record.failures, _ms(record.next_allowed))
+        if record.banned is not None:
+            words += (0, "x", arguments.reason(record.banned))
+        elif record.blocked_until is not None:
+            words += (_ms(record.blocked_until), "b", arguments.reason(record.blocked_by))
+        else:
+            words += (0, "-", "")
+    return operations.call("restore_hosts", words, lambda reply: reply, id=nonce())
+
+
+def _rules(record: HostRecord) -> Words:
+    delay = None if record.delay is None else arguments.delay_ms(record.delay, "delay")
+    return ["" if rule is None else rule for rule in (delay, record.per_host, record.budget)]
+
+
+def _ms(at: float | None) -> int:
+    return 0 if at is None else round(at * 1000)
 
 
 def page(talk: Talk, cursor: str | None, n: int) -> Flow[HostPage]:
@@ -25,7 +83,7 @@ def page(talk: Talk, cursor: str | None, n: int) -> Flow[HostPage]:
 
 
 def _page(talk: Talk, start: int, n: int) -> Flow[HostPage]:
-    found = yield from answer(talk, operations.page(talk.operations, start, n))
+    found = yield from answer(talk, call_page(talk.operations, start, n))
     if found is None:
         raise _impolite(talk)
     return HostPage(found, str(start + n) if len(found) == n else None)
@@ -39,9 +97,7 @@ def some(talk: Talk, cursor: str) -> Flow[tuple[list[HostInfo], str | None]]:
     names = [name for name, _ in reads.pairs_of(found)]
     for at in range(0, len(names), CALLS):
         for row in (
-            yield from settle(
-                talk, [operations.host(talk.operations, name) for name in names[at : at + CALLS]], UNCONFIRMED
-            )
+            yield from settle(talk, [call_host(talk.operations, name) for name in names[at : at + CALLS]], UNCONFIRMED)
         ):
             if isinstance(row, TimeoutqError):
                 raise row
@@ -53,8 +109,8 @@ def some(talk: Talk, cursor: str) -> Flow[tuple[list[HostInfo], str | None]]:
 
 def one(talk: Talk, host: str, rules: Sequence[Rule]) -> Flow[HostInfo]:
     """Set the rules, if there are any, and tell all about the host."""
-    recall = operations.host(talk.operations, host, [("recall", "")], talk.nonce) if rules else None
-    return _told(talk, operations.host(talk.operations, host, rules, talk.nonce), recall)
+    recall = call_host(talk.operations, host, [("recall", "")], talk.nonce) if rules else None
+    return _told(talk, call_host(talk.operations, host, rules, talk.nonce), recall)
 
 
 def _told(talk: Talk, call: Call[HostInfo | None], recall: Call[HostInfo | None] | None) -> Flow[HostInfo]:
@@ -113,12 +169,12 @@ class HostFlows:
         """
         rules: list[Rule] = []
         if delay is not None:
-            rules.append(("delay", "" if arguments.is_word(delay, "usual") else arguments.delay_ms(delay, "delay")))
+            rules.append(("delay", "" if delay == "usual" else arguments.delay_ms(delay, "delay")))
         if per_host is not None:
-            most = "" if arguments.is_word(per_host, "usual") else arguments.count(per_host, "per_host", high=10_000)
+            most = "" if per_host == "usual" else arguments.count(per_host, "per_host", high=10_000)
             rules.append(("per_host", most))
         if budget is not None:
-            rules.append(("budget", "" if arguments.is_word(budget, "none") else arguments.count(budget, "budget", 0)))
+            rules.append(("budget", "" if budget == "none" else arguments.count(budget, "budget", 0)))
         return self._ask(host, *rules)
 
     def block(

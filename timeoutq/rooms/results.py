@@ -1,8 +1,9 @@
-"""Any number of waits for tasks to end, with one blocked connection: for threads, and for an event loop.
+"""How tasks have ended, what their runs have given, and waiting for it. `queue.results` is the face of this room.
 
-A wait first looks at its tasks, and the script notes that this client waits for those that have not ended. One wait at
-a time blocks on the server and wakes the others; when it ends, another takes over. After an error of the network, and
-after a time without errors, all tasks are looked at again, because an answer may have been lost.
+The scripts push the id of each task that ends into a list of each client that waits for the task. So any number of
+waits need one blocked connection: one wait at a time blocks on the server and wakes the others; when it ends, another
+takes over. After an error of the network, and after a time without errors, all tasks are looked at again, because an
+answer may have been lost.
 """
 
 from __future__ import annotations
@@ -15,15 +16,79 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from typing import Any, cast
 
-from timeoutq.rooms.results.flows import ResultFlows
 from timeoutq.rooms.room import AsyncRoom, AsyncRuns, Room, Runs
+from timeoutq.server.calls import BATCH, Call
+from timeoutq.verbs import replies
+from timeoutq.verbs.confirming import UNCONFIRMED
 from timeoutq.verbs.faces import awaiting, blocking
 from timeoutq.verbs.flows import is_final
-from timeoutq.verbs.sending import BELL_WAIT, a_moment
+from timeoutq.verbs.operations import Operations
+from timeoutq.verbs.sending import BELL_WAIT, Bell, Flow, Talk, a_moment, answer
 from timeoutq.words import arguments
 from timeoutq.words.errors import ServerFull, TimeoutqError
 from timeoutq.words.model import Ended, Tasks, text
+
+
+def call_look(operations: Operations, ids: Sequence[bytes], client: str = "") -> Call[list[Ended | None]]:
+    """Build the call that tells how up to 500 tasks have ended, and notes for the others that this client waits."""
+    return operations.call("await", [client, *ids], lambda reply: replies.ended(ids, reply))
+
+
+def answers_key(operations: Operations, client: str) -> str:
+    """Give the key of the list into which the scripts push the tasks that have ended, for this client."""
+    return operations.key(f"answers:{client}")
+
+
+def look(talk: Talk, ids: Sequence[bytes], client: str = "") -> Flow[list[Ended | None]]:
+    """Tell how tasks have ended, None for each that has not; with `client`, note that it waits for those."""
+    found: list[Ended | None] = []
+    while len(found) < len(ids):
+        call = call_look(talk.operations, ids[len(found) : len(found) + BATCH], client)
+        found += yield from answer(talk, call, UNCONFIRMED)
+    return found
+
+
+def hear(talk: Talk, client: str, seconds: float) -> Flow[list[bytes]]:
+    """Wait until tasks end that this client waits for, at most `seconds`; give their ids, none if none has ended."""
+    key = answers_key(talk.operations, client)
+    heard: Any = yield Bell(key, seconds, talk.at, [("LPOP", key, BATCH)])
+    if isinstance(heard, BaseException):
+        raise talk.server.explain(heard)
+    first, more = cast("tuple[Any, Any]", heard)
+    for reply in (first, more):
+        if isinstance(reply, BaseException):
+            raise talk.server.explain(reply)
+    return ([first[1]] if first else []) + (more or [])
+
+
+def _ended(looking: Flow[list[Ended | None]]) -> Flow[dict[str, Ended]]:
+    return {ended.task: ended for ended in (yield from looking) if ended is not None}
+
+
+class ResultFlows:
+    """The flows about the results of a plain queue; those of a sharded queue ask the shards of the tasks."""
+
+    def __init__(self, talk: Talk) -> None:
+        self.talk = talk
+
+    def ended(self, *tasks: Tasks) -> Flow[dict[str, Ended]]:
+        """Tell how these tasks have ended, any number of them; those that have not ended are left out.
+
+        A task has ended when it is done or failed, or when no state holds it. The result of the last run is kept for a
+        time, also after the task itself is forgotten by `keep_done`.
+        """
+        return _ended(self.look(arguments.ids(tasks)))
+
+    def look(self, ids: Sequence[bytes], client: str = "") -> Flow[list[Ended | None]]:
+        """Tell how tasks have ended, None for each that has not; with `client`, note that it waits for those."""
+        return look(self.talk, ids, client)
+
+    def hear(self, ids: Sequence[bytes], client: str, seconds: float) -> Flow[list[bytes]]:
+        """Wait until tasks end that this client waits for (at least these), at most `seconds`; give their ids."""
+        return hear(self.talk, client, seconds)
+
 
 LOOK_AGAIN = 15.0
 """Seconds after which all tasks that are waited for are looked at again, whatever was heard."""

@@ -1,129 +1,155 @@
-"""`queue.failures`: what it does, and its two faces, `Failures` and `AsyncFailures`. No I/O."""
+"""Failed tasks grouped by kind: what has failed how often, and to retry or forget all tasks of one kind.
+
+`queue.failures` is the face of this room. The scripts group each task when it is given up (`lua/kinds.lua`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from heapq import nlargest
-from typing import Any
 
-from timeoutq.rooms.failures.operations import KINDS, WIDTH, FailureKind, Moved, id_of, move_kind, text_of
 from timeoutq.rooms.room import AsyncRoom, Room
-from timeoutq.server.calls import BATCH, Command
-from timeoutq.verbs import reads
+from timeoutq.server.calls import BATCH, Call, Command
 from timeoutq.verbs.faces import awaiting, blocking
-from timeoutq.verbs.replies import whole
+from timeoutq.verbs.operations import Operations
+from timeoutq.verbs.reads import failed, pairs_of
 from timeoutq.verbs.sending import Flow, Talk, answer, ask
 from timeoutq.words import arguments
 from timeoutq.words.arguments import shown
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import Entry, Page, State, text
 
+WIDTH = 1 << 42
+"""In a score of `kind_of`, the number of the kind stands above so many milliseconds."""
+
+KINDS = 1000
+"""The most kinds that a queue tells apart; the tasks of all further kinds are counted together."""
+
+OTHER = "other"
+"""Stands for the id of a kind, for the tasks of all kinds beyond the thousandth."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailureKind:
+    """What some failed tasks have in common: the first line of their errors, without what differs from task to task."""
+
+    id: str
+    """A short name of the kind, made of its text: the same on every queue and shard."""
+    text: str
+    """The type and the first line of the error. `<url>` stands for URLs, `<id>` for the task's id, and `#` for numbers,
+    but not for codes such as HTTP 404."""
+    count: int
+    """How many tasks of this kind are in failed."""
+    first: float
+    """When the first of these tasks was given up, Unix seconds."""
+    last: float
+    """When the last of these tasks was given up, Unix seconds."""
+    task: str
+    """The id of the last of these tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What a retry or a forget of a kind has moved so far, and what is left."""
+
+    moved: int
+    """How many tasks were retried or forgotten."""
+    left: int
+    """How many tasks of the kind are still to be retried or forgotten."""
+    before: float
+    """Only tasks that were given up until then are moved, Unix seconds. Who goes on gives it to the next call."""
+
+
+def id_of(text: bytes) -> str:
+    """Give the id of the kind with this text."""
+    return hashlib.sha256(text).hexdigest()[:12] if text else OTHER
+
+
+def text_of(text: bytes) -> str:
+    """Give the text of a kind as users read it."""
+    return text.decode("utf-8", "replace") if text else f"all kinds beyond the first {KINDS:,}"
+
+
+def move_kind(
+    operations: Operations, verb: str, text: bytes, before: float, n: int, nonce: Callable[[], bytes] = bytes
+) -> Call[Moved]:
+    """Build the call that retries or forgets up to `n` tasks of a kind that were given up until `before`; 0 is now."""
+    return operations.call(
+        "kind",
+        [verb, text, round(before * 1000), n],
+        lambda reply: Moved(int(reply[0]), int(reply[1]), int(reply[2]) / 1000),
+        id=nonce(),
+    )
+
+
 AT_ONCE = 100
 """About so many kinds are asked for in one exchange."""
 
-Counts = dict[bytes, int]
+Counts = Counter[bytes]
 """How many tasks each kind has, by its text; the empty text stands for all kinds beyond the thousandth."""
+Found = list[FailureKind]
+"""In the classes below, `list` is a method."""
 
 
 def checked(kind: object) -> str:
     """Check what names a kind: a `FailureKind`, its id, or its text."""
     if isinstance(kind, FailureKind):
         return kind.id
-    if not isinstance(kind, str) or not kind or len(kind) > 400 or not _is_text(kind):
+    if not isinstance(kind, str) or not 0 < len(kind) <= 400:
         raise InvalidInput(
             f"a kind of failure is a FailureKind, its id or its text, not {shown(kind)}: failures.list() gives them"
         )
-    return str.__str__(kind)
+    return kind
 
 
-def _is_text(kind: str) -> bool:
-    try:
-        kind.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # a lone surrogate
-        return False
-    return True
-
-
-Found = list[FailureKind]
-"""In the classes below, `list` is a method."""
-Fields = dict[int, tuple[bytes, int]]
-"""Text and count of each kind, by its number; 0 is what is beyond the thousandth."""
-
-
-def _fields(talk: Talk) -> Flow[Fields]:
+def _fields(talk: Talk) -> Flow[dict[int, tuple[bytes, int]]]:
+    # text and count of each kind, by its number; 0 is what is beyond the thousandth
     (fields,) = yield from ask(talk, [("HGETALL", talk.operations.key("kinds"))])
-    found: Fields = {}
-    for field, value in fields.items():
-        if field[:1] == b"+" and field[1:].isdigit() and len(field) < 6:
-            number = int(field[1:])
-            words = fields.get(b"#%d" % number) if number else b""
-            if words is not None:
-                found[number] = words, whole(value)
-    return found
-
-
-def _numbers(talk: Talk) -> Flow[dict[int, bytes]]:
-    return {number: words for number, (words, _) in (yield from _fields(talk)).items()}
-
-
-def _scores(number: int) -> tuple[str, str]:
-    return str(number * WIDTH), f"({(number + 1) * WIDTH}"
+    numbers = [int(field[1:]) for field in fields if field[:1] == b"+"]
+    return {at: (fields.get(b"#%d" % at, b""), int(fields[b"+%d" % at])) for at in numbers}
 
 
 def counts(talk: Talk) -> Flow[Counts]:
     """Count the tasks of all kinds of a queue, by the texts of the kinds; one command for any number of tasks."""
-    return _counted((yield from _fields(talk)))
-
-
-def _counted(known: Fields) -> Counts:
-    found: Counts = {}
-    for words, count in known.values():
-        found[words] = found.get(words, 0) + count
+    found = Counts()
+    for words, count in (yield from _fields(talk)).values():
+        found[words] += count
     return found
 
 
 def most(counts: Counts, n: int) -> list[bytes]:
     """Give the texts of the `n` kinds with most tasks."""
-    return nlargest(
-        n, (words for words, count in counts.items() if count > 0), key=lambda words: (counts[words], words)
-    )
+    return nlargest(n, (words for words in counts if counts[words] > 0), key=lambda words: (counts[words], words))
 
 
 def about(talk: Talk, texts: Collection[bytes]) -> Flow[list[FailureKind]]:
     """Tell about the kinds with these texts, as far as the queue has tasks of them."""
-    return (yield from _about(talk, (yield from _fields(talk)), texts))
-
-
-def _about(talk: Talk, fields: Fields, texts: Collection[bytes]) -> Flow[list[FailureKind]]:
-    known = {number: one for number, one in fields.items() if one[0] in texts}
-    key, found, numbers = talk.operations.key("kind_of"), list[FailureKind](), sorted(known)
+    known = {number: one for number, one in sorted((yield from _fields(talk)).items()) if one[0] in texts}
+    key, found, numbers = talk.operations.key("kind_of"), list[FailureKind](), list(known)
     for at in range(0, len(numbers), AT_ONCE):
         some, commands = numbers[at : at + AT_ONCE], list[Command]()
         for number in some:
-            low, high = _scores(number)
+            low, high = number * WIDTH, f"({(number + 1) * WIDTH}"
             commands += [
                 ("ZRANGEBYSCORE", key, low, high, "WITHSCORES", "LIMIT", 0, 1),
                 ("ZREVRANGEBYSCORE", key, high, low, "WITHSCORES", "LIMIT", 0, 1),
             ]
         replies = yield from ask(talk, commands)
-        for number, (first, last) in zip(some, zip(*[iter(replies)] * 2, strict=True), strict=True):
+        for number, first, last in zip(some, replies[::2], replies[1::2], strict=True):
             if first and last:
-                words, count = known[number]
-                found.append(_kind(words, number, count, first, last))
+                (words, count), ((_, since),), ((task, until),) = known[number], pairs_of(first), pairs_of(last)
+                begin, end = ((float(score) - number * WIDTH) / 1000 for score in (since, until))
+                found.append(FailureKind(id_of(words), text_of(words), count, begin, end, text(task)))
     return merged(found)
 
 
 def kinds(talk: Talk, n: int) -> Flow[list[FailureKind]]:
     """Tell about the `n` kinds of a queue with most tasks, those with most tasks first."""
-    fields = yield from _fields(talk)
-    return (yield from _about(talk, fields, set(most(_counted(fields), n))))
-
-
-def _kind(words: bytes, number: int, count: Any, first: Any, last: Any) -> FailureKind:
-    (begin,), (end,) = reads.pairs_of(first), reads.pairs_of(last)
-    since, until = ((float(score) - number * WIDTH) / 1000 for _, score in (begin, end))
-    return FailureKind(id_of(words), text_of(words), int(count), since, until, text(end[0]))
+    return (yield from about(talk, set(most((yield from counts(talk)), n))))
 
 
 def merged(kinds: Iterable[FailureKind]) -> list[FailureKind]:
@@ -139,59 +165,39 @@ def merged(kinds: Iterable[FailureKind]) -> list[FailureKind]:
     return sorted(found.values(), key=lambda kind: (-kind.count, -kind.last, kind.id))
 
 
-def _of(known: Mapping[int, bytes], kind: str) -> dict[int, bytes]:
-    # the kinds that an id or a text names, by their numbers: one at most, unless a foreign hand has damaged the queue
-    words = kind.encode("utf-8", "surrogateescape")
-    return {at: one for at, one in known.items() if id_of(one) == kind or (one and one == words)}
+def _named(talk: Talk, kind: str) -> Flow[tuple[int, bytes] | None]:
+    # the number and the text of the kind that an id or a text names
+    for number, (words, _) in (yield from _fields(talk)).items():
+        if kind in (id_of(words), words.decode("utf-8", "surrogateescape") or None):
+            return number, words
+    return None
 
 
 def tasks(talk: Talk, kind: str, start: str, n: int) -> Flow[tuple[list[Entry], str | None]]:
     """Read `n` tasks of a kind from the place `start` on, the last one that was given up first."""
-    number = next(iter(_of((yield from _numbers(talk)), kind)), None)
-    if number is None:
+    named = yield from _named(talk, kind)
+    if named is None:
         return [], None
-    key, behind = talk.operations.key("kind_of"), (number + 1) * WIDTH
+    key, low, behind = talk.operations.key("kind_of"), named[0] * WIDTH, (named[0] + 1) * WIDTH
     (above,) = yield from ask(talk, [("ZCOUNT", key, behind, "+inf")])
     begin = int(above) + int(start)
     (reply,) = yield from ask(talk, [("ZREVRANGE", key, begin, begin + n - 1, "WITHSCORES")])
     # tasks of other kinds may come and go between the two questions
-    ids = [id for id, score in reads.pairs_of(reply) if number * WIDTH <= float(score) < behind]
-    entries = (yield from reads.failed(talk, ids)) if ids else []
+    ids = [id for id, score in pairs_of(reply) if low <= float(score) < behind]
+    entries = (yield from failed(talk, ids)) if ids else []
     return entries, str(int(start) + n) if len(ids) == n else None
-
-
-def left(talk: Talk, kind: str, before: float) -> Flow[int]:
-    """Count the tasks of a kind that were given up until `before`."""
-    found, key = 0, talk.operations.key("kind_of")
-    for number in _of((yield from _numbers(talk)), kind):
-        low = number * WIDTH
-        (count,) = yield from ask(talk, [("ZCOUNT", key, low, low + round(before * 1000))])
-        found += int(count)
-    return found
-
-
-def step(talk: Talk, verb: str, kind: str, before: float, n: int) -> Flow[Moved]:
-    """Retry or forget up to `n` tasks of a kind, those that were given up first."""
-    words = next(iter(_of((yield from _numbers(talk)), kind).values()), None)
-    if words is None:
-        return Moved(0, 0, before)
-    return (yield from answer(talk, move_kind(talk.operations, verb, words, before, n, talk.nonce)))
 
 
 def through(talk: Talk, verb: str, kind: str, before: float, at_most: int | None) -> Flow[Moved]:
     """Retry or forget the tasks of a kind that were given up until `before`: all of them, or `at_most`."""
-    moved = 0
-    while True:
+    named, moved = (yield from _named(talk, kind)), 0
+    while named is not None:
         n = BATCH if at_most is None else min(BATCH, at_most - moved)
-        found = yield from step(talk, verb, kind, before, n)
+        found = yield from answer(talk, move_kind(talk.operations, verb, named[1], before, n, talk.nonce))
         moved, before = moved + found.moved, found.before
         if found.left == 0 or moved == at_most:
             return Moved(moved, found.left, before)
-
-
-def _page(talk: Talk, kind: str, start: str, n: int) -> Flow[Page]:
-    entries, following = yield from tasks(talk, kind, start, n)
-    return Page(State.FAILED, entries, following)
+    return Moved(0, 0, before)
 
 
 def in_turn(talks: Sequence[Talk], verb: str, kind: str, before: float, at_most: int | None) -> Flow[Moved]:
@@ -200,11 +206,19 @@ def in_turn(talks: Sequence[Talk], verb: str, kind: str, before: float, at_most:
     for talk in talks:
         most = None if at_most is None else at_most - moved
         if most == 0:
-            rest += yield from left(talk, kind, before)
+            named = yield from _named(talk, kind)
+            if named is not None:
+                low = named[0] * WIDTH
+                command = ("ZCOUNT", talk.operations.key("kind_of"), low, low + round(before * 1000))
+                rest += int((yield from ask(talk, [command]))[0])
             continue
         found = yield from through(talk, verb, kind, before, most)
         moved, rest, before = moved + found.moved, rest + found.left, before or found.before
     return Moved(moved, rest, before)
+
+
+def _page(talk: Talk, kind: str, start: str, n: int) -> Flow[Page]:
+    return Page(State.FAILED, *(yield from tasks(talk, kind, start, n)))
 
 
 class FailureFlows:

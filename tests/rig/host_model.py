@@ -1,23 +1,18 @@
-"""The polite queue as a model: what hosts, their turns, priorities and repeated runs add to `model.py`."""
+"""The hosts of a polite queue as a model: their turns, rests and rules, and the tasks that wait for them."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
-from typing import Any, Self
+from typing import Any
 
 from tests.rig.invariants import MOST_RESTING
-from tests.rig.model import NOTHING, Given, Model, Pair
+from tests.rig.model_state import QueueState, Rules
 
 POINT = 2**41
 """How far one point of priority goes before the time, ms."""
-
-
-class Refused(Exception):
-    """A put gave a priority where none can be."""
 
 
 def host_of(task: str) -> str:
@@ -25,71 +20,7 @@ def host_of(task: str) -> str:
     return task.split("/")[2] if task.startswith("http://") else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """The rules of one host; None stands for the queue's own."""
-
-    delay: int | None = None
-    per_host: int | None = None
-    budget: int | None = None
-    until: int = 0
-    flag: str = "-"
-    """b blocked, x banned"""
-
-
-class PoliteModel(Model):
-    """One queue on one server, polite or not."""
-
-    def __init__(self, now: int = 0) -> None:
-        super().__init__(now)
-        self.usual: tuple[int, int] | None = None
-        """Delay, ms, and visits of a host at once; None: the queue is not polite."""
-        self.ending = False
-        self.converting = ""
-        self.waiting: set[str] = set()
-        self.lanes: dict[Pair, int] = {}
-        """Host and task: what waits, and by which score."""
-        self.places: set[Pair] = set()
-        """Host and task: what counts as a visit of the host."""
-        self.turns: dict[str, float] = {}
-        self.visits: dict[str, int] = {}
-        self.broken: dict[str, int] = {}
-        self.rests: dict[str, int] = {}
-        """Until when a host rests; of '', since when the queue is polite, if it had visits before."""
-        self.rules: dict[str, Rules] = {}
-        self.groups: dict[str, str] = {}
-        self.priorities: dict[str, int] = {}
-        self.blockings: dict[str, int] = {}
-        self._met: list[str] = []
-        self._rested: dict[str, int] = {}
-
-    def copy(self) -> Self:
-        """Give another queue in the same state."""
-        other = super().copy()
-        other._met, other._rested = [], {}
-        return other
-
-    def key(self) -> Hashable:
-        """Give what tells this state from others."""
-        return (
-            super().key(),
-            self.usual,
-            self.ending,
-            self.converting,
-            frozenset(self.waiting),
-            frozenset(self.places),
-            *(
-                frozenset(each.items())
-                for each in (
-                    self.lanes, self.turns, self.visits, self.rests, self.groups, self.priorities, self.blockings,
-                    self.rules,
-                )
-            ),
-        )  # fmt: skip
-
-    def _states(self) -> Iterable[tuple[str, Collection[str]]]:
-        return (*super()._states(), ("w", self.waiting))
-
+class HostModel(QueueState):
     # ---- hosts
 
     def host(self, task: str) -> str:
@@ -102,14 +33,12 @@ class PoliteModel(Model):
         return self.usual[0] if own is None else own
 
     def per_host(self, host: str) -> int:
-        """Give how many visits of this host there may be at once."""
         own = self.rules.get(host, Rules()).per_host
         assert self.usual is not None
         places = self.usual[1] if own is None else own
         return min(places, MOST_RESTING) if self._delay(host) else places
 
     def placed(self, host: str) -> list[str]:
-        """Give the tasks that have a place of a host."""
         return sorted(task for name, task in self.places if name == host)
 
     def lane(self, host: str) -> list[str]:
@@ -120,6 +49,7 @@ class PoliteModel(Model):
         return self.priorities.get(task, 0)
 
     def _begin(self) -> None:
+        """A script begins."""
         self._met.clear()
         self._rested.clear()
 
@@ -148,6 +78,7 @@ class PoliteModel(Model):
             self.rests[host] = self.now + self._delay(host)
 
     def _rest(self, ids: Sequence[str]) -> None:
+        """The visits of these tasks are about to end, and other tasks become ready first."""
         if self.usual is not None and ((self.usual[0] and self.usual[1] > 1) or self.rules):
             for task in ids:
                 if host := self.host(task):
@@ -157,6 +88,7 @@ class PoliteModel(Model):
     # ---- the doors
 
     def _arrive(self, ids: Sequence[str]) -> None:
+        """Make tasks ready that are in no state now, or let them wait for their hosts."""
         free = [task for task in ids if not self.host(task)]
         for task in ids:
             host = self.host(task)
@@ -164,9 +96,12 @@ class PoliteModel(Model):
             if host:
                 self.waiting.add(task)
                 self.lanes.setdefault((host, task), self.now - self._rank(task) * POINT)
-        super()._arrive(free)
+        self.todos.update(free)
+        if free:
+            self._ring()
 
     def _depart(self, ids: Sequence[str], visited: int, broken: int) -> None:
+        """The visits of these tasks are over, or will not be made."""
         for task in ids:
             host = self.host(task)
             self._meet(host)
@@ -179,12 +114,14 @@ class PoliteModel(Model):
                 self._pause(host)
 
     def _withdraw(self, ids: Sequence[str]) -> None:
+        """Let tasks, which are ready, in progress or waiting, give up their places."""
         for task in ids:
             self._meet(self.host(task))
             self.lanes.pop((self.host(task), task), None)
         self._depart([task for task in ids if task not in self.waiting], 0, 0)
 
     def _turn(self) -> int:
+        """Give their turns to the hosts that this script has met; give how many tasks have moved."""
         moved = 0
         out: list[str] = []
         soonest: float = inf
@@ -253,166 +190,6 @@ class PoliteModel(Model):
             self._meet(host)
         return self._turn() if due else 0
 
-    def _count_release(self, task: str, most: int, block_ms: int) -> int:
-        if block_ms and self.host(task):
-            self.blockings[task] = self.blockings.get(task, 0) + 1
-            return 0
-        return super()._count_release(task, most, block_ms)
-
-    def _clear(self, task: str, *, payload: bool = True) -> None:
-        super()._clear(task, payload=payload)
-        self.blockings.pop(task, None)
-
-    def _gone(self, ids: Sequence[str], *, forgotten: bool) -> None:
-        super()._gone(ids, forgotten=forgotten)
-        for task in ids:
-            self.groups.pop(task, None)
-            if forgotten or not self.keeps_done:
-                self.priorities.pop(task, None)
-
-    def _rank_anew(self, task: str, level: int) -> None:
-        self.priorities[task] = level
-
-    # ---- tasks in
-
-    def _levels(self, ids: Sequence[str], given: Given) -> list[int | None] | None:
-        if (given.priority is None and not given.priorities) or not ids:
-            return None
-        own, groups = dict(given.priorities), dict(given.groups)
-        levels = [own.get(i, given.priority) for i in range(len(ids))]
-        for i, task in enumerate(ids):
-            host = given.group or groups.get(i) or self.host(task)
-            if self.usual is None or (levels[i] is not None and not host):
-                raise Refused(task)
-        return levels
-
-    def put(self, call: str, age: int, ids: Sequence[str], *, given: Given = NOTHING, **how: Any) -> str:
-        """Put or, with a due time, schedule. Raises `Refused`."""
-        self._levels(ids, given)
-        return super().put(call, age, ids, given=given, **how)
-
-    def ack(
-        self,
-        call: str,
-        pairs: Sequence[Pair],
-        put: Sequence[str] = (),
-        payloads: Mapping[str, Any] | None = None,
-        again_ms: int | None = None,
-        given: Given = NOTHING,
-        until_ms: int | None = None,
-    ) -> str:
-        """End leases as done, or for a time; the one of a call that found something puts that. Raises `Refused`."""
-        self._levels(put, given)
-        return super().ack(call, pairs, put, payloads, again_ms, given, until_ms)
-
-    def _add(
-        self, ids: Sequence[str], again: bool, due: int | None, payloads: Mapping[str, Any], given: Given = NOTHING
-    ) -> str:
-        assert given.rerun is None, "the model of polite queues does not know rerun"
-        before, levels = {task: self._found(task) for task in ids}, self._levels(ids, given)
-        bodies = {i: payloads.get(task) for i, task in enumerate(ids)} | dict(given.payloads)
-        counts, lapsed = self._which_counts(ids, levels, before), self._lapsed(ids, given)
-        letters: list[str] = []
-        fresh: dict[str, int] = {}
-        seen: set[str] = set()
-        twice = False
-        for i, task in enumerate(ids):
-            state = before[task]
-            raised = self._raised(ids, i, levels, given) if counts[i] else ""
-            if counts[i] and (state is None or (again and state in "df") or task in lapsed or raised == "back"):
-                fresh[task] = i
-                letters.append("A")
-            elif raised:
-                letters.append("r")
-                self._raise(task, levels[i] if levels else 0, bodies[i], raised)
-            else:
-                letters.append(state if state and task not in seen else "t" if due is None else "s")
-                twice = twice or (task in seen if levels is None else not counts[i])
-            if letters[-1] in "Ar":
-                seen.add(task)
-        groups = dict(given.groups)
-        for task, i in fresh.items():
-            if before[task]:
-                self.done.discard(task)
-                self.done_until.pop(task, None)
-                self.failed.discard(task)
-                self._clear(task, payload=False)
-            if bodies[i] is not None:
-                self.payload[task] = bodies[i]
-            self._grade(task, levels[i] if levels else None, isnew=before[task] is None)
-            if group := groups.get(i, given.group):
-                self.groups[task] = group
-        self._enter(ids, before, fresh, due)
-        if self.usual is not None and twice:
-            letters = [letter if letter in "Ar" else self.state(ids[i]) or "?" for i, letter in enumerate(letters)]
-        return "".join(letters).replace("b", "s")
-
-    def _enter(
-        self, ids: Sequence[str], before: Mapping[str, str | None], fresh: Collection[str], due: int | None
-    ) -> None:
-        if due is not None:
-            dues = [task for task in ids if task in fresh or before[task] == "s"]
-            self.scheduled |= dict.fromkeys(dues, due)
-            if dues:
-                self._rouse(due)
-        elif fresh:
-            self._arrive(list(fresh))
-            self._turn()
-        if fresh:
-            self.counters["put"] += len(fresh)
-
-    @staticmethod
-    def _which_counts(
-        ids: Sequence[str], levels: Sequence[int | None] | None, before: Mapping[str, str | None]
-    ) -> list[bool]:
-        """Of a task that is named several times, the first counts, or the first of the highest priority.
-
-        No priority is 0 for a new task, and none at all for one that is there.
-        """
-        chosen: dict[str, int] = {}
-        for i, task in enumerate(ids):
-            level = levels[i] if levels else None
-            if task not in chosen:
-                chosen[task] = i
-            elif level is not None:
-                other = (levels or [])[chosen[task]]
-                none = -math.inf if before[task] else 0
-                if level > (none if other is None else other):
-                    chosen[task] = i
-        return [chosen[task] == i for i, task in enumerate(ids)]
-
-    def _raised(self, ids: Sequence[str], i: int, levels: Sequence[int | None] | None, given: Given) -> str:
-        task = ids[i]
-        level, state = levels[i] if levels else None, self._found(task)
-        if level is None or level <= self._rank(task):
-            return ""
-        improves = given.improve is not None and (given.improve == () or any(ids[at] == task for at in given.improve))
-        if state in ("t", "w", "s"):
-            return "up"
-        if improves and state == "p" and (task not in self.marks or level > self.marks[task][0]):
-            return "marked"
-        return "back" if improves and state == "d" else ""
-
-    def _raise(self, task: str, level: int | None, payload: Any, how: str) -> None:
-        assert level is not None
-        if how == "marked":
-            self.marks[task] = (level, payload)
-            return
-        less = (level - self._rank(task)) * POINT
-        self.priorities[task] = level
-        if payload is not None:
-            self.payload[task] = payload
-        if task in self.waiting:
-            self.lanes[self.host(task), task] -= less
-
-    def _grade(self, task: str, level: int | None, *, isnew: bool) -> None:
-        if self.usual is None:
-            return
-        if level:
-            self.priorities[task] = level
-        elif level is not None or isnew:
-            self.priorities.pop(task, None)
-
     # ---- rules
 
     def set_host(self, host: str, rules: Sequence[tuple[str, str]]) -> tuple[Any, ...] | None:
@@ -464,7 +241,7 @@ class PoliteModel(Model):
         ended = self.counters["claimed"] + self.counters["pulled"] > len(self.in_progress)
         if per_host and (was is None or self.ending) and ended:
             self.rests[""] = self.now
-        self.usual, self.ending, self.converting = wanted[:2], wanted[2], "p0"
+        self.usual, self.ending, self.converting, self.was_polite = wanted[:2], wanted[2], "p0", True
         return 2
 
     def convert(self) -> str:
@@ -512,9 +289,9 @@ class PoliteModel(Model):
 
     # ---- what must hold
 
-    def violations(self) -> list[str]:
-        """Name the invariants that this state breaks, those of hosts too (I11)."""
-        found = super().violations()
+    def wrong_hosts(self) -> list[str]:
+        """Name what hosts, and the tasks that wait for them or visit them, do not agree on (I11)."""
+        found: list[str] = []
         placed = Counter(task for _, task in self.lanes)
         if placed != Counter(self.waiting) or any(self.host(task) != host for host, task in self.lanes):
             found.append(f"I11: waiting {self.waiting}, and lanes {self.lanes}")
