@@ -201,6 +201,12 @@ def test_the_queue_knows_an_end_for_a_minute_after_the_last_time_it_was_sent(que
     assert list(queue.ack([second, third])) == [Answer.ALREADY, Answer.LOST]
 
 
+def test_tasks_that_are_not_confirmed_are_in_the_queue(queue: FakeQueue) -> None:
+    for act in (lambda: queue.put("a"), lambda: queue.schedule("b", after=1)):
+        assert "put them again, and they are not added twice" in unconfirmed(queue, act)
+    assert (queue.stats().todos, queue.stats().scheduled) == (2, 1)
+
+
 def test_pull_is_refused_because_nothing_tells_of_tasks_that_a_failover_brings_back(queue: FakeQueue) -> None:
     with pytest.raises(InvalidInput, match=r"pull takes tasks without a lease.*configure the queue with durable=0"):
         queue.pull()

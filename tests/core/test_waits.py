@@ -83,6 +83,21 @@ def test_a_thousand_waits_of_an_event_loop_lose_nothing_when_connections_are_cut
     assert seen == [1] * CUTS, "one connection listens for all"
 
 
+def test_when_the_one_that_listens_leaves_another_one_does(url: str, queue: Queue, raw: redis.Redis) -> None:
+    queue.put("a", "b")
+    leases = {lease.task: lease for lease in queue.claim(2)}
+    with Queue(queue.name, url) as waiting, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(waiting.results.wait, "a", timeout=30)
+        wait_until(lambda: len(blocked(raw)) == 1, 10)
+        second = pool.submit(waiting.results.wait, "b", timeout=30)
+        wait_until(lambda: "b" in raw.hkeys(f"timeoutq:{{{queue.name}}}:awaited"), 10)
+        ack(queue, [leases["a"]])
+        assert first.result(5)
+        wait_until(lambda: len(blocked(raw)) == 1, 10)
+        ack(queue, [leases["b"]])
+        assert second.result(5)
+
+
 def test_a_wait_outlives_a_server_that_is_away(url: str, queue: Queue, raw: redis.Redis) -> None:
     queue.put("a")
     (lease,) = queue.claim()

@@ -159,6 +159,23 @@ def test_a_lease_that_is_given_out_is_known_to_the_new_primary(pair: Pair) -> No
         assert queue.stats().done == 2
 
 
+def test_a_worker_whose_lease_was_taken_back_unconfirmed_has_it_again_after_the_failover(pair: Pair) -> None:
+    """Nobody was given the task meanwhile: so no two leases on the task were ever valid at once."""
+    with Queue(NAME, pair.url, durable=1, deadline=2.0) as queue, Queue(NAME, pair.url, deadline=2.0) as other:
+        queue.put("a")
+        (lease,) = queue.claim(timeout=0.3)
+        other.stats()
+        pair.link.freeze()
+        assert wait_until(other.requeue_expired) == 1
+        with pytest.raises(NotReplicated):
+            other.claim()
+        pair.fail_over()
+        pair.rejoin()
+        assert other.claim() == []
+        assert queue.ack(lease) == "ok"
+        assert queue.stats().counters.get("expired", 0) == 0
+
+
 CALLS: dict[str, Callable[[Any, Lease], object]] = {
     "put": lambda queue, _: queue.put("new"),
     "schedule": lambda queue, _: queue.schedule("later", after=60),

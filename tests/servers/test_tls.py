@@ -80,6 +80,16 @@ def test_a_private_ca_is_named_in_the_url(
         queue.purge()
 
 
+@pytest.mark.parametrize("kind", FACES)
+def test_a_private_ca_is_named_in_the_environment(
+    kind: Any, plain_and_tls: tuple[int, int], certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIMEOUTQ_CA", str(certificates.ca))
+    with kind("q", f"rediss://localhost:{plain_and_tls[1]}/0") as queue:
+        assert queue.put("a").added == 1
+        queue.purge()
+
+
 def test_what_tls_sends_after_its_handshake_is_not_taken_for_a_reply_that_nobody_read(
     plain_and_tls: tuple[int, int], certificates: Certificates
 ) -> None:
@@ -131,6 +141,17 @@ def test_a_client_certificate_is_named_in_the_url(kind: Any, strict: int, certif
 
 
 @pytest.mark.parametrize("kind", FACES)
+def test_a_client_certificate_and_its_key_may_be_in_one_file(
+    kind: Any, strict: int, certificates: Certificates, tmp_path: Path
+) -> None:
+    both = tmp_path / "client.pem"
+    both.write_bytes(b"".join(path.read_bytes() for path in certificates.issue("client", "client.example")))
+    with kind("q", f"rediss://127.0.0.1:{strict}/0?ssl_ca_certs={certificates.ca}&ssl_certfile={both}") as queue:
+        assert queue.put("a").added == 1
+        queue.purge()
+
+
+@pytest.mark.parametrize("kind", FACES)
 def test_a_client_certificate_is_named_in_the_environment(
     kind: Any, strict: int, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +161,21 @@ def test_a_client_certificate_is_named_in_the_environment(
     with kind("q", f"rediss://127.0.0.1:{strict}/0?ssl_min_version=1.3") as queue:
         assert queue.put("a").added == 1
         queue.purge()
+
+
+@pytest.mark.parametrize("kind", FACES)
+def test_a_server_that_speaks_only_an_older_tls_than_the_url_wants_is_refused(
+    kind: Any, certificates: Certificates
+) -> None:
+    # a server of its own: with each setting it reads its certificate anew, which servers of other tests write, too
+    with tls_server(certificates, "127.0.0.1") as (server, port):
+        with redis.Redis(port=server.port or 0) as raw:
+            raw.config_set("tls-protocols", "TLSv1.2")
+        url = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificates.ca}&ssl_min_version="
+        with kind("q", f"{url}1.2") as queue:
+            assert queue.put("a").added == 1
+        with kind("q", f"{url}1.3", deadline=1) as queue, pytest.raises(TimeoutqError):
+            queue.put("a")
 
 
 @pytest.mark.parametrize("kind", FACES)

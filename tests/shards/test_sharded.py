@@ -12,6 +12,7 @@ from tests.rig.sharded import SHARDS, one_of_each, shard_of
 from tests.rig.waiting import wait_until
 from timeoutq import (
     InvalidInput,
+    Lease,
     LeaseLost,
     Politeness,
     Queue,
@@ -21,6 +22,7 @@ from timeoutq.client.shards import ShardedQueue
 from timeoutq.client.shards.names import stem, tags
 from timeoutq.server import scripts
 from timeoutq.server.link import Link
+from timeoutq.words.errors import ServerError
 from timeoutq.words.model import Answer
 
 # ---- tasks go to their shards, and come from all of them
@@ -234,6 +236,19 @@ def test_an_id_that_was_put_with_a_group_is_found_wherever_it_is(queue: Any) -> 
     assert queue.stats().known == 0
 
 
+def test_a_task_is_not_called_unknown_while_a_shard_that_may_have_it_tells_nothing(queue: Any, raw: Any) -> None:
+    group = next(group for i in range(99) if shard_of("t", group := f"g{i}.example") != shard_of("t"))
+    queue.put("t", group=group)
+    meta = queue.shards.talks[shard_of("t", group)].operations.key("meta")
+    raw.rename(meta, "aside")
+    raw.set(meta, "a string")
+    for ask in (queue.inspect, queue.why):
+        with pytest.raises(ServerError, match=f"shard {shard_of('t', group)} of queue"):
+            ask("t")
+    raw.rename("aside", meta)
+    assert queue.inspect("t").state == "todos"
+
+
 def test_without_groups_only_one_shard_is_asked_about_an_id(queue: Any, raw: Any) -> None:
     queue.put("a")
     with raw.monitor() as seen:
@@ -319,3 +334,21 @@ def test_a_shard_that_fails_is_named_and_the_others_are_done(queue: Any, raw: An
     queue.pause()
     assert queue.stats().paused
     queue.resume()
+
+
+def test_tasks_run_once_more_in_their_shards_put_by_a_put_or_an_ack(queue: Any) -> None:
+    tasks = one_of_each()
+    queue.put(dict.fromkeys(tasks, 1))
+    leases: list[Lease] = []
+    while len(leases) < len(tasks):
+        leases += queue.claim(10)
+    assert queue.put([Task(tasks[0], 2, rerun=True), Task(tasks[1], 2)]).counts() == {"rerun": 1, "in_progress": 1}
+    first, *others = sorted(leases, key=lambda lease: tasks.index(lease.task))
+    assert queue.ack(first, put=[Task(task, 3, rerun=task != tasks[1]) for task in tasks]) == "ok"
+    queue.ack(others)
+    found: dict[str, Any] = {}
+    while len(found) < len(tasks) - 1:
+        found |= {lease.task: lease.payload for lease in queue.claim(10)}
+    assert found == {task: 3 for task in tasks if task != tasks[1]}
+    with pytest.raises(InvalidInput, match="rerun=True has a run begin after a put"):
+        queue.schedule(Task("a", rerun=True), after=1)

@@ -86,6 +86,14 @@ def test_settings_that_differ_between_shards_are_told_with_the_command_that_sets
     assert verdicts(queue) == {"green"}
 
 
+def test_tasks_of_other_shards_are_found(queue: ShardedQueue, client: Any, url: str) -> None:
+    client.hset(f"timeoutq:{{{queue.name}}}:meta", "shards", "4 id v1")
+    with ShardedQueue(queue.name, url) as other:
+        found = of(other, "record")
+    assert found.verdict == "red"
+    assert re.match(r"\d+ of 30 tasks that were looked at, in shards 0, 1, 2, 3, belong to other shards", found.found)
+
+
 def test_the_command_shows_it_all_also_as_json(say: Say, queue: ShardedQueue, client: Any) -> None:
     assert {line[0]: line[2] for line in say("doctor", queue.name).lines}["record"].startswith("4 shards by host")
     assert say("doctor", queue.name, "--max-failed", 0).code == 0
