@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar
 
@@ -68,6 +68,7 @@ class Driver(Face):
 
     def _drive(self, flow: Flow[T]) -> T:
         link = self._link()
+        alone: Any = link  # a guide names the node of each step
         if self._guide is not None:
             flow = self._guide.lead(flow)
         result: Any = None
@@ -79,7 +80,7 @@ class Driver(Face):
                     return end.value  # type: ignore[no-any-return]  # the flow's own type
                 try:
                     if isinstance(step, Send):
-                        result = link.at(step.at).send(step.commands)
+                        result = (alone if step.at is None else link.at(step.at)).send(step.commands)
                     elif isinstance(step, Sends):
                         lists, places = [part.commands for part in step.parts], [part.at for part in step.parts]
                         result = link.within(step.within).send_all(lists, places)
@@ -107,8 +108,8 @@ class Driver(Face):
             self._held = (pid, kind(server, BELL_WAIT))
         return self._held[1]
 
-    def _ending(self, leases: Sequence[Lease]) -> AbstractContextManager[None]:
-        return self._keepers.ending(leases) if self._keepers else nullcontext()
+    def _ending(self, leases: Sequence[Lease]) -> AbstractContextManager[None] | None:
+        return self._keepers.ending(leases) if self._keepers else None
 
     def _claim(self, claim: Claim) -> list[Lease]:
         """Claim; give the leases back if Ctrl-C or a cancel ends the call."""
@@ -171,6 +172,7 @@ class AsyncDriver(Face):
 
     async def _drive(self, flow: Flow[T]) -> T:
         link = self._link()
+        alone: Any = link  # a guide names the node of each step
         if self._guide is not None:
             flow = self._guide.lead(flow)
         result: Any = None
@@ -182,7 +184,7 @@ class AsyncDriver(Face):
                     return end.value  # type: ignore[no-any-return]  # the flow's own type
                 try:
                     if isinstance(step, Send):
-                        result = await link.at(step.at).send(step.commands)
+                        result = await (alone if step.at is None else link.at(step.at)).send(step.commands)
                     elif isinstance(step, Sends):
                         lists, places = [part.commands for part in step.parts], [part.at for part in step.parts]
                         result = await link.within(step.within).send_all(lists, places)
@@ -218,8 +220,8 @@ class AsyncDriver(Face):
             self._held = (loop, self._links[loop])
         return self._held[1]
 
-    def _ending(self, leases: Sequence[Lease]) -> AbstractContextManager[None]:
-        return self._keepers.ending(leases) if self._keepers else nullcontext()
+    def _ending(self, leases: Sequence[Lease]) -> AbstractContextManager[None] | None:
+        return self._keepers.ending(leases) if self._keepers else None
 
     async def _claim(self, claim: Claim) -> list[Lease]:
         """Claim; give the leases back if Ctrl-C or a cancel ends the call."""

@@ -7,7 +7,7 @@ import re
 import secrets
 import socket
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from datetime import timedelta
 from itertools import count
@@ -167,9 +167,9 @@ class Face:
     def _prepare(self) -> None:
         """Prepare the attributes of the driver."""
 
-    def _ending(self, leases: Sequence[Lease]) -> AbstractContextManager[None]:
-        """Give the context in which a call ends leases."""
-        return nullcontext()
+    def _ending(self, leases: Sequence[Lease]) -> AbstractContextManager[None] | None:
+        """Give the context in which a call ends leases, if it needs one."""
+        return None
 
     def _identify(self) -> None:
         self._pid = os.getpid()

@@ -55,6 +55,15 @@ Found = list
 """`list` is a method of the queue: below it, the type goes by this name."""
 
 
+Ending = Callable[[Sequence[Lease]], AbstractContextManager[None] | None]
+"""Gives the context in which a call ends leases; None if there are no keepers."""
+
+
+def _within(context: AbstractContextManager[None], flow: Flow[T]) -> Flow[T]:
+    with context:
+        return (yield from flow)
+
+
 class Claim:
     """A claim that Ctrl-C or a cancel may interrupt: its leases can then be given back."""
 
@@ -95,7 +104,7 @@ class Claim:
 class QueueFlows:
     """The flows of a plain queue: all of its tasks are in one place, and `talk` is the talk with it."""
 
-    def __init__(self, talk: Talk, ending: Callable[[Sequence[Lease]], AbstractContextManager[None]]) -> None:
+    def __init__(self, talk: Talk, ending: Ending) -> None:
         """Prepare; within `ending`, keepers do not count as lost the leases that a call ends."""
         self.talk = talk
         self._ending = ending
@@ -564,8 +573,8 @@ class QueueFlows:
         return self._ended(leases, self._end_many(leases, build))
 
     def _ended(self, leases: Sequence[Lease], flow: Flow[T]) -> Flow[T]:
-        with self._ending(leases):
-            return (yield from flow)
+        context = self._ending(leases)
+        return flow if context is None else _within(context, flow)
 
     def _end_many(self, leases: Sequence[Lease], build: Build) -> Flow[Outcome]:
         return sending.answers(self.talk, build(self.talk, leases, range(len(leases))))

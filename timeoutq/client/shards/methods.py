@@ -5,12 +5,11 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from datetime import datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from timeoutq.client.methods import Build, ById, Found, QueueFlows
+from timeoutq.client.methods import Build, ById, Ending, Found, QueueFlows
 from timeoutq.client.shards import claims, flows, gathering, looking, quiet, scheduling
 from timeoutq.client.shards.root import Shards
 from timeoutq.rooms import failures, results
@@ -179,7 +178,7 @@ def _pop(talk: Talk, client: str) -> Flow[list[bytes]]:
 class ShardedFlows(QueueFlows):
     """The flows of a sharded queue. `talk` is the talk with the root: it knows the workers, and no task."""
 
-    def __init__(self, shards: Shards, ending: Callable[[Sequence[Lease]], AbstractContextManager[None]]) -> None:
+    def __init__(self, shards: Shards, ending: Ending) -> None:
         super().__init__(shards.root, ending)
         self._shards = shards
         self.hosts = looking.ShardedHostFlows(shards)
