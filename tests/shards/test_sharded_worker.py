@@ -12,7 +12,7 @@ import pytest
 
 from tests.rig.invariants import check
 from tests.worker.working import until
-from timeoutq import Ack, Lease, Task, Worker
+from timeoutq import Ack, GiveUp, Lease, Release, Retry, Task, Worker
 from timeoutq.client.shards import AsyncShardedQueue, ShardedQueue
 from timeoutq.client.shards.names import tags
 from timeoutq.client.shards.working import tended, tenders
@@ -62,9 +62,14 @@ async def test_a_worker_does_the_tasks_of_all_shards_and_ends_when_all_are_drain
     queue.put(PAGES)
     queue.schedule("later", after=0.3)
     met: list[str] = []
+    running: set[str] = set()
 
     async def in_loop(lease: Lease) -> None:
         met.append(lease.task)
+        running.add(lease.task)
+        assert len(running) <= 7, "the shards have one limit of handlers"
+        await asyncio.sleep(0.001)
+        running.remove(lease.task)
 
     def thread(lease: Lease) -> None:
         met.append(lease.task)
@@ -75,6 +80,26 @@ async def test_a_worker_does_the_tasks_of_all_shards_and_ends_when_all_are_drain
     assert (worker.tally.end, worker.tally.acked, worker.held) == ("drained", 61, {})
     assert queue.stats().done == 61
     assert min(shard.done for shard in queue.stats().shards) > 0
+
+
+async def test_ends_of_every_kind_go_to_the_shards_of_their_tasks(queue: ShardedQueue) -> None:
+    kinds: dict[str, Any] = {
+        "fail": GiveUp("no"), "retry": Retry(600.0), "later": Release(delay=600.0), "again": Ack(again_in=600.0),
+    }  # fmt: skip
+
+    async def handler(lease: Lease) -> Any:
+        kind = lease.task.partition("-")[0]
+        if kind in ("fail", "retry"):
+            raise kinds[kind]
+        return kinds.get(kind)
+
+    queue.put(f"{kind}-{i}" for kind in ("done", *kinds) for i in range(20))
+    async with working(queue, handler, concurrency=10) as worker:
+        await until(lambda: queue.stats().in_progress == 0 == queue.stats().todos)
+        await until(lambda: not worker.held)
+    stats = queue.stats()
+    assert (stats.done, stats.failed, stats.scheduled) == (20, 20, 60)
+    assert worker.tally.lost == 0
 
 
 async def test_what_handlers_find_goes_to_its_shards_before_the_ack(queue: ShardedQueue) -> None:
@@ -114,6 +139,17 @@ async def test_a_worker_that_stops_gives_the_tasks_of_all_shards_back(queue: Sha
     stats = queue.stats()
     assert (stats.todos, stats.in_progress) == (60, 0)
     assert stats.counters.get("expired", 0) == 0
+
+
+async def test_leases_of_two_shards_with_the_same_fence_are_two(queue: ShardedQueue) -> None:
+    async with AsyncShardedQueue(queue.name, queue.given[0], shards=SHARDS) as mine:
+        own = Worker(mine, nothing, signals=False)._leases[0]
+        own.divide()
+        one, other = (Lease(f"t{i}", f"w:1:2#1@{i}", 0.0, fence=7) for i in range(2))
+        own.took([one, other])
+        assert len(own.held) == 2
+        own.done(one.key, one)
+        assert [[lease.task for lease in ends.acks] for ends in own.shards] == [["t0"], [], [], [], []]
 
 
 @pytest.fixture
