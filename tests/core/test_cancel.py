@@ -93,10 +93,8 @@ def expire(face: Any, lease: Lease) -> None:
     wait_until(lambda: face.requeue_expired() == 1, 10)
 
 
-@pytest.mark.parametrize("rules", [None, Politeness(0, 1)], ids=["plain", "polite"])
 @pytest.mark.parametrize("end", ENDS)
-def test_a_run_that_ends_before_the_cancel_ends_as_ever(face: Any, end: str, rules: Politeness | None) -> None:
-    face.configure(politeness=rules or "off")
+def test_a_run_that_ends_before_the_cancel_ends_as_ever(face: Any, end: str) -> None:
     face.put(HOST)
     lease = face.claim()[0]
     act, state = ENDS[end]

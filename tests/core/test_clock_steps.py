@@ -18,7 +18,7 @@ def jump(queue: FakeQueue, seconds: float) -> None:
     queue.requeue_expired()
     expected = round(queue.clock.now * 1000)
     queue.clock.advance(seconds)
-    queue._link().send([queue.operations.requeue_expired().command(expected=expected)])
+    queue._link().at(None).send([queue.operations.requeue_expired().command(expected=expected)])
 
 
 @pytest.mark.parametrize(("seconds", "jumps"), [(1.9, None), (2.1, 1), (29, 1)])

@@ -190,26 +190,3 @@ def test_a_walk_of_fingerprints_is_a_walk_of_a_plain_set(url: str, name: str, fu
         assert 2**walk.twin.level + walk.twin.split > (15 if full == FULL else 100) * min(1, STEPS / 2000)
         queue.purge()
         assert client.keys(queue.operations.key("*")) == []
-
-
-def test_a_hundred_thousand_fingerprints_are_those_of_python_bit_for_bit(url: str, name: str) -> None:
-    with Queue(name, url, keep_done="compact") as queue, redis.Redis.from_url(url) as client:
-        queue.stats()
-        salt: Any = client.hget(queue.operations.key("seen"), "salt")
-        twin = Sets(salt)
-        ids = [f"https://example.com/{number}".encode() for number in range(100_000)]
-        for at in range(0, len(ids), 500):
-            records = [Record(id, State.DONE) for id in ids[at : at + 500]]
-            queue.run(sending.answer(queue.talk, queue.operations.restore(records, queue.token)))
-        for id in ids:
-            twin.add(id)
-        found = fingerprints.read(client, queue.operations.key(""))
-        assert found is not None
-        assert (found.level, found.split, found.count) == (twin.level, twin.split, twin.count) == (9, 9, 100_000)
-        assert found.filled == twin.filled
-        prints = [print for each in twin.filled.values() for print in each]
-        assert len(set(prints)) == 100_000
-        assert all(10**18 <= print < 2**63 for print in prints)
-        encodings = {client.object("encoding", queue.operations.key(f"seen:{number}")) for number in range(521)}
-        assert encodings == {b"intset"}
-        queue.purge()

@@ -75,3 +75,11 @@ def test_rights_are_proved_once_and_then_a_call_is_one_script(face: Any, raw: An
     face.ack(face.claim())
     face.ack(face.claim(wait=1))
     assert raw.info("commandstats")["cmdstat_fcall"]["calls"] == 4
+
+
+def test_a_task_that_is_not_kept_may_put_itself_again(queue: Queue) -> None:
+    queue.configure(keep_done=0)
+    queue.put({"a": 1})
+    (lease,) = queue.claim()
+    assert queue.ack(lease, put={"a": 2, "b": None}) == "ok"
+    assert (queue.inspect("a").state, queue.inspect("a").payload) == ("todos", 2)

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -22,8 +20,6 @@ from timeoutq.server import scripts
 from timeoutq.server.memory import MemoryLink
 from timeoutq.testing import Clock, FakeQueue, fake_async_queue, fake_queue
 from timeoutq.verbs import confirming
-from timeoutq.verbs.confirming import Durable
-from timeoutq.verbs.sending import ServerClock, settle
 from timeoutq.watch.transfer import restore
 from timeoutq.words.model import Outcome, Record
 
@@ -134,11 +130,6 @@ def test_a_queue_that_is_not_durable_sends_and_keeps_what_it_did(clock: Clock, f
         assert not {"uses", "durable", "mark"} & queue.stats().settings.keys()
 
 
-def test_calls_that_travel_together_wait_once(queue: FakeQueue, flushes: list[list[str]]) -> None:
-    queue.put([f"t{i}" for i in range(1200)])
-    assert flushes == [["put", "put", "put", "WAIT 1"]]
-
-
 # ---- how clients learn
 
 
@@ -170,13 +161,6 @@ def test_more_replicas_than_there_are_cannot_be_asked_for(clock: Clock) -> None:
         assert queue.stats().settings == settings
 
 
-@pytest.mark.parametrize("bad", [-1, 101, 1.0, "1", True])
-def test_a_number_of_replicas_is_checked_at_once(queue: FakeQueue, bad: Any) -> None:
-    for act in (lambda: queue.configure(durable=bad), lambda: fake_queue(durable=bad)):
-        with pytest.raises(InvalidInput, match="durable must be a whole number from 0 to 100"):
-            act()
-
-
 # ---- calls that are not confirmed
 
 
@@ -189,15 +173,6 @@ def test_a_claim_that_is_not_confirmed_gives_its_tasks_back(queue: FakeQueue) ->
     assert (stats.counters["claimed"], stats.counters["released"]) == (1, 1)
     (lease,) = queue.claim()
     assert (lease.attempt, lease.crashes) == (1, 0)
-
-
-def test_a_claim_with_a_short_lease_is_given_back_before_the_lease_runs_out(queue: FakeQueue) -> None:
-    queue.clock.replicas = 0
-    began = time.monotonic()
-    with pytest.raises(NotReplicated):
-        queue.claim(timeout=2)
-    assert time.monotonic() - began < 2
-    assert queue.stats().counters["released"] == 1
 
 
 def test_an_end_that_is_not_confirmed_is_done_and_confirmed_by_the_same_call(queue: FakeQueue) -> None:
@@ -230,15 +205,6 @@ def test_tasks_that_are_not_confirmed_are_in_the_queue(queue: FakeQueue) -> None
     for act in (lambda: queue.put("a"), lambda: queue.schedule("b", after=1)):
         assert "put them again, and they are not added twice" in unconfirmed(queue, act)
     assert (queue.stats().todos, queue.stats().scheduled) == (2, 1)
-
-
-def test_a_claim_with_a_short_lease_waits_for_replicas_for_less_than_half_of_the_lease(queue: FakeQueue) -> None:
-    talk = replace(queue.talk, durable=Durable(1, math.inf, proved=True), clock=ServerClock())
-    talk.clock.seen(int(time.time() * 1000), time.monotonic())
-    flow: Any = settle(talk, [talk.operations.claim(b"w#1", 1, 1000)])
-    *_, wait = next(flow).commands
-    assert wait[:2] == ("WAIT", 1)
-    assert 0 < wait[2] < 500
 
 
 def test_pull_is_refused_because_nothing_tells_of_tasks_that_a_failover_brings_back(queue: FakeQueue) -> None:
@@ -311,6 +277,3 @@ async def _until(predicate: Callable[[], object], timeout: float = 10.0) -> None
     while not predicate():
         assert time.monotonic() < until, predicate
         await asyncio.sleep(0.01)
-
-
-# ---- what people see

@@ -138,7 +138,7 @@ def test_a_claim_that_a_signal_ends_gives_back_what_it_had_been_given(
     raised: type[BaseException], queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue.put("a", "b")
-    link = queue._link()
+    link: Any = queue._link()
     send = link.send
 
     def interrupted(commands: Any) -> Any:

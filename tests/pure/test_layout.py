@@ -34,13 +34,13 @@ ORDER = dict(walk(PACKAGE))
 PLACE = {module: place for place, module in enumerate(ORDER)}
 BUDGETS = {
     "cli": 4800,
-    "client": 4600,
+    "client": 4390,
     "functions": 4150,
     "gateway": 6980,
     "lua": 4770,
     "rooms": 3460,
     "scrapy": 2620,
-    "server": 4000,
+    "server": 3510,
     "testing": 730,
     "urls": 1250,
     "verbs": 3130,

@@ -12,7 +12,9 @@ from timeoutq.client.driving import AsyncDriver, Driver
 from timeoutq.client.keeper import AsyncKeeper, Keeper
 from timeoutq.client.methods import QueueFlows
 from timeoutq.client.queue import AsyncVerbs, Verbs
-from timeoutq.client.shards.methods import ShardedFailureFlows, ShardedFlows, ShardedHostFlows, ShardedScheduleFlows
+from timeoutq.client.shards.looking import ShardedHostFlows
+from timeoutq.client.shards.methods import ShardedFailureFlows, ShardedFlows
+from timeoutq.client.shards.scheduling import ShardedScheduleFlows
 from timeoutq.rooms.batches import AsyncBatches, Batches
 from timeoutq.rooms.events import AsyncEvents, Events
 from timeoutq.rooms.failures import AsyncFailures, FailureFlows, Failures

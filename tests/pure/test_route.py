@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -12,20 +11,10 @@ import pytest
 import redis
 from redis.exceptions import ClusterDownError, InvalidResponse, MovedError, NoPermissionError
 
-from timeoutq.server.calls import Command
-from timeoutq.server.cluster import (
-    SLOTS,
-    AsyncClusterLink,
-    ClusterLink,
-    Map,
-    Node,
-    Pause,
-    Route,
-    Steps,
-    To,
-    slot_of,
-)
+from timeoutq.client.slots import Guide
+from timeoutq.server.cluster import SLOTS, Map, Node, slot_of
 from timeoutq.server.troubles import NoPort, explain, is_hopeless, is_transient
+from timeoutq.verbs.sending import Bell, Flow, Nodes, Send, Sends, Sleep, Step
 from timeoutq.words.errors import NotRedis, ServerError
 
 A, B, C = ("a", 1), ("b", 2), ("c", 3)
@@ -51,43 +40,58 @@ class Cluster:
 
     def __init__(self, *said: tuple[Node, Any], seeds: Sequence[Node] = (A, B, C)) -> None:
         self.said = list(said)
-        self.log: list[tuple[Node, Sequence[Command]]] = []
+        self.log: list[tuple[Node, Any]] = []
         self.pauses: list[float] = []
+        self.within: list[float | None] = []
         self.moves = 0
         self.map = Map(seeds, 1.5)
         self.tick: Callable[[], None] = lambda: None
-        self.route = Route(self.map, SLOT, self.count)
+        self.guide = Guide(self.map, SLOT, self.count)
 
     def count(self, slot: int) -> None:
         """Count the moves of the slot."""
         self.moves += 1
 
-    def drive(self, steps: Steps[Any]) -> Any:
-        """Carry out the steps and give what they give."""
+    def run(self, step: Step) -> Any:
+        """Carry out one step of a flow; give its result, or raise the error that the flow would get."""
+
+        def flow() -> Flow[Any]:
+            return (yield step)
+
+        found = self._drive(self.guide.lead(flow()))
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _drive(self, flow: Flow[Any]) -> Any:
         result: Any = None
         while True:
             try:
-                step = steps.send(result)
+                step = flow.send(result)
             except StopIteration as end:
                 return end.value
-            if isinstance(step, Pause):
-                self.pauses.append(step.seconds)
-                result = None
+            result = None
+            if isinstance(step, Sleep):
+                self.pauses += [step.seconds] if step.seconds else []
+            elif isinstance(step, Sends):
+                self.within.append(step.within)
+                result = [self._answer(part.at, tuple(part.commands)) for part in step.parts]
+            elif isinstance(step, Send):
+                result = self._answer(step.at, tuple(step.commands))
             else:
-                assert isinstance(step, To)
-                result = self.answer(step)
+                assert isinstance(step, Bell)
+                result = self._answer(step.at, (step.key, round(step.seconds, 3)))
 
-    def answer(self, step: To) -> Any:
-        """Give what the node is to say next."""
-        self.log.append((step.node, tuple(step.commands)))
+    def _answer(self, there: object, asked: Any) -> Any:
         node, reply = self.said.pop(0)
-        assert node == step.node
+        self.log.append((node, asked))
+        assert node == there
         self.tick()
         return reply
 
     def send(self, *words: str) -> Any:
         """Send commands of one word each."""
-        return self.drive(self.route.exchange([(word,) for word in words]))
+        return self.run(Send([(word,) for word in words]))
 
 
 @pytest.fixture(autouse=True)
@@ -98,10 +102,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     def move(seconds: float) -> None:
         now[0] += seconds
 
-    monkeypatch.setattr("timeoutq.server.cluster.time", SimpleNamespace(monotonic=lambda: now[0], sleep=move))
-    monkeypatch.setattr(
-        "timeoutq.server.cluster.random", SimpleNamespace(shuffle=lambda _: None, uniform=lambda _, high: high)
-    )
+    for module in ("timeoutq.server.cluster", "timeoutq.client.slots"):
+        monkeypatch.setattr(f"{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
+        monkeypatch.setattr(f"{module}.random", SimpleNamespace(shuffle=lambda _: None, uniform=lambda _, high: high))
     return move
 
 
@@ -230,108 +233,62 @@ def test_a_node_without_a_majority_is_not_believed(said: Exception, clock: Calla
     assert nodes.send("x") == [1]
 
 
-# ---- the links, which carry the steps out
+# ---- the other steps
 
 
-class Far:
-    """The links to all nodes: what the nodes answer is said beforehand, what they were sent stands in `log`."""
-
-    server = None
-
-    def __init__(self, map: Map, *said: tuple[Node, Any]) -> None:
-        self.map, self.said = map, list(said)
-        self.log: list[tuple[Node, Any]] = []
-        self.node = A
-
-    def link(self, node: Node) -> Any:
-        """Give the link to a node."""
-        self.node = node
-        return self
-
-    def send(self, commands: Sequence[Command]) -> Any:
-        """Answer what is sent."""
-        return self._answer(list(commands))
-
-    def send_all(self, parts: Sequence[Sequence[Command]]) -> Any:
-        """Answer each of several lists of commands."""
-        return self._answer([list(part) for part in parts])
-
-    def wait_bell(self, key: str, seconds: float, then: Sequence[Command]) -> Any:
-        """Answer who waits for a bell."""
-        return self._answer((key, round(seconds, 3)))
-
-    def _answer(self, asked: Any) -> Any:
-        self.log.append((self.node, asked))
-        node, reply = self.said.pop(0)
-        assert node == self.node
-        if callable(reply):
-            reply = reply()
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
+def learned(*said: tuple[Node, Any]) -> Cluster:
+    """Give a cluster in which node A has the first hundred slots, and nobody has the others, as the client knows."""
+    cluster = Cluster(*said, seeds=(A,))
+    cluster.map.learn(slots((0, 99, A)), A)
+    return cluster
 
 
-class AsyncFar(Far):
-    """The same for asyncio."""
-
-    async def send(self, commands: Sequence[Command]) -> Any:
-        return super().send(commands)
-
-    async def send_all(self, parts: Sequence[Sequence[Command]]) -> Any:
-        return super().send_all(parts)
-
-    async def wait_bell(self, key: str, seconds: float, then: Sequence[Command]) -> Any:
-        return super().wait_bell(key, seconds, then)
-
-
-class Linked:
-    """A link of either kind to a cluster in which node A has the first hundred slots, and nobody has the others."""
-
-    def __init__(self, *said: tuple[Node, Any], blocking: bool) -> None:
-        self.map = Map((A,), 1.5)
-        self.map.learn(slots((0, 99, A)), A)
-        nodes: Any = Far(self.map, *said) if blocking else AsyncFar(self.map, *said)
-        self.log = nodes.log
-        self.link: Any = (ClusterLink if blocking else AsyncClusterLink)(nodes, SLOT, lambda slot: None)
-
-    def call(self, method: str, *words: Any) -> Any:
-        """Call a method of the link."""
-
-        async def awaited(answer: Any) -> Any:
-            return await answer
-
-        found = getattr(self.link, method)(*words)
-        return asyncio.run(awaited(found)) if asyncio.iscoroutine(found) else found
-
-
-@pytest.mark.parametrize("blocking", [True, False])
-def test_who_waits_follows_the_slot_and_waits_no_longer_than_was_asked(
-    clock: Callable[[float], None], blocking: bool
-) -> None:
-    def moves() -> Any:
-        clock(4.0)
-        return moved(B)
-
-    cluster = Linked((A, moves), (B, [b"stroke"]), blocking=blocking)
-    assert cluster.call("wait_bell", "bell", 10.0) == [b"stroke"]
+def test_who_waits_follows_the_slot_and_waits_no_longer_than_was_asked(clock: Callable[[float], None]) -> None:
+    cluster = learned((A, moved(B)), (B, [b"stroke"]))
+    cluster.tick = lambda: clock(4.0)
+    assert cluster.run(Bell("bell", 10.0)) == [b"stroke"]
     assert cluster.log == [(A, ("bell", 10.0)), (B, ("bell", 6.0))]
 
 
-@pytest.mark.parametrize("blocking", [True, False])
-def test_of_several_parts_only_those_commands_are_sent_again_that_were_told_to_go_elsewhere(blocking: bool) -> None:
-    cluster = Linked((A, [[1], [2, moved(B)]]), (B, [3]), blocking=blocking)
-    parts = [[("x",)], [("y",), ("z",)]]
-    assert cluster.call("send_all", parts, [8, SLOT]) == [[1], [2, 3]]
-    assert cluster.log == [(A, parts), (B, [("z",)])]
+def test_commands_that_two_nodes_send_to_each_other_pause_between_their_attempts() -> None:
+    there, back = (A, [moved(B)]), (B, [moved(A)])
+    cluster = learned(there, back, there, back, (A, [1]))
+    assert cluster.send("x") == [1]
+    assert cluster.pauses == [0.002, 0.004, 0.008]
 
 
-@pytest.mark.parametrize("blocking", [True, False])
+def test_of_several_parts_only_those_commands_are_sent_again_that_were_told_to_go_elsewhere() -> None:
+    cluster = learned((A, [1]), (A, [2, moved(B)]), (B, [3]))
+    assert cluster.run(Sends([Send([("x",)], 8), Send([("y",), ("z",)], SLOT)])) == [[1], [2, 3]]
+    assert cluster.log == [(A, (("x",),)), (A, (("y",), ("z",))), (B, (("z",),))]
+
+
+def test_a_part_that_is_sent_again_has_the_short_deadline_of_all() -> None:
+    cluster = learned((A, [moved(B)]), (B, [3]))
+    assert cluster.run(Sends([Send([("x",)])], within=0.5)) == [[3]]
+    assert cluster.within == [0.5, 0.5]
+
+
+def test_a_node_that_was_silent_is_asked_last() -> None:
+    cluster = learned((B, [2]), (A, [1]))
+    cluster.map.learn(slots((0, 99, A), (100, 199, B)), A)
+    cluster.map.ask_late(A)
+    assert cluster.run(Sends([Send([("x",)], SLOT), Send([("y",)], 100)])) == [[1], [2]]
+
+
 def test_a_part_whose_slot_no_node_has_gets_an_error_and_the_others_their_replies(
-    clock: Callable[[float], None], blocking: bool
+    clock: Callable[[float], None],
 ) -> None:
     clock(1.0)
-    cluster = Linked((A, [slots((0, 99, A))]), (A, [[1]]), blocking=blocking)
-    first, second = cluster.call("send_all", [[("x",)], [("y",), ("z",)]], [SLOT, 200])
+    cluster = learned((A, [slots((0, 99, A))]), (A, [1]))
+    first, second = cluster.run(Sends([Send([("x",)], SLOT), Send([("y",), ("z",)], 200)]))
     assert first == [1]
     assert [str(error) for error in second] == ["no node of the cluster has slot 200"] * 2
     assert all(map(is_transient, second))
+
+
+def test_a_step_that_names_a_node_goes_there_whatever_the_map_says() -> None:
+    cluster = learned((C, [1]), (C, [2]))
+    assert cluster.run(Send([("x",)], C)) == [1]
+    assert cluster.run(Sends([Send([("y",)], C)])) == [[2]]
+    assert cluster.run(Nodes()) == {A: True}

@@ -328,10 +328,8 @@ def _timed(flow: Flow[T], tap: Tap) -> Flow[T]:
 def tapped(tap: Tap) -> None:
     """Have all links that this process will make, and all its calls, go through the tap."""
     made: Any = driving  # this process makes its links by these names
-    for name in ("Link", "ClusterLink"):
-        setattr(made, name, _tapped(getattr(made, name), tap))
-    for name in ("AsyncLink", "AsyncClusterLink"):
-        setattr(made, name, _tapped_async(getattr(made, name), tap))
+    made.Link = made.NodeLinks.kind = _tapped(made.Link, tap)
+    made.AsyncLink = made.AsyncNodeLinks.kind = _tapped_async(made.AsyncLink, tap)
     for driver in (made.Driver, made.AsyncDriver):
         driver.run = _with_timed(driver.run, tap)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import re
 import shutil
@@ -17,17 +16,16 @@ from typing import Any
 import pytest
 import redis
 from redis._parsers.base import BaseParser
-from redis.exceptions import ClusterDownError, NoPermissionError
+from redis.exceptions import ClusterDownError
 
 from tests.rig.faces import Blocking
 from tests.rig.invariants import check
 from tests.rig.waiting import wait_until
-from timeoutq import AccessDenied, AsyncQueue, Cleaner, Queue, ServerFull, State, Unavailable, UnsafeServer
+from timeoutq import AccessDenied, AsyncQueue, Queue, ServerFull, Unavailable, UnsafeServer
 from timeoutq.client.heartbeat import Beat, Heartbeat
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.server.troubles import explain, is_hopeless, is_transient
 from timeoutq.verbs import sending
-from timeoutq.words.errors import ServerError
 
 FACES: list[Any] = [Queue, Blocking]
 REDIS = shutil.which("redis-server")
@@ -97,18 +95,6 @@ def test_a_full_server_takes_the_ack_of_a_task_but_not_what_it_found(full: Queue
     assert full.stats().scheduled == 3
 
 
-async def test_a_full_server_keeps_its_cleaners(full: Queue) -> None:
-    leases = full.claim(20, timeout=0.05)
-    async with AsyncQueue("q", full.talk.server.url, timeout=5) as queue:
-        task = asyncio.create_task(Cleaner(queue).run())
-        async with asyncio.timeout(5):
-            while (await queue.stats()).in_progress:
-                await asyncio.sleep(0.01)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-    assert list(full.ack(leases)) == ["lost"] * 20
-
-
 def test_a_full_server_keeps_the_leases_of_those_who_live(full: Queue) -> None:
     leases = full.claim(20, timeout=0.5)
     held = {lease.fence: lease for lease in leases}
@@ -140,23 +126,6 @@ def test_already_the_first_restart_gives_live_workers_a_lease_to_extend(binary: 
         assert queue.requeue_expired() == 0
         assert queue.extend(lease).deadline > lease.deadline
         assert queue.ack(lease) == "ok"
-
-
-@pytest.mark.parametrize("binary", BINARIES)
-def test_the_grace_after_a_restart_ends(binary: str | None, tmp_path: Path) -> None:
-    config = {"appendfsync": "always"}
-    with EmbeddedServer(tmp_path, binary=binary, config=config) as server, Queue("q", server.url, timeout=0.3) as queue:
-        queue.put("a")
-        (lease,) = queue.claim()
-        server.kill()
-        wait_until(lambda: time.time() > lease.deadline + 0.1)
-        server.start()
-        assert queue.requeue_expired() == 0
-        began = time.monotonic()
-        (again,) = queue.claim(wait=5)
-        assert time.monotonic() - began < 1.5
-        assert (again.task, again.crashes) == ("a", 1)
-        assert queue.stats().counters["restarts"] == 1
 
 
 # ---- who was not met is not trusted
@@ -276,92 +245,6 @@ def test_no_attempt_starts_in_the_second_half_of_the_deadline(monkeypatch: pytes
     assert "BUSY" in str(ended.value.value[0])
 
 
-def test_no_look_starts_in_the_second_half_of_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    with Queue("q", "redis://nowhere", deadline=10.0) as queue:
-        flow = sending.ask(queue.talk, [("TIME",)])
-        sent: list[float] = []
-        reply: object = None
-        with pytest.raises(Unavailable):
-            while True:
-                step = flow.send(reply)
-                if isinstance(step, sending.Send):
-                    sent.append(now[0])
-                    now[0] += 0.1
-                    reply = redis.ConnectionError("reset")
-                else:
-                    assert isinstance(step, sending.Sleep)
-                    now[0] += step.seconds
-                    reply = None
-    assert 4.5 < max(sent) < 5.3
-
-
-@pytest.mark.parametrize("loads", ["at once", "after a break", "never"])
-def test_who_meets_a_server_late_and_without_its_library_still_gives_it_to_it(
-    monkeypatch: pytest.MonkeyPatch, loads: str
-) -> None:
-    """As after a failover; or is told why the server does not take it."""
-    now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(random, "uniform", lambda low, high: (low + high) / 4)  # long pauses leave time for one less
-    with Queue("q", "redis://nowhere", deadline=1.0) as queue:
-        queue.talk.proved = True
-        queue.talk.durable.learn(0, now[0])
-        flow = sending.settle(queue.talk, queue.operations.forget(("a",)))
-        reply: object = None
-        loaded, given = False, 0
-        with pytest.raises(StopIteration) as ended:
-            while True:
-                step = flow.send(reply)
-                reply = None
-                if isinstance(step, sending.Sleep):
-                    now[0] += step.seconds
-                elif step.commands[0][0] == "FUNCTION":  # type: ignore[union-attr]  # nothing waits for a bell here
-                    given += 1
-                    loaded = loads == "at once" or (loads == "after a break" and given == 2)
-                    refused = [NoPermissionError("no permission for 'function|load'")]
-                    reply = (
-                        [b"timeoutq5"] if loaded else refused if loads == "never" else redis.ConnectionError("broken")
-                    )
-                elif now[0] < 0.4:
-                    now[0] += 0.1
-                    reply = redis.ConnectionError("refused")
-                else:
-                    now[0] += 0.11
-                    reply = [b"t"] if loaded else [redis.ResponseError("Function not found")]
-        (result,) = ended.value.value
-    if loads != "never":
-        assert list(result) == ["todos"]
-    else:
-        assert isinstance(result, AccessDenied)
-        assert "function|load" in str(result)
-
-
-def test_who_meets_a_server_without_the_library_when_the_time_is_over_may_try_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As after a failover that took as long as a call may take."""
-    now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    with Queue("q", "redis://nowhere", deadline=1.0) as queue:
-        queue.talk.proved = True
-        queue.talk.durable.learn(0, 1e6)
-        flow = sending.settle(queue.talk, queue.operations.forget(("a",)))
-        reply: object = None
-        with pytest.raises(StopIteration) as ended:
-            while True:
-                step = flow.send(reply)
-                now[0] += step.seconds if isinstance(step, sending.Sleep) else 0.0
-                reply = redis.ConnectionError("refused")
-                if now[0] > 0.3:
-                    now[0] += 0.45
-                    reply = [redis.ResponseError("Function not found")]
-        (result,) = ended.value.value
-    assert isinstance(result, Unavailable)
-    assert "does not have the library" in str(result)
-
-
 # ---- servers that refuse for a while, or for good
 
 
@@ -431,35 +314,6 @@ def test_a_primary_without_the_replicas_that_it_needs_takes_nothing(kind: Any, u
         assert queue.put("a").added == 1
 
 
-def test_connections_that_the_server_ends_are_made_again(face: Any, raw: redis.Redis) -> None:
-    client: Any = raw
-    face.put("a", "b")
-    for end in (lambda: face.claim(1), lambda: face.put("c"), face.stats):
-        client.client_kill_filter(_type="normal", skipme=True)
-        assert end()
-    assert face.stats().known == 3
-
-
-@pytest.mark.parametrize("kind", FACES)
-def test_a_user_without_rights_is_told_so_and_writes_nothing(kind: Any, url: str, raw: redis.Redis) -> None:
-    client: Any = raw
-    client.acl_setuser("guest", enabled=True, passwords=["+c4n4ry"], commands=["+@all", "-smove"], keys=["*"])
-    client.acl_setuser("other", enabled=True, passwords=["+c4n4ry"], commands=["+@all"], keys=["elsewhere:*"])
-    try:
-        with Queue("q", url) as owner:
-            owner.put("a")
-            for user in ("guest", "other"):
-                with kind("q", as_user(url, user, "c4n4ry"), deadline=1) as queue:
-                    with pytest.raises(AccessDenied, match="refuses access") as caught:
-                        queue.claim()
-                    assert "c4n4ry" not in f"{caught.value!r}"
-                    assert "invalid username-password pair" not in str(caught.value)
-            assert owner.inspect("a").state is State.TODOS
-    finally:
-        client.acl_deluser("guest", "other")
-    check(url, "q")
-
-
 @pytest.mark.parametrize("kind", FACES)
 def test_a_password_that_is_changed_is_told_at_once_also_to_a_queue_that_is_open(
     kind: Any, url: str, raw: redis.Redis
@@ -477,64 +331,6 @@ def test_a_password_that_is_changed_is_told_at_once_also_to_a_queue_that_is_open
             assert time.monotonic() - began < 10
     finally:
         client.acl_deluser("guest")
-
-
-def test_a_read_that_the_server_refuses_for_good_is_asked_once(face: Any, raw: redis.Redis) -> None:
-    client: Any = raw
-    face.put("a")
-    client.set(f"timeoutq:{{{face.name}}}:workers", "a string")
-    client.config_resetstat()
-    with pytest.raises(ServerError, match=r"a key of the queue .* is of a foreign type"):
-        face.workers()
-    assert client.info("commandstats")["cmdstat_zrevrange"]["calls"] == 1
-    client.delete(f"timeoutq:{{{face.name}}}:workers")
-
-
-@pytest.mark.parametrize("key", ["todos", "leases", "owners", "stats"])
-def test_a_foreign_key_in_the_way_is_named_and_loses_no_task(face: Any, raw: redis.Redis, key: str) -> None:
-    client: Any = raw
-    whole = f"timeoutq:{{{face.name}}}:{key}"
-    face.put("a")
-    face.ack(face.claim(timeout=0.05)[0])
-    face.put("b")
-    client.rename(whole, "aside") if client.exists(whole) else None
-    client.set(whole, "a string")
-    with pytest.raises(ServerError, match=r"a key of the queue .* is of a foreign type"):
-        face.claim(timeout=0.05)
-    client.delete(whole)
-    client.rename("aside", whole) if client.exists("aside") else None
-    # what was moved before the error comes back like a task whose worker died
-    wait_until(lambda: face.prune() == 0 and (face.requeue_expired() or face.stats().todos))
-    assert face.inspect("b").state is State.TODOS
-    assert [lease.task for lease in face.claim(5)] == ["b"]
-    face.purge()  # no counter explains what a hand did
-
-
-def test_a_claim_that_rights_cut_in_half_loses_no_task(face: Any, url: str, raw: redis.Redis) -> None:
-    client: Any = raw
-    face.put("x")
-    face.ack(face.claim(timeout=0.05)[0])
-    face.put("a")
-    client.acl_setuser("half", enabled=True, passwords=["+pw"], commands=["+@all"], keys=["*"])
-    try:
-        with Queue(face.name, as_user(url, "half", "pw")) as half:
-            half.put("a")  # it has met the server with all rights
-            client.acl_setuser("half", commands=["-psetex"])
-            with pytest.raises(AccessDenied):
-                half.claim()
-    finally:
-        client.acl_deluser("half")
-    assert face.inspect("a").state is State.IN_PROGRESS
-    face.prune()
-    assert face.stats().counters["adopted"] == 1
-    assert wait_until(face.requeue_expired) == 1
-    assert face.inspect("a").state is State.TODOS
-
-
-def test_a_plan_answers_on_every_server(face: Any) -> None:
-    face.schedule("a", after=3)
-    plan = face.run(sending.answer(face.talk, face.operations.plan(10_000)))
-    assert 2000 < plan.at_ms - plan.now_ms <= 3000
 
 
 def test_a_client_does_not_take_a_jump_for_the_way_of_things(monkeypatch: pytest.MonkeyPatch) -> None:

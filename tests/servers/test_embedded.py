@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from importlib import metadata
@@ -122,17 +121,6 @@ def test_a_server_that_died_by_itself_can_be_started_again(connect: Any) -> None
         assert connect(server).ping()
 
 
-def test_starting_twice_and_stopping_twice_is_once(connect: Any) -> None:
-    server = EmbeddedServer()
-    server.stop()
-    server.start()
-    pid = server.pid
-    server.start()
-    assert server.pid == pid
-    server.stop()
-    server.stop()
-
-
 def test_a_unix_socket_needs_no_port(connect: Any, tmp_path: Path) -> None:
     with EmbeddedServer(unix=True) as server:
         assert server.url.startswith("unix:///")
@@ -141,13 +129,6 @@ def test_a_unix_socket_needs_no_port(connect: Any, tmp_path: Path) -> None:
         assert client.config_get("port") == {"port": "0"}
     with pytest.raises(InvalidInput, match="too long for a unix socket"):
         EmbeddedServer(tmp_path / ("d" * 120), unix=True).start()
-
-
-def test_a_given_port_is_used(connect: Any) -> None:
-    port = embedded._free_port()  # pyright: ignore[reportPrivateUsage]  # any free one
-    with EmbeddedServer(port=port) as server:
-        assert server.url == f"redis://127.0.0.1:{port}/0"
-        assert connect(server).ping()
 
 
 def test_a_port_that_is_taken_is_said_and_a_free_one_is_looked_for_again(
@@ -252,26 +233,3 @@ def test_it_goes_when_its_parent_goes(how: str, kept: bool, tmp_path: Path) -> N
     wait_until(lambda: Path(where).exists() == kept)
     if how == "fork":
         assert "lives" in done.stdout
-
-
-def test_it_can_be_started_in_a_thread_that_ends(connect: Any) -> None:
-    server = EmbeddedServer()
-    thread = threading.Thread(target=server.start)
-    thread.start()
-    thread.join()
-    assert connect(server).ping()
-    server.stop()
-
-
-def test_ctrl_c_in_the_terminal_does_not_reach_it() -> None:
-    with EmbeddedServer() as server:
-        assert server.pid is not None
-        assert os.getsid(server.pid) == server.pid
-
-
-def test_no_watcher_outlives_its_server() -> None:
-    with EmbeddedServer() as server:
-        watcher = server._watcher  # pyright: ignore[reportPrivateUsage]  # what this test is about
-        assert watcher is not None
-        assert lives(watcher.pid)
-    assert not lives(watcher.pid)

@@ -8,22 +8,19 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 import redis
 from redis.backoff import NoBackoff
-from redis.exceptions import AskError, MovedError
 from redis.retry import Retry
 
-from tests.rig.nodes import QUICK, Cluster, Move, slot_of
+from tests.rig.nodes import QUICK, Cluster, slot_of
 from tests.rig.waiting import wait_until
 from timeoutq.server import embedded_cluster
 from timeoutq.server.embedded_cluster import ClusterNode, EmbeddedCluster
@@ -124,25 +121,6 @@ def test_it_is_whole_only_when_nothing_is_lacking_at_any_node(monkeypatch: pytes
     assert found.lacks() == "127.0.0.1:10001 knows no node for some slots"
 
 
-def test_all_nodes_are_asked_to_end_before_the_first_one_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[tuple[str, int | None]] = []
-    found = EmbeddedCluster(1, 2)
-    for node, port in zip(found.nodes, (10001, 10002, 10003), strict=True):
-        node.port = port
-    monkeypatch.setattr(ClusterNode, "pid", property(lambda node: None if node.port == 10002 else node.port))
-    monkeypatch.setattr(ClusterNode, "stop", lambda node: said.append(("stop", node.port)))
-    monkeypatch.setattr(embedded_cluster, "os", SimpleNamespace(kill=lambda pid, _: said.append(("kill", pid))))
-    found.stop()
-    assert said == [("kill", 10001), ("kill", 10003), ("stop", 10001), ("stop", 10002), ("stop", 10003)]
-
-
-def test_a_client_of_redis_finds_its_way(cluster: Cluster) -> None:
-    with redis.RedisCluster.from_url(cluster.nodes[4].url.removesuffix("/0"), decode_responses=True) as client:
-        assert all(client.set(f"k{i}", i) for i in range(50))
-        assert [client.get(f"k{i}") for i in range(50)] == [str(i) for i in range(50)]
-        client.disconnect_connection_pools()  # its close() leaves them open
-
-
 def test_its_nodes_listen_on_loopback_and_their_ports_are_not_for_outgoing_connections(cluster: Cluster) -> None:
     ports = [port for node in cluster.nodes for port in (node.port or 0, node.bus)]
     assert len(set(ports)) == 12
@@ -152,13 +130,6 @@ def test_its_nodes_listen_on_loopback_and_their_ports_are_not_for_outgoing_conne
         assert cluster.say(node, "CONFIG", "GET", "bind") == {b"bind": b"127.0.0.1"}
 
 
-@pytest.mark.parametrize(("primaries", "lengths"), [(1, {16384}), (3, {5461, 5462}), (7, {2340, 2341})])
-def test_the_slots_are_given_evenly_and_without_a_gap(primaries: int, lengths: set[int]) -> None:
-    parts = embedded_cluster._parts(primaries)  # pyright: ignore[reportPrivateUsage]  # what is given to nodes
-    assert [slot for part in parts for slot in part] == list(range(16384))
-    assert {len(part) for part in parts} == lengths
-
-
 # ---- what happens to clusters
 
 
@@ -166,14 +137,6 @@ def test_the_slots_of_a_node_are_written_as_people_write_them() -> None:
     said = f"{'a' * 40} 127.0.0.1:1@2 myself,master - 0 0 1 connected 0-5460 7000 [9->-{'b' * 40}]\n"
     (member,) = embedded_cluster.members(said)
     assert member.slot_words == "0-5460, 7000"
-
-
-def test_a_replica_and_its_primary_change_places(cluster: Cluster) -> None:
-    primary, replica = primary_and_replica(cluster)
-    cluster.fail_over(replica)
-    assert cluster.primary_of(slot_of(KEY)) is replica
-    assert cluster.replicas_of(replica) == [primary]
-    assert words(cluster, replica) == {b"a", b"b"}
 
 
 def test_a_replica_takes_over_from_a_primary_that_was_killed_and_the_primary_comes_back_as_a_replica(
@@ -194,49 +157,6 @@ def test_a_replica_takes_over_from_a_primary_that_was_killed_and_the_primary_com
     with cluster.client(primary) as client:
         client.readonly()
         assert client.smembers(KEY) == {b"a", b"b", b"c"}
-
-
-def test_a_slot_moves_key_by_key(cluster: Cluster) -> None:
-    source, _ = primary_and_replica(cluster)
-    target = next(node for node in cluster.primary_nodes() if node is not source)
-    cluster.say(source, "SET", "{q}:other", "1")
-    move = Move(cluster, slot_of(KEY), target)
-    move.carry([KEY.encode()])
-    assert move.left() == [b"{q}:other"]
-    with pytest.raises(AskError):
-        words(cluster, source)
-    move.give_up()
-    assert words(cluster, source) == {b"a", b"b"}
-    cluster.move_by_keys(slot_of(KEY), target)
-    assert cluster.primary_of(slot_of(KEY)) is target
-    assert words(cluster, target) == {b"a", b"b"}
-    with pytest.raises(MovedError):
-        words(cluster, source)
-    cluster.say(target, "DEL", "{q}:other")
-    cluster.move_by_keys(slot_of(KEY), source)
-
-
-@pytest.mark.parametrize("cluster", [None], indirect=True, ids=["valkey"])  # Redis 7 moves slots key by key only
-def test_slots_move_at_once(cluster: Cluster) -> None:
-    source, _ = primary_and_replica(cluster)
-    target = next(node for node in cluster.primary_nodes() if node is not source)
-    slots = range(slot_of(KEY), slot_of(KEY) + 3)
-    cluster.move(slots, target)
-    assert {cluster.primary_of(slot) for slot in slots} == {target}
-    assert words(cluster, target) == {b"a", b"b"}
-    cluster.move(slots, source)
-    assert words(cluster, source) == {b"a", b"b"}
-
-
-def test_a_node_is_added_and_removed(cluster: Cluster) -> None:
-    primary, replica = primary_and_replica(cluster)
-    added = cluster.add(primary)
-    assert (cluster.primaries, cluster.replicas) == (3, 4)
-    assert set(cluster.replicas_of(primary)) == {replica, added}
-    cluster.remove(added)
-    assert (cluster.primaries, cluster.replicas) == (3, 3)
-    assert cluster.replicas_of(primary) == [replica]
-    assert cluster.lacks() == ""
 
 
 # ---- what is kept
@@ -282,39 +202,6 @@ def test_a_first_start_that_was_cut_short_is_made_good_by_the_next_one(
         assert (one.slots, two.follows) == ((range(16384),), one.id)
 
 
-@pytest.mark.breaking
-def test_a_cluster_that_is_kept_starts_again_though_nodes_were_added_by_hand_and_do_not_run(tmp_path: Path) -> None:
-    own: dict[str, Any] = {"node_timeout_ms": QUICK}
-    settings = {**embedded_cluster._SETTINGS, "cluster-node-timeout": QUICK}  # pyright: ignore[reportPrivateUsage]  # a node as others
-    with Cluster(1, 1, tmp_path / "kept", **own) as cluster, ClusterNode(tmp_path / "added", settings, None) as added:
-        first = cluster.nodes[0]
-        cluster.say(first, "CLUSTER", "MEET", "127.0.0.1", added.port, added.bus)
-        wait_until(lambda: len(added.members()) == 3 and all(len(node.members()) == 3 for node in cluster.nodes))
-        wait_until(lambda: not cluster.lacks())
-        assert cluster.absent() == []
-    with Cluster(1, 1, tmp_path / "kept", **own) as cluster:
-        [absent] = cluster.absent()
-        assert (absent.port, absent.slots) == (added.port, ())
-        cluster.say(cluster.nodes[0], "SET", KEY, "written")  # it takes commands
-        added.start()
-        wait_until(lambda: not cluster.absent())
-        target = next(member for member in cluster.nodes[0].members() if member.port == added.port)
-        words = ("SLOTSRANGE", 0, 99, "NODE", target.id)
-        cluster.say(cluster.nodes[0], "CLUSTER", "MIGRATESLOTS", *words)
-        wait_until(lambda: all(moved(node, added.port) for node in (*cluster.nodes, added)))
-    added.stop()
-    with Cluster(1, 1, tmp_path / "kept", **own) as cluster:
-        [absent] = cluster.absent()
-        assert absent.slot_words == "0-99"
-        added.start()
-        cluster.agree(lambda seen: len(seen) == 3)  # and then it takes commands again
-        added.stop()
-
-
-def moved(node: ClusterNode, port: int | None) -> bool:
-    return any(member.port == port and member.slot_words == "0-99" for member in node.members())
-
-
 # ---- what goes wrong
 
 
@@ -347,34 +234,6 @@ def test_a_node_that_does_not_start_ends_all_of_them() -> None:
     with pytest.raises(Unavailable, match=r"did not start; it said: \*\*\* FATAL CONFIG"):
         cluster.start()
     assert [(node.pid, node.directory) for node in cluster.nodes] == [(None, None)] * 2
-
-
-def test_a_node_that_is_starting_while_another_one_fails_leaves_no_watcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = EmbeddedCluster(2, 0)
-    failed, told = threading.Event(), threading.Event()
-
-    def ready(node: ClusterNode, process: object) -> bool:
-        if node is cluster.nodes[0]:
-            failed.wait(10)
-        return node is cluster.nodes[1]
-
-    def watch(node: ClusterNode, pid: int, home: Path) -> None:
-        if node is cluster.nodes[1]:
-            failed.set()
-            told.wait(10)
-        watches(node, pid, home)
-
-    def end(self: EmbeddedCluster) -> None:
-        ends(self)
-        told.set()
-
-    watches, ends = ClusterNode._watch, EmbeddedCluster._terminate  # pyright: ignore[reportPrivateUsage]  # where they meet
-    monkeypatch.setattr(ClusterNode, "_ready", ready)
-    monkeypatch.setattr(ClusterNode, "_watch", watch)
-    monkeypatch.setattr(EmbeddedCluster, "_terminate", end)
-    with pytest.raises(Unavailable, match="did not start"):
-        cluster.start()
-    assert [node._watcher for node in cluster.nodes] == [None, None]  # pyright: ignore[reportPrivateUsage]  # what this test is about
 
 
 def test_nodes_that_do_not_find_together_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,21 +10,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import pytest
 import redis
 
-from tests.rig.proxy import Proxy
 from tests.rig.waiting import wait_until
 from timeoutq import InvalidInput, Queue
 from timeoutq.client import AsyncQueue
 from timeoutq.server.calls import Command
 from timeoutq.server.connection import Server
 from timeoutq.server.link import AsyncLink, Link
-from timeoutq.testing import fake_async_queue
 
 Send = Callable[..., Any]
 
@@ -91,6 +89,23 @@ def test_a_connection_that_the_server_closed_meanwhile_is_replaced(send: Send, r
     assert send(("ECHO", "mine")) == [b"mine"]
 
 
+@pytest.mark.parametrize("blocking", [True, False])
+async def test_all_connections_that_the_server_closed_meanwhile_are_left_at_once(
+    url: str, raw: redis.Redis, blocking: bool
+) -> None:
+    link: Any = Link(Server(url, None, 20.0), 10.0) if blocking else AsyncLink(Server(url, None, 20.0), 10.0)
+    roads = [link._take([]) if blocking else await link._take([]) for _ in range(3)]
+    link._free.extend(roads)
+    raw.client_kill_filter(_type="normal", skipme=True)
+    await turns()
+    sent = link.send([("ECHO", "mine")])
+    assert (sent if blocking else await sent) == [b"mine"]
+    assert len(link._all) == len(link._free) == 1
+    closed = link.close()
+    if not blocking:
+        await closed
+
+
 def test_a_server_that_became_a_replica_is_asked_on_a_new_connection(send: Send, raw: redis.Redis) -> None:
     """It keeps its clients; behind the same address a new connection may reach the new primary."""
     client: Any = raw
@@ -105,73 +120,10 @@ def test_a_server_that_became_a_replica_is_asked_on_a_new_connection(send: Send,
     assert second != first
 
 
-async def test_all_connections_to_a_server_that_became_a_replica_are_left(url: str, raw: redis.Redis) -> None:
-    client: Any = raw
-    link, twin = AsyncLink(Server(url, None, 20.0), 10.0), Link(Server(url, None, 20.0), 10.0)
-    with ThreadPoolExecutor(1) as pool:
-        blocked = [asyncio.create_task(link.send([("BLPOP", "stroke", 10)]))]
-        blocked.append(asyncio.wrap_future(pool.submit(twin.send, [("BLPOP", "stroke", 10)])))  # type: ignore[arg-type]  # awaited alike
-        async with asyncio.timeout(10):
-            while raw.info("clients")["blocked_clients"] < 2:
-                await asyncio.sleep(0.005)
-        assert await link.send([("RPUSH", "stroke", "x", "y")]) == [2]
-        twin.send([("PING",)])
-        await asyncio.gather(*blocked)
-    old = {int(one["id"]) for one in client.client_list()}
-    client.execute_command("REPLICAOF", "127.0.0.1", 1)
-    try:
-        for error in (*await link.send([("SET", "x", "1")]), *twin.send([("SET", "x", "1")])):
-            assert isinstance(error, redis.ReadOnlyError)
-    finally:
-        client.execute_command("REPLICAOF", "NO", "ONE")
-    assert not {*await link.send([("CLIENT", "ID")]), *twin.send([("CLIENT", "ID")])} & old
-    await link.close()
-    twin.close()
-
-
 def test_replies_of_time_and_info_are_parsed_as_redis_py_does(send: Send) -> None:
     (moment, info) = send(("TIME",), ("INFO", "memory"))
     assert isinstance(moment, tuple)
     assert info["maxmemory_policy"] == "noeviction"
-
-
-async def test_a_cancelled_exchange_leaves_no_reply_to_the_next(url: str, raw: redis.Redis) -> None:
-    link = AsyncLink(Server(url, None, 20.0), 10.0)
-    exchange = asyncio.create_task(link.send([("BLPOP", "nothing", 5), ("ECHO", "late")]))
-    async with asyncio.timeout(10):
-        while raw.info("clients")["blocked_clients"] == 0:
-            await asyncio.sleep(0.005)
-    exchange.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await exchange
-    raw.rpush("nothing", "x")
-    assert await link.send([("ECHO", "mine"), ("ECHO", "too")]) == [b"mine", b"too"]
-    await link.close()
-
-
-async def test_two_exchanges_go_side_by_side_on_two_connections(url: str, raw: redis.Redis) -> None:
-    link = AsyncLink(Server(url, None, 20.0), 10.0)
-    blocked = asyncio.create_task(link.send([("BLPOP", "stroke", 10)]))
-    async with asyncio.timeout(10):
-        while raw.info("clients")["blocked_clients"] == 0:
-            await asyncio.sleep(0.005)
-    assert await link.send([("RPUSH", "stroke", "x")]) == [1]
-    assert await blocked == [(b"stroke", b"x")]
-    await link.close()
-
-
-def test_a_queue_takes_a_task_for_good_on_a_connection_that_was_closed(queue: Queue, raw: redis.Redis) -> None:
-    queue.put("a")
-    raw.client_kill_filter(_type="normal", skipme=True)
-    assert [task.task for task in queue.pull(1)] == ["a"]
-
-
-async def test_and_so_does_its_twin(url: str, queue: Queue, raw: redis.Redis) -> None:
-    async with AsyncQueue(queue.name, url) as twin:
-        await twin.put("a")
-        raw.client_kill_filter(_type="normal", skipme=True)
-        await turns()
-        assert [task.task for task in await twin.pull(1)] == ["a"]
 
 
 async def test_a_bell_is_heard_after_its_connection_was_closed_and_after_a_cancelled_wait(
@@ -208,20 +160,6 @@ async def test_a_bell_is_heard_after_its_connection_was_closed_and_after_a_cance
 # ---- kept connections
 
 
-def test_a_connection_that_was_closed_while_nobody_used_it_costs_no_attempt(url: str, name: str) -> None:
-    with Proxy(url) as proxy, Queue(name, proxy.url) as queue:
-        queue.put("a")
-        queue.stats()
-        link = queue._link()
-        sent: list[object] = []
-        send = link.send
-        link.send = lambda commands: sent.append(commands) or send(commands)  # type: ignore[method-assign, func-returns-value]  # counts
-        proxy.cut()
-        assert queue.stats().todos == 1
-        assert len(sent) == 1
-        queue.purge()
-
-
 def test_words_that_nobody_asked_for_are_read_by_nobody(send: Send, url: str) -> None:
     (number,) = send(("CLIENT", "ID"))
     assert send(("SUBSCRIBE", "news"), ("UNSUBSCRIBE", "news"))[0][0] == b"subscribe"
@@ -231,58 +169,6 @@ def test_words_that_nobody_asked_for_are_read_by_nobody(send: Send, url: str) ->
         wait_until(lambda: raw.publish("news", "unasked") in (0, 1))
     assert send(("ECHO", "mine")) == [b"mine"]
     assert send(("CLIENT", "ID")) != [number]
-
-
-async def test_a_server_that_greets_no_connection_any_more_is_given_up_in_time() -> None:
-    """The connection that was lost is opened again, and its password is never answered."""
-    writers: list[asyncio.StreamWriter] = []
-    silent = asyncio.Event()
-
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers.append(writer)
-        while await reader.read(4096):
-            if not silent.is_set():
-                writer.write(b"+OK\r\n")
-
-    async with await asyncio.start_server(connected, "127.0.0.1", 0) as server:
-        link = AsyncLink(Server(f"redis://:pw@127.0.0.1:{server.sockets[0].getsockname()[1]}", None, 2.0), 10.0)
-        assert await link.send([("ECHO", "x")]) == [b"OK"]
-        silent.set()
-        writers[0].close()
-        await turns()
-        async with asyncio.timeout(10):
-            with pytest.raises(redis.TimeoutError):
-                await link.send([("ECHO", "x")])
-        assert len(writers) == 2
-        await link.close()
-        for writer in writers:
-            writer.close()
-            await writer.wait_closed()
-
-
-async def test_the_bell_is_heard_on_a_new_connection_after_an_error(url: str, raw: redis.Redis) -> None:
-    link = AsyncLink(Server(url, None, 5.0), 10.0)
-    raw.set("no bell", "x")
-    for _ in range(3):
-        with pytest.raises(redis.ResponseError):
-            await link.wait_bell("no bell", 5)
-    raw.rpush("bell", 1)
-    assert await link.wait_bell("bell", 5)
-    assert len([client for client in raw.client_list() if client["cmd"] == "blpop"]) == 1
-    await link.close()
-
-
-async def test_a_connection_of_the_bell_with_words_that_nobody_asked_for_is_closed(url: str, raw: redis.Redis) -> None:
-    link = AsyncLink(Server(url, None, 5.0), 10.0)
-    assert await link.wait_bell("bell", 0.01) == [None]
-    (first,) = link._ears
-    number = len(raw.client_list())
-    first._transport.write(b"PING\r\n")
-    wait_until(lambda: any(client["cmd"] == "ping" for client in raw.client_list()))
-    await turns()
-    assert await link.wait_bell("bell", 0.01) == [None]
-    wait_until(lambda: len(raw.client_list()) == number)
-    await link.close()
 
 
 def test_a_blocking_bell_is_heard_on_a_new_connection_after_an_error(url: str, raw: redis.Redis) -> None:
@@ -468,7 +354,9 @@ async def test_all_addresses_of_a_name_are_tried(url: str, monkeypatch: pytest.M
     link = AsyncLink(Server(url.replace("127.0.0.1", "server.example"), None, 5.0), 10.0)
     assert await link.send([("ECHO", "here")]) == [b"here"]
     await link.close()
-    assert asked == ["name-server.example"]
+    with closing(Link(link.server, 10.0)) as twin:
+        assert twin.send([("ECHO", "here")]) == [b"here"]
+    assert asked == ["name-server.example", threading.current_thread().name]
 
 
 async def test_a_name_that_takes_long_is_looked_up_once_and_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -521,20 +409,10 @@ async def test_an_address_that_does_not_answer_leaves_time_for_the_next(
     await link.close()
 
 
-@pytest.mark.parametrize("blocking", [True, False])
-async def test_tls_files_that_cannot_be_used_open_no_connection(blocking: bool) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(0.3)
-        port = listener.getsockname()[1]
-        given = redis.Redis("127.0.0.1", port, ssl=True, ssl_certfile="/nowhere/cert.pem")
-        server = Server(None, given, 5.0)
-        with pytest.raises(redis.ConnectionError, match="No such file"):
-            if blocking:
-                Link(server, 10.0).send([("PING",)])
-            else:
-                await AsyncLink(server, 10.0).send([("PING",)])
-        with pytest.raises(TimeoutError):
-            listener.accept()
+def test_tls_files_of_a_client_that_cannot_be_used_are_named_at_once() -> None:
+    given = redis.Redis("127.0.0.1", 1, ssl=True, ssl_certfile="/nowhere/cert.pem")
+    with pytest.raises(InvalidInput, match=r"client certificate '/nowhere/cert.pem' cannot be used: .* is missing"):
+        Server(None, given, 5.0)
 
 
 # ---- a heavy command on a link that leaps
@@ -606,11 +484,6 @@ def sent(where: str, face: str) -> list[Any]:
     return asyncio.run(exchange())
 
 
-async def test_a_heavy_command_needs_no_network() -> None:
-    async with fake_async_queue() as fake:
-        assert (await fake.put({"heavy": b"x" * 900_000})).added == 1
-
-
 def test_a_claim_that_waits_while_another_thread_closes_the_queue_ends_as_it_would(
     url: str, name: str, raw: redis.Redis
 ) -> None:
@@ -642,6 +515,11 @@ def test_a_client_with_connections_of_its_own_class_is_asked_through_them(url: s
         (lease,) = queue.claim(wait=1)
         assert (lease.payload, queue.ack(lease)) == (b"payload", "ok")
         assert Counted.made > 0
+        client.config_resetstat()
+        assert queue.claim(wait=0.7) == []
+        calls = {name: found["calls"] for name, found in client.info("commandstats").items()}
+        assert 2 <= calls["cmdstat_blpop"] <= 4, "the server waits, and is not asked again and again"
+        assert "cmdstat_lpop" not in calls
         queue.purge()
 
 

@@ -19,14 +19,13 @@ import pytest
 from tests.rig.faces import Blocking
 from tests.rig.invariants import check
 from tests.rig.replication import Pair, raw
-from tests.rig.servers import redis_server
 from tests.rig.waiting import wait_until
 from timeoutq import Lease, NotReplicated, Politeness, Queue, State, Unavailable
 from timeoutq.server import scripts
 from timeoutq.verbs import sending
 from timeoutq.watch import doctor
 from timeoutq.watch.transfer import restore
-from timeoutq.words.model import HostInfo, Record
+from timeoutq.words.model import Record
 
 NAME = "durable"
 LAG = 0.3
@@ -237,29 +236,6 @@ def queue_of(queue: Queue, n: int) -> list[Lease]:
     return queue.claim(n)
 
 
-@pytest.mark.parametrize("durable", [0, 1])
-def test_a_ban_that_was_told_survives_a_failover_if_the_queue_is_durable(pair: Pair, durable: int) -> None:
-    with Queue(NAME, pair.url, durable=durable, politeness=Politeness(1, 1), deadline=3.0) as queue:
-        queue.put("https://a.example/")
-        pair.synced()
-        pair.link.freeze()
-        if durable:
-            with pytest.raises(NotReplicated):
-                queue.hosts.ban("a.example")
-            pair.link.thaw()
-        queue.hosts.ban("a.example")
-        pair.fail_over()
-        kept = wait_until(lambda: _answered(lambda: queue.hosts.inspect("a.example")))
-        assert kept is not None
-        assert kept.banned == ("banned" if durable else None)
-
-
-def _answered(ask: Callable[[], HostInfo]) -> HostInfo | None:
-    with suppress(Unavailable):
-        return ask()
-    return None
-
-
 # ---- what people see
 
 
@@ -283,20 +259,3 @@ def test_why_and_doctor_say_that_replicas_are_missing(pair: Pair) -> None:
             queue.put("b")
         with pytest.raises(NotReplicated, match=r"cannot be durable=2.*the server has 0 replicas"):
             queue.configure(durable=2)
-
-
-def test_a_server_of_redis_confirms_too() -> None:
-    with (
-        Pair(redis_server()) as pair, Queue(NAME, pair.url, durable=1, deadline=30.0) as queue,
-        Queue(NAME, pair.url, deadline=3.0) as hasty,
-    ):  # fmt: skip
-        queue.put("a", "b")
-        (lease,) = queue.claim()
-        hasty.ack(hasty.claim())
-        pair.link.freeze()
-        with pytest.raises(NotReplicated, match="only 0 of 1 replica confirmed it"):
-            hasty.ack(lease)
-        pair.fail_over()
-        pair.rejoin()
-        # a machine under load takes seconds for all of it
-        assert queue.ack(lease) == "ok"

@@ -34,7 +34,9 @@ def user(url: str, raw: redis.Redis) -> Any:
     client.acl_deluser("app")
 
 
-@pytest.mark.parametrize("command", sorted(rights.of_scripts() - {"INFO"}))
+@pytest.mark.parametrize(
+    "command", ["HMGET", "HSET", "SADD", "SMOVE", "TIME", "UNLINK", "XADD", "ZADD", "ZRANGEBYSCORE"]
+)
 def test_a_user_who_lacks_a_command_is_refused_before_anything_is_written(
     user: MakeUser, name: str, raw: redis.Redis, command: str
 ) -> None:
@@ -156,18 +158,6 @@ def test_a_user_who_may_not_wait_for_replicas_is_refused_before_a_durable_queue_
         owner.purge()
 
 
-def test_a_user_who_may_not_wait_for_replicas_can_put_what_is_not_durable(
-    user: MakeUser, name: str, raw: redis.Redis
-) -> None:
-    with Queue(name, user("~*", "+@all", "-wait")) as queue:
-        queue.put("a")
-        with pytest.raises(AccessDenied, match="may not run WAIT"):
-            queue.put("b", durable=1)
-        assert queue.stats().known == 1
-        queue.ack(queue.claim())
-        queue.purge()
-
-
 @pytest.mark.parametrize(
     ("rules", "refused", "cure"),
     [
@@ -191,13 +181,6 @@ def test_doctor_proposes_no_more_than_the_queue_that_was_asked_about_needs(
         assert found.cure == f"ACL SETUSER app {cure}"
         client.execute_command(*found.cure.split())
         assert [finding.verdict for finding in examine(queue) if finding.check == "acl"] == ["green"]
-
-
-def test_without_a_queue_doctor_proposes_no_rights_to_the_keys_of_all_queues(user: MakeUser) -> None:
-    with Queue("doctor", user("~timeoutq:{web}:*", "+@all")) as queue:
-        (found,) = [finding for finding in examine(queue, named=False) if finding.check == "acl"]
-        assert (found.verdict, found.found) == ("red", "app is refused the keys timeoutq:*")
-        assert found.cure == "timeoutq doctor QUEUE proposes the rights for the keys of one queue"
 
 
 def test_the_user_that_doctor_proposes_carries_all_that_a_queue_does(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import select
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -21,8 +21,7 @@ from tests.rig.faces import Blocking
 from tests.rig.replication import SERVICE, Sentinel
 from tests.rig.servers import redis_server
 from tests.rig.waiting import wait_until
-from timeoutq import AccessDenied, InvalidInput, NotRedis, Queue, TimeoutqError, Unavailable, Worker
-from timeoutq.client import AsyncQueue
+from timeoutq import AccessDenied, InvalidInput, NotRedis, Queue, TimeoutqError, Unavailable
 from timeoutq.server.connection import Server
 from timeoutq.server.endpoint import Endpoint
 from timeoutq.server.road import Road
@@ -99,7 +98,27 @@ def test_what_tls_sends_after_its_handshake_is_not_taken_for_a_reply_that_nobody
     wait_until(lambda: select.select([road._plug], [], [], 0)[0])  # the session tickets of TLS 1.3
     assert not road.is_stale()
     assert road.exchange([("PING",)]) == [b"PONG"]
-    road.close()
+    road.abort()
+
+
+def test_the_files_of_tls_are_read_once_for_all_connections_and_all_nodes(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    real = ssl.SSLContext.load_cert_chain
+
+    def load(context: ssl.SSLContext, file: str, *words: Any) -> None:
+        read.append(file)
+        real(context, file, *words)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", load)
+    cert, key = certificates.issue("client", "client.example")
+    options = f"ssl_ca_certs={certificates.ca}&ssl_certfile={cert}&ssl_keyfile={key}"
+    server = Server(f"rediss+cluster://a:1,b:2?{options}", None, 5.0)
+    places = [next_place(one) for one in (server, server.node("a", 1), server.node("b", 2), server.within(1.0))]
+    assert len({id(place.context) for place in places}) == 1
+    assert [str(place) for place in places] == ["a:1", "a:1", "b:2", "a:1"]
+    assert read == [str(cert)]
 
 
 def next_place(server: Server) -> Endpoint:
@@ -157,20 +176,6 @@ def test_a_server_that_speaks_only_an_older_tls_than_the_url_wants_is_refused(
             assert queue.put("a").added == 1
         with kind("q", f"{url}1.3", deadline=1) as queue, pytest.raises(TimeoutqError):
             queue.put("a")
-
-
-async def test_a_worker_works_over_tls(plain_and_tls: tuple[int, int], certificates: Certificates) -> None:
-    done: list[str] = []
-
-    async def handler(lease: Any) -> None:
-        done.append(lease.task)
-
-    url = f"rediss://127.0.0.1:{plain_and_tls[1]}/1?ssl_ca_certs={certificates.ca}"
-    async with AsyncQueue("tls", url) as queue:
-        await queue.put({f"t{i}": "x" * 20_000 for i in range(100)})
-        await Worker(queue, handler, burst=True, signals=False).run()
-        assert len(done) == 100
-        await queue.purge()
 
 
 @pytest.mark.parametrize("kind", FACES)
@@ -291,16 +296,6 @@ def test_a_missing_client_certificate_is_said_with_the_cure(
 
 
 @pytest.mark.parametrize("kind", FACES)
-def test_a_client_certificate_of_another_ca_is_said_with_the_cure(
-    kind: Any, strict: int, certificates: Certificates, tmp_path: Path
-) -> None:
-    cert, key = Certificates(tmp_path).issue("client", "client.example")
-    url = f"rediss://127.0.0.1:{strict}/0?ssl_ca_certs={certificates.ca}&ssl_certfile={cert}&ssl_keyfile={key}"
-    said = refusal(kind, url, AccessDenied, at_once=False)
-    assert re.search("does not take this client's certificate|want a client certificate", said)
-
-
-@pytest.mark.parametrize("kind", FACES)
 def test_plain_words_to_a_tls_port_are_told_to_use_rediss(kind: Any, plain_and_tls: tuple[int, int]) -> None:
     with kind("q", f"redis://127.0.0.1:{plain_and_tls[1]}/0", deadline=1) as queue:
         with pytest.raises((Unavailable, NotRedis), match="rediss://") as caught:
@@ -316,17 +311,6 @@ def test_tls_to_a_plain_port_is_told_to_use_redis(
     with kind("q", url, deadline=1) as queue:
         with pytest.raises((Unavailable, NotRedis), match="speak TLS"):
             queue.put("a")
-
-
-def test_a_worker_with_a_wrong_ca_ends_at_once(plain_and_tls: tuple[int, int]) -> None:
-    import asyncio
-
-    async def run() -> None:
-        async with AsyncQueue("q", f"rediss://127.0.0.1:{plain_and_tls[1]}/0") as queue:
-            await Worker(queue, lambda lease: None, signals=False).run()
-
-    with pytest.raises(AccessDenied, match="is not trusted"):
-        asyncio.run(asyncio.wait_for(run(), 10))
 
 
 # ---- a server in protected mode

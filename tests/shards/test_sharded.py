@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.rig.sharded import SHARDS, keys_of, one_of_each, shard_of
+from tests.rig.sharded import SHARDS, one_of_each, shard_of
 from tests.rig.waiting import wait_until
 from timeoutq import (
     InvalidInput,
@@ -41,19 +41,6 @@ def test_tasks_are_put_into_their_shards_and_answers_stand_in_the_order_of_the_i
         assert tasks[shard] in held
         assert ("p" in held) == (shard_of("p") == shard)
         assert ("g" in held) == (shard_of("g", "g.example") == shard)
-
-
-def test_nothing_is_written_for_nothing(queue: Any, raw: Any, name: str) -> None:
-    def put_nothing() -> None:
-        assert list(queue.put([], group="a")) == list(queue.schedule([], after=1, group="b")) == []
-        queue.schedules.declare()
-
-    put_nothing()
-    assert keys_of(raw, name) == set()
-    queue.put("a")
-    record = raw.hgetall(f"timeoutq:{{{name}}}:meta")
-    put_nothing()
-    assert raw.hgetall(f"timeoutq:{{{name}}}:meta") == record
 
 
 def test_two_thousand_tasks_are_claimed_each_once_and_acked(queue: Any) -> None:

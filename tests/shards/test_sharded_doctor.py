@@ -12,12 +12,10 @@ import redis
 
 from tests.rig.command import Say, say
 from tests.rig.command import server as server
-from tests.rig.nodes import QUICK, Cluster, frozen
+from tests.rig.nodes import QUICK, Cluster
 from tests.rig.servers import valkey
 from timeoutq import AccessDenied, Queue
 from timeoutq.client.shards import ShardedQueue
-from timeoutq.client.shards.names import tags
-from timeoutq.server.cluster import slot_of
 from timeoutq.server.rights import every
 from timeoutq.watch import divided
 from timeoutq.watch.doctor import Finding
@@ -136,27 +134,3 @@ def cluster() -> Iterator[Cluster]:
     whole = {"cluster-require-full-coverage": False}
     with Cluster(3, 0, node_timeout_ms=QUICK, binary=valkey(), config=whole) as found:
         yield found
-
-
-@pytest.mark.breaking
-def test_shards_whose_node_does_not_answer_are_named_and_the_others_are_examined(
-    say: Say, cluster: Cluster, name: str
-) -> None:
-    with ShardedQueue(name, cluster.url, shards=6) as queue:
-        queue.put(PAGES)
-        root = cluster.primary_of(slot_of(name))
-        gone = next(node for node in cluster.nodes if node is not root)
-        theirs = [shard for shard, tag in enumerate(tags(name, 6)) if cluster.primary_of(slot_of(tag)) is gone]
-        assert len(theirs) == 2
-        with frozen(gone):
-            done = say("doctor", name, "--url", cluster.url)
-        cluster.wait()
-        assert done.code == 1
-        (line,) = [line for line in done.lines if line[0] == "shards"]
-        assert line[1] == "red"
-        assert line[2].startswith(f"shards {theirs[0]}, {theirs[1]} cannot be asked")
-        assert gone.place in line[2]
-        said = {line[0]: line for line in done.lines}
-        assert said["record"][2] == "6 shards by host, route v1; the 4 that answer agree with it"
-        assert said["schema"][1] == "green"
-        queue.purge()

@@ -18,7 +18,7 @@ def ack(queue: Any, leases: Any) -> None:
         results = {at: Kept(b"of " + lease.task.encode(), 60_000) for at, lease in enumerate(part)}
         return talk.operations.ack(part, results=results)
 
-    queue.run(queue.flows._end(leases, leases, build).flow)
+    queue.run(queue.flows._end(leases, leases, build))
 
 
 def results(tasks: list[str]) -> dict[str, Ended]:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from timeoutq import Lease
 from timeoutq.testing import (
     Clock,
     FakeAsyncShardedQueue,
     FakeShardedQueue,
-    fake_async_sharded_queue,
     fake_sharded_queue,
     run,
 )
-from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import State
 
 pytest_plugins = ["timeoutq.testing.fixtures"]
@@ -36,17 +32,6 @@ def test_a_handler_is_run_on_all_shards_and_its_retries_take_no_time() -> None:
         assert ran.runs == {page: 3 if page == PAGES[3] else 1 for page in PAGES}
         assert ran.seconds == 3660
         assert queue.drained()
-
-
-def test_a_blocking_queue_in_a_coroutine_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="await run"):
-
-        async def test() -> None:
-            async with fake_async_sharded_queue(shards=2):
-                run(lambda lease: None, fake_sharded_queue(shards=2))
-            raise AssertionError
-
-        asyncio.run(test())
 
 
 def test_the_fixtures_share_one_queue(

@@ -12,7 +12,7 @@ import pytest
 
 from tests.rig.invariants import check
 from tests.worker.working import until
-from timeoutq import Ack, GiveUp, Lease, Outcome, Release, Retry, Task, Worker
+from timeoutq import Ack, GiveUp, Lease, Release, Retry, Task, Worker
 from timeoutq.client.shards import AsyncShardedQueue, ShardedQueue
 from timeoutq.client.shards.names import tags
 from timeoutq.client.shards.working import tended, tenders
@@ -62,9 +62,14 @@ async def test_a_worker_does_the_tasks_of_all_shards_and_ends_when_all_are_drain
     queue.put(PAGES)
     queue.schedule("later", after=0.3)
     met: list[str] = []
+    running: set[str] = set()
 
     async def in_loop(lease: Lease) -> None:
         met.append(lease.task)
+        running.add(lease.task)
+        assert len(running) <= 7, "the shards have one limit of handlers"
+        await asyncio.sleep(0.001)
+        running.remove(lease.task)
 
     def thread(lease: Lease) -> None:
         met.append(lease.task)
@@ -211,54 +216,6 @@ def test_a_worker_that_comes_or_goes_changes_only_its_own_shards() -> None:
     gained = set[int]().union(*(after[worker] - before[worker] for worker in left))
     assert gained == before[workers[0]]
     assert tended("alone", [], 48) == list(range(48))
-
-
-async def test_the_ack_waits_until_every_other_shard_has_what_was_found(queue: ShardedQueue) -> None:
-    async with AsyncShardedQueue(queue.name, queue.given[0], shards=SHARDS) as mine:
-        own = Worker(mine, nothing, signals=False)._leases[0]
-        own.divide()
-        queue.put("seed")
-        (lease,) = queue.claim()
-        home = lease.shard or 0
-        own.took([lease])
-        own._give(own._ack_of(lease, Ack(put=PAGES)))
-        assert list(own.ending.values()) == [lease]
-        away = [ends for number, ends in enumerate(own.shards) if number != home]
-        calls = [call for ends in away for call in ends.take()]
-        assert [(call.verb, len(call.acks)) for call in calls] == [("put", 1)] * (SHARDS - 1)
-        assert 0 < sum(call.found for call in calls) < len(PAGES)
-        for call in calls:
-            assert not own.shards[home], "the ack is not sent before all other shards have confirmed"
-            own.settled(call, Outcome([], b""))
-        (ack,) = own.shards[home].take()
-        assert (ack.verb, ack.leases) == ("ack", [lease])
-        assert ack.found + sum(call.found for call in calls) == len(PAGES)
-        queue.release(lease)
-
-
-def test_the_record_tells_of_groups_before_a_task_with_a_group_is_put() -> None:
-    queue = ShardedQueue("q", "redis://127.0.0.1:1", shards=SHARDS)
-    talk = queue.division.talks[2]
-    calls = talk.operations.put((Task("a", group="g.example"),), talk.nonce)
-    step: Any = next(queue.division.exchange(talk, calls, puts=True, grouped=True))
-    assert [command[0] for command in step.commands] == ["EXISTS", "HSETNX", "HMGET"]
-    queue.close()
-
-
-async def test_what_a_handler_has_found_when_the_worker_stops_at_once_is_put_and_its_lease_is_acked(
-    queue: ShardedQueue,
-) -> None:
-    async def handler(lease: Lease) -> Ack:
-        stop[0].stop(now=True)
-        return Ack(put=PAGES)
-
-    stop: list[Worker] = []
-    queue.put("seed")
-    async with working(queue, handler) as worker:
-        stop.append(worker)
-        await until(lambda: worker.tally.end == "stopped")
-    assert queue.states("seed", PAGES).counts() == {"done": 1, "todos": len(PAGES)}
-    assert queue.stats().in_progress == 0
 
 
 @pytest.mark.parametrize("size", [1, BYTES // 8], ids=["in parcels", "long acks"])

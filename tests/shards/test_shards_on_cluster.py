@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -12,10 +11,9 @@ import pytest
 from tests.rig.faces import Blocking
 from tests.rig.nodes import QUICK, Cluster
 from tests.rig.servers import valkey
-from tests.rig.waiting import wait_until
 from timeoutq import ShardsUnavailable, UnsafeServer
 from timeoutq.client.shards import AsyncShardedQueue, ShardedQueue
-from timeoutq.client.shards.names import stem, tags
+from timeoutq.client.shards.names import tags
 from timeoutq.client.shards.route import key_of, route
 from timeoutq.server.cluster import slot_of
 from timeoutq.server.link import AsyncLink, Link
@@ -114,39 +112,6 @@ def test_a_client_is_refused_if_any_node_evicts(cluster: Cluster, queue: Any) ->
                 assert other.put("b").added == 1
         finally:
             client.config_set("maxmemory-policy", "noeviction")
-
-
-@pytest.mark.breaking
-@pytest.mark.parametrize(("what", "timeout", "deadline"), [("the root", 4.0, 1.0), ("two shards", 2.0, 10.0)])
-def test_a_node_that_is_gone_costs_no_lease_on_the_others(
-    what: str, timeout: float, deadline: float, name: str
-) -> None:
-    # on a busy machine, nodes that may be silent for a second only would take living ones for failed
-    settings = {"cluster-require-full-coverage": False}
-    with (
-        Cluster(3, 0, node_timeout_ms=60_000, binary=valkey(), config=settings) as cluster,
-        ShardedQueue(name, cluster.url, shards=SHARDS, timeout=timeout, deadline=deadline) as queue,
-    ):
-        root = cluster.primary_of(slot_of(name))
-        gone = root if what == "the root" else next(node for node in cluster.primary_nodes() if node is not root)
-        homes = {tag: cluster.primary_of(slot_of(tag)) for tag in tags(name, SHARDS)}
-        queue.put(TASKS)
-        with queue.keeper() as keeper:
-            while leases := queue.claim(100):
-                keeper.add(*leases)
-            gone.kill()
-            enough = (time.time() + 2 * timeout) * 1000
-
-            def are_kept() -> bool:
-                first = enough
-                for tag, node in homes.items():
-                    if node is not gone:
-                        with cluster.client(node) as client:
-                            first = min(first, client.zrange(f"{stem(tag)}leases", 0, 0, withscores=True)[0][1])
-                assert first > time.time() * 1000, "a lease on a living node has run out"
-                return first == enough
-
-            wait_until(are_kept, timeout=3 * timeout)
 
 
 @pytest.mark.breaking

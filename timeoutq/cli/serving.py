@@ -516,9 +516,6 @@ def private_server(
     replica takes over from a dead primary within seconds, if there are three
     primaries. Without --dir, a primary comes back empty: so let its replica take
     over first. A node that was started by hand is also stopped by hand.
-
-    With --dir, nodes that were added by hand (redis-cli --cluster add-node) are
-    not started: stderr names those that the cluster knows and that do not run.
     """
     import signal
 
@@ -569,22 +566,13 @@ def _tell_cluster(cluster: EmbeddedCluster, kept: str) -> None:
     for node, member in zip(cluster.nodes, members, strict=True):
         role = f"primary of slots {member.slot_words}" if member.slots else "primary without slots"
         if member.follows:
-            role = f"replica of {places.get(member.follows, 'a node that was added by hand')}"
+            role = f"replica of {places[member.follows]}"
         say(f"{node.place}: {role}; pid {node.pid}, log in {node.directory}")
     if cluster.replicas > 0 and cluster.primaries < 3:
         say(
             "no replica takes over by itself: more than half of the primaries must agree that one is gone, which needs "
             "3 primaries or more"
         )
-    for member in cluster.absent():
-        cure = "start that node, or have each node run CLUSTER FORGET " + member.id
-        if member.slots:
-            cure = (
-                f"until it does, the cluster takes no commands, because slots {member.slot_words} lie there: "
-                "start that node; if its data is gone for good, run redis-cli --cluster fix "
-                f"{cluster.nodes[0].place} --cluster-fix-with-unreachable-masters"
-            )
-        say(f"{member.place} was added by hand, and does not run: {cure}")
     say(f"to look at it: redis-cli -p {cluster.nodes[0].port} cluster nodes")
 
 

@@ -4,8 +4,10 @@ Programs, workers, the command and everything else call them.
 
 The modules, in reading order: each imports only from those above it.
 
-    methods    The methods of a queue, each as a function that checks what the caller passed and gives the flow that
-               does the work.
+    methods    The methods of a queue, each as a function that checks the arguments and gives the flow that does the
+               work.
+    slots      Which node of a cluster gets a step of a flow: finds the node that has a slot, and follows the slot. No
+               I/O.
     heartbeat  Keeps leases alive: one thread with an event loop of its own, and a call for all leases each third of the
                timeout.
     keeper     `queue.keeper()`: keeps leases alive for programs that claim by hand, as the heartbeat of a worker does

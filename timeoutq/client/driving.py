@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar
 
 from timeoutq.client.face import Face
 from timeoutq.client.keeper import AsyncKeeper, Keeper, Keepers
-from timeoutq.client.methods import Claim, Ending
+from timeoutq.client.methods import Claim
 from timeoutq.rooms.results import AsyncWaits, Waits
-from timeoutq.server import cluster
-from timeoutq.server.cluster import AsyncClusterLink, ClusterLink, slot_of
-from timeoutq.server.connection import Server
+from timeoutq.server.cluster import AsyncNodeLinks, NodeLinks
 from timeoutq.server.link import AsyncLink, Link
 from timeoutq.server.memory import AsyncMemoryLink, MemoryLink
 from timeoutq.server.troubles import LINK_ERRORS
@@ -49,32 +47,6 @@ def aclaiming(
     return like(made, method, "list[Lease]")
 
 
-def ending(method: Callable[Concatenate[Any, P], Ending[T]]) -> Callable[Concatenate[Any, P], T]:
-    """Make a method that ends leases, for code that blocks."""
-
-    def made(face: Driver, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        found: Ending[T] = getattr(face.flows, method.__name__)(*args, **kwargs)
-        if not face._keepers:
-            return face.run(found.flow)
-        with face._keepers.ending(found.leases):
-            return face.run(found.flow)
-
-    return like(made, method)
-
-
-def aending(method: Callable[Concatenate[Any, P], Ending[T]]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """Make a method that ends leases, for asyncio."""
-
-    async def made(face: AsyncDriver, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        found: Ending[T] = getattr(face.flows, method.__name__)(*args, **kwargs)
-        if not face._keepers:
-            return await face.run(found.flow)
-        with face._keepers.ending(found.leases):
-            return await face.run(found.flow)
-
-    return like(made, method)
-
-
 class Driver(Face):
     """Carries out flows, for code that blocks."""
 
@@ -83,9 +55,7 @@ class Driver(Face):
 
     def _prepare(self) -> None:
         self._opened = False
-        self._held: tuple[int, Link | ClusterLink] | None = None  # the process that uses the link, and the link
-        self._haste: tuple[Link | ClusterLink, float, Link | ClusterLink] | None = None
-        # the usual link, a shorter deadline, and the link with this deadline
+        self._held: tuple[int, Link | NodeLinks] | None = None  # the process that uses the link, and the link
         self._keepers = Keepers[Keeper]()
         self._waits = Waits(self, lambda: self.flows.results)
 
@@ -98,52 +68,51 @@ class Driver(Face):
 
     def _drive(self, flow: Flow[T]) -> T:
         link = self._link()
+        alone: Any = link  # a guide names the node of each step
+        if self._guide is not None:
+            flow = self._guide.lead(flow)
         result: Any = None
-        while True:
-            try:
-                step = flow.send(result)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]  # the flow's own type
-            try:
-                if isinstance(step, Send):
-                    result = (link if step.at is None else link.at(step.at)).send(step.commands)
-                elif isinstance(step, Sends):
-                    lists, places = [part.commands for part in step.parts], [part.at for part in step.parts]
-                    result = self._hurried(link, step.within).send_all(lists, places)
-                elif isinstance(step, Bell):
-                    result = link.at(step.at).wait_bell(step.key, step.seconds, step.then)
-                elif isinstance(step, Alarm):
-                    result = link.at(step.at).wait_alarm(step.key, step.last, step.seconds)
-                elif isinstance(step, Nodes):
-                    result = link.nodes()
-                else:
-                    time.sleep(step.seconds)
-                    result = None
-            except LINK_ERRORS as error:
-                result = error
+        try:
+            while True:
+                try:
+                    step = flow.send(result)
+                except StopIteration as end:
+                    return end.value  # type: ignore[no-any-return]  # the flow's own type
+                try:
+                    if isinstance(step, Send):
+                        result = (alone if step.at is None else link.at(step.at)).send(step.commands)
+                    elif isinstance(step, Sends):
+                        lists, places = [part.commands for part in step.parts], [part.at for part in step.parts]
+                        result = link.within(step.within).send_all(lists, places)
+                    elif isinstance(step, Bell):
+                        result = link.at(step.at).wait_bell(step.key, step.seconds, step.then)
+                    elif isinstance(step, Alarm):
+                        result = link.at(step.at).wait_alarm(step.key, step.last, step.seconds)
+                    elif isinstance(step, Nodes):
+                        result = {}  # the server is alone
+                    else:
+                        time.sleep(step.seconds)
+                        result = None
+                except LINK_ERRORS as error:
+                    result = error
+        except BaseException:
+            flow.close()
+            raise
 
-    def _link(self) -> Link | ClusterLink:
+    def _link(self) -> Link | NodeLinks:
         pid = os.getpid()
         if self._held is None or self._held[0] != pid:
-            self._held = (pid, self._new_link(self.server_at))
+            server = self.server_at
+            plain = Link if server.is_plain else MemoryLink
+            kind: type[Link | NodeLinks] = NodeLinks if server.nodes else plain
+            self._held = (pid, kind(server, BELL_WAIT))
         return self._held[1]
 
-    def _hurried(self, link: Link | ClusterLink, within: float | None) -> Link | ClusterLink:
-        # a link waits for a reply as long as the deadline of its server allows
-        if within is None or within >= self.server_at.deadline:
-            return link
-        if self._haste is None or self._haste[:2] != (link, within):
-            known = link.route.map if isinstance(link, ClusterLink) else None
-            self._haste = (link, within, self._new_link(self.server_at.within(within), known))
-        return self._haste[2]
-
-    def _new_link(self, server: Server, known: cluster.Map | None = None) -> Link | ClusterLink:
-        if not server.nodes:
-            return Link(server, BELL_WAIT) if server.is_plain else MemoryLink(server, BELL_WAIT)
-        return ClusterLink(cluster.nodes(server, BELL_WAIT, known), slot_of(self.name), self._moved)
+    def _ending(self, leases: Sequence[Lease]) -> AbstractContextManager[None] | None:
+        return self._keepers.ending(leases) if self._keepers else None
 
     def _claim(self, claim: Claim) -> list[Lease]:
-        """Claim; give back what was claimed if Ctrl-C or a cancel ends the call."""
+        """Claim; give the leases back if Ctrl-C or a cancel ends the call."""
         try:
             return self.run(claim.flow())
         except TimeoutqError:
@@ -160,9 +129,6 @@ class Driver(Face):
             for keeper in self._keepers.all():
                 keeper.close()
         finally:
-            if self._haste is not None:
-                self._haste[2].close()
-                self._haste = None
             if self._held is not None:
                 self._held[1].close()
                 self._held = None
@@ -191,10 +157,8 @@ class AsyncDriver(Face):
     def _prepare(self) -> None:
         self._opened = False
         # the event loop that used the driver last, and its link
-        self._held: tuple[asyncio.AbstractEventLoop, AsyncLink | AsyncClusterLink] | None = None
-        self._links: dict[asyncio.AbstractEventLoop, AsyncLink | AsyncClusterLink] = {}
-        self._haste: dict[tuple[AsyncLink | AsyncClusterLink, float], AsyncLink | AsyncClusterLink] = {}
-        # by the usual link, and a shorter deadline: the link with this deadline
+        self._held: tuple[asyncio.AbstractEventLoop, AsyncLink | AsyncNodeLinks] | None = None
+        self._links: dict[asyncio.AbstractEventLoop, AsyncLink | AsyncNodeLinks] = {}
         self._background: set[asyncio.Future[None]] = set()  # asyncio tasks that give claims back
         self._keepers = Keepers[AsyncKeeper]()
         self._waits = AsyncWaits(self, lambda: self.flows.results)
@@ -208,57 +172,59 @@ class AsyncDriver(Face):
 
     async def _drive(self, flow: Flow[T]) -> T:
         link = self._link()
+        alone: Any = link  # a guide names the node of each step
+        if self._guide is not None:
+            flow = self._guide.lead(flow)
         result: Any = None
-        while True:
-            try:
-                step = flow.send(result)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]  # the flow's own type
-            try:
-                if isinstance(step, Send):
-                    result = await (link if step.at is None else link.at(step.at)).send(step.commands)
-                elif isinstance(step, Sends):
-                    lists, places = [part.commands for part in step.parts], [part.at for part in step.parts]
-                    result = await self._hurried(link, step.within).send_all(lists, places)
-                elif isinstance(step, Bell):
-                    result = await link.at(step.at).wait_bell(step.key, step.seconds, step.then)
-                elif isinstance(step, Alarm):
-                    result = await link.at(step.at).wait_alarm(step.key, step.last, step.seconds)
-                elif isinstance(step, Nodes):
-                    result = await link.nodes()
-                else:
-                    await asyncio.sleep(step.seconds)
-                    result = None
-            except LINK_ERRORS as error:
-                result = error
+        try:
+            while True:
+                try:
+                    step = flow.send(result)
+                except StopIteration as end:
+                    return end.value  # type: ignore[no-any-return]  # the flow's own type
+                try:
+                    if isinstance(step, Send):
+                        result = await (alone if step.at is None else link.at(step.at)).send(step.commands)
+                    elif isinstance(step, Sends):
+                        lists, places = [part.commands for part in step.parts], [part.at for part in step.parts]
+                        result = await link.within(step.within).send_all(lists, places)
+                    elif isinstance(step, Bell):
+                        result = await link.at(step.at).wait_bell(step.key, step.seconds, step.then)
+                    elif isinstance(step, Alarm):
+                        result = await link.at(step.at).wait_alarm(step.key, step.last, step.seconds)
+                    elif isinstance(step, Nodes):
+                        result = {}  # the server is alone
+                    else:
+                        await asyncio.sleep(step.seconds)
+                        result = None
+                except LINK_ERRORS as error:
+                    result = error
+        except BaseException:
+            flow.close()
+            raise
 
-    def _link(self) -> AsyncLink | AsyncClusterLink:
+    def _link(self) -> AsyncLink | AsyncNodeLinks:
         loop = asyncio.get_running_loop()
         if self._held is None or self._held[0] is not loop:
             # connections belong to their event loop: forget those of event loops that are closed
             self._links = {known: link for known, link in self._links.items() if not known.is_closed()}
             if loop not in self._links:
-                self._links[loop] = self._new_link(self.server_at)
-            self._haste = {use: link for use, link in self._haste.items() if use[0] in self._links.values()}
+                kind = (
+                    AsyncNodeLinks
+                    if self.server_at.nodes
+                    else AsyncLink
+                    if self.server_at.is_plain
+                    else AsyncMemoryLink
+                )
+                self._links[loop] = kind(self.server_at, BELL_WAIT)
             self._held = (loop, self._links[loop])
         return self._held[1]
 
-    def _hurried(self, link: AsyncLink | AsyncClusterLink, within: float | None) -> AsyncLink | AsyncClusterLink:
-        # a link waits for a reply as long as the deadline of its server allows
-        if within is None or within >= self.server_at.deadline:
-            return link
-        if (link, within) not in self._haste:
-            known = link.route.map if isinstance(link, AsyncClusterLink) else None
-            self._haste[link, within] = self._new_link(self.server_at.within(within), known)
-        return self._haste[link, within]
-
-    def _new_link(self, server: Server, known: cluster.Map | None = None) -> AsyncLink | AsyncClusterLink:
-        if not server.nodes:
-            return AsyncLink(server, BELL_WAIT) if server.is_plain else AsyncMemoryLink(server, BELL_WAIT)
-        return AsyncClusterLink(cluster.async_nodes(server, BELL_WAIT, known), slot_of(self.name), self._moved)
+    def _ending(self, leases: Sequence[Lease]) -> AbstractContextManager[None] | None:
+        return self._keepers.ending(leases) if self._keepers else None
 
     async def _claim(self, claim: Claim) -> list[Lease]:
-        """Claim; give back what was claimed if Ctrl-C or a cancel ends the call."""
+        """Claim; give the leases back if Ctrl-C or a cancel ends the call."""
         try:
             return await self.run(claim.flow())
         except asyncio.CancelledError:
@@ -279,8 +245,6 @@ class AsyncDriver(Face):
             await asyncio.gather(*mine, return_exceptions=True)
         self._held = None
         link = self._links.pop(loop, None)
-        for use in [use for use in self._haste if use[0] is link]:
-            await self._haste.pop(use).close()
         if link is not None:
             await link.close()
 

@@ -7,13 +7,17 @@ import re
 import secrets
 import socket
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from datetime import timedelta
 from itertools import count
 from typing import Any
 
 from timeoutq.client.methods import QueueFlows
+from timeoutq.client.slots import Guide
+from timeoutq.server.cluster import Map, slot_of
 from timeoutq.server.connection import Server
+from timeoutq.server.deadlines import ATTEMPT
 from timeoutq.verbs.division import Division
 from timeoutq.verbs.operations import Operations
 from timeoutq.verbs.sending import Flow, ServerClock, Talk, Terms
@@ -96,10 +100,12 @@ class Face:
         }  # fmt: skip
         self._settings = arguments.settings(settings)
         self.given = (url, client, deadline)
+        nodes = self.server_at.nodes
+        self._guide = Guide(Map(nodes, deadline * ATTEMPT), slot_of(name), self._moved) if nodes else None
         self._identify()
         self._prepare()
         self.talk = Talk(self.operations, self.server_at, ServerClock(), deadline, self.token, terms)
-        self.flows = QueueFlows(self.talk)
+        self.flows = QueueFlows(self.talk, self._ending)
         self.division = Division(self.talk)
 
     def __repr__(self) -> str:
@@ -159,7 +165,11 @@ class Face:
         self.talk.clock.forget()
 
     def _prepare(self) -> None:
-        """Prepare what the driver needs besides the settings."""
+        """Prepare the attributes of the driver."""
+
+    def _ending(self, leases: Sequence[Lease]) -> AbstractContextManager[None] | None:
+        """Give the context in which a call ends leases, if it needs one."""
+        return None
 
     def _identify(self) -> None:
         self._pid = os.getpid()

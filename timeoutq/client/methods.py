@@ -1,15 +1,15 @@
-"""The methods of a queue, each as a function that checks what the caller passed and gives the flow that does the work.
+"""The methods of a queue, each as a function that checks the arguments and gives the flow that does the work.
 
-The faces make their methods of `QueueFlows`. A sharded queue has a subclass (`shards/methods.py`), which overrides what
-is not the same for a queue of several shards. The checks raise `InvalidInput` before the client connects.
+A sharded queue has a subclass of `QueueFlows` (`shards/methods.py`). The checks raise `InvalidInput` before the client
+connects.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime, timedelta
-from typing import Any, Generic, Literal, NamedTuple, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 from timeoutq.rooms.batches import BatchFlows
 from timeoutq.rooms.events import EventFlows, log_setting
@@ -46,7 +46,6 @@ from timeoutq.words.model import (
 )
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 Build = Callable[[Talk, Sequence[Lease], Sequence[int]], list[Call[Any]]]
 """Builds the calls for some leases of one talk; the places of these leases among all leases are given, too."""
@@ -56,11 +55,20 @@ Found = list
 """`list` is a method of the queue: below it, the type goes by this name."""
 
 
+Ending = Callable[[Sequence[Lease]], AbstractContextManager[None] | None]
+"""Gives the context in which a call ends leases; None if there are no keepers."""
+
+
+def _within(context: AbstractContextManager[None], flow: Flow[T]) -> Flow[T]:
+    with context:
+        return (yield from flow)
+
+
 class Claim:
-    """A claim that Ctrl-C or a cancel may interrupt: what the claim took can then be given back."""
+    """A claim that Ctrl-C or a cancel may interrupt: its leases can then be given back."""
 
     def __init__(self, talk: Talk, n: int, timeout: float | None, max_runtime: float | None, wait: float) -> None:
-        """Check what the caller passed."""
+        """Check the arguments."""
         terms = talk.terms
         self._talk = talk
         self.n = arguments.count(n, high=BATCH)
@@ -85,7 +93,7 @@ class Claim:
         return self._token != b""
 
     def give_back(self) -> Flow[None]:
-        """Release what the last call of the claim took, if the server answers at once."""
+        """Release the leases of the last call, if the server answers at once."""
         talk = self._talk
         call = talk.operations.claim(self._token, 0, self.timeout_ms, self.max_runtime_ms)
         with suppress(TimeoutqError):
@@ -93,18 +101,13 @@ class Claim:
             yield from flows.give_back(talk, call, int((BELL_WAIT + talk.deadline) * 1000))
 
 
-class Ending(NamedTuple, Generic[T_co]):
-    """A flow that ends leases, and these leases: a keeper does not count them as lost meanwhile."""
-
-    leases: list[Lease]
-    flow: Flow[T_co]
-
-
 class QueueFlows:
     """The flows of a plain queue: all of its tasks are in one place, and `talk` is the talk with it."""
 
-    def __init__(self, talk: Talk) -> None:
+    def __init__(self, talk: Talk, ending: Ending) -> None:
+        """Prepare; within `ending`, keepers do not count as lost the leases that a call ends."""
         self.talk = talk
+        self._ending = ending
         self.hosts = HostFlows(talk)
         self.schedules = ScheduleFlows(talk)
         self.results = ResultFlows(talk)
@@ -196,9 +199,9 @@ class QueueFlows:
     @overload
     def ack(
         self, lease: Lease, put: Tasks | None = None, *, again_in: float | None = None, payload: Payload = None
-    ) -> Ending[Answer]: ...
+    ) -> Flow[Answer]: ...
     @overload
-    def ack(self, lease: Iterable[Lease], put: None = None, *, again_in: float | None = None) -> Ending[Outcome]: ...
+    def ack(self, lease: Iterable[Lease], put: None = None, *, again_in: float | None = None) -> Flow[Outcome]: ...
     def ack(
         self,
         lease: Lease | Iterable[Lease],
@@ -206,7 +209,7 @@ class QueueFlows:
         *,
         again_in: float | None = None,
         payload: Payload = None,
-    ) -> Ending[Answer | Outcome]:
+    ) -> Flow[Answer | Outcome]:
         """End leases as done; with `put`, put the tasks that one of them found in the same atomic step.
 
         The step takes up to 499 tasks and 1 MiB of their payloads, in a sharded queue those of the lease's own shard;
@@ -226,15 +229,16 @@ class QueueFlows:
             return self._end(lease, leases, lambda talk, part, _: talk.operations.ack(part, again_ms))
         if not isinstance(lease, Lease):
             raise InvalidInput("put= and payload= work with one lease only: ack such leases one by one")
-        return Ending(leases, self._ack_put(lease, arguments.tasks((() if put is None else put,)), again_ms, body))
+        found = arguments.tasks((() if put is None else put,))
+        return self._ended(leases, self._ack_put(lease, found, again_ms, body))
 
     @overload
-    def release(self, lease: Lease, delay: float = 0.0, *, block_host: float = 0.0) -> Ending[Answer]: ...
+    def release(self, lease: Lease, delay: float = 0.0, *, block_host: float = 0.0) -> Flow[Answer]: ...
     @overload
-    def release(self, lease: Iterable[Lease], delay: float = 0.0, *, block_host: float = 0.0) -> Ending[Outcome]: ...
+    def release(self, lease: Iterable[Lease], delay: float = 0.0, *, block_host: float = 0.0) -> Flow[Outcome]: ...
     def release(
         self, lease: Lease | Iterable[Lease], delay: float = 0.0, *, block_host: float = 0.0
-    ) -> Ending[Answer | Outcome]:
+    ) -> Flow[Answer | Outcome]:
         """Give leases back; their tasks are ready at once, or after `delay` seconds. Answers as `ack` does.
 
         A release does not count as an attempt. On a polite queue, `block_host` also keeps all workers from the hosts of
@@ -247,7 +251,7 @@ class QueueFlows:
     @overload
     def fail(
         self, lease: Lease, error: BaseException | str, *, retry_in: float | None = None, give_up: bool = False
-    ) -> Ending[Answer]: ...
+    ) -> Flow[Answer]: ...
     @overload
     def fail(
         self,
@@ -256,7 +260,7 @@ class QueueFlows:
         *,
         retry_in: float | None = None,
         give_up: bool = False,
-    ) -> Ending[Outcome]: ...
+    ) -> Flow[Outcome]: ...
     def fail(
         self,
         lease: Lease | Iterable[Lease],
@@ -264,7 +268,7 @@ class QueueFlows:
         *,
         retry_in: float | None = None,
         give_up: bool = False,
-    ) -> Ending[Answer | Outcome]:
+    ) -> Flow[Answer | Outcome]:
         """End leases as failed; tasks are tried again in `retry_in` seconds, never (`give_up`), or as the policy says.
 
         `error` is kept with the task, at most 4 KiB of it. Answers as `ack` does.
@@ -508,7 +512,7 @@ class QueueFlows:
         return flows.purge(self.talk)
 
     def server(self) -> Flow[dict[str, Any]]:
-        """Give what the command INFO says about the server."""
+        """Give the reply of the server to the command INFO."""
         return reads.server(self.talk)
 
     # ---- for the rest of the package
@@ -561,11 +565,16 @@ class QueueFlows:
     def _extend(self, leases: Sequence[Lease], timeout_ms: int) -> Flow[Outcome]:
         return flows.extend_many(self.talk, leases, timeout_ms)
 
-    def _end(self, given: object, leases: Found[Lease], build: Build) -> Ending[Answer | Outcome]:
+    def _end(self, given: object, leases: Found[Lease], build: Build) -> Flow[Answer | Outcome]:
         # a `Lease` gets one answer, or raises `LeaseLost`; an iterable of leases gets one answer for each lease
         if isinstance(given, Lease):
-            return Ending(leases, self._of(given, lambda talk: flows.end_one(talk, given, build(talk, leases, (0,)))))
-        return Ending(leases, self._end_many(leases, build))
+            one = self._of(given, lambda talk: flows.end_one(talk, given, build(talk, leases, (0,))))
+            return self._ended(leases, one)
+        return self._ended(leases, self._end_many(leases, build))
+
+    def _ended(self, leases: Sequence[Lease], flow: Flow[T]) -> Flow[T]:
+        context = self._ending(leases)
+        return flow if context is None else _within(context, flow)
 
     def _end_many(self, leases: Sequence[Lease], build: Build) -> Flow[Outcome]:
         return sending.answers(self.talk, build(self.talk, leases, range(len(leases))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import overload
 
-from timeoutq.client.driving import AsyncDriver, Driver, aclaiming, aending, claiming, ending
+from timeoutq.client.driving import AsyncDriver, Driver, aclaiming, claiming
 from timeoutq.client.keeper import AsyncKeeper, Keeper, OnLost
 from timeoutq.client.methods import QueueFlows
 from timeoutq.rooms.batches import AsyncBatches, Batches
@@ -25,9 +25,9 @@ class Verbs(Driver):
 
     claim = claiming(QueueFlows.claim)
     extend = blocking(QueueFlows.extend)
-    ack = ending(QueueFlows.ack)
-    release = ending(QueueFlows.release)
-    fail = ending(QueueFlows.fail)
+    ack = blocking(QueueFlows.ack)
+    release = blocking(QueueFlows.release)
+    fail = blocking(QueueFlows.fail)
     note = blocking(QueueFlows.note)
     pull = blocking(QueueFlows.pull)
 
@@ -131,9 +131,9 @@ class AsyncVerbs(AsyncDriver):
 
     claim = aclaiming(QueueFlows.claim)
     extend = awaiting(QueueFlows.extend)
-    ack = aending(QueueFlows.ack)
-    release = aending(QueueFlows.release)
-    fail = aending(QueueFlows.fail)
+    ack = awaiting(QueueFlows.ack)
+    release = awaiting(QueueFlows.release)
+    fail = awaiting(QueueFlows.fail)
     note = awaiting(QueueFlows.note)
     pull = awaiting(QueueFlows.pull)
 

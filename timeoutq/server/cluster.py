@@ -1,8 +1,6 @@
-"""Links to a cluster: each is bound to one slot, finds the node that has the slot, and follows the slot.
+"""The map of a cluster, and the links to its nodes.
 
-`client/driving.py` uses these links where a URL names a cluster. They share one link of `link.py` to each node. What
-a cluster asks for is decided in steps, which the blocking link and the one for asyncio carry out.
-redis-py's own client for clusters is not used: it sends WAIT to all primaries and adds up what they say, so that
+redis-py's own client for clusters is not used: it sends WAIT to all primaries and adds up their answers, so that
 `durable=` would mean nothing.
 """
 
@@ -12,10 +10,9 @@ import asyncio
 import binascii
 import random
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from threading import Lock
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 from redis.exceptions import (
     AskError,
@@ -28,21 +25,18 @@ from redis.exceptions import (
 
 from timeoutq.server.calls import Command
 from timeoutq.server.connection import Server
-from timeoutq.server.deadlines import ATTEMPT
 from timeoutq.server.link import AsyncLink, Link
-from timeoutq.server.troubles import LINK_ERRORS, NoPort, is_hopeless, is_no_cluster, is_transient
+from timeoutq.server.troubles import NoPort, is_hopeless, is_transient
 
-T = TypeVar("T")
+L = TypeVar("L", Link, AsyncLink)
 Node = tuple[str, int]
 """The host and the port of a node."""
 Where = int | Node | None
-"""Where in a cluster: a slot, or a node; None is the slot of the link itself. A link to a single server ignores it."""
+"""Where in a cluster: a slot, or a node; None is the slot of the queue. A link to a single server ignores it."""
 
 SLOTS = 16384
 ASK_EVERY = 0.1
 """Seconds between two questions for the map of a cluster."""
-FOLLOWS = 9
-"""How many pauses commands make while they follow their slot; each is longer than the one before, a second in all."""
 
 
 def slot_of(tag: str) -> int:
@@ -70,7 +64,7 @@ class Map:
         return self._owners[slot]
 
     def doubt(self, node: Node) -> None:
-        """Note that this node does not answer, or is not what the map says."""
+        """Note that this node does not answer, or that the map is wrong about it."""
         self.doubted = True
         self.ask_late(node)
 
@@ -82,9 +76,32 @@ class Map:
         """Note that other nodes are to be asked for the map before this one."""
         self._silent[node] = time.monotonic()
 
-    def follow(self, slot: int, node: Node) -> None:
-        """Note that the slot is at this node now, as another node has just said."""
-        self._owners[slot] = node
+    def judge(self, replies: Any, node: Node, slot: int) -> list[Any]:
+        """Give the replies of a node that was asked about a slot, and learn from errors. Raises that of the network."""
+        if isinstance(replies, Exception):
+            raise self.heed(replies, node, slot)
+        return [self.heed(reply, node, slot) if isinstance(reply, ResponseError) else reply for reply in replies]
+
+    def heed(self, error: Exception, node: Node, slot: int) -> Exception:
+        """Learn from an error of a node that was asked about a slot; give it as the caller is to see it."""
+        if isinstance(error, MovedError):  # first: to redis-py, each MovedError is an AskError, too
+            where: Any = error
+            if where.host == NO_HOSTNAME:
+                self.doubted = True  # the map tells the address of the node, too
+            else:
+                there = _node(where.host, where.port, node)
+                if there == self.owner(slot):
+                    self.doubt(node)
+                self._owners[slot] = there
+        elif isinstance(error, AskError):
+            # the other node has only some of the keys as yet, so a script cannot run there either
+            error = TryAgainError(f"slot {slot} is being moved")
+        elif isinstance(error, ResponseError):
+            if is_transient(error) and not isinstance(error, TryAgainError):
+                self.doubt(node)  # no majority, or a replica: the slot may be elsewhere by now
+        elif not is_hopeless(error):
+            self.doubt(node)
+        return with_node(error, node, slot)
 
     def may_ask(self) -> bool:
         """Say whether the map may be asked for again; if so, the question counts as asked now."""
@@ -131,7 +148,7 @@ NO_HOSTNAME = "?"
 def _host(server: Any) -> Any:
     if server[0] != NO_HOSTNAME.encode():
         return server[0]
-    more = server[3]  # names and values in turn: what the host is besides
+    more = server[3]  # names and values in turn, such as the address
     return dict(zip(more[::2], more[1::2], strict=True)).get(b"ip")
 
 
@@ -142,387 +159,110 @@ def _node(host: Any, port: Any, asked: Node) -> Node:
     return name or asked[0], int(port)
 
 
-@dataclass(frozen=True, slots=True)
-class To:
-    """Send these commands to a node. The result is a list of replies, or the error of the network."""
-
-    node: Node
-    commands: Sequence[Command]
-
-    def ask(self, link: Any) -> Any:
-        """Have the link to the node do it."""
-        return link.send(self.commands)
+def with_node(error: Exception, node: Node, slot: int) -> Exception:
+    """Note in an error which node was asked; `Server.explain` tells the note to the caller."""
+    if not getattr(error, "__notes__", None):
+        error.add_note(f"node {node[0]}:{node[1]}, slot {slot}")
+    return error
 
 
-@dataclass(frozen=True, slots=True)
-class Listen:
-    """Wait for the bell or for the alarm at a node, by a method of a link. The result is its own, or an error."""
-
-    node: Node
-    method: str
-    words: tuple[Any, ...]
-
-    def ask(self, link: Any) -> Any:
-        """Have the link to the node do it."""
-        return getattr(link, self.method)(*self.words)
+def is_moved(reply: object) -> bool:
+    """Say whether a node has replied that the slot is elsewhere."""
+    return isinstance(reply, MovedError)
 
 
-@dataclass(frozen=True, slots=True)
-class ToAll:
-    """Send lists of commands to several nodes. The result is what `send_all` of the link to each node gives."""
-
-    parts: Sequence[tuple[Node, Sequence[Sequence[Command]]]]
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Wait for `seconds`."""
-
-    seconds: float
+def are_fine(replies: object) -> bool:
+    """Say whether these are replies of a node, and none of them is an error."""
+    if not isinstance(replies, list):
+        return False
+    return not any(isinstance(reply, ResponseError) for reply in cast("list[object]", replies))
 
 
-Steps = Generator[To | Listen | ToAll | Pause, Any, T]
+def nowhere(slot: int) -> Exception:
+    """Make the error that says that no node has the slot."""
+    return ClusterDownError(f"no node of the cluster has slot {slot}")
 
 
-def _pauses() -> Iterable[Pause]:
-    yield Pause(0.0)
-    yield Pause(0.0)
-    for tries in range(FOLLOWS):
-        yield Pause(random.uniform(0.5, 1.0) * 0.002 * 2**tries)  # noqa: S311  # jitter, not a secret
+def restless(slot: int) -> Exception:
+    """Make the error that says that the nodes send a command to and fro."""
+    return TryAgainError(f"slot {slot} moves from node to node")
 
 
-def _is_error(reply: object) -> bool:
-    return isinstance(reply, ResponseError)
+class _Nodes(Generic[L]):
+    """A link to each node of a cluster that somebody has asked for; all slots share them."""
 
+    kind: ClassVar[Any]
 
-def _has_no_error(replies: object) -> bool:
-    return isinstance(replies, list) and not any(map(_is_error, cast("list[object]", replies)))
-
-
-class Route:
-    """The way to the node of one slot. No I/O: a generator gives the steps, the links carry them out."""
-
-    def __init__(self, map: Map, slot: int, on_move: Callable[[int], None]) -> None:
-        self.map = map
-        self.slot = slot
-        self._on_move = on_move
-        self._last: Node | None = None
-
-    def usual(self) -> Node | None:
-        """Give the node of the slot, if it is the same as the last time, and the map is not in doubt; else None."""
-        node = self.map.owner(self.slot)
-        return node if node == self._last and not self.map.doubted else None
-
-    def find(self) -> Steps[Node | None]:
-        """Find the node of the slot; None if no node has it now. Raises the error of a cluster that cannot be asked."""
-        while self.map.doubted or self.map.owner(self.slot) is None:
-            if self.map.may_ask():
-                yield from self._learn()
-            elif self.map.owner(self.slot) is not None:
-                break  # the map was asked for a moment ago: try the node that it names
-            elif not self.map.doubted:
-                return None
-            else:
-                yield Pause(ASK_EVERY / 4)  # another thread is asking
-        node = self.map.owner(self.slot)
-        if node is not None and node != self._last:
-            if self._last is not None:
-                self._on_move(self.slot)
-            self._last = node
-        return node
-
-    def _learn(self) -> Steps[None]:
-        errors: list[Exception] = []
-        until = time.monotonic() + self.map.patience
-        for node in self.map.to_ask():
-            if errors and time.monotonic() >= until:
-                break  # the caller's deadline counts; the next question goes to the nodes that are left
-            told: Any = yield To(node, (("CLUSTER", "SLOTS"),))
-            told = told if isinstance(told, BaseException) else told[0]
-            try:
-                if isinstance(told, Exception):
-                    raise told
-                self.map.learn(told, node)
-                return
-            except LINK_ERRORS as error:
-                self.map.ask_late(node)
-                errors.append(self._with_node(error, node))
-        # an error that will come again, such as a wrong password, tells the caller more than a silent node does
-        raise next((error for error in errors if is_hopeless(error) or is_no_cluster(error)), errors[-1])
-
-    def exchange(self, commands: Sequence[Command], replies: Any = None) -> Steps[list[Any]]:
-        """Send commands to the node of the slot until no reply says that the slot is elsewhere; give the replies.
-
-        `replies` are those of a first attempt, which the caller has made at the usual node.
-        """
-        answers: list[Any] = [None] * len(commands)
-        left: list[int] = list(range(len(commands)))
-        for pause in _pauses():
-            if replies is None:
-                if pause.seconds:
-                    yield pause
-                node = yield from self.find()
-                if node is None:
-                    error = ClusterDownError(f"no node of the cluster has slot {self.slot}")
-                    return [error if i in left else answers[i] for i in range(len(commands))]
-                replies = yield To(node, [commands[i] for i in left])
-            sent, left = left, list[int]()
-            for i, reply in zip(sent, self.judge(replies), strict=True):
-                if isinstance(reply, MovedError):
-                    left.append(i)
-                elif commands[i][0] == "WAIT" and isinstance(answers[i], int) and isinstance(reply, int):
-                    reply = min(reply, answers[i])  # some commands ran at another node, and it has replicas of its own
-                answers[i] = reply
-            if not left:
-                return answers
-            if commands[-1][0] == "WAIT" and left[-1] != len(commands) - 1:
-                left.append(len(commands) - 1)  # this WAIT was about the commands that ran here, not about those left
-            replies = None
-        moves = TryAgainError(f"slot {self.slot} moves from node to node")
-        return [moves if isinstance(answer, MovedError) else answer for answer in answers]
-
-    def judge(self, replies: Any) -> list[Any]:
-        """Give the replies of the node that was asked last, and learn from errors. Raises the error of the network."""
-        node = self._last
-        assert node is not None
-        if isinstance(replies, BaseException):
-            if not is_hopeless(replies):
-                self.map.doubt(node)
-            raise self._with_node(replies, node)
-        return [self._heed(reply, node) if _is_error(reply) else reply for reply in replies]
-
-    def _heed(self, error: Exception, node: Node) -> Exception:
-        if isinstance(error, MovedError):  # first: to redis-py, each MovedError is an AskError, too
-            where: Any = error
-            if where.host == NO_HOSTNAME:
-                self.map.doubted = True  # the map tells the address of the node, too
-            else:
-                there = _node(where.host, where.port, node)
-                if there == self.map.owner(self.slot):
-                    self.map.doubt(node)
-                self.map.follow(self.slot, there)
-        elif isinstance(error, AskError):
-            # the other node has only some of the keys as yet, so a script cannot run there either
-            error = TryAgainError(f"slot {self.slot} is being moved")
-        elif is_transient(error) and not isinstance(error, TryAgainError):
-            self.map.doubt(node)  # no majority, or a replica: the slot may be elsewhere by now
-        return self._with_node(error, node)
-
-    def _with_node(self, error: T, node: Node) -> T:
-        # `Server.explain` tells the note to the caller
-        if isinstance(error, BaseException) and not getattr(error, "__notes__", None):
-            error.add_note(f"node {node[0]}:{node[1]}, slot {self.slot}")
-        return error
-
-
-def _caught(steps: Steps[T]) -> Steps[T | BaseException]:
-    try:
-        return (yield from steps)
-    except LINK_ERRORS as error:
-        return error
-
-
-L = TypeVar("L", Link, AsyncLink)
-
-
-class Nodes(Generic[L]):
-    """The map of a cluster and a link to each node; the links to several slots share them."""
-
-    def __init__(
-        self, kind: Callable[[Server, float], L], server: Server, bell_wait: float, map: Map | None = None
-    ) -> None:
+    def __init__(self, server: Server, bell_wait: float) -> None:
         self.server = server
-        self.map = map or Map(server.nodes, server.deadline * ATTEMPT)
-        self._kind: Callable[[Server, float], L] = kind
         self._bell_wait = bell_wait
-        self.links: dict[Node, L] = {}
+        self._links: dict[Where, L] = {}
+        self._hasty: dict[float, Self] = {}
         self._lock = Lock()
 
-    def link(self, node: Node) -> L:
+    def at(self, node: Where) -> L:
         """Give the link to a node."""
-        found = self.links.get(node)
+        found = self._links.get(node)
         if found is None:
+            assert isinstance(node, tuple), "a guide has found the node of the slot"
             with self._lock:
-                found = self.links.get(node) or self._kind(self.server.node(*node), self._bell_wait)
-                self.links[node] = found
+                if node not in self._links:
+                    self._links[node] = cast("L", self.kind(self.server.node(*node), self._bell_wait))
+                found = self._links[node]
         return found
 
-
-def nodes(server: Server, bell_wait: float, map: Map | None = None) -> Nodes[Link]:
-    """Give the nodes of a cluster for code that blocks."""
-    return Nodes(Link, server, bell_wait, map)
-
-
-def async_nodes(server: Server, bell_wait: float, map: Map | None = None) -> Nodes[AsyncLink]:
-    """Give the nodes of a cluster for asyncio."""
-    return Nodes(AsyncLink, server, bell_wait, map)
-
-
-class _Way(Generic[L]):
-    """The way to the node that has a slot. No I/O: its generators give steps, and the two links carry them out."""
-
-    def __init__(self, nodes: Nodes[L], slot: int, on_move: Callable[[int], None]) -> None:
-        """Prepare; `on_move(slot)` is called when a slot is found at another node than before."""
-        self.server = nodes.server
-        self.all: Nodes[L] = nodes
-        self.route = Route(nodes.map, slot, on_move)
-        self._on_move = on_move
-        self._others: dict[int, Self] = {}
-
-    def at(self, where: Where) -> Self | L:
-        """Give the link to a slot, or to a node; for None, this one."""
-        if where is None or where == self.route.slot:
+    def within(self, seconds: float | None) -> Self:
+        """Give links that wait as long as this deadline allows, if it is shorter than that of the server."""
+        if seconds is None or seconds >= self.server.deadline:
             return self
-        if isinstance(where, tuple):
-            return self.all.link(where)
-        found = self._others.get(where)
-        if found is None:
-            found = self._others[where] = type(self)(self.all, where, self._on_move)
-        return found
-
-    def _sends(self, commands: Sequence[Command]) -> Steps[list[Any]]:
-        replies: Any = None
-        node = self.route.usual()
-        if node is not None:
-            replies = yield To(node, commands)
-            if _has_no_error(replies):
-                return cast("list[Any]", replies)
-        return (yield from self.route.exchange(commands, replies))
-
-    def _sends_all(self, parts: Sequence[Sequence[Command]], places: Sequence[Where]) -> Steps[list[Any]]:
-        results: list[Any] = [None] * len(parts)
-        routes: list[Route | None] = [getattr(self.at(place), "route", None) for place in places]
-        by_node: dict[Node, list[int]] = {}
-        for part, (route, place) in enumerate(zip(routes, places, strict=True)):
-            node: Any = place if route is None else route.usual() or (yield from _caught(route.find()))
-            if isinstance(node, BaseException):
-                results[part] = node
-            elif node is not None:
-                by_node.setdefault(node, []).append(part)
-        # a node that was silent is asked last: the others need not wait for it once more
-        chosen = sorted(by_node.items(), key=lambda one: self.all.map.silent_since(one[0]))
-        answers = yield ToAll([(node, [parts[part] for part in of_node]) for node, of_node in chosen])
-        for (_, of_node), answer in zip(chosen, answers, strict=True):
-            for part, result in zip(of_node, answer, strict=True):
-                results[part] = result
-                if (route := routes[part]) is not None and not _has_no_error(result):
-                    results[part] = yield from _caught(route.exchange(parts[part], result))
-        for part, route in enumerate(routes):
-            if route is not None and results[part] is None:  # no node had the slot
-                results[part] = yield from _caught(route.exchange(parts[part]))
-        return results
-
-    def _listens(self, method: str, key: str, seconds: float, *words: Any) -> Steps[Any]:
-        until = time.monotonic() + seconds
-        for pause in _pauses():
-            yield pause
-            node = yield from self.route.find()
-            if node is None:
-                break
-            left = max(0.001, until - time.monotonic())
-            answer = yield Listen(node, method, (key, left, *words) if method == "wait_bell" else (key, *words, left))
-            if not isinstance(answer, BaseException):
-                return answer
-            (judged,) = self.route.judge([answer] if isinstance(answer, ResponseError) else answer)
-            if not isinstance(judged, MovedError):
-                raise judged from answer
-        raise ClusterDownError(f"no node of the cluster has slot {self.route.slot}")
+        if seconds not in self._hasty:
+            self._hasty[seconds] = type(self)(self.server.within(seconds), self._bell_wait)
+        return self._hasty[seconds]
 
 
-class ClusterLink(_Way[Link]):
-    """A blocking link to the node that has a slot; it has the methods of `Link`."""
+def _by_node(places: Sequence[Where]) -> dict[Where, list[int]]:
+    found: dict[Where, list[int]] = {}
+    for at, node in enumerate(places):
+        found.setdefault(node, []).append(at)
+    return found
 
-    def _run(self, steps: Steps[T]) -> T:
-        result: Any = None
-        while True:
-            try:
-                step = steps.send(result)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]  # the type of the steps
-            if isinstance(step, Pause):
-                result = None
-                time.sleep(step.seconds)
-            elif isinstance(step, ToAll):
-                result = [self.all.link(node).send_all(parts) for node, parts in step.parts]
-            else:
-                try:
-                    result = step.ask(self.all.link(step.node))
-                except LINK_ERRORS as error:
-                    result = error
 
-    def send(self, commands: Sequence[Command]) -> list[Any]:
-        """Send commands in one flush to the node of the slot, as `Link.send` does; they follow the slot."""
-        return self._run(self._sends(commands))
+def _in_order(by_node: dict[Where, list[int]], answers: Sequence[Sequence[Any]]) -> list[Any]:
+    told = zip(by_node.values(), answers, strict=True)
+    found = {at: answer for places, of_node in told for at, answer in zip(places, of_node, strict=True)}
+    return [found[at] for at in range(len(found))]
+
+
+class NodeLinks(_Nodes[Link]):
+    """The links to all nodes, for code that blocks."""
+
+    kind = Link
 
     def send_all(self, parts: Sequence[Sequence[Command]], places: Sequence[Where]) -> list[Any]:
-        """Send several lists of commands, each to its place, in one flush for each node.
-
-        Gives for each list of commands the list of its replies, or the error of the network.
-        """
-        return self._run(self._sends_all(parts, places))
-
-    def wait_bell(self, key: str, seconds: float, then: Sequence[Command] = ()) -> list[Any]:
-        """Wait for a stroke of the bell, at most `seconds`, as `Link.wait_bell` does."""
-        return self._run(self._listens("wait_bell", key, seconds, then))
-
-    def wait_alarm(self, key: str, last: bytes, seconds: float) -> bytes:
-        """Wait for the next sound of the alarm after `last`, as `Link.wait_alarm` does."""
-        return self._run(self._listens("wait_alarm", key, seconds, last))  # type: ignore[no-any-return]  # bytes
-
-    def nodes(self) -> dict[Node, bool]:
-        """Give the nodes that the cluster counts as alive, and for each whether it is a primary with slots."""
-        self._run(self.route.find())
-        return self.all.map.nodes
+        """Send lists of commands, each to its node, in one flush for each node; see `Link.send_all`."""
+        by_node = _by_node(places)
+        return _in_order(by_node, [self.at(node).send_all([parts[at] for at in of]) for node, of in by_node.items()])
 
     def close(self) -> None:
         """Close all connections to the nodes."""
-        for link in list(self.all.links.values()):
+        links: list[Link | NodeLinks] = [*self._links.values(), *self._hasty.values()]
+        for link in links:
             link.close()
 
 
-class AsyncClusterLink(_Way[AsyncLink]):
-    """A link for asyncio to the node that has a slot; it has the methods of `AsyncLink`."""
+class AsyncNodeLinks(_Nodes[AsyncLink]):
+    """The links to all nodes, for asyncio."""
 
-    async def _run(self, steps: Steps[T]) -> T:
-        result: Any = None
-        while True:
-            try:
-                step = steps.send(result)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]  # the type of the steps
-            if isinstance(step, Pause):
-                result = None
-                await asyncio.sleep(step.seconds)
-            elif isinstance(step, ToAll):
-                result = await asyncio.gather(*[self.all.link(node).send_all(parts) for node, parts in step.parts])
-            else:
-                try:
-                    result = await step.ask(self.all.link(step.node))
-                except LINK_ERRORS as error:
-                    result = error
-
-    async def send(self, commands: Sequence[Command]) -> list[Any]:
-        """Send commands in one flush to the node of the slot, as `AsyncLink.send` does; they follow the slot."""
-        return await self._run(self._sends(commands))
+    kind = AsyncLink
 
     async def send_all(self, parts: Sequence[Sequence[Command]], places: Sequence[Where]) -> list[Any]:
-        """Send several lists of commands, each to its place, as `ClusterLink.send_all` does; to all nodes at once."""
-        return await self._run(self._sends_all(parts, places))
-
-    async def wait_bell(self, key: str, seconds: float, then: Sequence[Command] = ()) -> list[Any]:
-        """Wait for a stroke of the bell, at most `seconds`, as `AsyncLink.wait_bell` does."""
-        return await self._run(self._listens("wait_bell", key, seconds, then))
-
-    async def wait_alarm(self, key: str, last: bytes, seconds: float) -> bytes:
-        """Wait for the next sound of the alarm after `last`, as `AsyncLink.wait_alarm` does."""
-        return await self._run(self._listens("wait_alarm", key, seconds, last))
-
-    async def nodes(self) -> dict[Node, bool]:
-        """Give the nodes that the cluster counts as alive, and for each whether it is a primary with slots."""
-        await self._run(self.route.find())
-        return self.all.map.nodes
+        """Send lists of commands, each to its node, to all nodes at the same time; see `NodeLinks.send_all`."""
+        by_node = _by_node(places)
+        asked = [self.at(node).send_all([parts[at] for at in of]) for node, of in by_node.items()]
+        return _in_order(by_node, await asyncio.gather(*asked))
 
     async def close(self) -> None:
         """Close all connections to the nodes."""
-        for link in list(self.all.links.values()):
+        links: list[AsyncLink | AsyncNodeLinks] = [*self._links.values(), *self._hasty.values()]
+        for link in links:
             await link.close()

@@ -1,6 +1,6 @@
 """Where a server is, from a URL, from the environment, or from a redis-py client that the caller gave.
 
-`link.py` connects to what is found here. A client that the caller gave is not used itself: its settings are read.
+A client that the caller gave is not used itself: its settings are read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from redis.retry import Retry
 from timeoutq.server import address
 from timeoutq.server.address import Address, Sentinels
 from timeoutq.server.calls import Command
-from timeoutq.server.deadlines import CONNECT
+from timeoutq.server.deadlines import ATTEMPT, CONNECT, WAIT
 from timeoutq.server.endpoint import Endpoint
 from timeoutq.server.troubles import explain
 from timeoutq.words.errors import InvalidInput, TimeoutqError
@@ -55,7 +55,10 @@ class Server:
             self._given = _of_pool(self._pool)
             words: Mapping[str, Any] = self._pool.connection_kwargs
             self._secrets = [str(words[name]) for name in ("password", "ssl_password") if words.get(name)]
-        self._endpoint = Endpoint(self._given.settings, tls=self._given.tls)
+        # a connection class of the caller's own connects by itself
+        self._endpoint = Endpoint(self._given.settings, tls=self._given.tls and self.is_plain)
+        sentinels = self._given.sentinels
+        self._sentinel = Endpoint(sentinels.settings, tls=sentinels.tls) if sentinels else None
 
     def __repr__(self) -> str:
         return f"Server({self.url!r})"
@@ -84,21 +87,19 @@ class Server:
         return min(2.0, self.deadline * CONNECT)
 
     def search(self) -> Generator[tuple[Endpoint, Command], Any, Endpoint]:
-        """Give the server to connect to. What is yielded is to be asked there first: take the answer, or the error."""
+        """Give the server to connect to; commands that it yields are to be sent first, for replies or errors."""
         sentinels = self._given.sentinels
-        if sentinels is None:
+        if sentinels is None or self._sentinel is None:
             return self._endpoint
         errors: list[BaseException] = []
         for host, port in sentinels.hosts:
-            sentinel = Endpoint({**sentinels.sentinel, "host": host, "port": port}, tls=sentinels.tls)
-            answer = yield sentinel, ("SENTINEL", "MASTER", sentinels.service)
+            answer = yield self._sentinel.at(host, port), ("SENTINEL", "MASTER", sentinels.service)
             if isinstance(answer, BaseException):
                 errors.append(answer)
                 continue
             told = dict(zip(answer[::2], answer[1::2], strict=True))
             if b"down" not in told[b"flags"]:
-                there = {"host": told[b"ip"].decode(), "port": int(told[b"port"])}
-                return Endpoint({**self._given.settings, **there}, tls=self._given.tls)
+                return self._endpoint.at(told[b"ip"].decode(), int(told[b"port"]))
         said = f" : {errors}" if errors else ""
         raise redis.sentinel.MasterNotFoundError(f"No master found for {sentinels.service!r}{said}") from next(
             iter(errors), None
@@ -115,7 +116,7 @@ class Server:
         return not self.is_plain and "server" in self._pool.connection_kwargs
 
     def client(self, *, asynchronous: bool) -> Any:
-        """Make a client with connections of the class that the caller's client has."""
+        """Make a client with connections of the class of the caller's client; a wait may take `WAIT`."""
         retry = AsyncRetry(NoBackoff(), 0) if asynchronous else Retry(NoBackoff(), 0)
         if self.in_memory:
             import fakeredis
@@ -129,7 +130,8 @@ class Server:
                 f"client= has connections of a class of its own ({self._pool.connection_class.__name__}), which only "
                 f"{'a blocking' if asynchronous else 'an asyncio'} queue can use: pass a URL, or a plain client"
             )
-        words = {**self._pool.connection_kwargs, "decode_responses": False, "retry": retry}
+        longest = self.deadline * ATTEMPT + WAIT
+        words = {**self._pool.connection_kwargs, "decode_responses": False, "retry": retry, "socket_timeout": longest}
         return kind.from_pool(type(self._pool)(connection_class=self._pool.connection_class, **words))
 
     @property
@@ -146,9 +148,8 @@ class Server:
         """Give one node of this cluster as a server, with the user and the transport of the cluster's URL."""
         found = copy.copy(self)
         url = f"redis{'s' * self._given.tls}://{f'[{host}]' if ':' in host else host}:{port}"
-        settings = {**self._given.settings, "host": host, "port": port}
-        found._given = replace(self._given, url=url, settings=settings, nodes=())
-        found._endpoint = Endpoint(settings, tls=self._given.tls)
+        found._given = replace(self._given, url=url, nodes=())
+        found._endpoint = self._endpoint.at(host, port)
         return found
 
     def within(self, deadline: float) -> Self:

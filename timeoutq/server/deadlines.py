@@ -13,6 +13,9 @@ ATTEMPT = 0.3
 CONNECT = 0.2
 """The part of the deadline that connecting may take."""
 
+WAIT = 0.5
+"""Seconds for which one command waits on a connection of a class of the caller's own; then the next one waits."""
+
 SLICE = 64 * 1024
 """Commands with more bytes than this are sent in pieces of this size.
 

@@ -55,7 +55,7 @@ class EmbeddedServer:
     """A Valkey server of this process's own; `with EmbeddedServer() as server: Queue("crawl", server.url)`."""
 
     _place = "port"
-    """What a caller may change if the port is taken."""
+    """The argument that a caller may change if the port is taken."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class EmbeddedServer:
     def __repr__(self) -> str:
         return f"EmbeddedServer(directory={str(self._kept) if self._kept else None!r}, pid={self.pid})"
 
-    # ---- what callers ask
+    # ---- questions
 
     @property
     def pid(self) -> int | None:
@@ -123,7 +123,7 @@ class EmbeddedServer:
 
     @property
     def command(self) -> str:
-        """The command line that starts the server again as it was, beside this object; '' before the first start."""
+        """The command line that starts the server again by hand; '' before the first start."""
         if not self._run:
             return ""
         return shlex.join([self._run, str((self._home or Path()) / _CONF)])

@@ -13,19 +13,17 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import cycle, pairwise
+from itertools import cycle
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
+from timeoutq.server.cluster import SLOTS
 from timeoutq.server.embedded import EmbeddedServer, Setting, quoted
 from timeoutq.words.errors import InvalidInput, Unavailable
-
-SLOTS = 16_384
 
 JOIN_TIMEOUT = 60.0
 """How long the nodes may take to become one cluster, once they all have started, seconds."""
@@ -68,8 +66,6 @@ class Member:
     slots: tuple[range, ...]
     sound: bool
     """Whether the node that was asked has a link to this node, and does not think that this node has failed."""
-    failed: bool = False
-    """Whether the node that was asked thinks that this node has failed."""
 
     @property
     def place(self) -> str:
@@ -89,15 +85,8 @@ def members(said: str) -> list[Member]:
         words = [word.partition("-") for word in slots.split() if word[0] != "["]  # [7->-…] is a slot on its way
         ranges = [range(int(first), int(last or first) + 1) for first, _, last in words]
         sound = link == "connected" and not re.search("fail|handshake|noaddr", flags)
-        failed = "fail" in flags
-        found.append(Member(identity, int(port), int(bus), follows.strip("-"), tuple(ranges), sound, failed))
+        found.append(Member(identity, int(port), int(bus), follows.strip("-"), tuple(ranges), sound))
     return found
-
-
-def _parts(primaries: int) -> list[range]:
-    """Divide the slots evenly, in one piece for each primary."""
-    bounds = [SLOTS * i // primaries for i in range(primaries + 1)]
-    return [range(first, end) for first, end in pairwise(bounds)]
 
 
 class ClusterNode(EmbeddedServer):
@@ -169,7 +158,7 @@ class EmbeddedCluster:
     ) -> None:
         """Describe a cluster; `start()` or `with` starts it.
 
-        `replicas` is the number of all replicas together. What the cluster holds is kept in `directory`, with the ports
+        `replicas` is the number of all replicas together. The data is kept in `directory`, with the ports
         of the nodes and the last role of each node; without a directory, nothing is kept. A node that is silent for
         `node_timeout_ms` is taken for failed. `config` and `binary` are those of `EmbeddedServer`, for each node.
         """
@@ -201,7 +190,7 @@ class EmbeddedCluster:
         kept = str(self._kept) if self._kept else None
         return f"EmbeddedCluster({self.primaries}, {self.replicas}, directory={kept!r})"
 
-    # ---- what callers ask
+    # ---- questions
 
     @property
     def url(self) -> str:
@@ -218,48 +207,28 @@ class EmbeddedCluster:
                 return [found[node.port] for node in self.nodes if node.port in found]
         raise Unavailable("no node of the embedded cluster answers: start() brings the nodes back")
 
-    def absent(self) -> list[Member]:
-        """Give the nodes that were added by hand, not by this object, and that do not run now."""
-        for node in self.nodes:
-            if view := node.members():
-                return [member for member in self._strangers(view) if member.failed]
-        return []
-
-    def _strangers(self, view: Iterable[Member]) -> list[Member]:
-        own = {node.port for node in self.nodes}
-        return [member for member in view if member.port not in own]
-
     def lacks(self) -> str:
-        """Say what the cluster lacks to be whole, '' if it lacks nothing.
+        """Name the thing that the cluster lacks to be whole, '' if it lacks nothing.
 
         It is whole when all nodes answer, take commands, and know the same nodes and a node for each slot, and when
-        each replica has what its primary has. Nodes that were added by hand may be `absent()`: nothing that only they
-        can do is asked for then.
+        each replica has what its primary has.
         """
         said = [node.ask("CLUSTER INFO", "CLUSTER NODES", "INFO replication").decode() for node in self.nodes]
-        known = [members(text) for text in said]
-        views = [frozenset(view) - frozenset(self._strangers(view)) for view in known]
-        silent = [node.place for node, view in zip(self.nodes, views, strict=True) if not view]
-        if silent:
-            return f"{silent[0]} does not answer"
-        for node, text, all_known, view in zip(self.nodes, said, known, views, strict=True):
-            strangers = self._strangers(all_known)
-            for stranger in strangers:
-                if not stranger.sound and not stranger.failed:
-                    return f"{node.place} does not know yet whether {stranger.place} runs"
-            gone = {stranger.id: stranger for stranger in strangers if stranger.failed}
+        views = [frozenset(members(text)) for text in said]
+        for node, view in zip(self.nodes, views, strict=True):
+            if not view:
+                return f"{node.place} does not answer"
+        for node, text, view in zip(self.nodes, said, views, strict=True):
             if len(view) != len(self.nodes) or view != views[0] or not all(member.sound for member in view):
                 return f"{node.place} has no link to all nodes, or another view of them than the others"
-            if not _covered(all_known):
+            if not _covered(view):
                 return f"{node.place} knows no node for some slots"
-            if "cluster_state:ok" not in text and not any(stranger.slots for stranger in gone.values()):
+            if "cluster_state:ok" not in text:
                 return f"{node.place} takes no commands"
             mine = next(member for member in view if member.port == node.port)
-            if mine.follows and mine.follows not in gone and "master_link_status:up" not in text:
+            if mine.follows and "master_link_status:up" not in text:
                 return f"{node.place} has not yet what its primary has"
-            if text.count(",state=online,") != sum(
-                member.follows == mine.id for member in all_known if member.id not in gone
-            ):
+            if text.count(",state=online,") != sum(member.follows == mine.id for member in view):
                 return f"{node.place} has no link to a replica"
         return ""
 
@@ -285,16 +254,11 @@ class EmbeddedCluster:
         if folders not in (0, len(self.nodes)):
             raise InvalidInput(self._other_size(f"{folders} nodes"))
         try:
-            with ThreadPoolExecutor(len(self.nodes)) as together:
-                try:
-                    list(together.map(ClusterNode.start, self.nodes))
-                except BaseException:
-                    self._terminate()  # the pool waits for all nodes, and a node that reads much data would take long
-                    raise
+            for node in self.nodes:
+                node.start()
             self._join()
             replicas = sum(bool(me and me.follows) for me in map(ClusterNode.me, self.nodes))
-            # where nodes were added by hand, the roles may have changed
-            if replicas != self.replicas and not self._strangers(self.nodes[0].members()):
+            if replicas != self.replicas:
                 raise InvalidInput(self._other_size(f"{len(self.nodes) - replicas} primaries and {replicas} replicas"))
             self.wait()
         except BaseException:
@@ -308,14 +272,11 @@ class EmbeddedCluster:
 
     def stop(self) -> None:
         """End all nodes in order: their data is written to the directory that was given, and lost without one."""
-        self._terminate()  # all first, so that no node takes another one for failed
-        for node in self.nodes:
-            node.stop()
-
-    def _terminate(self) -> None:
         for pid in [node.pid for node in self.nodes]:
             if pid is not None:
-                os.kill(pid, signal.SIGTERM)
+                os.kill(pid, signal.SIGTERM)  # all first, so that no node takes another one for failed
+        for node in self.nodes:
+            node.stop()
 
     # ---- how the nodes become a cluster
 
@@ -332,8 +293,8 @@ class EmbeddedCluster:
                 # a node takes a config epoch only before it knows another node
                 steps = [f"CLUSTER SET-CONFIG-EPOCH {number + 1}"]
                 if number < self.primaries:
-                    part = _parts(self.primaries)[number]
-                    steps.append(f"CLUSTER ADDSLOTSRANGE {part[0]} {part[-1]}")
+                    first, end = (SLOTS * at // self.primaries for at in (number, number + 1))
+                    steps.append(f"CLUSTER ADDSLOTSRANGE {first} {end - 1}")
                 node.ask(*steps, *meetings)
             meetings.append(f"CLUSTER MEET 127.0.0.1 {node.port} {node.bus}")
         for replica, primary in zip(self.nodes[self.primaries :], cycle(self.nodes[: self.primaries])):

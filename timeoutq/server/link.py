@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar, cast
 
 import redis
 from redis.exceptions import ReadOnlyError
@@ -20,7 +21,7 @@ from timeoutq.server.deadlines import ATTEMPT
 from timeoutq.server.road import AsyncRoad, Road
 from timeoutq.server.troubles import LINK_ERRORS
 
-T = TypeVar("T")
+R = TypeVar("R", Road, AsyncRoad)
 
 
 @cache
@@ -60,7 +61,8 @@ def parted(parts: Sequence[Sequence[Command]], replies: Sequence[Any]) -> list[A
     return found
 
 
-def _wait(key: str, seconds: float) -> Command:
+def await_bell(key: str, seconds: float) -> Command:
+    """Give the command that waits for a stroke of the bell."""
     return ("BLPOP", key, f"{max(0.001, seconds):.3f}")
 
 
@@ -72,7 +74,8 @@ def heard(replies: list[Any]) -> list[Any]:
     return replies
 
 
-def _alarm(key: str, last: bytes, seconds: float) -> Command:
+def await_sound(key: str, last: bytes, seconds: float) -> Command:
+    """Give the command that waits for a sound of the alarm after `last`."""
     return ("XREAD", "COUNT", 1, "BLOCK", max(1, int(seconds * 1000)), "STREAMS", key, last)
 
 
@@ -84,17 +87,45 @@ def newest_sound(reply: Any, last: bytes) -> bytes:
     return cast("bytes", sounds[-1][0])
 
 
-class Link:
-    """A blocking link to the server; any thread may use it."""
+class _Kept(Generic[R]):
+    """The connections that a link keeps."""
 
     def __init__(self, server: Server, bell_wait: float) -> None:
         self.server = server
         self._patience = server.deadline * ATTEMPT
         self._bell_wait = bell_wait
-        self._free: list[Road] = []
-        self._ears: list[Road] = []
+        self._free: list[R] = []
+        self._listeners: list[R] = []
         """Connections on which nobody waits for the bell now."""
-        self._all: set[Road] = set()
+        self._all: set[R] = set()
+        self._hasty: dict[float, Self] = {}
+
+    def at(self, where: object) -> Self:
+        """Give the link to a place in a cluster; this server is alone, and all is here."""
+        return self
+
+    def within(self, seconds: float | None) -> Self:
+        """Give a link that waits as long as this deadline allows, if it is shorter than that of the server."""
+        if seconds is None or seconds >= self.server.deadline:
+            return self
+        if seconds not in self._hasty:
+            self._hasty[seconds] = type(self)(self.server.within(seconds), self._bell_wait)
+        return self._hasty[seconds]
+
+    def _settle(self, road: R, commands: Sequence[Command], replies: list[Any]) -> None:
+        self._free.append(road)
+        if _read(commands, replies):
+            # it keeps its clients: only new connections can find the new primary
+            while self._free:
+                self._drop(self._free.pop())
+
+    def _drop(self, road: R) -> None:
+        self._all.discard(road)
+        road.abort()
+
+
+class Link(_Kept[Road]):
+    """A blocking link to the server; any thread may use it."""
 
     def send(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands in one flush; errors of the server come as values.
@@ -107,11 +138,7 @@ class Link:
         except BaseException:
             self._drop(road)
             raise
-        self._free.append(road)
-        if _read(commands, replies):
-            # it keeps its clients: only new connections can find the new primary
-            while self._free:
-                self._drop(self._free.pop())
+        self._settle(road, commands, replies)
         return replies
 
     def send_all(self, parts: Sequence[Sequence[Command]], places: object = None) -> list[Any]:
@@ -122,15 +149,13 @@ class Link:
             return [error] * len(parts)
 
     def _take(self, free: list[Road]) -> Road:
-        try:
-            road = free.pop()
-        except IndexError:
-            road = self._open()
-        else:
-            if not road.is_stale():
-                return road
-            self._drop(road)
-            road = self._open()
+        with suppress(IndexError):  # another thread may take the last one
+            while True:
+                road = free.pop()
+                if not road.is_stale():
+                    return road
+                self._drop(road)
+        road = self._open()
         self._all.add(road)
         return road
 
@@ -146,23 +171,19 @@ class Link:
                 try:
                     (answer,) = asked.exchange((question,))
                 finally:
-                    asked.close()
+                    asked.abort()
             except LINK_ERRORS as error:
                 answer = error
 
-    def _drop(self, road: Road) -> None:
-        self._all.discard(road)
-        road.close()
-
     def _hear(self, commands: Sequence[Command], seconds: float) -> list[Any]:
         # if the connection died silently, give up when the answer is overdue
-        road = self._take(self._ears)
+        road = self._take(self._listeners)
         try:
             replies = heard(road.exchange(commands, seconds + self._patience))
         except BaseException:
             self._drop(road)
             raise
-        self._ears.append(road)
+        self._listeners.append(road)
         return replies
 
     def wait_bell(self, key: str, seconds: float, then: Sequence[Command] = ()) -> list[Any]:
@@ -171,40 +192,25 @@ class Link:
         Gives the stroke, or None, and the replies to the commands `then`, which the server runs as soon as the wait has
         ended. An error of the server stands in the place of its reply; if there are errors only, the first is raised.
         """
-        return self._hear((_wait(key, seconds), *then), seconds)
+        return self._hear((await_bell(key, seconds), *then), seconds)
 
     def wait_alarm(self, key: str, last: bytes, seconds: float) -> bytes:
         """Wait until a client sounds the alarm after `last`, at most as long as for the bell; give the newest sound."""
         seconds = min(seconds, self._bell_wait)
-        return newest_sound(self._hear((_alarm(key, last, seconds),), seconds)[0], last)
-
-    def at(self, where: object) -> Self:
-        """Give the link to a place in a cluster; this server is alone, and all is here."""
-        return self
-
-    def nodes(self) -> dict[tuple[str, int], bool]:
-        """Give the nodes of the cluster: none."""
-        return {}
+        return newest_sound(self._hear((await_sound(key, last, seconds),), seconds)[0], last)
 
     def close(self) -> None:
         """Close all connections; who waits in another thread is told."""
         self._free.clear()
-        self._ears.clear()
+        self._listeners.clear()
         while self._all:
-            self._all.pop().close()
+            self._all.pop().abort()
+        for link in self._hasty.values():
+            link.close()
 
 
-class AsyncLink:
+class AsyncLink(_Kept[AsyncRoad]):
     """The same link for asyncio; used by one event loop."""
-
-    def __init__(self, server: Server, bell_wait: float) -> None:
-        self.server = server
-        self._patience = server.deadline * ATTEMPT
-        self._bell_wait = bell_wait
-        self._free: list[AsyncRoad] = []
-        self._ears: list[AsyncRoad] = []
-        """Connections on which nobody waits for the bell now."""
-        self._all: set[AsyncRoad] = set()
 
     async def send(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands in one flush; errors of the server come as values.
@@ -217,11 +223,7 @@ class AsyncLink:
         except BaseException:
             self._drop(road)
             raise
-        self._free.append(road)
-        if _read(commands, replies):
-            # it keeps its clients: only new connections can find the new primary
-            while self._free:
-                self._drop(self._free.pop())
+        self._settle(road, commands, replies)
         return replies
 
     async def send_all(self, parts: Sequence[Sequence[Command]], places: object = None) -> list[Any]:
@@ -257,40 +259,30 @@ class AsyncLink:
             except LINK_ERRORS as error:
                 answer = error
 
-    def _drop(self, road: AsyncRoad) -> None:
-        self._all.discard(road)
-        road.abort()
-
     async def _hear(self, commands: Sequence[Command], seconds: float) -> list[Any]:
-        road = await self._take(self._ears)
+        road = await self._take(self._listeners)
         try:
             replies = heard(await road.exchange(commands, seconds + self._patience))
         except BaseException:
             self._drop(road)
             raise
-        self._ears.append(road)
+        self._listeners.append(road)
         return replies
 
     async def wait_bell(self, key: str, seconds: float, then: Sequence[Command] = ()) -> list[Any]:
         """Wait for a stroke of the bell, at most `seconds`, as `Link.wait_bell` does."""
-        return await self._hear((_wait(key, seconds), *then), seconds)
+        return await self._hear((await_bell(key, seconds), *then), seconds)
 
     async def wait_alarm(self, key: str, last: bytes, seconds: float) -> bytes:
         """Wait until a client sounds the alarm after `last`, at most as long as for the bell; give the newest sound."""
         seconds = min(seconds, self._bell_wait)
-        return newest_sound((await self._hear((_alarm(key, last, seconds),), seconds))[0], last)
-
-    def at(self, where: object) -> Self:
-        """Give the link to a place in a cluster; this server is alone, and all is here."""
-        return self
-
-    async def nodes(self) -> dict[tuple[str, int], bool]:
-        """Give the nodes of the cluster: none."""
-        return {}
+        return newest_sound((await self._hear((await_sound(key, last, seconds),), seconds))[0], last)
 
     async def close(self) -> None:
         """Close all connections."""
         self._free.clear()
-        self._ears.clear()
+        self._listeners.clear()
         await asyncio.gather(*[road.close() for road in self._all])
         self._all.clear()
+        for link in self._hasty.values():
+            await link.close()

@@ -1,14 +1,15 @@
 """Links over `execute_command` of a redis-py client: for fakeredis, and for connections of a class of their own.
 
-Only `client/driving.py` uses them, in place of the links of `link.py`. They need not be quick: commands go one after
-another, and a wait asks again every few milliseconds, so that a wait which is given up leaves nothing behind.
+Commands go one after another. On a server, a wait blocks there, half a second at a time. fakeredis is asked again every
+few milliseconds, so that a wait which is given up leaves nothing behind.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import redis
@@ -16,27 +17,20 @@ from redis.exceptions import ResponseError
 
 from timeoutq.server.calls import Command
 from timeoutq.server.connection import Server
-from timeoutq.server.link import AsyncLink, Link, heard, newest_sound
+from timeoutq.server.deadlines import WAIT
+from timeoutq.server.link import AsyncLink, Link, await_bell, await_sound, heard, newest_sound
 from timeoutq.server.troubles import is_denied
 
 T = TypeVar("T")
 
 PAUSE = 0.005
-"""Seconds between two looks for a stroke of the bell or for an alarm."""
+"""Seconds between two looks at fakeredis."""
 
 
 def _accepted(error: ResponseError) -> ResponseError:
     if is_denied(error):
         raise error
     return error
-
-
-def _look(key: str) -> Command:
-    return ("LPOP", key)
-
-
-def _listen(key: str, last: bytes) -> Command:
-    return ("XREAD", "COUNT", 1, "STREAMS", key, last)
 
 
 async def heeding(answer: Awaitable[T]) -> T:
@@ -68,35 +62,35 @@ class MemoryLink(Link):
         except ResponseError as error:
             return _accepted(error)
 
-    def _wait(self, command: Command, seconds: float) -> Any:
-        """Ask until there is something, or nothing within `seconds`."""
-        until, closed = time.monotonic() + seconds, self._closed
-        while not (found := self._client.execute_command(*command)):
+    def _wait(self, poll: Command, block: Callable[[float], Command], seconds: float) -> Any:
+        until, left, closed = time.monotonic() + seconds, seconds, self._closed
+        while True:
+            found = self._client.execute_command(*(poll if self.server.in_memory else block(min(left, WAIT))))
+            left = until - time.monotonic()
+            if found or left <= 0:
+                return found
             if closed != self._closed:
                 raise redis.ConnectionError("the link was closed in another thread")
-            if (left := until - time.monotonic()) <= 0:
-                return None
-            time.sleep(min(PAUSE, left))
-        return found
+            if self.server.in_memory:
+                time.sleep(min(PAUSE, left))
 
     def wait_bell(self, key: str, seconds: float, then: Sequence[Command] = ()) -> list[Any]:
         """Wait for a stroke of the bell, at most `seconds`; give it, or None, and the replies to `then`."""
-        return heard([self._stroke(key, seconds), *self.send(then)])
-
-    def _stroke(self, key: str, seconds: float) -> Any:
         try:
-            stroke = self._wait(_look(key), seconds)
+            stroke = self._wait(("LPOP", key), partial(await_bell, key), seconds)
         except ResponseError as error:
-            return error
-        return stroke and [key.encode(), stroke]
+            stroke = error
+        return heard([stroke, *self.send(then)])
 
     def wait_alarm(self, key: str, last: bytes, seconds: float) -> bytes:
         """Wait until a client sounds the alarm after `last`; give the newest sound."""
-        return newest_sound(self._wait(_listen(key, last), min(seconds, self._bell_wait)), last)
+        poll = ("XREAD", "COUNT", 1, "STREAMS", key, last)
+        return newest_sound(self._wait(poll, partial(await_sound, key, last), min(seconds, self._bell_wait)), last)
 
     def close(self) -> None:
         """Close all connections; who waits in another thread is told."""
         self._closed += 1
+        super().close()
         self._client.close()
         self._client.connection_pool.disconnect()
 
@@ -118,30 +112,33 @@ class AsyncMemoryLink(AsyncLink):
         except ResponseError as error:
             return _accepted(error)
 
-    async def _wait(self, command: Command, seconds: float) -> Any:
-        until = time.monotonic() + seconds
-        while not (found := await heeding(self._client.execute_command(*command))):
-            if (left := until - time.monotonic()) <= 0:
-                return None
-            await asyncio.sleep(min(PAUSE, left))
-        return found
+    async def _wait(self, poll: Command, block: Callable[[float], Command], seconds: float) -> Any:
+        until, left = time.monotonic() + seconds, seconds
+        while True:
+            command = poll if self.server.in_memory else block(min(left, WAIT))
+            found = await heeding(self._client.execute_command(*command))
+            left = until - time.monotonic()
+            if found or left <= 0:
+                return found
+            if self.server.in_memory:
+                await asyncio.sleep(min(PAUSE, left))
 
     async def wait_bell(self, key: str, seconds: float, then: Sequence[Command] = ()) -> list[Any]:
         """Wait for a stroke of the bell, at most `seconds`; give it, or None, and the replies to `then`."""
-        return heard([await self._stroke(key, seconds), *await self.send(then)])
-
-    async def _stroke(self, key: str, seconds: float) -> Any:
         try:
-            stroke = await self._wait(_look(key), seconds)
+            stroke = await self._wait(("LPOP", key), partial(await_bell, key), seconds)
         except ResponseError as error:
-            return error
-        return stroke and [key.encode(), stroke]
+            stroke = error
+        return heard([stroke, *await self.send(then)])
 
     async def wait_alarm(self, key: str, last: bytes, seconds: float) -> bytes:
         """Wait until a client sounds the alarm after `last`; give the newest sound."""
-        return newest_sound(await self._wait(_listen(key, last), min(seconds, self._bell_wait)), last)
+        poll = ("XREAD", "COUNT", 1, "STREAMS", key, last)
+        seconds = min(seconds, self._bell_wait)
+        return newest_sound(await self._wait(poll, partial(await_sound, key, last), seconds), last)
 
     async def close(self) -> None:
         """Close all connections."""
+        await super().close()
         await self._client.aclose()
         await self._client.connection_pool.disconnect()

@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -52,33 +52,57 @@ def _look(key: tuple[int, str, int], search: Future[Addresses]) -> None:
         search.set_result(addresses)
 
 
-def connect(host: str, port: int, until: float) -> socket.socket:
-    """Connect to the first address of a host that takes the connection; raise the error of the last if none does.
+async def _first(
+    addresses: Addresses, left: Callable[[], float], reach: Callable[[socket.socket, Any, float], Awaitable[None]]
+) -> socket.socket:
+    """Give a socket to the first address that takes the connection; raise the error of the last if none does.
 
-    `until` is a time of `time.monotonic`. Each address may take its share of the time that is left, so that one address
-    that does not answer leaves time for the others.
+    Each address may take its share of the seconds that are `left`, so that one address that does not answer leaves time
+    for the others.
     """
     failed: OSError | None = None
-    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     for at, (family, kind, proto, _, address) in enumerate(addresses):
+        plug: socket.socket | None = None
         try:
-            plug = socket.socket(family, kind, proto)
-        except OSError as error:  # for example: the address is IPv6, and this machine has no IPv6
+            plug = socket.socket(family, kind, proto)  # raises, for example, for IPv6 on a machine that has no IPv6
+            await reach(plug, address, max(0.001, left() / (len(addresses) - at)))
+        except BaseException as error:
+            if plug is not None:
+                plug.close()
+            if not isinstance(error, OSError):
+                raise
             failed = error
-            continue
-        try:
-            plug.settimeout(max(0.001, (until - time.monotonic()) / (len(addresses) - at)))
-            plug.connect(address)
-        except OSError as error:  # a TimeoutError is one, too
-            plug.close()
-            failed = error
-        except BaseException:
-            plug.close()
-            raise
         else:
             return plug
     assert failed is not None, "a name has an address"
     raise failed
+
+
+def connect(host: str, port: int, until: float) -> socket.socket:
+    """Connect to a host by its name or address; `until` is a time of `time.monotonic`."""
+
+    async def reach(plug: socket.socket, address: Any, seconds: float) -> None:
+        plug.settimeout(seconds)
+        plug.connect(address)
+
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    try:
+        _first(addresses, lambda: until - time.monotonic(), reach).send(None)
+    except StopIteration as found:
+        return found.value  # type: ignore[no-any-return]  # what `_first` gives
+    raise AssertionError("nothing here waits for an event loop")
+
+
+async def async_connect(host: str, port: int, until: float) -> socket.socket:
+    """Do as `connect`, for asyncio; `until` is a time of the event loop's clock."""
+    loop = asyncio.get_running_loop()
+
+    async def reach(plug: socket.socket, address: Any, seconds: float) -> None:
+        plug.setblocking(False)
+        async with asyncio.timeout(seconds):
+            await loop.sock_connect(plug, address)
+
+    return await _first(await find(host, port), lambda: until - loop.time(), reach)
 
 
 def of_path(path: str, until: float) -> socket.socket:
@@ -93,29 +117,3 @@ def of_path(path: str, until: float) -> socket.socket:
         plug.close()
         raise
     return plug
-
-
-async def async_connect(host: str, port: int, until: float | None) -> socket.socket:
-    """Do as `connect`; `until` is a time of the event loop's clock."""
-    loop = asyncio.get_running_loop()
-    errors: list[OSError] = []
-    addresses = await find(host, port)
-    for at, (family, kind, proto, _, address) in enumerate(addresses):
-        try:
-            sock = socket.socket(family, kind, proto)
-        except OSError as error:  # for example: the address is IPv6, and this machine has no IPv6
-            errors.append(error)
-            continue
-        try:
-            sock.setblocking(False)
-            async with asyncio.timeout(None if until is None else (until - loop.time()) / (len(addresses) - at)):
-                await loop.sock_connect(sock, address)
-        except OSError as error:  # a TimeoutError is one, too
-            sock.close()
-            errors.append(error)
-        except BaseException:
-            sock.close()
-            raise
-        else:
-            return sock
-    raise errors[-1]

@@ -12,101 +12,39 @@ from functools import cache
 
 from timeoutq.server import scripts
 
-HARMLESS: Mapping[str, Sequence[str | int]] = {
-    "BLPOP": ("KEY", "0.001"),
-    "DBSIZE": (),
-    "DEL": ("KEY",),
-    "EXISTS": ("KEY",),
-    "FCALL": ("no_function", 1, "KEY"),
-    "FCALL_RO": ("no_function", 1, "KEY"),
-    "FUNCTION": ("LOAD", "no library"),
-    "GET": ("KEY",),
-    "HDEL": ("KEY", "x"),
-    "HEXISTS": ("KEY", "x"),
-    "HGET": ("KEY", "x"),
-    "HGETALL": ("KEY",),
-    "HLEN": ("KEY",),
-    "HMGET": ("KEY", "x"),
-    "HSCAN": ("KEY", 0),
-    "INFO": ("server",),
-    "LINDEX": ("KEY", 0),
-    "LLEN": ("KEY",),
-    "LPOP": ("KEY",),
-    "LRANGE": ("KEY", 0, 0),
-    "LTRIM": ("KEY", 0, 0),
-    "MGET": ("KEY",),
-    "PEXPIRE": ("KEY", 1000),
-    "PTTL": ("KEY",),
-    "SCAN": (0, "MATCH", "KEY"),
-    "SCARD": ("KEY",),
-    "SISMEMBER": ("KEY", "x"),
-    "SMISMEMBER": ("KEY", "x"),
-    "SMOVE": ("KEY", "KEY", "x"),
-    "SRANDMEMBER": ("KEY",),
-    "SREM": ("KEY", "x"),
-    "SSCAN": ("KEY", 0),
-    "TIME": (),
-    "TYPE": ("KEY",),
-    "UNLINK": ("KEY",),
-    "WAIT": (0, 1),
-    "XADD": ("KEY", "NOMKSTREAM", "*", "x", "x"),
-    "XLEN": ("KEY",),
-    "XRANGE": ("KEY", "-", "+", "COUNT", 1),
-    "XREAD": ("COUNT", 1, "STREAMS", "KEY", "0"),
-    "XREVRANGE": ("KEY", "+", "-", "COUNT", 1),
-    "XTRIM": ("KEY", "MAXLEN", 1),
-    "ZADD": ("KEY", "XX", 1, "x"),
-    "ZCARD": ("KEY",),
-    "ZCOUNT": ("KEY", 0, 0),
-    "ZLEXCOUNT": ("KEY", "-", "+"),
-    "ZMSCORE": ("KEY", "x"),
-    "ZPOPMIN": ("KEY",),
-    "ZRANGE": ("KEY", 0, 0),
-    "ZRANGEBYLEX": ("KEY", "-", "+"),
-    "ZRANGEBYSCORE": ("KEY", 0, 0),
-    "ZRANK": ("KEY", "x"),
-    "ZREM": ("KEY", "x"),
-    "ZSCAN": ("KEY", 0),
-    "ZREVRANGE": ("KEY", 0, 0),
-    "ZREVRANGEBYSCORE": ("KEY", 0, 0),
-    "ZSCORE": ("KEY", "x"),
-}
+
+def _table(text: str) -> dict[str, tuple[str, ...]]:
+    commands = [words.split() for words in text.split(";")]
+    return {name: tuple(words) for name, *words in commands}
+
+
+HARMLESS = _table("""
+BLPOP KEY 0.001; DBSIZE; DEL KEY; EXISTS KEY; FCALL no_function 1 KEY; FCALL_RO no_function 1 KEY;
+FUNCTION LOAD nothing; GET KEY; HDEL KEY x; HEXISTS KEY x; HGET KEY x; HGETALL KEY; HLEN KEY; HMGET KEY x;
+HSCAN KEY 0; INFO server; LINDEX KEY 0; LLEN KEY; LPOP KEY; LRANGE KEY 0 0; LTRIM KEY 0 0; MGET KEY;
+PEXPIRE KEY 1000; PTTL KEY; SCAN 0 MATCH KEY; SCARD KEY; SISMEMBER KEY x; SMISMEMBER KEY x; SMOVE KEY KEY x;
+SRANDMEMBER KEY; SREM KEY x; SSCAN KEY 0; TIME; TYPE KEY; UNLINK KEY; WAIT 0 1; XADD KEY NOMKSTREAM * x x; XLEN KEY;
+XRANGE KEY - + COUNT 1; XREAD COUNT 1 STREAMS KEY 0; XREVRANGE KEY + - COUNT 1; XTRIM KEY MAXLEN 1; ZADD KEY XX 1 x;
+ZCARD KEY; ZCOUNT KEY 0 0; ZLEXCOUNT KEY - +; ZMSCORE KEY x; ZPOPMIN KEY; ZRANGE KEY 0 0; ZRANGEBYLEX KEY - +;
+ZRANGEBYSCORE KEY 0 0; ZRANK KEY x; ZREM KEY x; ZSCAN KEY 0; ZREVRANGE KEY 0 0; ZREVRANGEBYSCORE KEY 0 0;
+ZSCORE KEY x
+""")
 """The commands that can be tried with arguments that change nothing as long as KEY does not exist."""
 
-MAKING: Mapping[str, Sequence[str | int]] = {
-    "HINCRBY": ("KEY", "x", 1),
-    "HSET": ("KEY", "x", "x"),
-    "HSETNX": ("KEY", "x", "x"),
-    "LPUSH": ("KEY", "x"),
-    "PSETEX": ("KEY", 1000, "x"),
-    "RPUSH": ("KEY", "x"),
-    "SADD": ("KEY", "x"),
-}
+MAKING = _table("""
+HINCRBY KEY x 1; HSET KEY x x; HSETNX KEY x x; LPUSH KEY x; PSETEX KEY 1000 x; RPUSH KEY x; SADD KEY x
+""")
 """All other commands: each of them makes its key, and the script `probe` deletes the key right after the trial."""
 
 OWN = frozenset(
-    {
-        "BLPOP",
-        "DBSIZE",
-        "FCALL",
-        "FCALL_RO",
-        "FUNCTION",
-        "LPOP",
-        "LRANGE",
-        "SCAN",
-        "TYPE",
-        "WAIT",
-        "XREAD",
-        "XREVRANGE",
-        "ZREVRANGE",
-        "ZREVRANGEBYSCORE",
-    }
+    _table("""
+BLPOP; DBSIZE; FCALL; FCALL_RO; FUNCTION; LPOP; LRANGE; SCAN; TYPE; WAIT; XREAD; XREVRANGE; ZREVRANGE; ZREVRANGEBYSCORE
+""")
 )
 """The commands that only the client sends; no script needs them."""
 
-
 OPTIONAL = frozenset({"MSETEX"})
-"""What the scripts use where the server has it and the user may run it; everybody does without it."""
+"""Commands that the scripts use where the server has them and the user may run them, and can do without."""
 
 
 @cache
@@ -131,16 +69,19 @@ def trials() -> tuple[list[str | int], list[str | int]]:
     return _trial([*_tried(HARMLESS), *sizes]), _trial(_tried(MAKING))
 
 
-def _tried(table: Mapping[str, Sequence[str | int]]) -> list[tuple[str | int, ...]]:
+def _tried(table: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
     return [(name, *words) for name, words in table.items() if name not in OWN]
 
 
-def _trial(commands: Sequence[tuple[str | int, ...]]) -> list[str | int]:
-    return [len(commands), *(word for command in commands for word in (len(command), *command))]
+def _trial(commands: Sequence[tuple[str, ...]]) -> list[str | int]:
+    words: list[str | int] = [len(commands)]
+    for command in commands:
+        words += [len(command), *command]
+    return words
 
 
 def cure(user: str, commands: Iterable[str], keys: str = "") -> str:
-    """Give the command that an operator pastes to allow these commands and keys, beside what the user may do already.
+    """Give the command that an operator pastes to allow these commands and keys, too.
 
     Leave `keys` empty if the user may use these keys already: a server that has given a user `~*` refuses to add
     another pattern.

@@ -48,13 +48,13 @@ except ImportError as error:
 MOST = 1 << 30
 """Bytes of the longest reply that is read: a server holds half of it in one value at most (proto-max-bulk-len)."""
 NOTHING = object()
-"""What a reader gives while a reply is not whole."""
+"""Stands for a reply that is not whole yet."""
 LATE = 0.25
 """Seconds by which an alarm of asyncio may ring late; if it is later, the loop was blocked, not the server."""
 
 _UNSENT = getattr(socket, "TCP_NOTSENT_LOWAT", None)
-"""The option that bounds what the kernel takes of a heavy command before it can send it. Without it the kernel
-takes mebibytes, and then nothing more until a third of them is sent, as if the link carried nothing."""
+"""The option that bounds the bytes of a heavy command which the kernel takes before it can send them. Without it the
+kernel takes mebibytes, and then nothing more until a third of them is sent, as if the link carried nothing."""
 
 _ERRORS: dict[str, type[Exception]] = {
     "ASK": AskError, "CLUSTERDOWN": ClusterDownError, "LOADING": BusyLoadingError, "MASTERDOWN": MasterDownError,
@@ -165,23 +165,22 @@ class Road:
             greeting = place.greeting(place.credentials())
             _greeted(road.exchange(greeting) if greeting else ())
         except OSError as error:
-            road.close()
+            road.abort()
             raise _unreached(place, error) from error
         except BaseException:
-            road.close()
+            road.abort()
             raise
         return road
 
     def _connect(self, place: Endpoint, until: float) -> None:
-        context = place.context  # raises for files that cannot be used, before there is a socket to close
         if place.path:
             self._plug = names.of_path(place.path, until)
         else:
             self._plug = names.connect(place.host, place.port, until)
             _prepare(self._plug)
-        if context is not None:
+        if place.context is not None:
             self._plug.settimeout(max(0.001, until - time.monotonic()))
-            self._plug = context.wrap_socket(self._plug, server_hostname=place.host)
+            self._plug = place.context.wrap_socket(self._plug, server_hostname=place.host)
         if sys.platform != "win32":
             self._poll = select.poll()
             self._poll.register(self._plug, select.POLLIN)
@@ -271,13 +270,13 @@ class Road:
         self._set(0.0)
         try:
             self._plug.recv_into(self._buffer)
-        except (BlockingIOError, ssl.SSLWantReadError):  # what has come over TLS may be for TLS alone
+        except (BlockingIOError, ssl.SSLWantReadError):  # these bytes may be for TLS alone
             return False
         except OSError:
             return True
         return True
 
-    def close(self) -> None:
+    def abort(self) -> None:
         """Close it; another thread that waits on it hears that it was closed."""
         if self._plug is not None:
             with suppress(OSError):  # it is closed already
@@ -328,16 +327,15 @@ class AsyncRoad(asyncio.Protocol):
         """Connect within so many seconds, and sign on."""
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(within) as limit:
+            async with asyncio.timeout(within):
                 if place.path:
                     _, road = await loop.create_unix_connection(lambda: cls(patience), place.path)
                 else:
-                    context = place.context
-                    plug = await names.async_connect(place.host, place.port, limit.when())
+                    plug = await names.async_connect(place.host, place.port, loop.time() + within)
                     _prepare(plug)
-                    name = place.host if context else None
+                    name = place.host if place.context else None
                     _, road = await loop.create_connection(
-                        lambda: cls(patience), sock=plug, ssl=context, server_hostname=name
+                        lambda: cls(patience), sock=plug, ssl=place.context, server_hostname=name
                     )
         except OSError as error:
             raise _unreached(place, error) from error
@@ -422,7 +420,7 @@ class AsyncRoad(asyncio.Protocol):
             self.abort()
 
     def _look(self) -> None:
-        # a loop with something to do soon takes what has come, and does not sleep
+        # a loop with something to do soon reads its sockets, and does not sleep
         if self._waiter is not None and self._loop.time() < AsyncRoad._looks_until:
             self._loop.call_soon(self._look)
         else:
@@ -499,7 +497,7 @@ class AsyncRoad(asyncio.Protocol):
         self._room = None
 
     def abort(self) -> None:
-        """Close it at once; what has not left is thrown away."""
+        """Close it at once; bytes that have not left are thrown away."""
         self._transport.abort()
 
     async def close(self) -> None:

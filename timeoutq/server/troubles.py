@@ -102,7 +102,7 @@ def is_no_cluster(error: object) -> bool:
 
 
 def is_no_sentinel(error: BaseException) -> bool:
-    """Say whether what was asked for the primary is no sentinel."""
+    """Say whether a server that was asked for the primary is no sentinel."""
     return any(_NO_SENTINEL.search(str(one)) for one in _chain(error))
 
 
@@ -186,7 +186,7 @@ def _older(said: str) -> str:
 
 
 _LACKS = re.compile(r"(?:[Uu]ser (\S+)|[Tt]his user) has no permissions to run the '([^']+)' command")
-"""What a server says of a command that the user may not run; Redis before 7 does not name the user."""
+"""Matches the refusal of a command that the user may not run; Redis before 7 does not name the user."""
 
 
 def _right(said: str) -> str:
@@ -201,7 +201,7 @@ IS_SHARDED = (
     "the queue is sharded: open it with timeoutq.open_queue(name), or as ShardedQueue or AsyncShardedQueue; a plain "
     "client would put its tasks where nobody looks for them"
 )
-"""What a plain client is told, which would use the keys of the queue's name, and not those of its shards."""
+"""The error of a plain client, which would use the keys of the queue's name, and not those of its shards."""
 
 
 def is_sharded(error: object) -> bool:

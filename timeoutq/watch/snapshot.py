@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from timeoutq.client.methods import QueueFlows
 from timeoutq.client.shards import AnyAsyncQueue, AnyQueue, AsyncShardedQueue, ShardedQueue, looking
 from timeoutq.client.shards.looking import Picture
 from timeoutq.verbs.sending import Flow
@@ -99,7 +98,7 @@ async def snapshot_async(queue: AnyAsyncQueue, rows: int = 20) -> Snapshot:
 def _look(queue: AnyQueue | AnyAsyncQueue, rows: int) -> Flow[Picture]:
     if isinstance(queue, ShardedQueue | AsyncShardedQueue):
         return (yield from looking.picture(queue.shards, rows))
-    plain, hosts = QueueFlows(queue.talk), list[HostInfo]()
+    plain, hosts = queue.flows, list[HostInfo]()
     stats = yield from plain.stats()
     with suppress(InvalidInput):  # it is polite no more
         hosts = list((yield from plain.hosts.list(n=rows))) if stats.politeness else []

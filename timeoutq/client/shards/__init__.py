@@ -8,7 +8,7 @@ The modules, in reading order: each imports only from those above it.
     names       The names of shards: the keys of shard 3 of 12 begin with `timeoutq:{crawl:03:2}:`. Pure.
     route       Which shard a task belongs to: route v1. Pure. Never change it, for queues live on; a test compares its
                 results.
-    together    Carries out several flows at the same time: what they send travels in one flush for each node. No I/O.
+    together    Carries out several flows at the same time: their commands travel in one flush for each node. No I/O.
     root        The root of a queue over several shards: the record that says how many shards there are, and how tasks
                 are routed.
     gathering   Sends calls to many shards at the same time, makes one answer of their answers, and says which shards
@@ -21,8 +21,7 @@ The modules, in reading order: each imports only from those above it.
                 I/O.
     scheduling  Schedules of a sharded queue: each is in the shard of its name, and what its ticks put is there, too. No
                 I/O.
-    methods     What the methods of the faces do on a sharded queue: what differs from a plain queue; all else is as
-                there.
+    methods     The flows of a sharded queue, in which they differ from those of a plain queue.
     working     A sharded queue as a worker sees it: which shards the worker tends and helps, and where leases and links
                 belong.
     queue       `ShardedQueue` and `AsyncShardedQueue`: the two faces of a queue over several shards.

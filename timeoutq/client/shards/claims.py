@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from timeoutq.client import methods
-from timeoutq.client.shards.gathering import failure
+from timeoutq.client.shards.gathering import failure, of_shards
 from timeoutq.client.shards.root import Shards
 from timeoutq.client.shards.together import together
 from timeoutq.verbs import flows, replies
@@ -52,14 +52,14 @@ def depth(talk: Talk) -> Flow[Depth]:
 
 
 class Claim(methods.Claim):
-    """A claim that Ctrl-C or a cancel may interrupt: what the claim took can then be given back."""
+    """A claim that Ctrl-C or a cancel may interrupt: its leases can then be given back."""
 
     def __init__(self, shards: Shards, n: int, timeout: float | None, max_runtime: float | None, wait: float) -> None:
-        """Check what the caller passed."""
+        """Check the arguments."""
         super().__init__(shards.root, n, timeout, max_runtime, wait)
         self._shards = shards
         self._tokens: list[tuple[int, bytes]] = []
-        """What the calls of this round were sent with, and to which shards: a shard may get two calls in a round."""
+        """The tokens of this round, and the shards that got them: a shard may get two calls in a round."""
         self._away: dict[int, float] = {}
         self._errors: dict[int, TimeoutqError] = {}
 
@@ -121,17 +121,16 @@ class Claim(methods.Claim):
             talk = self._shards.talks[shard]
             return flows.claim(talk, n, self.timeout_ms, self.max_runtime_ms, 0.0, self._noting(shard, talk))
 
-        asked = [shard for shard, n in wanted.items() if n]
-        results = yield from together([claim(shard, wanted[shard]) for shard in asked])
+        results = yield from of_shards({shard: claim(shard, n) for shard, n in wanted.items() if n})
         leases: list[Lease] = []
-        for shard, result in self._heard(asked, results):
+        for shard, result in self._heard(results):
             self._errors.pop(shard, None)
             leases += result
         return leases
 
-    def _heard(self, asked: Iterable[int], results: Iterable[Any]) -> Iterable[tuple[int, Any]]:
+    def _heard(self, results: Mapping[int, Any]) -> Iterable[tuple[int, Any]]:
         # gives the results of the shards that answered, and notes the errors of the others, and which of them are away
-        for shard, result in zip(asked, results, strict=True):
+        for shard, result in results.items():
             if not isinstance(result, TimeoutqError):
                 yield shard, result
                 continue
@@ -151,8 +150,8 @@ class Claim(methods.Claim):
     def _depths(self) -> Flow[dict[int, Depth]]:
         asked = self._present()
         random.shuffle(asked)
-        results = yield from together([depth(self._shards.talks[shard]) for shard in asked])
-        return dict(self._heard(asked, results))
+        results = yield from of_shards({shard: depth(self._shards.talks[shard]) for shard in asked})
+        return dict(self._heard(results))
 
     def _without_company(self, leases: list[Lease]) -> Flow[list[Lease]]:
         # a task that lost two leases is handed out alone: no task of another shard comes with it either
@@ -177,7 +176,7 @@ class Claim(methods.Claim):
             yield a_moment()
 
     def give_back(self) -> Flow[None]:
-        """Release what the last calls of the claim took, if the servers answer at once."""
+        """Release the leases of the last calls, if the servers answer at once."""
 
         def back(shard: int, token: bytes) -> Flow[None]:
             talk = self._shards.talks[shard]
@@ -192,9 +191,9 @@ def pull(shards: Shards, n: int) -> Flow[list[Task]]:
     """Take tasks without a lease, from one shard: an error of a second shard would lose the tasks of the first."""
     every = list(range(len(shards.talks)))
     random.shuffle(every)
-    depths = yield from together([depth(shards.talks[shard]) for shard in every])
-    errors = {shard: found for shard, found in zip(every, depths, strict=True) if isinstance(found, TimeoutqError)}
-    deep = [(found.ready, shard) for shard, found in zip(every, depths, strict=True) if isinstance(found, Depth)]
+    depths = yield from of_shards({shard: depth(shards.talks[shard]) for shard in every})
+    errors = {shard: found for shard, found in depths.items() if isinstance(found, TimeoutqError)}
+    deep = [(found.ready, shard) for shard, found in depths.items() if isinstance(found, Depth)]
     # if no shard has a task, one is asked all the same: it says whether the queue allows this at all
     for shard in [shard for ready, shard in sorted(deep, reverse=True) if ready] or [shard for _, shard in deep[:1]]:
         talk = shards.talks[shard]

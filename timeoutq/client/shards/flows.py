@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from timeoutq.client.methods import Build as BuildEnds
 from timeoutq.client.methods import ById
 from timeoutq.client.shards import gathering
-from timeoutq.client.shards.names import stem, tags
 from timeoutq.client.shards.root import Shards
-from timeoutq.client.shards.route import key_of, route
+from timeoutq.client.shards.route import route
 from timeoutq.client.shards.together import together
 from timeoutq.rooms import hosts as of_hosts
 from timeoutq.rooms.events import divided
 from timeoutq.server.calls import Call, refuse_rerun
 from timeoutq.verbs import confirming, flows, reads
 from timeoutq.verbs.operations import how_words
-from timeoutq.verbs.sending import Flow, ServerClock, Talk, answer, ask, settle
+from timeoutq.verbs.sending import Flow, ServerClock, Talk, answer, ask
 from timeoutq.words import arguments
 from timeoutq.words.arguments import How, TaskList
 from timeoutq.words.errors import InvalidInput, TimeoutqError, Unavailable
@@ -124,34 +123,8 @@ def bring(shards: Shards, found: TaskList, group: bytes | None, build: Build, re
         for shard, chosen in places.items()
     }
     results = yield from gathering.gather(shards, calls, replicas)
-    yield from confirm(shards, ((shards.talks[shard], one) for shard, one in results.items()))
+    yield from shards.confirm(added=gathering.any_added(results.values()))
     return gathering.outcome_of(shards, found.ids, places, results)
-
-
-def confirm(shards: Shards, results: Iterable[tuple[Talk, Iterable[object] | TimeoutqError]]) -> Flow[None]:
-    """After a put: see that the record stands; if it says other shards now, take back what was added, and raise."""
-    answers = [(talk, one) for talk, one in results if not isinstance(one, TimeoutqError)]
-    try:
-        yield from shards.confirm(added=any(gathering.any_added(one) for _, one in answers))
-    except InvalidInput:
-        yield from _take_back(shards, [(talk, gathering.added(one)) for talk, one in answers])
-        raise
-
-
-def _take_back(shards: Shards, added: Iterable[tuple[Talk, Sequence[bytes]]]) -> Flow[None]:
-    now = shards.foreign
-    if now is None:
-        return
-    names = list(map(stem, tags(shards.name, now.shards)))
-    parts: list[Flow[object]] = []
-    for talk, ids in added:
-        if talk.operations.key("") in names:
-            # the queue of now has this shard, too: a task that belongs here may have been put by others as well
-            here = names.index(talk.operations.key(""))
-            ids = [] if now.grouped else [id for id in ids if route(key_of(id, None, now.by), now.shards) != here]
-        if ids:
-            parts.append(settle(talk, talk.operations.forget((ids,), talk.nonce)))
-    yield from together(parts)
 
 
 def spread(shards: Shards, found: TaskList, group: bytes | None = None) -> dict[int, list[int]]:
@@ -164,26 +137,24 @@ def spread(shards: Shards, found: TaskList, group: bytes | None = None) -> dict[
 
 
 def by_id(shards: Shards, ids: Sequence[bytes], build: ById, *, everywhere: bool) -> Flow[Outcome]:
-    """Send each id, in the calls that `build` makes, to the shard of the id; give the answers."""
-    everywhere = everywhere and (yield from shards.may_be_elsewhere())
-    places = gathering.places_of(map(shards.of_task, ids))
-    if everywhere:
-        places = {shard: list(range(len(ids))) for shard in range(len(shards.talks))}
-    outcome = yield from _asked(shards, ids, places, build)
+    """Send each id, in the calls that `build` makes, to the shard of the id; give the answers.
+
+    An id that was put with a group may be elsewhere: `everywhere` sends all ids to all shards then; else other shards
+    are asked for the ids that are unknown at home.
+    """
+    every, home = range(len(shards.talks)), list(map(shards.of_task, ids))
+    if everywhere and (yield from shards.may_be_elsewhere()):
+        return (yield from _asked(shards, ids, {shard: range(len(ids)) for shard in every}, build))
+    outcome = yield from _asked(shards, ids, gathering.places_of(home), build)
     unknown = [at for at, answer in enumerate(outcome) if answer is Answer.UNKNOWN]
-    if not everywhere and unknown and (yield from shards.may_be_elsewhere()):
-        home = [shards.of_task(id) for id in ids]
-        others = {
-            shard: chosen
-            for shard in range(len(shards.talks))
-            if (chosen := [at for at in unknown if home[at] != shard])
-        }
-        more = yield from _asked(shards, ids, others, build)
-        codes = bytearray(outcome.codes)
-        for at in unknown:
-            codes[at] = more.codes[at]
-        return Outcome(ids, bytes(codes))
-    return outcome
+    if everywhere or not unknown or not (yield from shards.may_be_elsewhere()):
+        return outcome
+    others = {shard: [at for at in unknown if home[at] != shard] for shard in every}
+    more = yield from _asked(shards, ids, {shard: places for shard, places in others.items() if places}, build)
+    codes = bytearray(outcome.codes)
+    for at in unknown:
+        codes[at] = more.codes[at]
+    return Outcome(ids, bytes(codes))
 
 
 def _asked(shards: Shards, ids: Sequence[bytes], places: Mapping[int, Sequence[int]], build: ById) -> Flow[Outcome]:
@@ -202,7 +173,7 @@ def _asked(shards: Shards, ids: Sequence[bytes], places: Mapping[int, Sequence[i
     return outcome
 
 
-# ---- what an export has written
+# ---- lines of an export
 
 
 def restore(shards: Shards, records: Sequence[Record]) -> Flow[Outcome]:
@@ -216,7 +187,7 @@ def restore(shards: Shards, records: Sequence[Record]) -> Flow[Outcome]:
         for shard, chosen in places.items()
     }
     results = yield from gathering.gather(shards, calls)
-    yield from confirm(shards, ((shards.talks[shard], one) for shard, one in results.items()))
+    yield from shards.confirm(added=gathering.any_added(results.values()))
     return gathering.outcome_of(shards, [record.task for record in records], places, results)
 
 
@@ -246,24 +217,15 @@ def configure(shards: Shards, settings: Mapping[str, bytes], converts: int = 0) 
     if durable:  # before anything is written: neither a new record nor a part of the shards is to stay
         yield from gathering.each(shards, lambda talk: flows.find_replicas(talk, durable))
     yield from shards.make()
-    before: Sequence[str] = ()
     for name in ("keep_done", "keep_done?"):
         if name in settings:
-            before = yield from _check_keep_done(shards, is_compact=settings[name].startswith(b"compact"))
+            yield from _check_keep_done(shards, is_compact=settings[name].startswith(b"compact"))
     if "events" in settings:
         settings = {**settings, "events": divided(settings["events"], len(shards.talks))}
-    try:
-        yield from gathering.each(shards, lambda talk: flows.configure(talk, settings, converts))
-    except InvalidInput:
-        # tasks have come meanwhile, so some shards have refused: the others do not keep done tasks in another way
-        found = zip(shards.talks, before, strict=False)  # there are none if keep_done is not to change
-        kept = [flows.configure(talk, {"keep_done": was.encode()}) for talk, was in found if was != "compact"]
-        yield from together(kept)
-        raise
+    yield from gathering.each(shards, lambda talk: flows.configure(talk, settings, converts))
 
 
-def _check_keep_done(shards: Shards, *, is_compact: bool) -> Flow[Sequence[str]]:
-    """Refuse a setting that some shards would refuse; give what each shard has now."""
+def _check_keep_done(shards: Shards, *, is_compact: bool) -> Flow[None]:
     # each shard refuses for itself; without this look, the shards that have no tasks would switch all the same
     parts = yield from gathering.each(shards, lambda talk: answer(talk, talk.operations.stats()))
     for part in parts:
@@ -280,7 +242,6 @@ def _check_keep_done(shards: Shards, *, is_compact: bool) -> Flow[Sequence[str]]
                 'other keep_done can read: keep_done stays "compact" until the queue is purged; for another keep_done '
                 "use a new queue"
             )
-    return [part.settings.get("keep_done", "forever") for part in parts]
 
 
 def purge(shards: Shards) -> Flow[None]:
@@ -296,33 +257,22 @@ def purge(shards: Shards) -> Flow[None]:
 # ---- leases: each in its own shard, those of many shards at the same time
 
 
-def extend(shards: Shards, leases: Sequence[Lease], timeout_ms: int) -> Flow[Outcome]:
-    """Extend leases. Raises if a shard is silent."""
-    return _extend(shards, leases, timeout_ms, strict=True)
+def extend(shards: Shards, leases: Sequence[Lease], timeout_ms: int, within: float | None = None) -> Flow[Outcome]:
+    """Extend leases. Raises if a shard is silent.
 
-
-def extension(shards: Shards, leases: Sequence[Lease]) -> Flow[Outcome]:
-    """Extend leases by the usual timeout; leases of a silent shard are `UNANSWERED`. Raises if all are silent.
-
-    No replica is waited for, and a silent shard is asked for a third of the timeout, or for a second if this is longer:
-    meanwhile, the other leases run.
+    With `within`, for a keeper or a heartbeat: no replica is waited for, and a silent shard is asked for so many
+    seconds; its leases are then `UNANSWERED`, and only if all shards are silent does this raise.
     """
-    timeout_ms = shards.root.terms.timeout_ms
-    return _extend(shards, leases, timeout_ms, strict=False, within=max(timeout_ms / 3000, 1.0))
 
-
-def _extend(
-    shards: Shards, leases: Sequence[Lease], timeout_ms: int, *, strict: bool, within: float | None = None
-) -> Flow[Outcome]:
     def build(talk: Talk, part: Sequence[Lease], _: Sequence[int]) -> list[Call[Any]]:
         return talk.operations.extend(part, timeout_ms)
 
-    ids, places, results = yield from _send(shards, leases, build, within)
+    ids, places, results = yield from send(shards, leases, build, within)
     found: dict[int, Any] = {
         shard: result if isinstance(result, TimeoutqError) else [one[1] for one in result]
         for shard, result in results.items()
     }
-    if strict or not any(isinstance(result, list) for result in found.values()):
+    if within is None or all(isinstance(result, TimeoutqError) for result in found.values()):
         return gathering.outcome_of(shards, ids, places, found)
     return gathering.merged(ids, places, found)
 
@@ -346,15 +296,10 @@ def ack_put(shards: Shards, lease: Lease, found: TaskList, again_ms: int, payloa
     return (yield from flows.ack_put(shards.talks[home], lease, found.pick(places.get(home, [])), again_ms, payload))
 
 
-def end_many(shards: Shards, leases: Sequence[Lease], build: BuildEnds) -> Flow[Outcome]:
-    """End leases; give all answers."""
-    ids, places, results = yield from _send(shards, leases, build)
-    return gathering.outcome_of(shards, ids, places, results)
-
-
-def _send(
+def send(
     shards: Shards, leases: Sequence[Lease], build: BuildEnds, within: float | None = None
 ) -> Flow[tuple[list[bytes], Any, Any]]:
+    """Send leases, in the calls that `build` makes, to their shards; give their ids, their places, and the answers."""
     places = gathering.places_of(map(shards.of_lease, leases))
     calls = {
         shard: build(shards.talks[shard], [leases[at] for at in chosen], chosen) for shard, chosen in places.items()

@@ -14,7 +14,7 @@ from timeoutq.verbs.confirming import UNCONFIRMED
 from timeoutq.verbs.sending import CALLS, Flow, Talk, settle
 from timeoutq.words.counts import Stats
 from timeoutq.words.errors import NotReplicated, ShardsUnavailable, TimeoutqError, Unavailable
-from timeoutq.words.model import Answer, Outcome
+from timeoutq.words.model import Outcome
 from timeoutq.words.text import counted
 
 T = TypeVar("T")
@@ -26,10 +26,14 @@ UNANSWERED = b"?"
 """The code of an id whose shard did not answer: `Answer.UNANSWERED`."""
 
 
+def of_shards(flows: Mapping[int, Flow[T]]) -> Flow[dict[int, T | TimeoutqError]]:
+    """Carry out a flow in some shards; give for each shard the result, or the error in which the flow ended."""
+    return dict(zip(flows, (yield from together([*flows.values()])), strict=True))
+
+
 def each(shards: Shards, flow: Callable[[Talk], Flow[T]]) -> Flow[list[T]]:
     """Carry out a flow in every shard; give the results. Raises an error that names the shards that failed."""
-    results = yield from together([flow(talk) for talk in shards.talks])
-    return whole(shards, dict(enumerate(results)))
+    return whole(shards, (yield from of_shards({shard: flow(talk) for shard, talk in enumerate(shards.talks)})))
 
 
 def late(make: Callable[[], Flow[T]]) -> Flow[T]:
@@ -100,7 +104,7 @@ def gather(
 
 
 def _flushes(calls: Mapping[int, Sequence[Call[Any]]]) -> Iterator[dict[int, list[Call[Any]]]]:
-    # the first call of each shard, then the second of each, cut into what is sent at once
+    # the first call of each shard, then the second of each, cut into flushes
     flush: dict[int, list[Call[Any]]] = {}
     words = weight = 0
     for row in zip_longest(*calls.values()):
@@ -125,15 +129,10 @@ def places_of(shards: Iterable[int]) -> dict[int, list[int]]:
     return found
 
 
-def any_added(answers: Iterable[object]) -> bool:
-    """Say whether one of these answers tells of a task that its shard did not have."""
-    return any(isinstance(answer, Outcome) and b"A" in answer.codes for answer in answers)
-
-
-def added(answers: Iterable[object]) -> list[bytes]:
-    """Give the ids of the tasks that these answers tell of as put."""
-    outcomes = [answer for answer in answers if isinstance(answer, Outcome)]
-    return [id for one in outcomes for id, answer in zip(one.tasks, one, strict=True) if answer is Answer.ADDED]
+def any_added(results: Iterable[Iterable[object] | TimeoutqError]) -> bool:
+    """Say whether one of these answers of shards tells of a task that its shard did not have."""
+    given = (one for result in results if not isinstance(result, TimeoutqError) for one in result)
+    return any(isinstance(one, Outcome) and b"A" in one.codes for one in given)
 
 
 def outcome_of(

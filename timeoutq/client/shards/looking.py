@@ -10,22 +10,22 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import inf
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from timeoutq.client.shards.gathering import each, failure, late, whole
+from timeoutq.client.shards.gathering import failure, late, of_shards, whole
 from timeoutq.client.shards.root import Shards
 from timeoutq.client.shards.together import together
-from timeoutq.rooms import failures, hosts
-from timeoutq.rooms.hosts import Rule
-from timeoutq.server.calls import Call
+from timeoutq.rooms import hosts
+from timeoutq.rooms.hosts import HostFlows, Rule
 from timeoutq.verbs import reads, why
 from timeoutq.verbs.replies import Why
-from timeoutq.verbs.sending import Flow, Talk, answer, ask
+from timeoutq.verbs.sending import Flow, Talk, answer
 from timeoutq.verbs.why import Reason
 from timeoutq.words import arguments
-from timeoutq.words.counts import Period, Sample, Stats, summed
+from timeoutq.words.counts import Sample, Stats
 from timeoutq.words.errors import InvalidInput, TimeoutqError
 from timeoutq.words.model import (
     Entry,
@@ -34,7 +34,6 @@ from timeoutq.words.model import (
     HostPage,
     Page,
     State,
-    TaskInfo,
     WorkerInfo,
 )
 
@@ -47,27 +46,16 @@ SAMPLE = 10.0
 """Seconds between two samples of a shard's history."""
 
 
-def exists(shards: Shards) -> Flow[bool]:
-    """Say whether anything was put to the queue or set for it."""
-    return (yield from shards.look()) is not None
-
-
 # ---- one task
 
 
-def inspect(shards: Shards, id: bytes) -> Flow[TaskInfo]:
-    """Tell all about one task."""
-    return _first(shards, id, lambda talk: answer(talk, talk.operations.inspect(id)), lambda info: info.state)
-
-
-def _first(shards: Shards, id: bytes, flow: Callable[[Talk], Flow[T]], knows: Callable[[T], object]) -> Flow[T]:
-    # what the shard of the task says; or, if this shard does not know the task, what another shard says that does
+def first_known(shards: Shards, id: bytes, flow: Callable[[Talk], Flow[T]], knows: Callable[[T], object]) -> Flow[T]:
+    """Give the answer of the shard of a task, or of another shard, if only that one knows the task."""
     home = shards.of_task(id)
     found = yield from flow(shards.talks[home])
     if knows(found) or not (yield from shards.may_be_elsewhere()):
         return found
-    others = [shard for shard in range(len(shards.talks)) if shard != home]
-    results = dict(zip(others, (yield from together([flow(shards.talks[shard]) for shard in others])), strict=True))
+    results = yield from of_shards({shard: flow(talk) for shard, talk in enumerate(shards.talks) if shard != home})
     for result in results.values():
         if not isinstance(result, TimeoutqError) and knows(result):
             return result
@@ -78,28 +66,17 @@ def _first(shards: Shards, id: bytes, flow: Callable[[Talk], Flow[T]], knows: Ca
 def explain(shards: Shards, id: bytes) -> Flow[Reason]:
     """Say why a task is not being worked on now, or who works on it."""
     # the signs of life of workers are in the root, where no shard sees them
-    alive = yield from _alive(shards)
+    root = yield from answer(shards.root, shards.root.operations.stats())
 
     def ask_why(talk: Talk) -> Flow[Reason]:
         call = talk.operations.why(id)
-        return why.explain_call(talk, _with_workers(call, alive))
 
-    return (yield from _first(shards, id, ask_why, lambda reason: reason.code != "unknown"))
+        def read(reply: Any) -> Why:
+            return replace(call.read(reply), workers=root.workers)
 
+        return why.explain_call(talk, replace(call, read=read))
 
-def _with_workers(call: Call[Why], alive: int) -> Call[Why]:
-    def read(reply: Any) -> Why:
-        return replace(call.read(reply), workers=alive)
-
-    return replace(call, read=read)
-
-
-def _alive(shards: Shards) -> Flow[int]:
-    root = shards.root
-    moment = (yield from ask(root, [("TIME",)]))[0]
-    key, now_ms = root.operations.key("workers"), int(moment[0]) * 1000
-    (alive,) = yield from ask(root, [("ZCOUNT", key, now_ms - 60_000, "+inf")])
-    return int(alive)
+    return (yield from first_known(shards, id, ask_why, lambda reason: reason.code != "unknown"))
 
 
 # ---- pages
@@ -141,37 +118,36 @@ def in_order(
     cursor: str | None,
     n: int,
     read: Callable[[Talk, str, int], Flow[tuple[Sequence[T], str | None]]],
-    at: Callable[[T], float | None],
+    time: Callable[[T], float | None],
 ) -> Flow[tuple[list[T], str | None]]:
-    """Read the next `n` of what all shards have together, by their times; give them, and the cursor of the rest."""
-    many, found = len(shards.talks), list[T]()
-    begins, few = places(cursor, many), max(10, min(n, 2 * n // many))
-    ends = list[int | None](begins)
-    read_so_far: list[list[T]] = [[] for _ in range(many)]
-    while len(found) < n:
-        hungry = [shard for shard in range(many) if not read_so_far[shard] and ends[shard] is not None]
-        flows = [read(shards.talks[shard], str(ends[shard]), few) for shard in hungry]
-        parts = whole(shards, dict(zip(hungry, (yield from together(flows)), strict=True))) if flows else []
-        for shard, (rows, following) in zip(hungry, parts, strict=True):
-            read_so_far[shard], ends[shard] = [*rows], None if following is None else int(following)
-        heads = [(when(at(rows[0])), shard) for shard, rows in enumerate(read_so_far) if rows]
-        while heads and len(found) < n:
-            shard = min(heads)[1]
-            found.append(read_so_far[shard].pop(0))
-            begins[shard] = (begins[shard] or 0) + 1
-            if not read_so_far[shard] and ends[shard] is not None:
-                break  # the next of this shard may come before those of the others
-            heads = [(when(at(rows[0])), shard) for shard, rows in enumerate(read_so_far) if rows]
-        if not heads:
-            break
-    left = [None if ends[shard] is None and not read_so_far[shard] else begins[shard] for shard in range(many)]
-    if all(one is None for one in left):
+    """Read the next `n` rows of all shards together, by their times; give them, and the cursor of the rest."""
+    many, found, begins = len(shards.talks), list[T](), places(cursor, len(shards.talks))
+    few = max(10, min(n, 2 * n // many))
+    while len(found) < n and (left := {shard: begin for shard, begin in enumerate(begins) if begin is not None}):
+        results = yield from of_shards({shard: read(shards.talks[shard], str(at), few) for shard, at in left.items()})
+        parts = dict(zip(left, whole(shards, results), strict=True))
+        # what comes behind the last row of a shard that has more is not known yet
+        known_to = min(
+            (when(time(rows[-1])) for rows, more in parts.values() if rows and more is not None), default=inf
+        )
+        times = [(when(time(row)), shard, i) for shard, (rows, _) in parts.items() for i, row in enumerate(rows)]
+        taken = Counter[int]()
+        for moment, shard, i in sorted(times):
+            if moment <= known_to and len(found) < n:
+                found.append(parts[shard][0][i])
+                taken[shard] += 1
+        for shard, (rows, more) in parts.items():
+            if not rows:
+                begins[shard] = None if more is None else int(more)
+            else:
+                begins[shard] = None if more is None and taken[shard] == len(rows) else left[shard] + taken[shard]
+    if all(begin is None for begin in begins):
         return found, None
-    return found, ".".join("x" if one is None else str(one) for one in left)
+    return found, ".".join("x" if begin is None else str(begin) for begin in begins)
 
 
 def when(at: float | None) -> float:
-    """Give a time to sort by: what has no time comes last."""
+    """Give a time to sort by: a row without a time comes last."""
     return inf if at is None else at
 
 
@@ -195,30 +171,14 @@ def page(shards: Shards, state: State, cursor: str | None, n: int) -> Flow[Page]
             return Page(state, found, cursor)
 
 
-def of_kind(shards: Shards, kind: str, cursor: str | None, n: int) -> Flow[Page]:
-    """Read a page of the failed tasks of a kind, from all shards, the last one that was given up first."""
-
-    def read(talk: Talk, start: str, most: int) -> Flow[tuple[Sequence[Entry], str | None]]:
-        return failures.tasks(talk, kind, start, most)
-
-    found, following = yield from in_order(shards, cursor, n, read, lambda entry: -(entry.at or 0.0))
-    return Page(State.FAILED, found, following)
-
-
-def entries(shards: Shards, state: State, cursor: str) -> Flow[tuple[list[Entry], str | None]]:
-    """Read some entries of a state in no order; an entry that stays in the state is never missed."""
+def walk(
+    shards: Shards, cursor: str, read: Callable[[Talk, str], Flow[tuple[Sequence[T], str | None]]]
+) -> Flow[tuple[list[T], str | None]]:
+    """Read the next part of a walk in no order, which goes from shard to shard; what stays is never missed."""
     many = len(shards.talks)
     shard, start = place(None if cursor == reads.START else cursor, many)
-    found, following = yield from reads.entries(shards.talks[shard], state, start)
-    return found, after(shard, following, many)
-
-
-def rows(shards: Shards, state: State, named: bool, cursor: str) -> Flow[tuple[list[dict[str, Any]], str | None]]:
-    """Read some tasks of a state as an export tells of them."""
-    many = len(shards.talks)
-    shard, start = place(None if cursor == reads.START else cursor, many)
-    found, following = yield from reads.rows(shards.talks[shard], state, named, start)
-    return found, after(shard, following, many)
+    found, following = yield from read(shards.talks[shard], start)
+    return [*found], after(shard, following, many)
 
 
 # ---- sums
@@ -279,7 +239,7 @@ def _added(shards: Shards, found: Sequence[Stats | TimeoutqError], root: Stats) 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What a dashboard shows of a queue; of shards that do not answer, it says so, and shows the others."""
+    """A queue as a dashboard shows it; shards that do not answer are named, and the others are shown."""
 
     stats: Stats
     workers: Sequence[WorkerInfo]
@@ -292,16 +252,6 @@ class Picture:
     """What did not answer, in words, and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    stats: Stats
-    leases: Sequence[Entry]
-    due: Sequence[Entry]
-    errors: Sequence[Failure]
-    hosts: Sequence[HostInfo]
-    history: list[Sample]
-
-
 def picture(shards: Shards, rows: int) -> Flow[Picture]:
     """Look at all shards at the same time, at most `rows` of each table. Raises `Unavailable` if no shard answers."""
     root, *talks = (replace(talk, deadline=min(talk.deadline, PATIENCE)) for talk in (shards.root, *shards.talks))
@@ -310,7 +260,6 @@ def picture(shards: Shards, rows: int) -> Flow[Picture]:
     errors = {shard: part for shard, part in enumerate(found) if isinstance(part, TimeoutqError)}
     if len(errors) == len(found):
         raise failure(shards, errors, len(found))
-    parts = [part for part in found if isinstance(part, _Part)]
     silent: dict[str, str] = {}
     if errors:
         shown = ", ".join(map(str, errors))
@@ -318,23 +267,22 @@ def picture(shards: Shards, rows: int) -> Flow[Picture]:
     if isinstance(about, TimeoutqError):
         silent["workers"] = str(about)
         about = NOTHING, ()
-    stats = [part.stats if isinstance(part, _Part) else part for part in found]
+    parts = [part for part in found if not isinstance(part, TimeoutqError)]
+    _, leases, due, last, met, histories = zip(*parts, strict=True)
+    stats = [part if isinstance(part, TimeoutqError) else part[0] for part in found]
 
-    def first(name: str, at: Callable[[Any], float | None]) -> list[Any]:
-        some = [one for part in parts for one in getattr(part, name)]
-        return sorted(some, key=lambda one: (found := at(one)) is None or found)[:rows]
+    def first(tables: Iterable[Iterable[T]], key: Callable[[T], Any]) -> list[T]:
+        return sorted(chain.from_iterable(tables), key=key)[:rows]
 
     return Picture(
         _added(shards, stats, about[0]),
         about[1],
-        first("leases", lambda entry: entry.at),
-        first("due", lambda entry: entry.at),
-        first("errors", lambda failure: -failure.at),
+        first(leases, lambda entry: when(entry.at)),
+        first(due, lambda entry: when(entry.at)),
+        first(last, lambda failed: -failed.at),
         # of those that have no turn, those with most to do come first
-        sorted((host for part in parts for host in part.hosts), key=lambda host: (when(host.turn), -host.waiting))[
-            :rows
-        ],
-        _history(part.history for part in parts),
+        first(met, lambda host: (when(host.turn), -host.waiting)),
+        added_up(histories),
         silent,
     )
 
@@ -344,29 +292,21 @@ def _workers(root: Talk) -> Flow[tuple[Stats, Sequence[WorkerInfo]]]:
     return counted, (yield from reads.workers(root))
 
 
-def _part(talk: Talk, rows: int) -> Flow[_Part]:
+def _part(talk: Talk, rows: int) -> Flow[tuple[Any, ...]]:
+    # the stats of a shard, its leases, scheduled tasks, errors and hosts, and its history
     counted = yield from answer(talk, talk.operations.stats())
     leases = yield from reads.page(talk, State.IN_PROGRESS, None, rows)
     due = yield from reads.page(talk, State.SCHEDULED, None, rows)
+    last = yield from reads.errors(talk, min(rows, 50))
     met: Sequence[HostInfo] = ()
     if counted.politeness:
         with suppress(InvalidInput):  # it is polite no more
             met = (yield from hosts.page(talk, None, rows)).hosts
-    last = yield from reads.errors(talk, min(rows, 50))
-    return _Part(counted, leases.entries, due.entries, last, met, (yield from reads.history(talk)))
+    return counted, leases.entries, due.entries, last, met, (yield from reads.history(talk))
 
 
-def history(shards: Shards) -> Flow[list[Sample]]:
-    """Read the counters of the last twenty minutes, the oldest first: the sums over all shards."""
-    return _history((yield from each(shards, reads.history)))
-
-
-def periods(shards: Shards, by: str) -> Flow[list[Period]]:
-    """Read the minutes of the last day, or the hours of the last 90 days: the sums over all shards."""
-    return summed((yield from each(shards, lambda talk: reads.periods(talk, by))))
-
-
-def _history(parts: Iterable[list[Sample]]) -> list[Sample]:
+def added_up(parts: Iterable[list[Sample]]) -> list[Sample]:
+    """Give the history of a queue from those of its shards."""
     # each shard takes samples at its own moments: so every ten seconds, the last samples of all shards are added
     kept = [part for part in parts if part]
     if not kept:
@@ -386,34 +326,28 @@ def _history(parts: Iterable[list[Sample]]) -> list[Sample]:
     return found
 
 
-def errors(shards: Shards, n: int) -> Flow[list[Failure]]:
-    """Read the last errors of all shards, the newest first."""
-    parts = yield from each(shards, lambda talk: reads.errors(talk, n))
-    return sorted((one for part in parts for one in part), key=lambda one: one.at, reverse=True)[:n]
-
-
 # ---- hosts
 
 
-def host_page(shards: Shards, cursor: str | None, n: int) -> Flow[HostPage]:
-    """Read a page of `n` hosts, from where the last page ended: of all shards, the host with the next turn first."""
+class ShardedHostFlows(HostFlows):
+    """The flows about the hosts of a sharded queue. A host is wholly in one shard."""
 
-    def read(talk: Talk, start: str, most: int) -> Flow[tuple[Sequence[HostInfo], str | None]]:
-        part = yield from hosts.page(talk, start, most)
-        return part.hosts, part.cursor
+    def __init__(self, shards: Shards) -> None:
+        super().__init__(shards.root)
+        self._shards = shards
 
-    return HostPage(*(yield from in_order(shards, cursor, n, read, lambda host: host.turn)))
+    def list(self, cursor: str | None = None, n: int = 100) -> Flow[HostPage]:
+        n = arguments.count(n, high=500)
 
+        def read(talk: Talk, start: str, most: int) -> Flow[tuple[Sequence[HostInfo], str | None]]:
+            part = yield from hosts.page(talk, start, most)
+            return part.hosts, part.cursor
 
-def some_hosts(shards: Shards, cursor: str) -> Flow[tuple[list[HostInfo], str | None]]:
-    """Read some hosts in no order; no host is missed."""
-    many = len(shards.talks)
-    shard, start = place(None if cursor == reads.START else cursor, many)
-    found, following = yield from hosts.some(shards.talks[shard], start)
-    return found, after(shard, following, many)
+        return HostPage(*(yield from in_order(self._shards, cursor, n, read, lambda host: host.turn)))
 
+    def _some(self, cursor: str) -> Flow[tuple[Sequence[HostInfo], str | None]]:
+        return walk(self._shards, cursor, hosts.some)
 
-def one_host(shards: Shards, host: str, rules: Sequence[Rule]) -> Flow[HostInfo]:
-    """Set the rules of a host, if there are any, and tell all about the host, in the shard of the host."""
-    hosts.one(shards.root, host, rules)  # this only checks what the caller passed
-    return late(lambda: hosts.one(shards.of_host(host), host, rules))
+    def _ask(self, host: str, *rules: Rule) -> Flow[HostInfo]:
+        hosts.one(self._shards.root, host, rules)  # this only checks what the caller passed
+        return late(lambda: hosts.one(self._shards.of_host(host), host, rules))

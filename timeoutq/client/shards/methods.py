@@ -1,4 +1,4 @@
-"""What the methods of the faces do on a sharded queue: what differs from a plain queue; all else is as there."""
+"""The flows of a sharded queue, in which they differ from those of a plain queue."""
 
 from __future__ import annotations
 
@@ -9,36 +9,28 @@ from datetime import datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from timeoutq.client.methods import Build, ById, Found, QueueFlows
+from timeoutq.client.methods import Build, ById, Ending, Found, QueueFlows
 from timeoutq.client.shards import claims, flows, gathering, looking, quiet, scheduling
 from timeoutq.client.shards.root import Shards
-from timeoutq.client.shards.together import together
 from timeoutq.rooms import failures, results
 from timeoutq.rooms.batches import BatchFlows
 from timeoutq.rooms.events import EventFlows
 from timeoutq.rooms.failures import FailureFlows, FailureKind, Moved
-from timeoutq.rooms.hosts import HostFlows, Rule
 from timeoutq.rooms.results import ResultFlows
-from timeoutq.rooms.schedules import ScheduleInfo, SchedulePage
-from timeoutq.rooms.schedules import flows as schedules
-from timeoutq.rooms.schedules.definition import Definition
-from timeoutq.rooms.schedules.flows import ScheduleFlows
 from timeoutq.server.calls import BATCH
 from timeoutq.verbs import reads
 from timeoutq.verbs.operations import one_id
-from timeoutq.verbs.sending import Flow, Sleep, Talk, ask
+from timeoutq.verbs.sending import Flow, Sleep, Talk, answer, ask
 from timeoutq.verbs.why import Reason
 from timeoutq.words import arguments
 from timeoutq.words.arguments import How, TaskList
-from timeoutq.words.counts import Period, Sample, Stats
+from timeoutq.words.counts import Period, Sample, Stats, summed
 from timeoutq.words.errors import InvalidInput, TimeoutqError
 from timeoutq.words.model import (
     Answer,
     Ended,
     Entry,
     Failure,
-    HostInfo,
-    HostPage,
     Lease,
     Outcome,
     Page,
@@ -50,59 +42,9 @@ from timeoutq.words.model import (
 )
 
 if TYPE_CHECKING:
-    from timeoutq.rooms.schedules.timing import Timing
+    pass
 
 T = TypeVar("T")
-
-
-class ShardedHostFlows(HostFlows):
-    """The flows about the hosts of a sharded queue. A host is wholly in one shard: what is about a host goes there."""
-
-    def __init__(self, shards: Shards) -> None:
-        super().__init__(shards.root)
-        self._shards = shards
-
-    def list(self, cursor: str | None = None, n: int = 100) -> Flow[HostPage]:
-        return looking.host_page(self._shards, cursor, arguments.count(n, high=500))
-
-    def _some(self, cursor: str) -> Flow[tuple[Sequence[HostInfo], str | None]]:
-        return looking.some_hosts(self._shards, cursor)
-
-    def _ask(self, host: str, *rules: Rule) -> Flow[HostInfo]:
-        return looking.one_host(self._shards, host, rules)
-
-
-class ShardedScheduleFlows(ScheduleFlows):
-    """The flows about the schedules of a sharded queue. Each is in the shard of its name, and so is its task."""
-
-    def __init__(self, shards: Shards) -> None:
-        super().__init__(shards.root)
-        self._shards = shards
-
-    def list(self, cursor: str | None = None, n: int = 100) -> Flow[SchedulePage]:
-        # a walk over all begins as one over a plain queue
-        return scheduling.page(self._shards, None if cursor == reads.START else cursor, arguments.count(n, high=500))
-
-    def tick(self) -> Flow[int]:
-        return gathering.total(self._shards, schedules.tick)
-
-    def _set(self, name: bytes, wanted: Definition) -> Flow[ScheduleInfo]:
-        return (yield from scheduling.write(self._shards, name, wanted, "set")).info()
-
-    def _declare(self, wanted: Mapping[bytes, Definition]) -> Flow[None]:
-        return scheduling.declare(self._shards, wanted)
-
-    def _leave(self, names: Sequence[bytes]) -> Flow[None]:
-        return scheduling.leave(self._shards, names)
-
-    def _of(self, name: bytes, to: str, when: Timing | None = None) -> Flow[ScheduleInfo]:
-        return scheduling.home(self._shards, name, lambda talk: schedules.change(talk, name, to, when))
-
-    def _cancel(self, name: bytes) -> Flow[bool]:
-        return scheduling.home(self._shards, name, lambda talk: schedules.cancel(talk, name))
-
-    def _get(self, name: bytes) -> Flow[ScheduleInfo | None]:
-        return scheduling.home(self._shards, name, lambda talk: schedules.one(talk, name))
 
 
 class ShardedBatchFlows(BatchFlows):
@@ -115,8 +57,8 @@ class ShardedBatchFlows(BatchFlows):
     @property
     def talk(self) -> Talk:
         raise InvalidInput(
-            f"queue {self._name!r} lies in several shards, and a batch has to be in one place: use batches on a queue "
-            "without shards, such as one beside this queue"
+            f"queue {self._name!r} lies in several shards, and a batch has to be in one place: use batches on another "
+            "queue, one without shards"
         )
 
 
@@ -136,7 +78,12 @@ class ShardedFailureFlows(FailureFlows):
         return failures.merged(kind for part in parts for kind in part)
 
     def _page(self, kind: str, cursor: str | None, n: int) -> Flow[Page]:
-        return looking.of_kind(self._shards, kind, cursor, n)
+        def read(talk: Talk, start: str, most: int) -> Flow[tuple[Sequence[Entry], str | None]]:
+            return failures.tasks(talk, kind, start, most)
+
+        # the last one that was given up first
+        rows = looking.in_order(self._shards, cursor, n, read, lambda entry: -(entry.at or 0.0))
+        return Page(State.FAILED, *(yield from rows))
 
     def _through(self, verb: str, kind: str, before: float, at_most: int | None) -> Flow[Moved]:
         return failures.in_turn(self._shards.talks, verb, kind, before, at_most)
@@ -160,8 +107,7 @@ class ShardedEventFlows(EventFlows):
         return list(enumerate(self._shards.talks))
 
     def _all(self, flows: Sequence[Flow[T]]) -> Flow[list[T]]:
-        results = yield from together(flows)
-        return gathering.whole(self._shards, dict(enumerate(results)))
+        return gathering.whole(self._shards, (yield from gathering.of_shards(dict(enumerate(flows)))))
 
 
 ROUND = 0.5
@@ -189,10 +135,14 @@ class ShardedResultFlows(ResultFlows):
     def _look(
         self, ids: Sequence[bytes], places: Mapping[int, Sequence[int]], client: str, found: list[Ended | None]
     ) -> Flow[None]:
-        # notes in `found` what the shards say; what one of them knows goes before what another does not know
+        # notes in `found` the answers of the shards; a shard that knows a task goes before one that does not
         shards = self._shards
-        asked = [results.look(shards.talks[shard], [ids[at] for at in part], client) for shard, part in places.items()]
-        parts = dict(zip(places, (yield from together(asked)), strict=True))
+        parts = yield from gathering.of_shards(
+            {
+                shard: results.look(shards.talks[shard], [ids[at] for at in part], client)
+                for shard, part in places.items()
+            }
+        )
         if not client or all(isinstance(result, TimeoutqError) for result in parts.values()):
             gathering.whole(shards, parts)
         for shard, result in parts.items():
@@ -213,7 +163,7 @@ class ShardedResultFlows(ResultFlows):
         others = [_pop(talk, client) for talk in talks if talk is not one]
         if not others:
             return heard
-        parts = dict(enumerate((yield from together(others))))
+        parts = yield from gathering.of_shards(dict(enumerate(others)))
         for part in parts.values():
             if isinstance(part, TimeoutqError):
                 raise part
@@ -228,11 +178,11 @@ def _pop(talk: Talk, client: str) -> Flow[list[bytes]]:
 class ShardedFlows(QueueFlows):
     """The flows of a sharded queue. `talk` is the talk with the root: it knows the workers, and no task."""
 
-    def __init__(self, shards: Shards) -> None:
-        super().__init__(shards.root)
+    def __init__(self, shards: Shards, ending: Ending) -> None:
+        super().__init__(shards.root, ending)
         self._shards = shards
-        self.hosts = ShardedHostFlows(shards)
-        self.schedules = ShardedScheduleFlows(shards)
+        self.hosts = looking.ShardedHostFlows(shards)
+        self.schedules = scheduling.ShardedScheduleFlows(shards)
         self.results = ShardedResultFlows(shards)
         self.batches = ShardedBatchFlows(shards)
         self.events = ShardedEventFlows(shards)
@@ -260,10 +210,16 @@ class ShardedFlows(QueueFlows):
         return claims.Claim(self._shards, n, timeout, max_runtime, wait)
 
     def extension(self, leases: Sequence[Lease]) -> Flow[Outcome]:
-        return flows.extension(self._shards, leases)
+        timeout_ms = self.talk.terms.timeout_ms  # meanwhile the leases of other shards run
+        return flows.extend(self._shards, leases, timeout_ms, within=max(timeout_ms / 3000, 1.0))
 
     def inspect(self, task: TaskId | Task) -> Flow[TaskInfo]:
-        return looking.inspect(self._shards, one_id(task))
+        id = one_id(task)
+
+        def inspect(talk: Talk) -> Flow[TaskInfo]:
+            return answer(talk, talk.operations.inspect(id))
+
+        return looking.first_known(self._shards, id, inspect, lambda info: info.state)
 
     def why(self, task: TaskId | Task) -> Flow[Reason]:
         return looking.explain(self._shards, one_id(task))
@@ -275,7 +231,7 @@ class ShardedFlows(QueueFlows):
         return looking.stats(self._shards)
 
     def exists(self) -> Flow[bool]:
-        return looking.exists(self._shards)
+        return (yield from self._shards.look()) is not None
 
     def purge(self) -> Flow[None]:
         return flows.purge(self._shards)
@@ -290,7 +246,7 @@ class ShardedFlows(QueueFlows):
         return flows.extend(self._shards, leases, timeout_ms)
 
     def _end_many(self, leases: Sequence[Lease], build: Build) -> Flow[Outcome]:
-        return flows.end_many(self._shards, leases, build)
+        return gathering.outcome_of(self._shards, *(yield from flows.send(self._shards, leases, build)))
 
     def _ack_put(self, lease: Lease, found: TaskList, again_ms: int, payload: bytes | None) -> Flow[Answer]:
         return flows.ack_put(self._shards, lease, found, again_ms, payload)
@@ -305,19 +261,20 @@ class ShardedFlows(QueueFlows):
         return flows.by_id(self._shards, arguments.ids(tasks), build, everywhere=everywhere)
 
     def _entries(self, state: State, cursor: str) -> Flow[tuple[Found[Entry], str | None]]:
-        return looking.entries(self._shards, state, cursor)
+        return looking.walk(self._shards, cursor, lambda talk, start: reads.entries(talk, state, start))
 
     def _rows(self, state: State, named: bool, cursor: str) -> Flow[tuple[Found[dict[str, Any]], str | None]]:
-        return looking.rows(self._shards, state, named, cursor)
+        return looking.walk(self._shards, cursor, lambda talk, start: reads.rows(talk, state, named, start))
 
     def _history(self) -> Flow[Found[Sample]]:
-        return looking.history(self._shards)
+        return looking.added_up((yield from gathering.each(self._shards, reads.history)))
 
     def _periods(self, by: str) -> Flow[Found[Period]]:
-        return looking.periods(self._shards, by)
+        return summed((yield from gathering.each(self._shards, lambda talk: reads.periods(talk, by))))
 
     def _errors(self, n: int) -> Flow[Found[Failure]]:
-        return looking.errors(self._shards, n)
+        parts = yield from gathering.each(self._shards, lambda talk: reads.errors(talk, n))
+        return sorted(chain.from_iterable(parts), key=lambda one: one.at, reverse=True)[:n]
 
     def _configure(self, settings: Mapping[str, bytes], converts: int = 0) -> Flow[None]:
         return flows.configure(self._shards, settings, converts)

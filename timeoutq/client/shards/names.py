@@ -35,5 +35,5 @@ def _tag(queue: str, shard: int, shards: int) -> str:
 
 
 def stem(tag: str) -> str:
-    """Give what the names of all keys of a shard begin with."""
+    """Give the beginning of the names of all keys of a shard."""
     return f"timeoutq:{{{tag}}}:"

@@ -67,7 +67,7 @@ class ShardedFace(Face):
         # what is said of the whole queue, such as the signs of life of a keeper, goes to the root
         self.talk = self.shards.root
         self.operations = self.talk.operations
-        self.flows = ShardedFlows(self.shards)
+        self.flows = ShardedFlows(self.shards, self._ending)
         self.division = ShardedDivision(self.shards)
 
     def settings(self) -> dict[str, Any]:

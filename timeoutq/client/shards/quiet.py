@@ -21,7 +21,7 @@ LOOKS = 10
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a look at one shard has found; `quiet` is what `drained` says of a plain queue."""
+    """A look at one shard; `quiet` is the answer that `drained` gives for a plain queue."""
 
     quiet: bool
     began: object = None

@@ -1,7 +1,7 @@
 """The root of a queue over several shards: the record that says how many shards there are, and how tasks are routed.
 
 The record is the key `timeoutq:{crawl}:meta`, as a plain queue of this name would have it, with a schema of its own, so
-that a plain client refuses it. The signs of life of workers stand beside it, in keys that begin with
+that a plain client refuses it. The signs of life of workers are in keys of their own, which begin with
 `timeoutq:{crawl}:shards:`.
 """
 
@@ -33,7 +33,7 @@ FRESH = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What the record says."""
+    """The record of a queue over shards."""
 
     shards: int
     by: By
@@ -76,7 +76,7 @@ def read(name: str, schema: Any, shards: Any, grouped: Any) -> Record | None:
     found = re.fullmatch(r"(\d{1,4}) (host|id) (\w+)", shards.decode("latin-1") if isinstance(shards, bytes) else "")
     if found is None or not 1 < int(found[1]) <= MOST:
         raise InvalidInput(
-            f"a foreign hand has changed the field shards of key timeoutq:{{{name}}}:meta: {shards!r:.80}"
+            f"somebody has changed the field shards of key timeoutq:{{{name}}}:meta by hand: {shards!r:.80}"
         )
     if found[3] != ROUTE:
         raise SchemaMismatch(
@@ -86,10 +86,10 @@ def read(name: str, schema: Any, shards: Any, grouped: Any) -> Record | None:
 
 
 class Shards:
-    """What the flows of a sharded queue share. Until the record was read, the number of shards is a guess."""
+    """The shards of a queue, for all of its flows. Until the record was read, the number of shards is a guess."""
 
     def __init__(self, plain: Talk, wanted: int | None, by: By | None, nonce: Callable[[], bytes]) -> None:
-        """Prepare; `plain` is the talk with a plain queue of this name, `wanted` and `by` are what the caller said."""
+        """Prepare; `plain` is the talk with a plain queue of this name, `wanted` and `by` are the caller's."""
         self.name = plain.operations.name
         slot = slot_of(self.name)
         operations = Operations(self.name, f"timeoutq:{{{self.name}}}:shards:")
@@ -104,8 +104,6 @@ class Shards:
         self.made = False
         """Whether the record was seen."""
         self._seen_at = 0.0
-        self.foreign: Record | None = None
-        """The record that was met instead of the one that this client wants."""
         self._meet(self.record)
 
     def _meet(self, record: Record) -> None:
@@ -171,7 +169,7 @@ class Shards:
         wanted, by = self.wanted or found.shards, self.by or found.by
         if (wanted, by) != (found.shards, found.by):
             # whoever puts again looks at the record before anything is written
-            self.made, self.foreign = False, found
+            self.made = False
             raise InvalidInput(
                 f"queue {self.name} has {found.shards} shards by {found.by}, not {wanted} by {by}, and keeps them: "
                 "leave out shards= and by=, or export the queue and import it into another one"

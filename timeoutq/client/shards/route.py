@@ -21,7 +21,7 @@ def route(key: bytes, shards: int) -> int:
 
 
 def key_of(task: bytes, group: bytes | None = None, by: By = "host") -> bytes:
-    """Give what a task is routed by."""
+    """Give the group, the host or the id by which a task is routed."""
     if by == "id":
         return task
     return group if group is not None else host_of(task) or task

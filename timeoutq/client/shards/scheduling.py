@@ -3,68 +3,90 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from timeoutq.client.shards import gathering
 from timeoutq.client.shards.looking import after, place
 from timeoutq.client.shards.root import Shards
-from timeoutq.client.shards.together import together
 from timeoutq.rooms.schedules import ScheduleInfo, SchedulePage, flows
-from timeoutq.rooms.schedules.definition import Definition, Source, Stored
+from timeoutq.rooms.schedules.definition import Definition, Stored
+from timeoutq.rooms.schedules.flows import ScheduleFlows
+from timeoutq.verbs import reads
 from timeoutq.verbs.sending import Flow, Talk
 from timeoutq.words import arguments
 from timeoutq.words.arguments import shown
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import text
 
+if TYPE_CHECKING:
+    from timeoutq.rooms.schedules.timing import Timing
+
 T = TypeVar("T")
 
 
-def home(shards: Shards, name: bytes, flow: Callable[[Talk], Flow[T]]) -> Flow[T]:
-    """Carry out a flow in the shard of a schedule."""
-    return gathering.late(lambda: flow(shards.talks[shards.of_task(name)]))
+class ShardedScheduleFlows(ScheduleFlows):
+    """The flows about the schedules of a sharded queue."""
 
+    def __init__(self, shards: Shards) -> None:
+        super().__init__(shards.root)
+        self._shards = shards
 
-def write(shards: Shards, name: bytes, wanted: Definition, source: Source) -> Flow[Stored]:
-    """Set a schedule, or declare one of code. Raises `InvalidInput` if its task belongs to another shard."""
-    yield from _make(shards, {name: wanted})
-    found = yield from home(shards, name, lambda talk: flows.write(talk, name, wanted, source))
-    yield from shards.confirm(added=True)
-    return found
+    def list(self, cursor: str | None = None, n: int = 100) -> Flow[SchedulePage]:
+        many, found, unread = len(self._shards.talks), list[ScheduleInfo](), list[str]()
+        n, cursor = arguments.count(n, high=500), None if cursor == reads.START else cursor
+        while True:
+            shard, start = place(cursor, many)
+            part = yield from flows.page(self._shards.talks[shard], start, n)
+            found += part.schedules
+            unread += part.unread
+            cursor = after(shard, part.cursor, many)
+            if cursor is None or len(found) >= n:
+                return SchedulePage(found, cursor, unread)
 
+    def tick(self) -> Flow[int]:
+        return gathering.total(self._shards, flows.tick)
 
-def declare(shards: Shards, wanted: Mapping[bytes, Definition]) -> Flow[None]:
-    """Declare schedules of code, those of all shards at the same time."""
-    if not wanted:
-        return
-    yield from _make(shards, wanted)
-    places = gathering.places_of(map(shards.of_task, wanted))
-    names = list(wanted)
-    ended = yield from together(
-        [
-            flows.declare(shards.talks[shard], {names[at]: wanted[names[at]] for at in chosen})
-            for shard, chosen in places.items()
-        ]
-    )
-    gathering.whole(shards, dict(zip(places, ended, strict=True)))
-    yield from shards.confirm(added=True)
+    def _set(self, name: bytes, wanted: Definition) -> Flow[ScheduleInfo]:
+        written = self._at(name, lambda talk: flows.write(talk, name, wanted, "set"))
+        return (yield from made(self._shards, {name: wanted}, written)).info()
 
+    def _declare(self, wanted: Mapping[bytes, Definition]) -> Flow[None]:
+        if wanted:
+            yield from made(self._shards, wanted, self._each(wanted, lambda talk, some: flows.declare(talk, some)))
 
-def leave(shards: Shards, names: Sequence[bytes]) -> Flow[None]:
-    """Pause those schedules of code that no code declares any more, shard by shard."""
-    for shard, chosen in gathering.places_of(map(shards.of_task, names)).items():
-        yield from flows.leave(shards.talks[shard], [names[at] for at in chosen])
+    def _each(
+        self, wanted: Mapping[bytes, Definition], flow: Callable[[Talk, Mapping[bytes, Definition]], Flow[Any]]
+    ) -> Flow[None]:
+        shards, names = self._shards, list(wanted)
+        places = gathering.places_of(map(shards.of_task, names))
+        work = {at: flow(shards.talks[at], {names[i]: wanted[names[i]] for i in some}) for at, some in places.items()}
+        gathering.whole(shards, (yield from gathering.of_shards(work)))
+
+    def _leave(self, names: Sequence[bytes]) -> Flow[None]:
+        for shard, chosen in gathering.places_of(map(self._shards.of_task, names)).items():
+            yield from flows.leave(self._shards.talks[shard], [names[at] for at in chosen])
+
+    def _of(self, name: bytes, to: str, when: Timing | None = None) -> Flow[ScheduleInfo]:
+        return self._at(name, lambda talk: flows.change(talk, name, to, when))
+
+    def _cancel(self, name: bytes) -> Flow[bool]:
+        return self._at(name, lambda talk: flows.cancel(talk, name))
+
+    def _get(self, name: bytes) -> Flow[ScheduleInfo | None]:
+        return self._at(name, lambda talk: flows.one(talk, name))
+
+    def _at(self, name: bytes, flow: Callable[[Talk], Flow[T]]) -> Flow[T]:
+        return gathering.late(lambda: flow(self._shards.talks[self._shards.of_task(name)]))
 
 
 def restore(shards: Shards, stored: Stored) -> Flow[bool]:
     """Bring a schedule of an export in as it was; say whether it was new here."""
-    yield from _make(shards, {stored.name: Definition.read(stored.text)})
-    found = yield from home(shards, stored.name, lambda talk: flows.restore(talk, stored))
-    yield from shards.confirm(added=True)
-    return found
+    home = gathering.late(lambda: flows.restore(shards.talks[shards.of_task(stored.name)], stored))
+    return made(shards, {stored.name: Definition.read(stored.text)}, home)
 
 
-def _make(shards: Shards, wanted: Mapping[bytes, Definition]) -> Flow[None]:
+def made(shards: Shards, wanted: Mapping[bytes, Definition], written: Flow[T]) -> Flow[T]:
+    """Write schedules. Raises `InvalidInput` if the task of one belongs to another shard."""
     yield from shards.make()  # which reads by what tasks are routed
     for name, one in wanted.items():
         group = None if one.group is None else arguments.host(one.group)
@@ -80,16 +102,6 @@ def _make(shards: Shards, wanted: Mapping[bytes, Definition]) -> Flow[None]:
             )
     # the ids of single ticks are not where their ids say, but where the schedule is
     yield from shards.make(grouped=any(one.overlap for one in wanted.values()))
-
-
-def page(shards: Shards, cursor: str | None, n: int) -> Flow[SchedulePage]:
-    """Read a page of about `n` schedules, from where the last page ended; shard by shard."""
-    many, found, unread = len(shards.talks), list[ScheduleInfo](), list[str]()
-    while True:
-        shard, start = place(cursor, many)
-        part = yield from flows.page(shards.talks[shard], start, n)
-        found += part.schedules
-        unread += part.unread
-        cursor = after(shard, part.cursor, many)
-        if cursor is None or len(found) >= n:
-            return SchedulePage(found, cursor, unread)
+    found = yield from written
+    yield from shards.confirm(added=True)
+    return found

@@ -1,4 +1,4 @@
-"""Carries out several flows at the same time: what they send travels in one flush for each node. No I/O."""
+"""Carries out several flows at the same time: their commands travel in one flush for each node. No I/O."""
 
 from __future__ import annotations
 

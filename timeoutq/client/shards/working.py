@@ -16,7 +16,7 @@ from typing import Any
 
 from timeoutq.client.shards import gathering, quiet
 from timeoutq.client.shards.claims import Depth, depth
-from timeoutq.client.shards.flows import confirm, spread
+from timeoutq.client.shards.flows import spread
 from timeoutq.client.shards.root import Shards
 from timeoutq.client.shards.together import together
 from timeoutq.server.calls import Call
@@ -103,7 +103,7 @@ class ShardedDivision(Division):
             yield from self._shards.make(grouped=True)
         results = yield from settle(talk, calls)
         if puts:
-            yield from confirm(self._shards, [(talk, results)])
+            yield from self._shards.confirm(added=gathering.any_added([results]))
         return results
 
     def sharing(self, alive: int) -> int:
