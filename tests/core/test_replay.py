@@ -16,6 +16,7 @@ import redis
 from tests.rig.faces import Blocking
 from tests.rig.invariants import check
 from tests.rig.proxy import Fault, Proxy
+from tests.rig.waiting import wait_until
 from timeoutq import Answer, AsyncQueue, NotReplicated, Queue, State, Unavailable
 from timeoutq.server import scripts
 from timeoutq.server.calls import Call
@@ -308,3 +309,74 @@ def test_the_ids_of_calls_are_forgotten_on_an_idle_queue_but_those_of_the_last_m
         assert server.zcard(calls) < before
     queue.prune()
     assert server.zcard(calls) == young
+
+
+def test_a_clock_that_jumps_forward_takes_no_lease_back_at_once() -> None:
+    from timeoutq.testing import fake_queue
+
+    queue = fake_queue(timeout=60)
+    queue.put("a")
+    (lease,) = queue.claim()
+    assert queue.requeue_expired() == 0
+    call = queue.operations.requeue_expired()
+    expected = round(queue.clock.now * 1000)
+    queue.clock.advance(600)
+    queue._link().send([call.command(expected=expected)])
+    assert queue.inspect("a").state is State.IN_PROGRESS
+    assert queue.stats().counters["clock_jumps"] == 1
+    assert queue.ack(lease) == "ok"
+
+
+def test_after_a_restart_live_workers_may_extend_first(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path, config={"appendfsync": "always"}) as server, Queue("q", server.url, timeout=1) as q:
+        q.put("a", "b")
+        leases = q.claim(2)
+        assert q.requeue_expired() == 0
+        wait_until(lambda: q.inspect("a").lease_left < 0)  # type: ignore[operator]  # it is leased
+        q.requeue_expired()  # the cleaner has seen this server
+        leases = q.claim(2)
+        server.kill()
+        began = time.monotonic()
+        wait_until(lambda: time.monotonic() - began > 1.1, timeout=2)  # down for longer than the lease
+        server.start()
+        wait_until(lambda: q.stats().known == 2)
+        assert q.requeue_expired() == 0
+        assert q.extend(leases).ok == 2
+        assert q.stats().counters["restarts"] == 1
+        assert q.ack(leases).ok == 2
+
+
+def test_scripts_that_the_server_forgot_are_loaded_again(face: Any, raw: redis.Redis) -> None:
+    client: Any = raw
+    face.put("a")
+    client.script_flush()
+    (lease,) = face.claim()
+    client.script_flush()
+    assert face.ack(lease, put=["b"]) == "ok"
+    client.script_flush()
+    assert face.stats().known == 2
+
+
+def test_a_claim_whose_reply_was_lost_gives_the_same_tasks(through: Any, proxy: Proxy) -> None:
+    through.put([f"t{i}" for i in range(10)])
+    through.release(through.claim(1))
+    proxy.arm(Fault.RESET_AFTER, sha(through, "claim"))
+    leases = through.claim(4)
+    assert proxy.lost == 1
+    assert len(leases) == 4
+    assert through.stats().in_progress == 4
+    assert through.stats().counters["claimed"] == 5
+    assert through.ack(leases).ok == 4
+
+
+@pytest.mark.parametrize("verb", ["ack", "release", "fail"])
+def test_an_end_whose_reply_was_lost_is_carried_out_once(through: Any, proxy: Proxy, verb: str) -> None:
+    through.put("a", "b")
+    one, two = through.claim(2)
+    act = {"ack": through.ack, "release": through.release, "fail": lambda lease: through.fail(lease, "x", retry_in=9)}
+    act[verb](one)
+    proxy.arm(Fault.RESET_AFTER, sha(through, verb))
+    assert act[verb](two) == "already"
+    assert proxy.lost == 1
+    counted = {"ack": "acked", "release": "released", "fail": "failed"}[verb]
+    assert through.stats().counters[counted] == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import re
 import shutil
@@ -21,7 +22,7 @@ from redis.exceptions import ClusterDownError
 from tests.rig.faces import Blocking
 from tests.rig.invariants import check
 from tests.rig.waiting import wait_until
-from timeoutq import AccessDenied, AsyncQueue, Queue, ServerFull, Unavailable, UnsafeServer
+from timeoutq import AccessDenied, AsyncQueue, Cleaner, Queue, ServerFull, State, Unavailable, UnsafeServer
 from timeoutq.client.heartbeat import Beat, Heartbeat
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.server.troubles import explain, is_hopeless, is_transient
@@ -344,3 +345,52 @@ def test_a_client_does_not_take_a_jump_for_the_way_of_things(monkeypatch: pytest
     assert clock.expected_ms < 5_002_000, "what the next round of a cleaner judges by is what an even clock would show"
     clock.swept(5_061_000, 1001.0)  # it has judged
     assert clock.expected_ms >= 5_061_000
+
+
+async def test_a_full_server_keeps_its_cleaners(full: Queue) -> None:
+    leases = full.claim(20, timeout=0.05)
+    async with AsyncQueue("q", full.talk.server.url, timeout=5) as queue:
+        task = asyncio.create_task(Cleaner(queue).run())
+        async with asyncio.timeout(5):
+            while (await queue.stats()).in_progress:
+                await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert list(full.ack(leases)) == ["lost"] * 20
+
+
+@pytest.mark.parametrize("binary", BINARIES)
+def test_the_grace_after_a_restart_ends(binary: str | None, tmp_path: Path) -> None:
+    config = {"appendfsync": "always"}
+    with EmbeddedServer(tmp_path, binary=binary, config=config) as server, Queue("q", server.url, timeout=0.3) as queue:
+        queue.put("a")
+        (lease,) = queue.claim()
+        server.kill()
+        wait_until(lambda: time.time() > lease.deadline + 0.1)
+        server.start()
+        assert queue.requeue_expired() == 0
+        began = time.monotonic()
+        (again,) = queue.claim(wait=5)
+        assert time.monotonic() - began < 1.5
+        assert (again.task, again.crashes) == ("a", 1)
+        assert queue.stats().counters["restarts"] == 1
+
+
+@pytest.mark.parametrize("kind", FACES)
+def test_a_user_without_rights_is_told_so_and_writes_nothing(kind: Any, url: str, raw: redis.Redis) -> None:
+    client: Any = raw
+    client.acl_setuser("guest", enabled=True, passwords=["+c4n4ry"], commands=["+@all", "-smove"], keys=["*"])
+    client.acl_setuser("other", enabled=True, passwords=["+c4n4ry"], commands=["+@all"], keys=["elsewhere:*"])
+    try:
+        with Queue("q", url) as owner:
+            owner.put("a")
+            for user in ("guest", "other"):
+                with kind("q", as_user(url, user, "c4n4ry"), deadline=1) as queue:
+                    with pytest.raises(AccessDenied, match="refuses access") as caught:
+                        queue.claim()
+                    assert "c4n4ry" not in f"{caught.value!r}"
+                    assert "invalid username-password pair" not in str(caught.value)
+            assert owner.inspect("a").state is State.TODOS
+    finally:
+        client.acl_deluser("guest", "other")
+    check(url, "q")
