@@ -112,6 +112,14 @@ def test_put_again_takes_the_fingerprint_out_and_done_again_counts_once(compact:
     assert compact.stats().done == 1
 
 
+def test_a_done_task_that_somebody_makes_ready_by_hand_counts_once(compact: Any, raw: redis.Redis) -> None:
+    finish(compact, "old", "older")
+    compact.put("new")
+    raw.sadd(compact.talk.operations.key("todos"), "old")
+    assert compact.ack(compact.claim(5)).counts() == {"ok": 2}
+    assert (compact.stats().done, compact.states("old", "older", "new").counts()) == (3, {"done": 3})
+
+
 # ---- on polite queues
 
 

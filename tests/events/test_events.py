@@ -96,6 +96,8 @@ def test_ids_with_any_byte_come_back_as_they_were(queue: Any, raw: redis.Redis, 
     assert list(logged(queue)[1].moves["->todos"]) == ids
     assert fold(logged(queue)).states[State.DONE] == set(ids)
     assert queue.events.list(0, task="\\n").events[-1].verb == "ack"
+    queue.put("a line\nfeed alone")
+    assert list(logged(queue)[-1].moves["->todos"]) == ["a line\nfeed alone"]
 
 
 def test_a_call_with_many_bytes_of_ids_has_several_entries(queue: Any, raw: redis.Redis, name: str) -> None:
