@@ -307,11 +307,15 @@ def test_ctrl_c_leaves_no_traceback(url: str, queue: Queue) -> None:
         env={**os.environ, "TIMEOUTQ_URL": url, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    with redis.Redis.from_url(url) as raw:
-        wait_until(lambda: any(one["cmd"] == "blpop" for one in raw.client_list()))
-    process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=20) == ("", "")
-    assert process.returncode == 130
+    try:
+        with redis.Redis.from_url(url) as raw:
+            wait_until(lambda: any(one["cmd"] == "blpop" for one in raw.client_list()))
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=20) == ("", "")
+        assert process.returncode == 130
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def shown_on_a_terminal(url: str, *words: str, typed: str = "") -> tuple[int, str]:
