@@ -321,7 +321,7 @@ def test_a_clock_that_jumps_forward_takes_no_lease_back_at_once() -> None:
     call = queue.operations.requeue_expired()
     expected = round(queue.clock.now * 1000)
     queue.clock.advance(600)
-    queue._link().send([call.command(expected=expected)])
+    queue._link().at(None).send([call.command(expected=expected)])
     assert queue.inspect("a").state is State.IN_PROGRESS
     assert queue.stats().counters["clock_jumps"] == 1
     assert queue.ack(lease) == "ok"
