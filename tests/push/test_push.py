@@ -301,9 +301,7 @@ def secret_file(folder: Path, text: str = SECRET) -> Path:
     return file
 
 
-def test_the_command_posts_tasks_and_on_ctrl_c_gives_back_those_on_their_way(
-    queue: Queue, run: Processes, receiver: Receiver, tmp_path: Path
-) -> None:
+def test_redisched_push_row_push_to_a_webhook(queue: Queue, run: Processes, receiver: Receiver, tmp_path: Path) -> None:
     words = ("push", queue.name, "--to", receiver.url, "--secret-file", str(secret_file(tmp_path)), "--allow-private")
     process = run.start(*words, "--concurrency", "2")
     queue.put(Task("a", {"n": 1}), "b")
@@ -374,25 +372,3 @@ def test_each_secret_of_a_file_signs_and_a_file_that_others_may_read_is_warned_o
     assert read_secrets(file)[1] == f"other users may read --secret-file {file}: chmod 600 {file}"
     with pytest.raises(InvalidInput, match="cannot read --secret-file"):
         read_secrets(tmp_path / "none")
-
-
-def test_redisched_push_row_push_to_a_webhook(
-    queue: Queue, url: str, run: Processes, receiver: Receiver, tmp_path: Path
-) -> None:
-    words = ("push", queue.name, "--to", receiver.url, "--secret-file", str(secret_file(tmp_path)), "--allow-private")
-    process = run.start(*words, "--concurrency", "2")
-    queue.put(Task("a", {"n": 1}), "b")
-    wait_until(lambda: queue.stats().done == 2, 60)
-    assert sorted(receiver.tasks()) == ["a", "b"]
-    assert all(one.is_signed for one in receiver.messages)
-    receiver.answer = hangs
-    queue.put("c")
-    wait_until(lambda: len(receiver.messages) == 3, 30)
-    receiver.answer = says(OK)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 0, run.log(process)
-    assert queue.inspect("c").state == "todos", "Ctrl-C gives back at once"
-    log = run.log(process)
-    assert f"queue {queue.name}: tasks are posted to {receiver.url}" in log
-    assert SECRET.partition("_")[2] not in log
-    assert "Traceback" not in log
