@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
-import sys
 from collections import Counter
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from timeoutq import Queue
-from timeoutq.functions import App, BadFunction, Limit, ids
+from timeoutq.functions import BadFunction, ids
 from timeoutq.functions.context import Context
 from timeoutq.functions.ids import Template
 from timeoutq.functions.signature import Signature
@@ -25,7 +21,6 @@ def thumb(ctx: Context[Any], path: str, size: int = 64, *rest: int, user: dict[s
 
 
 THUMB = Signature.of(thumb, "thumb")
-ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def filled(template: str, *args: object, **kwargs: object) -> str:
@@ -143,43 +138,3 @@ def test_a_name_that_no_id_should_begin_with_is_refused() -> None:
     for name in ("", "a b", "é", "x" * 65, "<lambda>", None, "a:b", "a\n"):
         with pytest.raises(BadFunction, match="pass name="):
             ids.function_name(name)
-
-
-IN_ANOTHER_PROCESS = """
-from timeoutq.functions import App, Limit
-app = App("q")
-@app.task(key="tag:{tags}", limit=Limit(per="t:{tags}"), keep_result=0)
-def tagged(tags: set[str]): ...
-@app.task(key=True, keep_result=0)
-def whole(tags: dict[str, frozenset[str]]): ...
-tags = {"red", "green", "blue", "black", "white"}
-call = tagged.call(tags)
-print(call.key, call.group, whole.call({"b": frozenset(tags), "a": frozenset()}).key)
-"""
-
-
-def test_a_set_makes_one_id_and_one_group_in_every_process() -> None:
-    said = {
-        subprocess.run(
-            [sys.executable, "-c", IN_ANOTHER_PROCESS], cwd=ROOT, env={"PYTHONHASHSEED": str(seed)}, check=True,
-            capture_output=True, text=True,
-        ).stdout
-        for seed in range(3)
-    }  # fmt: skip
-    tags = '["black","blue","green","red","white"]'
-    assert said == {f'tag:{tags} t:{tags} whole:{{"tags":{{"a":[],"b":{tags}}}}}\n'}
-
-
-def test_texts_that_a_host_name_would_not_tell_apart_have_limits_of_their_own(queue: Queue, url: str) -> None:
-    app = App(queue.name, url=url)
-
-    @app.task(limit=Limit(per="channel:{id}"))
-    def watch(id: str) -> None: ...
-
-    names = ("UCabc", "UCABC", "UCabc.", "ucabc", "ucabc..", "M\u00fcnchen", "m\u00fcnchen", ".", "")
-    calls = [watch.call(id) for id in names]
-    app.put(calls)
-    groups = {call.group for call in calls}
-    assert len(groups) == len(names) and "channel:ucabc" in groups
-    assert len(queue.claim(100)) == len(names), "none waits for another"
-    app.close()

@@ -107,15 +107,14 @@ def test_texts_that_a_host_name_would_not_tell_apart_have_limits_of_their_own(qu
     @app.task(limit=Limit(per="{page}"))
     def visit(page: str) -> None: ...
 
-    watched = [
-        watch.call(id) for id in ("UCabc", "UCABC", "UCabc.", "ucabc", "ucabc..", "M\u00fcnchen", "m\u00fcnchen")
-    ]
+    names = ("UCabc", "UCABC", "UCabc.", "ucabc", "ucabc..", "M\u00fcnchen", "m\u00fcnchen", ".", "")
+    watched = [watch.call(id) for id in names]
     visited = [visit.call(page) for page in ("http://a.example/1", "http://a.example/2", "a.example", ".", "..", "")]
     app.put([*watched, *visited])
     groups = {call.group for call in [*watched, *visited]}
-    assert len(groups) == 13
+    assert len(groups) == 15
     assert {"channel:ucabc", "a.example"} < groups
-    assert len(queue.claim(100)) == 13, "none waits for another"
+    assert len(queue.claim(100)) == 15, "none waits for another"
     app.close()
 
 
