@@ -498,12 +498,12 @@ HOST: Readers = {
 
 def write_host(record: HostRecord) -> str:
     """Give the line of a host: JSON in ASCII, without what the host has not."""
-    return json.dumps({**_named("host", record.host), **_told(record, HOST)})
+    return json.dumps({**arguments.id_field("host", record.host), **_told(record, HOST)})
 
 
 def write(record: Record) -> str:
     """Give the line of a task: JSON in ASCII; bytes that are not text go into fields of their own, in base64."""
-    line, payload = {**_named("task", record.task), **_told(record, TASK)}, record.payload
+    line, payload = {**arguments.id_field("task", record.task), **_told(record, TASK)}, record.payload
     if payload is None:
         return json.dumps(line)
     if not isinstance(payload, bytes):
@@ -519,13 +519,6 @@ def _told(record: Record | HostRecord, names: Readers) -> dict[str, Any]:
     values = {name: getattr(record, name) for name in names}
     usual = {field.name: field.default for field in fields(record)}
     return {name: value for name, value in values.items() if value is not None and value != usual[name]}
-
-
-def _named(name: str, value: bytes) -> dict[str, Any]:
-    try:
-        return {name: value.decode("utf-8")}
-    except UnicodeDecodeError:
-        return {f"{name}_b64": base64.b64encode(value).decode()}
 
 
 def read_line(line: bytes) -> Item:
