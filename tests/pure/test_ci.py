@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.rig import levels
+from tests.rig.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 LONG = ROOT / ".ci" / "long"
@@ -67,20 +71,149 @@ def test_packages_for_node_that_cannot_be_installed_end_the_install(tmp_path: Pa
     assert done.returncode == 7
 
 
-def test_a_part_counts_as_passed_only_while_no_file_has_been_added(tmp_path: Path) -> None:
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A checkout that holds `.ci` alone; every program that it runs writes its words to `ran`, and fails if told so.
+
+    The shell function `machine` has no machine to set up: an environment is a folder, and programs are those of `bin`.
+    """
     tree = tmp_path / "tree"
-    (tree / ".ci").mkdir(parents=True)
-    for name in ("long", "machine"):
-        shutil.copy(ROOT / ".ci" / name, tree / ".ci" / name)
-    here = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "GIT_CONFIG_GLOBAL": os.devnull}
+    shutil.copytree(ROOT / ".ci", tree / ".ci")
+    with (tree / ".ci" / "machine").open("a") as machine:
+        machine.write(
+            """
+            install_missing() { return "${NO_INSTALL:-0}"; }
+            make_environment() { mkdir -p "$1/bin" && : >"$1/bin/activate"; }
+            make_node() { :; }
+            """
+        )
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("ruff", "mypy", "basedpyright", "pytest", "python"):
+        program = programs / name
+        program.write_text(
+            f"""#!/bin/bash
+            echo {name} "$@" >>{tmp_path}/ran
+            [[ -n "$HANGS" && "{name} $*" =~ $HANGS ]] && {{ echo $$ >{tmp_path}/hangs; exec sleep 600; }}
+            [[ -z "$FAILS" || ! "{name} $*" =~ $FAILS ]]
+            """
+        )
+        program.chmod(0o755)
+    for words in (
+        ["init", "-q"],
+        ["add", "-A"],
+        ["-c", "user.name=a", "-c", "user.email=a@b.example", "commit", "-qm", "a"],
+    ):
+        subprocess.run(["git", *words], cwd=tree, env=surroundings(tree), check=True)
+    return tree
 
-    def ask(*words: str) -> str:
-        done = subprocess.run(words, cwd=tree, env=here, capture_output=True, text=True, check=True)
-        return done.stdout
 
-    ask("git", "init", "-q")
-    ask("git", "add", "-A")
-    ask("git", "-c", "user.name=a", "-c", "user.email=a@example.com", "commit", "-qm", "a")
-    key = ask("bash", "-c", "eval \"$(sed -n '/^changed()/,/^commit=/p' .ci/long)\"; echo $commit")
-    (tree / "new.py").write_text("assert 0")
-    assert ask("bash", "-c", "eval \"$(sed -n '/^changed()/,/^commit=/p' .ci/long)\"; echo $commit") != key
+def surroundings(tree: Path, **more: str) -> dict[str, str]:
+    """The environment in which the programs of the tree are found, and its marks of what has passed are kept."""
+    path = f"{tree.parent / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    kept = {"XDG_CACHE_HOME": str(tree.parent / "cache"), "GIT_CONFIG_GLOBAL": os.devnull}
+    return {**os.environ, "PATH": path, **kept, "FAILS": "", "HANGS": "", **more}
+
+
+def ci(tree: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of the tree's `.ci`."""
+    here = surroundings(tree, **more)
+    return subprocess.run(
+        [f".ci/{words[0]}", *words[1:]], cwd=tree, env=here, capture_output=True, text=True, check=False
+    )
+
+
+def ran(tree: Path) -> list[str]:
+    """Give what the tree's programs were called with since this was last asked."""
+    file = tree.parent / "ran"
+    lines = file.read_text().splitlines() if file.exists() else []
+    file.unlink(missing_ok=True)
+    return lines
+
+
+@pytest.mark.parametrize(
+    "fails", ["", "ruff check", "ruff format", "mypy", "basedpyright", "pytest", "simulate", "storm"]
+)
+def test_the_gate_fails_with_any_of_its_steps(tree: Path, fails: str) -> None:
+    done = ci(tree, "run", FAILS=fails)
+    assert (done.returncode == 0) is (fails == "")
+    steps = ["ruff check .", "ruff format --check .", "basedpyright", "mypy", "pytest"]
+    steps += ["python -m tests.rig.simulate --seeds 30", "python -m tests.rig.storm --for 20s --workers 4"]
+    if not fails:
+        assert sorted(ran(tree)) == sorted(steps)
+        assert re.findall(r"^(\w+): \d+ s$", done.stdout, re.MULTILINE) == [
+            "install",
+            "checkers",
+            "tests",
+            "simulation",
+            "storm",
+        ]
+
+
+def test_a_part_that_fails_does_not_stop_the_others_and_is_the_only_one_that_runs_again(tree: Path) -> None:
+    done = ci(tree, "long", FAILS="tests/core")
+    assert done.returncode == 1
+    assert "failed: core. Again with: .ci/long core" in done.stderr
+    times = re.findall(r"^(\w+) +(passed|FAILED) +\d+ s$", done.stdout.partition("== times")[2], re.MULTILINE)
+    listed = ci(tree, "long", "--list").stdout
+    parts = re.findall(r"^(\w+) +(passed|-) ", listed, re.MULTILINE)
+    assert [name for name, _ in times] == [name for name, _ in parts]
+    assert [name for name, outcome in times if outcome == "FAILED"] == ["core"]
+    assert [name for name, mark in parts if mark == "-"] == ["core"]
+    ran(tree)
+    again = ci(tree, "long")
+    assert again.returncode == 0
+    assert [line for line in ran(tree) if not line.startswith("pytest -m breaking and not alone tests/core")] == []
+    assert again.stdout.count("has passed on this commit") == len(parts) - 1
+
+
+def test_a_part_of_two_steps_fails_with_either(tree: Path) -> None:
+    for part, steps in {
+        "types": ["darwin", "win32"],
+        "faults": ["outages", "test_server_faults"],
+        "simulation": ["simulate", "test_explorer"],
+        "schedules": ["schedules", "test_core_model"],
+        "scrapy": ["test_mapping", "test_spider_storms"],
+    }.items():
+        for step in steps:
+            assert ci(tree, "long", part, FAILS=step).returncode == 1, f"{part}: {step}"
+
+
+def test_a_part_that_is_named_runs_even_if_it_has_passed(tree: Path) -> None:
+    for _ in range(2):
+        assert ci(tree, "long", "power").returncode == 0
+        assert ran(tree) == ["pytest -m alone -n 0 tests/breaking/alone/test_power_cuts.py"]
+    assert ci(tree, "long", "power", FAILS="power").returncode == 1
+    assert re.search(r"^power +- ", ci(tree, "long", "--list").stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_cut_off_it_ends_what_it_has_started_and_says_how_to_go_on(tree: Path, number: signal.Signals) -> None:
+    here = surroundings(tree, HANGS="power")
+    asked = [".ci/long", "types", "power"]
+    running = subprocess.Popen(asked, cwd=tree, env=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    hangs = tree.parent / "hangs"
+    wait_until(lambda: hangs.exists() and hangs.read_text())
+    running.send_signal(number)
+    _, said = running.communicate(timeout=30)
+    assert running.returncode == 130
+    assert "cut off in the part 'power'. Call it again: parts that have passed on this commit are left out" in said
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(hangs.read_text()), 0)
+    assert re.search(r"^types +passed ", ci(tree, "long", "--list").stdout, re.MULTILINE)
+
+
+def test_an_install_that_fails_is_told_and_nothing_runs(tree: Path) -> None:
+    done = ci(tree, "long", NO_INSTALL="3")
+    assert (done.returncode, ran(tree)) == (1, [])
+    assert "the install failed, see above" in done.stderr
+    assert ci(tree, "run", NO_INSTALL="3").returncode != 0
+
+
+def test_a_part_counts_as_passed_only_while_no_file_has_changed_or_been_added(tree: Path) -> None:
+    for file in ("new.py", ".ci/long"):
+        assert ci(tree, "long", "power").returncode == 0
+        assert re.search(r"^power +passed ", ci(tree, "long", "--list").stdout, re.MULTILINE)
+        with (tree / file).open("a") as changed:
+            changed.write("# changed\n")
+        assert re.search(r"^power +- ", ci(tree, "long", "--list").stdout, re.MULTILINE)

@@ -14,6 +14,7 @@ import pytest
 
 from timeoutq import Ack, Lease, Worker
 from timeoutq.testing import FakeAsyncQueue, fake_async_queue
+from timeoutq.worker.runs import MaxRuntime, Run
 
 
 def lines(caplog: pytest.LogCaptureFixture, word: str) -> list[logging.LogRecord]:
@@ -137,3 +138,15 @@ async def test_a_handler_that_blocks_the_loop_beyond_its_max_runtime_has_failed(
     assert "max_runtime of 5 s is over: the handler ended 2.0 s later" in (info.error or "")
     assert "because the event loop was blocked" in (info.error or "")
     assert ("ValueError: late" in (info.traceback or "")) == isinstance(end, ValueError)
+
+
+async def test_a_handler_that_is_to_be_stopped_when_it_has_ended_already_has_failed_for_the_same_reason() -> None:
+    async with fake_async_queue(timeout=5) as queue:
+        await queue.put("a")
+        (lease,) = await queue.claim()
+        queue.clock.advance(7)
+        run = Run(lease, task=None, began=0.0, end="max_runtime")
+        error = MaxRuntime(queue, 5).overrun(run, None)
+        assert "the handler ended 2.0 s later" in str(error)
+        assert run.end == ""  # `finished` goes by the error
+        assert MaxRuntime(queue, 5).overrun(Run(lease, None, 0.0, end="shutdown"), None) is None

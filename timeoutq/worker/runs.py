@@ -80,8 +80,10 @@ class MaxRuntime:
         if not self.ms:
             return None
         over_ms = self.over_ms(run.lease)
-        if over_ms < 0 or run.end or not (problem is None or isinstance(problem, Exception)):
+        ended = problem is None or isinstance(problem, Exception)
+        if over_ms < 0 or run.end not in ("", "max_runtime") or not ended:
             return None
+        run.end = ""  # the loop may have turned to stop the handler before it turned to its end
         error = self.error(
             f": the handler ended {over_ms / 1000:.1f} s later, "
             "because the event loop was blocked and could not cancel it"
