@@ -222,6 +222,7 @@ def test_the_server_command_runs_one_and_ends_with_it() -> None:
         (b"", ("pause", "q", "--url", "redis://x", "--url-file", "x"), "not both"),
         (b"", ("server", "--dir", "/dev/null/x"), "/dev/null/x: Not a directory"),
     ],
+    ids=lambda value: f"{len(value)} bytes" if isinstance(value, bytes) else None,  # the environment holds the id
 )  # fmt: skip
 def test_bad_input_is_named_and_ends_with_two(
     say: Say, url: str, stdin: bytes | None, words: tuple[str, ...], complaint: str

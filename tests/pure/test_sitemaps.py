@@ -122,6 +122,7 @@ OUTSIDE = '<!DOCTYPE urlset [<!ENTITY a SYSTEM "file:///etc/passwd">]>'
         (f"<urlset><url><loc>{'x' * (LONGEST_TEXT + 1)}</loc></url></urlset>", "<loc> holds more than 8,192"),
         (f"<urlset>\n<{'x' * LONGEST_NAME}>\n<y{'x' * LONGEST_NAME}/>", "has a name of 1,001 characters: yxxx"),
     ],
+    ids=lambda value: ascii(value)[:60],
 )  # fmt: skip
 def test_what_is_no_sitemap_is_refused_by_name(data: bytes | str, said: str, step: int) -> None:
     with pytest.raises(BadSitemap) as caught:

@@ -54,6 +54,7 @@ LISTS: dict[str, Callable[[], Any]] = {
     "tasks": lambda: [Task("a"), Task(LONG, {"n": 1}, rerun=True), Task("b", {"n": 2})],
     "a priority too high": lambda: ["a", Task(LONG[:900], priority=5_000, rerun=True), "b"],
     "an empty link": lambda: ["a", "", "b"],
+    "a link that would raise": lambda: ["a", "b", Task(LONG, priority=1, improve=True)],
 }
 
 

@@ -194,12 +194,28 @@ class TaskList:
     _packed: int = field(default=0, compare=False)
 
     def add(self, task: object) -> None:
-        """Add an id or a `Task`."""
-        if isinstance(task, Task):
-            self._carry(task.task, task.payload)
-            self._place(task)
-            task = task.task
-        self.ids.append(task_id(task))
+        """Add an id or a `Task`; one that raises `InvalidInput` leaves nothing of itself behind."""
+        if not isinstance(task, Task):
+            self.ids.append(task_id(task))
+            return
+        id, data = task_id(task.task), pack(task.payload, task.task)
+        group = None if task.group is None else self._group(task.task, task.group)
+        wanted, unique = task.priority, task.unique
+        rank = None if wanted is None else priority(wanted, f"the priority of task {shown(task.task)}")
+        unique_ms = None if unique is None else delay_ms(unique, "unique")
+        rerun, improve = flag(task.rerun, "rerun"), flag(task.improve, "improve")
+        if improve and rank is None:
+            raise InvalidInput(f"task {shown(task.task)}: {NO_PRIORITY}")
+        at = len(self.ids)
+        self._append(id, task.task, task.payload, data)
+        if group is not None:
+            self.groups[at] = group
+        if rank is not None:
+            self.priorities[at] = rank
+        if unique_ms is not None:
+            self.uniques[at] = unique_ms
+        self.reruns += [at] * rerun
+        self.improved += [at] * improve
 
     def add_all(self, tasks: Iterable[object]) -> None:
         """Add ids and `Task`s."""
@@ -214,8 +230,7 @@ class TaskList:
     def add_mapping(self, payloads: Mapping[TaskId, Payload]) -> None:
         """Add ids with their payloads."""
         for task, payload in payloads.items():
-            self._carry(task, payload)
-            self.ids.append(task_id(task))
+            self._append(task_id(task), task, payload, pack(payload, task))
 
     def part(self, start: int, stop: int) -> TaskList:
         """Give the tasks from one position to another."""
@@ -258,29 +273,16 @@ class TaskList:
                 if found is not None:
                     self.groups[at] = self._group(name, found)
 
-    def _carry(self, task: TaskId, payload: Payload) -> None:
-        data = pack(payload, task)
+    def _append(self, id: bytes, task: TaskId, payload: Payload, data: bytes | None) -> None:
+        at = len(self.ids)
+        self.ids.append(id)
         if data is None:
             return
         if self._packed + len(data) > PACKED or (len(data) > LARGE and type(payload) in (str, bytes)):
-            self.payloads[len(self.ids)] = Body(payload, task, len(data))
+            self.payloads[at] = Body(payload, task, len(data))
         else:
             self._packed += len(data)
-            self.payloads[len(self.ids)] = data
-
-    def _place(self, task: Task) -> None:
-        at = len(self.ids)
-        if task.group is not None:
-            self.groups[at] = self._group(task.task, task.group)
-        if task.priority is not None:
-            self.priorities[at] = priority(task.priority, f"the priority of task {shown(task.task)}")
-        if task.unique is not None:
-            self.uniques[at] = delay_ms(task.unique, "unique")
-        self.reruns += [at] * flag(task.rerun, "rerun")
-        if flag(task.improve, "improve"):
-            if task.priority is None:
-                raise InvalidInput(f"task {shown(task.task)}: {NO_PRIORITY}")
-            self.improved.append(at)
+            self.payloads[at] = data
 
     def _group(self, task: object, group: object) -> bytes:
         try:
@@ -316,7 +318,7 @@ def tasks(given: tuple[Tasks, ...]) -> TaskList:
     """Check ids, `Task`s, mappings of ids to payloads, and iterables of ids and `Task`s, and make one list of them."""
     if len(given) == 1 and isinstance(given[0], TaskList):
         return given[0]
-    found = TaskList([], {}, {}, {}, [])
+    found = TaskList()
     for item in given:
         if isinstance(item, str | bytes | Task):
             found.add(item)

@@ -29,7 +29,6 @@ class Found(TaskList):
 
     def add_good(self, task: object, payload: Any = None) -> None:
         """Add a task, or leave it out. Raises `Hopeless` for what is no task: then the handler is wrong."""
-        at = len(self.ids)
         try:
             if payload is None:
                 self.add(task)
@@ -38,10 +37,6 @@ class Found(TaskList):
         except InvalidInput as error:
             if not isinstance(task, str | bytes | Task):
                 raise Hopeless(error) from error
-            for row in (self.payloads, self.groups, self.priorities, self.uniques):
-                cast("dict[int, Any]", row).pop(at, None)
-            if self.reruns[-1:] == [at]:
-                self.reruns.pop()
             self.left_out += 1
             self.why = self.why or error
 
