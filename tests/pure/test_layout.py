@@ -141,7 +141,14 @@ def test_all_names_it_exports_can_be_imported() -> None:
         assert not inspect.isclass(found) or found.__name__ in (name, "Any"), name
     tree = ast.parse((PACKAGE / "__init__.py").read_text("utf-8"))
     typed = {alias.asname for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
-    assert set(timeoutq.__all__) <= typed
+    assert set(timeoutq.__all__) == typed - {None}
+
+
+def test_the_lua_files_that_a_page_or_a_comment_names_are_there() -> None:
+    for page in (*PACKAGE.rglob("*.*"), *PACKAGE.parent.joinpath("tests").rglob("*.py")):
+        if page.suffix in (".py", ".md", ".lua"):
+            for name in re.findall(r"`(lua/[\w/]+\.lua)`", page.read_text("utf-8")):
+                assert PACKAGE.joinpath(name).is_file(), f"{page} names {name}"
 
 
 def test_help_needs_no_client() -> None:

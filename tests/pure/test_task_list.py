@@ -14,7 +14,7 @@ BAD: dict[str, Task] = {
     "the priority": Task("b", {"n": 1}, "h", priority=5_000, unique=5, rerun=True, improve=True),
     "no priority": Task("b", {"n": 1}, "h", unique=5, rerun=True, improve=True),
     "unique": Task("b", {"n": 1}, "h", priority=5, unique=-1, rerun=True, improve=True),
-    "a flag": Task("b", {"n": 1}, "h", priority=5, unique=5, rerun=True, improve=2),  # type: ignore[arg-type]
+    "a flag": Task("b", {"n": 1}, "h", priority=5, unique=5, rerun=True, improve=2),  # type: ignore[arg-type]  # a caller may
 }
 
 

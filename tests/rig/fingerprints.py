@@ -1,4 +1,4 @@
-"""`lua/parts/compact.lua` in Python: fingerprints, the sets they belong to, and when sets divide."""
+"""`lua/by_print.lua` in Python: fingerprints, the sets they belong to, and when sets divide."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def _of_app(found: App) -> list[dict[str, Any]]:
 
 
 def _of_queue(opened: AnyQueue) -> list[dict[str, Any]]:
-    """Give the newest published version of each function; `lua/publish.lua` says how these are stored."""
+    """Give the newest published version of each function; `lua/verbs/publish.lua` says how these are stored."""
     from timeoutq.client.shards.opening import talks_of
     from timeoutq.verbs.sending import ask
 

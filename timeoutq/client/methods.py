@@ -188,8 +188,8 @@ class QueueFlows:
     def extend(self, lease: Lease | Iterable[Lease], timeout: float | None = None) -> Flow[Lease | Outcome]:
         """Let leases run for `timeout` seconds from now; also one that ran out, if nobody has taken the task back yet.
 
-        For one lease: gives the lease with its new deadline, or raises `LeaseLost`. For many: gives an answer for each,
-        `OK`, `LOST`, or `MAX_RUNTIME` if the lease may not be extended any more.
+        For one lease: gives the lease with its new deadline, or raises `LeaseLost`. For many: gives an answer for each:
+        `OK`, `LOST`, `MAX_RUNTIME` if the lease may not be extended any more, or `CANCELLED` if the task was cancelled.
         """
         timeout_ms = self.talk.terms.timeout_ms if timeout is None else arguments.timeout_ms(timeout)
         if isinstance(lease, Lease):

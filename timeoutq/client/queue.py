@@ -62,12 +62,12 @@ class Verbs(Driver):
 
         `with queue.keeper() as keeper` (for an `AsyncQueue`: `async with`), then `keeper.add(lease)` after a claim; an
         `ack`, `fail` or `release` of this queue object takes the lease out, and `keeper.remove(lease)` does so without
-        an end; all take any number of leases. When a lease is lost, the keeper lets go of it and calls
-        `on_lost(lease, answer)`, a plain function: the answer is `LOST` or `MAX_RUNTIME`. A keeper has a thread, which
-        calls `on_lost`, too; that of an `AsyncQueue` has it called in the event loop. In a forked process a keeper
-        begins again, with no leases. `workers` shows the program as a worker, with `concurrency`, the number of leases
-        that the keeper holds, and the counts `keeper.acked` and `keeper.failed`, which the program may raise. One
-        keeper for each queue object is enough.
+        an end; all take any number of leases. When a lease is lost, the keeper lets go of it and calls `on_lost`, a
+        plain function, with the lease and the answer: `LOST`, `MAX_RUNTIME` or `CANCELLED`. A keeper has a thread,
+        which calls `on_lost`, too; that of an `AsyncQueue` has it called in the event loop. In a forked process a
+        keeper begins again, with no leases. `workers` shows the program as a worker, with `concurrency`, the number of
+        leases that the keeper holds, and the counts `keeper.acked` and `keeper.failed`, which the program may raise.
+        One keeper for each queue object is enough.
         """
         return self._keepers.add(Keeper(self, on_lost, concurrency))
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 AGAIN = 5.0
 """Seconds after which a limit is declared again: a person, or a program of another version, may have changed it."""
 REFUSED = 60.0  # seconds after which a worker says again that a queue keeps no limits
-MOST_RESTING = 500  # how many places a group with a delay has at most (`lua/parts/polite.lua`)
+MOST_RESTING = 500  # how many places a group with a delay has at most (`lua/hosts.lua`)
 MOST = 100_000  # limits that one process remembers
 
 Wanted: TypeAlias = "Mapping[str, Limit | None]"

@@ -240,7 +240,7 @@ def carried(tasks: TaskList, *, grouped: bool = False) -> Words:
 
 
 def record_words(records: Sequence[Record]) -> Words:
-    """Give the tasks of an export as `lua/restore.lua` takes them."""
+    """Give the tasks of an export as `lua/verbs/restore.lua` takes them."""
     times, errors, untils = dict[int, bytes](), dict[int, bytes](), dict[int, bytes]()
     payloads, groups = dict[int, bytes | Body](), dict[int, bytes]()
     for at, record in enumerate(records):

@@ -307,8 +307,8 @@ class Outcome(Sequence[Answer]):
 
     @property
     def ok(self) -> int:
-        """How many leases this call has ended or extended, now or when the call was first sent."""
-        return sum(map(self.codes.count, (b"O", b"k", b"R", b"e")))
+        """How many answers are `OK` or `ALREADY`."""
+        return sum(map(self.codes.count, (b"O", b"k", b"R")))
 
     def counts(self) -> dict[str, int]:
         """The number of ids for each answer that was given."""

@@ -141,7 +141,7 @@ async def _send_rest(shard: Exchanges) -> str:
         while shard.has_more:
             await shard.make()
             if shard.failures:
-                return "the server does not answer"
+                return shard.trouble
     except TimeoutqError as error:
         return str(error)
     return ""

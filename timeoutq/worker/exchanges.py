@@ -225,6 +225,7 @@ class Exchanges:
         self.under_way: set[asyncio.Task[None]] = set()
         self._began = 0.0  # when the last one began, by the monotonic clock
         self.failures = 0  # how many exchanges have failed since the last one that did not
+        self.trouble = ""  # why the last one of them has failed
         self.waiting_out = False  # whether one waits because the server is away
         self.unconfirmed = ""
         """Why replicas have not confirmed the last exchange; empty when they have, and while the server is away."""
@@ -375,7 +376,8 @@ class Exchanges:
         if flows.is_final(trouble, met=self._life.met):
             self._life.refuse(self._leases.number, trouble)
         self.failures += 1
-        unconfirmed = str(trouble) if isinstance(trouble, NotReplicated) else ""
+        self.trouble = str(trouble)
+        unconfirmed = self.trouble if isinstance(trouble, NotReplicated) else ""
         if self.failures == 1 or bool(unconfirmed) != bool(self.unconfirmed):
             who = "replicas" if unconfirmed else "the server"
             self._log.of_worker(logging.WARNING, "waits for %s: %s", who, trouble, error=trouble)
