@@ -66,6 +66,9 @@ def with_compact(entries: int | None) -> Facts:
 
 
 NO_AOF = with_info(aof_enabled=0)
+REFUSING = replace(
+    with_info(rdb_last_bgsave_status="err"), config={**SOUND.config, "stop-writes-on-bgsave-error": "yes"}
+)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +87,8 @@ NO_AOF = with_info(aof_enabled=0)
         ("durability", NO_AOF, "yellow", "RDB: up to 3,600 s may be lost"),
         ("durability", replace(NO_AOF, config={}), "yellow", "does not tell about snapshots"),
         ("durability", with_info(aof_enabled=0, rdb_last_bgsave_status="err"), "red", "the last snapshot failed"),
+        ("durability", REFUSING, "red", "the last snapshot failed, so the server refuses all writes (MISCONF)"),
+        ("durability", replace(REFUSING, config={**REFUSING.config, "save": ""}), "green", "AOF everysec"),
         ("clock", replace(SOUND, clock_ms=-2500.0), "yellow", "-2.5 s off"),
         ("clock", replace(SOUND, clock_ms=None), "yellow", "does not tell"),
         ("access", replace(SOUND, url="redis://db.example:6379/0"), "yellow", "without a password"),
@@ -244,3 +249,11 @@ def test_a_key_of_a_foreign_type_is_named(queue: Queue, raw: redis.Redis) -> Non
     assert "history is a string" in told.found
     assert f"redis-cli RENAME 'timeoutq:{{{queue.name}}}:history' elsewhere" in told.cure
     raw.delete(queue.operations.key("history"))
+
+
+def test_full_memory_names_done_tasks_only_where_there_are_some() -> None:
+    full = with_info(used_memory=90)
+    assert "--bigkeys" in found("memory", full).cure
+    done = replace(full, queue={**SOUND.queue, "done": 3})
+    assert "drop done tasks: timeoutq configure QUEUE --keep-done 1d" in found("memory", done).cure
+    assert "--bigkeys" in found("memory", replace(done, compact=True)).cure

@@ -132,7 +132,7 @@ def unknown_words(queue: AnyQueue) -> str:
     from timeoutq.watch import directory
 
     hint = meant(directory.meant(queue, queue.name), "`timeoutq queues` lists the queues that are there")
-    return f"queue {queue.name} is unknown: nothing was put to it at {queue.url}; {hint}"
+    return f"queue {queue.name} is unknown: nothing was put to it at {queue.url}, or its data is gone; {hint}"
 
 
 def new_words(queue: AnyQueue) -> str:

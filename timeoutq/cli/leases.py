@@ -90,7 +90,7 @@ def _ended(queue: AnyQueue, leases: Sequence[Lease], outcome: Outcome, out: Sink
         if not queue.exists():
             stop(LOST, unknown_words(queue))
         for lease in lost[:EXPLAINED]:
-            say(str(queue.run(queue.loss(lease))))
+            say(str(queue.run(queue.flows.lost(lease))))
     if len(lost) > EXPLAINED:
         say(f"{len(lost) - EXPLAINED:,} more leases are lost")
     if Answer.MAX_RUNTIME in outcome:

@@ -240,6 +240,8 @@ def drained(
 ) -> None:  # fmt: skip
     """Say whether no task is ready, in progress, scheduled, or waiting for its host's turn. Exit 0: yes; 1: no."""
     found = queue.drained(before) if wait is None else queue.wait_drained(wait, before)
+    if found and wait is not None and not queue.exists():  # the server may have lost its data meanwhile
+        unknown(queue)
     out.answer({"drained": found}, "yes" if found else "no")
     exit_unless(found)
 

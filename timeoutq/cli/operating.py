@@ -49,7 +49,7 @@ def retry(
             moved = opened.retry_failed(all=True, cancelled=cancelled)
             out.answer({"retried": moved}, f"{moved} retried")
         else:
-            outcome = opened.run(opened.retrial(tasks or []))
+            outcome = opened.run(opened.flows.retrial((tasks or [],)))
             moved = outcome.ok
             answers = ((task, "retried" if answer is Answer.OK else answer.value) for task, answer in outcome.items())
             out.rows(("task", "answer"), answers)

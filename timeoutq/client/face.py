@@ -22,8 +22,7 @@ from timeoutq.verbs.division import Division
 from timeoutq.verbs.operations import Operations
 from timeoutq.verbs.sending import Flow, ServerClock, Talk, Terms
 from timeoutq.words import arguments
-from timeoutq.words.errors import LeaseLost
-from timeoutq.words.model import Lease, Outcome, Politeness, TaskId
+from timeoutq.words.model import Lease, Outcome, Politeness
 from timeoutq.words.retry import Retries, RetryPolicy
 
 acts_for: ContextVar[bytes] = ContextVar("acts_for", default=b"")
@@ -131,14 +130,6 @@ class Face:
     def extension(self, leases: Sequence[Lease]) -> Flow[Outcome]:
         """Give the flow that extends leases by the usual timeout; a keeper and a heartbeat carry it out."""
         return self.flows.extension(leases)
-
-    def loss(self, lease: Lease) -> Flow[LeaseLost]:
-        """Give the flow that finds out who has the task of a lost lease, and gives the error that says so."""
-        return self.flows.lost(lease)
-
-    def retrial(self, tasks: Sequence[TaskId]) -> Flow[Outcome]:
-        """Give the flow that makes failed tasks ready again, and answers for each of them."""
-        return self.flows.retrial((tasks,))
 
     def settings(self) -> dict[str, Any]:
         """Give the arguments that make another client of this queue, but for its name, and the queue's settings."""

@@ -229,6 +229,15 @@ class Beat:
             telling.say(log, logging.DEBUG, "no farewell to queue %s: %s", self.queue.name, error)
 
 
+def about(client: Client, *, concurrency: int, held: int, acked: int, failed: int, started: float) -> dict[str, object]:
+    """Give what goes with the signs of life of a program, and `workers` shows."""
+    host, pid, _ = client.worker.split(":")
+    return {
+        "host": host, "pid": int(pid), "concurrency": concurrency, "held": held, "acked": acked, "failed": failed,
+        "started": started,
+    }  # fmt: skip
+
+
 def daemon_thread(target: Callable[[], None], name: str) -> threading.Thread:
     """Make a thread that ends with the process at the latest; it is not started yet."""
     return threading.Thread(target=target, name=name, daemon=True)
@@ -295,7 +304,7 @@ class Heartbeat:
     def _run(self) -> None:
         while True:
             try:
-                self._live()
+                asyncio.run(self._beat_all())
                 break
             except BaseException as error:
                 self._ended_by = error
@@ -307,9 +316,6 @@ class Heartbeat:
             self._stopping.wait(min(1.0, self._beats[0].period / 4))  # leases run out meanwhile
         if self._on_end is not None:
             self._on_end()
-
-    def _live(self) -> None:
-        asyncio.run(self._beat_all())
 
     async def _beat_all(self) -> None:
         stop, self._loop = asyncio.Event(), asyncio.get_running_loop()

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from timeoutq.client.heartbeat import Beat, Heartbeat
+from timeoutq.client.heartbeat import Beat, Heartbeat, about
 from timeoutq.server.calls import BATCH
 from timeoutq.verbs.confirming import ENDS
 from timeoutq.words import arguments, telling
@@ -116,11 +116,10 @@ class Held:
             heart.stop()
 
     def _about(self) -> dict[str, object]:
-        host, pid, _ = self.queue.worker.split(":")
-        return {
-            "host": host, "pid": int(pid), "concurrency": self.concurrency, "held": len(self._held),
-            "acked": self.acked, "failed": self.failed, "started": self._started,
-        }  # fmt: skip
+        return about(
+            self.queue, concurrency=self.concurrency, held=len(self._held), acked=self.acked, failed=self.failed,
+            started=self._started,
+        )  # fmt: skip
 
     def _took(self, leases: tuple[Lease, ...]) -> bool:
         """Hold leases; say whether one of them has to be extended at once."""

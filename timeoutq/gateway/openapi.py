@@ -39,7 +39,7 @@ FAULTS = {
     "501": "A package is missing where the gateway runs: tell its operator.",
     "502": "Redis refuses the gateway: tell its operator.",
     "503": "Redis does not answer: wait for Retry-After, and send the same call again.",
-    "507": "Redis is full: free some memory. Acks still work.",
+    "507": "Redis is full: free some memory. Acks that put nothing still work.",
 }
 
 QUEUE = {

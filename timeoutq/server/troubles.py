@@ -150,8 +150,8 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
         return ReadOnly(f"{url} is a read-only replica: connect to the primary")
     if is_full(error) or "maxmemory" in said:
         return ServerFull(
-            f"{url} is out of memory and takes no new tasks: raise maxmemory, or let workers drain it "
-            f"(claims and acks still work); it said: {said[:200]}"
+            f"{url} is out of memory and takes no new tasks: raise maxmemory, or let workers drain it (claims, and "
+            f"acks that put nothing, still work); it said: {said[:200]}"
         )
     if said.startswith("MISCONF"):
         return ServerFull(f"{url} cannot write to its disk and takes nothing: free space there; it said: {said[:200]}")

@@ -79,6 +79,7 @@ def opening(talk: Talk, settings: Mapping[str, bytes], allow_eviction: bool) -> 
     new = {name: value for name, value in settings.items() if name != "durable" or int(value) != talk.durable.replicas}
     if new:
         yield from configure(talk, new)
+    talk.settings = {f"{name.removesuffix('?')}?": value for name, value in settings.items()}
 
 
 def configure(talk: Talk, settings: Mapping[str, bytes], converts: int = 0) -> Flow[None]:

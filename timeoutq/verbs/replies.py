@@ -406,6 +406,7 @@ def read_worker(worker: bytes, about: bytes | None, beat: bytes | float, now: fl
         started=float(told.get("started", 0)),
         beat=heard,
         trouble=told.get("trouble", ""),
+        claims=bool(told.get("claims", not told.get("trouble"))),
         tends=None if tends is None else tuple(tends),
     )
 

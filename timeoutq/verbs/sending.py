@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -187,6 +187,8 @@ class Talk:
     """Whether the user may run all commands of the scripts; this is tried before the first call that writes."""
     durable: Durable = field(default_factory=Durable)
     """How many replicas must confirm what callers are told."""
+    settings: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    """What the caller gave, to be written where the queue has no such setting: the server may come back empty."""
     away_since: float = 0.0
     """Since when the server has not answered, by the monotonic clock; 0: it has answered the last attempt."""
 
@@ -452,6 +454,8 @@ def _settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int, given: Any, b
             continue
         if flush.missing:
             flush.refusal = yield from _load(talk)
+            if flush.refusal is None and talk.settings:
+                yield from _first(talk, talk.operations.configure(talk.settings).command())
             if flush.refusal is not None and not is_transient(flush.refusal):
                 break
             if tries < 3:

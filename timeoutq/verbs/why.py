@@ -93,18 +93,24 @@ def explain_call(talk: Talk, call: Call[Why]) -> Flow[Reason]:
                 f"it is ready, and no worker that is alive claims: worker {idle[0].worker}: {idle[0].trouble}; start "
                 "it again, and look into its log"
             ))  # fmt: skip
+    if code == "running":
+        theirs = [one for one in (yield from _alive(talk, found.now)) if one.worker == found.info.holder]
+        message += "".join(f"; the worker says: {one.trouble}" for one in theirs if one.trouble)
     lacking = (yield from _lacking(talk, found)) if code in MAY_LACK else None
     return _reason(found, code, message) if lacking is None else _reason(found, "no_function", lacking)
 
 
 def idlers(talk: Talk, now: float) -> Flow[tuple[list[WorkerInfo], int]]:
     """Give the workers that say why they do not claim, and how many workers are alive."""
+    alive = yield from _alive(talk, now)
+    return [worker for worker in alive if not worker.claims], len(alive)
+
+
+def _alive(talk: Talk, now: float) -> Flow[list[WorkerInfo]]:
     try:
-        known = yield from workers(talk)
+        return [worker for worker in (yield from workers(talk)) if now - worker.beat <= ALIVE]
     except AccessDenied:  # whoever may only run scripts learns nothing of workers
-        return [], 0
-    alive = [worker for worker in known if now - worker.beat <= ALIVE]
-    return [worker for worker in alive if worker.trouble], len(alive)
+        return []
 
 
 def _lacking(talk: Talk, found: Why) -> Flow[str | None]:

@@ -153,9 +153,11 @@ def memory(facts: Facts) -> Finding:
         return yellow(UNTOLD, "make sure it has room for the tasks to come")
     used, most = int(facts.info["used_memory"]), int(facts.info.get("maxmemory", 0))
     if most and used > 0.85 * most:
-        drop = "" if facts.compact else f", or drop done tasks: timeoutq configure {facts.name} --keep-done 7d"
+        drop = f"drop done tasks: timeoutq configure {facts.name} --keep-done 1d"
+        if facts.compact or not facts.queue.get("done"):
+            drop = "see what fills it: timeoutq queues, and redis-cli --bigkeys"
         full = f"{used / most:.0%} of {most / 2**20:,.0f} MiB used"
-        return Finding("", "red" if used > 0.98 * most else "yellow", full, f"raise maxmemory{drop}")
+        return Finding("", "red" if used > 0.98 * most else "yellow", full, f"raise maxmemory, or {drop}")
     return green(f"{used / 2**20:,.0f} MiB used" + (f" of {most / 2**20:,.0f}" if most else ""))
 
 
@@ -164,6 +166,10 @@ def durability(facts: Facts) -> Finding:
     info, config, cure = facts.info, facts.config, "CONFIG SET appendonly yes, and the same in its configuration"
     if "aof_enabled" not in info:
         return yellow(UNTOLD, "make sure that appendonly is on")
+    stops = config.get("save") and config.get("stop-writes-on-bgsave-error") == "yes"
+    if stops and info.get("rdb_last_bgsave_status", "ok") != "ok":
+        cure = "free space on its disk, then redis-cli BGSAVE; or CONFIG SET stop-writes-on-bgsave-error no"
+        return red("the last snapshot failed, so the server refuses all writes (MISCONF)", cure)
     if int(info["aof_enabled"]):
         return _append_only(facts)
     if "save" not in config:

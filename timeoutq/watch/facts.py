@@ -24,7 +24,9 @@ from timeoutq.verbs.why import LATELY, called, idlers, published
 from timeoutq.words.errors import AccessDenied, SchemaMismatch, TimeoutqError
 from timeoutq.words.model import raw, text
 
-SETTINGS = ("appendfsync", "bind", "protected-mode", "save", "set-max-intset-entries")
+SETTINGS = (
+    "appendfsync", "bind", "protected-mode", "save", "set-max-intset-entries", "stop-writes-on-bgsave-error",
+)  # fmt: skip
 """The settings that CONFIG GET is asked for; never all of them, for the password is among them."""
 
 WALK = 10
@@ -99,8 +101,9 @@ def of_queue(talk: Talk, server: Facts) -> Flow[Facts]:
     try:
         stats = yield from answer(talk, talk.operations.stats())
         compact, uses = stats.compact, stats.settings.get("uses", "").split()
-        found = {"known": stats.known, "settings": dict(stats.settings), "next_deadline": stats.next_deadline,
-                 "next_due": stats.next_due, "in_progress": stats.in_progress, "scheduled": stats.scheduled,
+        found = {"known": stats.known, "done": stats.done, "settings": dict(stats.settings),
+                 "next_deadline": stats.next_deadline, "next_due": stats.next_due,
+                 "in_progress": stats.in_progress, "scheduled": stats.scheduled,
                  "durable": stats.durable,
                  "schedules": (yield from health(talk)) if stats.has_schedules else None,
                  "batches": (yield from batches_health(talk)) if "batches" in uses else None,

@@ -168,21 +168,23 @@ class Stats:
         """Whether nothing is ready, scheduled or held, and no host waits for its turn."""
         return not (self.todos or self.scheduled or self.in_progress or self.next_turn is not None)
 
+    def _uses(self, what: str) -> bool:
+        return what in self.settings.get("uses", "").split()
+
     @property
     def compact(self) -> bool:
         """Whether the queue keeps fingerprints of its done tasks (`keep_done="compact"`) and not their ids."""
-        return "compact" in self.settings.get("uses", "").split()
+        return self._uses("compact")
 
     @property
     def has_schedules(self) -> bool:
         """Whether the queue has schedules: see `queue.schedules`."""
-        mine = "schedules" in self.settings.get("uses", "").split()
-        return mine or any(shard.has_schedules for shard in self.shards)
+        return self._uses("schedules") or any(shard.has_schedules for shard in self.shards)
 
     @property
     def politeness(self) -> Politeness | None:
         """How hosts are treated; None for a queue that is not polite."""
-        if "politeness" not in self.settings.get("uses", "").split():
+        if not self._uses("politeness"):
             return None
         words = re.fullmatch(r"([0-9]{1,15}) ([0-9]{1,15})( off)?", self.settings.get("politeness", ""))
         if words is None or int(words[1]) > MAX_TIME_MS or int(words[2]) < 1:
@@ -192,7 +194,7 @@ class Stats:
     @property
     def durable(self) -> int:
         """How many replicas must confirm what callers are told; 0 for a queue that is not durable."""
-        if "durable" not in self.settings.get("uses", "").split():
+        if not self._uses("durable"):
             return 0
         count = self.settings.get("durable", "")
         return max(1, int(count)) if re.fullmatch("[0-9]{1,3}", count) else 1

@@ -68,7 +68,7 @@ class Unavailable(TimeoutqError):
 
 
 class ServerFull(Unavailable):
-    """The server has no memory or disk left for new tasks: free some. Acks still work."""
+    """The server has no memory or disk left for new tasks: free some. Acks that put nothing still work."""
 
 
 class ShardsUnavailable(Unavailable):
@@ -112,7 +112,7 @@ class NotRedis(TimeoutqError):
 
 
 class UnsafeServer(TimeoutqError):
-    """The server may throw tasks away (eviction policy): set `maxmemory-policy noeviction`."""
+    """The server may throw tasks away (eviction policy: set `maxmemory-policy noeviction`), or has lost a queue."""
 
 
 class SchemaMismatch(TimeoutqError):

@@ -529,8 +529,10 @@ class WorkerInfo:
     beat: float
     """When the worker last gave a sign of life."""
     trouble: str = ""
-    """Why the worker does not claim, although it lives: replicas of a durable queue do not confirm what it does, or it
-    has no tasks, and has asked for none for half a minute."""
+    """What keeps the worker from its work: replicas of a durable queue do not confirm what it does, it has no tasks and
+    has asked for none for half a minute, or the server, which may be full, does not take the end of a task."""
+    claims: bool = True
+    """Whether the worker claims, as far as it says."""
     tends: Sequence[int] | None = None
     """On a queue over several shards, those whose bells the worker hears and whose cleaners it runs; None elsewhere."""
 

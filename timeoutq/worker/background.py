@@ -8,13 +8,13 @@ from collections.abc import Callable, Coroutine
 from queue import SimpleQueue
 from typing import Any
 
+from timeoutq.client.heartbeat import daemon_thread
+
 
 class Machine:
     """The machine of a worker, from which it takes all its threads; a simulation has another."""
 
-    def thread(self, target: Callable[[], None], name: str) -> threading.Thread:
-        """Make a thread that ends with the process at the latest; it is not started yet."""
-        return threading.Thread(target=target, name=name, daemon=True)
+    thread = staticmethod(daemon_thread)
 
     def event(self) -> threading.Event:
         """Make an event that threads can wait for."""

@@ -125,6 +125,8 @@ class Leases:
         self.log = worker_log
         self._refusals = Refusals()
         self._losses = Losses(queue, rules.runtime, worker_log)
+        self.untaken: Mapping[int, str] = {}
+        """Why a server does not take what goes before an ack, by the key of the lease; the heartbeat's thread reads."""
         self.ledger = ledger
         self.woken = asyncio.Event() if woken is None else woken
         """Set when there is something to send, or another reason for the pump to look."""
@@ -172,6 +174,11 @@ class Leases:
         self.held.update(zip(map(self.key_of, leases), leases, strict=True))
         if self.ledger is not None:
             self.ledger.hold(leases)
+
+    def is_cancelled(self, lease: Lease) -> bool:
+        """Say whether somebody has cancelled the task of this lease, whose handler is running. Any thread may ask."""
+        run = self.running.get(lease.key)
+        return run is not None and run.cancelled and run.lease is lease
 
     # ---- handlers end
 
@@ -267,21 +274,24 @@ class Leases:
         for talk, call in ack.take_out(division.talks, division.talk_of(ack.lease)):
             await self._persist(ack.lease, partial(put, talk, call), words)
 
-    async def _persist(self, lease: Lease, ask: Callable[[], Awaitable[object]], words: str) -> None:
+    async def _persist(self, lease: Lease, ask: Callable[[], Awaitable[object]], words: str) -> object:
         """Ask a server until it has answered; raises an error that no repeat mends."""
         tries = 0
-        while True:
-            try:
-                await ask()
-            except TimeoutqError as error:
-                if isinstance(error, InvalidInput):
-                    raise
-                tries += 1
-                if tries == 1:
-                    self.log.of_task(logging.WARNING, lease, words, error, error=error)
-            else:
-                return
-            await asyncio.sleep(retry.pause(tries))
+        try:
+            while True:
+                try:
+                    return await ask()
+                except TimeoutqError as error:
+                    if isinstance(error, InvalidInput):
+                        raise
+                    tries += 1
+                    if tries == 1:
+                        self.log.of_task(logging.WARNING, lease, words, error, error=error)
+                        self.untaken = {**self.untaken, lease.key: str(error)}
+                await asyncio.sleep(retry.pause(tries))
+        finally:
+            if tries:
+                self.untaken = {key: why for key, why in self.untaken.items() if key != lease.key}
 
     def _ack_of(self, lease: Lease, result: Ack) -> AckOfFound:
         again_ms, payload = arguments.again(result.again_in, result.payload, lease.task)

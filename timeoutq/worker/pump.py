@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any
 
-from timeoutq.words.errors import TimeoutqError
+from timeoutq.words.errors import TimeoutqError, UnsafeServer
 from timeoutq.words.model import Lease
 from timeoutq.worker.exchanges import Exchanges
 from timeoutq.worker.health import Phase, Signs
@@ -176,9 +176,15 @@ class Pump:
             try:
                 if not await queue.run(queue.division.drained()):
                     return False
+                is_gone = work.leases.tally.claimed and not await queue.run(queue.flows.exists())
             except TimeoutqError as error:
                 await work.shards[0].wait_out(error)
                 return False
+            if is_gone:
+                raise UnsafeServer(
+                    f"queue {queue.name} had tasks, and is not at {queue.url} any more: it was purged, or the server "
+                    "has lost its data (timeoutq doctor says under durability what a restart loses)"
+                )
         return self._has_nothing
 
 

@@ -148,6 +148,12 @@ class QueueWork:
         return f"it has no tasks, and has asked for none since {since:%H:%M:%S} UTC"
 
     @property
+    def untaken(self) -> str:
+        """Why a server does not take the end of a task, or what goes before it; the heartbeat's thread asks."""
+        reasons = [*self.leases.untaken.values(), *(shard.trouble for shard in self.shards if shard.failures)]
+        return f"the server does not take the end of a task: {reasons[0]}" if self.leases.held and reasons else ""
+
+    @property
     def starves(self) -> bool:
         """Whether no shard has tasks for this worker, as far as it knows."""
         return not self.shared.suspect_keeps_others_away and all(shard.claims.idle for shard in self.shards)

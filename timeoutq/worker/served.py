@@ -104,8 +104,7 @@ class Place:
 
     def is_cancelled(self, lease: Lease) -> bool:
         """Say whether somebody has cancelled the task of this lease, whose handler is running. Any thread may ask."""
-        run = self._leases.running.get(lease.key)
-        return run is not None and run.cancelled and run.lease is lease
+        return self._leases.is_cancelled(lease)
 
     def at_end(self, close: Callable[[], object]) -> None:
         """Have this called when the worker has ended all work."""

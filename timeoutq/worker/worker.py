@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from timeoutq.client import AsyncDriver, Driver, sibling
-from timeoutq.client.heartbeat import Beat, Heartbeat
+from timeoutq.client.heartbeat import Beat, Heartbeat, about
 from timeoutq.verbs.sending import Flow
 from timeoutq.words import arguments, retry
 from timeoutq.words.errors import InvalidInput, TimeoutqError, WorkerBroken
@@ -174,8 +174,7 @@ class Worker:
 
     def is_cancelled(self, lease: Lease) -> bool:
         """Say whether somebody has cancelled the task of this lease, whose handler is running. Any thread may ask."""
-        runs = (each.running.get(lease.key) for each in self._leases)
-        return any(run is not None and run.cancelled and run.lease is lease for run in runs)
+        return any(leases.is_cancelled(lease) for leases in self._leases)
 
     @property
     def running(self) -> list[Lease]:
@@ -206,17 +205,18 @@ class Worker:
 
     def _about(self, work: QueueWork) -> dict[str, object]:
         """Give the report of the worker to a queue, which goes with its signs of life."""
-        leases = work.leases
-        host, pid, _ = leases.queue.worker.split(":")
-        about: dict[str, object] = {
-            "host": host, "pid": int(pid), "concurrency": self.concurrency, "held": len(leases.held),
-            "acked": leases.tally.acked, "failed": leases.tally.failed, "started": leases.started,
-        }  # fmt: skip
+        leases, tally = work.leases, work.leases.tally
+        found = about(
+            leases.queue, concurrency=self.concurrency, held=len(leases.held), acked=tally.acked, failed=tally.failed,
+            started=leases.started,
+        )  # fmt: skip
         if work.tends is not None:
-            about["tends"] = work.tends()
+            found["tends"] = work.tends()
         if trouble := work.trouble:
-            about["trouble"] = trouble
-        return about
+            found["trouble"] = trouble
+        elif untaken := work.untaken:
+            found |= {"trouble": untaken, "claims": True}
+        return found
 
     def _signs(self, now: float) -> Signs:
         shortest = min(queue.timeout for queue in self.queues)
