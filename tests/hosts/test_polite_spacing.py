@@ -200,6 +200,51 @@ def test_a_host_that_was_visited_before_the_queue_became_polite_rests_first(fake
     assert len(fake.claim(10)) == 8
 
 
+RAISES: dict[str, Callable[[FakeQueue, int], object]] = {
+    "of the host": lambda queue, per_host: queue.hosts.set(A, delay=6),
+    "of all hosts": lambda queue, per_host: queue.configure(politeness=Politeness(6, per_host)),
+    "of all hosts, twice": lambda queue, per_host: (
+        queue.configure(politeness=Politeness(3, per_host)),
+        queue.configure(politeness=Politeness(6, per_host)),
+    ),
+    "of the host, to the usual one": lambda queue, per_host: (
+        queue.hosts.set(A, delay=0),
+        queue.configure(politeness=Politeness(6, per_host)),
+        queue.hosts.set(A, delay="usual"),
+    ),
+}
+
+
+@pytest.mark.parametrize("raised", RAISES)
+@pytest.mark.parametrize("per_host", [1, 2])
+@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize("after", [0.4, 1.4])
+def test_a_delay_that_is_raised_counts_from_the_end_of_the_last_visit(
+    fake: FakeQueue, raised: str, per_host: int, before: int, after: float
+) -> None:
+    fake.configure(politeness=Politeness(before, per_host))
+    fake.put(urls(A, 9))
+    host = Host(fake, 6)
+    fake.ack(host.claim(1))
+    host.ended = fake.clock.now
+    fake.clock.advance(after)
+    fake.promote_due()  # the next tasks may be ready
+    RAISES[raised](fake, per_host)
+    seen: list[Lease] = []
+    while fake.clock.now < host.ended + after + 6.1:
+        seen += host.claim(1)
+        fake.clock.advance(0.5)
+        fake.promote_due()
+    assert seen
+
+
+def test_a_host_that_nobody_has_visited_does_not_rest_when_its_delay_is_raised(fake: FakeQueue) -> None:
+    fake.configure(politeness=Politeness(1, 1))
+    fake.put(urls(A, 1))
+    fake.hosts.set(A, delay=6)
+    assert len(fake.claim(1)) == 1
+
+
 def test_ready_tasks_that_wait_again_are_the_first_of_their_priority(fake: FakeQueue) -> None:
     fake.configure(politeness=Politeness(1, 2))
     fake.put(urls(A, 2))

@@ -103,7 +103,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {1: "ba8716f74a46e5755bbf060f226382e17d128e12f889c5b9aef8345ccb08478b"}
+REVISIONS = {1: "cb8f8dd1e36210b33a61a64c5f33bd3766f288eb07efd2a5b0b89490ec35f108"}
 """The digest of the text of each revision."""
 
 

@@ -55,27 +55,33 @@ class HostModel(QueueState):
 
     def _meet(self, host: str) -> None:
         if host and host not in self._met:
+            if (until := self._rests_until(host)) != self.rests.get(host, 0):
+                self._rested[host] = until
             self._met.append(host)
-            if host not in self.rests and "" in self.rests:
-                self._rested[host] = self.rests[""] + self._delay(host)
             self._cut(host)
 
     def _rests_until(self, host: str) -> int:
-        if "" in self.rests and host not in self._met:
-            return self.rests.get(host, self.rests[""] + self._delay(host))
-        return self.rests.get(host, self._rested.get(host, 0))
+        if host in self._met:
+            return self._rested.get(host, self.rests.get(host, 0))
+        until = self.rests.get(host)
+        least = self.rests[""] + self._delay(host) if "" in self.rests else 0
+        return least if until is None or (until < least and self.rules.get(host, Rules()).delay is None) else until
+
+    def _rest_until(self, host: str, at: int) -> None:
+        self.rests[host] = at
+        self._rested.pop(host, None)
 
     def _cut(self, host: str) -> None:
         most = self.now + self._delay(host)
         if self._rests_until(host) > most:
-            self.rests[host] = most
+            self._rest_until(host, most)
 
     def _pause(self, host: str) -> None:
         """A visit of this host is over: the host rests, and none of its tasks stays ready."""
         if self._delay(host):
             if self._rests_until(host) <= self.now:
                 self._recall(host)
-            self.rests[host] = self.now + self._delay(host)
+            self._rest_until(host, self.now + self._delay(host))
 
     def _rest(self, ids: Sequence[str]) -> None:
         """The visits of these tasks are about to end, and other tasks become ready first."""
@@ -176,9 +182,14 @@ class HostModel(QueueState):
             self._rule(host, replace(rules, until=self.now + ms, flag="b"))
 
     def _rule(self, host: str, rules: Rules) -> None:
+        before = self._delay(host)
         self.rules[host] = rules
         if rules == Rules():
             del self.rules[host]
+        raised = self._delay(host) - before
+        if raised > 0 and self.visits.get(host, 0) > 0:
+            until = self._rests_until(host)
+            self._rest_until(host, until + raised if until else self.now + self._delay(host))
         self._cut(host)
 
     def _next_turn(self) -> list[int]:
@@ -239,7 +250,7 @@ class HostModel(QueueState):
         if was == wanted and per_host:
             return 2 if self.converting else 1
         ended = self.counters["claimed"] + self.counters["pulled"] > len(self.in_progress)
-        if per_host and (was is None or self.ending) and ended:
+        if per_host and (was is None or self.ending or delay > was[0]) and ended:
             self.rests[""] = self.now
         self.usual, self.ending, self.converting, self.was_polite = wanted[:2], wanted[2], "p0", True
         return 2
@@ -255,7 +266,7 @@ class HostModel(QueueState):
         if stage == "h":
             for host in list(self.turns):
                 self._meet(host)
-                if len(self.placed(host)) > self.per_host(host):
+                if len(self.placed(host)) > self.per_host(host) or self._rests_until(host) > self.now:
                     self._recall(host)
             self._turn()
             self.converting = ""

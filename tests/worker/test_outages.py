@@ -12,7 +12,7 @@ from tests.rig.outages import KINDS, SOON, Case, scene, seconds_until_work
 from tests.rig.waiting import wait_until
 from tests.worker.test_several_queues import clients, elsewhere, high, sound
 from tests.worker.working import at_work, until
-from timeoutq import Lease, Queue, Worker
+from timeoutq import AsyncQueue, Lease, Queue, Tally, Worker
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.watch.doctor import examine
 from timeoutq.worker import queue_work
@@ -64,6 +64,62 @@ async def test_a_queue_whose_server_was_away_has_its_share_again_while_the_other
                 elsewhere.start()
                 low.put("low-second")
                 await until(lambda: "low-second" in began)
+
+
+@pytest.mark.parametrize("ends", ["by itself", "when told"])
+async def test_a_worker_that_ends_while_the_server_is_away_tells_it_the_ends_of_its_tasks(
+    ends: str, tmp_path: Path
+) -> None:
+    with EmbeddedServer(tmp_path / "server") as server:
+        async with AsyncQueue("q", server.url, timeout=60, deadline=0.3) as mine:
+            worker, running = await ended_without_a_server(server, mine, ends)
+            (shard,) = pump_of(worker).works[0].shards
+            await until(lambda: shard.failures > 3)
+            server.start()
+            assert (await running).acked == 1
+            assert (await mine.inspect("a")).state == "done"
+
+
+@pytest.mark.parametrize("ends", ["by itself", "when told"])
+async def test_it_does_not_wait_for_the_server_when_its_leases_have_run_out(ends: str, tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path / "server") as server:
+        async with AsyncQueue("q", server.url, timeout=1, deadline=0.3) as mine:
+            _, running = await ended_without_a_server(server, mine, ends)
+            assert (await asyncio.wait_for(running, 20)).acked == 0
+
+
+async def test_a_worker_that_is_told_to_end_and_owes_nothing_does_not_wait_for_the_server(tmp_path: Path) -> None:
+    async def handler(lease: Lease) -> None: ...
+
+    with EmbeddedServer(tmp_path / "server") as server, Queue("q", server.url) as queue:
+        async with AsyncQueue("q", server.url, timeout=60, deadline=0.3) as mine:
+            worker = Worker(mine, handler, signals=False, drain_deadline=60)
+            queue.put("a")
+            running = asyncio.create_task(worker.run())
+            await until(lambda: queue.inspect("a").state == "done")
+            server.kill()
+            await until(lambda: pump_of(worker).works[0].is_away)
+            worker.stop()
+            assert (await asyncio.wait_for(running, 20)).end == "stopped"
+
+
+async def ended_without_a_server(
+    server: EmbeddedServer, mine: AsyncQueue, ends: str
+) -> tuple[Worker, asyncio.Task[Tally]]:
+    """Give a worker whose only handler has returned, and has killed the server before; it ends by itself or is told."""
+    returned = asyncio.Event()
+
+    async def handler(lease: Lease) -> None:
+        server.kill()
+        returned.set()
+
+    await mine.put("a")
+    worker = Worker(mine, handler, signals=False, drain_deadline=60, max_tasks=1 if ends == "by itself" else None)
+    running = asyncio.create_task(worker.run())
+    await returned.wait()
+    if ends == "when told":
+        worker.stop()
+    return worker, running
 
 
 async def test_doctor_and_why_see_a_worker_that_claims_nothing_though_a_task_is_ready(

@@ -9,8 +9,8 @@
 --           recall looked at
 -- places    the tasks in todos or in_progress of hosts that may have several: length ':' name id, so a host's tasks are
 --           neighbours
--- resting   until when a host is not visited, after its last visit; in the field '' when politeness began, if visits
---           had ended before: nobody knows when
+-- resting   until when a host is not visited, after its last visit; in the field '' when politeness began, or the delay
+--           of all hosts was raised, if visits had ended before: nobody knows when
 -- host_failures  how many of a host's visits have failed
 -- policies  'delay per_host budget until flag reason'; - stands for the queue's own politeness; flag: b blocked, x
 --           banned, or -
@@ -129,7 +129,9 @@ do
       if own then one.until_ms, one.flag, one.reason = 0, '-', '' end
       if own and own[i] then read_policy(one, own[i]) end
       if rests then
-        one.next_ms = number(rests[i + 1]) or began and began + (one.delay or usual_delay)
+        one.next_ms = number(rests[i + 1])
+        local least = began and began + (one.delay or usual_delay)
+        if least and not (one.next_ms and (one.own_delay or one.next_ms > least)) then one.next_ms = least end
         cut(one)
       end
       known[name], order[met + i] = one, one
@@ -193,6 +195,10 @@ do
   -- crowded: a host has more tasks ready or in progress than its rules, which have changed, allow
   function hosts.crowded(one)
     return busy(one) > most(one)
+  end
+
+  function hosts.rests(one)
+    return (one.next_ms or 0) > now
   end
 
   -- late: is the turn of a host later than its rules say? Not while the rules of all hosts change
@@ -496,7 +502,13 @@ do
 
   -- write_policy: keep the rules of a host
   function hosts.write_policy(one)
+    local before = one.delay or usual_delay
     one.delay, one.per_host, one.until_ms = one.own_delay, one.own_per_host, math.min(one.until_ms or 0, last_ms)
+    local delay = one.delay or usual_delay
+    -- a pause under way follows a delay that is raised; after no pause, nobody knows when the last visit ended
+    if delay > before and one.visits > 0 then
+      one.next_ms, one.rested = one.next_ms and one.next_ms + delay - before or now + delay, true
+    end
     cut(one)
     local text = table.concat({one.own_delay or '-', one.own_per_host or '-', one.budget or '-', whole(one.until_ms), one.flag or '-',
       one.reason or ''}, ' ')

@@ -93,7 +93,8 @@ do
     -- if visits have ended before, nobody knows when: the hosts rest as if it had been just now
     local counts = call('HMGET', key.stats, 'claimed', 'pulled')
     local ended = number(counts[1], 0) + number(counts[2], 0) > call('SCARD', key.in_progress)
-    if ended and value ~= 'off' and (not was or string.sub(was, -3) == 'off') then
+    local raised = number(string.match(value, '^%d+'), 0) > number(string.match(was or '', '^%d+'), -1)
+    if ended and value ~= 'off' and (not was or string.sub(was, -3) == 'off' or raised) then
       call('HSET', key.resting, '', now)
     end
     call('HSET', key.meta, 'converting', 'p0')

@@ -97,7 +97,9 @@ class _Kept(Generic[R]):
         self._free: list[R] = []
         self._listeners: list[R] = []
         """Connections on which nobody waits for the bell now."""
+        self._heard: set[R] = set()  # those on which somebody does; a thread that waits ends its wait by itself
         self._all: set[R] = set()
+        self._has_failed = False
         self._hasty: dict[float, Self] = {}
 
     def at(self, where: object) -> Self:
@@ -114,6 +116,11 @@ class _Kept(Generic[R]):
 
     def _settle(self, road: R, commands: Sequence[Command], replies: list[Any]) -> None:
         self._free.append(road)
+        if self._has_failed:
+            # a server that hangs lets its listeners wait; after a failover, nobody rings there any more
+            self._has_failed = False
+            for listener in [*self._listeners, *self._heard]:
+                listener.abort()
         if _read(commands, replies):
             # it keeps its clients: only new connections can find the new primary
             while self._free:
@@ -122,6 +129,10 @@ class _Kept(Generic[R]):
     def _drop(self, road: R) -> None:
         self._all.discard(road)
         road.abort()
+
+    def _fail(self, road: R, error: BaseException) -> None:
+        self._has_failed = self._has_failed or isinstance(error, LINK_ERRORS)
+        self._drop(road)
 
 
 class Link(_Kept[Road]):
@@ -135,8 +146,8 @@ class Link(_Kept[Road]):
         road = self._take(self._free)
         try:
             replies = road.exchange(commands)
-        except BaseException:
-            self._drop(road)
+        except BaseException as error:
+            self._fail(road, error)
             raise
         self._settle(road, commands, replies)
         return replies
@@ -155,7 +166,11 @@ class Link(_Kept[Road]):
                 if not road.is_stale():
                     return road
                 self._drop(road)
-        road = self._open()
+        try:
+            road = self._open()
+        except LINK_ERRORS:
+            self._has_failed = True
+            raise
         self._all.add(road)
         return road
 
@@ -220,8 +235,8 @@ class AsyncLink(_Kept[AsyncRoad]):
         road = await self._take(self._free)
         try:
             replies = await road.exchange(commands)
-        except BaseException:
-            self._drop(road)
+        except BaseException as error:
+            self._fail(road, error)
             raise
         self._settle(road, commands, replies)
         return replies
@@ -239,7 +254,11 @@ class AsyncLink(_Kept[AsyncRoad]):
             if road.quiet:
                 return road
             self._drop(road)
-        road = await self._open()
+        try:
+            road = await self._open()
+        except LINK_ERRORS:
+            self._has_failed = True
+            raise
         self._all.add(road)
         return road
 
@@ -261,11 +280,14 @@ class AsyncLink(_Kept[AsyncRoad]):
 
     async def _hear(self, commands: Sequence[Command], seconds: float) -> list[Any]:
         road = await self._take(self._listeners)
+        self._heard.add(road)
         try:
             replies = heard(await road.exchange(commands, seconds + self._patience))
         except BaseException:
             self._drop(road)
             raise
+        finally:
+            self._heard.discard(road)
         self._listeners.append(road)
         return replies
 

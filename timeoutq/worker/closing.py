@@ -36,7 +36,7 @@ class Closing:
         works, life, crew = self.pump.works, self.life, self.pump.crew
         for work in works:
             self._tell_cut_off(work.leases)
-        life.level = max(life.level, DRAIN)
+        life.level, life.leaving = max(life.level, DRAIN), True
         crew.closing = True
         self.pump.shared.give_back_unstarted()
         await self._end_handlers()

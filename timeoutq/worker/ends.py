@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple, cast
@@ -149,6 +149,11 @@ class Ends:
     def unsent_acks(self) -> list[Lease]:
         """The leases that are done, and of which the queue has not heard yet."""
         return self._acked([one for one in self.calls if one.verb in ("ack", "put")])
+
+    def owes(self, sending: Iterable[PendingCall]) -> bool:
+        """Whether the queue has not heard yet of all that handlers have ended or put; these calls are under way."""
+        waiting = self.acks or self.bare or self.kept or self.fails or self.puts
+        return bool(waiting) or any(one.verb != "release" for one in (*self.calls, *sending))
 
     def _acked(self, calls: list[PendingCall]) -> list[Lease]:
         waiting = [*(ack.lease for ack in self.kept), *(put.ack.lease for put in self.puts)]

@@ -226,6 +226,8 @@ class Exchanges:
         self._began = 0.0  # when the last one began, by the monotonic clock
         self.failures = 0  # how many exchanges have failed since the last one that did not
         self.trouble = ""  # why the last one of them has failed
+        self._failing_since = 0.0  # when the first of them failed, by the monotonic clock
+        self._sending: list[deque[PendingCall]] = []  # the calls under way that have no answers yet, by exchange
         self.waiting_out = False  # whether one waits because the server is away
         self.unconfirmed = ""
         """Why replicas have not confirmed the last exchange; empty when they have, and while the server is away."""
@@ -254,6 +256,13 @@ class Exchanges:
     def has_more(self) -> bool:
         """Whether there is something to send: ends, or a question about missed claims."""
         return bool(self.ends or self.worth_asking)
+
+    @property
+    def owes(self) -> bool:
+        """Whether what handlers have given is still to be sent, and is worth it: their leases may run still."""
+        if self.failures and time.monotonic() - self._failing_since > self._queue.timeout:
+            return False
+        return self.ends.owes(one for calls in self._sending for one in calls)
 
     @property
     def is_late(self) -> bool:
@@ -296,6 +305,7 @@ class Exchanges:
 
     async def _send(self, claim: Call[Claimed] | None, calls: list[PendingCall]) -> TimeoutqError | None:
         unsettled, sent_at = deque(calls), time.monotonic()
+        self._sending.append(unsettled)
         try:
             trouble = await self._exchange(claim, unsettled, sent_at)
             if trouble is None or isinstance(trouble, NotReplicated):
@@ -305,6 +315,8 @@ class Exchanges:
             if claim is not None:
                 self.claims.miss(claim, sent_at, sent_at)
             raise
+        finally:
+            self._sending.remove(unsettled)
         if trouble is not None and not self.waiting_out:  # one waits for both
             self.waiting_out = True
             try:
@@ -375,6 +387,7 @@ class Exchanges:
         """Pause before the next attempt; raises an error that waiting cannot mend."""
         if flows.is_final(trouble, met=self._life.met):
             self._life.refuse(self._leases.number, trouble)
+        self._failing_since = self._failing_since if self.failures else time.monotonic()
         self.failures += 1
         self.trouble = str(trouble)
         unconfirmed = self.trouble if isinstance(trouble, NotReplicated) else ""
@@ -384,9 +397,10 @@ class Exchanges:
         self.unconfirmed = unconfirmed
         if self._life.level == AT_ONCE or self._life.leaving:
             return
+        level = self._life.level
         with suppress(TimeoutError):
             async with asyncio.timeout(retry.pause(self.failures)):
-                while not self._life.level:
+                while self._life.level == level:
                     self._woken.clear()
                     await self._woken.wait()
 

@@ -178,8 +178,8 @@ class QueueWork:
 
     @property
     def unsent(self) -> bool:
-        """Whether something that handlers have given is still to be sent, and the server takes it."""
-        return any(shard.failures == 0 and (shard.ends or shard.under_way) for shard in self.shards)
+        """Whether something is still to be sent; to a server that is away, only what handlers have given."""
+        return any(shard.owes if shard.failures else (shard.ends or shard.under_way) for shard in self.shards)
 
     @property
     def _is_alone(self) -> bool:
