@@ -111,6 +111,15 @@ def test_forgetting_what_waits_leaves_the_visit_of_others_alone(fake: FakeQueue)
     assert fake.drained()
 
 
+def test_a_blocked_host_all_of_whose_waiting_tasks_are_forgotten_has_no_turn(fake: FakeQueue) -> None:
+    fake.put(urls(A, 2))
+    fake.hosts.block(A, for_=3600)
+    assert not fake.drained()
+    fake.forget(*urls(A, 2))
+    assert fake.stats().next_turn is None
+    assert fake.drained()
+
+
 # ---- a call that is sent again
 
 
@@ -151,6 +160,7 @@ def test_a_budget_is_the_most_visits_and_more_of_it_gives_more(polite: Any) -> N
     assert made == 3
     host = polite.hosts.inspect(A)
     assert (host.visits, host.waiting, host.turn, host.used_up) == (3, 3, None, True)
+    assert polite.drained(), "what waits for more budget will not run by itself"
     polite.hosts.set(A, budget=4)
     polite.fail(claim_one(polite), "counts too", retry_in=1000)
     assert polite.claim(5) == []
