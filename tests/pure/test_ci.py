@@ -217,3 +217,5 @@ def test_a_part_counts_as_passed_only_while_no_file_has_changed_or_been_added(tr
         with (tree / file).open("a") as changed:
             changed.write("# changed\n")
         assert re.search(r"^power +- ", ci(tree, "long", "--list").stdout, re.MULTILINE)
+        subprocess.run(["git", "add", file], cwd=tree, check=True)
+        assert re.search(r"^power +- ", ci(tree, "long", "--list").stdout, re.MULTILINE)
