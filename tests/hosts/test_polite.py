@@ -323,6 +323,40 @@ def test_drained_counts_what_is_ready_held_scheduled_or_waits_for_its_turn(fake:
     assert fake.stats().drained
 
 
+# ---- what a hand has added
+
+
+def walk(queue: FakeQueue, n: int) -> None:
+    """Have a walk mend what is wrong, `n` ids at a time."""
+    on = b"1 0"
+    while on:
+        on = queue.run(sending.answer(queue.talk, queue.operations.repair(n, on))).cursor
+
+
+def test_a_walk_reads_the_lane_of_a_host_to_its_end(fake: FakeQueue) -> None:
+    raw: Any = fakeredis.FakeRedis(server=fake.clock.server)
+    fake.put(urls(A, 30))
+    later = urls(f"{A}later/", 30)
+    fake.schedule(later, after=60)
+    raw.zadd(fake.operations.key("host:a.example"), dict.fromkeys(later, 0))
+    walk(fake, 10)
+    assert fake.hosts.inspect(A).waiting == 29
+    assert fake.states(later).counts() == {"scheduled": 30}
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_place_of_a_host_that_its_task_does_not_use_is_taken_back(fake: FakeQueue, several: bool) -> None:
+    raw: Any = fakeredis.FakeRedis(server=fake.clock.server)
+    fake.put("held")
+    fake.claim()
+    raw.hset(fake.operations.key("slots"), "a.example", "0 \0" if several else "0 held")
+    if several:
+        raw.zadd(fake.operations.key("places"), {"9:a.exampleheld": 0})
+    assert fake.hosts.inspect(A).in_flight == ["held"]
+    walk(fake, 10)
+    assert fake.hosts.inspect(A).in_flight == []
+
+
 # ---- politeness that begins, changes and ends
 
 
