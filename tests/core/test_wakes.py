@@ -56,6 +56,13 @@ def polite(delay: float = 1.0) -> Prepare:
     return prepare
 
 
+def polite_at_two_hosts(queue: Queue) -> list[Lease]:
+    """A task in progress of each host; of the first one, another waits."""
+    queue.configure(politeness=Politeness(delay=1.0, per_host=1))
+    queue.put("https://a.example/1", "https://a.example/2", "https://b.example/1")
+    return sorted(queue.claim(2), key=lambda lease: lease.task)
+
+
 def polite_and_later(queue: Queue) -> list[Lease]:
     queue.schedule("https://b.example/", after=5)
     leases: list[Lease] = polite()(queue)
@@ -127,6 +134,9 @@ ROUSES: dict[str, tuple[Prepare, Act]] = {
     "extend to an earlier end": (held(), lambda queue, leases: queue.extend(leases, 1)),
     "restore": (_nothing, restored(1.0)),
     "the turn of a host": (polite(), lambda queue, leases: queue.ack(leases)),
+    "the turn of a host beside one for which nothing waits": (
+        polite_at_two_hosts, lambda queue, leases: queue.ack(leases)
+    ),
     "the turn of a host after a failure": (polite(), lambda queue, leases: queue.fail(leases[0], "no", give_up=True)),
     "the turn of a host beside something scheduled later": (
         polite_and_later, lambda queue, leases: queue.ack(leases)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from typing import Any
 
 import fakeredis
 import pytest
+from fakeredis._socket import FakeSocket
 
-from timeoutq import AsyncQueue, LeaseLost
-from timeoutq.testing import START, Clock, fake_async_queue, fake_queue
+from timeoutq import AsyncQueue, Lease, LeaseLost
+from timeoutq.testing import START, Clock, fake, fake_async_queue, fake_queue, lease, run
 from timeoutq.words.errors import InvalidInput, MissingExtra
 from timeoutq.words.model import Answer, State
 
@@ -74,6 +76,27 @@ def test_the_lock_key_and_the_scripts_follow_the_clock() -> None:
         assert client.eval("return redis.call('TIME')", 0) == [b"%d" % (START + 30), b"1000"]
 
 
+def test_a_fakeredis_of_the_test_keeps_the_time_of_the_machine() -> None:
+    with fake_queue() as queue:
+        before = int(time.time())
+        assert before <= CLIENT().time()[0] <= time.time()
+        assert queue.stats().now == START
+
+
+def test_a_lease_that_the_test_lets_run_out_is_the_handlers_next() -> None:
+    seen: list[int] = []
+
+    async def handler(lease: Lease) -> None:
+        seen.append(lease.crashes)
+
+    with fake_queue(timeout=30) as queue:
+        queue.put("a")
+        queue.claim()
+        ran = run(handler, queue)
+        assert (seen, ran.states) == ([1], {"a": "done"})
+        assert 30 <= ran.seconds < 31
+
+
 async def test_asyncio_has_the_same() -> None:
     async with fake_async_queue(timeout=30) as queue:
         await queue.put("a")
@@ -92,6 +115,12 @@ def test_each_queue_has_a_server_of_its_own() -> None:
         one.clock.advance(5)
         assert two.stats().known == 0
         assert two.clock.now == START
+
+
+def test_a_lease_for_a_handler_has_what_the_test_gives_it() -> None:
+    made = lease("a", payload={"n": 1}, attempt=2, crashes=3, deadline=START + 4, fence=5, token="test#6")
+    assert made == Lease("a", "test#6", START + 4, 2, 3, 5, {"n": 1})
+    assert (made.payload, lease("a").payload) == ({"n": 1}, None)
 
 
 @pytest.mark.parametrize("bad", [-1, float("nan"), "5"])
@@ -136,3 +165,16 @@ def test_a_fakeredis_that_cannot_be_taught_is_refused_with_the_versions_that_wor
     said = done.stderr.splitlines()[-1]
     assert refusal in said
     assert "pip install 'fakeredis[lua]>=2.40.0,<=2.41.0'" in said
+
+
+def test_a_fakeredis_whose_lua_does_not_get_our_sha1hex_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_queue()
+    runtime: Any = FakeSocket._get_server_runtime
+
+    def another(socket: Any, server: Any) -> Any:
+        lua = runtime(socket, server)
+        lua.globals()[b"redis"][b"sha1hex"] = lambda text: b"another"
+        return lua
+
+    monkeypatch.setattr(FakeSocket, "_get_server_runtime", another)
+    assert fake._without_effect() == ["redis.sha1hex"]

@@ -94,20 +94,6 @@ def test_every_end_of_a_handler_is_what_it_is_on_a_server() -> None:
         assert 86_400 <= ran.seconds < 86_402
 
 
-def test_a_lease_that_the_test_lets_run_out_is_the_handlers_next() -> None:
-    seen: list[int] = []
-
-    async def handler(lease: Lease) -> None:
-        seen.append(lease.crashes)
-
-    with fake_queue(timeout=30) as queue:
-        queue.put("a")
-        queue.claim()
-        ran = run(handler, queue)
-        assert (seen, ran.states) == ([1], {"a": "done"})
-        assert 30 <= ran.seconds < 31
-
-
 def test_hosts_of_a_polite_queue_have_their_turns() -> None:
     at: list[float] = []
 

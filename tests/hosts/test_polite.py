@@ -111,6 +111,15 @@ def test_forgetting_what_waits_leaves_the_visit_of_others_alone(fake: FakeQueue)
     assert fake.drained()
 
 
+def test_a_blocked_host_all_of_whose_waiting_tasks_are_forgotten_has_no_turn(fake: FakeQueue) -> None:
+    fake.put(urls(A, 2))
+    fake.hosts.block(A, for_=3600)
+    assert not fake.drained()
+    fake.forget(*urls(A, 2))
+    assert fake.stats().next_turn is None
+    assert fake.drained()
+
+
 # ---- a call that is sent again
 
 
@@ -151,6 +160,7 @@ def test_a_budget_is_the_most_visits_and_more_of_it_gives_more(polite: Any) -> N
     assert made == 3
     host = polite.hosts.inspect(A)
     assert (host.visits, host.waiting, host.turn, host.used_up) == (3, 3, None, True)
+    assert polite.drained(), "what waits for more budget will not run by itself"
     polite.hosts.set(A, budget=4)
     polite.fail(claim_one(polite), "counts too", retry_in=1000)
     assert polite.claim(5) == []
@@ -311,6 +321,40 @@ def test_drained_counts_what_is_ready_held_scheduled_or_waits_for_its_turn(fake:
     fake.ack(claim_one(fake))
     assert fake.drained()
     assert fake.stats().drained
+
+
+# ---- what a hand has added
+
+
+def walk(queue: FakeQueue, n: int) -> None:
+    """Have a walk mend what is wrong, `n` ids at a time."""
+    on = b"1 0"
+    while on:
+        on = queue.run(sending.answer(queue.talk, queue.operations.repair(n, on))).cursor
+
+
+def test_a_walk_reads_the_lane_of_a_host_to_its_end(fake: FakeQueue) -> None:
+    raw: Any = fakeredis.FakeRedis(server=fake.clock.server)
+    fake.put(urls(A, 30))
+    later = urls(f"{A}later/", 30)
+    fake.schedule(later, after=60)
+    raw.zadd(fake.operations.key("host:a.example"), dict.fromkeys(later, 0))
+    walk(fake, 10)
+    assert fake.hosts.inspect(A).waiting == 29
+    assert fake.states(later).counts() == {"scheduled": 30}
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_place_of_a_host_that_its_task_does_not_use_is_taken_back(fake: FakeQueue, several: bool) -> None:
+    raw: Any = fakeredis.FakeRedis(server=fake.clock.server)
+    fake.put("held")
+    fake.claim()
+    raw.hset(fake.operations.key("slots"), "a.example", "0 \0" if several else "0 held")
+    if several:
+        raw.zadd(fake.operations.key("places"), {"9:a.exampleheld": 0})
+    assert fake.hosts.inspect(A).in_flight == ["held"]
+    walk(fake, 10)
+    assert fake.hosts.inspect(A).in_flight == []
 
 
 # ---- politeness that begins, changes and ends

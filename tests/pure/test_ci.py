@@ -62,6 +62,11 @@ def test_a_command_of_the_documents_that_names_a_file_of_the_slower_tier_runs_it
                 assert re.search(r"pytest .*-m ", command), f"{page.name}: {command} runs nothing without -m"
 
 
+def test_each_program_that_tests_must_not_do_without_is_installed() -> None:
+    needs = re.findall(r"^need (\S+)", LONG.read_text() + (ROOT / ".ci" / "machine").read_text(), re.MULTILINE)
+    assert set().union(*levels.NEEDS.values()) <= set(needs)
+
+
 def test_packages_for_node_that_cannot_be_installed_end_the_install(tmp_path: Path) -> None:
     npm = tmp_path / "npm"
     npm.write_text("#!/bin/sh\nexit 7\n")
@@ -216,4 +221,6 @@ def test_a_part_counts_as_passed_only_while_no_file_has_changed_or_been_added(tr
         assert re.search(r"^power +passed ", ci(tree, "long", "--list").stdout, re.MULTILINE)
         with (tree / file).open("a") as changed:
             changed.write("# changed\n")
+        assert re.search(r"^power +- ", ci(tree, "long", "--list").stdout, re.MULTILINE)
+        subprocess.run(["git", "add", file], cwd=tree, check=True)
         assert re.search(r"^power +- ", ci(tree, "long", "--list").stdout, re.MULTILINE)

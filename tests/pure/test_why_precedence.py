@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from timeoutq import HostInfo, State, TaskInfo
 from timeoutq.verbs.replies import Why
-from timeoutq.verbs.why import judge
+from timeoutq.verbs.why import ADVICE, Reason, advised, judge
 
 NOW = 1_800_000_000.0
 HOST = HostInfo("a.example", 3, (), None, 1.0, 2, None, 0, 0, None, None, "", None, 0)
@@ -96,3 +97,23 @@ def test_an_overdue_task_that_waits_for_a_method_says_so_beside_the_missing_clea
     assert code == "overdue"
     assert lacks in message
     assert "is a worker or a cleaner alive?" in message
+
+
+@pytest.mark.parametrize(
+    ("turn", "says"),
+    [
+        (None, "the rules of its host have changed"),
+        (NOW + 1, "the rules of its host have changed"),
+        (NOW, "its host has its turn now"),
+        (NOW - 1, "its host has its turn now"),
+    ],
+)
+def test_a_task_that_only_waits_for_a_turn_is_told_whether_its_host_has_one(turn: float | None, says: str) -> None:
+    code, message = judge(found(WAITS, {"turn": turn}))
+    assert (code, message.partition(":")[0]) == ("turn", says)
+
+
+def test_a_command_that_is_advised_takes_tasks_and_hosts_of_any_text() -> None:
+    reason = Reason("banned", f"no; {ADVICE['banned']}", TaskInfo("c d; e", State.FAILED, host="a; b"))
+    message = advised(reason, {"banned": "timeoutq unblock {queue} {host} {task}"}, "q")
+    assert shlex.split(message) == ["no;", "timeoutq", "unblock", "q", "a; b", "c d; e"]

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from timeoutq import AsyncQueue, Lease
+from timeoutq import AsyncQueue, InvalidInput, Lease
 from timeoutq.server.calls import BATCH, BYTES, Kept
 from timeoutq.words import arguments
 from timeoutq.words.arguments import TaskList
@@ -97,6 +97,20 @@ def test_acks_with_results_go_in_calls_of_500_leases_and_a_mebibyte(sizes: list[
     assert sum(call.call.weight for call in ends.calls) == sum(sizes)
     assert len(ends.unsent_acks) == len(sizes)
     assert len(ends.take()) == len(calls)
+
+
+@pytest.mark.parametrize(
+    ("result", "seconds", "says"),
+    [
+        (None, 60, "without a result there is nothing to keep"),
+        ("8", None, "result must be bytes, not '8'"),
+        (b"", None, "result must not be empty"),
+        (b"8", 0, "keep_result must be more than 0 seconds"),
+    ],
+)
+def test_a_result_that_cannot_be_kept_is_refused(result: object, seconds: object, says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        Kept.of(result, seconds)
 
 
 @pytest.mark.parametrize("size", [1, Kept.MOST])

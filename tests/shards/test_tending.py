@@ -5,18 +5,20 @@ The worker of most tests here does not run, and has no server: each exchange wai
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from timeoutq import InvalidInput, Lease, Queue
-from timeoutq.client.shards import ShardedQueue
+from tests.rig.sharded import SHARDS, one_of_each
+from timeoutq import InvalidInput, Lease, Queue, Worker
+from timeoutq.client.shards import AsyncShardedQueue, ShardedQueue
 from timeoutq.client.shards.working import LIVE, TENDERS
 from timeoutq.verbs.sending import answer
 from timeoutq.words.arguments import TaskList
-
-SHARDS = 5
+from timeoutq.words.errors import WorkerBroken
+from timeoutq.worker.processes.process import run_worker
 
 
 async def nothing(lease: Lease) -> None:
@@ -110,3 +112,30 @@ def test_a_helper_leaves_what_is_due_just_now_to_the_cleaners(queue: ShardedQueu
     assert queue.run(queue.division.deepest()) == shard
     assert (queue.stats().todos, queue.stats().scheduled) == (1, 0)
     assert queue.run(queue.division.deepest()) == shard, "it is ready now"
+
+
+# ---- an event loop that ends
+
+
+def test_what_ran_when_the_event_loop_was_ended_is_given_back_in_each_shard(queue: ShardedQueue) -> None:
+    tasks, began, leaving = one_of_each(), list[str](), list[asyncio.Task[None]]()
+
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    async def handler(lease: Lease) -> None:
+        began.append(lease.task)
+        if len(began) == SHARDS:
+            leaving.append(asyncio.create_task(leave()))
+        await asyncio.sleep(60)
+
+    def worker() -> Worker:
+        mine = AsyncShardedQueue(queue.name, queue.given[0], shards=SHARDS, timeout=60)
+        return Worker(mine, handler, concurrency=SHARDS, signals=False)
+
+    queue.put(tasks)
+    with pytest.raises(WorkerBroken, match="raised SystemExit, which ended the event loop"):
+        run_worker(worker)
+    assert isinstance(leaving[0].exception(), SystemExit)
+    assert queue.stats().in_progress == 0
+    assert [queue.inspect(task).crashes for task in tasks] == [1] * SHARDS

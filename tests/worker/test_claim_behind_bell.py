@@ -16,7 +16,7 @@ import pytest
 import redis
 from redis.exceptions import ResponseError
 
-from tests.rig.inside import pump_of
+from tests.rig.inside import pump_of, seen
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
 from tests.worker.working import at_work, know_the_library, until
@@ -112,6 +112,30 @@ async def test_what_the_claim_has_taken_is_given_back_when_the_worker_ends(
                 with pytest.raises((asyncio.CancelledError, WorkerBroken)):
                     await running
     assert is_back(queue)
+
+
+async def test_what_the_claim_has_taken_is_not_forgotten_while_the_server_is_away(
+    url: str, queue: Queue, raw: redis.Redis
+) -> None:
+    ran: list[str] = []
+
+    async def handler(lease: Lease) -> None:
+        ran.append(lease.task)
+
+    know_the_library(queue)
+    with Proxy(url) as proxy:
+        async with AsyncQueue(queue.name, proxy.url, timeout=60, deadline=0.5) as mine:
+            proxy.arm(Fault.SWALLOW, WAIT)
+            async with at_work(Worker(mine, handler, signals=False)) as worker:
+                await asyncio.to_thread(loses_the_reply, proxy, queue, raw)
+                token: Any = raw.hget(queue.operations.key("owners"), "a")
+                proxy.arm(Fault.RESET_BEFORE, token.encode(), times=None)  # it answers no question about this claim
+                proxy.cut()
+                await until(seen(worker, lambda pump: proxy.struck and pump.shards[0].failures))
+                assert queue.stats().in_progress == 1
+                proxy.disarm()
+                await until(lambda: ran == ["a"])
+    assert queue.stats().counters.get("expired", 0) == 0
 
 
 async def test_a_stroke_that_meets_the_end_of_a_wait_wakes_another_worker(tmp_path: Path) -> None:

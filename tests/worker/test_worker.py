@@ -206,6 +206,7 @@ async def test_a_lost_lease_cancels_the_handler_and_is_not_acked(
     jobs: AsyncQueue, queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     started, cancelled = asyncio.Event(), asyncio.Event()
+    asyncio.get_running_loop().set_debug(True)  # then a call of another thread that would not wake the loop is refused
 
     async def handler(lease: Lease) -> None:
         started.set()

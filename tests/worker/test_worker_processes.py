@@ -139,6 +139,16 @@ def test_a_worker_whose_supervisor_was_killed_drains(queue: Queue, run: Processe
     assert queue.stats().known == 200
 
 
+def test_no_process_of_a_supervisor_that_was_killed_waits_for_another_to_end(queue: Queue, run: Processes) -> None:
+    queue.put([f"t{i}" for i in range(30)])
+    words = ("--processes", "3", "--concurrency", "1", "--timeout", "60", "--drain-deadline", "60")
+    parent = run.start("worker", queue.name, "tests.rig.handlers:work", *words, WORK="600")
+    wait_until(lambda: len({pid for *_, pid, _ in history(run.history)}) == 3)
+    parent.kill()
+    parent.wait()
+    wait_until(lambda: run.log(parent).count("the process drains") == 3)
+
+
 @pytest.mark.parametrize("handler", ["nasty", "nasty_in_thread"])
 def test_no_exception_of_a_handler_ends_a_worker_or_keeps_it_from_ending(
     queue: Queue, run: Processes, handler: str
