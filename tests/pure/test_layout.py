@@ -37,7 +37,7 @@ BUDGETS = {
     "client": 4390,
     "functions": 4150,
     "gateway": 6980,
-    "lua": 4770,
+    "lua": 4780,
     "rooms": 3460,
     "scrapy": 2620,
     "server": 3510,

@@ -103,7 +103,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {1: "cb8f8dd1e36210b33a61a64c5f33bd3766f288eb07efd2a5b0b89490ec35f108"}
+REVISIONS = {1: "e0c9c6d5e96c6e61f9fc12f96f65eb14df41a131b5730f851af70b6bc16647fb"}
 """The digest of the text of each revision."""
 
 

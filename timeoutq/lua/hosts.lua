@@ -197,10 +197,6 @@ do
     return busy(one) > most(one)
   end
 
-  function hosts.rests(one)
-    return (one.next_ms or 0) > now
-  end
-
   -- late: is the turn of a host later than its rules say? Not while the rules of all hosts change
   function hosts.late(name, turn_at)
     local one, at = known[name], moment(turn_at) or math.huge

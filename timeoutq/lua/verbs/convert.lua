@@ -52,7 +52,7 @@ do
       page = call('ZSCAN', key.hosts, cursor, 'COUNT', args[3])
       for _, name in ipairs(every_other(page[2])) do
         local one = hosts.get(name)
-        if hosts.crowded(one) or hosts.rests(one) then hosts.recall(one) end
+        if hosts.crowded(one) or (one.next_ms or 0) > now then hosts.recall(one) end
       end
     else
       page = call('SSCAN', state == 't' and key.todos or key.in_progress, cursor, 'COUNT', args[3])
