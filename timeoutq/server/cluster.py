@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Sequence
 from threading import Lock
-from typing import Any, ClassVar, Generic, Self, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from redis.exceptions import (
     AskError,
@@ -25,7 +25,7 @@ from redis.exceptions import (
 
 from timeoutq.server.calls import Command
 from timeoutq.server.connection import Server
-from timeoutq.server.link import AsyncLink, Link
+from timeoutq.server.link import AsyncLink, Link, Within
 from timeoutq.server.troubles import NoPort, is_hopeless, is_transient
 
 L = TypeVar("L", Link, AsyncLink)
@@ -188,16 +188,14 @@ def restless(slot: int) -> Exception:
     return TryAgainError(f"slot {slot} moves from node to node")
 
 
-class _Nodes(Generic[L]):
+class _Nodes(Within, Generic[L]):
     """A link to each node of a cluster that somebody has asked for; all slots share them."""
 
     kind: ClassVar[Any]
 
     def __init__(self, server: Server, bell_wait: float) -> None:
-        self.server = server
-        self._bell_wait = bell_wait
+        super().__init__(server, bell_wait)
         self._links: dict[Where, L] = {}
-        self._hasty: dict[float, Self] = {}
         self._lock = Lock()
 
     def at(self, node: Where) -> L:
@@ -210,14 +208,6 @@ class _Nodes(Generic[L]):
                     self._links[node] = cast("L", self.kind(self.server.node(*node), self._bell_wait))
                 found = self._links[node]
         return found
-
-    def within(self, seconds: float | None) -> Self:
-        """Give links that wait as long as this deadline allows, if it is shorter than that of the server."""
-        if seconds is None or seconds >= self.server.deadline:
-            return self
-        if seconds not in self._hasty:
-            self._hasty[seconds] = type(self)(self.server.within(seconds), self._bell_wait)
-        return self._hasty[seconds]
 
 
 def _by_node(places: Sequence[Where]) -> dict[Where, list[int]]:

@@ -87,32 +87,39 @@ def newest_sound(reply: Any, last: bytes) -> bytes:
     return cast("bytes", sounds[-1][0])
 
 
-class _Kept(Generic[R]):
-    """The connections that a link keeps."""
+class Within:
+    """A link, or the links to all nodes, of which there may be some with shorter deadlines."""
 
     def __init__(self, server: Server, bell_wait: float) -> None:
         self.server = server
-        self._patience = server.deadline * ATTEMPT
         self._bell_wait = bell_wait
+        self._hasty: dict[float, Self] = {}
+
+    def within(self, seconds: float | None) -> Self:
+        """Give links that wait as long as this deadline allows, if it is shorter than that of the server."""
+        if seconds is None or seconds >= self.server.deadline:
+            return self
+        if seconds not in self._hasty:
+            self._hasty[seconds] = type(self)(self.server.within(seconds), self._bell_wait)
+        return self._hasty[seconds]
+
+
+class _Kept(Within, Generic[R]):
+    """The connections that a link keeps."""
+
+    def __init__(self, server: Server, bell_wait: float) -> None:
+        super().__init__(server, bell_wait)
+        self._patience = server.deadline * ATTEMPT
         self._free: list[R] = []
         self._listeners: list[R] = []
         """Connections on which nobody waits for the bell now."""
         self._heard: set[R] = set()  # those on which somebody does; a thread that waits ends its wait by itself
         self._all: set[R] = set()
         self._has_failed = False
-        self._hasty: dict[float, Self] = {}
 
     def at(self, where: object) -> Self:
         """Give the link to a place in a cluster; this server is alone, and all is here."""
         return self
-
-    def within(self, seconds: float | None) -> Self:
-        """Give a link that waits as long as this deadline allows, if it is shorter than that of the server."""
-        if seconds is None or seconds >= self.server.deadline:
-            return self
-        if seconds not in self._hasty:
-            self._hasty[seconds] = type(self)(self.server.within(seconds), self._bell_wait)
-        return self._hasty[seconds]
 
     def _settle(self, road: R, commands: Sequence[Command], replies: list[Any]) -> None:
         self._free.append(road)
