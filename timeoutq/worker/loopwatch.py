@@ -19,12 +19,12 @@ from timeoutq.words.model import Lease
 from timeoutq.words.text import safe
 from timeoutq.worker.background import THIS, Machine
 from timeoutq.worker.runs import Run
+from timeoutq.worker.worker_log import named
 
 log = logging.getLogger(__name__)
 
 SHORTEST, LONGEST = 1.0, 10.0
 """Seconds: no shorter block is logged, and each longer one is, whatever the length of the leases."""
-NAMED = 5  # how many tasks the line names at most when nobody knows whose handler blocks the loop
 COMPUTED = 0.1
 """If this process used the processor for more than this part of a time, the process was not stopped for this time."""
 
@@ -116,7 +116,8 @@ class LoopWatch:
 
     def _report_held(self, seconds: float, runs: Sequence[Run]) -> None:
         lease, culprit, line, _ = self._find()
-        who = f"one of the handlers of tasks {_names(runs)}" if lease is None else f"{culprit}, at {line},"
+        tasks = named([run.lease for run in runs])
+        who = f"one of the handlers of tasks {tasks}" if lease is None else f"{culprit}, at {line},"
         self._warn(
             "queue %s: for %.1f s no other thread of this process ran, because a call by %s held Python's global "
             "interpreter lock (GIL). Was it a regular expression, or a large text to parse? Then run it in another "
@@ -155,7 +156,7 @@ class LoopWatch:
             if lease is not None:
                 culprit = f"the handler of task {lease.task!a}"
             elif is_handler:  # before Python 3.12 nobody knows which
-                culprit = f"one of the handlers of tasks {_names(runs)}"
+                culprit = f"one of the handlers of tasks {named([run.lease for run in runs])}"
             elif task is not None:
                 culprit = f"the asyncio task {safe(ascii(task.get_name()), 80)}"
             else:
@@ -184,8 +185,3 @@ class LoopWatch:
             stack.append(safe(f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"))
             frame = frame.f_back
         return stack[0] if len(stack) == 1 else f"{stack[0]}, called from {stack[-1]}"
-
-
-def _names(runs: Sequence[Run]) -> str:
-    more = f" and {len(runs) - NAMED:,} more" * (len(runs) > NAMED)
-    return ", ".join(safe(ascii(run.lease.task), 80) for run in runs[:NAMED]) + more

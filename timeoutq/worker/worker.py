@@ -35,7 +35,7 @@ from timeoutq.worker.served import Place, tell_functions
 from timeoutq.worker.state import Life
 from timeoutq.worker.tending import Tending
 from timeoutq.worker.threads import Crew, ThreadCrew
-from timeoutq.worker.worker_log import WorkerLog
+from timeoutq.worker.worker_log import WorkerLog, named
 
 Q = TypeVar("Q", bound=AsyncDriver)
 S = TypeVar("S")
@@ -437,9 +437,8 @@ class Worker:
             self._break(f"its {part} was cancelled, and not by the worker. {CURE}; {self._told_of_begun()}")
 
     def _told_of_begun(self) -> str:
-        names = [f"{lease.task!a:.80}" for each in self._leases for lease in each.begun]
-        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        return f"these tasks were running, or were the last to end: {', '.join(names[:5]) or 'none'}{more}"
+        names = named([lease for each in self._leases for lease in each.begun])
+        return f"these tasks were running, or were the last to end: {names or 'none'}"
 
 
 def bytes_as_they_stand(payload: bytes | None) -> bytes | None:

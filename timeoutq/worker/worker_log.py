@@ -9,8 +9,17 @@ from typing import Any
 from timeoutq.client import AsyncDriver
 from timeoutq.words import telling
 from timeoutq.words.model import Lease
+from timeoutq.words.text import safe
 
 log = logging.getLogger("timeoutq.worker")
+
+NAMED = 5  # how many tasks a line names at most
+
+
+def named(leases: Sequence[Lease]) -> str:
+    """Name the tasks of these leases: the first five, and how many more there are."""
+    more = f" and {len(leases) - NAMED:,} more" * (len(leases) > NAMED)
+    return ", ".join(safe(ascii(lease.task), 80) for lease in leases[:NAMED]) + more
 
 
 class WorkerLog:

@@ -24,6 +24,7 @@ from timeoutq.worker.health import Sheet, judge
 from timeoutq.worker.processes.responder import Responder
 from timeoutq.worker.processes.roster import PATIENCE, Order, Told
 from timeoutq.worker.worker import CURE, Worker
+from timeoutq.worker.worker_log import named
 
 log = logging.getLogger(__name__)
 
@@ -129,9 +130,7 @@ def run_alone(make: Callable[[], Worker], health: tuple[str, int] | None = None)
 
 
 def _broken_words(worker: Worker, error: BaseException, running: list[Lease]) -> str:
-    names = ", ".join(f"{lease.task!a:.80}" for lease in running[:5])
-    more = f" and {len(running) - 5} more" if len(running) > 5 else ""
-    tasks = f"these tasks were running: {names}{more}" if running else "no task was running"
+    tasks = f"these tasks were running: {named(running)}" if running else "no task was running"
     if isinstance(error, RuntimeError):
         return f"worker {worker.queue.worker}: its event loop was stopped; does a handler call loop.stop()? {tasks}"
     whose = "an asyncio task that a handler started" if running else "an asyncio task that is not the worker's"
