@@ -98,7 +98,7 @@ def test_timeoutq_bench_tells_tasks_a_second_and_how_soon_a_worker_picks_up(
     server: EmbeddedServer, address: str
 ) -> None:
     with foreign(server):
-        done = run("timeoutq", "bench", "--url-file", address, "--for", "100ms")
+        done = run("timeoutq", "bench", "--url-file", address, "--for", "1s")
         assert (done.returncode, done.stderr) == (0, "")
         names, values, units, _ = zip(*(line.split("\t") for line in done.stdout.splitlines()), strict=True)
         assert names == ("put-1", "put-1000", "claim-1", "claim-100", "worker", "pickup-p50", "pickup-p99", "calls")

@@ -152,8 +152,8 @@ async def test_three_of_four_tasks_come_from_the_queue_of_weight_three(
     high: Queue, low: Queue, concurrency: int
 ) -> None:
     began: list[str] = []
-    fill(low, 2400)
-    fill(high, 2400)
+    fill(low, 1200)
+    fill(high, 1200)
 
     async def handler(lease: Lease) -> None:
         began.append(lease.task)
@@ -162,9 +162,9 @@ async def test_three_of_four_tasks_come_from_the_queue_of_weight_three(
     async with clients(high, low) as (first, second):
         worker = Worker({first: 3, second: 1}, handler, concurrency=concurrency, prefetch=5, burst=True, signals=False)
         await asyncio.wait_for(worker.run(), 60)
-    counts = Counter(map(kind, began[:2400]))
+    counts = Counter(map(kind, began[:1200]))
     assert 3 * 0.95 < counts["high"] / counts["low"] < 3 * 1.05
-    assert (high.stats().done, low.stats().done) == (2400, 2400), "the second queue has all handlers in the end"
+    assert (high.stats().done, low.stats().done) == (1200, 1200), "the second queue has all handlers in the end"
 
 
 # ---- one budget, one life
