@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+import redis
 
 from tests.functions.running import carry_out
 from tests.rig.command import Say, say, server
@@ -62,6 +63,18 @@ def test_a_call_is_put_and_its_result_is_asked_for_later(say: Say, post: Queue) 
     assert say("result", "post", "w1", "--json").documents == [
         {"id": "w1", "state": None, "result": {"to": "a@example.com", "pages": 2}}
     ]
+
+
+def test_a_result_that_is_not_there_is_said_so_with_its_cause(say: Say, post: Queue, url: str) -> None:
+    say("call", APP, "write", '["a@example.com"]', "--id", "w1")
+    carry_out(app, post)
+    with redis.Redis.from_url(url) as raw:
+        raw.set("timeoutq:{post}:result:w1", b"", keepttl=True)  # as a full server keeps it
+        told = say("result", "post", "w1")
+        assert (told.code, told.out) == (1, "")
+        assert "call 'w1' has returned, but the server had no memory for its result: give the server more" in told.err
+        raw.delete("timeoutq:{post}:result:w1")
+    assert "its result was not kept, or has expired" in say("result", "post", "w1").err
 
 
 def test_a_call_that_does_not_end_in_time_is_said_so(say: Say, post: Queue) -> None:

@@ -155,7 +155,13 @@ def result(
         elif failed.traceback:
             typer.echo("\n".join(map(safe, failed.traceback.splitlines())))
         stop(NOTHING, f"call {ended.task!r} failed: {failed}")
-    if not ended.result:
+    if ended.result == b"":
+        stop(
+            NOTHING,
+            f"call {ended.task!r} has returned, but the server had no memory for its result: give the server more "
+            "(maxmemory), or keep results for less time",
+        )
+    if ended.result is None:
         stop(
             NOTHING,
             f"nothing is known of what call {ended.task!r} returned, because its result was not kept, or has expired: "
