@@ -173,7 +173,7 @@ def test_only_the_drivers_of_flows_call_the_links() -> None:
 
 def test_a_class_of_the_worker_is_handed_seven_things_at_most() -> None:
     """`Worker` itself takes the settings that users give."""
-    for path in (PACKAGE / "worker").glob("*.py"):
+    for path in (PACKAGE / "worker").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.ClassDef) and node.name != "Worker":
                 handed = [

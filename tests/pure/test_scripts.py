@@ -103,7 +103,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {1: "e0c9c6d5e96c6e61f9fc12f96f65eb14df41a131b5730f851af70b6bc16647fb"}
+REVISIONS = {1: "f0983b9c2458bfc349af02ff48e209388cd0d49de48700154a695484fbd1de6e"}
 """The digest of the text of each revision."""
 
 

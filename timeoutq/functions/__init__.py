@@ -26,12 +26,12 @@ The modules, in reading order: each imports only from those above it.
     task        A function as it was decorated, and a call of it that a worker has read. No I/O.
     calls       Calls as values, the functions that make them, and the program that puts them: an app without its
                 workers.
-    scheduling  `app.schedules`, calls that are put again and again, and the schedules that decorators declare. No I/O.
+    scheduling  `app.schedules`, calls that are put again and again, and the schedules that decorators declare.
     threads     Threads in which a worker calls functions that are a plain `def`, while a coroutine of the worker waits
                 for each.
     running     `Calls(app)`: the handler by which a worker runs the calls of an app.
     testing     `app.test()`: an app on queues in memory, with a clock that the test advances. Nothing skips the wire.
-    app         `App`: the functions of a program, with all that its workers, schedules and tests need. No I/O.
+    app         `App`: the functions of a program, with all that its workers, schedules and tests need.
 """
 
 from timeoutq.words.errors import MissingExtra

@@ -1,4 +1,4 @@
-"""`App`: the functions of a program, with all that its workers, schedules and tests need. No I/O."""
+"""`App`: the functions of a program, with all that its workers, schedules and tests need."""
 
 from __future__ import annotations
 

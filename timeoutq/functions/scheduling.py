@@ -1,4 +1,4 @@
-"""`app.schedules`, calls that are put again and again, and the schedules that decorators declare. No I/O."""
+"""`app.schedules`, calls that are put again and again, and the schedules that decorators declare."""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ local setting -- the fields of meta by name, false for none: those that the verb
 local events, wake, leases, calls, settings, kinds, failures, priority, lasting, batches = {}, {}, {}, {}, {}, {}, {}, {}, {}, {}
 local results, by_id, by_print, groups, plain, hosts, rerun, cancel, find, tasks, schedules = {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}
 local ready, done -- `plain` or `hosts`, and `by_id` or `by_print`: whichever this queue uses
-local waiting, polite, compact, rules, logging -- the set of tasks that wait for a turn, nil on a queue without turns; …
+local waiting, polite, compact, rules, logging -- the set of tasks that wait for a turn, nil on a queue without turns
+-- `polite`: hosts have turns, by `rules`, the setting; `compact`: done keeps fingerprints; `logging`: calls are written to `events`
 
 -- number: the number that a field holds; one that holds none counts as absent
 local function number(text, default)

@@ -1,6 +1,6 @@
 """Links carry commands to the server and bring the replies: one blocking, and one for asyncio.
 
-Only `client/driving.py` uses them. A link sends a list of commands and gives a list of replies. An error of the server
+A link sends a list of commands and gives a list of replies. An error of the server
 stands in the list in the place of its reply; an error of the network is raised. A link keeps its free connections.
 """
 

@@ -1,6 +1,6 @@
 """What errors of the network, of TLS and of the server mean: whether to ask again, and what to tell the caller.
 
-`connection.py`, `link.py`, `sending.py`, `flows.py` and the drivers call it. No message holds a password.
+No message holds a password.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The modules, in reading order: each imports only from those above it.
 
-    errors      One class for each thing that a caller would do differently; every module raises these and nothing else.
+    errors      One class for each thing that a caller would do differently.
     exit_codes  The exit codes of the command by name, and what each code means for `timeoutq worker`.
     model       What users of the API get and give: plain frozen values. `replies.py` makes them from replies of the
                 server.

@@ -1,7 +1,6 @@
-"""One class for each thing that a caller would do differently; every module raises these and nothing else.
+"""One class for each thing that a caller would do differently.
 
-The message of each error names the task or the server, the cause and the cure. No message holds a password: errors of
-the Redis client are rewritten in `connection.py` before they get here.
+The message of each error names the task or the server, the cause and the cure. No message holds a password.
 """
 
 from __future__ import annotations
