@@ -30,7 +30,7 @@ SLOWER = (
     "faces/test_core_on_fakeredis.py", "faces/test_dashboard.py", "faces/test_dashboard_hosts.py",
     "faces/test_dashboard_keys.py", "faces/test_faults.py", "faces/test_hostile_arguments.py",
     "faces/test_hostile_text.py", "faces/test_odd_values.py", "faces/test_put_urls.py", "faces/test_report.py",
-    "faces/test_schedules.py", "faces/test_serving.py", "faces/test_testing_run.py", "faces/test_traces.py",
+    "faces/test_schedules.py", "faces/test_serving.py", "faces/test_traces.py",
     "faces/test_transfer.py", "functions/test_app_workers.py", "functions/test_calls_under_load.py",
     "functions/test_from_defaults.py", "functions/test_from_others.py",
     "functions/test_signature_walk.py", "functions/test_stuck.py",
