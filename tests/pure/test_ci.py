@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.rig import levels
+from tests.rig.processes import is_gone
 from tests.rig.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -192,10 +193,19 @@ def test_a_part_that_is_named_runs_even_if_it_has_passed(tree: Path) -> None:
     assert re.search(r"^power +- ", ci(tree, "long", "--list").stdout, re.MULTILINE)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_cut_off_it_ends_what_it_has_started_and_says_how_to_go_on(tree: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "background"),
+    [
+        (signal.SIGINT, ""),
+        (signal.SIGTERM, ""),
+        pytest.param(signal.SIGTERM, "trap '' INT;", marks=pytest.mark.breaking),
+    ],
+)
+def test_cut_off_it_ends_what_it_has_started_and_says_how_to_go_on(
+    tree: Path, number: signal.Signals, background: str
+) -> None:
     here = surroundings(tree, HANGS="power")
-    asked = [".ci/long", "types", "power"]
+    asked = ["bash", "-c", f"{background} exec .ci/long types power"]
     running = subprocess.Popen(asked, cwd=tree, env=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     hangs = tree.parent / "hangs"
     wait_until(lambda: hangs.exists() and hangs.read_text())
@@ -203,8 +213,7 @@ def test_cut_off_it_ends_what_it_has_started_and_says_how_to_go_on(tree: Path, n
     _, said = running.communicate(timeout=30)
     assert running.returncode == 130
     assert "cut off in the part 'power'. Call it again: parts that have passed on this commit are left out" in said
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(hangs.read_text()), 0)
+    assert is_gone(int(hangs.read_text()))
     assert re.search(r"^types +passed ", ci(tree, "long", "--list").stdout, re.MULTILINE)
 
 

@@ -197,13 +197,6 @@ class Machine:
             assert raw.info("persistence")["aof_last_bgrewrite_status"] == "ok"
 
 
-def _is_gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
 # ---- what was asked of it, and what it said
 
 
