@@ -23,6 +23,7 @@ from typing import Any, Self
 import redis
 
 from tests.rig.invariants import check
+from tests.rig.processes import is_gone
 from tests.rig.servers import binary_of, wrapped
 from tests.rig.shims import compiled
 from tests.rig.waiting import wait_until
@@ -180,7 +181,7 @@ class Machine:
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
         for child in children:
-            wait_until(partial(_is_gone, child))
+            wait_until(partial(is_gone, child))
         return self.disk.power_off(pid, chance)
 
     @property
