@@ -84,9 +84,11 @@ def _mark(line: bytes) -> tuple[int, Any]:
 def means(model: Model) -> dict[str, Any]:
     """Give what all keys are by the model."""
     found = {name: getattr(model, name) for name in SAME}
+    model.dropped |= {lock for lock in model.locks.values() if lock[1] <= model.now}
+    locks = {task: lock for task, lock in model.locks.items() if lock not in model.dropped}
     found |= {
         "rerun": model.marks,
-        "locks": {task: (by, until - model.now) for task, (by, until) in model.locks.items() if until > model.now},
+        "locks": {task: (by, until - model.now) for task, (by, until) in locks.items()},
         "stats": {name: count for name, count in model.counters.items() if count},
         "batches": {
             name: (one.state, one.on, one.callback, {t: n + end * 10**9 for n, (t, end) in enumerate(one.tasks, 1)})

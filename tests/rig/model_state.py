@@ -60,6 +60,8 @@ class QueueState:
         self.leases: dict[str, int] = {}
         self.owners: dict[str, str] = {}
         self.locks: dict[str, tuple[str, int]] = {}
+        self.dropped: set[tuple[str, int]] = set()
+        """Tokens and ends of locks that were over when somebody looked: they do not come back with the clock."""
         self.runtime: dict[str, int] = {}
         self.attempts: dict[str, int] = {}
         self.crashes: dict[str, int] = {}

@@ -304,7 +304,7 @@ class Heartbeat:
     def _run(self) -> None:
         while True:
             try:
-                asyncio.run(self._beat_all())
+                self._live()
                 break
             except BaseException as error:
                 self._ended_by = error
@@ -316,6 +316,9 @@ class Heartbeat:
             self._stopping.wait(min(1.0, self._beats[0].period / 4))  # leases run out meanwhile
         if self._on_end is not None:
             self._on_end()
+
+    def _live(self) -> None:  # a simulation has another loop
+        asyncio.run(self._beat_all())
 
     async def _beat_all(self) -> None:
         stop, self._loop = asyncio.Event(), asyncio.get_running_loop()
