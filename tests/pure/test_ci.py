@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.rig import levels
-from tests.rig.processes import is_gone
-from tests.rig.waiting import wait_until
+from tests.rig.waiting import is_gone, wait_until
 
 ROOT = Path(__file__).parents[2]
 LONG = ROOT / ".ci" / "long"

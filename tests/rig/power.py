@@ -23,10 +23,9 @@ from typing import Any, Self
 import redis
 
 from tests.rig.invariants import check
-from tests.rig.processes import is_gone
 from tests.rig.servers import binary_of, wrapped
 from tests.rig.shims import compiled
-from tests.rig.waiting import wait_until
+from tests.rig.waiting import is_gone, wait_until
 from timeoutq import Lease, LeaseLost, Queue, TimeoutqError
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.watch.doctor import durability

@@ -102,11 +102,3 @@ def url(server: EmbeddedServer) -> str:
 def run(url: str, tmp_path: Path) -> Iterator[Processes]:
     with processes(url, tmp_path) as started:
         yield started
-
-
-def is_gone(pid: int) -> bool:
-    """Say whether a process has ended; its parent may not have asked for its end yet."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return True

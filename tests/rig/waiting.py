@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from timeoutq import Queue, Unavailable
@@ -43,3 +44,11 @@ def is_over(queue: Queue) -> bool:
         return queue.drained()
     except Unavailable:
         return False
+
+
+def is_gone(pid: int) -> bool:
+    """Say whether a process has ended; its parent may not have asked for its end yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
