@@ -157,6 +157,27 @@ async def test_a_bell_is_heard_after_its_connection_was_closed_and_after_a_cance
     await link.close()
 
 
+async def test_waits_for_the_bell_begin_again_when_a_call_succeeds_after_one_that_failed(
+    url: str, raw: redis.Redis
+) -> None:
+    link = AsyncLink(Server(url, None, 1.0), 10.0)
+    waiting = asyncio.create_task(link.wait_bell("bell", 10))
+    async with asyncio.timeout(10):
+        while raw.info("clients")["blocked_clients"] == 0:
+            await asyncio.sleep(0.005)
+    await link.send([("PING",)])
+    with pytest.raises(redis.TimeoutError):
+        await link.send([("BLPOP", "a server that hangs", 10)])
+    await turns()
+    assert not waiting.done()
+    await link.send([("PING",)])
+    with pytest.raises(redis.ConnectionError):
+        await asyncio.wait_for(waiting, 5)
+    raw.rpush("bell", 1)
+    assert await link.wait_bell("bell", 5)
+    await link.close()
+
+
 # ---- kept connections
 
 

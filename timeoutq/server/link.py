@@ -126,7 +126,10 @@ class _Kept(Within, Generic[R]):
         if self._has_failed:
             # a server that hangs lets its listeners wait; after a failover, nobody rings there any more
             self._has_failed = False
-            for listener in [*self._listeners, *self._heard]:
+            with suppress(IndexError):  # another thread may take the last one
+                while self._listeners:
+                    self._drop(self._listeners.pop())
+            for listener in list(self._heard):
                 listener.abort()
         if _read(commands, replies):
             # it keeps its clients: only new connections can find the new primary
