@@ -80,7 +80,7 @@ def test_packages_for_node_that_cannot_be_installed_end_the_install(tmp_path: Pa
 def tree(tmp_path: Path) -> Path:
     """A checkout that holds `.ci` alone; every program that it runs writes its words to `ran`, and fails if told so.
 
-    The shell function `machine` has no machine to set up: an environment is a folder, and programs are those of `bin`.
+    Its `.ci/machine` sets nothing up: an environment is a folder, and programs are those of `bin`.
     """
     tree = tmp_path / "tree"
     shutil.copytree(ROOT / ".ci", tree / ".ci")

@@ -156,11 +156,7 @@ def result(
             typer.echo("\n".join(map(safe, failed.traceback.splitlines())))
         stop(NOTHING, f"call {ended.task!r} failed: {failed}")
     if ended.result == b"":
-        stop(
-            NOTHING,
-            f"call {ended.task!r} has returned, but the server had no memory for its result: give the server more "
-            "(maxmemory), or keep results for less time",
-        )
+        stop(NOTHING, f"call {ended.task!r} {outcomes.NO_MEMORY}")
     if ended.result is None:
         stop(
             NOTHING,

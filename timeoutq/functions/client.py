@@ -300,10 +300,7 @@ class Result(Generic[T_co]):
                 f"expired{none}; to keep results longer, raise keep_result= (seconds)", id=id,
             )  # fmt: skip
         if not data:
-            raise CallGone(
-                f"call {id!r} has returned, but the server had no memory for its result: give the server more "
-                "(maxmemory), or keep results for less time", id=id,
-            )  # fmt: skip
+            raise CallGone(f"call {id!r} {outcomes.NO_MEMORY}", id=id)
         try:
             return outcomes.decode(data, self._returns)
         except BadResult as error:

@@ -19,6 +19,11 @@ from timeoutq.words.model import Ended
 
 MOST = Kept.MOST  # bytes of a result
 KEEP_FAILURE = 7 * 86_400.0  # seconds for which failures are kept
+NO_MEMORY = (
+    "has returned, but the server had no memory for its result: give the server more (maxmemory), or keep results for "
+    "less time"
+)
+"""What is told of a call whose result is empty."""
 
 _ENCODER = msgspec.json.Encoder()
 _OFFSET = re.compile(rb"[+-][0-9]{2}:[0-9]{2}\"")
