@@ -224,7 +224,8 @@ def test_an_install_that_fails_is_told_and_nothing_runs(tree: Path) -> None:
 
 
 def test_a_part_counts_as_passed_only_while_no_file_has_changed_or_been_added(tree: Path) -> None:
-    for file in ("new.py", ".ci/long"):
+    (tree / "tests").mkdir()
+    for file in ("tests/new.py", ".ci/long"):
         assert ci(tree, "long", "power").returncode == 0
         assert re.search(r"^power +passed ", ci(tree, "long", "--list").stdout, re.MULTILINE)
         with (tree / file).open("a") as changed:
@@ -232,3 +233,12 @@ def test_a_part_counts_as_passed_only_while_no_file_has_changed_or_been_added(tr
         assert re.search(r"^power +- ", ci(tree, "long", "--list").stdout, re.MULTILINE)
         subprocess.run(["git", "add", file], cwd=tree, check=True)
         assert re.search(r"^power +- ", ci(tree, "long", "--list").stdout, re.MULTILINE)
+
+
+def test_an_environment_in_the_checkout_is_no_change_of_it(tree: Path) -> None:
+    assert ci(tree, "long", "power").returncode == 0
+    packages = tree / "myenv" / "lib"
+    packages.mkdir(parents=True)
+    (packages / "package.py").touch()
+    (tree / "myenv" / "lib64").symlink_to("lib")
+    assert re.search(r"^power +passed ", ci(tree, "long", "--list").stdout, re.MULTILINE)
