@@ -108,7 +108,7 @@ def test_a_page_of_another_site_does_nothing_with_the_login_of_its_visitor(
                 assert set(page.evaluate("said")) <= {"refused", "opaque"}
             page.get_by_role("button", name="Win a prize").click()
             page.wait_for_url(f"{ours}/q/crawl/pause")
-            refused = [one for one in answers if one[1].startswith(ours)]
+            refused = [one for one in answers if one[1].startswith(ours) and "/static/" not in one[1]]  # not our icon
             assert refused
             assert {status for _, _, status in refused} <= {403}, refused
             stats = queue.stats()
