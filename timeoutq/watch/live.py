@@ -170,7 +170,9 @@ def _leaving_in_order() -> Generator[None]:
     def leave(*_: object) -> None:
         raise _Ended
 
-    numbers = [signal.SIGTERM] if sys.platform == "win32" else [signal.SIGTERM, signal.SIGHUP]
+    numbers = [signal.SIGTERM]
+    if sys.platform != "win32":
+        numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, leave) for number in numbers}
     try:
         with suppress(_Ended):
