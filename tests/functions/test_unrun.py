@@ -87,7 +87,8 @@ def test_why_names_the_function_and_who_has_it(queue: Queue, run: Processes, url
     assert reason.code == "no_function"
     assert "cannot run its function 'bill'" in reason.message
     assert reason.message.endswith("; no worker that is alive has it")
-    wait_until(lambda: raw.exists(queue.operations.key("functions")), 30)  # the worker has told of its functions
+    # the worker has told of its functions, and of itself
+    wait_until(lambda: raw.exists(queue.operations.key("functions")) and queue.workers(), 30)
     queue.pause()
     queue.put(
         Task("b", {"v": 1, "f": "never", "k": {}}), Task("c", {"v": 1, "f": "greet", "k": {}}), Task("d", {"f": 1})
