@@ -12,7 +12,7 @@ from demo.hosts import MOST
 from demo.links import canonical
 from demo.processes import RETRY_AT_ONCE
 from demo.settings import SITES, Settings, SettingsError
-from timeoutq.cli.reading import nodes, seconds
+from timeoutq.cli.lines import nodes, seconds
 from timeoutq.words.errors import InvalidInput
 
 OWN = Settings(site="origin", allow_private=True)

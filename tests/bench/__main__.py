@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.bench import report
-from timeoutq.cli.app import say
 from timeoutq.cli.command import Server
+from timeoutq.cli.saying import say
 from timeoutq.words import exit_codes
 from timeoutq.words.errors import TimeoutqError
 

@@ -11,8 +11,7 @@ from tests.bench import handlers
 from tests.bench.ground import Figure, Ground, Readings, measure
 from tests.bench.limits import rate
 from tests.bench.workers import look, rate_of_acks
-from timeoutq.cli.bench.ground import ids
-from timeoutq.cli.bench.measures import percentile
+from timeoutq.cli.bench import ids, percentile
 from timeoutq.client import Queue
 from timeoutq.words.arguments import Packed
 from timeoutq.words.model import Task

@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.bench.ground import Figure, Ground, Readings, measure
 from tests.bench.limits import rate, slices
-from timeoutq.cli.bench.ground import ids
+from timeoutq.cli.bench import ids
 from timeoutq.client import AsyncQueue, Queue
 from timeoutq.words.model import Politeness
 

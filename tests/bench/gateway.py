@@ -14,8 +14,7 @@ from typing import Any
 
 from tests.bench.ground import Figure, Ground, Readings, measure
 from tests.bench.limits import rate
-from timeoutq.cli.bench.ground import ids
-from timeoutq.cli.bench.measures import percentile
+from timeoutq.cli.bench import ids, percentile
 from timeoutq.client import Queue
 from timeoutq.gateway.serving import allow_many_files
 

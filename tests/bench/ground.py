@@ -13,10 +13,10 @@ from typing import Any, Self, TypeVar
 
 import redis
 
-from timeoutq.cli.bench import ground
-from timeoutq.cli.bench.ground import ID, PATIENCE
+from timeoutq.cli import bench
+from timeoutq.cli.bench import ID, PATIENCE
 from timeoutq.server.calls import Argument
-from timeoutq.server.connection import Server
+from timeoutq.server.server import Server
 from timeoutq.server.troubles import LINK_ERRORS
 from timeoutq.words.errors import TimeoutqError
 
@@ -114,7 +114,7 @@ end
 """
 
 
-class Ground(ground.Ground):
+class Ground(bench.Ground):
     """The place of a run; `with Ground(url, sizes) as ground`."""
 
     def __init__(self, url: str | None, sizes: Sizes) -> None:

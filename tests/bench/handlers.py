@@ -8,9 +8,9 @@ import random
 import time
 from typing import TYPE_CHECKING
 
-from timeoutq.cli.bench import handlers
-from timeoutq.cli.bench.handlers import note as note
-from timeoutq.cli.bench.handlers import nothing as nothing
+from timeoutq.cli import bench
+from timeoutq.cli.bench import note as note
+from timeoutq.cli.bench import nothing as nothing
 from timeoutq.words.model import Lease
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _work = float(os.environ.get(WORK, "0"))
 
 def app(name: str, url: str | None = None) -> App:
     """Give the app whose calls go to this queue; it has the function of `timeoutq bench`, too."""
-    made = handlers.app(name, url)
+    made = bench.app(name, url)
 
     @made.task
     async def began(number: int) -> int:

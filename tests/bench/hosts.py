@@ -11,7 +11,7 @@ from statistics import median
 from tests.bench import handlers
 from tests.bench.ground import Figure, Ground, Readings, measure
 from tests.bench.workers import look, rate_of_acks
-from timeoutq.cli.bench.ground import Crew
+from timeoutq.cli.bench import Crew
 from timeoutq.client import Queue
 from timeoutq.words.model import Politeness
 

@@ -11,7 +11,7 @@ from tests.bench import handlers
 from tests.bench.ground import Figure, Ground, Readings, measure
 from tests.bench.workers import look
 from tests.rig.proxy import Link, Proxy
-from timeoutq.cli.bench.measures import Sight
+from timeoutq.cli.bench import Sight
 from timeoutq.words.errors import InvalidInput
 
 

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from tests.bench.ground import Figure, Ground, Measure, Readings, measure
-from timeoutq.cli.bench.ground import ids
+from timeoutq.cli.bench import ids
 
 _CLAIM = """
 local time = redis.call('TIME')

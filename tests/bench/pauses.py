@@ -19,6 +19,7 @@ from timeoutq.rooms import results as of_results
 from timeoutq.rooms.hosts import Rule
 from timeoutq.rooms.schedules import definition as of_schedules
 from timeoutq.rooms.schedules.definition import Definition
+from timeoutq.rooms.schedules.timing import Timing
 from timeoutq.server import rights, scripts
 from timeoutq.server.calls import BATCH, Call, Command
 from timeoutq.server.embedded import EmbeddedServer
@@ -279,13 +280,13 @@ class Scene:
 
     def tick(self) -> None:
         """Let a schedule tick, as often as one call takes; declare as many as one call takes; read one."""
-        definition, nonce = Definition("{}", b"tick"), self.queue.talk.nonce
-        self.run(of_schedules.call_write(self.ops, nonce(), b"s", None, "r", 1, definition, "d"))
-        (stored,) = self.run(of_schedules.call_named(self.ops, b"s")).found
+        definition, nonce = Definition(Timing(), b"tick"), self.queue.talk.nonce
+        self.run(of_schedules.call_write(self.ops, nonce(), b"s", None, ["r", 1, *definition.sections("d", "set")]))
+        (stored,) = self.run(of_schedules.call_rows(self.ops, "names", 0, b"s")).found
         ids = [b"tick@%d" % number for number in range(BATCH)]
-        self.run(of_schedules.call_tick(self.ops, nonce(), stored, definition, ids, 0, 1, 0, 0))
+        self.run(of_schedules.call_tick(self.ops, nonce(), stored, definition, ids, 0, 1, 0))
         self.run(of_schedules.call_renew(self.ops, {b"s%d" % number: "d" for number in range(BATCH)}))
-        self.run(of_schedules.call_write(self.ops, nonce(), b"s", stored, "x", 0))
+        self.run(of_schedules.call_write(self.ops, nonce(), b"s", stored, ["x", 0]))
         self.run(*self.ops.forget((ids,)))
 
     def batch(self) -> None:

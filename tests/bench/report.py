@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.bench import calls, clients, gateway, hosts, latency, limits, pauses, seen, workers
 from tests.bench.ground import FULL, QUICK, Figure, Ground, Measure, Readings, Sizes, told
-from timeoutq.cli.bench.measures import about, number
+from timeoutq.cli.bench import about, number
 from timeoutq.words.errors import InvalidInput
 
 # each limit stands right before the figures that are compared with it

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.bench.ground import Figure, Ground, Readings, cpu_ms, measure
-from timeoutq.cli.bench.ground import ID, ids
+from timeoutq.cli.bench import ID, ids
 from timeoutq.client import Queue
 from timeoutq.server import scripts
 from timeoutq.server.calls import BATCH, Argument, Command

@@ -12,8 +12,7 @@ from typing import Any
 
 from tests.bench import handlers
 from tests.bench.ground import Figure, Ground, Measure, Readings, measure
-from timeoutq.cli.bench.ground import PATIENCE, Crew, ids
-from timeoutq.cli.bench.measures import Sight, percentile, waits, watch
+from timeoutq.cli.bench import PATIENCE, Crew, Sight, ids, percentile, waits, watch
 from timeoutq.client import Queue
 from timeoutq.words.model import Lease
 

@@ -25,7 +25,7 @@ from tests.rig import canary
 from tests.rig.invariants import check_keys
 from tests.rig.waiting import wait_until
 from timeoutq import Queue
-from timeoutq.cli.bench.ground import Ground
+from timeoutq.cli.bench import Ground
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.words.errors import InvalidInput, TimeoutqError
 

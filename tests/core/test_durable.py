@@ -17,7 +17,7 @@ import pytest
 import timeoutq
 from timeoutq import Answer, InvalidInput, NotReplicated, State, Worker
 from timeoutq.server import scripts
-from timeoutq.server.memory import MemoryLink
+from timeoutq.server.link import Link
 from timeoutq.testing import Clock, FakeQueue, fake_async_queue, fake_queue
 from timeoutq.verbs import confirming
 from timeoutq.watch.transfer import restore
@@ -49,14 +49,14 @@ def names() -> dict[Any, str]:
 def flushes(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """What goes to the server, a list for each flush: names of scripts, `WAIT 1`, and other commands."""
     sent: list[list[str]] = []
-    plain = MemoryLink.send
+    plain = Link.send
 
-    def send(link: MemoryLink, commands: Any) -> list[Any]:
+    def send(link: Link, commands: Any) -> list[Any]:
         words = [names()[one[1]] if one[0] in (b"FCALL", b"FCALL_RO") else str(one[0]) for one in commands]
         sent.append([f"WAIT {one[1]}" if word == "WAIT" else word for word, one in zip(words, commands, strict=True)])
         return plain(link, commands)
 
-    monkeypatch.setattr(MemoryLink, "send", send)
+    monkeypatch.setattr(Link, "send", send)
     return sent
 
 

@@ -13,6 +13,7 @@ from timeoutq import Queue, ServerError
 from timeoutq.rooms import batches as of_batches
 from timeoutq.rooms.schedules import definition as of_schedules
 from timeoutq.rooms.schedules.definition import Definition
+from timeoutq.rooms.schedules.timing import Timing
 from timeoutq.server.calls import Call
 from timeoutq.testing import fake_queue
 from timeoutq.verbs import sending
@@ -31,7 +32,7 @@ VERBS: dict[str, Build] = {
     "release": lambda queue, lease: queue.operations.release([lease], 5000)[0],
     "restore": lambda queue, _: queue.operations.restore([Record(b"new", State.TODOS)], queue.token),
     "set_schedule": lambda queue, _: of_schedules.call_write(
-        queue.operations, queue.token(), b"s", None, "r", 5, Definition("{}", b"new"), "d"
+        queue.operations, queue.token(), b"s", None, ["r", 5, *Definition(Timing(), b"new").sections("d", "set")]
     ),
     "tick": lambda queue, _: due_tick(queue),
     "seal_batch": lambda queue, _: of_batches.call_seal(
@@ -44,10 +45,11 @@ VERBS: dict[str, Build] = {
 
 def due_tick(queue: Queue) -> Call[Any]:
     """Give the call that puts a tick which is due."""
-    wanted, ops = Definition("{}", b"new"), queue.operations
-    queue.run(sending.answer(queue.talk, of_schedules.call_write(ops, queue.token(), b"s", None, "r", 5, wanted, "d")))
-    rows = queue.run(sending.answer(queue.talk, of_schedules.call_due(ops, 1)))
-    return of_schedules.call_tick(ops, queue.token(), rows.found[0], wanted, [b"new"], 0, 5, 0, 0)
+    wanted, ops = Definition(Timing(), b"new"), queue.operations
+    change = ["r", 5, *wanted.sections("d", "set")]
+    queue.run(sending.answer(queue.talk, of_schedules.call_write(ops, queue.token(), b"s", None, change)))
+    rows = queue.run(sending.answer(queue.talk, of_schedules.call_rows(ops, "due", 1, 0)))
+    return of_schedules.call_tick(ops, queue.token(), rows.found[0], wanted, [b"new"], 0, 5, 0)
 
 
 def lease_of(queue: Queue) -> Lease:

@@ -26,8 +26,8 @@ from demo.site import expected
 from tests.rig.servers import redis_server
 from tests.rig.waiting import wait_until
 from timeoutq import Queue, State, Worker
-from timeoutq.cli.pages import pages
-from timeoutq.cli.reading import seconds
+from timeoutq.cli.about import pages
+from timeoutq.cli.lines import seconds
 from timeoutq.server.embedded import EmbeddedServer
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from timeoutq import InvalidInput, Period, Queue
-from timeoutq.cli.pages import pages
+from timeoutq.cli.about import pages
 from timeoutq.testing import FakeQueue, fake_queue, fake_sharded_queue
 from timeoutq.verbs import sending
 from timeoutq.watch import report

@@ -17,7 +17,7 @@ import redis
 
 from tests.rig.waiting import wait_until
 from timeoutq import Queue
-from timeoutq.cli.pages import pages
+from timeoutq.cli.about import pages
 from timeoutq.rooms.events import ids_of
 
 

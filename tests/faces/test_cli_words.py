@@ -9,7 +9,7 @@ import pytest
 from tests.rig.command import Say, say, server
 from tests.rig.terminal import on_a_terminal
 from timeoutq import Politeness, Queue
-from timeoutq.cli.printing import length
+from timeoutq.cli.lines import length
 from timeoutq.verbs import sending, why
 from timeoutq.watch import records
 from timeoutq.watch.hands import told_of

@@ -24,8 +24,7 @@ from timeoutq import Queue
 from timeoutq.client import heartbeat
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.watch.draw import BARS, render, share_rows, split_cells
-from timeoutq.watch.metrics import rates, series
-from timeoutq.watch.snapshot import SILENT, Memory, Snapshot, to_json
+from timeoutq.watch.snapshot import SILENT, Memory, Snapshot, rates, series, to_json
 from timeoutq.words.counts import Sample, Stats
 from timeoutq.words.model import Entry, Failure, WorkerInfo
 

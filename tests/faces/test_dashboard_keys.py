@@ -16,7 +16,7 @@ from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.watch.directory import Listed
 from timeoutq.watch.draw import bottom, pane
 from timeoutq.watch.live import keys_of
-from timeoutq.watch.screen import HELP, HOSTS, KEYS, LOOKS, QUEUES, TASK, TASKS, VERBS, Row, Rows, Screen, Wish
+from timeoutq.watch.screen import HELP, HOSTS, KEYS, QUEUES, TASK, TASKS, VERBS, VIEWS, Rows, Screen, Wish
 from timeoutq.words.model import Entry, State
 
 HOSTILE = "\x1b[2J\x1b]0;evil\x07\u202e[bold]x\n"
@@ -172,19 +172,24 @@ def test_a_dashboard_that_only_looks_changes_nothing(queue: Queue, terminal: Cal
 def screen(*tasks: str, state: State = State.FAILED) -> Screen:
     made = Screen("q", view=TASKS, state=state)
     made.height = 5
-    made.show(Rows(TASKS, state, rows=[Row(task, Entry(task)) for task in tasks]))
+    made.show(found(*tasks, state=state))
     return made
+
+
+def found(*tasks: str, state: State = State.FAILED) -> Rows:
+    """The answer to the wish for the tasks in a state."""
+    return Rows(Wish("fetch", TASKS, state), [Entry(task) for task in tasks])
 
 
 def test_a_row_stays_selected_when_others_come_and_its_neighbour_is_when_it_goes() -> None:
     shown = screen("a", "b", "c")
     shown.press("down")
     assert shown.selected == "b"
-    shown.show(Rows(TASKS, State.FAILED, rows=[Row(task, Entry(task)) for task in ("new", "a", "b", "c")]))
+    shown.show(found("new", "a", "b", "c"))
     assert shown.selected == "b"
-    shown.show(Rows(TASKS, State.FAILED, rows=[Row(task, Entry(task)) for task in ("new", "a", "c")]))
+    shown.show(found("new", "a", "c"))
     assert shown.selected == "c"
-    shown.show(Rows(TASKS, State.FAILED))
+    shown.show(found())
     assert shown.selected == ""
     assert shown.press("R") is None
     assert shown.question is None
@@ -200,8 +205,8 @@ def test_the_selected_row_is_always_in_sight() -> None:
 def test_rows_that_are_not_wanted_any_more_are_not_shown() -> None:
     shown = screen("a")
     shown.press("right")
-    shown.show(Rows(TASKS, State.FAILED, rows=[Row("late", Entry("late"))]))
-    assert shown.rows.rows == ()
+    shown.show(found("late"))
+    assert shown.found.rows == ()
 
 
 def test_a_question_is_answered_by_y_only() -> None:
@@ -241,7 +246,7 @@ def asked() -> Screen:
     """A screen that asks for how long a host is blocked."""
     shown = Screen("q")
     shown.press("h")
-    shown.show(Rows(HOSTS, rows=[Row("a.example", Entry("a.example"))]))
+    shown.show(Rows(Wish("fetch", HOSTS), [Entry("a.example")]))
     shown.press("B")
     return shown
 
@@ -249,8 +254,8 @@ def asked() -> Screen:
 def test_the_list_of_queues_counts_ready_and_waiting_tasks_apart() -> None:
     shown = Screen("q")
     shown.press("c")
-    found = stats(todos=2, waiting=13, in_progress=1, failed=4)
-    shown.show(Rows(QUEUES, rows=[Row("crawl", Listed("crawl", found)), Row("away", Listed("away", None, "?"))]))
+    counts = stats(todos=2, waiting=13, in_progress=1, failed=4)
+    shown.show(Rows(Wish("fetch", QUEUES), [Listed("crawl", counts), Listed("away", None, "?")]))
     drawn = io.StringIO()
     Console(width=80, file=drawn).print(pane(shown, 0.0, None, 80, 10))
     lines = [line.strip("│ \n").split() for line in drawn.getvalue().splitlines()]
@@ -274,7 +279,7 @@ def test_no_key_of_a_screen_that_only_looks_asks_anything_and_the_help_names_the
         assert shown.press(key) is None
         assert shown.question is None, key
     told = " ".join(keys for keys, _ in KEYS)
-    assert all(key in told for key in (*VERBS, "P", *(key for key in LOOKS if key != "tab")))
+    assert all(key in told for key in (*VERBS, "P", *VIEWS, "/", "n", "g", "w", "enter"))
 
 
 def test_letters_are_text_while_a_filter_is_typed() -> None:

@@ -22,7 +22,7 @@ from tests.rig.command import Say, say, server
 from tests.rig.terminal import on_a_terminal
 from timeoutq import Queue
 from timeoutq.cli import app
-from timeoutq.cli.pages import pages
+from timeoutq.cli.about import pages
 from timeoutq.functions import App
 from timeoutq.functions.options import CallOptions, TaskOptions
 from timeoutq.testing import fake_queue, run
@@ -221,7 +221,7 @@ def test_a_page_begins_with_its_title_a_sentence_at_most_and_what_works(topic: s
 def test_every_page_is_in_the_wheel() -> None:
     found = [one.files or () for one in metadata.distributions(name="timeoutq")]
     packed = {str(file) for file in chain(*found)}
-    if "timeoutq/cli/pages.py" not in packed:
+    if "timeoutq/cli/about.py" not in packed:
         pytest.skip("no wheel of timeoutq is installed: pip install .")
     assert {f"timeoutq/help/{topic}.md" for topic in pages()} <= packed
 

@@ -25,7 +25,7 @@ from timeoutq.rooms.failures import Failures
 from timeoutq.rooms.hosts import Hosts
 from timeoutq.rooms.results import Results
 from timeoutq.rooms.schedules import Schedules
-from timeoutq.rooms.schedules.flows import How, When
+from timeoutq.rooms.schedules.definition import How, When
 from timeoutq.testing import fake_queue
 
 __all__ = ["server"]
@@ -138,7 +138,7 @@ def test_a_claim_that_a_signal_ends_gives_back_what_it_had_been_given(
     raised: type[BaseException], queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue.put("a", "b")
-    link: Any = queue._link()
+    link: Any = queue._link().at(None)
     send = link.send
 
     def interrupted(commands: Any) -> Any:

@@ -11,7 +11,7 @@ from tests.rig.calling import failure
 from tests.rig.command import Say, say, server
 from tests.rig.processes import Processes
 from timeoutq import Queue
-from timeoutq.cli.pages import pages
+from timeoutq.cli.about import pages
 from timeoutq.functions import App
 from timeoutq.functions.options import KEEP_RESULT
 

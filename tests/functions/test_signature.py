@@ -277,7 +277,7 @@ def test_a_type_that_json_cannot_hold_is_refused_when_the_function_is_decorated(
 def test_an_annotation_that_is_not_there_at_run_time_is_named() -> None:
     def takes(share: Fraction) -> None: ...
 
-    assert bad(takes).startswith("takes(): the annotation Fraction of 'share' cannot be read: NameError")
+    assert bad(takes).startswith("takes(): its annotations cannot be read: NameError: name 'Fraction' is not defined")
     assert "TYPE_CHECKING" in bad(takes)
 
 

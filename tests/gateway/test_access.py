@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 import redis
+from starlette.types import Scope
 
 from tests.rig import canary
 from tests.rig.command import Say, say
@@ -22,7 +23,7 @@ from timeoutq.gateway.access import Head, check_origin, check_proof, cookie_of, 
 from timeoutq.gateway.callers import Caller
 from timeoutq.gateway.page import make_app
 from timeoutq.gateway.problems import Problem
-from timeoutq.gateway.settings import Scope, Settings
+from timeoutq.gateway.settings import Settings
 from timeoutq.gateway.tokens import FRESH, KEY, SCOPES, STALE, TokenBook
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.words.errors import InvalidInput

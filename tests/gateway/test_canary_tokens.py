@@ -16,7 +16,7 @@ import redis
 from tests.rig import canary
 from tests.rig.command import Say, say
 from tests.rig.served import Reply, served
-from timeoutq.cli.web import made
+from timeoutq.gateway.page import make_app
 from timeoutq.gateway.settings import Settings
 from timeoutq.gateway.tokens import KEY, SCOPES, SHAPE
 from timeoutq.server.embedded import EmbeddedServer
@@ -24,7 +24,7 @@ from timeoutq.server.embedded import EmbeddedServer
 __all__ = ["say"]
 
 SECRET = "tq_" + (canary.PASSWORD + "-" + "Qx7" * 20)[:43]
-LOOKS = [route.path for route in made(Settings(url="redis://127.0.0.1:1")).table if route.method == "GET"]
+LOOKS = [route.path for route in make_app(Settings(url="redis://127.0.0.1:1")).state.table if route.method == "GET"]
 
 
 @pytest.fixture(scope="module")

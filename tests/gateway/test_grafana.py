@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from timeoutq.cli.pages import pages
+from timeoutq.cli.about import pages
 from timeoutq.gateway.metrics import EVENTS, Facts, Look, families
 from timeoutq.words.counts import Stats
 from timeoutq.words.model import State

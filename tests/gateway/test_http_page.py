@@ -15,7 +15,7 @@ from tests.gateway.web import Client, client, server, web
 from tests.rig.gateways import WebProcess
 from tests.rig.processes import ROOT
 from timeoutq import Queue
-from timeoutq.cli.pages import pages
+from timeoutq.cli.about import pages
 from timeoutq.gateway.tokens import TokenBook
 from timeoutq.server.embedded import EmbeddedServer
 

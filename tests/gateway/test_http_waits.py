@@ -19,8 +19,8 @@ from tests.gateway.web import Client, client, server, web
 from tests.rig.gateways import WebProcess
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue
-from timeoutq.gateway import claims
-from timeoutq.gateway.claims import Wish
+from timeoutq.gateway import polls
+from timeoutq.gateway.polls import Wish
 
 __all__ = ["client", "server", "web"]
 
@@ -177,12 +177,12 @@ async def test_leases_that_a_client_has_from_another_gateway_do_not_go_back_when
     async with AsyncQueue("crawl", url) as queue:
         await queue.put("a", "b")
         wish = Wish("anybody/w1", 2, 30_000, 0)
-        first = await queue.run(claims.take(queue, wish))
-        again = await queue.run(claims.take(queue, replace(wish, age_ms=1000)))
+        first = await queue.run(polls.take(queue, wish))
+        again = await queue.run(polls.take(queue, replace(wish, age_ms=1000)))
         assert {lease.task for lease in again} == {"a", "b"}
-        await queue.run(claims.give_back(queue, first))
+        await queue.run(polls.give_back(queue, first))
         assert (await queue.stats()).in_progress == 2
-        await queue.run(claims.give_back(queue, again))
+        await queue.run(polls.give_back(queue, again))
         assert (await queue.stats()).in_progress == 0
 
 

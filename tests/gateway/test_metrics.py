@@ -19,6 +19,7 @@ from tests.rig import series
 from timeoutq import Politeness, Queue, open_queue
 from timeoutq.gateway import metrics
 from timeoutq.gateway.metrics import EVENTS, Facts, Look, Watcher, exposition, histogram
+from timeoutq.gateway.settings import Settings
 from timeoutq.verbs import sending
 from timeoutq.words.counts import Stats
 from timeoutq.words.durations import Delta, bound, bucket
@@ -47,14 +48,14 @@ def checked(text: bytes) -> None:
 
 @pytest.fixture
 async def watcher(url: str) -> AsyncIterator[Watcher]:
-    found = Watcher(url)
+    found = Watcher(Settings(url))
     yield found
     await found.close()
 
 
 async def scrape(watcher: Watcher) -> Samples:
     watcher.shared.forget()
-    text, media_type = exposition(await watcher.look())
+    text, media_type = exposition(await watcher.shared.get())
     assert media_type.startswith("text/plain")
     return samples(text)
 
@@ -156,8 +157,8 @@ async def test_while_redis_is_away_a_scrape_says_so_and_ends_soon() -> None:
     with socket.socket() as silent:  # it takes connections, and never answers
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        watcher = Watcher(f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
-        look = await watcher.look()
+        watcher = Watcher(Settings(f"redis://127.0.0.1:{silent.getsockname()[1]}/0"))
+        look = await watcher.shared.get()
         await watcher.close()
     assert not look.is_up
     assert look.seconds < metrics.PATIENCE + 1

@@ -63,10 +63,9 @@ async def test_room_is_made_from_the_queue_that_was_idle_for_longest(opened: Que
 
 
 async def test_queues_in_use_are_not_closed_and_their_caller_is_refused(opened: Queues) -> None:
-    with opened.use("a"), opened.use("e"):
+    with opened.use("a"), opened.use("e"), opened.use("d"), opened.use("c"):
         await opened.get("a", "greedy")
         assert await get(opened, "greedy", "b", "c") == ["opened", "opened"]
-        opened.busy = lambda name: name in ("c", "d")
         assert await get(opened, "greedy", "f") == ["too-many"]
         assert await get(opened, "other", "d", "e") == ["opened", "opened"]
         assert await get(opened, "third", "f") == ["unavailable"]

@@ -17,15 +17,24 @@ from timeoutq.gateway.routes import verb
 from timeoutq.gateway.settings import Settings
 
 
-def test_a_caller_has_at_most_half_of_the_places() -> None:
+async def taken(places: Places, caller: str) -> bool:
+    """Take a place, if there is one at once; whoever has to wait goes away."""
+    try:
+        await asyncio.wait_for(places.take(caller), 0.05)
+    except TimeoutError:
+        return False
+    return True
+
+
+async def test_a_caller_has_at_most_half_of_the_places() -> None:
     places = Places(8, 100)
-    assert [places.try_take("greedy") for _ in range(5)] == [True] * 4 + [False]
-    assert places.try_take("other")
+    assert [await taken(places, "greedy") for _ in range(5)] == [True] * 4 + [False]
+    assert await taken(places, "other")
 
 
 async def test_callers_in_line_take_turns() -> None:
     places, order = Places(2, 100), list[str]()
-    assert places.try_take("x") and places.try_take("y")
+    assert await taken(places, "x") and await taken(places, "y")
 
     async def wait(caller: str) -> None:
         await places.take(caller)
@@ -44,7 +53,7 @@ async def test_callers_in_line_take_turns() -> None:
 
 async def test_a_line_that_is_too_long_is_refused() -> None:
     places = Places(2, 3)
-    assert places.try_take("a")
+    assert await taken(places, "a")
     waiting = [asyncio.create_task(places.take("a")) for _ in range(3)]
     await asyncio.sleep(0)
     with pytest.raises(Problem) as told:
@@ -54,12 +63,12 @@ async def test_a_line_that_is_too_long_is_refused() -> None:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
     places.give("a")
-    assert [places.try_take("a"), places.try_take("b")] == [True, True]
+    assert [await taken(places, "a"), await taken(places, "b")] == [True, True]
 
 
 async def test_who_goes_away_in_line_keeps_no_place() -> None:
     places = Places(2, 10)
-    assert places.try_take("a")
+    assert await taken(places, "a")
     first, second = (asyncio.create_task(places.take("a")) for _ in range(2))
     await asyncio.sleep(0)
     places.give("a")  # the first has the place, and goes away before it hears of it
@@ -67,7 +76,18 @@ async def test_who_goes_away_in_line_keeps_no_place() -> None:
     await asyncio.gather(first, return_exceptions=True)
     await asyncio.wait_for(second, 5)
     places.give("a")
-    assert places.try_take("a")
+    assert await taken(places, "a")
+
+
+async def test_who_goes_away_behind_others_keeps_none_of_their_places() -> None:
+    places = Places(4, 10)
+    assert [await taken(places, caller) for caller in "aabb"] == [True] * 4
+    gone = asyncio.create_task(places.take("c"))  # which waits for those of others
+    await asyncio.sleep(0)
+    places.give("a")
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    assert [await taken(places, "c"), await taken(places, "d")] == [True, False]
 
 
 def test_a_full_gateway_does_not_blame_the_caller() -> None:
@@ -81,7 +101,7 @@ def test_a_full_gateway_does_not_blame_the_caller() -> None:
     assert (own.value.status, others.value.status) == (429, 503)
 
 
-async def test_large_bodies_of_one_caller_are_read_two_at_a_time() -> None:
+async def test_large_bodies_of_one_caller_are_read_two_at_a_time(url: str) -> None:
     under_way, together = 0, list[int]()
 
     async def slow(request: Request, *, text: str) -> Done:
@@ -93,7 +113,7 @@ async def test_large_bodies_of_one_caller_are_read_two_at_a_time() -> None:
             under_way -= 1
         return Done()
 
-    app = make_app(Settings(login=lambda scope: Caller("ci"), heavy=1000), [verb("put", slow)])
+    app = make_app(Settings(url, login=lambda scope: Caller("ci"), heavy=1000), [verb("put", slow)])
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
 

@@ -20,15 +20,15 @@ import redis
 from tests.rig import canary
 from tests.rig.served import Reply, Served, served
 from timeoutq import Queue
-from timeoutq.cli.web import made
-from timeoutq.gateway.access import HEADERS
+from timeoutq.gateway.page import make_app
+from timeoutq.gateway.requests import HEADERS
 from timeoutq.gateway.routes import Route
 from timeoutq.gateway.settings import Settings
 from timeoutq.gateway.tokens import KEY, SCOPES, STALE, TokenBook
 from timeoutq.server.embedded import EmbeddedServer
 
-APP: Any = made(Settings(url="redis://127.0.0.1:1"))
-ROUTES: list[Route] = list(APP.table)
+APP: Any = make_app(Settings(url="redis://127.0.0.1:1"))
+ROUTES: list[Route] = list(APP.state.table)
 OPEN = [route for route in ROUTES if route.needs is None]
 SHUT = [route for route in ROUTES if route.needs is not None]
 OF_QUEUES = [route for route in SHUT if "{queue" in route.path]

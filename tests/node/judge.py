@@ -8,8 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from timeoutq.gateway.grammar import Part
-from timeoutq.gateway.protocol import headers
+from timeoutq.gateway.protocol import Part, headers
 from timeoutq.server.calls import BATCH
 from timeoutq.words.arguments import MAX_ID
 

@@ -17,8 +17,7 @@ from tests.pure.test_scripts import NAMES, calls
 from tests.rig.command import Say, say, server
 from timeoutq import Politeness, Queue
 from timeoutq.gateway import protocol
-from timeoutq.gateway.grammar import parse, values
-from timeoutq.gateway.protocol import headers
+from timeoutq.gateway.protocol import headers, parse, values
 from timeoutq.server import scripts
 from timeoutq.server.calls import BATCH, Call
 from timeoutq.verbs.operations import Operations

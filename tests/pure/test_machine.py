@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from timeoutq.worker.background import THIS
+from timeoutq.worker.threads import THIS
 
 
 def test_who_takes_from_a_pipe_waits_until_something_is_there() -> None:

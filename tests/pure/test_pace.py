@@ -7,9 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timeoutq.server.calls import BATCH
-from timeoutq.worker.pace import ENOUGH, Load, Pace
-
-IDLE = Load(running=0, unstarted=0, claiming=0)
+from timeoutq.worker.decisions import ENOUGH, Pace
 
 
 def at_work(rate: int, *, trip: float = 0.005, timeout: float = 60.0, prefetch: int | None = None) -> Pace:
@@ -24,28 +22,28 @@ def at_work(rate: int, *, trip: float = 0.005, timeout: float = 60.0, prefetch: 
 def test_an_idle_worker_claims_for_all_its_handlers_and_nothing_ahead() -> None:
     pace = Pace(100, None, 60.0, now=0.0)
     assert pace.ahead() == 0
-    assert pace.wanted(IDLE, plenty=False) == 100
+    assert pace.wanted(0, 0, 0, plenty=False) == 100
 
 
 def test_what_runs_waits_or_comes_already_is_not_claimed_again() -> None:
     pace = Pace(100, 0, 60.0, now=0.0)
-    assert pace.wanted(Load(running=50, unstarted=10, claiming=20), plenty=False) == 20
-    assert pace.wanted(Load(running=100, unstarted=0, claiming=0), plenty=False) == 0
-    assert pace.wanted(Load(running=100, unstarted=50, claiming=50), plenty=False) == 0
+    assert pace.wanted(running=50, unstarted=10, claiming=20, plenty=False) == 20
+    assert pace.wanted(running=100, unstarted=0, claiming=0, plenty=False) == 0
+    assert pace.wanted(running=100, unstarted=50, claiming=50, plenty=False) == 0
 
 
 def test_a_few_free_slots_are_not_claimed_for_while_other_tasks_are_at_hand() -> None:
     pace = Pace(100, 0, 60.0, now=0.0)
-    assert pace.wanted(Load(running=87, unstarted=1, claiming=0), plenty=False) == 12
-    assert pace.wanted(Load(running=88, unstarted=1, claiming=0), plenty=False) == 0
-    assert pace.wanted(Load(running=99, unstarted=0, claiming=0), plenty=False) == 1
+    assert pace.wanted(running=87, unstarted=1, claiming=0, plenty=False) == 12
+    assert pace.wanted(running=88, unstarted=1, claiming=0, plenty=False) == 0
+    assert pace.wanted(running=99, unstarted=0, claiming=0, plenty=False) == 1
 
 
 def test_a_worker_that_may_run_few_tasks_more_claims_no_more_than_those() -> None:
     pace = Pace(100, None, 60.0, now=0.0)
-    assert pace.wanted(Load(0, 0, 0, still_to_run=3), plenty=False) == 3
-    assert pace.wanted(Load(0, 0, 0, still_to_run=0), plenty=False) == 0
-    assert pace.wanted(Load(5, 0, 0, still_to_run=-2), plenty=False) == 0
+    assert pace.wanted(0, 0, 0, still_to_run=3, plenty=False) == 3
+    assert pace.wanted(0, 0, 0, still_to_run=0, plenty=False) == 0
+    assert pace.wanted(5, 0, 0, still_to_run=-2, plenty=False) == 0
 
 
 def test_a_quick_worker_holds_what_its_handlers_end_in_two_exchanges() -> None:
@@ -80,7 +78,7 @@ def test_a_claim_never_asks_for_more_than_there_is_room_for(
 ) -> None:
     pace = Pace(concurrency, None, 60.0, now=0.0)
     pace.ended(rate, 1.0)
-    want = pace.wanted(Load(running, unstarted, claiming), plenty=plenty)
+    want = pace.wanted(running, unstarted, claiming, plenty=plenty)
     assert 0 <= want <= BATCH
     assert want == 0 or running + unstarted + claiming + want <= concurrency + pace.ahead()
     if not running + unstarted + claiming:

@@ -11,10 +11,8 @@ from timeoutq.client import twin
 from timeoutq.client.driving import AsyncDriver, Driver
 from timeoutq.client.keeper import AsyncKeeper, Keeper
 from timeoutq.client.methods import QueueFlows
-from timeoutq.client.queue import AsyncVerbs, Verbs
-from timeoutq.client.shards.looking import ShardedHostFlows
-from timeoutq.client.shards.methods import ShardedFailureFlows, ShardedFlows
-from timeoutq.client.shards.scheduling import ShardedScheduleFlows
+from timeoutq.client.shards.methods import ShardedFlows
+from timeoutq.client.shards.rooms import ShardedFailureFlows, ShardedHostFlows, ShardedScheduleFlows
 from timeoutq.rooms.batches import AsyncBatches, Batches
 from timeoutq.rooms.events import AsyncEvents, Events
 from timeoutq.rooms.failures import AsyncFailures, FailureFlows, Failures
@@ -25,11 +23,11 @@ from timeoutq.rooms.schedules import AsyncSchedules, Schedules
 from timeoutq.rooms.schedules.flows import ScheduleFlows
 
 TWINS: list[tuple[type, type]] = [
-    (Verbs, AsyncVerbs), (Driver, AsyncDriver), (Hosts, AsyncHosts), (Results, AsyncResults),
+    (Queue, AsyncQueue), (Driver, AsyncDriver), (Hosts, AsyncHosts), (Results, AsyncResults),
     (Schedules, AsyncSchedules), (Batches, AsyncBatches), (Events, AsyncEvents), (Failures, AsyncFailures),
     (Keeper, AsyncKeeper),
 ]  # fmt: skip
-PLAIN = {"keeper", "add"}
+PLAIN = {"keeper"}
 """Methods that send nothing: they are plain functions on both sides."""
 ROOMS = ["hosts", "results", "schedules", "batches", "events", "failures"]
 """The rooms of a queue, in the order of its properties."""
@@ -62,7 +60,7 @@ def test_the_blocking_client_of_a_worker_differs_from_the_other_in_nothing_that_
 def test_the_words_of_a_queue_name_all_of_its_methods_and_rooms() -> None:
     table = (inspect.getdoc(Queue) or "").partition("\n\n")[2]
     named = [name.rstrip(",") for line in table.splitlines() for name in line.partition("  ")[0].split()]
-    assert sorted(named) == sorted([*public(Verbs), *rooms(Verbs)])
+    assert sorted(named) == sorted([*public(Queue), *rooms(Queue)])
 
 
 def rooms(kind: type) -> dict[str, property]:
@@ -70,9 +68,9 @@ def rooms(kind: type) -> dict[str, property]:
 
 
 def test_both_have_the_same_rooms() -> None:
-    assert list(rooms(Verbs)) == list(rooms(AsyncVerbs)) == ROOMS, "ROOMS of this file lacks a room"
-    for name, room in rooms(Verbs).items():
-        twin = rooms(AsyncVerbs)[name]
+    assert list(rooms(Queue)) == list(rooms(AsyncQueue)) == ROOMS, "ROOMS of this file lacks a room"
+    for name, room in rooms(Queue).items():
+        twin = rooms(AsyncQueue)[name]
         assert room.__doc__ == twin.__doc__, name
         assert room.__doc__, name
         for queue, other in ((Queue("q"), AsyncQueue("q")), (ShardedQueue("q"), AsyncShardedQueue("q"))):
@@ -84,10 +82,9 @@ def test_both_have_the_same_rooms() -> None:
 
 
 def test_only_queues_over_shards_have_other_flows_and_no_face_has_verbs_of_its_own() -> None:
-    for kind in (Queue, AsyncQueue, ShardedQueue, AsyncShardedQueue):
+    for kind, face in ((ShardedQueue, Queue), (AsyncShardedQueue, AsyncQueue)):
         assert public(kind) == {}, kind
-        assert issubclass(kind, Verbs) is (kind in (Queue, ShardedQueue))
-        assert issubclass(kind, AsyncVerbs) is (kind in (AsyncQueue, AsyncShardedQueue))
+        assert issubclass(kind, face)
 
 
 IN_THE_ROOT = {"workers", "server", "cancel", "block"}

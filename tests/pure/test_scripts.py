@@ -18,6 +18,7 @@ from timeoutq.rooms import results as of_results
 from timeoutq.rooms.batches import Joined, Sealed
 from timeoutq.rooms.schedules import definition as of_schedules
 from timeoutq.rooms.schedules.definition import Definition, Stored
+from timeoutq.rooms.schedules.timing import Timing
 from timeoutq.server import scripts
 from timeoutq.server.calls import Call, Kept, section
 from timeoutq.verbs import repairs
@@ -31,8 +32,9 @@ LUA = Path(timeoutq.__file__).parent / "lua"
 NAMES = scripts.verbs()
 TEXTS = {path.relative_to(LUA).with_suffix("").as_posix(): path.read_text("utf-8") for path in LUA.glob("**/*.lua")}
 CODE = {name: re.sub(r"--.*", "", text) for name, text in TEXTS.items()}
-DEFINITION = Definition("{}", b"a", b"1", "g", 1)
-STORED = Stored(b"s", "running", "set", "n", "d", 1, 0, 0, 0, 0, 0, b"{}")
+DEFINITION = Definition(Timing(), b"a", b"1", "g", 1)
+STORED = Stored(b"s", "running", "set", "n", 1, 0, 0, 0, 0, 0, b"{}")
+OTHERS = [*section("anew"), *section("counts", 1, 2, 3, 4), *section("skipped", 5), *section("unread")]
 LEASES = [Lease("a", "w#1", 0.0), Lease("b", "w#1", 0.0), Lease("c", "w#2", 0.0)]
 
 
@@ -85,12 +87,10 @@ def calls() -> dict[str, Call[Any]]:
         of_hosts.call_page(ops, 0, 5),
         of_hosts.describe_hosts(ops, [b"h"]),
         of_hosts.restore_hosts(ops, [HostRecord(b"h", 1.0, 2, 3, 4, 5, 6.0, 7.0, "x")], nonce),
-        of_schedules.call_write(
-            ops, b"n", b"s", None, "r", 1, DEFINITION, "d", anew=True, counts=(1, 2, 3, 4), skipped=5, unread=True
-        ),
-        of_schedules.call_tick(ops, b"n", STORED, DEFINITION, [b"a"], 2, 1, 0, 0),
+        of_schedules.call_write(ops, b"n", b"s", None, ["r", 1, *DEFINITION.sections("d", "set"), *OTHERS]),
+        of_schedules.call_tick(ops, b"n", STORED, DEFINITION, [b"a"], 2, 1, 0),
         of_schedules.call_renew(ops, {b"s": "d"}),
-        of_schedules.call_page(ops, "0", 5),
+        of_schedules.call_rows(ops, "page", "0", 5),
         of_batches.call_seal(ops, b"n", "b", arguments.tasks((Task("c", 1, "g", priority=1),)), "done", 5),
         of_batches.call_members(ops, "b", 1, 5),
         of_batches.restore_batch(ops, nonce, "b", [Joined("b", b"a", "done")], Sealed("b", "done", 5, "d", b"c")),

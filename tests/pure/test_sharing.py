@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from timeoutq.worker.pace import Appetite, Strict, Weighted
+from timeoutq.worker.decisions import Appetite, Strict, Weighted
 
 HUNGRY, FULL = Appetite(hungry=True), Appetite(hungry=False)
 

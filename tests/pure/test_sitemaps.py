@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gzip
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ import pytest
 
 from timeoutq import BadSitemap, BadUrl, InvalidInput
 from timeoutq.urls import Limits, sitemap, sitemaps
-from timeoutq.urls.sitemaps import DEEPEST, LONGEST_NAME, LONGEST_PIECE, LONGEST_TEXT, MOST_NAMES, Entry, Reader
+from timeoutq.urls.sitemaps import DEEPEST, LONGEST_NAME, LONGEST_PIECE, LONGEST_TEXT, MOST_NAMES, Entry, read
 
 NS = 'xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"'
 HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
@@ -28,9 +29,7 @@ def index(*urls: str) -> str:
 
 def entries(data: bytes | str, step: int = 10_000) -> list[Entry]:
     data = data.encode() if isinstance(data, str) else data
-    reader = Reader()
-    found = [entry for at in range(0, len(data), step) for entry in reader.feed(data[at : at + step])]
-    return [*found, *reader.end()]
+    return list(read(data[at : at + step] for at in range(0, len(data), step)))
 
 
 def urls(data: bytes | str, step: int = 10_000) -> list[str]:
@@ -131,17 +130,11 @@ def test_what_is_no_sitemap_is_refused_by_name(data: bytes | str, said: str, ste
     assert len(str(caught.value)) < 300
 
 
-def feed(reader: Reader, begin: bytes, again: bytes, pieces: int) -> int:
-    """Read so many pieces of a sitemap that has no end; give how many bytes were read before it was refused, or 0."""
-    for _ in reader.feed(begin + b" " * 600):
-        pass
-    for piece in range(pieces):
-        try:
-            for _ in reader.feed(again * (16_384 // len(again))):
-                pass
-        except BadSitemap:
-            return piece * 16_384
-    return 0
+def pieces(begin: bytes, again: bytes, many: int) -> Iterator[bytes]:
+    """Give so many pieces of a sitemap that has no end."""
+    yield begin + b" " * 600
+    for _ in range(many):
+        yield again * (16_384 // len(again))
 
 
 @pytest.mark.breaking
@@ -157,13 +150,20 @@ def feed(reader: Reader, begin: bytes, again: bytes, pieces: int) -> int:
     ],
 )
 def test_nothing_grows_with_the_length_of_a_sitemap(begin: bytes, again: bytes) -> None:
-    reader = Reader()
+    held: list[int] = []
+
+    def measured() -> Iterator[bytes]:
+        for number, piece in enumerate(pieces(begin, again, 44)):
+            yield piece
+            if number in (4, 44):
+                held.append(tracemalloc.get_traced_memory()[0])
+
     tracemalloc.start()
     try:
-        assert not feed(reader, begin, again, 4)
-        before = tracemalloc.get_traced_memory()[0]
-        assert not feed(reader, b"", again, 40)
-        assert tracemalloc.get_traced_memory()[0] - before < 64 * 1024
+        with suppress(BadSitemap):  # it has no end
+            for _ in read(measured()):
+                pass
+        assert held[1] - held[0] < 64 * 1024
     finally:
         tracemalloc.stop()
 
@@ -178,7 +178,16 @@ def test_nothing_grows_with_the_length_of_a_sitemap(begin: bytes, again: bytes) 
     ],
 )
 def test_what_must_be_held_until_its_end_is_refused_when_it_is_long(begin: bytes, again: bytes) -> None:
-    assert LONGEST_PIECE / 2 < feed(Reader(), begin, again, 400) < 3 * LONGEST_PIECE
+    given: list[int] = []
+
+    def noted() -> Iterator[bytes]:
+        for piece in pieces(begin, again, 400):
+            given.append(len(piece))
+            yield piece
+
+    with pytest.raises(BadSitemap, match=r"of more than|has more than"):
+        list(read(noted()))
+    assert LONGEST_PIECE / 2 < sum(given) < 3 * LONGEST_PIECE
 
 
 # ---- files

@@ -10,10 +10,9 @@ from timeoutq import AsyncQueue, InvalidInput, Lease
 from timeoutq.server.calls import BATCH, BYTES, Kept
 from timeoutq.words import arguments
 from timeoutq.words.arguments import TaskList
+from timeoutq.worker.decisions import AT_ONCE, DRAIN, FOUND_AT_ONCE, GO_ON, NO_LIMIT, WAIT, Life, Pace, Suspects
 from timeoutq.worker.ends import AckOfFound, Ends
-from timeoutq.worker.pace import FOUND_AT_ONCE, NO_LIMIT, Pace
 from timeoutq.worker.runs import Failure
-from timeoutq.worker.state import AT_ONCE, DRAIN, GO_ON, WAIT, Life, Suspects
 
 
 def lease(task: str, fence: int = 1) -> Lease:
@@ -22,21 +21,23 @@ def lease(task: str, fence: int = 1) -> Lease:
 
 def test_a_suspect_waits_a_third_of_its_lease_and_not_for_ever() -> None:
     suspects = Suspects()
-    suspects.waits(lease("a"), timeout=3.0, now=100.0)
+    suspects.waits(lease("a"), 3.0, 100.0, 0, {})
     assert suspects.until == 101.0
-    suspects.waits(lease("a"), timeout=3600.0, now=100.0)
+    suspects.waits(lease("a"), 3600.0, 100.0, 0, {})
     assert suspects.until == 100.0 + WAIT
 
 
 def test_a_suspect_keeps_others_away_while_it_waits_and_while_it_runs() -> None:
     suspects, one = Suspects(), lease("a")
-    assert not suspects.keeps_others_away({one.fence})
-    suspects.waits(one, 30.0, 0.0)
-    assert suspects.keeps_others_away(set())
+    held = {one.fence: one}
+    assert not suspects.keep_others_away
+    suspects.waits(one, 30.0, 0.0, 0, held)
+    assert suspects.keep_others_away
     assert suspects.begin() is one
     assert suspects.waiting is None
-    assert suspects.keeps_others_away({one.fence})
-    assert not suspects.keeps_others_away(set())
+    assert suspects.keep_others_away
+    del held[one.fence]
+    assert not suspects.keep_others_away
 
 
 def test_failures_that_need_several_calls_go_each_with_its_own_lease() -> None:
@@ -49,7 +50,7 @@ def test_failures_that_need_several_calls_go_each_with_its_own_lease() -> None:
 
 
 def found_by(task: str, number: int, tasks: int) -> AckOfFound:
-    return AckOfFound(lease(task, number), arguments.tasks(([f"{task}/{i}" for i in range(tasks)],)), -1, None)
+    return AckOfFound(lease(task, number), arguments.tasks(([f"{task}/{i}" for i in range(tasks)],)))
 
 
 def taken(ends: Ends, *most: int) -> list[list[str]]:
@@ -87,16 +88,13 @@ def test_acks_with_results_go_in_calls_of_500_leases_and_a_mebibyte(sizes: list[
     ends = Ends(AsyncQueue("q").talk, 100)
     for number, size in enumerate(sizes):
         kept = Kept(b"x" * size, 1000) if size else None
-        ends.ack_found(
-            AckOfFound(lease(f"t{number}", number), TaskList(), -1, None, kept=kept, keep_ms=None if size else 0)
-        )
-    assert len(ends) == len(sizes) == len(ends.unsent_acks)
-    ends.bundle()
-    assert [len(call.leases) for call in ends.calls] == calls
-    assert [one.task for call in ends.calls for one in call.leases] == [f"t{i}" for i in range(len(sizes))]
-    assert sum(call.call.weight for call in ends.calls) == sum(sizes)
-    assert len(ends.unsent_acks) == len(sizes)
-    assert len(ends.take()) == len(calls)
+        ends.ack_found(AckOfFound(lease(f"t{number}", number), TaskList(), kept=kept, keep_ms=None if size else 0))
+    assert len(ends) == len(sizes) == len(ends.leases("ack"))
+    sent = ends.take()
+    assert [len(call.leases) for call in sent] == calls
+    assert [one.task for call in sent for one in call.leases] == [f"t{i}" for i in range(len(sizes))]
+    assert sum(call.call.weight for call in sent) == sum(sizes)
+    assert not ends and ends.leases() == []
 
 
 @pytest.mark.parametrize(
@@ -116,12 +114,11 @@ def test_a_result_that_cannot_be_kept_is_refused(result: object, seconds: object
 @pytest.mark.parametrize("size", [1, Kept.MOST])
 def test_what_goes_with_a_result_is_so_much_less(size: int) -> None:
     found = arguments.tasks(({"a": b"x" * (BYTES - size - 3), "b": b"x", "c": b"xxx"},))
-    ack = AckOfFound(lease("t", 1), found, -1, None, kept=Kept(b"x" * size, 1000))
+    ack, talk = AckOfFound(lease("t", 1), found, kept=Kept(b"x" * size, 1000)), AsyncQueue("q").talk
     assert ack.is_long
-    puts, call = ack.calls(AsyncQueue("q").operations, lambda: b"nonce")
-    assert [one.weight for one in puts] == [4], "a byte says that it is bytes"
-    assert call.weight == BYTES
-    assert not AckOfFound(lease("t", 1), found.part(0, 2), -1, None, kept=Kept(b"x" * size, 1000)).is_long
+    assert [one.weight for _, one in ack.take_out([talk], talk)] == [4], "a byte says that it is bytes"
+    assert not ack.is_long
+    assert ack.call(talk.operations).call.weight == BYTES
 
 
 def test_exchanges_are_short_while_few_tasks_end() -> None:

@@ -26,9 +26,9 @@ from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, InvalidInput, Lease, Queue, Task, Worker
 from timeoutq.gateway.push import Poster, Push, read_secrets, read_target
 from timeoutq.gateway.push import message as messages
-from timeoutq.gateway.push.endpoint import Answer, Busy, Endpoint, Gone, NotDelivered, meaning
 from timeoutq.gateway.push.message import read_secret
-from timeoutq.gateway.push.posting import Checked, resolve
+from timeoutq.gateway.push.posting import Answer, Checked, NotDelivered, resolve
+from timeoutq.gateway.push.pushing import Busy, Endpoint, Gone, meaning
 
 __all__ = ["run", "say"]
 

@@ -11,9 +11,17 @@ import pytest
 
 from tests.rig.receiver import Receiver, receiving, says, status
 from timeoutq import InvalidInput
-from timeoutq.gateway.push.endpoint import Answer, NotDelivered
-from timeoutq.gateway.push.posting import Checked, Poster, resolve
-from timeoutq.gateway.push.target import Target, check_name, read_target, refusal
+from timeoutq.gateway.push.posting import (
+    Answer,
+    Checked,
+    NotDelivered,
+    Poster,
+    Target,
+    check_name,
+    read_target,
+    refusal,
+    resolve,
+)
 
 PUBLIC = ["93.184.216.34", "8.8.8.8", "1.1.1.1", "2606:2800:220:1:248:1893:25c8:1946", "2a00:1450:4001:82a::200e",
           "::ffff:8.8.8.8", "64:ff9b::808:808", "192.0.0.9"]  # fmt: skip

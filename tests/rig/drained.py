@@ -8,7 +8,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 
-from timeoutq.client.shards.quiet import LOOKS, Look, agree
+from timeoutq.client.shards.looking import LOOKS, Look, agree
 
 MUTANTS = ("one-pass", "ack-first")
 

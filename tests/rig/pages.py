@@ -10,12 +10,13 @@ from urllib.parse import urlencode, urljoin
 
 import httpx
 import uvicorn
+from starlette.types import ASGIApp
 
 from tests.rig.gateways import NO_TLS
 from tests.rig.waiting import wait_until
 from timeoutq.gateway.page import make_app
 from timeoutq.gateway.serving import listen
-from timeoutq.gateway.settings import ASGI, Settings
+from timeoutq.gateway.settings import Settings
 from timeoutq.gateway.tokens import SCOPES
 
 
@@ -26,7 +27,7 @@ def settings(url: str, **more: Any) -> Settings:
 class Served:
     """An application that is served on a free port of the loopback, in a thread, until the block ends."""
 
-    def __init__(self, given: Settings | None = None, app: ASGI | None = None) -> None:
+    def __init__(self, given: Settings | None = None, app: ASGIApp | None = None) -> None:
         self.app: Any = app or make_app(given)
         self._socket = listen("127.0.0.1", 0)
         self.port: int = self._socket.getsockname()[1]

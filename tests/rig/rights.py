@@ -22,6 +22,7 @@ from timeoutq.rooms.batches import Joined, On, Sealed, restore_batch
 from timeoutq.rooms.hosts import restore_hosts
 from timeoutq.rooms.schedules import definition as of_schedules
 from timeoutq.rooms.schedules.definition import Definition
+from timeoutq.rooms.schedules.timing import Timing
 from timeoutq.server import scripts
 from timeoutq.server.calls import Call, Kept
 from timeoutq.server.embedded import EmbeddedServer
@@ -56,7 +57,7 @@ HOSTS = [
 WAITS = 253_370_764_800
 """When the callback of a batch is due that has not ended, Unix seconds."""
 
-TICKS = Definition("{}", b"ticked", b"1")
+TICKS = Definition(Timing(), b"ticked", b"1")
 """The task that the schedule of the verb `tick` puts."""
 
 Verb = Callable[[Queue, list[Lease]], object]
@@ -305,7 +306,9 @@ def prepare(queue: Queue, client: Any, case: Case) -> None:
         client.srem(key("in_progress"), "expires")
         client.zadd(leases, dict.fromkeys(client.zrange(leases, 0, -1), 1) | {b"expires": 2})
     elif case.verb == "tick":
-        call = of_schedules.call_write(queue.operations, queue.token(), b"s", None, "r", 5, TICKS, "d")
+        call = of_schedules.call_write(
+            queue.operations, queue.token(), b"s", None, ["r", 5, *TICKS.sections("d", "set")]
+        )
         queue.run(sending.answer(queue.talk, call))
     elif case.verb.startswith("restore a batch"):
         queue.schedule("after", at=WAITS)
@@ -333,8 +336,8 @@ def prepare(queue: Queue, client: Any, case: Case) -> None:
 
 
 def tick(queue: Queue) -> object:
-    rows = queue.run(sending.answer(queue.talk, of_schedules.call_due(queue.operations, 1)))
-    call = of_schedules.call_tick(queue.operations, queue.token(), rows.found[0], TICKS, [b"ticked"], 0, 5, 0, 0)
+    rows = queue.run(sending.answer(queue.talk, of_schedules.call_rows(queue.operations, "due", 1, 0)))
+    call = of_schedules.call_tick(queue.operations, queue.token(), rows.found[0], TICKS, [b"ticked"], 0, 5, 0)
     return queue.run(sending.answer(queue.talk, call))
 
 
@@ -396,7 +399,7 @@ def picture(client: Any) -> dict[bytes, Any]:
 @contextmanager
 def no_halves(queue: Queue, client: Any, *, looks: bool) -> Iterator[list[str]]:
     """Collect the errors of calls that have written something before they ended with the error, if it `looks`."""
-    link: Any = queue._link()
+    link: Any = queue._link().at(None)
     send, halves = link.send, list[str]()
 
     def watched(commands: Sequence[Any]) -> list[Any]:

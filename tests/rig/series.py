@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from timeoutq import Politeness, Queue
 from timeoutq.gateway.metrics import Watcher, exposition
+from timeoutq.gateway.settings import Settings
 from timeoutq.server.embedded import EmbeddedServer
 
 MOST = 200
@@ -50,12 +51,12 @@ def fill(queue: Queue, hosts: int, ids: int, rng: random.Random) -> None:
 
 
 async def scrape(url: str) -> tuple[bytes, float]:
-    watcher = Watcher(url)
+    watcher = Watcher(Settings(url))
     try:
-        await watcher.look()
+        await watcher.shared.get()
         watcher.shared.forget()
         began = time.perf_counter()
-        text, _ = exposition(await watcher.look())
+        text, _ = exposition(await watcher.shared.get())
         return text, time.perf_counter() - began
     finally:
         await watcher.close()

@@ -328,8 +328,8 @@ def _timed(flow: Flow[T], tap: Tap) -> Flow[T]:
 def tapped(tap: Tap) -> None:
     """Have all links that this process will make, and all its calls, go through the tap."""
     made: Any = driving  # this process makes its links by these names
-    made.Link = made.NodeLinks.kind = _tapped(made.Link, tap)
-    made.AsyncLink = made.AsyncNodeLinks.kind = _tapped_async(made.AsyncLink, tap)
+    made.Links.kind = _tapped(made.Links.kind, tap)
+    made.AsyncLinks.kind = _tapped_async(made.AsyncLinks.kind, tap)
     for driver in (made.Driver, made.AsyncDriver):
         driver.run = _with_timed(driver.run, tap)
 

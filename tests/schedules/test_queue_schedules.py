@@ -181,12 +181,15 @@ def test_code_that_declares_nothing_for_an_hour_pauses_its_schedule_and_declarin
     assert queue.schedules.tick() == 1, "the tick that was due meanwhile is not lost"
 
 
-def test_new_code_changes_its_schedule_and_not_what_a_person_has_set(queue: Any) -> None:
+def test_new_code_changes_its_schedule_and_what_a_person_has_set_but_not_a_pause(queue: Any) -> None:
+    queue.schedules.set("b", Task("b", 1), every=30)
     queue.schedules.declare(Schedule("a", every=60), Schedule("b", every=60))
-    queue.schedules.move("b", every=30)
+    queue.schedules.pause("a")
     queue.schedules.declare(Schedule("a", every=90), Schedule("b", every=60))
-    assert queue.schedules.get("a").timing["every"] == 90
-    assert (queue.schedules.get("b").timing["every"], queue.schedules.get("b").source) == (30, "set")
+    found = queue.schedules.get("a")
+    assert (found.timing["every"], found.source, found.state) == (90, "code", "paused")
+    found = queue.schedules.get("b")
+    assert (found.timing["every"], found.source, found.state, found.payload) == (60, "code", "running", None)
 
 
 def test_a_schedule_whose_time_was_deleted_from_the_code_stops_soon(queue: Any) -> None:
@@ -232,19 +235,19 @@ def test_two_programs_that_declare_a_schedule_with_another_every_do_not_stop_it(
     assert queue.schedules.get("news").put == len(found)
 
 
-def test_a_moved_schedule_of_code_is_cancelled_to_give_it_back_to_the_code(queue: Any) -> None:
-    queue.schedules.declare(Schedule("a", cron="0 9 * * *"))
-    queue.schedules.move("a", every=30)
-    queue.schedules.declare(Schedule("a", cron="0 10 * * *"))
-    found = queue.schedules.get("a")
-    assert (found.timing["every"], found.source, found.over_code) == (30, "set", True), "what a person has said counts"
-    queue.schedules.set("a", every=60)
-    assert queue.schedules.move("a", every=30).over_code
-    assert not queue.schedules.set("b", every=60).over_code
+def test_what_code_declares_is_changed_in_the_code(queue: Any) -> None:
+    queue.schedules.declare(Schedule("a", every=60))
+    changes: list[Callable[[], Any]] = [
+        lambda: queue.schedules.set("a", every=30),
+        lambda: queue.schedules.move("a", every=30),
+        lambda: queue.schedules.cancel("a"),
+    ]
+    for change in changes:
+        with pytest.raises(InvalidInput, match=r"code declares schedule 'a', .*: pause it, or change the code"):
+            change()
+    queue.clock.advance(180)
+    assert queue.schedules.move("a", every=30).source == "set", "no code declares it any more"
     assert queue.schedules.cancel("a")
-    queue.schedules.declare(Schedule("a", cron="0 10 * * *"))
-    found = queue.schedules.get("a")
-    assert (found.source, found.timing["cron"], found.over_code) == ("code", "0 10 * * *", False)
 
 
 # ---- what is refused
@@ -262,6 +265,15 @@ def test_a_moved_schedule_of_code_is_cancelled_to_give_it_back_to_the_code(queue
         ("x", "i" * 1010, {"every": 60, "overlap": True}),
         ("x", ["a", "b"], {"every": 60}),
         ("x", None, {"every": 60, "until": datetime(2001, 1, 1, tzinfo=UTC)}),
+        (
+            "x",
+            None,
+            {
+                "cron": "0 9 * * *",
+                "start": datetime(2026, 1, 1, tzinfo=UTC),
+                "until": datetime(2026, 1, 1, 8, tzinfo=UTC),
+            },
+        ),
     ],
 )
 def test_what_cannot_be_a_schedule_is_refused(queue: Any, name: str, task: Any, how: dict[str, Any]) -> None:
@@ -310,7 +322,7 @@ def test_an_export_holds_the_schedules_and_an_import_brings_them_in_as_they_were
         assert transfer.restore_schedules(other, items) == 0
         for info in queue.schedules.each():
             there: Any = other.schedules.get(info.name)
-            assert there == (info if info.source == "set" else replace(info, declared=there.declared)), info.name
+            assert there == replace(info, declared=there.declared), info.name
         other.schedules.declare(Schedule("code", every=60))
         assert other.schedules.get("code") == replace(queue.schedules.get("code"), declared=queue.clock.now)
 

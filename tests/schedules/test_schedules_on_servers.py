@@ -23,9 +23,9 @@ def test_either_face_sets_schedules_and_ticks(face: Any) -> None:
     assert [lease.payload for lease in face.claim(2)] == [b"\xff", b"\xff"]
     face.schedules.declare(Schedule("code", cron="* * * * *"))
     assert {info.name: info.source for info in face.schedules.each()} == {"often": "set", "code": "code"}
-    assert face.schedules.move("code", every=60).state == "running"
     assert face.schedules.pause("code").state == "paused"
     assert face.schedules.resume("code").state == "running"
+    assert face.schedules.move("often", every=60).state == "running"
     assert face.schedules.cancel("often") is True
     assert [info.name for info in face.schedules.list()] == ["code"]
 
@@ -78,9 +78,10 @@ def test_a_call_that_is_sent_again_sets_the_schedule_once(queue: Queue) -> None:
     from timeoutq.rooms.schedules.flows import defined
 
     name, wanted = defined(Schedule("a", every=60, start=None))
-    call = of_schedules.call_write(queue.operations, b"w#1", name, None, "r", 5_000_000_000_000, wanted, "d")
+    change = ["r", 5_000_000_000_000, *wanted.sections("d", "set")]
+    call = of_schedules.call_write(queue.operations, b"w#1", name, None, change)
     queue.schedules.set("another", every=60)  # so that the server knows the library
-    link: Any = queue._link()
+    link: Any = queue._link().at(None)
     assert link.send([call.command()]) == [b"O"]
     assert link.send([call.command(age_ms=5)]) == [b"O"]
     assert link.send([call.command()]) == [b"C"], "another client, which has not seen the schedule, changes nothing"
@@ -93,15 +94,15 @@ def test_a_tick_is_put_once_however_many_clients_send_it(queue: Queue) -> None:
     from timeoutq.verbs.sending import answer
 
     queue.schedules.set("a", every=1, overlap=True)
-    wait_until(lambda: queue.run(answer(queue.talk, of_schedules.call_due(queue.operations, 5))).found)
-    rows = queue.run(answer(queue.talk, of_schedules.call_due(queue.operations, 5)))
-    calls = [ticking.tick(queue.talk, rows.found[0], rows.now_ms) for _ in range(8)]
+    wait_until(lambda: queue.run(answer(queue.talk, of_schedules.call_rows(queue.operations, "due", 5, 0))).found)
+    rows = queue.run(answer(queue.talk, of_schedules.call_rows(queue.operations, "due", 5, 0)))
+    calls = [ticking.tick(queue.talk, rows.found[0], rows.now_ms)[0] for _ in range(8)]
     assert [queue.run(answer(queue.talk, call)) for call in calls] == ["A", *"CCCCCCC"]
     # the schedule has changed meanwhile: the old definition is not put
-    wait_until(lambda: queue.run(answer(queue.talk, of_schedules.call_due(queue.operations, 5))).found)
-    rows = queue.run(answer(queue.talk, of_schedules.call_due(queue.operations, 5)))
+    wait_until(lambda: queue.run(answer(queue.talk, of_schedules.call_rows(queue.operations, "due", 5, 0))).found)
+    rows = queue.run(answer(queue.talk, of_schedules.call_rows(queue.operations, "due", 5, 0)))
     queue.schedules.set("a", Task("a", "new"), every=1, overlap=True)
-    assert queue.run(answer(queue.talk, ticking.tick(queue.talk, rows.found[0], rows.now_ms))) == "C"
+    assert queue.run(answer(queue.talk, ticking.tick(queue.talk, rows.found[0], rows.now_ms)[0])) == "C"
     queue.schedules.cancel("a")
 
 
@@ -112,16 +113,17 @@ def test_a_change_waits_for_a_tick_that_is_due_and_for_one_that_came_between(que
     from timeoutq.verbs.sending import answer
 
     def pause(seen: Any) -> str:
-        return queue.run(answer(queue.talk, of_schedules.call_write(ops, queue.token(), b"a", seen, "p", seen.next_ms)))
+        change = ["p", seen.next_ms]
+        return queue.run(answer(queue.talk, of_schedules.call_write(ops, queue.token(), b"a", seen, change)))
 
     ops = queue.operations
     queue.schedules.set("a", every=1)
     _, seen = queue.run(read(queue.talk, b"a"))
-    wait_until(lambda: queue.run(answer(queue.talk, of_schedules.call_due(ops, 5))).found)
+    wait_until(lambda: queue.run(answer(queue.talk, of_schedules.call_rows(ops, "due", 5, 0))).found)
     assert pause(seen) == "C", "the tick is due"
     now_ms, seen = queue.run(read(queue.talk, b"a"))
     assert seen is not None
-    assert queue.run(answer(queue.talk, ticking.tick(queue.talk, seen, now_ms))) == "A"
+    assert queue.run(answer(queue.talk, ticking.tick(queue.talk, seen, now_ms)[0])) == "A"
     assert pause(seen) == "C", "the schedule has ticked"
     assert queue.schedules.pause("a").state == "paused"
     queue.schedules.cancel("a")

@@ -9,19 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timeoutq.rooms.schedules.cron import BadTiming
-from timeoutq.rooms.schedules.timing import (
-    MOST,
-    ON_TIME_MS,
-    Due,
-    Missed,
-    Timing,
-    due,
-    lateness,
-    next_after,
-    schedule_name,
-    tick_id,
-)
+from timeoutq.rooms.schedules.definition import checked
+from timeoutq.rooms.schedules.timing import MISSED, MOST, ON_TIME_MS, Due, Timing, due, lateness
+from timeoutq.words.errors import InvalidInput
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -35,94 +25,104 @@ def ms(said: str) -> int:
 
 
 def test_the_next_tick_comes_after_the_moment_and_not_at_it() -> None:
-    assert next_after(HOURLY, START_MS - 1) == START_MS
-    assert next_after(HOURLY, START_MS) == START_MS + HOUR
-    assert next_after(HOURLY, START_MS + 999) == START_MS + HOUR
-    assert next_after(NINE, ms("2026-07-01T06:59:59.999")) == ms("2026-07-01T07:00")
-    assert next_after(NINE, ms("2026-01-01T07:00")) == ms("2026-01-01T08:00")
+    assert HOURLY.after(START_MS - 1) == START_MS
+    assert HOURLY.after(START_MS) == START_MS + HOUR
+    assert HOURLY.after(START_MS + 999) == START_MS + HOUR
+    assert NINE.after(ms("2026-07-01T06:59:59.999")) == ms("2026-07-01T07:00")
+    assert NINE.after(ms("2026-01-01T07:00")) == ms("2026-01-01T08:00")
 
 
 def test_every_ticks_at_its_start_and_then_after_equal_times() -> None:
     timing = Timing.of(every=90, start=START)
-    assert next_after(timing, 0) == START_MS
-    assert next_after(timing, START_MS - 1) == START_MS
-    assert next_after(timing, START_MS) == START_MS + 90_000
-    assert next_after(timing, START_MS + 90_000 * 10**6 + 1) == START_MS + 90_000 * (10**6 + 1)
+    assert timing.after(0) == START_MS
+    assert timing.after(START_MS - 1) == START_MS
+    assert timing.after(START_MS) == START_MS + 90_000
+    assert timing.after(START_MS + 90_000 * 10**6 + 1) == START_MS + 90_000 * (10**6 + 1)
 
 
 def test_start_and_until_are_both_included() -> None:
     timing = Timing.of(cron="0 * * * *", start=START + timedelta(minutes=1), until=START + timedelta(hours=2))
-    assert next_after(timing, 0) == START_MS + HOUR
-    assert next_after(timing, START_MS + HOUR) == START_MS + 2 * HOUR
-    assert next_after(timing, START_MS + 2 * HOUR) is None
+    assert timing.after(0) == START_MS + HOUR
+    assert timing.after(START_MS + HOUR) == START_MS + 2 * HOUR
+    assert timing.after(START_MS + 2 * HOUR) is None
     exact = Timing.of(cron="0 * * * *", start=START)
-    assert next_after(exact, 0) == START_MS
+    assert exact.after(0) == START_MS
     short = Timing.of(every=60, start=START, until=START + timedelta(seconds=119))
-    assert next_after(short, START_MS) == START_MS + MINUTE
-    assert next_after(short, START_MS + MINUTE) is None
+    assert short.after(START_MS) == START_MS + MINUTE
+    assert short.after(START_MS + MINUTE) is None
 
 
 def test_of_missed_ticks_none_puts_only_one_that_is_on_time() -> None:
-    late = START_MS + 3 * HOUR + ON_TIME_MS + 1
-    assert due(HOURLY, START_MS, late, missed="none") == Due((), START_MS + 4 * HOUR, 3)
-    assert due(HOURLY, START_MS, late - 1, missed="none") == Due((START_MS + 3 * HOUR,), START_MS + 4 * HOUR, 2)
+    first, late, minute = START_MS + HOUR, START_MS + 3 * HOUR + ON_TIME_MS + 1, lateness("none")
+    assert due(HOURLY, first, late, grace_ms=minute) == Due((), START_MS + 4 * HOUR, 3)
+    assert due(HOURLY, first, late - 1, grace_ms=minute) == Due((START_MS + 3 * HOUR,), START_MS + 4 * HOUR, 2)
     quick = Timing.of(every=1, start=START)
-    assert due(quick, START_MS, START_MS + 30_500, missed="none") == Due((START_MS + 30_000,), START_MS + 31_000, 29)
+    found = due(quick, START_MS + 1000, START_MS + 30_500, grace_ms=minute)
+    assert found == Due((START_MS + 30_000,), START_MS + 31_000, 29)
 
 
 def test_what_is_later_than_grace_is_skipped() -> None:
     six = 6 * HOUR
     nine = ms("2026-07-01T07:00")
-    in_time = due(NINE, nine - DAY, nine + six, grace_ms=six)
+    in_time = due(NINE, nine, nine + six, grace_ms=six)
     assert in_time == Due((nine,), nine + DAY, 0)
-    too_late = due(NINE, nine - DAY, nine + six + 1, grace_ms=six)
+    too_late = due(NINE, nine, nine + six + 1, grace_ms=six)
     assert too_late == Due((), nine + DAY, 1)
-    found = due(HOURLY, START_MS, START_MS + 10 * HOUR, missed="all", grace_ms=2 * HOUR)
+    found = due(HOURLY, START_MS + HOUR, START_MS + 10 * HOUR, missed="all", grace_ms=2 * HOUR)
     assert found == Due((START_MS + 8 * HOUR, START_MS + 9 * HOUR, START_MS + 10 * HOUR), START_MS + 11 * HOUR, 7)
 
 
+def test_a_tick_that_is_stored_is_put_though_the_data_of_time_zones_are_other_ones_here() -> None:
+    stored = START_MS + HOUR // 2
+    assert due(HOURLY, stored, stored + MINUTE) == Due((stored,), START_MS + HOUR, 0)
+    assert due(HOURLY, stored, START_MS + 2 * HOUR, missed="all").ticks == (
+        stored,
+        START_MS + HOUR,
+        START_MS + 2 * HOUR,
+    )
+
+
 def test_a_schedule_ends_after_so_many_ticks() -> None:
-    timing = Timing.of(every=60, times=3).anchored(START_MS)
+    timing, first = Timing.of(every=60, times=3).anchored(START_MS), START_MS + MINUTE
     now = START_MS + 10 * MINUTE
-    assert due(timing, START_MS, START_MS + MINUTE, put=0).next_ms == START_MS + 2 * MINUTE
-    assert due(timing, START_MS, START_MS + MINUTE, put=2) == Due((START_MS + MINUTE,), None, 0)
-    assert due(timing, START_MS, now, put=3) == Due((), None, 0)
-    assert due(timing, START_MS, now, missed="all", put=1) == Due((START_MS + MINUTE, START_MS + 2 * MINUTE), None, 0)
-    assert due(timing, START_MS, now, put=1).next_ms == now + MINUTE, "skipped ticks do not count"
+    assert due(timing, first, first, put=0).next_ms == START_MS + 2 * MINUTE
+    assert due(timing, first, first, put=2) == Due((first,), None, 0)
+    assert due(timing, first, now, put=3) == Due((), None, 0)
+    assert due(timing, first, now, missed="all", put=1) == Due((first, START_MS + 2 * MINUTE), None, 0)
+    assert due(timing, first, now, put=1).next_ms == now + MINUTE, "skipped ticks do not count"
     many = Timing.of(every=60, times=MOST + 1).anchored(START_MS)
-    assert due(many, START_MS, START_MS + DAY, missed="all").next_ms == START_MS + (MOST + 1) * MINUTE
+    assert due(many, first, START_MS + DAY, missed="all").next_ms == START_MS + (MOST + 1) * MINUTE
 
 
 @given(
     st.sampled_from([HOURLY, NINE, Timing.of(cron="*/7 * * * *", tz="Australia/Lord_Howe"), Timing.of(every=45)]),
-    st.sampled_from(["last", "all", "none"]),
+    st.sampled_from(MISSED),
     st.lists(st.integers(-3 * HOUR, 12 * HOUR), max_size=30),
 )
 def test_however_a_clock_steps_no_tick_is_put_twice_or_early_and_none_is_forgotten(
-    timing: Timing, missed: Missed, steps: list[int]
+    timing: Timing, missed: str, steps: list[int]
 ) -> None:
-    """As the room does: keep the last tick that was looked at, look whenever the next one has come, by any clock."""
+    """As the room does: keep the next tick, and look whenever it has come, by any clock."""
     now = start = ms("2026-04-04T12:00")
     timing = timing.anchored(now)
-    last, nextly, put, skipped = now, due(timing, None, now).next_ms, list[int](), 0
+    nextly, put, lost = timing.after(now), list[int](), 0
     for step in steps:
         now += step
         while nextly is not None and nextly <= now:
-            found = due(timing, last, now, missed=missed)
+            found = due(timing, nextly, now, missed=missed, grace_ms=lateness(missed))
             assert all(tick <= now for tick in found.ticks)
             put += found.ticks
-            skipped += found.skipped
+            lost += found.missed
             nextly = found.next_ms
-            last = found.ticks[-1] if nextly is not None and nextly <= now else now
     assert put == sorted(set(put))
     assert nextly is not None
-    ticks, at = list[int](), next_after(timing, start)
+    ticks, at = list[int](), timing.after(start)
     while at is not None and at < nextly:
         ticks.append(at)
-        at = next_after(timing, at)
+        at = timing.after(at)
     assert at == nextly
     assert set(put) <= set(ticks)
-    assert len(put) + skipped == len(ticks)
+    assert len(put) + lost == len(ticks)
     assert missed != "all" or put == ticks
 
 
@@ -136,7 +136,7 @@ def test_however_a_clock_steps_no_tick_is_put_twice_or_early_and_none_is_forgott
     ],
 )
 def test_a_bad_lateness_is_refused(given: tuple[Any, Any], says: str) -> None:
-    with pytest.raises(BadTiming, match=says):
+    with pytest.raises(InvalidInput, match=says):
         lateness(*given)
 
 
@@ -145,9 +145,9 @@ def test_a_bad_lateness_is_refused(given: tuple[Any, Any], says: str) -> None:
     [
         ("", "is no name of a schedule: use text of 1 to 200 bytes"),
         ("\ud800", "is no name of a schedule"),
-        (tick_id("report", START_MS, overlap=True), "does not end in @ and digits, .*: ids of ticks do"),
+        ("report@1767225600000", "does not end in @ and digits, .*: ids of ticks do"),
     ],
 )
 def test_a_bad_name_of_a_schedule_is_refused(name: Any, says: str) -> None:
-    with pytest.raises(BadTiming, match=says):
-        schedule_name(name)
+    with pytest.raises(InvalidInput, match=says):
+        checked(name)

@@ -8,7 +8,6 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from timeoutq.rooms.schedules.cron import BadTiming
 from timeoutq.rooms.schedules.timing import Timing
 from timeoutq.words.errors import InvalidInput
 
@@ -17,28 +16,27 @@ NAIVE = START.replace(tzinfo=None)
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("given", "stored"),
     [
-        ({"cron": "0 9 * * mon-fri", "tz": "Europe/Berlin"}, '{"cron":"0 9 * * MON-FRI","tz":"Europe/Berlin","v":1}'),
-        ({"cron": "@daily"}, '{"cron":"0 0 * * *","tz":"UTC","v":1}'),
-        ({"cron": "0 7 * * *", "tz": ZoneInfo("Asia/Tokyo")}, '{"cron":"0 7 * * *","tz":"Asia/Tokyo","v":1}'),
-        ({"every": 60}, '{"every":60000,"v":1}'),
-        ({"every": timedelta(hours=1), "times": 3}, '{"every":3600000,"times":3,"v":1}'),
+        ({"cron": "0 9 * * mon-fri", "tz": "Europe/Berlin"}, {"cron": "0 9 * * MON-FRI", "tz": "Europe/Berlin"}),
+        ({"cron": "@daily"}, {"cron": "0 0 * * *", "tz": "UTC"}),
+        ({"cron": "0 7 * * *", "tz": ZoneInfo("Asia/Tokyo")}, {"cron": "0 7 * * *", "tz": "Asia/Tokyo"}),
+        ({"every": 60}, {"every": 60000}),
+        ({"every": timedelta(hours=1), "times": 3}, {"every": 3600000, "times": 3}),
         (
             {"every": 1.5, "start": START, "until": START + timedelta(days=1)},
-            '{"every":1500,"start":1767225600000,"until":1767312000000,"v":1}',
+            {"every": 1500, "start": 1767225600000, "until": 1767312000000},
         ),
         (
             {"cron": "@hourly", "start": START.astimezone(timezone(timedelta(hours=5)))},
-            '{"cron":"0 * * * *","start":1767225600000,"tz":"UTC","v":1}',
+            {"cron": "0 * * * *", "tz": "UTC", "start": 1767225600000},
         ),
     ],
 )
-def test_a_timing_has_one_text_which_is_read_back(given: dict[str, Any], text: str) -> None:
+def test_a_timing_is_stored_in_one_form_which_is_read_back(given: dict[str, Any], stored: dict[str, Any]) -> None:
     timing = Timing.of(**given)
-    assert timing.text() == text
-    assert Timing.read(text) == timing
-    assert Timing.read(text.encode()) == timing
+    assert timing.stored() == stored
+    assert Timing.read(stored) == timing
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -54,41 +52,44 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"every": 60, "start": NAIVE}, "start=.* has no time zone: use datetime\\(…, tzinfo="),
     ({"every": 60, "start": 1_767_225_600}, "start=1767225600 is no datetime"),
     ({"every": 60, "start": datetime(1969, 1, 1, tzinfo=UTC)}, "start=.* is not between the years 1970 and 9999"),
-    ({"every": 60, "start": START, "until": START - timedelta(seconds=1)}, "no tick is between start= and until="),
-    (
-        {"cron": "0 9 * * *", "start": START, "until": START + timedelta(hours=8)},
-        "no tick is between start= and until=: let until= be later",
-    ),
 ]
 
 
 @pytest.mark.parametrize(("given", "says"), REFUSED)
 def test_a_bad_timing_is_refused_with_its_cause_and_its_cure(given: dict[str, Any], says: str) -> None:
-    with pytest.raises(BadTiming, match=says) as caught:
+    with pytest.raises(InvalidInput, match=says):
         Timing.of(**given)
-    assert isinstance(caught.value, InvalidInput)
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("stored", "says"),
     [
-        ("nonsense", ""),
-        ('{"every":60000,"v":2}', ": its version is 2, and this program reads 1: upgrade this program"),
-        ('{"v":1}', ": every=0 s is out of range"),
-        ('{"every":"60","v":1}', ": every must be a whole number"),
-        ('{"cron":"61 * * * *","tz":"UTC","v":1}', ".*its minute '61' cannot be read"),
-        ('{"cron":"0 9 * * *","tz":"Mars/Phobos","v":1}', ".*is no time zone"),
+        ({}, "every=0 s is out of range"),
+        ({"every": "60"}, "every must be a whole number"),
+        ({"cron": 5, "tz": "UTC"}, "every=0 s is out of range"),
     ],
 )
-def test_a_stored_text_that_cannot_be_used_is_refused_by_name(text: str | bytes, says: str) -> None:
-    with pytest.raises(BadTiming, match=f"^the stored timing .* cannot be used{says}.*set the schedule again$"):
-        Timing.read(text)
+def test_a_stored_timing_that_is_none_is_refused(stored: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        Timing.read(stored)
+
+
+@pytest.mark.parametrize(
+    ("stored", "says"),
+    [
+        ({"cron": "61 * * * *", "tz": "UTC"}, "its minute '61' cannot be read"),
+        ({"cron": "0 9 * * *", "tz": "Mars/Phobos"}, "is no time zone"),
+    ],
+)
+def test_a_line_that_is_not_known_here_is_refused_when_it_ticks(stored: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        Timing.read(stored).after(0)
 
 
 def test_every_counts_from_its_first_declaration_until_it_changes() -> None:
     first = Timing.of(every=60).anchored(5_000)
-    assert first.text() == '{"every":60000,"start":5000,"v":1}'
-    again = Timing.of(every=60).anchored(99_000, Timing.read(first.text()))
+    assert first.stored() == {"every": 60_000, "start": 5_000}
+    again = Timing.of(every=60).anchored(99_000, Timing.read(first.stored()))
     assert again == first, "the same declaration in a new process moves no tick"
     assert Timing.of(every=30).anchored(99_000, first).start_ms == 99_000
     assert Timing.of(every=60, times=2).anchored(99_000, first).start_ms == 99_000

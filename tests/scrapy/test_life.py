@@ -153,7 +153,7 @@ def test_what_cannot_be_used_is_refused_with_the_cure(fresh: Queue) -> None:
             ({"TIMEOUTQ_QUEUE": plain.name}, f"timeoutq configure {plain.name} --delay 0s --per-host 8"),
             ({"TIMEOUTQ_QUEUE": theirs.name}, f"queue '{theirs.name}' was made by spider 'links', not by 'other'"),
             (
-                {"ADDONS": {}, "SCHEDULER": "timeoutq.scrapy.scheduler.Scheduler"},
+                {"ADDONS": {}, "SCHEDULER": "timeoutq.scrapy.crawl.Crawl"},
                 'write ADDONS = {"timeoutq.scrapy.Addon": 100}',
             ),
             ({"SCHEDULER": "scrapy_redis.scheduler.Scheduler"}, "remove the line from the settings"),

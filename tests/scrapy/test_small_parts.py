@@ -43,7 +43,7 @@ def test_the_addon_steps_aside_for_commands_that_look_at_single_pages(
         seen.append(addon.running_command())
         crawler = Crawler(Spider, settings)
         Addon(crawler).update_settings(settings)
-        assert (crawler in crawl._crawls) == (not name)
+        assert (crawler in crawl.CRAWLS) == (not name)
 
     monkeypatch.setattr(kind, "run", run)
     monkeypatch.setattr(kind, "__init__", lambda self: None)
@@ -97,8 +97,7 @@ async def test_a_task_waits_for_a_method_and_these_waits_use_up_one_attempt_at_m
 async def test_a_request_of_no_page_is_put_at_once(url: str, name: str) -> None:
     telling = Telling()
     crawl: Any = telling.crawl
-    crawl.engine, crawl._staying = SimpleNamespace(poke=str), SimpleNamespace(begin=str)
-    crawl.is_drained = False
+    crawl.engine, crawl._is_drained = SimpleNamespace(poke=str), False
     with Queue(name, url) as crawl._twin:
         crawl._put_now(Task("https://a.example/1"))
         assert crawl._twin.states("https://a.example/1") == ["todos"]
@@ -158,15 +157,19 @@ async def test_a_host_is_spared_as_long_as_it_asks_but_not_longer_than_an_hour(
     status: int, asked: str, seconds: float
 ) -> None:
     from scrapy import Request
+    from scrapy.crawler import Crawler
     from scrapy.http import Response
+    from scrapy.spiders import Spider
 
+    from timeoutq.scrapy import Addon
     from timeoutq.scrapy.middlewares import DownloaderSide
     from timeoutq.scrapy.visits import Errback, Visit
 
-    url = "https://a.example/"
+    crawler, url = Crawler(Spider), "https://a.example/"
+    Addon(crawler).update_settings(crawler.settings)
     visit = Visit(Lease(url, "w#1", 9e9, 1), url)
     request = Request(url, errback=Errback(visit, None, never))
-    DownloaderSide().process_response(request, Response(url, status=status, headers={"Retry-After": asked}))
+    DownloaderSide(crawler).process_response(request, Response(url, status=status, headers={"Retry-After": asked}))
     assert (visit.retry_after, visit.reason) == (seconds, f"HTTP {status}")
 
 

@@ -16,10 +16,10 @@ import redis
 from redis.exceptions import InvalidResponse
 
 from tests.rig.waiting import wait_until
-from timeoutq.server import road
-from timeoutq.server.connection import Server
+from timeoutq.server import connections
+from timeoutq.server.connections import AsyncConnection
 from timeoutq.server.link import AsyncLink
-from timeoutq.server.road import AsyncRoad
+from timeoutq.server.server import Server
 
 HANG_UP = b""
 Answer = Sequence[bytes | float]
@@ -30,14 +30,14 @@ Answer = Sequence[bytes | float]
 def awake(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
     """For how many seconds the event loop looks for a reply before it sleeps."""
     seconds: float = request.param
-    monkeypatch.setattr(AsyncRoad, "awake", seconds)
+    monkeypatch.setattr(AsyncConnection, "awake", seconds)
     return seconds
 
 
 @pytest.fixture
 async def link(url: str) -> AsyncIterator[AsyncLink]:
     """A link that waits 6 s for a reply."""
-    found = AsyncLink(Server(url, None, 20.0), 10.0)
+    found = AsyncLink(Server(url, None, 20.0))
     assert await found.send([("ECHO", "first")]) == [b"first"]
     yield found
     await found.close()
@@ -68,7 +68,7 @@ async def link_to(*answers: Answer) -> AsyncIterator[AsyncLink]:
             writer.close()
 
     server = await asyncio.start_server(connected, "127.0.0.1", 0)
-    found = AsyncLink(Server(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0", None, 5.0), 10.0)
+    found = AsyncLink(Server(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0", None, 5.0))
     try:
         assert await found.send([("ECHO", "first")]) == [b"first"]
         yield found
@@ -134,7 +134,7 @@ async def test_an_error_that_cannot_be_read_is_an_error_of_the_link() -> None:
 
 
 async def test_a_reply_of_more_than_a_server_can_hold_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(road, "MOST", 4000)
+    monkeypatch.setattr(connections, "MOST", 4000)
     async with link_to([b"$600000000\r\n" + b"x" * 3000, b"x" * 3000], [b"+next\r\n"]) as link:
         with pytest.raises(InvalidResponse, match="a reply has more than 4,000 bytes"):
             await link.send([("GET", "x")])
@@ -147,7 +147,7 @@ async def test_a_reply_too_many_is_given_to_nobody() -> None:
         assert await link.send([("GET", "x")]) == [b"mine"]
         assert await link.send([("GET", "x")]) == [b"next"]
         async with asyncio.timeout(10):
-            while link._free[-1].quiet:
+            while not link._free[-1].is_stale():
                 await asyncio.sleep(0.005)  # until it has come
         assert await link.send([("GET", "x")]) == [b"last"]
 
@@ -171,13 +171,13 @@ async def test_a_cancelled_exchange_leaves_no_reply_to_the_next(link: AsyncLink,
 async def test_an_exchange_that_is_cancelled_as_its_reply_arrives_is_cancelled(
     link: AsyncLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    received = AsyncRoad.data_received
+    received = AsyncConnection.data_received
 
-    def cancelling(road: AsyncRoad, data: bytes) -> None:
+    def cancelling(road: AsyncConnection, data: bytes) -> None:
         received(road, data)
         exchange.cancel()
 
-    monkeypatch.setattr(AsyncRoad, "data_received", cancelling)
+    monkeypatch.setattr(AsyncConnection, "data_received", cancelling)
     exchange = asyncio.create_task(link.send([("ECHO", "mine")]))
     with pytest.raises(asyncio.CancelledError):
         await exchange

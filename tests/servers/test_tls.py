@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import redis
@@ -22,9 +22,9 @@ from tests.rig.replication import SERVICE, Sentinel
 from tests.rig.servers import redis_server
 from tests.rig.waiting import wait_until
 from timeoutq import AccessDenied, InvalidInput, NotRedis, Queue, TimeoutqError, Unavailable
-from timeoutq.server.connection import Server
-from timeoutq.server.endpoint import Endpoint
-from timeoutq.server.road import Road
+from timeoutq.server.connections import Connection
+from timeoutq.server.server import Endpoint, Server
+from timeoutq.server.sockets import at_once
 
 FACES: list[Any] = [Queue, Blocking]
 
@@ -94,10 +94,10 @@ def test_what_tls_sends_after_its_handshake_is_not_taken_for_a_reply_that_nobody
     plain_and_tls: tuple[int, int], certificates: Certificates
 ) -> None:
     server = Server(f"rediss://127.0.0.1:{plain_and_tls[1]}/0?ssl_ca_certs={certificates.ca}", None, 5.0)
-    road = Road.open(next_place(server), 5.0, 5.0)
+    road = Connection.open(next_place(server), 5.0, 5.0)
     wait_until(lambda: select.select([road._plug], [], [], 0)[0])  # the session tickets of TLS 1.3
     assert not road.is_stale()
-    assert road.exchange([("PING",)]) == [b"PONG"]
+    assert road.exchange([("PING",)], 5.0) == [b"PONG"]
     road.abort()
 
 
@@ -123,11 +123,11 @@ def test_the_files_of_tls_are_read_once_for_all_connections_and_all_nodes(
 
 def next_place(server: Server) -> Endpoint:
     """Give where a link to this server connects to."""
-    try:
-        next(server.search())
-    except StopIteration as found:
-        return cast("Endpoint", found.value)
-    raise AssertionError("it asks somebody first")
+
+    async def nobody(*_: object) -> None:
+        raise AssertionError("it asks somebody first")
+
+    return at_once(server.find(nobody))
 
 
 @pytest.mark.parametrize("kind", FACES)
@@ -392,5 +392,6 @@ def test_a_key_with_a_password_is_read_with_it_and_nobody_is_asked(certificates:
         with pytest.raises(InvalidInput, match="ssl_password") as caught:
             Queue("q", wrong)
         assert "c4n4ry" not in str(caught.value)
-    queue = Queue("q", f"{url}&ssl_password=c4n4ry")
-    assert "c4n4ry" not in f"{queue!r} {queue.url} {queue.server_at!r}"
+    for host in ("h", ":the-server's@h"):
+        queue = Queue("q", f"{url.replace('h/', f'{host}/')}&ssl_password=c4n4ry")
+        assert "c4n4ry" not in f"{queue!r} {queue.url} {queue.server_at!r}"

@@ -10,7 +10,7 @@ import pytest
 from tests.rig.invariants import check
 from tests.rig.sharded import SHARDS, keys_of
 from timeoutq.client.shards import ShardedQueue
-from timeoutq.client.shards.names import tags
+from timeoutq.client.shards.route import tags
 
 
 @pytest.fixture

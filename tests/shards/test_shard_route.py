@@ -6,8 +6,7 @@ from collections import Counter
 
 import pytest
 
-from timeoutq.client.shards.names import tags
-from timeoutq.client.shards.route import key_of, route
+from timeoutq.client.shards.route import key_of, route, tags
 from timeoutq.server.cluster import SLOTS, slot_of
 
 VECTORS: list[tuple[bytes, bytes, int, int, int]] = [

@@ -19,7 +19,7 @@ from timeoutq import (
     Task,
 )
 from timeoutq.client.shards import ShardedQueue
-from timeoutq.client.shards.names import stem, tags
+from timeoutq.client.shards.route import stem, tags
 from timeoutq.server import scripts
 from timeoutq.server.link import Link
 from timeoutq.words.errors import ServerError

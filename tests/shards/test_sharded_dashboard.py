@@ -17,7 +17,7 @@ from tests.rig.nodes import Cluster, frozen
 from tests.rig.servers import valkey
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncShardedQueue, Politeness, ShardedQueue, ShardsUnavailable
-from timeoutq.client.shards.names import tags
+from timeoutq.client.shards.route import tags
 from timeoutq.server.cluster import slot_of
 from timeoutq.watch.draw import render
 from timeoutq.watch.snapshot import Memory, Snapshot, snapshot, snapshot_async

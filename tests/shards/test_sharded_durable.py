@@ -15,7 +15,7 @@ from tests.rig.servers import valkey
 from tests.rig.waiting import wait_until
 from timeoutq import Lease, Worker
 from timeoutq.client.shards import AsyncShardedQueue, ShardedQueue, open_async_queue, open_queue
-from timeoutq.client.shards.names import tags
+from timeoutq.client.shards.route import tags
 from timeoutq.server.cluster import slot_of
 from timeoutq.server.embedded_cluster import ClusterNode
 

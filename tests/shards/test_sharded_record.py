@@ -11,8 +11,7 @@ import pytest
 from tests.rig.sharded import SHARDS, one_of_each
 from tests.rig.waiting import wait_until
 from timeoutq import InvalidInput, Queue, SchemaMismatch
-from timeoutq.client.shards import ShardedQueue, open_async_queue, open_queue, quiet
-from timeoutq.client.shards import flows as sharded_flows
+from timeoutq.client.shards import ShardedQueue, looking, open_async_queue, open_queue
 from timeoutq.words.model import Answer
 
 # ---- the queue as a whole
@@ -64,7 +63,7 @@ def test_no_shard_begins_to_keep_fingerprints_while_another_has_tasks(queue: Any
     assert {shard.settings.get("keep_done") for shard in queue.stats().shards} == {None}
     with pytest.raises(InvalidInput, match="only while a queue has no tasks"):
         # written only where there is no such setting yet
-        queue.run(sharded_flows.configure(queue.shards, {"keep_done?": b"compact"}))
+        queue.run(queue.flows._configure({"keep_done?": b"compact"}))
     assert {shard.settings.get("keep_done") for shard in queue.stats().shards} == {None}
     queue.forget("a")
     queue.configure(keep_done="compact")
@@ -98,17 +97,17 @@ def test_a_task_that_moves_behind_the_observer_is_seen_by_the_second_look(url: s
         (lease,) = worker.claim()
         assert not queue.drained()
         link: Any = queue._link()  # pyright: ignore[reportPrivateUsage]  # to do something between two looks
-        flow = quiet.drained(queue.shards, None)
+        flow = looking.drained(queue.shards, None)
         step: Any = next(flow)
         looks = 0
         with pytest.raises(StopIteration) as end:
             while True:
                 lists = [part.commands for part in step.parts]
-                replies = link.send_all(lists[:-1])
+                replies = link.send_all(lists[:-1], [None] * (len(lists) - 1))
                 looks += 1
                 if looks == 1:  # the shard of `first` was quiet when it was looked at, and so will be the last one
                     worker.ack(lease, put=first)
-                step = flow.send([*replies, *link.send_all(lists[-1:])])
+                step = flow.send([*replies, *link.send_all(lists[-1:], [None])])
         assert end.value.value is False
         assert looks == 2
         queue.purge()

@@ -14,7 +14,8 @@ TASKS = [f"t{i}" for i in range(40)]
 
 
 def ack(queue: Any, leases: Any) -> None:
-    def build(talk: Any, part: Any, _: Any) -> Any:
+    def build(talk: Any, places: Any) -> Any:
+        part = [leases[at] for at in places]
         results = {at: Kept(b"of " + lease.task.encode(), 60_000) for at, lease in enumerate(part)}
         return talk.operations.ack(part, results=results)
 

@@ -17,7 +17,7 @@ from timeoutq import (
     ShardsUnavailable,
     open_async_queue,
 )
-from timeoutq.client.shards.names import stem, tags
+from timeoutq.client.shards.route import stem, tags
 
 __all__ = ["say"]
 

@@ -14,7 +14,7 @@ from tests.rig.invariants import check
 from tests.worker.working import until
 from timeoutq import Ack, GiveUp, Lease, Release, Retry, Task, Worker
 from timeoutq.client.shards import AsyncShardedQueue, ShardedQueue
-from timeoutq.client.shards.names import tags
+from timeoutq.client.shards.route import tags
 from timeoutq.client.shards.working import tended, tenders
 from timeoutq.server.calls import BYTES
 from timeoutq.verbs.sending import answer
@@ -148,7 +148,7 @@ async def test_leases_of_two_shards_with_the_same_fence_are_two(queue: ShardedQu
         one, other = (Lease(f"t{i}", f"w:1:2#1@{i}", 0.0, fence=7) for i in range(2))
         own.took([one, other])
         assert len(own.held) == 2
-        own.done(one.key, one)
+        own.done(one.key, one, None)
         assert [[lease.task for lease in ends.acks] for ends in own.shards] == [["t0"], [], [], [], []]
 
 
@@ -200,7 +200,7 @@ async def test_two_workers_tend_each_shard_and_workers_shows_which(queue: Sharde
 def worker_tending(worker: Worker) -> Any:
     def tends() -> list[int] | None:
         work = worker._pump and worker._pump.works[0]
-        return work.tends() if work and work.tends else None
+        return work.tended if work and work.shards else None
 
     return tends
 

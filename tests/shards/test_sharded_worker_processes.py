@@ -19,7 +19,7 @@ from tests.rig.processes import Processes, processes, run
 from tests.rig.servers import valkey
 from tests.rig.waiting import wait_until
 from timeoutq.client.shards import ShardedQueue
-from timeoutq.client.shards.names import tags
+from timeoutq.client.shards.route import tags
 from timeoutq.server.cluster import slot_of
 
 __all__ = ["run"]

@@ -13,8 +13,7 @@ from tests.rig.nodes import QUICK, Cluster
 from tests.rig.servers import valkey
 from timeoutq import ShardsUnavailable, UnsafeServer
 from timeoutq.client.shards import AsyncShardedQueue, ShardedQueue
-from timeoutq.client.shards.names import tags
-from timeoutq.client.shards.route import key_of, route
+from timeoutq.client.shards.route import key_of, route, tags
 from timeoutq.server.cluster import slot_of
 from timeoutq.server.link import AsyncLink, Link
 

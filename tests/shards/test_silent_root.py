@@ -14,8 +14,7 @@ from tests.rig.servers import valkey
 from tests.rig.waiting import wait_until
 from tests.worker.working import until
 from timeoutq import AsyncShardedQueue, Lease, ShardedQueue, Worker
-from timeoutq.client.shards.names import tags
-from timeoutq.client.shards.route import key_of, route
+from timeoutq.client.shards.route import key_of, route, tags
 from timeoutq.server.cluster import slot_of
 from timeoutq.words.model import Answer, Outcome
 
@@ -89,7 +88,7 @@ def test_leases_on_living_nodes_do_not_wait_for_the_long_deadline_of_a_silent_on
             await queue.exists()
             with frozen(silent):
                 began = time.monotonic()
-                outcome = await queue.run(queue.extension(leases))
+                outcome = await queue.run(queue.flows.extension(leases))
                 return time.monotonic() - began, outcome
 
     silent = cluster.primary_of(slot_of(tags(name, SHARDS)[0]))
@@ -104,7 +103,7 @@ def test_leases_on_living_nodes_do_not_wait_for_the_long_deadline_of_a_silent_on
         else:
             with frozen(silent):
                 began = time.monotonic()
-                outcome = queue.run(queue.extension(leases))
+                outcome = queue.run(queue.flows.extension(leases))
                 took = time.monotonic() - began
         assert took < LEASE / 2
         wanted = [Answer.UNANSWERED if lease.shard in away else Answer.OK for lease in leases]

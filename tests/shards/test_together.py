@@ -9,7 +9,7 @@ import pytest
 
 from timeoutq import InvalidInput, NotReplicated, Unavailable
 from timeoutq.client.shards import ShardedQueue
-from timeoutq.client.shards.together import together
+from timeoutq.client.together import together
 from timeoutq.verbs.sending import Bell, Flow, Send, Sends, Sleep
 
 

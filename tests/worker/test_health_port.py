@@ -19,7 +19,7 @@ from tests.rig.waiting import wait_until
 from timeoutq import Queue
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.words import exit_codes
-from timeoutq.worker.health import Crew, Phase, Signs, Verdict, judge, judge_all
+from timeoutq.worker.health import Phase, Signs, Verdict, judge, judge_all
 from timeoutq.worker.processes.responder import HEAD, MOST, Responder, answer, read_place
 
 __all__ = ["run", "url"]
@@ -65,19 +65,19 @@ def test_each_condition_has_its_answer(condition: str) -> None:
     assert words in verdict.words
 
 
-CREW = Crew(processes=2, lease=10.0, worked=NOW, died=0.0)
+CREW = (2, 10.0, NOW, 0.0, False)
 OF_CREWS = {
     "all work": (CREW, {1: GOOD, 2: signs(running=1)}, GREEN, "2 of 2 processes run: 1 idle, 1 busy"),
-    "one has died and comes back": (Crew(2, 10.0, NOW, NOW - 1), {2: GOOD}, GREEN, "1 of 2 processes run: 1 idle"),
+    "one has died and comes back": ((2, 10.0, NOW, NOW - 1, False), {2: GOOD}, GREEN, "1 of 2 processes run: 1 idle"),
     "one of them hangs": (CREW, {1: GOOD, 2: signs(turned=LATE)}, RED, "process 2: the claim loop"),
     "all start": (CREW, {1: Signs(), 2: Signs()}, WAITS, "2 starting"),
-    "all start for long": (Crew(2, 10.0, LATE, 0.0), {1: Signs(), 2: Signs()}, WAITS, "2 starting"),
-    "all have just died": (Crew(2, 10.0, NOW - 5, NOW - 1), {}, WAITS, "0 of 2 processes run: none yet"),
-    "they die again and again": (Crew(2, 10.0, LATE, NOW - 1), {}, RED, "die as soon as they are started"),
-    "the next one starts, as those before": (Crew(2, 10.0, LATE, NOW - 1), {1: Signs()}, RED, "die as soon"),
-    "they are asked to stop": (Crew(2, 10.0, LATE, NOW - 1, stopping=True), {}, WAITS, "stopping"),
+    "all start for long": ((2, 10.0, LATE, 0.0, False), {1: Signs(), 2: Signs()}, WAITS, "2 starting"),
+    "all have just died": ((2, 10.0, NOW - 5, NOW - 1, False), {}, WAITS, "0 of 2 processes run: none yet"),
+    "they die again and again": ((2, 10.0, LATE, NOW - 1, False), {}, RED, "die as soon as they are started"),
+    "the next one starts, as those before": ((2, 10.0, LATE, NOW - 1, False), {1: Signs()}, RED, "die as soon"),
+    "they are asked to stop": ((2, 10.0, LATE, NOW - 1, True), {}, WAITS, "stopping"),
     "one hangs while it is asked to stop": (
-        Crew(1, 10.0, NOW, 0.0, stopping=True), {1: signs(looped=LATE, phase=Phase.DRAINING)}, RED, "blocked",
+        (1, 10.0, NOW, 0.0, True), {1: signs(looped=LATE, phase=Phase.DRAINING)}, RED, "blocked",
     ),
 }  # fmt: skip
 
@@ -85,7 +85,7 @@ OF_CREWS = {
 @pytest.mark.parametrize("condition", OF_CREWS)
 def test_a_supervisor_answers_for_all_its_processes(condition: str) -> None:
     crew, seen, answers, words = OF_CREWS[condition]
-    verdict = judge_all(crew, seen, NOW)
+    verdict = judge_all(seen, NOW, *crew)
     assert (verdict.alive, verdict.ready) == answers
     assert words in verdict.words
 

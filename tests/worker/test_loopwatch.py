@@ -45,9 +45,9 @@ class Blocking(logging.Handler):
 @pytest.fixture
 def block() -> Iterator[Blocking]:
     found = Blocking()
-    logging.getLogger("timeoutq.worker.loopwatch").addHandler(found)
+    logging.getLogger("timeoutq.worker").addHandler(found)
     yield found
-    logging.getLogger("timeoutq.worker.loopwatch").removeHandler(found)
+    logging.getLogger("timeoutq.worker").removeHandler(found)
 
 
 async def test_a_handler_that_blocks_the_loop_is_named_once_with_its_line_and_the_cure(

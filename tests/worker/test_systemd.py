@@ -17,7 +17,7 @@ from tests.rig.handlers import history
 from tests.rig.processes import Processes, run
 from tests.rig.waiting import wait_until
 from timeoutq import Queue
-from timeoutq.cli.pages import pages
+from timeoutq.cli.about import pages
 from timeoutq.words import exit_codes
 from timeoutq.worker.processes import roster
 

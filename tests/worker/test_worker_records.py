@@ -12,8 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from timeoutq import AsyncQueue, Lease, Politeness, Queue, Release, Worker
-from timeoutq.cli import logs
-from timeoutq.cli.app import app
+from timeoutq.cli import app, logs
 from timeoutq.words.text import safe
 
 HOSTILE = "\n2026-01-01 00:00:00 ERROR forged\r\x1b[2J\u202e"

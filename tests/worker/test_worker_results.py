@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -16,7 +16,8 @@ from tests.worker.working import at_work
 from timeoutq import Ack, AsyncQueue, GiveUp, Lease, Queue, RetryPolicy, State, Worker
 from timeoutq.server.calls import BYTES, Kept
 from timeoutq.words.model import Ended
-from timeoutq.worker.handlers import Verdict
+from timeoutq.worker.handlers import Serves, Verdict
+from timeoutq.worker.served import Place
 
 HALF = BYTES // 2 + 1
 LARGE = b"x" * Kept.MOST
@@ -120,7 +121,7 @@ async def test_a_result_goes_with_what_the_handler_found(queue: Queue, put: Any)
 # ---- failures
 
 
-class Judging:
+class Judging(Serves):
     """A handler that fails, and judges its failures."""
 
     def __init__(self, verdict: Any, error: BaseException | None = None) -> None:
@@ -129,7 +130,10 @@ class Judging:
         self.asked: list[tuple[int, str]] = []
         self.made = 0
 
-    async def __call__(self, lease: Lease) -> Ack:
+    def serve(self, place: Place) -> Callable[[Lease], Awaitable[Ack]]:
+        return self.fail
+
+    async def fail(self, lease: Lease) -> Ack:
         raise self.error
 
     def judge(self, lease: Lease, error: BaseException) -> Any:
@@ -143,20 +147,18 @@ class Judging:
         return Kept(b"why", 60_000)
 
 
-def verdict(**given: Any) -> Verdict:
-    """Make a verdict of what may be wrong."""
-    return Verdict(**given)
+def unmade() -> Kept:
+    raise ZeroDivisionError
 
 
-@pytest.mark.parametrize("is_made", [False, True], ids=["given", "made"])
 async def test_a_handler_says_when_its_task_is_tried_again_and_what_is_kept_when_it_is_given_up(
-    queue: Queue, is_made: bool
+    queue: Queue,
 ) -> None:
     handler = Judging(None)
-    handler.verdict = Verdict(RetryPolicy.of([0, 0]), handler.make if is_made else Kept(b"why", 60_000))
+    handler.verdict = Verdict(RetryPolicy.of([0, 0]), handler.make)
     assert await ended(queue, handler, "t", retry=[3600]) == {"t": Ended("t", State.FAILED, b"why")}
     assert handler.asked == [(attempt, "ValueError('no')") for attempt in (1, 2, 3)]
-    assert handler.made == is_made, "the result is made once, when the task is given up"
+    assert handler.made == 1, "the result is made once, when the task is given up"
     assert queue.inspect("t").error == "ValueError: no"
 
 
@@ -164,10 +166,9 @@ async def test_a_handler_says_when_its_task_is_tried_again_and_what_is_kept_when
     ("verdict", "said"),
     [
         (OSError("no disk"), "OSError: no disk"),
-        ("fail", "judge() returned 'fail'; expected None or a Verdict"),
-        (verdict(result=lambda: 1 // 0), "ZeroDivisionError"),
+        (Verdict(result=unmade), "ZeroDivisionError"),
     ],
-    ids=["raises", "no verdict", "its result raises"],
+    ids=["raises", "its result raises"],
 )
 async def test_a_verdict_that_cannot_be_used_is_logged_and_the_task_fails_all_the_same(
     queue: Queue, verdict: Any, said: str, caplog: pytest.LogCaptureFixture

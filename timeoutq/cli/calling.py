@@ -5,49 +5,44 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from timeoutq.cli.app import app, meant, stop
-from timeoutq.cli.command import AppPath, Known, Moment, Name, Seconds, Server, TaskName, Where, argument, command
-from timeoutq.cli.printing import Sink, iso, length
-from timeoutq.cli.reading import read_json, read_option
+from timeoutq.cli.command import Known, Moment, Seconds, Server, TaskName, Where, app, argument, command
+from timeoutq.cli.lines import Sink, iso, length, read_json, read_option
+from timeoutq.cli.saying import exit_unless, meant, refuse, stop
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.exit_codes import LATE, NOTHING, USAGE
 from timeoutq.words.model import State, Task, text
 from timeoutq.words.text import safe
 
 if TYPE_CHECKING:
-    from timeoutq.client.shards import AnyQueue
     from timeoutq.functions import App, FunctionCall
     from timeoutq.rooms.schedules.definition import ScheduleInfo
+
+T = TypeVar("T")
 
 Args = Annotated[str | None, "JSON: A list: arguments by their places."]
 Kwargs = Annotated[str | None, "JSON: An object: arguments by name."]
 
 
-def app_at(path: str) -> App:
-    """Import an app from `module:app`, also from the folder in which the command is run."""
+@contextmanager
+def opened_app(path: str, address: str | None) -> Iterator[App]:
+    """Import an app, also from the folder in which the command is run; its calls go to this server, if one is named."""
+    from timeoutq.functions import Sender
     from timeoutq.functions.app import load_app
 
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    return load_app(path)
-
-
-@contextmanager
-def opened_app(path: str, address: str | None) -> Iterator[App]:
-    """Import an app, whose calls go to this server, or to the one that the app or the environment names."""
-    from timeoutq.functions import Sender
-
-    found = app_at(path)
+    found = load_app(path)
     before, found.sender = found.sender, Sender(found.url if address is None else address)
     try:
         yield found
@@ -61,27 +56,28 @@ def call_of(found: App, function: str, given: str | None, args: str | None, kwar
     known = found.functions.get(function)
     if known is None:
         raise InvalidInput(f"{found!r} has no function {function!r}; it has {', '.join(found.functions) or 'none'}")
-    by_place, by_name = _arguments(given, args, kwargs)
+    twice = given is not None and (args is not None or kwargs is not None)
+    refuse(twice, "give the arguments behind the function, or with --args and --kwargs, not both")
+    by_place, by_name = list[Any](), dict[str, Any]()
+    if args is not None:
+        by_place = read_option("--args", args, list, "a list")
+    if kwargs is not None:
+        by_name = read_option("--kwargs", kwargs, dict, "an object")
+    if given is not None:
+        read: Any = read_option("the arguments", given, (list, dict), "a list or an object")
+        if hasattr(read, "keys"):
+            by_name = read
+        else:
+            by_place = read
     chosen = {name: value for name, value in options.items() if value is not None}
     made: FunctionCall[Any] = known.options(**chosen).call(*by_place, **by_name)
     return made
 
 
-def _arguments(given: str | None, args: str | None, kwargs: str | None) -> tuple[list[Any], dict[str, Any]]:
-    if given is None:
-        return (
-            [] if args is None else read_option("--args", args, list, "a list"),
-            {} if kwargs is None else read_option("--kwargs", kwargs, dict, "an object"),
-        )
-    if args is not None or kwargs is not None:
-        raise InvalidInput("give the arguments behind the function, or with --args and --kwargs, not both")
-    found: Any = read_option("the arguments", given, (list, dict), "a list or an object")
-    return (found, {}) if given.lstrip().startswith("[") else ([], found)
-
-
 @command()
 def call(
-    path: AppPath, function: Annotated[str, argument("FUNCTION", "Name of the function.")],
+    path: Annotated[str, argument("MODULE:APP", "The App of a module.")],
+    function: Annotated[str, argument("FUNCTION", "Name of the function.")],
     given: Annotated[
         str | None,
         argument("[ARGUMENTS]", "JSON: a list of arguments by their places, or an object of arguments by their names."),
@@ -98,8 +94,8 @@ def call(
 ) -> None:  # fmt: skip
     """Put a call of a function; with --wait, print what it returned, as JSON.
 
-    Without --wait, prints the id of the call, and "added" or the state that has
-    the call already. Exit 1 if the call fails, 5 if it has not ended in time.
+    Without --wait, prints the id of the call, and "added" or the state that has the call already. Exit 1 if the call
+    fails, 5 if it has not ended in time.
     """
     if wait is not None and keep_result is None:
         keep_result = Seconds(3600)  # whoever waits wants None, too
@@ -120,12 +116,12 @@ def _waited(put: Any, wait: float) -> Any:
     try:
         return json.loads(encode(put.wait(wait), Any))
     except TimeoutError as error:
-        stop(LATE, str(error))
+        stop(str(error), LATE)
     except CallFailed as error:
         more = f": `timeoutq result {put.queue} {shlex.quote(error.id)}` prints the traceback"
-        stop(NOTHING, f"{error}{more if error.traceback else ''}")
+        stop(f"{error}{more if error.traceback else ''}")
     except CallGone as error:
-        stop(NOTHING, str(error))
+        stop(str(error))
 
 
 @command()
@@ -135,8 +131,7 @@ def result(
 ) -> None:  # fmt: skip
     """Print what a call has returned, as JSON; of a failed call, the error.
 
-    Exit 1 if the call has failed, has not ended, or left nothing that is known;
-    5 if it has not ended within --wait.
+    Exit 1 if the call has failed, has not ended, or left nothing that is known; 5 if it has not ended within --wait.
     """
     from timeoutq.functions import outcomes
 
@@ -144,8 +139,8 @@ def result(
     ended = next(iter(found.values()), None)
     if ended is None:
         within = "" if wait is None else f" within {wait:g} s"
-        code = NOTHING if wait is None else LATE
-        stop(code, f"call {task!r} has not ended{within}: `timeoutq inspect {queue.name} {task}` tells where it is")
+        words = f"call {task!r} has not ended{within}: `timeoutq inspect {queue.name} {task}` tells where it is"
+        stop(words, NOTHING if wait is None else LATE)
     state = None if ended.state is None else str(ended.state)
     if ended.state is State.FAILED:
         failed = outcomes.read_failure(ended.result, ended.error)
@@ -154,14 +149,12 @@ def result(
             out.document({"id": ended.task, "state": state, **fields})
         elif failed.traceback:
             typer.echo("\n".join(map(safe, failed.traceback.splitlines())))
-        stop(NOTHING, f"call {ended.task!r} failed: {failed}")
-    if ended.result == b"":
-        stop(NOTHING, f"call {ended.task!r} {outcomes.NO_MEMORY}")
+        stop(f"call {ended.task!r} failed: {failed}")
+    exit_unless(ended.result != b"", f"call {ended.task!r} {outcomes.NO_MEMORY}")
     if ended.result is None:
         stop(
-            NOTHING,
             f"nothing is known of what call {ended.task!r} returned, because its result was not kept, or has expired: "
-            "give the function or the call keep_result=, in seconds",
+            "give the function or the call keep_result=, in seconds"
         )
     try:
         value = read_json(ended.result)
@@ -177,32 +170,30 @@ def functions(where: Where, *, server: Server, out: Sink) -> None:
     With --json, each comes with the JSON Schema of its calls.
     """
     if ":" in where:
-        rows = _of_app(app_at(where))
+        with opened_app(where, server.address()) as found:
+            rows = _of_app(found)
     else:
         with server.known(where) as opened:
             rows = _of_queue(opened)
-    if not rows:
-        stop(NOTHING, f"there are no functions in {where}")
+    exit_unless(rows, f"there are no functions in {where}")
     columns = ("function", "queue", "takes", "when", "published", "worker")
     out.each(columns, rows, lambda row: [_takes(row["schema"]) if name == "takes" else row[name] for name in columns])
 
 
 def _of_app(found: App) -> list[dict[str, Any]]:
-    from timeoutq.rooms.schedules.flows import timing_of
-
     return [
         {
             "function": name, "queue": one.settings.queue,
-            "when": None if one.settings.timed is None else str(timing_of(one.settings.timed.when())),
+            "when": None if one.settings.timed is None else str(one.settings.timed.timing()),
             "published": None, "worker": None, "schema": one.schema(),
         }
         for name, one in sorted(found.functions.items())
     ]  # fmt: skip
 
 
-def _of_queue(opened: AnyQueue) -> list[dict[str, Any]]:
+def _of_queue(opened: Known) -> list[dict[str, Any]]:
     """Give the newest published version of each function; `lua/verbs/publish.lua` says how these are stored."""
-    from timeoutq.client.shards.opening import talks_of
+    from timeoutq.client.shards import talks_of
     from timeoutq.verbs.sending import ask
 
     newest: dict[str, tuple[int, str, bytes]] = {}
@@ -260,53 +251,46 @@ class When:
         return {**vars(self), **moments}
 
 
-def _timing(info: ScheduleInfo) -> str:
+def _row(info: ScheduleInfo) -> tuple[Any, ...]:
     found = info.timing
-    words = f"{found['cron']} {found['tz']}" if "cron" in found else f"every {length(found['every'])}"
-    return f"{words}, {found['times']} times" if "times" in found else words
+    timing = f"{found['cron']} {found['tz']}" if "cron" in found else f"every {length(found['every'])}"
+    if "times" in found:
+        timing += f", {found['times']} times"
+    return (
+        info.name, info.state, timing, iso(info.next), iso(info.last), info.put, info.skipped,
+        info.missed_ticks, info.task, info.source,
+    )  # fmt: skip
 
 
-@contextmanager
-def _having(server: Server, queue: str, name: str, code: int = USAGE) -> Iterator[AnyQueue]:
-    """Open a queue that has this schedule; if it has none, say which one may have been meant, and end with `code`."""
+def _change(queue: Known, name: str, change: Callable[[str], T], code: int = USAGE) -> T:
+    """Change a schedule; if the queue has none of this name, say which may have been meant, and end with `code`."""
     from timeoutq.watch import directory
 
-    with server.known(queue) as opened:
-        if opened.schedules.get(name) is None:
-            alike = map(repr, directory.alike(name, (info.name for info in opened.schedules.each())))
-            lists = f"`timeoutq schedules list {queue}` lists those that it has"
-            stop(code, f"queue {queue} has no schedule {name!r:.80}: {meant(alike, lists)}")
-        yield opened
-
-
-def _row(info: ScheduleInfo) -> tuple[Any, ...]:
-    return (
-        info.name, info.state, _timing(info), iso(info.next), iso(info.last), info.put, info.skipped,
-        info.missed_ticks, info.task, "set over code" if info.over_code else info.source,
-    )  # fmt: skip
+    if queue.schedules.get(name) is None:
+        alike = map(repr, directory.alike(name, (info.name for info in queue.schedules.each())))
+        lists = f"`timeoutq schedules list {queue.name}` lists those that it has"
+        stop(f"queue {queue.name} has no schedule {name!r:.80}: {meant(alike, lists)}", code)
+    return change(name)
 
 
 @command(group, "list")
 def list_(where: Where, *, server: Server, out: Sink) -> None:
     """List the schedules of a queue, or of all queues of an App, with their queues. Exit 1 when there are none.
 
-    The source is `code` (workers declare it), `set`, or `set over code`: code declares it too, but somebody has set or
-    moved it, and that counts until `schedules cancel`.
+    The source is `code` (workers declare it) or `set`.
     """
     if ":" in where:
         with opened_app(where, server.address()) as found:
             infos: list[Any] = [(queue, info) for queue, infos in found.schedules.list().items() for info in infos]
-        if not infos:
-            stop(NOTHING, f"the queues of {where} have no schedules")
+        exit_unless(infos, f"the queues of {where} have no schedules")
         if out.as_json:
             infos = [{"queue": queue, **asdict(info)} for queue, info in infos]
         out.each(("queue", *COLUMNS), infos, lambda one: (one[0], *_row(one[1])))
         return
     with server.known(where) as opened:
         known = sorted(opened.schedules.each(), key=lambda info: info.name)
-        if not known:
-            stop(NOTHING, f"queue {where} has no schedules")
-        out.each(COLUMNS, known, _row)
+    exit_unless(known, f"queue {where} has no schedules")
+    out.each(COLUMNS, known, _row)
 
 
 @command(group, "set")
@@ -314,9 +298,7 @@ def set_(
     where: Where, name: Schedule,
     what: Annotated[
         str | None,
-        argument(
-            "[TASK|FUNCTION]", "In a queue: the id of the task, or else the name. With an app: the function."
-        ),
+        argument("[TASK|FUNCTION]", "In a queue: the id of the task, or else the name. With an app: the function."),
     ] = None, *,
     when: When,
     missed: Annotated[
@@ -336,45 +318,37 @@ def set_(
             call = call_of(found, what, None, args, kwargs)
             out.each(COLUMNS, [found.schedules.set(name, call, **how)], _row)
         return
-    if args is not None or kwargs is not None:
-        raise InvalidInput("--args and --kwargs are for calls of functions: name MODULE:APP in the place of the queue")
+    words = "--args and --kwargs are for calls of functions: name MODULE:APP in the place of the queue"
+    refuse(args is not None or kwargs is not None, words)
     with server.open(where) as opened:
         task = Task(name if what is None else what, None if payload is None else read_option("--payload", payload))
         out.each(COLUMNS, [opened.schedules.set(name, task, **how)], _row)
 
 
 @command(group)
-def move(queue: Name, name: Schedule, *, when: When, server: Server, out: Sink) -> None:
+def move(queue: Known, name: Schedule, *, when: When, out: Sink) -> None:
     """Give a schedule another timing; what it puts stays, and --times and --until unless they are given.
 
     One that code declares does not follow its code any more, until `schedules cancel` gives it back to the code.
     """
-    timing: Any = when.words()
-    with _having(server, queue, name) as opened:
-        out.each(COLUMNS, [opened.schedules.move(name, **timing)], _row)
+    out.each(COLUMNS, [_change(queue, name, partial(queue.schedules.move, **when.words()))], _row)
 
 
 @command(group)
-def pause(queue: Name, name: Schedule, *, server: Server, out: Sink) -> None:
+def pause(queue: Known, name: Schedule, *, out: Sink) -> None:
     """Stop a schedule until it is resumed."""
-    with _having(server, queue, name) as opened:
-        out.each(COLUMNS, [opened.schedules.pause(name)], _row)
+    out.each(COLUMNS, [_change(queue, name, queue.schedules.pause)], _row)
 
 
 @command(group)
-def resume(queue: Name, name: Schedule, *, server: Server, out: Sink) -> None:
+def resume(queue: Known, name: Schedule, *, out: Sink) -> None:
     """Let a schedule go on with its next tick; the ticks of the pause are not put."""
-    with _having(server, queue, name) as opened:
-        out.each(COLUMNS, [opened.schedules.resume(name)], _row)
+    out.each(COLUMNS, [_change(queue, name, queue.schedules.resume)], _row)
 
 
 @command(group)
-def cancel(queue: Name, name: Schedule, *, server: Server, out: Sink) -> None:
-    """Remove a schedule; what its ticks have put stays. Exit 1 when there is none of this name.
-
-    One that was `set over code` is given back to the code: workers declare it again within a minute.
-    """
-    with _having(server, queue, name, NOTHING) as opened:
-        removed = opened.schedules.cancel(name)
+def cancel(queue: Known, name: Schedule, *, out: Sink) -> None:
+    """Remove a schedule; what its ticks have put stays. Exit 1 when there is none of this name."""
+    removed = _change(queue, name, queue.schedules.cancel, NOTHING)
     if out.as_json:
         out.document({"schedule": name, "cancelled": removed})

@@ -1,4 +1,4 @@
-"""What commands ask for: the decorator `command`, the server, arguments that commands share, what a shell completes.
+"""The command itself: its typer app, the decorator `command`, what commands ask for and share, and `main`.
 
 A command is a function. `command` makes options of its parameters, and of the fields of a parameter that is a dataclass
 (`Server`, `Sink`, `Log`); the text in `Annotated` is the help. A queue is opened before the function runs.
@@ -7,31 +7,46 @@ A command is a function. `command` makes options of its parameters, and of the f
 from __future__ import annotations
 
 import inspect
+import io
+import os
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from copy import copy
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NewType, TypeAlias, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NewType, TypeAlias, TypeVar, get_args, get_type_hints
 
 import typer
-from typer.models import OptionInfo, ParameterInfo
 
-from timeoutq.cli.app import app, say, unknown
-from timeoutq.cli.printing import Sink, length
-from timeoutq.cli.reading import moment, seconds
+from timeoutq.cli.lines import Sink, length, moment, seconds
+from timeoutq.cli.saying import refuse, say, stop, unknown_words
+from timeoutq.words import exit_codes
 from timeoutq.words.errors import InvalidInput, TimeoutqError, Unavailable
+from timeoutq.words.exit_codes import DONE, INTERRUPTED, NOTHING, USAGE
 from timeoutq.words.model import State
+from timeoutq.words.text import safe
 
 if TYPE_CHECKING:
     from timeoutq.client.shards import AnyQueue
 
+T = TypeVar("T")
 Body: TypeAlias = Callable[..., None]
 Seconds = NewType("Seconds", float)  # a length of time, which is written as 250ms, 30s, 5m, 2h or 1d
 Moment = NewType("Moment", float)  # Unix seconds, which may be written in ISO 8601, too
 READERS: dict[Any, Callable[[str], float]] = {Seconds: seconds, Moment: moment}
+
+app = typer.Typer(
+    help="A work queue on Redis made of sets: put tasks, lease them to workers, look into everything. "
+    "`timeoutq help` lists pages that explain it.",
+    epilog="Exit codes: 0 done · 1 nothing found, or the answer is no · 2 wrong usage, input or file · 3 the server is "
+    "away or refuses · 4 a lease is lost · 5 call and result: not ended within --wait · 130 Ctrl-C.  "
+    "The server: --url, else TIMEOUTQ_URL, else REDIS_URL, else redis://localhost:6379/0.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 PANELS = {
     "Tasks in": "put schedule",
@@ -48,6 +63,24 @@ PANELS = {
 PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names.split()}
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        import timeoutq
+
+        typer.echo(timeoutq.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show version.")] = False,
+) -> None:
+    """Take the options that stand before the command."""
+
+
+# ---- the server, and the arguments that commands share
+
+
 def argument(metavar: str, help: str, **how: Any) -> Any:
     """Give an argument."""
     return typer.Argument(metavar=metavar, help=help, show_default=False, **how)
@@ -57,10 +90,7 @@ _HELP = re.compile(r"((?:--?[\w/-]+ ?)*)([A-Z[][][A-Z:=|,…+]*|[a-z]+(?:\|[a-z]
 
 
 def option(help: str, **how: Any) -> Any:
-    """Give an option: `-n --count N 1..500: The number.` has these names, and a value from 1 to 500, called N.
-
-    Each of the three may be left out: without names, the option is named as its parameter.
-    """
+    """Give an option: `-n --count N 1..500: Help.` has these names, a value N, and limits; each may be left out."""
     names: list[str] = []
     if found := _HELP.fullmatch(help):
         given, metavar, low, high, help = found.groups()
@@ -84,31 +114,22 @@ class Server:
         from timeoutq.server.address import redact
 
         url, file = self.url, self.url_file
-        if url is not None and file is not None:
-            raise InvalidInput("give --url or --url-file, not both")
+        refuse(url is not None and file is not None, "give --url or --url-file, not both")
         # an empty --url comes from a variable that was not set: the command must not go to the default server instead
-        if url is not None and not url.strip():
-            raise InvalidInput("--url is empty: write an address, or leave it out")
-        if file is not None:
-            try:
-                words = file.read_text("utf-8").split()
-            except OSError as error:
-                raise InvalidInput(f"cannot read --url-file {file}: {error.strerror}") from error
-            except UnicodeDecodeError:
-                words = []
-            if len(words) != 1:
-                raise InvalidInput(f"--url-file {file} must hold one line, the URL, and nothing else")
-            return words[0]
+        refuse(url is not None and not url.strip(), "--url is empty: write an address, or leave it out")
         if url is not None and redact(url) != url:
             say("the password in --url can be seen by all users of this machine (ps); use TIMEOUTQ_URL or --url-file")
-        return url
+        if file is None:
+            return url
+        try:
+            words = file.read_text("utf-8", "replace").split()
+        except OSError as error:
+            raise InvalidInput(f"cannot read --url-file {file}: {error.strerror}") from error
+        refuse(len(words) != 1, f"--url-file {file} must hold one line, the URL, and nothing else")
+        return words[0]
 
     def open(self, name: str, shards: int | None = None, *, waits: bool = False, **settings: Any) -> AnyQueue:
-        """Open a queue as what it is: plain, or over several shards.
-
-        Raises `Unavailable` if the server does not say what the queue is. With `waits`, the queue is then opened as a
-        plain one, for a caller that waits for the server, and opens the queue again if it has shards.
-        """
+        """Open a queue as what it is, plain or over shards; a caller that `waits` for a server gets a plain one."""
         from timeoutq.client import Queue
         from timeoutq.client.shards import open_queue
 
@@ -123,11 +144,10 @@ class Server:
     @contextmanager
     def known(self, name: str) -> Iterator[AnyQueue]:
         """Open a queue that must exist; end the command with exit code 1 when nothing was ever put to the queue."""
-        if ":" in name:
-            raise InvalidInput(f"{name!r:.80} is not a queue name: calls of an App are in queues of their own names")
+        refuse(":" in name, f"{name!r:.80} is not a queue name: calls of an App are in queues of their own names")
         with self.open(name) as opened:
             if not opened.exists():
-                unknown(opened)
+                stop(unknown_words(opened))
             yield opened
 
 
@@ -144,13 +164,11 @@ def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
     def ask() -> None:
         # a thread can be left behind: so no name server and no network can keep the shell waiting
-        try:
+        with suppress(Exception):  # whatever it is, a shell cannot use it
             url, file = ctx.params.get("url"), ctx.params.get("url_file")
             address = Path(file).read_text("utf-8").strip() if file else url or None
             with Queue("completion", address, deadline=PATIENCE, allow_eviction=True) as opened:
                 found.extend(name for name in directory.within(opened, PATIENCE / 2) if name.startswith(incomplete))
-        except Exception:  # noqa: S110  # whatever it is, a shell cannot use it
-            pass
 
     thread = threading.Thread(target=ask, name="completion", daemon=True)
     thread.start()
@@ -176,14 +194,8 @@ else:
     Known = Annotated[str, _QUEUE, Server.known]
 TaskName = Annotated[str, argument("TASK", "Id of the task.")]
 Ids = Annotated[list[str] | None, argument("[TASK]...", "Task ids.")]
-ManyIds = Annotated[list[str], typer.Argument(metavar="TASK...", help="Task ids.")]
-Host = Annotated[str, argument("HOST", "example.com, example.com:8080, a URL of the host, or a group.")]
-AppPath = Annotated[str, argument("MODULE:APP", "The App of a module.")]
 Where = Annotated[str, argument("QUEUE|MODULE:APP", "A queue, or the App of a module.")]
 Yes = Annotated[bool, "--yes -y: Do not ask."]
-Count = Annotated[int, "-n --count 1..500: The most tasks to take."]
-Cursor = Annotated[str | None, "Where to go on: the cursor that the last page printed."]
-AllPages = Annotated[bool, "--all: Print all pages."]
 Shards = Annotated[
     int | None, "N 1..1000: Divide a new queue into N shards, for ever; a queue that is there must have as many."
 ]
@@ -192,43 +204,39 @@ FIVE_MINUTES = Seconds(300)
 
 
 def command(group: typer.Typer = app, name: str = "", **how: Any) -> Callable[[Body], Body]:
-    """Make a command of a function, under the name of the function if `name` is empty."""
+    """Make a command of a function, under the name of the function if `name` is empty; its docstring is the help."""
 
     def add(body: Body) -> Body:
         hints = get_type_hints(body, include_extras=True)
-        # what the function wants, and what typer is asked for in its place
+        opens = getattr(hints.get("queue"), "__metadata__", ())[1:]
         wanted = [(one.name, hints[one.name], one.default) for one in inspect.signature(body).parameters.values()]
-        opens = {each: kind.__metadata__[1] for each, kind, _ in wanted if len(getattr(kind, "__metadata__", ())) > 1}
-        # a command that only wants a queue has the options of its server, too
-        is_given = any(kind is Server for _, kind, _ in wanted)
-        if opens and not is_given:
-            place = next((place for place, one in enumerate(wanted) if one[1] is Sink), len(wanted))
-            wanted.insert(place, ("server", Server, None))
+        if opens and Server not in hints.values():
+            # a command that only wants a queue has the options of its server, too, before --json
+            wanted.insert(len(wanted) - (Sink in hints.values()), ("server", Server, None))
+        groups = {each: get_type_hints(kind, include_extras=True) for each, kind, _ in wanted if is_dataclass(kind)}
         asked: dict[str, inspect.Parameter] = {}
-        groups: dict[str, tuple[Any, list[str]]] = {}
         for each, kind, default in wanted:
-            if not is_dataclass(kind):
+            if each in groups:
+                asked |= {part: _asked(part, of, getattr(kind, part)) for part, of in groups[each].items()}
+            else:
                 asked[each] = _asked(each, kind, default)
-                continue
-            inner = get_type_hints(kind, include_extras=True)
-            found = [one for one in fields(kind) if get_origin(inner[one.name]) is Annotated]
-            groups[each] = kind, [one.name for one in found]
-            for one in found:
-                default = inspect.Parameter.empty if one.default is MISSING else one.default
-                asked[one.name] = _asked(one.name, inner[one.name], default)
 
         def run(**given: Any) -> None:
-            for each, (kind, parts) in groups.items():
-                given[each] = kind(**{part: given.pop(part) for part in parts})
-            server = given.get("server") if is_given else given.pop("server", None)
-            with ExitStack() as stack:
-                for each, way in opens.items():
-                    given[each] = stack.enter_context(way(server, given[each]))
+            for each, kind, _ in wanted:
+                if each in groups:
+                    given[each] = kind(**{part: given.pop(part) for part in groups[each]})
+            if not opens:
+                body(**given)
+                return
+            server = given["server"] if "server" in hints else given.pop("server")
+            with opens[0](server, given["queue"]) as given["queue"]:
                 body(**given)
 
-        run.__dict__["__signature__"] = inspect.Signature(list(asked.values()))
+        run.__dict__["__signature__"] = inspect.Signature([*asked.values()])
         run.__annotations__ = {each: one.annotation for each, one in asked.items()}
-        run.__name__, run.__doc__, run.__module__ = body.__name__, body.__doc__, body.__module__
+        run.__name__, run.__module__ = body.__name__, body.__module__
+        # each paragraph, and each item of a list, is one line, as wide as the terminal
+        run.__doc__ = re.sub(r"(?<!\n)\n(?!\n|- ) *", " ", inspect.getdoc(body) or "")
         panel = PANEL_OF.get(name or body.__name__) if group is app else None
         group.command(name or body.__name__, rich_help_panel=panel, **how)(run)
         return body
@@ -238,13 +246,61 @@ def command(group: typer.Typer = app, name: str = "", **how: Any) -> Callable[[B
 
 def _asked(name: str, kind: Any, default: Any) -> inspect.Parameter:
     """Give the argument or the option of a parameter, as typer reads it."""
-    kind, found, *_ = get_args(kind)
-    info: ParameterInfo = option(found) if isinstance(found, str) else copy(found)
-    if kind is bool and isinstance(info, OptionInfo) and info.default is ...:
-        info.param_decls = (f"--{name.replace('_', '-')}",)  # else typer adds --no-…
+    kind, info, *_ = get_args(kind)
+    if isinstance(info, str):
+        info = option(info)
+        if kind is bool and info.default is ...:
+            info.param_decls = (f"--{name.replace('_', '-')}",)  # else typer adds --no-…
     for marker, reader in READERS.items():
         if marker in (kind, *get_args(kind)):
             info.parser, info.metavar = reader, info.metavar or "TIME"
             kind = float | None if default is None else float
             default = (length(default) if default else "0") if isinstance(default, int | float) else default
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])
+
+
+# ---- main
+
+
+def main() -> None:
+    """Run the command. An error prints one line; Ctrl-C and a closed pipe print nothing."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the caller has closed it: throw away what is written there
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+        if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
+            # a character that the terminal lacks is shown as \uXXXX; without this, the command would end
+            stream.reconfigure(errors="backslashreplace")
+    code, complaint = DONE, ""
+    try:
+        code = app(standalone_mode=False) or DONE
+        sys.stdout.flush()
+    except TimeoutqError as error:
+        code, complaint = exit_codes.of(error), str(error)
+    except (KeyboardInterrupt, EOFError, typer.Abort):
+        code = INTERRUPTED
+    except BrokenPipeError:
+        pass  # the reader of our output has gone
+    except OSError as error:
+        code = USAGE
+        complaint = f"{error.filename}: {error.strerror}" if error.filename else f"{error.strerror or error}"
+    except Exception as error:
+        show = getattr(error, "show", None)
+        if show is not None and hasattr(error, "exit_code"):  # an error of typer: wrong usage
+            error.__dict__["message"] = safe(str(getattr(error, "message", "")))  # it quotes what the user typed
+            code = USAGE
+            with suppress(OSError):
+                show()
+        elif "_TIMEOUTQ_COMPLETE" in os.environ:  # a completion never prints an error
+            code = NOTHING
+        else:
+            raise
+    with suppress(OSError):
+        if complaint:
+            say(complaint)
+    for stream in (sys.stderr, sys.stdout):
+        try:
+            stream.flush()
+        except OSError:  # what cannot be written, for example because a disk is full, changes no exit code
+            with suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    sys.exit(code)

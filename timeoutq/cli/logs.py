@@ -1,4 +1,4 @@
-"""How the command's log lines look: one event, one line of text that is safe to read."""
+"""What a command logs, and how its log lines look: one event, one line of text that is safe to read."""
 
 from __future__ import annotations
 
@@ -7,21 +7,81 @@ import logging
 import math
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
+from typing import Annotated, NoReturn
 
+from timeoutq.cli.saying import stop
+from timeoutq.words import exit_codes, telling
 from timeoutq.words.arguments import error_words, shown
-from timeoutq.words.errors import InvalidInput
-from timeoutq.words.telling import running
+from timeoutq.words.errors import InvalidInput, TimeoutqError
 from timeoutq.words.text import safe
-from timeoutq.words.tracebacks import read_traceback, trace
 
 log = logging.getLogger(__name__)
 
 MOST_SHOWN = 1000  # characters of a log call whose arguments do not fit its text, and of these arguments
 
 Failed = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+
+
+@dataclass(frozen=True)
+class Log:
+    """What a command logs, and how."""
+
+    log_level: Annotated[str, "debug, info, warning or error."] = "info"
+    log_json: Annotated[bool, "Log lines as JSON, with fields for queue, task and error."] = False
+
+    def begin(self) -> None:
+        """Send log lines to stderr, from this level on. Raises `InvalidInput` for an unknown level."""
+        level = logging.getLevelNamesMapping().get(self.log_level.upper())
+        if level is None:
+            raise InvalidInput(f"--log-level {self.log_level!r} is not one of debug, info, warning, error")
+        handler = logging.StreamHandler()
+        plain = SafeFormatter("%(asctime)s %(levelname)-7s %(message)s")
+        handler.setFormatter(JsonFormatter() if self.log_json else plain)
+        logging.basicConfig(level=level, handlers=[handler], force=True)
+        # an error that nobody catches is a line like the others
+        sys.excepthook = lambda _kind, error, _trace: _tell_uncaught("ended by an error", error)
+        threading.excepthook = _tell_of_thread
+        for loud in ("httpx", "httpcore", "asyncio"):
+            logging.getLogger(loud).setLevel(max(level, logging.WARNING))
+
+    def end(self, code: int, words: str) -> NoReturn:
+        """End the command, and say why: in a line of JSON, if the log is in JSON."""
+        if self.log_json and words:
+            write(logging.ERROR, words, error=words, code=code)
+            words = ""
+        stop(words, code)
+
+    @contextmanager
+    def telling_errors(self) -> Iterator[None]:
+        """Begin the log; tell of the error that ends the command."""
+        self.begin()
+        try:
+            yield
+        except TimeoutqError as error:
+            self.end(exit_codes.of(error), str(error))
+
+
+def write(level: int, words: str, **fields: object) -> None:
+    """Log a line with these fields."""
+    telling.say(log, level, "%s", words, fields=fields)
+
+
+def _tell_uncaught(what: str, error: BaseException) -> None:
+    from timeoutq.worker.lifespan import told
+
+    said = told(error)
+    telling.say(log, logging.ERROR, "%s: %s", what, said, exc_info=error, fields={"error": said})
+
+
+def _tell_of_thread(found: threading.ExceptHookArgs) -> None:
+    if found.exc_value is not None and not isinstance(found.exc_value, SystemExit):
+        name = "a thread" if found.thread is None else f"the thread {found.thread.name}"
+        _tell_uncaught(f"{name} ended by an error", found.exc_value)
 
 
 class SafeFormatter(logging.Formatter):
@@ -42,10 +102,7 @@ class SafeFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One event, one line of JSON in ASCII; what a log call gave as `extra=` stands in fields of its own.
-
-    `timeoutq help health` has the table of the fields. All text in them is printable.
-    """
+    """One event, one line of JSON in ASCII; all text in it is printable. `timeoutq help health` has its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format the record as an object with time (RFC 3339), level, logger, pid, message, and its fields."""
@@ -62,7 +119,11 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             found["traceback"] = _lines(_traceback(record.exc_info))
         own = {name: value for name, value in vars(record).items() if name not in _USUAL}
-        for name, value in (*own.items(), *_of_handler(record).items()):
+        about = telling.running.get()
+        if about is not None and not record.name.startswith("timeoutq."):  # whose lines say what they are about
+            of_worker, lease = about
+            own = {**of_worker, "task": lease.task, "attempt": lease.attempt, **own}
+        for name, value in own.items():
             if value is not None:
                 plain = isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))
                 found.setdefault(safe(name), value if plain else _lines(value))
@@ -71,14 +132,6 @@ class JsonFormatter(logging.Formatter):
 
 _USUAL = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 """The attributes that every record has; the log call gave all others."""
-
-
-def _of_handler(record: logging.LogRecord) -> Mapping[str, object]:
-    about = running.get()
-    if about is None or record.name.startswith("timeoutq."):  # its lines say what they are about
-        return {}
-    fields, lease = about
-    return {**fields, "task": lease.task, "attempt": lease.attempt}
 
 
 def _message(record: logging.LogRecord) -> tuple[str, Exception | None]:
@@ -97,32 +150,7 @@ def _traceback(found: Failed) -> str:
     error = found[1]
     if error is None:
         return ""
+    from timeoutq.words.tracebacks import read_traceback, trace
+
     text = error_words(error)
     return read_traceback(trace(error), text) or text
-
-
-def configure(level: str, *, as_json: bool = False) -> None:
-    """Send log lines of `level` and above to stderr. Raises `InvalidInput` for an unknown level."""
-    number = logging.getLevelNamesMapping().get(level.upper())
-    if number is None:
-        raise InvalidInput(f"--log-level {level!r} is not one of debug, info, warning, error")
-    handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if as_json else SafeFormatter("%(asctime)s %(levelname)-7s %(message)s"))
-    logging.basicConfig(level=number, handlers=[handler], force=True)
-    if as_json:
-        # an error that nobody catches is a line like the others
-        sys.excepthook = lambda kind, error, trace: _tell_uncaught((kind, error, trace))
-        threading.excepthook = _tell_of_thread
-    for loud in ("httpx", "httpcore", "asyncio"):
-        logging.getLogger(loud).setLevel(max(number, logging.WARNING))
-
-
-def _tell_uncaught(found: Failed) -> None:
-    log.critical("ended by an error: %s", error_words(found[1]), exc_info=found)
-
-
-def _tell_of_thread(found: threading.ExceptHookArgs) -> None:
-    if found.exc_value is not None and not isinstance(found.exc_value, SystemExit):
-        name = "a thread" if found.thread is None else f"the thread {found.thread.name}"
-        error = (found.exc_type, found.exc_value, found.exc_traceback)
-        log.error("%s ended by an error: %s", name, error_words(found.exc_value), exc_info=error)

@@ -1,43 +1,52 @@
-"""The commands that look and change nothing: queues, status, dashboard, list, inspect, drained, log."""
+"""The commands that look: queues, status, dashboard, list, hosts, inspect, why, drained, log; report, as HTML."""
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from timeoutq.cli.app import exit_unless, say, stop, unknown, unknown_words
-from timeoutq.cli.command import AllPages, Cursor, Known, Moment, Name, Opened, Seconds, Server, TaskName, command
-from timeoutq.cli.printing import LINES_AT_ONCE, Sink, iso, progress
-from timeoutq.cli.reading import moment
+from timeoutq.cli.command import Known, Moment, Name, Opened, Seconds, Server, TaskName, command
+from timeoutq.cli.lines import LINES_AT_ONCE, Sink, iso, length, moment
+from timeoutq.cli.saying import exit_unless, progress, refuse, say, stop, unknown_words
+from timeoutq.cli.tasks import OWNER
 from timeoutq.watch import records
 from timeoutq.words.errors import InvalidInput
-from timeoutq.words.exit_codes import NOTHING, SERVER
-from timeoutq.words.model import Page, State
-from timeoutq.words.text import length_of, safe
+from timeoutq.words.exit_codes import SERVER
+from timeoutq.words.model import HostInfo, HostPage, Page, State
+from timeoutq.words.text import age, length_of, safe
 
 if TYPE_CHECKING:
-    from timeoutq.client.shards import AnyQueue
     from timeoutq.rooms.events import Event
     from timeoutq.watch.directory import Listed
     from timeoutq.watch.snapshot import Snapshot
 
+P = TypeVar("P", Page, HostPage)
+
 QUEUE_COLUMNS = ("queue", "known", "todos", "waiting", "scheduled", "in_progress", "done", "failed", "workers", "note")
+HOST_COLUMNS = ("host", "waiting", "in_flight", "turn", "delay", "per_host", "budget", "visits", "failures",
+                "blocked_until", "banned")  # fmt: skip
+HOST_BRIEFLY = ("host", "waiting", "at once", "turn", "delay", "visits", "failures")  # fits beside a name in 80 columns
+
+Cursor = Annotated[str | None, "Where to go on: the cursor that the last page printed."]
+AllPages = Annotated[bool, "--all: Print all pages."]
 EVENTS_AT_ONCE = 1000
+LAST_LINES = 5  # of a traceback that `why` shows; `inspect` shows all
 
 
 @command()
 def queues(*, server: Server, out: Sink) -> None:
     """List the queues on the server, and count their tasks by state. Exit 1: no queue; 3: no queue can be read.
 
-    The command looks at all keys of the server's database, a thousand at a time:
-    about one second per million keys.
+    The command looks at all keys of the server's database, a thousand at a time: about one second per million keys.
 
-    The columns on a pipe: queue, known, todos, waiting, scheduled, in_progress,
-    done, failed, workers, note.
+    The columns on a pipe: queue, known, todos, waiting, scheduled, in_progress, done, failed, workers, note.
     """
     from timeoutq.watch import directory
 
@@ -56,28 +65,27 @@ def queues(*, server: Server, out: Sink) -> None:
             out.rows(QUEUE_COLUMNS, map(_listed, block))
             met += len(block)
             readable += sum(one.stats is not None for one in block)
-    if not met:
-        stop(NOTHING, f"there is no queue at {opened.url}")
+    exit_unless(met, f"there is no queue at {opened.url}")
     if not readable:
-        stop(SERVER, f"none of the queues at {opened.url} can be read")
+        stop(f"none of the queues at {opened.url} can be read", SERVER)
 
 
 def _listed(one: Listed) -> list[Any]:
-    stats = one.stats
+    stats, (_, *counts, _) = one.stats, QUEUE_COLUMNS
     if stats is None:
-        return [one.name, *[None] * len(QUEUE_COLUMNS[1:-1]), one.trouble or None]
-    words = [f"{len(stats.shards)} shards"] if stats.shards else []
-    note = ", ".join([*words, "paused"] if stats.paused else words) or None
-    return [one.name, *(getattr(stats, name) for name in QUEUE_COLUMNS[1:-1]), one.trouble or note]
+        return [one.name, *[None] * len(counts), one.trouble or None]
+    words = [f"{len(stats.shards)} shards"] * bool(stats.shards) + ["paused"] * stats.paused
+    return [one.name, *(getattr(stats, name) for name in counts), one.trouble or ", ".join(words) or None]
 
 
-def _show(seen: Snapshot, queue: AnyQueue, out: Sink) -> None:
+def _show(queue: Known, out: Sink) -> None:
+    from timeoutq.watch import snapshot
+
+    seen = snapshot.snapshot(queue)
     if not seen.exists:
-        unknown(queue)
+        stop(unknown_words(queue))
     if out.as_json:
-        from timeoutq.watch.snapshot import to_json
-
-        out.document(to_json(seen))
+        out.document(snapshot.to_json(seen))
     elif sys.stdout.isatty():
         from timeoutq.watch.draw import show
 
@@ -88,7 +96,7 @@ def _show(seen: Snapshot, queue: AnyQueue, out: Sink) -> None:
 
 def _lines(seen: Snapshot) -> Iterator[Sequence[Any]]:
     """Give a snapshot as lines: counts and rates, then a line for each worker, host, lease, due task and error."""
-    from timeoutq.watch.metrics import rates
+    from timeoutq.watch.snapshot import rates
 
     stats, ran = seen.stats, seen.stats.durations
     yield from (("queue", seen.queue), ("at", seen.url), ("paused", "yes" if stats.paused else "no"))
@@ -128,13 +136,12 @@ def _lines(seen: Snapshot) -> Iterator[Sequence[Any]]:
 def status(queue: Opened, *, out: Sink) -> None:
     """Show the queue once, as the dashboard does.
 
-    On a pipe, tabs stand between the columns, and the first column says what the
-    line is about. Most lines have one more column: a name, a count, a rate (NAME/s)
-    or a moment. The other lines are:
+    On a pipe, tabs stand between the columns, and the first column says what the line is about. Most lines have one
+    more column: a name, a count, a rate (NAME/s) or a moment. The other lines are:
 
     - handlers ran, RUNS, P50, P95, MAX: how long handlers ran, in seconds
-    - worker, NAME, alive or gone, CONCURRENCY, LEASES HELD, ACKED, FAILED,
-      LAST SIGN OF LIFE, and WHY if it lives and does not claim
+    - worker, NAME, alive or gone, CONCURRENCY, LEASES HELD, ACKED, FAILED, LAST SIGN OF LIFE, and WHY if it lives and
+      does not claim
     - shard, NUMBER, TASKS READY OR WAITING, SCHEDULED, IN PROGRESS, DONE, FAILED
     - silent, what does not answer (shards 4, 5), WHY; it is not counted
     - tends, NAME of a worker, the NUMBER of each shard that it tends
@@ -145,9 +152,7 @@ def status(queue: Opened, *, out: Sink) -> None:
 
     Moments are in ISO 8601, and - stands for what is unknown.
     """
-    from timeoutq.watch import snapshot
-
-    _show(snapshot.snapshot(queue), queue, out)
+    _show(queue, out)
 
 
 @command()
@@ -157,11 +162,11 @@ def dashboard(
     read_only: Annotated[bool, "Refuse the keys that change something."] = False, *, server: Server,
 ) -> None:  # fmt: skip
     """Watch the queue live, and act: lower-case keys look, upper-case keys act and ask; ? shows all; q ends it."""
-    from timeoutq.watch import live, snapshot
+    from timeoutq.watch import live
 
     with server.open(queue, waits=sys.stdout.isatty()) as opened:
         if not sys.stdout.isatty():
-            _show(snapshot.snapshot(opened), opened, Sink())
+            _show(opened, Sink())
             return
         how: Any = {"read_only": read_only, "another": server.open}
         try:
@@ -183,42 +188,83 @@ def list_state(
 ) -> None:  # fmt: skip
     """List the tasks in a state: leases by deadline, scheduled tasks by due time, other tasks in no order.
 
-    The columns on a pipe: task, at, holder, error, priority. "at" is the due time,
-    the end of the lease, or the time of the last error. With --json also:
-    releases, traceback.
+    The columns on a pipe: task, at, holder, error, priority. "at" is the due time, the end of the lease, or the time of
+    the last error. With --json also: releases, traceback.
     """
     columns = ("task", "at", "holder", "error", "priority", "releases", "traceback")[: 7 if out.as_json else 5]
-    begun = cursor
-    while True:
-        page = queue.list(state.value, cursor, limit) if everything else _page(queue, state, cursor, limit)
+    at_once = queue.list if everything else partial(_page, queue)
+    for page in _pages(lambda at: at_once(state.value, at, limit), cursor, everything):
         entries = page.entries if everything else page.entries[:limit]
         rows = (
             (e.task, e.at if out.as_json else iso(e.at), e.holder, e.error, e.priority or None, e.releases or None,
              e.traceback)
             for e in entries
         )  # fmt: skip
-        out.rows(columns, [row[: len(columns)] for row in rows])
+        out.rows(columns, (row[: len(columns)] for row in rows))
         for entry in entries if traceback and not out.as_json else ():
             for line in (entry.task, *(f"    {line}" for line in (entry.traceback or "").splitlines())):
                 typer.echo(safe(line))
+        if len(entries) < len(page.entries):  # a cursor would skip the tasks that are not shown
+            whole = cursor is None and page.cursor is None
+            many = f"{len(page.entries):,} in all" if whole else f"at least {len(page.entries):,} here"
+            say(f"{many}, {len(entries):,} shown: --all shows every task")
+            return
+
+
+def _pages(read: Callable[[str | None], P], cursor: str | None, everything: bool) -> Iterator[P]:
+    """Give the page at a cursor, and say how to go on; or all pages from there on."""
+    while True:
+        page = read(cursor)
+        yield page
         cursor = page.cursor
-        if cursor is None or not everything:
-            break
-    if len(entries) < len(page.entries):  # a cursor would skip the tasks that are not shown
-        whole = begun is None and cursor is None
-        many = f"{len(page.entries):,} in all" if whole else f"at least {len(page.entries):,} here"
-        say(f"{many}, {len(entries):,} shown: --all shows every task")
-    elif cursor is not None:
-        say(f"more with --cursor {cursor}, or --all")
+        if cursor is None:
+            return
+        if not everything:
+            say(f"more with --cursor {cursor}, or --all")
+            return
 
 
-def _page(opened: AnyQueue, state: State, cursor: str | None, n: int) -> Page:
+def _page(queue: Known, state: str, cursor: str | None, n: int) -> Page:
     """Read a page of at most `n` entries, if possible: of a set, the server may give more than we ask for."""
-    page, asked = opened.list(state.value, cursor, n), n
+    page, asked = queue.list(state, cursor, n), n
     while len(page.entries) > n and asked > 1:
         asked = max(1, asked - (len(page.entries) - n))
-        page = opened.list(state.value, cursor, asked)
+        page = queue.list(state, cursor, asked)
     return page
+
+
+def _host_row(info: HostInfo) -> Sequence[Any]:
+    return (
+        info.host, info.waiting, info.busy, iso(info.turn), length(info.delay), info.per_host, info.budget,
+        info.visits, info.failures, iso(info.blocked_until), info.banned,
+    )  # fmt: skip
+
+
+def _briefly(info: HostInfo, now: float) -> Sequence[Any]:
+    of = "" if info.budget is None else f" of {info.budget}"
+    return (
+        info.host, info.waiting, f"{info.busy} of {info.per_host}", records.turn(info, now)[0], age(info.delay),
+        f"{info.visits}{of}", info.failures,
+    )  # fmt: skip
+
+
+@command()
+def hosts(
+    queue: Known, cursor: Cursor = None,
+    limit: Annotated[int, "-n --limit 1..500: The most hosts per page."] = 100,
+    everything: AllPages = False, *, out: Sink,
+) -> None:  # fmt: skip
+    """List the hosts that the queue has met; the host with the next turn comes first.
+
+    The columns on a pipe: host, waiting, in_flight, turn, delay, per_host, budget, visits, failures, blocked_until,
+    banned.
+    """
+    for page in _pages(lambda at: queue.hosts.list(at, limit), cursor, everything):
+        if out.as_json or not sys.stdout.isatty():
+            out.each(HOST_COLUMNS, page.hosts, _host_row)
+        elif page.hosts or cursor is None:
+            now = queue.stats().now
+            out.rows(HOST_BRIEFLY, [_briefly(info, now) for info in page.hosts])
 
 
 @command()
@@ -232,6 +278,27 @@ def inspect(queue: Known, task: TaskName, *, out: Sink) -> None:
     exit_unless(info.state is not None or info.has_result)
 
 
+BY_HAND = "; a spider owns the queue, and the response then goes to its `parse`: callback and meta went with the ack"
+
+
+@command()
+def why(queue: Known, task: TaskName, *, out: Sink) -> None:
+    """Say why a task is not being worked on now, or who works on it; exit 1 when the task is in no state."""
+    from timeoutq.verbs.why import advised
+
+    found = queue.why(task)
+    info, told = found.info, dict(records.of_task(found.info))
+    spiders = BY_HAND if found.code == "done" and OWNER in queue.stats().settings else ""
+    shown = ("host", "priority", "failures", "crashes", "releases", "last error")
+    out.facts(found, [
+        ("state", None if info.state is None else info.state.value), ("reason", found.code),
+        ("why", advised(found, records.ADVICE, queue.name) + spiders), *((name, told[name]) for name in shown),
+        ("before it", found.before), ("near", found.near),
+        *(("traceback", line) for line in (info.traceback or "").splitlines()[-LAST_LINES:]),
+    ])  # fmt: skip
+    exit_unless(info.state is not None or found.code == "done")
+
+
 @command()
 def drained(
     queue: Known,
@@ -241,7 +308,7 @@ def drained(
     """Say whether no task is ready, in progress, scheduled, or waiting for its host's turn. Exit 0: yes; 1: no."""
     found = queue.drained(before) if wait is None else queue.wait_drained(wait, before)
     if found and wait is not None and not queue.exists():  # the server may have lost its data meanwhile
-        unknown(queue)
+        stop(unknown_words(queue))
     out.answer({"drained": found}, "yes" if found else "no")
     exit_unless(found)
 
@@ -257,27 +324,30 @@ def log(
 ) -> None:  # fmt: skip
     """Show the event log: which tasks each call has moved. Exit 1: no log, or nothing of the task of --task in it.
 
-    `timeoutq configure QUEUE --events 64MB` begins a log. A line is a move: the
-    time, what was called, by whom, from which state to which, and the task.
-    `--since 0` shows the log from its beginning. With --json, a line is a call.
+    `timeoutq configure QUEUE --events 64MB` begins a log. A line is a move: the time, what was called, by whom, from
+    which state to which, and the task. `--since 0` shows the log from its beginning. With --json, a line is a call.
     """
     page = queue.events.list(n=1)
     if not page.events and "events" not in queue.stats().settings:
-        stop(NOTHING, f"queue {queue.name} has no event log: timeoutq configure {queue.name} --events 64MB begins one")
-    begin = None if since is None else _begin(queue, since)
+        stop(f"queue {queue.name} has no event log: timeoutq configure {queue.name} --events 64MB begins one")
+    if since is not None:
+        events = islice(_since(queue, _begin(queue, since), task), n)
+    else:
+        last = queue.events.list(n=min(20 if n is None else max(1, n), EVENTS_AT_ONCE), task=task)
+        events = islice(last.events, n)
     cursor, shown = page.cursor, False
-    for event in _logged(queue, begin, n, task):
+    for event in events:
         _show_event(event, task, out)
         cursor, shown = event.cursor, True
     if follow:
         for event in queue.events.follow(cursor, task):
             _show_event(event, task, out)
     elif task is not None and not shown and n != 0:
-        then = "" if begin is None else " since then"
-        stop(NOTHING, f"the log of queue {queue.name} tells nothing of task {task!r:.200}{then}")
+        then = "" if since is None else " since then"
+        stop(f"the log of queue {queue.name} tells nothing of task {task!r:.200}{then}")
 
 
-def _begin(queue: AnyQueue, since: str) -> float:
+def _begin(queue: Known, since: str) -> float:
     if since.strip()[-1:] in ("s", "m", "h", "d") and (ago := length_of(since)) is not None:
         return max(0.0, queue.stats().now - ago)
     try:
@@ -286,20 +356,10 @@ def _begin(queue: AnyQueue, since: str) -> float:
         raise typer.BadParameter(f"{error.message}; or how long ago: 30s, 10m, 2h, 1d; 0 is the beginning") from None
 
 
-def _logged(queue: AnyQueue, begin: float | None, n: int | None, task: str | None) -> Iterator[Event]:
-    """Give what is in the log already: the last `n` calls, or from a time on the first `n`."""
-    if begin is None:
-        last = queue.events.list(n=min(20 if n is None else max(1, n), EVENTS_AT_ONCE), task=task)
-        yield from last.events if n != 0 else ()
-        return
-    after: Any = begin
-    left = n
-    while left is None or left > 0:
-        page = queue.events.list(after, min(EVENTS_AT_ONCE, left or EVENTS_AT_ONCE), task)
-        if page.cursor == after:
-            return
+def _since(queue: Known, after: Any, task: str | None) -> Iterator[Event]:
+    while (page := queue.events.list(after, EVENTS_AT_ONCE, task)).cursor != after:
         yield from page.events
-        after, left = page.cursor, None if left is None else left - len(page.events)
+        after = page.cursor
 
 
 def _show_event(event: Event, task: str | None, out: Sink) -> None:
@@ -315,3 +375,33 @@ def _show_event(event: Event, task: str | None, out: Sink) -> None:
     if lines:
         typer.echo("\n".join(lines))
         sys.stdout.flush()
+
+
+@command()
+def report(
+    queue: Known, html: Annotated[Path | None, "FILE: Write the report there; - is stdout."] = None, *, out: Sink,
+) -> None:  # fmt: skip
+    """Draw pictures of a crawl: states over time, rates, durations, errors by kind, hosts.
+
+    The report is one file of HTML, which needs no network and runs no script.
+    """
+    refuse((html is None) != out.as_json, "say what is wanted: --html FILE or --json")
+    from timeoutq.watch import report as reports
+
+    found = reports.gather(queue)
+    if html is None:
+        out.document(reports.document(found))
+        return
+    text = reports.page(found)
+    if str(html) == "-":
+        sys.stdout.write(text)
+        return
+    part = html.with_name(f".{html.name}.{os.getpid()}")  # so that nobody reads half of a report
+    try:
+        part.write_text(text, "utf-8")
+        part.replace(html)
+    except OSError as error:
+        raise InvalidInput(f"cannot write {html}: {error.strerror}") from error
+    finally:
+        part.unlink(missing_ok=True)
+    say(f"wrote {html}, {len(text.encode()) // 1024 + 1} KiB")

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from itertools import chain, islice
@@ -15,16 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timeoutq.cli.app import exit_unless, patiently, say, saying_how_far, stop, sure, with_ended
 from timeoutq.cli.command import FIVE_MINUTES, Ids, Known, Name, Server, Shards, Wait, Yes, argument, command, sides
-from timeoutq.cli.printing import Sink, ids, length, progress
-from timeoutq.cli.reading import LONGEST_LINE, ids_of, lines_of, piped_in
+from timeoutq.cli.lines import LONGEST_LINE, Sink, ids, ids_of, length, lines_of, piped_in, size_of, with_ended
+from timeoutq.cli.saying import exit_unless, patiently, progress, refuse, say, stop, sure
 from timeoutq.words.errors import InvalidInput
-from timeoutq.words.exit_codes import NOTHING
 from timeoutq.words.model import HostRecord, Politeness, Record, State, TaskId, raw, text
 
 if TYPE_CHECKING:
-    from timeoutq.client.shards import AnyQueue
     from timeoutq.watch.transfer import Item
 
 MANY = 1000  # to put back more tasks than this, the command asks first
@@ -32,7 +30,6 @@ NAMED = 5  # at most this many batches or groups are named on stderr
 LOOKED = 100  # of at most this many groups, an import looks whether their rules are there
 SHOWN = 3  # for at most this many broken lines the command says what is wrong with them
 CHUNK_BYTES = 4 * 1024 * 1024
-
 
 Null = Annotated[bool, "--null -0: Ids end with a NUL, not a newline, in files and in the output."]
 
@@ -57,8 +54,7 @@ def states(
     """
     from timeoutq.watch import transfer
 
-    if bool(tasks) == (file is not None):
-        raise InvalidInput("name tasks, or give --file with one id per line")
+    refuse(bool(tasks) == (file is not None), "name tasks, or give --file with one id per line")
     totals = Counter[str]()
     given: Iterator[TaskId] = iter(tasks or ()) if file is None else ids_of(file, null)
     with server.known(queue) as opened:
@@ -95,12 +91,10 @@ def requeue(
         if sum(1 for _ in islice(chain.from_iterable(some), MANY + 1)) > MANY:
             matching = f" that match {match}" if match else ""
             sure(f"Put more than {MANY:,} tasks of {queue.name}:{state}{matching} back into todos?", yes)
-    with (
-        saying_how_far(lambda: (matched, f"{matched:,} tasks matched, {moved:,} are back in todos")),
-        progress("counting" if dry_run else "putting back", transfer.size(queue, state)) as tell,
-    ):
+    what, far = "counting" if dry_run else "putting back", "{:,} tasks matched, {:,} are back in todos"
+    with progress(what, transfer.size(queue, state), far=lambda: (matched, far.format(matched, moved))) as tell:
         for talk in talks_of(queue):
-            for batch in transfer.once(transfer.scan_shard(queue, talk, state, pattern)):
+            for batch in transfer.once(transfer.scan(queue, state, pattern, [talk])):
                 looked += len(batch)
                 if state is State.FAILED and not cancelled:
                     batch = queue.run(flows.uncancelled(talk, batch))
@@ -121,21 +115,17 @@ def export(
 ) -> None:  # fmt: skip
     """Print the queue as JSON lines: its politeness, hosts, schedules, tasks and batches.
 
-    The line of a task has its state, due time, failures, crashes, last error,
-    group, priority and payload; the line of a host has its rules, block or ban,
-    and how often it was visited. Results of tasks are left out: who waits for
-    them waits on this queue. A batch that is over has one line for each of its
-    tasks, and then a line with what it was sealed with. Batches that are not over
-    are left out, with their callbacks: stderr names them, and so does the last
+    The line of a task has its state, due time, failures, crashes, last error, group, priority and payload; the line of
+    a host has its rules, block or ban, and how often it was visited. Results of tasks are left out: who waits for them
+    waits on this queue. A batch that is over has one line for each of its tasks, and then a line with what it was
+    sealed with. Batches that are not over are left out, with their callbacks: stderr names them, and so does the last
     line; their tasks are tasks like others. With --state, only tasks are printed.
 
-    `timeoutq import` reads these lines. For a picture of one moment, pause the
-    queue first; without a pause, each task is printed once, as it was when export
-    read it. Exit 1 when there is no task and no host. The last line says that the
-    export is whole.
+    `timeoutq import` reads these lines. For a picture of one moment, pause the queue first; without a pause, each task
+    is printed once, as it was when export read it. Exit 1 when there is no task and no host. The last line says that
+    the export is whole.
 
-    A queue with --keep-done compact has no ids of its done tasks: export the rest
-    with --without-done.
+    A queue with --keep-done compact has no ids of its done tasks: export the rest with --without-done.
     """
     from timeoutq.rooms import batches as of_batches
     from timeoutq.rooms.schedules.definition import Stored
@@ -153,10 +143,8 @@ def export(
             wrote(map(write, some))
             met += len(some)
     total = sum(transfer.size(queue, state) for state in wanted)
-    with (
-        saying_how_far(lambda: (written, f"{written:,} of about {total:,} tasks were written, not all")),
-        progress("exporting", total, prints_ids=True) as tell,
-    ):
+    far = "{:,} of about {:,} tasks were written, not all"
+    with progress("exporting", total, far=lambda: (written, far.format(written, total)), prints_ids=True) as tell:
         for records in transfer.export(queue, wanted):
             wrote(map(transfer.write, records))
             sys.stdout.flush()  # so that every line that is counted is really written
@@ -175,43 +163,34 @@ def export(
             f"callbacks: {_named(list(left_out))}: let them end first, or put their tasks into batches again after the "
             "import, and seal these"
         )
-    if not written and not met:
-        stop(NOTHING, f"queue {queue.name} has no tasks" + (f" in {', '.join(states)}" if states else ""))
+    exit_unless(written or met, f"queue {queue.name} has no tasks" + (f" in {', '.join(states)}" if states else ""))
 
 
 def _named(names: Sequence[str]) -> str:
     return f"{', '.join(names[:NAMED])}{', …' if len(names) > NAMED else ''}"
 
 
-class BrokenLine(InvalidInput):
-    """A line is not what export prints: mend the file, or leave such lines out."""
-
-
+@dataclass
 class Import:
     """The lines of an export on their way into a queue, and what became of them."""
 
-    def __init__(self, queue: AnyQueue, lenient: bool, tasks_only: bool, wait: float) -> None:
-        self.queue, self.lenient, self.tasks_only, self.wait = queue, lenient, tasks_only, wait
-        self.taken = 0  # the number of lines, from the first on, that need not be read again
-        self.seen = Counter[str]()  # what became of the lines, by its name in the answer
-        self.refused: list[str] = []  # batches that the queue does not take
-        self.is_cut = False  # whether an export among the lines has promised a last line, and has none
-        self.groups: dict[str, None] = {}  # groups, `LOOKED` at most, whose rules the lines do not bring in
-        self._lacks_rules = self._awaits_end = False
-
-    def counts(self) -> dict[str, int]:
-        """Give what became of the lines; of batches and schedules, only if there were some."""
-        always = dict.fromkeys(("restored", "known", "broken", "hosts", "hosts_known"), 0)
-        rare = {"without_rules": len(self.groups), "cut": int(self.is_cut)}
-        return {"lines": self.taken, **always, **self.seen, **{name: count for name, count in rare.items() if count}}
+    queue: Known
+    lenient: bool
+    tasks_only: bool
+    wait: float
+    taken: int = 0  # the number of lines, from the first on, that need not be read again
+    seen: Counter[str] = field(default_factory=Counter[str])  # what became of the lines, by its name in the answer
+    refused: list[str] = field(default_factory=list[str])  # batches that the queue does not take
+    broken: str = ""  # what is wrong with the line that has ended the import
+    is_cut: bool = False  # whether an export among the lines has promised a last line, and has none
+    groups: dict[str, None] = field(default_factory=dict[str, None])
+    """Groups, `LOOKED` at most, whose rules the lines do not bring in."""
+    lacks_rules: bool = False  # whether the export that is read has left rules out
+    awaits_end: bool = False  # whether it has promised a last line
 
     def chunks(self, lines: Iterator[bytes], skip: int) -> Iterator[tuple[int, int, list[Item]]]:
-        """Read lines; give, for each step, the number of its last line, the bytes read so far, and what they tell.
-
-        Raises `BrokenLine`, after the tasks before it were given.
-        """
+        """Read lines up to a broken one; give for each step its last line's number, the bytes read, the items."""
         from timeoutq.server.calls import BATCH
-        from timeoutq.watch.transfer import Header
 
         chunk: list[Item] = []
         size = read = number = 0
@@ -225,18 +204,14 @@ class Import:
             except InvalidInput as error:
                 if is_skipped:
                     continue
-                if self.lenient and number > 1:
-                    self.seen["broken"] += 1
-                    if self.seen["broken"] <= SHOWN:
-                        say(f"line {number} is left out: {error}")
-                    continue
-                if chunk:
-                    yield number - 1, read, chunk
-                self.taken = number - 1
-                raise BrokenLine(f"line {number} is broken: {error}") from error
-            self._note(found)
-            tells = found.politeness is not None if isinstance(found, Header) else not self.tasks_only
-            if not is_skipped and (isinstance(found, Record) or (tells and not self.tasks_only)):
+                if not self.lenient or number == 1:
+                    self.broken, number = f"line {number} is broken: {error}", number - 1
+                    break
+                self.seen["broken"] += 1
+                if self.seen["broken"] <= SHOWN:
+                    say(f"line {number} is left out: {error}")
+                continue
+            if self._wants(found) and not is_skipped:
                 chunk.append(found)
                 size += len(line)
             if len(chunk) >= BATCH or size > CHUNK_BYTES:
@@ -245,29 +220,24 @@ class Import:
         if chunk:
             yield number, read, chunk
         self.taken = number
-        self.is_cut |= self._awaits_end
+        self.is_cut |= self.awaits_end and not self.broken
 
-    def _note(self, item: Item) -> None:
+    def _wants(self, item: Item) -> bool:
+        """Note what a line tells of its export, and say whether the line is to be brought in."""
         from timeoutq.watch.transfer import Header
 
         if isinstance(item, Header):
             if not item.is_last:
-                self.is_cut |= self._awaits_end  # another export begins where the one before it has not ended
-                self._lacks_rules = item.rules > 0
-            self._awaits_end = item.ends and not item.is_last
-        elif len(self.groups) < LOOKED:
-            if isinstance(item, Record) and self._lacks_rules and item.group is not None:
+                self.is_cut |= self.awaits_end  # another export begins where the one before it has not ended
+                self.lacks_rules = item.rules > 0
+            self.awaits_end = item.ends and not item.is_last
+            return item.politeness is not None and not self.tasks_only
+        if len(self.groups) < LOOKED:
+            if isinstance(item, Record) and self.lacks_rules and item.group is not None:
                 self.groups[item.group] = None
             elif self.tasks_only and isinstance(item, HostRecord) and (item.delay, item.per_host) != (None, None):
                 self.groups[text(item.host)] = None
-
-    def look_for_rules(self) -> None:
-        """Keep of the groups only those that have no rules in the queue."""
-        usual = self.queue.stats().politeness if self.groups else None
-        for name in list(self.groups) if usual is not None else ():
-            found = self.queue.hosts.inspect(name)
-            if usual != Politeness(found.delay, found.per_host):
-                del self.groups[name]
+        return isinstance(item, Record) or not self.tasks_only
 
     def step(self, number: int, items: list[Item]) -> None:
         """Bring in what some lines tell: their tasks in one atomic step, and before that their hosts in one."""
@@ -275,6 +245,9 @@ class Import:
         from timeoutq.rooms.batches import Joined, Sealed
         from timeoutq.rooms.schedules.definition import Stored
         from timeoutq.watch import transfer
+
+        def bring(restore: Any, some: Sequence[Any]) -> Any:
+            return patiently(self.queue, partial(restore, self.queue, some), self.wait)
 
         for item in items:
             if isinstance(item, transfer.Header) and item.politeness is not None:
@@ -286,40 +259,43 @@ class Import:
         for what, kind, restore in (("hosts", HostRecord, transfer.restore_hosts),
                                     ("schedules", Stored, transfer.restore_schedules)):  # fmt: skip
             if some := [item for item in items if isinstance(item, kind)]:
-                new = self._step(restore, some)
+                new = bring(restore, some)
                 self.seen.update({what: new, f"{what}_known": len(some) - new})
         if records := [item for item in items if isinstance(item, Record)]:
-            outcome = self._step(transfer.restore, records)
+            outcome = bring(transfer.restore, records)
             self.seen.update(restored=outcome.added, known=len(outcome) - outcome.added)
         if batches := [item for item in items if isinstance(item, Joined | Sealed)]:
             seals = [item.batch for item in batches if isinstance(item, Sealed)]
             refused, new = seals, 0
             if not isinstance(self.queue, ShardedQueue):  # which has no batches
-                new, refused = self._step(transfer.restore_batches, batches)
+                new, refused = bring(transfer.restore_batches, batches)
             self.seen.update(batches=len(seals) - len(refused), members=new)
             self.refused += refused
         self.taken = number
 
-    def _step(self, restore: Any, items: Sequence[Any]) -> Any:
-        return patiently(self.queue, partial(restore, self.queue, items), self.wait)
-
     def tell(self, out: Sink) -> None:
-        """Print the counts, and name what is not in the queue now."""
-        self.look_for_rules()
-        out.facts(self.counts(), self.counts().items(), ("what", "count"))
-        name, groups = self.queue.name, self.groups
+        """Print what became of the lines, and name what is not in the queue now."""
+        name, polite = self.queue.name, self.queue.stats().politeness if self.groups else None
+        groups = list(self.groups)
+        if polite is not None:  # those that have no rules in the queue
+            found = {group: self.queue.hosts.inspect(group) for group in groups}
+            groups = [group for group, host in found.items() if Politeness(host.delay, host.per_host) == polite]
+        always = dict.fromkeys(("restored", "known", "broken", "hosts", "hosts_known"), 0)
+        rare = {"without_rules": len(groups), "cut": int(self.is_cut)}
+        counts = {"lines": self.taken, **always, **self.seen, **{what: many for what, many in rare.items() if many}}
+        out.facts(counts, counts.items(), ("what", "count"))
         if self.refused:
             say(
                 f"batches of the file that are not in queue {name} now ({len(self.refused):,}), because the queue lies "
                 f"in shards, or has other batches of these names: {_named(self.refused)}"
             )
         if groups:
-            polite = f"make the queue polite (timeoutq configure {name} --delay 0 --per-host 10000), "
+            make_polite = f"make the queue polite (timeoutq configure {name} --delay 0 --per-host 10000), "
             say(
                 f"tasks are in queue {name} now, and the rules of their groups are not ({len(groups):,}): "
-                f"{_named([*groups])}. The limits of functions are such rules: until a caller or a worker declares "
+                f"{_named(groups)}. The limits of functions are such rules: until a caller or a worker declares "
                 "them, these calls run without a limit. Before workers run, "
-                f"{'' if self.queue.stats().politeness else polite}import an export of the whole queue, without "
+                f"{'' if polite else make_polite}import an export of the whole queue, without "
                 "--state and --tasks-only (what is there stays), or set the rules: timeoutq host "
                 f"{name} GROUP --per-host N --delay TIME"
             )
@@ -329,11 +305,12 @@ def _item_of(number: int, line: bytes) -> Item:
     """Read one line of an export. Raises `InvalidInput`."""
     from timeoutq.watch import transfer
 
-    if number == 1 and not transfer.is_header(line):
-        raise InvalidInput('it is not the first line of an export, which is {"timeoutq": 1, …}: add this line')
     if len(line) >= LONGEST_LINE:
         raise InvalidInput(f"it has more than {LONGEST_LINE:,} bytes")
-    return transfer.read_header(line) if number == 1 else transfer.read_line(line)
+    found = transfer.read(line) if number > 1 or b'"timeoutq"' in line else None
+    if found is None or (number == 1 and not isinstance(found, transfer.Header)):
+        raise InvalidInput('it is not the first line of an export, which is {"timeoutq": 1, …}: add this line')
+    return found
 
 
 def _words(politeness: Politeness) -> str:
@@ -353,65 +330,44 @@ def import_tasks(
 ) -> None:  # fmt: skip
     """Bring in what export printed: the politeness, the hosts, each task as it was, the batches.
 
-    What the queue has already stays: a task that it knows, its own politeness,
-    the rules of a host that has rules, the counts of a host that was visited. So
-    after Ctrl-C, run the command again, and it goes on. A queue with tasks that
-    is not polite does not become polite: the command ends with exit code 2, and
-    brings nothing in; make the queue polite, or give --tasks-only.
+    What the queue has already stays: a task that it knows, its own politeness, the rules of a host that has rules, the
+    counts of a host that was visited. So after Ctrl-C, run the command again, and it goes on. A queue with tasks that
+    is not polite does not become polite: the command ends with exit code 2, and brings nothing in; make the queue
+    polite, or give --tasks-only.
 
-    "known" counts tasks that the queue had already. If the network lost the
-    answer to a step with such tasks in it, the tasks that this step itself has
-    brought in count as known, too.
+    "known" counts tasks that the queue had already. If the network lost the answer to a step with such tasks in it, the
+    tasks that this step itself has brought in count as known, too.
 
-    Tasks that were in progress become ready. A broken line ends the command with
-    exit code 1; no later line is brought in. So does a file that lacks the last
-    line of its export, because it was cut; what it has is brought in.
+    Tasks that were in progress become ready. A broken line ends the command with exit code 1; no later line is brought
+    in. So does a file that lacks the last line of its export, because it was cut; what it has is brought in.
     """
-    if file is None and piped_in() is None:
-        raise InvalidInput("name a file, or pipe in what export printed")
-    total = file.stat().st_size if file is not None and file.is_file() else None
+    refuse(file is None and piped_in() is None, "name a file, or pipe in what export printed")
+    far = "{0:,} lines were taken; go on with --skip-lines {0}"
     with server.open(queue, shards) as opened:
         work = Import(opened, lenient, tasks_only, wait)
-        chunks = work.chunks(lines_of(file), skip_lines)
-
-        def far() -> tuple[int, str]:
-            return work.taken, f"{work.taken:,} lines were taken; go on with --skip-lines {work.taken}"
-
-        broken: BrokenLine | None = None
-        with saying_how_far(far), progress("importing", total) as tell:
-            while True:
-                try:
-                    found = next(chunks, None)
-                except BrokenLine as error:
-                    found, broken = None, error
-                if found is None:
-                    break
-                number, read, items = found
+        with progress("importing", size_of(file), far=lambda: (work.taken, far.format(work.taken))) as tell:
+            for number, read, items in work.chunks(lines_of(file), skip_lines):
                 work.step(number, items)
                 tell(read, work.seen["restored"] + work.seen["known"])
         work.tell(out)
-    if broken is not None:
-        say(str(broken))
-        stop(NOTHING, "no later line was brought in; --lenient leaves broken lines out")
+    if work.broken:
+        say(work.broken)
+        stop("no later line was brought in; --lenient leaves broken lines out")
     if work.is_cut:
         stop(
-            NOTHING,
             "the file is cut: the last line of its export is missing. What the file has is in; before workers run, "
-            "export again, and import the whole file: what is there stays",
+            "export again, and import the whole file: what is there stays"
         )
 
 
 SIDES = (
     " A side is QUEUE:STATE, as in crawl:done, or a file of ids, one per line, or - for stdin. A name with a / is "
-    "always a file: write ./crawl:done for a file of that name. Exit 1 when "
-    "there is no such id."
+    "always a file: write ./crawl:done for a file of that name. Exit 1 when there is no such id."
 )
 
 First = Annotated[str, argument("FIRST", "QUEUE:STATE, a file, or -.", autocompletion=sides)]
 Second = Annotated[str, argument("SECOND", "QUEUE:STATE, a file, or -.", autocompletion=sides)]
 Count = Annotated[bool, "Only print the number of ids."]
-
-
 Side = tuple[str, State] | Path  # a state of a queue, or a file
 
 
@@ -434,31 +390,30 @@ def _compare(first: str, second: str, both: bool, count: bool, null: bool, serve
     from timeoutq.watch import transfer
 
     one, other = side(first), side(second)
-    if first == second == "-":
-        raise InvalidInput("only one side can be stdin")
-    if null and out.as_json:
-        raise InvalidInput("give --null or --json, not both")
+    refuse(first == second == "-", "only one side can be stdin")
+    refuse(null and out.as_json, "give --null or --json, not both")
     looked = found = 0
     total: int | None = None
     there: Callable[[Sequence[bytes]], Sequence[bool]]
     word = "are on both sides" if both else f"are not in {second}"
+
+    def far() -> tuple[int, str]:
+        return looked, f"{looked:,} tasks of {first} were looked at, {found:,} of them {word}"
+
     with ExitStack() as stack:
         if isinstance(one, Path):
             batches = transfer.parts(ids_of(one, null))
         else:
             queue = stack.enter_context(server.known(one[0]))
             total, batches = transfer.size(queue, one[1]), transfer.scan(queue, one[1])
-        stack.enter_context(
-            saying_how_far(lambda: (looked, f"{looked:,} tasks of {first} were looked at, {found:,} of them {word}"))
-        )
         if isinstance(other, Path):
-            met = stack.enter_context(transfer.Met())
-            with progress(f"reading {second}") as tell:
+            met = stack.enter_context(transfer.meeting())
+            with progress(f"reading {second}", far=far) as tell:
                 met.load(_counted(transfer.parts(ids_of(other, null)), lambda read: tell(0, read)))
             there = met.known
         else:
             there = partial(transfer.within, stack.enter_context(server.known(other[0])), other[1])
-        tell = stack.enter_context(progress(f"comparing {first}", total, prints_ids=not count))
+        tell = stack.enter_context(progress(f"comparing {first}", total, far=far, prints_ids=not count))
 
         def note(read: int) -> None:
             nonlocal looked

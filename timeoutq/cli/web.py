@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timeoutq.cli.app import app, meant, say, stop
-from timeoutq.cli.command import Seconds, Server, argument, command
-from timeoutq.cli.printing import Sink, iso
-from timeoutq.cli.serving import Log
-from timeoutq.words.errors import InvalidInput, MissingExtra
-from timeoutq.words.exit_codes import NOTHING
+from timeoutq.cli.command import Seconds, Server, app, argument, command
+from timeoutq.cli.lines import Sink, iso
+from timeoutq.cli.logs import Log
+from timeoutq.cli.saying import exit_unless, meant, refuse, say, stop
+from timeoutq.words.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from timeoutq.gateway.settings import Settings
     from timeoutq.gateway.tokens import Token
-
-COLUMNS = ("token", "queues", "allow", "created", "expires", "state")
 
 group = typer.Typer(help="Tokens for the gateway: who may ask what.", no_args_is_help=True)
 app.add_typer(group, name="token", rich_help_panel="From anywhere")
@@ -43,22 +37,21 @@ def web(
     """Serve queues over HTTP: an API for programs in any language, and a page for browsers."""
     logs.begin()
     address = server.address()
-    if prefix and (not prefix.startswith("/") or prefix.endswith("/")):
-        raise InvalidInput(f"--prefix {prefix} must begin with a slash, and not end with one")
+    whole = not prefix or (prefix.startswith("/") and not prefix.endswith("/"))
+    refuse(not whole, f"--prefix {prefix} must begin with a slash, and not end with one")
     try:
+        from timeoutq.gateway.page import make_app
         from timeoutq.gateway.serving import serve
         from timeoutq.gateway.settings import Settings
     except ImportError as error:
         raise MissingExtra(f"timeoutq web needs more packages ({error.name}): pip install 'timeoutq[web]'") from error
-    anonymous = _who_needs_no_token(host, address, first_token, behind_proxy=bool(host_name or prefix))
+    settings = Settings(
+        url=address, queues=queues, read_only=read_only, prefix=prefix,
+        anonymous=_who_needs_no_token(host, address, first_token, behind_proxy=bool(host_name or prefix)),
+        hosts=tuple(name.lower() for name in host_name or ()),
+    )  # fmt: skip
     serve(
-        made(
-            Settings(
-                url=address, queues=queues, read_only=read_only, prefix=prefix, anonymous=anonymous,
-                hosts=tuple(name.lower() for name in host_name or ()),
-            )
-        ),
-        host, port,
+        make_app(settings), host, port,
         lambda place: say(f"serves http://{place}{prefix}/ (API: {prefix}/v1/openapi.json); Ctrl-C or SIGTERM ends it"),
     )  # fmt: skip
 
@@ -100,18 +93,11 @@ def _who_needs_no_token(host: str, url: str | None, first_token: str | None, *, 
     return SCOPES
 
 
-def made(settings: Settings) -> Any:
-    """Make the application with the routes of all rooms."""
-    from timeoutq.gateway.page import make_app
-
-    return make_app(settings)
-
-
 def _words(option: str) -> list[str]:
     return [word.strip() for word in option.split(",") if word.strip()]
 
 
-def _told(token: Token, state: str) -> dict[str, Any]:
+def _told(token: Token, state: str = "good") -> dict[str, Any]:
     return {
         "token": token.name, "queues": list(token.queues), "allow": list(token.allow), "created": token.created,
         "expires": token.expires, "state": state,
@@ -137,10 +123,9 @@ def new(
         is_first = book.table().empty
         secret, made = book.new(name, queues=_words(queues), allow=_words(allow), expires=expires)
     if out.as_json:
-        out.document({**_told(made, "good"), "secret": secret})
+        out.document({**_told(made), "secret": secret})
         return
-    sys.stdout.write(secret + "\n")
-    sys.stdout.flush()
+    typer.echo(secret)
     ends = "" if made.expires is None else f", until {iso(made.expires)}"
     say(f"token {name} may {', '.join(made.allow)} in {', '.join(made.queues)}{ends}; it is not shown again")
     if is_first:
@@ -154,16 +139,15 @@ def list_(*, server: Server, out: Sink) -> None:
 
     with TokenBook(server.address()) as book:
         table = book.table()
-    if table.empty:
-        stop(NOTHING, f"there are no tokens at {book.url}: timeoutq token new NAME --queues '*' makes one")
+    exit_unless(not table.empty, f"there are no tokens at {book.url}: timeoutq token new NAME --queues '*' makes one")
     told = [
         _told(token, "expired" if token.expires is not None and token.expires <= table.now else "good")
         for token in sorted(table.by_digest.values(), key=lambda token: token.name)
     ]
-    shown: dict[str, Callable[[Any], Any]] = {
-        "created": iso, "expires": iso, "queues": ",".join, "allow": ",".join,
-    }  # fmt: skip
-    out.each(COLUMNS, told, lambda line: [shown.get(name, str)(line[name]) for name in COLUMNS])
+    out.each(("token", "queues", "allow", "created", "expires", "state"), told, lambda one: (
+        one["token"], ",".join(one["queues"]), ",".join(one["allow"]), iso(one["created"]), iso(one["expires"]),
+        one["state"],
+    ))  # fmt: skip
     for name in table.broken:
         say(f"the entry {name!r:.80} cannot be read, and lets nobody in: timeoutq token revoke removes it")
 
@@ -178,7 +162,7 @@ def revoke(name: TokenName, *, server: Server, out: Sink) -> None:
         if not book.revoke(name):
             alike = directory.alike(name, (one.name for one in book.table().by_digest.values()))
             lists = "`timeoutq token list` lists those that there are"
-            stop(NOTHING, f"there is no token {name!r:.80}: {meant(alike, lists)}")
+            stop(f"there is no token {name!r:.80}: {meant(alike, lists)}")
     if out.as_json:
         out.document({"token": name, "revoked": True})
     else:

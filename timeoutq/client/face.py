@@ -6,23 +6,22 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from datetime import timedelta
 from itertools import count
-from typing import Any
+from typing import Any, TypedDict, TypeVar
 
+from timeoutq.client.keeper import Keepers
 from timeoutq.client.methods import QueueFlows
 from timeoutq.client.slots import Guide
 from timeoutq.server.cluster import Map, slot_of
-from timeoutq.server.connection import Server
 from timeoutq.server.deadlines import ATTEMPT
+from timeoutq.server.server import Server
 from timeoutq.verbs.division import Division
 from timeoutq.verbs.operations import Operations
 from timeoutq.verbs.sending import Flow, ServerClock, Talk, Terms
 from timeoutq.words import arguments
-from timeoutq.words.model import Lease, Outcome, Politeness
+from timeoutq.words.model import Politeness
 from timeoutq.words.retry import Retries, RetryPolicy
 
 acts_for: ContextVar[bytes] = ContextVar("acts_for", default=b"")
@@ -30,6 +29,24 @@ acts_for: ContextVar[bytes] = ContextVar("acts_for", default=b"")
 
 The gateway sets it for each request that puts or manages tasks, so that an event log tells whose request it was.
 """
+
+T = TypeVar("T")
+F = TypeVar("F", bound="Face")
+
+
+class Settings(TypedDict, total=False):
+    """The settings that a client has, as `Queue` takes them."""
+
+    client: Any
+    timeout: float
+    max_runtime: float | None
+    retry: Retries
+    keep_done: int | str | timedelta | None
+    max_crashes: int | None
+    politeness: Politeness | None
+    durable: int | None
+    deadline: float
+    allow_eviction: bool
 
 
 class Face:
@@ -39,6 +56,7 @@ class Face:
     """Whether signs of life go to another node than leases may lie on."""
     met = False
     """Whether the server has answered this client."""
+    _opened = False
 
     def __init__(
         self,
@@ -59,11 +77,10 @@ class Face:
         """Describe a queue; the first operation connects.
 
         `name` is 1 to 64 of `A-Z a-z 0-9 . _ -`. The server is `url` (`redis://`, `rediss://`, `redis+sentinel://`,
-        `redis+cluster://`, `unix://`, `valkey://`),
-        else `TIMEOUTQ_URL`, else `REDIS_URL`, else `redis://localhost:6379/0`. Or pass `client`, a redis-py client: the
-        queue takes its address and credentials, and opens connections of its own. TLS is `rediss://`, with
-        `?ssl_ca_certs=`, `ssl_certfile=` and `ssl_keyfile=` in the URL, or `TIMEOUTQ_CA`, `TIMEOUTQ_CERT` and
-        `TIMEOUTQ_KEY`.
+        `redis+cluster://`, `unix://`, `valkey://`), else `TIMEOUTQ_URL`, else `REDIS_URL`, else
+        `redis://localhost:6379/0`. Or pass `client`, a redis-py client: the queue takes its address and credentials,
+        and opens connections of its own. TLS is `rediss://`, with `?ssl_ca_certs=`, `ssl_certfile=` and `ssl_keyfile=`
+        in the URL, or `TIMEOUTQ_CA`, `TIMEOUTQ_CERT` and `TIMEOUTQ_KEY`.
 
         `timeout` is the length of a lease and `max_runtime` the longest that a task may be held in all, both in
         seconds. `retry` says when a failed task is tried again: tenacity's `wait_*` and `stop_*` objects or a list of
@@ -102,9 +119,10 @@ class Face:
         nodes = self.server_at.nodes
         self._guide = Guide(Map(nodes, deadline * ATTEMPT), slot_of(name), self._moved) if nodes else None
         self._identify()
+        self._keepers = Keepers()
         self._prepare()
         self.talk = Talk(self.operations, self.server_at, ServerClock(), deadline, self.token, terms)
-        self.flows = QueueFlows(self.talk, self._ending)
+        self.flows = QueueFlows(self.talk, self._keepers)
         self.division = Division(self.talk)
 
     def __repr__(self) -> str:
@@ -127,10 +145,6 @@ class Face:
         """When a failed task is tried again."""
         return self.talk.terms.retry
 
-    def extension(self, leases: Sequence[Lease]) -> Flow[Outcome]:
-        """Give the flow that extends leases by the usual timeout; a keeper and a heartbeat carry it out."""
-        return self.flows.extension(leases)
-
     def settings(self) -> dict[str, Any]:
         """Give the arguments that make another client of this queue, but for its name, and the queue's settings."""
         url, client, deadline = self.given
@@ -142,6 +156,12 @@ class Face:
             "deadline": deadline,
             "allow_eviction": self.allow_eviction,
         }
+
+    def another(self, kind: type[F]) -> F:
+        """Make a client of the same queue and the same name, with connections of its own."""
+        made = kind(self.name, **self.settings())
+        made.worker = self.worker
+        return made
 
     def _opening(self) -> Flow[None]:
         """Check the server, and write the settings of the queue."""
@@ -158,9 +178,9 @@ class Face:
     def _prepare(self) -> None:
         """Prepare the attributes of the driver."""
 
-    def _ending(self, leases: Sequence[Lease]) -> AbstractContextManager[None] | None:
-        """Give the context in which a call ends leases, if it needs one."""
-        return None
+    def _led(self, flow: Flow[T]) -> Flow[T]:
+        """Give the flow whose steps name nodes, if the server is a cluster."""
+        return flow if self._guide is None else self._guide.lead(flow)
 
     def _identify(self) -> None:
         self._pid = os.getpid()

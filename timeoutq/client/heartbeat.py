@@ -14,18 +14,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import Any
 
 from timeoutq.verbs import sending
-from timeoutq.verbs.operations import Operations
-from timeoutq.verbs.sending import Flow, Talk
 from timeoutq.words import telling, tracebacks
 from timeoutq.words.arguments import error_words
 from timeoutq.words.durations import Spans
 from timeoutq.words.errors import TimeoutqError
 from timeoutq.words.model import Answer, Lease, Outcome
-
-T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -40,30 +37,11 @@ FAREWELL = 1.0
 """The most seconds that the end of a heartbeat waits for a server that hears signs of life and holds no leases."""
 
 
-class Client(Protocol):
-    """What a heartbeat needs of a queue for asyncio."""
-
-    name: str
-    worker: str
-    talk: Talk
-    operations: Operations
-    beats_apart: bool
-    """Whether another node hears the signs of life than the one with the leases."""
-
-    @property
-    def timeout(self) -> float: ...
-    def extension(self, leases: Sequence[Lease]) -> Flow[Outcome]: ...
-    async def run(self, flow: Flow[T]) -> T: ...
-    async def close(self) -> None: ...
-
-
 class Reach:
     """Whether a server answered when it was asked last; the log tells when this changes."""
 
-    def __init__(self, queue: Client) -> None:
-        self._queue = queue.name
-        self._fields = {"queue": queue.name, "worker": queue.worker}
-        self.is_down = False
+    def __init__(self, queue: Any) -> None:
+        self._queue, self._fields, self.is_down = queue.name, {"queue": queue.name, "worker": queue.worker}, False
 
     def answered(self) -> None:
         if self.is_down:
@@ -75,16 +53,15 @@ class Reach:
         if self.is_down:
             return
         self.is_down = True
+        said = str(error) if isinstance(error, TimeoutqError) else error_words(error)
+        fields = {**self._fields, "error": said}
         if isinstance(error, TimeoutqError):
-            words, fields = "heartbeat of queue %s cannot reach the server: %s", {**self._fields, "error": str(error)}
-            telling.say(log, logging.WARNING, words, self._queue, error, fields=fields)
+            words = "heartbeat of queue %s cannot reach the server: %s"
+            telling.say(log, logging.WARNING, words, self._queue, said, fields=fields)
             return
-        said = error_words(error)
-        telling.say(
-            log, logging.ERROR, "heartbeat of queue %s met an unexpected error, and tries again: %s", self._queue, said,
-            fields={**self._fields, "error": said},
-            traceback=tracebacks.read_traceback(tracebacks.trace(error), said),
-        )  # fmt: skip
+        words = "heartbeat of queue %s met an unexpected error, and tries again: %s"
+        traceback = tracebacks.read_traceback(tracebacks.trace(error), said)
+        telling.say(log, logging.ERROR, words, self._queue, said, fields=fields, traceback=traceback)
 
 
 class Beat:
@@ -92,7 +69,7 @@ class Beat:
 
     def __init__(
         self,
-        queue: Client,
+        queue: Any,
         held: Mapping[int, Lease],
         on_lost: Callable[[list[tuple[Lease, Answer]]], None],
         about: Callable[[], Mapping[str, object]],
@@ -100,7 +77,7 @@ class Beat:
         over_at: Mapping[int, float] | None = None,
         is_open: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Prepare; `queue` is a client for this beat alone, which closes it, and `held` maps keys to leases.
+        """Prepare; `queue` is an `AsyncQueue` for this beat alone, which closes it, and `held` maps keys to leases.
 
         `about` gives what the worker says of itself. A lease in `over_at` is not extended after that moment, by its key
         and the monotonic clock. Before the queue `is_open`, no sign of life is given: it would leave keys of a queue
@@ -206,7 +183,7 @@ class Beat:
         leases = [lease for key, lease in list(held.items()) if limits.get(key, now) >= now]
         if not leases:
             return False
-        outcome = await self.queue.run(self.queue.extension(leases))
+        outcome: Outcome = await self.queue.run(self.queue.flows.extension(leases))
         self.answered = time.monotonic()
         if outcome.ok < len(leases):
             refused: list[tuple[Lease, Answer]] = [
@@ -229,7 +206,7 @@ class Beat:
             telling.say(log, logging.DEBUG, "no farewell to queue %s: %s", self.queue.name, error)
 
 
-def about(client: Client, *, concurrency: int, held: int, acked: int, failed: int, started: float) -> dict[str, object]:
+def about(client: Any, *, concurrency: int, held: int, acked: int, failed: int, started: float) -> dict[str, object]:
     """Give what goes with the signs of life of a program, and `workers` shows."""
     host, pid, _ = client.worker.split(":")
     return {
@@ -256,11 +233,9 @@ class Heartbeat:
 
         Without `on_end`, nobody watches over the thread: whatever ends it unasked, it begins again.
         """
-        self._beats = beats
-        self._on_end = on_end
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
+        self._beats, self._on_end = beats, on_end
         self._stopping = threading.Event()
+        self._tell: Callable[[], object] = lambda: None  # tells the beats to stop
         self._ended_by: BaseException | None = None
         self._thread = thread(self._run, f"heartbeat-{beats[0].queue.name}")
 
@@ -291,9 +266,8 @@ class Heartbeat:
     def end(self) -> None:
         """Have the thread say farewell to the queues whose servers answer, and end; does not wait for it."""
         self._stopping.set()
-        if self._loop is not None and self._stop is not None:
-            with suppress(RuntimeError):  # the loop is closed already
-                self._loop.call_soon_threadsafe(self._stop.set)
+        with suppress(RuntimeError):  # the loop is closed already
+            self._tell()
 
     def stop(self) -> None:
         """End the thread, and wait for its end, unless this is the thread itself: `on_lost` may close its keeper."""
@@ -321,8 +295,8 @@ class Heartbeat:
         asyncio.run(self._beat_all())
 
     async def _beat_all(self) -> None:
-        stop, self._loop = asyncio.Event(), asyncio.get_running_loop()
-        self._stop = stop
+        stop = asyncio.Event()
+        self._tell = partial(asyncio.get_running_loop().call_soon_threadsafe, stop.set)
         if self._stopping.is_set():  # the order to stop came before there was anything to tell it to
             stop.set()
         beats = [asyncio.create_task(beat.run(stop), name=f"beat-{beat.queue.name}") for beat in self._beats]

@@ -14,17 +14,19 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Self, TypeVar
 
 from timeoutq.client.heartbeat import Beat, Heartbeat, about
 from timeoutq.server.calls import BATCH
 from timeoutq.verbs.confirming import ENDS
+from timeoutq.verbs.sending import Flow
 from timeoutq.words import arguments, telling
 from timeoutq.words.errors import InvalidInput, LeaseLost, NotReplicated
 from timeoutq.words.model import Answer, Lease
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +44,11 @@ class Held:
     _let_through: tuple[type[BaseException], ...] = ()
     """Errors of `on_lost` that the keeper does not catch."""
 
-    def __init__(self, queue: Any, on_lost: OnLost | None = None, concurrency: int = 1) -> None:
-        """Prepare; the thread starts with the first lease, or when `with` is entered."""
+    def __init__(self, queue: Any, on_lost: OnLost | None, concurrency: int, ending: Mapping[object, set[int]]) -> None:
+        """Prepare; the thread starts with the first lease, or when `with` is entered.
+
+        `ending` has the keys of the leases that each call of the queue is about to end.
+        """
         if on_lost is not None and not callable(on_lost):
             raise InvalidInput(f"on_lost must be a function of (lease, answer), not {arguments.shown(on_lost)}")
         if inspect.iscoroutinefunction(on_lost) or inspect.iscoroutinefunction(type(on_lost).__call__):
@@ -58,9 +63,8 @@ class Held:
         self.failed = 0
         """The same for tasks that the program has failed."""
         self.queue = queue
-        self._on_lost = on_lost
+        self._on_lost, self._ending = on_lost, ending
         self._held: dict[int, Lease] = {}
-        self._ending: dict[object, set[int]] = {}  # the leases that each call of the queue is about to end
         self._started = time.time()
         self._pid = os.getpid()
         self._lock = threading.Lock()
@@ -69,8 +73,7 @@ class Held:
         self._closed = False
 
     def __repr__(self) -> str:
-        self._come()
-        return f"<{type(self).__name__} of {self.queue!r} with {len(self._held)} leases>"
+        return f"<{type(self).__name__} of {self.queue!r} with {len(self.held)} leases>"
 
     @property
     def held(self) -> list[Lease]:
@@ -78,19 +81,32 @@ class Held:
         self._come()
         return list(self._held.values())
 
-    def _come(self) -> None:
-        """Begin again in a forked process: threads, locks and leases are those of the process that has forked it."""
-        if self._pid != os.getpid():
-            self._held, self._ending = {}, {}
-            self.queue.talk.nonce()  # the client takes a name of its own
-            self._lock, self._heart, self._beat = threading.Lock(), None, None
-            self._pid = os.getpid()
-
     @property
     def peers(self) -> int:
         """How many workers of this queue are alive, this program among them, as the keeper has last heard."""
         self._come()
         return 1 if self._beat is None else self._beat.peers
+
+    def add(self, *leases: Lease) -> None:
+        """Keep leases alive from now on. Raises `InvalidInput` for what is no lease, and after `close`."""
+        beat, taken = self._beating(), arguments.leases(leases)
+        self._held.update((lease.key, lease) for lease in taken)
+        soon = self.queue.talk.clock.now_ms / 1000 + self.queue.timeout / 2
+        if any(lease.deadline < soon for lease in taken):
+            beat.hurry()
+
+    def remove(self, *leases: Lease) -> None:
+        """Let go of leases: they have ended, or the program takes care of them. Unknown leases are left out."""
+        self._come()
+        for lease in arguments.leases(leases):
+            self._held.pop(lease.key, None)
+
+    def _come(self) -> None:
+        """Begin again in a forked process: threads, locks and leases are those of the process that has forked it."""
+        if self._pid != os.getpid():
+            self.queue.talk.nonce()  # the client takes a name of its own
+            self._held, self._lock, self._heart, self._beat = {}, threading.Lock(), None, None
+            self._pid = os.getpid()
 
     def _beating(self) -> Beat:
         """Give the beat, whose thread runs."""
@@ -99,8 +115,7 @@ class Held:
             if self._closed:
                 raise InvalidInput("this keeper is closed: make another with queue.keeper()")
             if self._beat is None or self._heart is None or not self._heart.lives:
-                client = self.queue.asynchronous(self.queue.name, **self.queue.settings())
-                client.worker = self.queue.worker
+                client = self.queue.another(self.queue.asynchronous)
                 if not client.server_at.is_plain:
                     client.server_at.client(asynchronous=True)  # refuses connections that asyncio cannot use
                 self._beat = Beat(client, self._held, self._lost, self._about)
@@ -121,26 +136,6 @@ class Held:
             started=self._started,
         )  # fmt: skip
 
-    def _took(self, leases: tuple[Lease, ...]) -> bool:
-        """Hold leases; say whether one of them has to be extended at once."""
-        taken = arguments.leases(leases)
-        self._held.update((lease.key, lease) for lease in taken)
-        soon = self.queue.talk.clock.now_ms / 1000 + self.queue.timeout / 2
-        return any(lease.deadline < soon for lease in taken)
-
-    def remove(self, *leases: Lease) -> None:
-        """Let go of leases: they have ended, or the program takes care of them. Unknown leases are left out."""
-        self._come()
-        for lease in arguments.leases(leases):
-            self._held.pop(lease.key, None)
-
-    def ends(self, call: object, keys: set[int]) -> None:
-        """Note the keys of leases that a call of the queue is about to end; none when the call is over."""
-        if keys:
-            self._ending[call] = keys
-        else:
-            self._ending.pop(call, None)
-
     def _lost(self, refused: list[tuple[Lease, Answer]]) -> None:
         for lease, answer in refused:
             if any(lease.key in keys for keys in list(self._ending.values())):
@@ -159,17 +154,8 @@ class Held:
                 )  # fmt: skip
 
 
-K = TypeVar("K", bound=Held)
-
-
 class Keeper(Held):
     """Keeps leases alive in a thread, until `close`, or until the queue is closed. Use it with `with`."""
-
-    def add(self, *leases: Lease) -> None:
-        """Keep leases alive from now on. Raises `InvalidInput` for what is no lease, and after `close`."""
-        beat = self._beating()
-        if self._took(leases):
-            beat.hurry()
 
     def close(self) -> None:
         """Stop, and say farewell to the queue. Leases that are still held are not given back: release them, or ack."""
@@ -179,9 +165,7 @@ class Keeper(Held):
         self._beating()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -194,8 +178,18 @@ class AsyncKeeper(Held):
     _let_through = (KeyboardInterrupt, SystemExit)  # they end the event loop, as in any asyncio task
     _loop: asyncio.AbstractEventLoop | None = None
 
-    def add(self, *leases: Lease) -> None:
-        """Keep leases alive from now on. Raises `InvalidInput` for what is no lease, and after `close`."""
+    async def close(self) -> None:
+        """Stop, and say farewell to the queue. Leases that are still held are not given back: release them, or ack."""
+        await asyncio.to_thread(self._stop)
+
+    async def __aenter__(self) -> Self:
+        self._beating()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _beating(self) -> Beat:
         try:
             self._loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -203,22 +197,7 @@ class AsyncKeeper(Held):
                 "no event loop runs here, in which the keeper of an AsyncQueue could call on_lost: call add() in a "
                 "coroutine, or use the keeper of a Queue"
             ) from None
-        beat = self._beating()
-        if self._took(leases):
-            beat.hurry()
-
-    async def close(self) -> None:
-        """Stop, and say farewell to the queue. Leases that are still held are not given back: release them, or ack."""
-        await asyncio.to_thread(self._stop)
-
-    async def __aenter__(self) -> Self:
-        self.add()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
+        return super()._beating()
 
     def _about(self) -> dict[str, object]:
         with self._lock:
@@ -234,35 +213,38 @@ class AsyncKeeper(Held):
                 self._loop.call_soon_threadsafe(super()._lost, refused)
 
 
-class Keepers(Generic[K]):
+K = TypeVar("K", bound=Held)
+
+
+class Keepers:
     """The keepers of a queue object. They live as long as somebody uses them."""
 
     def __init__(self) -> None:
-        self._known = weakref.WeakValueDictionary[int, K]()
-
-    def __len__(self) -> int:
-        return len(self._known)
+        self._known = weakref.WeakValueDictionary[int, Any]()
+        self.ending: dict[object, set[int]] = {}
+        """The keys of the leases that each call under way is about to end: these leases are not lost meanwhile."""
 
     def add(self, keeper: K) -> K:
         """Take a keeper in, and give it back."""
         self._known[id(keeper)] = keeper
         return keeper
 
-    def all(self) -> list[K]:
+    def all(self) -> list[Any]:
         """Give the keepers; safe while another thread adds one."""
         found = (known() for known in self._known.valuerefs())
         return [keeper for keeper in found if keeper is not None]
 
-    @contextmanager
-    def ending(self, leases: Sequence[Lease]) -> Iterator[None]:
-        """Count leases that a call ends as not lost meanwhile, and let go of them once the call is answered."""
-        keepers = self.all()
-        call, keys, answered = object(), {lease.key for lease in leases} if keepers else set[int](), False
-        for keeper in keepers:
-            keeper.ends(call, keys)
+    def ended(self, leases: Sequence[Lease], flow: Flow[T]) -> Flow[T]:
+        """Give the flow of a call that ends leases; the keepers let go of them once the call is answered."""
+        return self._ended(leases, flow) if self._known else flow
+
+    def _ended(self, leases: Sequence[Lease], flow: Flow[T]) -> Flow[T]:
+        call, answered = object(), False
+        self.ending[call] = {lease.key for lease in leases}
         try:
-            yield
+            found = yield from flow
             answered = True
+            return found
         except LeaseLost:  # this is an answer, too
             answered = True
             raise
@@ -270,7 +252,6 @@ class Keepers(Generic[K]):
             answered = error.verb in ENDS and len(leases) <= BATCH
             raise
         finally:
-            for keeper in keepers:
-                if answered:
-                    keeper.remove(*leases)
-                keeper.ends(call, set())
+            for keeper in self.all() if answered else ():
+                keeper.remove(*leases)
+            del self.ending[call]

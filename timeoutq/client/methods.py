@@ -6,26 +6,32 @@ connects.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
 from datetime import datetime, timedelta
+from heapq import nlargest
+from itertools import chain
+from operator import attrgetter
 from typing import Any, Literal, TypeVar, overload
 
+from timeoutq.client.keeper import Keepers
+from timeoutq.client.together import together
 from timeoutq.rooms.batches import BatchFlows
 from timeoutq.rooms.events import EventFlows, log_setting
 from timeoutq.rooms.failures import FailureFlows
 from timeoutq.rooms.hosts import HostFlows
 from timeoutq.rooms.results import ResultFlows
 from timeoutq.rooms.schedules.flows import ScheduleFlows
-from timeoutq.server.calls import BATCH, Call, amount
-from timeoutq.verbs import flows, reads, sending, why
+from timeoutq.server.calls import BATCH, Call, amount, refuse_rerun
+from timeoutq.verbs import flows, reads, why
 from timeoutq.verbs.confirming import UNCONFIRMED
 from timeoutq.verbs.faces import Walk
-from timeoutq.verbs.sending import BELL_WAIT, Flow, Talk, Terms
+from timeoutq.verbs.operations import how_words, one_id
+from timeoutq.verbs.sending import BELL_WAIT, Flow, Talk, Terms, answer, answers
 from timeoutq.verbs.why import Reason
 from timeoutq.words import arguments, tracebacks
 from timeoutq.words.arguments import How, TaskList
-from timeoutq.words.counts import Period, Sample, Stats
+from timeoutq.words.counts import Period, Sample, Stats, summed
 from timeoutq.words.errors import InvalidInput, LeaseLost, TimeoutqError
 from timeoutq.words.model import (
     Answer,
@@ -47,67 +53,25 @@ from timeoutq.words.model import (
 
 T = TypeVar("T")
 
-Build = Callable[[Talk, Sequence[Lease], Sequence[int]], list[Call[Any]]]
-"""Builds the calls for some leases of one talk; the places of these leases among all leases are given, too."""
+SAMPLE = 10.0
+"""Seconds between two samples of a shard's history."""
+
+Build = Callable[[Talk, Sequence[int]], list[Call[Any]]]
+"""Builds the calls of one talk for those of the leases, or of the tasks, that are at these places."""
 ById = Callable[[Talk, tuple[Tasks, ...]], list[Call[Outcome]]]
-"""Builds the calls for some tasks of one talk, of which only the ids count."""
+"""Builds the calls of one talk for these tasks, of which only the ids count."""
+Sent = list[tuple[Talk, bytes]]
+"""The talks of the last calls of a claim, and the tokens of these calls."""
 Found = list
 """`list` is a method of the queue: below it, the type goes by this name."""
-
-
-Ending = Callable[[Sequence[Lease]], AbstractContextManager[None] | None]
-"""Gives the context in which a call ends leases; None if there are no keepers."""
-
-
-def _within(context: AbstractContextManager[None], flow: Flow[T]) -> Flow[T]:
-    with context:
-        return (yield from flow)
-
-
-class Claim:
-    """A claim that Ctrl-C or a cancel may interrupt: its leases can then be given back."""
-
-    def __init__(self, talk: Talk, n: int, timeout: float | None, max_runtime: float | None, wait: float) -> None:
-        """Check the arguments."""
-        terms = talk.terms
-        self._talk = talk
-        self.n = arguments.count(n, high=BATCH)
-        self.timeout_ms = terms.timeout_ms if timeout is None else arguments.timeout_ms(timeout)
-        self.max_runtime_ms = (
-            terms.max_runtime_ms if max_runtime is None else arguments.timeout_ms(max_runtime, "max_runtime")
-        )
-        self.wait = arguments.seconds(wait, "wait")
-        self._token = b""
-
-    def flow(self) -> Flow[list[Lease]]:
-        """Claim."""
-        return flows.claim(self._talk, self.n, self.timeout_ms, self.max_runtime_ms, self.wait, self._nonce)
-
-    def _nonce(self) -> bytes:
-        self._token = self._talk.nonce()
-        return self._token
-
-    @property
-    def sent(self) -> bool:
-        """Whether a call of this claim may have been sent."""
-        return self._token != b""
-
-    def give_back(self) -> Flow[None]:
-        """Release the leases of the last call, if the server answers at once."""
-        talk = self._talk
-        call = talk.operations.claim(self._token, 0, self.timeout_ms, self.max_runtime_ms)
-        with suppress(TimeoutqError):
-            # the last call may have stood behind a wait for the bell
-            yield from flows.give_back(talk, call, int((BELL_WAIT + talk.deadline) * 1000))
 
 
 class QueueFlows:
     """The flows of a plain queue: all of its tasks are in one place, and `talk` is the talk with it."""
 
-    def __init__(self, talk: Talk, ending: Ending) -> None:
-        """Prepare; within `ending`, keepers do not count as lost the leases that a call ends."""
+    def __init__(self, talk: Talk, keepers: Keepers) -> None:
         self.talk = talk
-        self._ending = ending
+        self._keepers = keepers
         self.hosts = HostFlows(talk)
         self.schedules = ScheduleFlows(talk)
         self.results = ResultFlows(talk)
@@ -172,14 +136,20 @@ class QueueFlows:
 
     def claim(
         self, n: int = 1, *, timeout: float | None = None, max_runtime: float | None = None, wait: float = 0.0
-    ) -> Claim:
+    ) -> Flow[list[Lease]]:
         """Lease up to `n` ready tasks (500 at most) for `timeout` seconds; wait up to `wait` seconds for the first.
 
         Gives an empty list when nothing is ready or the queue is paused. Expired and due tasks are made ready first.
         Raises `InvalidInput`, `Unavailable`, and `NotReplicated` on a durable queue whose replicas do not confirm the
         leases in time: then the tasks have been given back.
         """
-        return Claim(self.talk, n, timeout, max_runtime, wait)
+        terms = self.talk.terms
+        return self._claimed(
+            arguments.count(n, high=BATCH),
+            terms.timeout_ms if timeout is None else arguments.timeout_ms(timeout),
+            terms.max_runtime_ms if max_runtime is None else arguments.timeout_ms(max_runtime, "max_runtime"),
+            arguments.seconds(wait, "wait"),
+        )
 
     @overload
     def extend(self, lease: Lease, timeout: float | None = None) -> Flow[Lease]: ...
@@ -226,11 +196,11 @@ class QueueFlows:
         leases = arguments.leases(lease)
         again_ms, body = arguments.again(again_in, payload, leases[0].task if leases else "")
         if put is None and body is None:
-            return self._end(lease, leases, lambda talk, part, _: talk.operations.ack(part, again_ms))
+            return self._end(lease, leases, lambda talk, at: talk.operations.ack(picked(leases, at), again_ms))
         if not isinstance(lease, Lease):
             raise InvalidInput("put= and payload= work with one lease only: ack such leases one by one")
         found = arguments.tasks((() if put is None else put,))
-        return self._ended(leases, self._ack_put(lease, found, again_ms, body))
+        return self._keepers.ended(leases, self._ack_put(lease, found, again_ms, body))
 
     @overload
     def release(self, lease: Lease, delay: float = 0.0, *, block_host: float = 0.0) -> Flow[Answer]: ...
@@ -246,7 +216,9 @@ class QueueFlows:
         """
         leases = arguments.leases(lease)
         delay_ms, block_ms = arguments.delay_ms(delay, "delay"), arguments.delay_ms(block_host, "block_host")
-        return self._end(lease, leases, lambda talk, part, _: talk.operations.release(part, delay_ms, block_ms))
+        return self._end(
+            lease, leases, lambda talk, at: talk.operations.release(picked(leases, at), delay_ms, block_ms)
+        )
 
     @overload
     def fail(
@@ -277,9 +249,9 @@ class QueueFlows:
         waits = _retries(self.talk.terms, leases, error, retry_in, give_up)
         text, trace = arguments.error_text(error), tracebacks.trace(error)
 
-        def build(talk: Talk, part: Sequence[Lease], places: Sequence[int]) -> list[Call[Outcome]]:
-            many = len(part)
-            return talk.operations.fail(part, [waits[at] for at in places], [text] * many, [trace] * many)
+        def build(talk: Talk, at: Sequence[int]) -> list[Call[Outcome]]:
+            many = len(at)
+            return talk.operations.fail(picked(leases, at), picked(waits, at), [text] * many, [trace] * many)
 
         return self._end(lease, leases, build)
 
@@ -315,15 +287,18 @@ class QueueFlows:
 
         Any number of processes may do this.
         """
-        return self._sum(flows.requeue_expired, arguments.count(n, high=BATCH))
+        n = arguments.count(n, high=BATCH)
+        return self._each(lambda talk: flows.requeue_expired(talk, n), sum)
 
     def promote_due(self, n: int = 500) -> Flow[int]:
         """Make up to `n` scheduled tasks (or `n` of each shard) ready whose time has come; give their number."""
-        return self._sum(flows.promote_due, arguments.count(n, high=BATCH))
+        n = arguments.count(n, high=BATCH)
+        return self._each(lambda talk: flows.promote_due(talk, n), sum)
 
     def prune(self, n: int = 500) -> Flow[int]:
         """Drop up to `n` done tasks (or `n` of each shard) that `keep_done` does not keep; give their number."""
-        return self._sum(flows.prune, arguments.count(n, high=BATCH))
+        n = arguments.count(n, high=BATCH)
+        return self._each(lambda talk: flows.prune(talk, n), sum)
 
     # ---- the operator's
 
@@ -337,7 +312,7 @@ class QueueFlows:
         if arguments.flag(all, "all"):
             if tasks:
                 raise InvalidInput("retry_failed() takes tasks or all=True, not both")
-            return self._sum(flows.retry_all if with_cancelled else flows.retry_uncancelled)
+            return self._each(flows.retry_all if with_cancelled else flows.retry_uncancelled, sum)
         if with_cancelled:
             raise InvalidInput("cancelled=True goes with all=True: tasks that are named are retried in any case")
         if not tasks:
@@ -364,21 +339,21 @@ class QueueFlows:
 
     def inspect(self, task: TaskId | Task) -> Flow[TaskInfo]:
         """Tell all that is known of one task; `state` is None when no state holds the task."""
-        return sending.answer(self.talk, self.talk.operations.inspect(task))
+        id = one_id(task)
+        return self._knowing(id, lambda talk: answer(talk, talk.operations.inspect(id)), lambda info: info.state)
 
     def states(self, *tasks: Tasks) -> Flow[Outcome]:
         """Give the state of each task, any number of them; `UNKNOWN` for a task in no state.
 
-        Each 500 of them, in a sharded queue those of one shard, are looked at in one moment.
-        `outcome["https://example.com/"]` is the state of one task, `outcome.items()` gives pairs of id and state, and
-        `outcome.counts()` the number of tasks in each state.
+        Each 500 of them, in a sharded queue those of one shard, are looked at in one moment. `outcome[id]` is the state
+        of one task, and `outcome.counts()` has the number of tasks in each state.
         """
         return self._by_id(tasks, lambda talk, part: talk.operations.states(part), everywhere=False)
 
     def list(self, state: State | str, cursor: str | None = None, n: int = 100) -> Flow[Page]:
         """Read a page of a state, about `n` entries: leases by deadline, scheduled by due time, sets in no order.
 
-        A sharded queue is read shard by shard.
+        The sets of a sharded queue are read shard by shard.
         Raises `InvalidInput` for done tasks if the queue has keep_done="compact": it keeps no ids of them.
         """
         return reads.page(self.talk, state, cursor, n)
@@ -390,7 +365,7 @@ class QueueFlows:
         Raises `InvalidInput` as `list` does.
         """
         known = arguments.state(state)
-        return Walk(lambda cursor: self._entries(known, cursor))
+        return Walk(lambda cursor: self._walk(cursor, lambda talk, start: reads.entries(talk, known, start)))
 
     def export(self, *states: State | str) -> Walk[dict[str, Any]]:
         """Go through all tasks of some states, or of all, in no order: each as a dict, such as pandas makes tables of.
@@ -404,7 +379,10 @@ class QueueFlows:
         left = [(state, bool(named)) for state in named or State]
 
         def read(cursor: str) -> Flow[tuple[Found[dict[str, Any]], str | None]]:
-            found, following = yield from self._rows(*left[0], cursor)
+            state, is_named = left[0]
+            found, following = yield from self._walk(
+                cursor, lambda talk, start: reads.rows(talk, state, is_named, start)
+            )
             if following is None:
                 left.pop(0)
                 following = reads.START if left else None
@@ -417,7 +395,7 @@ class QueueFlows:
 
         `shards` has the same of each shard.
         """
-        return sending.answer(self.talk, self.talk.operations.stats())
+        return answer(self.talk, self.talk.operations.stats())
 
     def workers(self) -> Flow[Found[WorkerInfo]]:
         """Tell which workers there are: the 500 whose signs of life are the newest."""
@@ -430,19 +408,22 @@ class QueueFlows:
     def history(self, by: Literal["minute", "hour"] | None = None) -> Flow[Found[Sample] | Found[Period]]:
         """Give the counters of the last twenty minutes: about one sample per ten seconds, the oldest first.
 
-        Workers and cleaners take the samples; the counters of now are `stats().sample`.
-
         With `by="minute"`, give the minutes of the last day, with `by="hour"` the hours of the last 90 days, the oldest
-        first, up to now: how many tasks each state had when the minute began, and what happened in it. Workers and
-        cleaners note this. A minute in which none was running has None in place of counts, and what happened then
-        counts in the minute before; what happened before the first minute counts in the first one. So what happened in
-        all periods adds up to the counters of `stats()`, until the oldest periods are removed.
+        first, up to now: how many tasks each state had when the minute began, and what happened in it; see `Period`.
+        Workers and cleaners note all this; the counters of now are `stats().sample`.
         """
-        return self._history() if by is None else self._periods(reads.by_word(by))
+        if by is None:
+            return self._each(reads.history, added_up)
+        known = reads.by_word(by)
+        return self._each(lambda talk: reads.periods(talk, known), summed)
 
     def errors(self, n: int = 10) -> Flow[Found[Failure]]:
         """Give the last errors, newest first, 50 at most."""
-        return self._errors(arguments.count(n, high=50))
+        n = arguments.count(n, high=50)
+        return self._each(
+            lambda talk: reads.errors(talk, n),
+            lambda parts: nlargest(n, chain.from_iterable(parts), key=lambda failure: failure.at),
+        )
 
     def pause(self) -> Flow[None]:
         """Stop giving out tasks; tasks that have a lease are finished."""
@@ -519,8 +500,13 @@ class QueueFlows:
 
     def put_as(self, tasks: tuple[Tasks, ...], how: How, durable: int = 0) -> Flow[Outcome]:
         """Put tasks as `how` says."""
-        calls = self.talk.operations.put(tasks, self.talk.nonce, how)
-        return sending.answers(self.talk, calls, arguments.replicas(durable))
+        found = arguments.tasks(tasks)
+        words = how_words(found, how)
+
+        def build(talk: Talk, at: Sequence[int]) -> Found[Call[Outcome]]:
+            return talk.operations.put_checked(part_of(found, at), talk.nonce, words, how.call_id)
+
+        return self._bring(found, how, build, arguments.replicas(durable))
 
     def schedule_as(
         self,
@@ -531,8 +517,14 @@ class QueueFlows:
         durable: int = 0,
     ) -> Flow[Outcome]:
         """Schedule tasks as `how` says."""
-        calls = self.talk.operations.schedule(tasks, self.talk.nonce, at=at, after=after, how=how)
-        return sending.answers(self.talk, calls, arguments.replicas(durable))
+        due, found = arguments.due(at, after), arguments.tasks(tasks)
+        refuse_rerun(found, "schedule()")
+        words = how_words(found, how)
+
+        def build(talk: Talk, at: Sequence[int]) -> Found[Call[Outcome]]:
+            return talk.operations.schedule_checked(due, part_of(found, at), talk.nonce, words)
+
+        return self._bring(found, how, build, arguments.replicas(durable))
 
     def extension(self, leases: Sequence[Lease]) -> Flow[Outcome]:
         """Extend leases by the usual timeout, for a keeper or a heartbeat: no replica is waited for."""
@@ -559,6 +551,27 @@ class QueueFlows:
 
     # ---- with the one talk; a sharded queue chooses among its talks
 
+    def _bring(self, found: TaskList, how: How, build: Build, replicas: int) -> Flow[Outcome]:
+        return answers(self.talk, build(self.talk, range(len(found.ids))), replicas)
+
+    def _claimed(self, n: int, timeout_ms: int, max_runtime_ms: int, wait: float) -> Flow[Found[Lease]]:
+        sent: Sent = []
+        try:
+            return (yield from self._claim(n, timeout_ms, max_runtime_ms, wait, sent))
+        except (TimeoutqError, GeneratorExit):
+            raise
+        except BaseException:  # Ctrl-C, another signal or a cancel: what was sent last may have run
+            # leases that cannot be given back run out by themselves
+            yield from together([_give_back(talk, token, timeout_ms, max_runtime_ms) for talk, token in sent])
+            raise
+
+    def _claim(self, n: int, timeout_ms: int, max_runtime_ms: int, wait: float, sent: Sent) -> Flow[Found[Lease]]:
+        def nonce() -> bytes:
+            sent[:] = [(self.talk, self.talk.nonce())]
+            return sent[0][1]
+
+        return flows.claim(self.talk, n, timeout_ms, max_runtime_ms, wait, nonce)
+
     def _of(self, lease: Lease, flow: Callable[[Talk], Flow[T]]) -> Flow[T]:
         return flow(self.talk)
 
@@ -568,49 +581,54 @@ class QueueFlows:
     def _end(self, given: object, leases: Found[Lease], build: Build) -> Flow[Answer | Outcome]:
         # a `Lease` gets one answer, or raises `LeaseLost`; an iterable of leases gets one answer for each lease
         if isinstance(given, Lease):
-            one = self._of(given, lambda talk: flows.end_one(talk, given, build(talk, leases, (0,))))
-            return self._ended(leases, one)
-        return self._ended(leases, self._end_many(leases, build))
-
-    def _ended(self, leases: Sequence[Lease], flow: Flow[T]) -> Flow[T]:
-        context = self._ending(leases)
-        return flow if context is None else _within(context, flow)
+            one = self._of(given, lambda talk: flows.end_one(talk, given, build(talk, (0,))))
+            return self._keepers.ended(leases, one)
+        return self._keepers.ended(leases, self._end_many(leases, build))
 
     def _end_many(self, leases: Sequence[Lease], build: Build) -> Flow[Outcome]:
-        return sending.answers(self.talk, build(self.talk, leases, range(len(leases))))
+        return answers(self.talk, build(self.talk, range(len(leases))))
 
     def _ack_put(self, lease: Lease, found: TaskList, again_ms: int, payload: bytes | None) -> Flow[Answer]:
         return flows.ack_put(self.talk, lease, found, again_ms, payload)
 
     def _pull(self, n: int) -> Flow[Found[Task]]:
-        return sending.answer(self.talk, self.talk.operations.pull(n, self.talk.nonce))
-
-    def _sum(self, flow: Callable[..., Flow[int]], *words: int) -> Flow[int]:
-        return flow(self.talk, *words)
+        return answer(self.talk, self.talk.operations.pull(n, self.talk.nonce))
 
     def _by_id(self, tasks: tuple[Tasks, ...], build: ById, *, everywhere: bool) -> Flow[Outcome]:
-        return sending.answers(self.talk, build(self.talk, tasks))
+        return answers(self.talk, build(self.talk, tasks))
 
-    def _entries(self, state: State, cursor: str) -> Flow[tuple[Found[Entry], str | None]]:
-        return reads.entries(self.talk, state, cursor)
+    def _knowing(self, id: bytes, flow: Callable[[Talk], Flow[T]], knows: Callable[[T], object]) -> Flow[T]:
+        return flow(self.talk)
 
-    def _rows(self, state: State, named: bool, cursor: str) -> Flow[tuple[Found[dict[str, Any]], str | None]]:
-        return reads.rows(self.talk, state, named, cursor)
+    def _each(self, flow: Callable[[Talk], Flow[T]], added: Callable[[Found[T]], T]) -> Flow[T]:
+        return flow(self.talk)
 
-    def _history(self) -> Flow[Found[Sample]]:
-        return reads.history(self.talk)
-
-    def _periods(self, by: str) -> Flow[Found[Period]]:
-        return reads.periods(self.talk, by)
-
-    def _errors(self, n: int) -> Flow[Found[Failure]]:
-        return reads.errors(self.talk, n)
+    def _walk(
+        self, cursor: str, read: Callable[[Talk, str], Flow[tuple[Found[T], str | None]]]
+    ) -> Flow[tuple[Found[T], str | None]]:
+        return read(self.talk, cursor)
 
     def _configure(self, settings: Mapping[str, bytes], converts: int = 0) -> Flow[None]:
         return flows.configure(self.talk, settings, converts)
 
     def _drained(self, before_ms: int | None) -> Flow[bool]:
         return flows.drained(self.talk, before_ms)
+
+
+def _give_back(talk: Talk, token: bytes, timeout_ms: int, max_runtime_ms: int) -> Flow[None]:
+    call = talk.operations.claim(token, 0, timeout_ms, max_runtime_ms)
+    # the call may have stood behind a wait for the bell
+    return flows.give_back(talk, call, int((BELL_WAIT + talk.deadline) * 1000))
+
+
+def picked(rows: Sequence[T], at: Sequence[int]) -> Sequence[T]:
+    """Give those of the rows that are at these places; all of them, if there are as many places."""
+    return rows if len(at) == len(rows) else [rows[i] for i in at]
+
+
+def part_of(found: TaskList, at: Sequence[int]) -> TaskList:
+    """Give those of the tasks that are at these places, as `picked` does."""
+    return found if len(at) == len(found.ids) else found.pick(at)
 
 
 def _retries(
@@ -626,6 +644,22 @@ def _retries(
         return [-1] * len(leases)
     waits = [terms.retry.decide(lease.attempt, error) for lease in leases]
     return [-1 if wait is None else arguments.delay_ms(wait, "retry") for wait in waits]
+
+
+def added_up(parts: Iterable[Sequence[Sample]]) -> list[Sample]:
+    """Give the history of a queue from those of its shards."""
+    # each shard takes samples at its own moments: so every ten seconds, the last samples of all shards are added
+    kept = [part for part in parts if part]
+    if not kept:
+        return []
+    names = ("put", "claimed", "acked", "failed", "expired")
+    begin, end = max(part[0].at for part in kept), max(part[-1].at for part in kept)
+    found, at = list[Sample](), min(begin, end)
+    while at <= end:
+        last = [part[max(0, bisect_right(part, at, key=attrgetter("at")) - 1)] for part in kept]
+        found.append(Sample(at, *(sum(map(attrgetter(name), last)) for name in names)))
+        at += SAMPLE
+    return found
 
 
 def _before_ms(before: float | datetime | None) -> int | None:

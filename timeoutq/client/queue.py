@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import overload
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
 
-from timeoutq.client.driving import AsyncDriver, Driver, aclaiming, claiming
+from timeoutq.client.driving import AsyncDriver, Driver
 from timeoutq.client.keeper import AsyncKeeper, Keeper, OnLost
 from timeoutq.client.methods import QueueFlows
 from timeoutq.rooms.batches import AsyncBatches, Batches
@@ -14,16 +15,51 @@ from timeoutq.rooms.hosts import AsyncHosts, Hosts
 from timeoutq.rooms.results import AsyncResults, Results
 from timeoutq.rooms.schedules import AsyncSchedules, Schedules
 from timeoutq.verbs.faces import aiterating, awaiting, blocking, iterating
-from timeoutq.verbs.sending import Flow
+
+R = TypeVar("R")
+
+_ROOMS = {
+    "hosts": 'The hosts of a polite queue, such as `queue.hosts.block("a.example", for_=60)`.',
+    "results": 'How tasks have ended, such as `queue.results.wait("https://example.com/", timeout=10)`.',
+    "schedules": 'The schedules of the queue, such as `queue.schedules.set("https://a.example/news", every=60)`.',
+    "batches": (
+        'Tasks counted together: `queue.batches.put("b7", *urls)`, then `queue.batches.seal("b7", "report of b7")`.'
+    ),
+    "events": 'The event log, such as `queue.events.list(task="https://a.example/")`.',
+    "failures": "The failed tasks, grouped by kind, such as `queue.failures.retry(queue.failures.list()[0])`.",
+}
 
 
-class Verbs(Driver):
-    """The verbs of a queue, for code that blocks: `Queue` has them, and `ShardedQueue`."""
+def _room(name: str, kind: Callable[[Any, Any], R]) -> R:
+    """Make the property that gives a room, of the queue and the flows about the room."""
+    made: Any = property(lambda queue: kind(queue, getattr(queue.flows, name)), doc=_ROOMS[name])
+    return made  # type: ignore[no-any-return]  # what the property gives
+
+
+class Queue(Driver):
+    """A queue, for code that blocks. Safe to share between threads; in a forked process it becomes a new client.
+
+    put, schedule                                        tasks in
+    claim, extend, keeper, ack, release, fail, pull      leases, and tasks without one
+    note                                                 how far the work on a lease is
+    requeue_expired, promote_due, prune                  what cleaners do
+    states, inspect, why, list, each, export             look at tasks
+    stats, workers, history, errors, server              look at the queue
+    exists, drained, wait_drained                        ask the queue
+    pause, resume, configure                             change the queue
+    retry_failed, cancel, forget, purge                  move or remove tasks
+    hosts                                                the room of the hosts of a polite queue
+    results                                              the room of the results: how tasks have ended
+    schedules                                            the room of the schedules: tasks put again and again
+    batches                                              the room of the batches: tasks counted together
+    events                                               the room of the event log: what moved, and by whom
+    failures                                             the room of the failures: failed tasks by kind
+    """
 
     put = blocking(QueueFlows.put)
     schedule = blocking(QueueFlows.schedule)
 
-    claim = claiming(QueueFlows.claim)
+    claim = blocking(QueueFlows.claim)
     extend = blocking(QueueFlows.extend)
     ack = blocking(QueueFlows.ack)
     release = blocking(QueueFlows.release)
@@ -57,6 +93,13 @@ class Verbs(Driver):
     purge = blocking(QueueFlows.purge)
     server = blocking(QueueFlows.server)
 
+    hosts = _room("hosts", Hosts)
+    results = _room("results", lambda queue, flows: Results(queue, flows, queue._waits))
+    schedules = _room("schedules", Schedules)
+    batches = _room("batches", Batches)
+    events = _room("events", Events)
+    failures = _room("failures", Failures)
+
     def keeper(self, on_lost: OnLost | None = None, *, concurrency: int = 1) -> Keeper:
         """Make a keeper, which extends all leases that it holds, each third of `timeout`, until they are removed.
 
@@ -69,67 +112,18 @@ class Verbs(Driver):
         leases that the keeper holds, and the counts `keeper.acked` and `keeper.failed`, which the program may raise.
         One keeper for each queue object is enough.
         """
-        return self._keepers.add(Keeper(self, on_lost, concurrency))
-
-    @property
-    def hosts(self) -> Hosts:
-        """The hosts of a polite queue, such as `queue.hosts.block("a.example", for_=60)`."""
-        return Hosts(self, self.flows.hosts)
-
-    @property
-    def results(self) -> Results:
-        """How tasks have ended, such as `queue.results.wait("https://example.com/", timeout=10)`."""
-        return Results(self, self.flows.results, self._waits)
-
-    @property
-    def schedules(self) -> Schedules:
-        """The schedules of the queue, such as `queue.schedules.set("news", "https://a.example/news", every=60)`."""
-        return Schedules(self, self.flows.schedules)
-
-    @property
-    def batches(self) -> Batches:
-        """Tasks counted together: `queue.batches.put("b7", *urls)`, then `queue.batches.seal("b7", "report of b7")`."""
-        return Batches(self, self.flows.batches)
-
-    @property
-    def events(self) -> Events:
-        """The event log, such as `queue.events.list(task="https://a.example/")`."""
-        return Events(self, self.flows.events)
-
-    @property
-    def failures(self) -> Failures:
-        """The failed tasks, grouped by kind, such as `queue.failures.retry(queue.failures.list()[0])`."""
-        return Failures(self, self.flows.failures)
+        return self._keepers.add(Keeper(self, on_lost, concurrency, self._keepers.ending))
 
 
-class Queue(Verbs):
-    """A queue, for code that blocks. Safe to share between threads; in a forked process it becomes a new client.
+class AsyncQueue(AsyncDriver):
+    """A queue, for asyncio: it has the methods of `Queue`. Each event loop that uses it has connections of its own."""
 
-    put, schedule                                        tasks in
-    claim, extend, keeper, ack, release, fail, pull      leases, and tasks without one
-    note                                                 how far the work on a lease is
-    requeue_expired, promote_due, prune                  what cleaners do
-    states, inspect, why, list, each, export             look at tasks
-    stats, workers, history, errors, server              look at the queue
-    exists, drained, wait_drained                        ask the queue
-    pause, resume, configure                             change the queue
-    retry_failed, cancel, forget, purge                  move or remove tasks
-    hosts                                                the room of the hosts of a polite queue
-    results                                              the room of the results: how tasks have ended
-    schedules                                            the room of the schedules: tasks put again and again
-    batches                                              the room of the batches: tasks counted together
-    events                                               the room of the event log: what moved, and by whom
-    failures                                             the room of the failures: failed tasks by kind
-    """
-
-
-class AsyncVerbs(AsyncDriver):
-    """The verbs of a queue, for asyncio: `AsyncQueue` has them, and `AsyncShardedQueue`."""
+    blocking = Queue
 
     put = awaiting(QueueFlows.put)
     schedule = awaiting(QueueFlows.schedule)
 
-    claim = aclaiming(QueueFlows.claim)
+    claim = awaiting(QueueFlows.claim)
     extend = awaiting(QueueFlows.extend)
     ack = awaiting(QueueFlows.ack)
     release = awaiting(QueueFlows.release)
@@ -163,59 +157,28 @@ class AsyncVerbs(AsyncDriver):
     purge = awaiting(QueueFlows.purge)
     server = awaiting(QueueFlows.server)
 
+    hosts = _room("hosts", AsyncHosts)
+    results = _room("results", lambda queue, flows: AsyncResults(queue, flows, queue._waits))
+    schedules = _room("schedules", AsyncSchedules)
+    batches = _room("batches", AsyncBatches)
+    events = _room("events", AsyncEvents)
+    failures = _room("failures", AsyncFailures)
+
     def keeper(self, on_lost: OnLost | None = None, *, concurrency: int = 1) -> AsyncKeeper:
         """Make a keeper, which extends all leases that it holds until they are removed; see `Queue.keeper`."""
-        return self._keepers.add(AsyncKeeper(self, on_lost, concurrency))
-
-    @property
-    def hosts(self) -> AsyncHosts:
-        """The hosts of a polite queue, such as `queue.hosts.block("a.example", for_=60)`."""
-        return AsyncHosts(self, self.flows.hosts)
-
-    @property
-    def results(self) -> AsyncResults:
-        """How tasks have ended, such as `queue.results.wait("https://example.com/", timeout=10)`."""
-        return AsyncResults(self, self.flows.results, self._waits)
-
-    @property
-    def schedules(self) -> AsyncSchedules:
-        """The schedules of the queue, such as `queue.schedules.set("news", "https://a.example/news", every=60)`."""
-        return AsyncSchedules(self, self.flows.schedules)
-
-    @property
-    def batches(self) -> AsyncBatches:
-        """Tasks counted together: `queue.batches.put("b7", *urls)`, then `queue.batches.seal("b7", "report of b7")`."""
-        return AsyncBatches(self, self.flows.batches)
-
-    @property
-    def events(self) -> AsyncEvents:
-        """The event log, such as `queue.events.list(task="https://a.example/")`."""
-        return AsyncEvents(self, self.flows.events)
-
-    @property
-    def failures(self) -> AsyncFailures:
-        """The failed tasks, grouped by kind, such as `queue.failures.retry(queue.failures.list()[0])`."""
-        return AsyncFailures(self, self.flows.failures)
-
-
-class AsyncQueue(AsyncVerbs):
-    """A queue, for asyncio: it has the methods of `Queue`. Each event loop that uses it has connections of its own."""
-
-    blocking = Queue
+        return self._keepers.add(AsyncKeeper(self, on_lost, concurrency, self._keepers.ending))
 
 
 class ServerClient(Queue):
     """A client that opens no queue, for code that blocks: `run` carries out flows that are about the server."""
 
-    def _opening(self) -> Flow[None]:
-        yield from ()
+    _opened = True
 
 
 class AsyncServerClient(AsyncQueue):
     """A client that opens no queue, for asyncio: `run` carries out flows that are about the server."""
 
-    def _opening(self) -> Flow[None]:
-        yield from ()
+    _opened = True
 
 
 @overload
@@ -224,13 +187,9 @@ def twin(queue: AsyncQueue) -> Queue: ...
 def twin(queue: AsyncDriver) -> Driver: ...
 def twin(queue: AsyncDriver) -> Driver:
     """Make a blocking client of the same queue and the same name, with connections of its own: for a thread."""
-    made = queue.blocking(queue.name, **queue.settings())
-    made.worker = queue.worker
-    return made
+    return queue.another(queue.blocking)
 
 
 def sibling(queue: AsyncDriver) -> AsyncDriver:
     """Make a client for asyncio of the same queue and the same name, with connections of its own."""
-    made = queue.asynchronous(queue.name, **queue.settings())
-    made.worker = queue.worker
-    return made
+    return queue.another(queue.asynchronous)

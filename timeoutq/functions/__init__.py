@@ -16,8 +16,8 @@ The modules, in reading order: each imports only from those above it.
                 I/O.
     ids         The ids of calls: random ones, those that a `key=` makes of the arguments, and those of calls that
                 follow a call.
-    options     The options of decorators and of callers, checked: queues, ids, times, limits of calls. No I/O.
     envelope    The payload of a call: JSON that any language can write, and an optional signature. No I/O.
+    options     The options of decorators and of callers, checked: queues, ids, times, limits of calls. No I/O.
     tracing     Spans of OpenTelemetry: one where a call is made, one around each run of its function, both in one
                 trace.
     limits      How the limits of functions are kept: each limit is a group of a polite queue, with rules of its own. No

@@ -65,9 +65,8 @@ class App(Program, Hires):
     def worker(self, url: str | None = None, *, timeout: float = 30.0, **options: Any) -> Worker:
         """Give a worker that runs the calls of all queues of this app; `await worker.run()` starts it.
 
-        It serves the queues in their order, or by their weights. `url` is the server, or else that of the app, and
-        `timeout` the length of a lease in seconds; `options` are those of `Worker`. The worker closes its connections
-        when it ends. To work on a queue that is divided into shards, open it, and pass it and `Calls(app)` to `Worker`.
+        `url` is the server, or else that of the app, `timeout` the length of a lease in seconds; `options` are those of
+        `Worker`. To work on a queue that lies in shards, open it, and pass it and `Calls(app)` to `Worker`.
         """
         from timeoutq.worker.worker import Worker  # a program that only defines functions needs no worker
 
@@ -92,9 +91,8 @@ class App(Program, Hires):
     def test(self, *, start: float | None = None) -> AppTest:
         """Put the app on queues in memory, for a test: `with app.test() as t`, then `t.run()` and `t.advance(3600)`.
 
-        The real scripts run on fakeredis, whose clock the test advances. The clock starts at `start`, Unix seconds: in
-        November 2023 if the test says nothing; with `start=time.time()`, a call `at=` an hour from now waits. Raises
-        `MissingExtra` without fakeredis. An app is in one test at a time: to enter a second one raises `InvalidInput`.
+        The clock starts at `start`, Unix seconds, or in November 2023, and the test advances it. An app is in one test
+        at a time. Raises `MissingExtra` without fakeredis.
         """
         from timeoutq.functions.testing import AppTest  # programs need no fakeredis
 

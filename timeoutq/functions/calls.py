@@ -7,33 +7,20 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Concatenate,
-    Generic,
-    ParamSpec,
-    Protocol,
-    TypedDict,
-    TypeVar,
-    Unpack,
-    cast,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
 from timeoutq.functions import ids, options, tracing
 from timeoutq.functions.client import Posted, Result, Sender, Steps, kinds
 from timeoutq.functions.context import Context, Middleware
-from timeoutq.functions.envelope import NO_OPTIONS, Letter, Options, Secrets, Step, seal, unseal
+from timeoutq.functions.envelope import NO_OPTIONS, Letter, Secrets, Step, seal, unseal
 from timeoutq.functions.errors import BadFunction, UnknownFunction
 from timeoutq.functions.options import CallOptions, Chosen, Queues, Settings, TaskOptions
 from timeoutq.functions.signature import Arguments, Signature
-from timeoutq.functions.task import Definition, Opened, define, settings_with
+from timeoutq.functions.task import Definition, Opened, define
 from timeoutq.server import address
 from timeoutq.server.calls import BATCH_KEPT
 from timeoutq.words import arguments
@@ -53,11 +40,9 @@ T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 T_contra = TypeVar("T_contra", contravariant=True)
 Q = ParamSpec("Q")  # the parameters of the function itself, with the context
-O = TypeVar("O")  # noqa: E741  # next to P, Q and R, nobody takes it for a zero
-"""The value of a plain call of the function: of an `async def`, a coroutine."""
+O = TypeVar("O")  # noqa: E741  # what a plain call of the function gives; next to P, Q and R, nobody takes it for a zero
 
-_NOT_THEN = ("id", "at", "after", "priority", "queue", "rerun")
-"""What nobody can choose for a call that follows another one: it is put when that one ends."""
+_NOT_THEN = ("id", "at", "after", "priority", "queue", "rerun")  # what nobody can choose for a call that follows
 
 
 class Takes(Protocol[T_contra, R_co]):
@@ -71,15 +56,19 @@ class Takes(Protocol[T_contra, R_co]):
 class FunctionCall(msgspec.Struct, Generic[R_co], frozen=True, gc=False):  # nothing that it knows knows it
     """A call of a function, not put yet. Two calls are equal if they ask for the same."""
 
-    function: str
+    definition: Definition
     arguments: Arguments
-    settings: Settings
     chosen: Chosen
+    settings: Settings  # those of the function, with what was chosen
     key: str | None  # the id that `key=` makes of the arguments; None: the id will be random, or is chosen
     group: str | None
     home: Program
-    returns: Any
     following: tuple[tuple[Step, Definition], ...] = ()
+
+    @property
+    def function(self) -> str:
+        """The name of the function."""
+        return self.definition.name
 
     def __repr__(self) -> str:
         """Show the call, without its arguments."""
@@ -95,28 +84,19 @@ class FunctionCall(msgspec.Struct, Generic[R_co], frozen=True, gc=False):  # not
     def then(self, function: Any, /, *args: Any, **kwargs: Any) -> FunctionCall[Any]:
         """Let a function run on the result once this call has returned; the chain's result is that of its last call.
 
-        The result is the first argument, and `args` and `kwargs` are the others. The function is put in the step that
-        acks this call. If this call fails, what follows it is not called. Its id is made of that of this call, so
-        `function.options(unique=…)` says how long it is not called again if this call runs twice. If this call has a
-        key, or an id that was chosen, and is put again, its new result goes on, whatever became of the last one.
-        Raises `BadArguments`, also for a function that can never take the result, such as a str for an int, and
-        `InvalidInput` for options that a following call cannot have.
+        The result is the first argument, and `args` and `kwargs` are the others. If this call fails, what follows it is
+        not called. The id of what follows is made of that of this call, so `function.options(unique=…)` says how long
+        it is not called again if this call runs twice. Raises `BadArguments`, also for a function that can never take
+        the result, and `InvalidInput` for options that a following call cannot have.
         """
         next: TaskFunction[..., Any] = function
-        wrong = [f"{name}=" for name in next.chosen.named if name in _NOT_THEN]
-        if wrong:
-            raise InvalidInput(
-                f"{next.name}() follows a call, so it is put when that one returns: leave out {', '.join(wrong)}"
-            )
-        returns, of = self.returns, self.function
-        if self.following:
-            returns, of = self.following[-1][1].returns, self.following[-1][0].f
-        next.signature.refuse_result(returns, of)
+        next.chosen.refuse(_NOT_THEN, f"{next.name}() follows a call, so it is put when that one returns")
+        last = self.following[-1][1] if self.following else self.definition
+        next.signature.refuse_result(last.returns, last.name)
         (a, k), _ = next.signature.without_first().encode(args, kwargs)
-        chosen = travelling(next.chosen)
+        chosen = next.chosen.travelling
         step = Step(next.name, msgspec.Raw(a), msgspec.Raw(k), None if chosen is NO_OPTIONS else chosen)
-        following = (*self.following, (step, next.definition))
-        return msgspec.structs.replace(self, following=following)
+        return msgspec.structs.replace(self, following=(*self.following, (step, next.definition)))
 
     def delay(self) -> Result[R_co]:
         """Put the call; blocks. Raises `CallTooLarge`, and what `Queue.put` raises."""
@@ -127,20 +107,11 @@ class FunctionCall(msgspec.Struct, Generic[R_co], frozen=True, gc=False):  # not
         return await self.home.apost(self)
 
 
-def travelling(chosen: Chosen) -> Options:
-    """Give the options of a call that a worker must know."""
-    unique = chosen.unique.total_seconds() if isinstance(chosen.unique, timedelta) else chosen.unique
-    if chosen.retry is None and chosen.max_runtime is None and chosen.keep_result is None and unique is None:
-        return NO_OPTIONS
-    retry = None if chosen.retry is None else list(chosen.retry)
-    return Options(retry, chosen.max_runtime, chosen.keep_result, unique)
-
-
 def posted(
-    call: FunctionCall[Any], secrets: Secrets, travels: Options | None = None, *,
-    place: tuple[str, int] | None = None, is_now: bool = True,
+    call: FunctionCall[Any], secrets: Secrets, *, place: tuple[str, int] | None = None, is_now: bool = True,
+    **options: Any,
 ) -> Posted:  # fmt: skip
-    """Decide everything about a call that is put now. `travels` are the options that go along, None: those chosen.
+    """Decide everything about a call that is put now; `options` are told to the worker besides those chosen.
 
     `place` is the name of a batch and the place of the call there, which make its id if nobody has chosen one.
     The call of a schedule is not put now (`is_now=False`), and is no part of a trace. Raises `CallTooLarge`.
@@ -152,34 +123,24 @@ def posted(
     if id is None:
         made = ids.random_id(function) if place is None else ids.in_batch(function, *place, call.arguments)
         id = made.encode()
-    queue = chosen.queue or settings.queue
-    travels = travelling(chosen) if travels is None else travels
     then = [step for step, _ in call.following]
     if then and is_named:
-        travels = msgspec.structs.replace(travels, again=True)
-    trace = tracing.made(function, queue, id) if is_now else None
-    payload = seal(Letter(function, call.arguments, travels, then, trace=trace), queue, id, secrets)
-    unique = (chosen.unique or settings.unique) if is_named else None
-    limits = tuple(
-        (one.settings.queue, ids.group(step.f), one.settings.limit if one.group is None else None)
-        for step, one in call.following
-        if one.settings.limit is not None
-    )
+        options["again"] = True
+    travels = msgspec.structs.replace(chosen.travelling, **options) if options else chosen.travelling
+    trace = tracing.made(function, settings.queue, id) if is_now else None
+    payload = seal(Letter(function, call.arguments, travels, then, trace=trace), settings.queue, id, secrets)
     return Posted(
-        queue, id, payload, chosen.at, chosen.after, chosen.priority, unique, call.group, settings.limit,
-        bool(chosen.rerun), limits,
+        settings.queue, id, payload, chosen.at, chosen.after, chosen.priority, settings.unique if is_named else None,
+        call.group, settings.limit, bool(chosen.rerun),
     )  # fmt: skip
 
 
 def result_of(sender: Sender, call: FunctionCall[R], put: Posted, answer: Answer | None = None) -> Result[R]:
     """Give what stands for the result of a call that was put; of a chain, for that of its last call."""
-    places = [(put.queue, put.id)]
+    places, settings, returns = [(put.queue, put.id)], call.settings, call.definition.returns
     for step, one in call.following:
         places.append((one.settings.queue, ids.following(places[-1][1], step.f)))
-    settings, returns = settings_with(call.settings, travelling(call.chosen)), call.returns
-    if call.following:
-        step, last = call.following[-1]
-        settings, returns = settings_with(last.settings, step.options), last.returns
+        settings, returns = one.settings.with_options(step.options), one.returns
     return Result(sender, places, returns, settings.keep_result, settings.keep_none, answer)
 
 
@@ -190,13 +151,16 @@ class TaskFunction(OfApp, Generic[P, R]):
     """A function of an app, as callers see it: `P` without the context, `R` what it returns in the end."""
 
     def __init__(self, home: Program, definition: Definition, chosen: Chosen) -> None:
-        functools.update_wrapper(cast("Callable[..., Any]", self), definition.function)
+        own: Any = self  # which is no function
+        functools.update_wrapper(own, definition.function)
         self.home = home
         self.definition = definition
         self.chosen = chosen  # with `options`
         self.signature: Signature = definition.signature  # what callers pass
-        self.settings: Settings = definition.settings  # what its decorator says
-        self.name: str = definition.signature.name  # the name that its calls carry
+        self.settings: Settings = definition.settings.with_options(chosen.travelling)
+        if chosen.queue is not None:
+            self.settings = replace(self.settings, queue=chosen.queue)
+        self.name: str = definition.name  # the name that its calls carry
 
     def schema(self) -> dict[str, Any]:
         """Give the JSON Schema of the payload of a call, for programs in other languages."""
@@ -213,14 +177,12 @@ class TaskFunction(OfApp, Generic[P, R]):
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> FunctionCall[R]:
         """Make a call, which nobody has put yet. Raises `BadArguments` for arguments that do not fit."""
-        definition, settings = self.definition, self.settings
+        definition = self.definition
         self._refuse_without_id("unique", self.chosen.unique)
         encoded, struct = self.signature.encode(args, kwargs)
         values = self.signature.values(struct) if definition.key or definition.group is not None else {}
-        return FunctionCall(
-            self.name, encoded, settings, self.chosen, definition.key_of(values), definition.group_of(values),
-            self.home, definition.returns,
-        )  # fmt: skip
+        key, group = definition.key_of(values), definition.group_of(values)
+        return FunctionCall(definition, encoded, self.chosen, self.settings, key, group, self.home)
 
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> Result[R]:
         """Put a call; blocks. Raises `BadArguments`, `CallTooLarge`, and what `Queue.put` raises."""
@@ -293,6 +255,9 @@ class Decorator:
 # ---- batches
 
 
+Many = Iterable[FunctionCall[Any]]
+
+
 class BatchOptions(TypedDict, total=False):
     """What `app.batch` takes besides the calls."""
 
@@ -312,10 +277,7 @@ class Batched(Generic[R_co]):
 
     @property
     def then(self) -> Result[R_co]:
-        """The result of the callback. If the batch is broken, waiting for it raises `CallFailed`, which says why.
-
-        Raises `InvalidInput` for a batch without a callback.
-        """
+        """The result of the callback; raises `InvalidInput` for a batch without one."""
         if self._then is None:
             raise InvalidInput(f"batch {self.name!r} has no callback: pass then= to app.batch")
         return self._then
@@ -324,7 +286,7 @@ class Batched(Generic[R_co]):
 def _order(ready: Sequence[Posted]) -> list[int] | None:
     """Give, for each call, its place among the tasks of the batch: several calls may be one task, by their key."""
     places: dict[bytes, int] = {}
-    for at in itertools.chain.from_iterable(kinds(ready).values()):
+    for at in itertools.chain.from_iterable(kinds(ready)):
         places.setdefault(ready[at].id, len(places))
     found = [places[call.id] for call in ready]
     return None if found == list(range(len(found))) else found
@@ -353,13 +315,8 @@ class Program:
         `queues` are the queues of its functions: a list, which workers serve in this order, or a mapping of names to
         weights; None is one queue with the app's name. `retry`, `max_runtime` (seconds) and `keep_result` (seconds that
         results are kept: an hour if left out, 0 for not at all) are for functions that say nothing themselves. `url` is
-        the server, as for `Queue`: the first call that is put connects.
-
-        With `secret`, all calls are signed, and calls that are not signed are refused; of a list of secrets, the first
-        signs and each is accepted. The queue, the id, the function, the arguments, the options and the calls that
-        follow are signed. The tick of a schedule (`ctx.tick`) is not, because the script that puts it knows no secret:
-        whoever can write to Redis can forge it, and can repeat the calls of a schedule with `overlap` under other
-        ticks. Raises `InvalidInput`.
+        the server, as for `Queue`: the first call that is put connects. With `secret`, all calls are signed (but not
+        `ctx.tick`), and others are refused; of a list, the first signs and each is accepted. Raises `InvalidInput`.
         """
         self.name = arguments.queue_name(name)
         self.queues = Queues.of(queues, self.name)
@@ -367,11 +324,12 @@ class Program:
         self._defaults = {"retry": retry, "max_runtime": max_runtime, "keep_result": keep_result}
         options.settings({}, self._defaults, self.name)
         self._functions: dict[str, TaskFunction[..., Any]] = {}
-        self.functions: Mapping[str, TaskFunction[..., Any]] = MappingProxyType(self._functions)
-        """The functions by their names."""
+        self.functions: Mapping[str, TaskFunction[..., Any]] = MappingProxyType(self._functions)  # by their names
         self.middlewares: list[Middleware] = []  # what runs around each call, the outermost first
         self.life: Lifespan[Any] | None = None  # what is around the life of a worker; its value is `ctx.state`
-        self.url = None if url is None else address.find_url(url)
+        if url is not None:
+            address.read(url)  # refuses what is no URL
+        self.url = url
         """The server, if the program names it; else the environment does."""
         self.sender = Sender(self.url) if sender is None else sender  # what puts calls, and hears how they have ended
 
@@ -397,7 +355,7 @@ class Program:
         """Register a function with the options of its decorator."""
         settings = options.settings(given, self._defaults, self.queue_of(given.get("queue")))
         new = define(function, given.get("name"), settings, given.get("key"))
-        name, begin = new.signature.name, new.key_begins
+        name, begin = new.name, new.key_begins
         if name in self._functions:
             raise BadFunction(f"{self!r} has a function {name!r} already: pass another name=, such as 'billing.{name}'")
         for other in self._functions.values():
@@ -453,45 +411,32 @@ class Program:
         return [result_of(sender, *row) for row in zip(many, ready, answers, strict=True)]
 
     @overload
-    def batch(
-        self, many: Iterable[FunctionCall[Any]], /, then: FunctionCall[R], **how: Unpack[BatchOptions]
-    ) -> Batched[R]: ...
+    def batch(self, many: Many, /, then: FunctionCall[R], **how: Unpack[BatchOptions]) -> Batched[R]: ...
     @overload
-    def batch(
-        self, many: Iterable[FunctionCall[Any]], /, then: None = None, **how: Unpack[BatchOptions]
-    ) -> Batched[None]: ...
-    def batch(
-        self, many: Iterable[FunctionCall[Any]], /, then: FunctionCall[Any] | None = None, **how: Unpack[BatchOptions]
-    ) -> Batched[Any]:
+    def batch(self, many: Many, /, then: None = None, **how: Unpack[BatchOptions]) -> Batched[None]: ...
+    def batch(self, many: Many, /, then: FunctionCall[Any] | None = None, **how: Unpack[BatchOptions]) -> Batched[Any]:
         """Put calls, and let `then` run once when all of them have ended; blocks.
 
         With `on="done"` (else `"ended"`) all calls must return; if one fails, `then` fails too, and says how many have
         failed. `then` finds what the calls have returned in `ctx.batch.results()`. The calls and `then` go to one
-        queue, which must not lie in several shards. Whoever puts the same calls again with the same `name`, such as a
-        process that was killed meanwhile, has the same batch: what is in it already is not put again. Several calls
-        with one `key` are one task, whose result stands for each of them. The batch is kept for `keep` seconds (a day)
-        after its end, and the result of a call for so long after the end of the call, at least: raise it for a batch
-        that takes more than a day. Raises `InvalidInput`, `CallTooLarge`, and what `Queue.put` raises.
+        queue, which must not lie in several shards. Whoever puts the same calls again with the same `name` has the same
+        batch: what is in it already is not put again. The batch is kept for `keep` seconds (a day) after its end, and
+        each result for so long after the end of its call, at least. Raises `InvalidInput`, `CallTooLarge`, and what
+        `Queue.put` raises.
         """
         return self.sender.do(self._putting_batch(many, then, how))
 
     @overload
-    async def abatch(
-        self, many: Iterable[FunctionCall[Any]], /, then: FunctionCall[R], **how: Unpack[BatchOptions]
-    ) -> Batched[R]: ...
+    async def abatch(self, many: Many, /, then: FunctionCall[R], **how: Unpack[BatchOptions]) -> Batched[R]: ...
     @overload
+    async def abatch(self, many: Many, /, then: None = None, **how: Unpack[BatchOptions]) -> Batched[None]: ...
     async def abatch(
-        self, many: Iterable[FunctionCall[Any]], /, then: None = None, **how: Unpack[BatchOptions]
-    ) -> Batched[None]: ...
-    async def abatch(
-        self, many: Iterable[FunctionCall[Any]], /, then: FunctionCall[Any] | None = None, **how: Unpack[BatchOptions]
+        self, many: Many, /, then: FunctionCall[Any] | None = None, **how: Unpack[BatchOptions]
     ) -> Batched[Any]:
         """Put calls, and let `then` run once when all of them have ended; see `batch`."""
         return await self.sender.ado(self._putting_batch(many, then, how))
 
-    def _putting_batch(
-        self, many: Iterable[FunctionCall[Any]], then: FunctionCall[Any] | None, how: BatchOptions
-    ) -> Steps[Batched[Any]]:
+    def _putting_batch(self, many: Many, then: FunctionCall[Any] | None, how: BatchOptions) -> Steps[Batched[Any]]:
         from timeoutq.rooms.batches import checked  # a program without batches needs no client
 
         chosen, sender = options.known(how, BatchOptions, "batch"), self.sender
@@ -505,9 +450,8 @@ class Program:
                 f"a call of {chained.function}() is followed by others, and would count as ended when it returns "
                 "itself: put the first calls of chains alone, or let a function call the others"
             )
-        ready = [
-            posted(call, self.secrets, place=None if given is None else (name, at)) for at, call in enumerate(calls)
-        ]
+        places = [None if given is None else (name, at) for at in range(len(calls))]
+        ready = [posted(call, self.secrets, place=place) for call, place in zip(calls, places, strict=True)]
         last = None if then is None else self._callback(then, ready, name, given is None)
         queues = sorted({call.queue for call in [*ready, *([] if last is None else [last])]})
         if len(queues) > 1:
@@ -523,12 +467,11 @@ class Program:
 
     def _callback(self, then: FunctionCall[Any], ready: Sequence[Posted], name: str, is_new: bool) -> Posted:
         """Decide everything about the callback of a batch."""
-        wrong = [f"{one}=" for one in self._own(then).chosen.named if one in ("at", "after", "rerun")]
-        if wrong:
-            raise InvalidInput(f"the callback of a batch is put once, when it has ended: leave out {', '.join(wrong)}")
-        travels = msgspec.structs.replace(travelling(then.chosen), batch=name, order=_order(ready))
+        why = "the callback of a batch is put once, when it has ended"
+        self._own(then).chosen.refuse(("at", "after", "rerun"), why)
         # whoever puts the batch again seals it with the same callback: it has no trace of its own
-        return posted(then, self.secrets, travels, place=None if is_new else (name, len(ready)), is_now=is_new)
+        place = None if is_new else (name, len(ready))
+        return posted(then, self.secrets, place=place, is_now=is_new, batch=name, order=_order(ready))
 
     def _own(self, call: FunctionCall[Any]) -> FunctionCall[Any]:
         if not isinstance(call, FunctionCall):  # pyright: ignore[reportUnnecessaryIsInstance]  # what users pass
@@ -547,9 +490,8 @@ class Program:
     ) -> Result[Any]:
         """Give what stands for the result of a call that was put elsewhere, by its id; asks nobody yet.
 
-        With the function, the result is read as the type that the function says, else as what JSON holds. `queue` is
-        the queue of the call (of a chain, of its first call), if that is not the function's, or the usual one. Raises
-        `InvalidInput`.
+        With the function, the result is read as the type that the function says. `queue` is the queue of the call (of a
+        chain, of its first call), if that is not the function's, or the usual one. Raises `InvalidInput`.
         """
         named = self.queue_of(queue) if function is None or queue is not None else function.settings.queue
         places: list[tuple[str, bytes]] = []
@@ -572,9 +514,7 @@ class Program:
     def open(self, payload: object, queue: str, id: bytes, secrets: Secrets | None = None) -> Opened:
         """Read the payload of a task that was claimed, the bytes as they stand in Redis.
 
-        `secrets` stand in the place of the app's.
-        Raises what is in `MAY_FIT_LATER` of `errors.py` (`UnknownFunction`, `BadArguments`, …), and `NotACall`,
-        `CallTooLarge` and `Forged`. No message holds an argument, except for what classes of the program say of it.
+        Raises what is in `MAY_FIT_LATER` of `errors.py`, and `NotACall`, `CallTooLarge` and `Forged`.
         """
         letter = unseal(payload, queue, id, self.secrets if secrets is None else secrets)
         function = self._functions.get(letter.function)
@@ -583,7 +523,7 @@ class Program:
         if letter.then and letter.then[0].f not in self._functions:
             raise self._unknown(letter.then[0].f)
         args, kwargs = function.signature.decode(letter.arguments)
-        settings = settings_with(function.settings, letter.options)
+        settings = function.settings.with_options(letter.options)
         return Opened(function.definition, args, kwargs, settings, letter.options, letter.then, letter.tick)
 
     def _unknown(self, name: str) -> UnknownFunction:
@@ -594,10 +534,7 @@ class Program:
         )
 
     def follow(self, opened: Opened, queue: str, id: bytes, result: bytes) -> Posted | None:
-        """Give the call that follows a call which has ended with a result, as JSON; None if none follows.
-
-        Raises `BadArguments` and `CallTooLarge`.
-        """
+        """Give the call that follows a call which has ended with a result, as JSON; None if none follows."""
         if not opened.then:
             return None
         step, rest = opened.then[0], opened.then[1:]
@@ -618,7 +555,7 @@ class Program:
         )  # fmt: skip
 
 
-def _several(many: Iterable[FunctionCall[Any]]) -> list[FunctionCall[Any]]:
+def _several(many: Many) -> list[FunctionCall[Any]]:
     if isinstance(many, FunctionCall | TaskFunction) or not isinstance(many, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # what users pass
         raise InvalidInput(f"this takes several calls, not {shown(many)}: write [f.call(…), …], or f.delay(…)")
     return list(many)

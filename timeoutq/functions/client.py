@@ -21,7 +21,6 @@ from timeoutq.functions.context import is_in_a_loop
 from timeoutq.functions.errors import BadResult, CallFailed, CallGone
 from timeoutq.functions.options import Limit, Unique
 from timeoutq.server import address
-from timeoutq.server.calls import BATCH
 from timeoutq.words import arguments, telling
 from timeoutq.words.arguments import How, TaskList, shown
 from timeoutq.words.errors import InvalidInput
@@ -30,14 +29,14 @@ from timeoutq.words.model import Answer, Ended, State, TaskInfo, text
 if TYPE_CHECKING:
     from timeoutq.client.shards import AnyAsyncQueue, AnyQueue
     from timeoutq.rooms.batches import BatchFlows, On
+    from timeoutq.verbs.faces import Walk
     from timeoutq.verbs.sending import Flow
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 Steps = Generator[tuple[str, Callable[[Any], Any]], Any, T]
-"""Calls of queues, without I/O: each step is the name of a queue, and a call of one of its methods, which have the same
-names on both faces; the answer of the queue is sent back."""
+"""Calls of queues, without I/O: each step is the name of a queue, and a call of one of its methods."""
 
 
 class Posted(msgspec.Struct, frozen=True, gc=False):
@@ -53,11 +52,12 @@ class Posted(msgspec.Struct, frozen=True, gc=False):
     group: str | None  # the group of a polite queue that the function's limit makes of the arguments
     limit: Limit | None = None  # how many calls of the group run at once
     rerun: bool = False  # whether a call with this id that is in progress runs once more, with this payload
-    then: tuple[tuple[str, str, Limit | None], ...] = ()
-    """Queue, group and limit of the calls that follow. A limit is None if the arguments, which nobody knows yet, make
-    the group: then a worker declares the limit."""
-    call_id: bytes | None = None
-    """The id of this put, if it may be made again: one that was made before under this id adds nothing."""
+    call_id: bytes | None = None  # the id of this put, which adds nothing if it is made again
+
+    @property
+    def wanted(self) -> limits.Wanted:
+        """The limit that it counts for, if there is one."""
+        return {} if self.limit is None or self.group is None else {self.group: self.limit}
 
     def __repr__(self) -> str:
         """Show the call, without its arguments."""
@@ -87,17 +87,13 @@ class Shared:
 class Sender:
     """Puts calls, and hears how they have ended. Safe to share between threads and event loops, and over a fork.
 
-    It opens each queue as what it is, plain or sharded, when the queue is needed first, and keeps it: so all waits of a
-    process for the calls of one queue share one blocked connection.
+    It opens each queue when the queue is needed first, and keeps it: all waits of a process share one connection.
     """
 
     def __init__(self, url: str | None = None, **settings: Any) -> None:
-        """Describe the server: `url`, and any of the other arguments of `Queue`. The first call that is put connects.
-
-        Raises `InvalidInput`.
-        """
+        """Describe the server: `url`, and any of the other arguments of `Queue`; the first call connects."""
         if url is not None:
-            address.find_url(url)
+            address.read(url)
         self.url = url
         self.settings: Mapping[str, Any] = settings
         self._declared = limits.Declared()
@@ -168,10 +164,9 @@ class Sender:
     def putting_batch(
         self, name: str, queue: str, calls: Sequence[Posted], then: Posted | None, on: On, keep: float, is_new: bool
     ) -> Steps[list[Answer | None]]:
-        """Put the calls of a batch, seal it with its callback, and give an answer for each call.
+        """Put the calls of a batch, and seal it; give an answer for each call, None for one that is there already.
 
-        The answer is None for a call that is in the batch already: it is not put again. `keep` is for how many seconds
-        the batch is kept after its end, `is_new` whether the batch cannot have been put before.
+        `keep` is for how many seconds the batch is kept after its end, `is_new` whether it cannot have been put before.
         """
         there: set[str] = set()
         if not is_new:
@@ -184,15 +179,13 @@ class Sender:
         return [None if text(call.id) in there else next(answers) for call in calls]
 
     def _declaring(self, calls: Sequence[Posted]) -> Steps[None]:
-        """Declare the limits of calls, and of those that follow them."""
-        wanted: dict[str, dict[str, Limit | None]] = {}
+        """Declare the limits of calls."""
+        wanted: dict[str, dict[str, Limit]] = {}
         for call in calls:
-            own = [(call.queue, call.group, call.limit)] if call.limit is not None and call.group is not None else []
-            for queue, group, limit in (*own, *call.then):
-                groups = wanted.setdefault(queue, {})
-                groups[group] = limit or groups.get(group)
+            wanted.setdefault(call.queue, {}).update(call.wanted)
         for name, some in wanted.items():
-            yield from self.declaring(name, some)
+            if some:
+                yield from self.declaring(name, some)
 
     def declaring(self, name: str, some: limits.Wanted) -> Steps[None]:
         """Declare limits in a queue."""
@@ -216,12 +209,7 @@ class Result(Generic[T_co]):
         self, sender: Sender, places: Sequence[tuple[str, bytes]], returns: Any = Any, keep_result: float = math.inf,
         keep_none: bool = True, answer: Answer | None = None,
     ) -> None:  # fmt: skip
-        """Prepare; asks nobody yet.
-
-        `places` are the queue and the id of the call; of a chain, those of all its calls, the first one first. The
-        others are of the last call: the type of its result, for how many seconds the result is kept, and whether a
-        result that is None is kept, too.
-        """
+        """Prepare; asks nobody. `places` are queue and id of each call of a chain, the others are of its last call."""
         self._sender, self._places, self._returns = sender, tuple(places), returns
         self._keep_result, self._keep_none = keep_result, keep_none
         self.answer = answer
@@ -239,10 +227,7 @@ class Result(Generic[T_co]):
 
     @property
     def added(self) -> bool | None:
-        """Whether the call was added. False: a call with this id was there, and `answer` says what became of it.
-
-        None: the call was put elsewhere.
-        """
+        """Whether the call was added, or one with this id was there; None: the call was put elsewhere."""
         return None if self.answer is None else self.answer is Answer.ADDED
 
     def __repr__(self) -> str:
@@ -251,9 +236,8 @@ class Result(Generic[T_co]):
     def wait(self, timeout: float | None = None) -> T_co:
         """Wait until the call has ended, at most `timeout` seconds, and give what it returned; blocks.
 
-        Raises `CallFailed` if the call was given up, `CallCancelled` if somebody has cancelled it, `CallGone` if
-        nothing is known of it any more, and `TimeoutError`. Raises `InvalidInput` at once if its result is not kept,
-        and in an `async def` that a worker runs: await the result there.
+        Raises `CallFailed` (`CallCancelled` if somebody has cancelled it), `CallGone` if nothing is known of it any
+        more, `TimeoutError`, and `InvalidInput` if its result is not kept, or in an `async def` that a worker runs.
         """
         self._check_kept()
         if telling.running.get() is not None and is_in_a_loop():
@@ -310,8 +294,7 @@ class Result(Generic[T_co]):
     def info(self) -> TaskInfo:
         """Tell all that the queue knows of the call; of a chain, of the call that has come furthest; blocks.
 
-        A call that has returned is done for as long as its result is kept; its attempts are not kept. Where nothing is
-        kept, the state is None, as for a call that never was.
+        A call that has returned is done for as long as its result is kept; then its state is None.
         """
         return self._sender.do(self._looking())
 
@@ -333,7 +316,6 @@ class Result(Generic[T_co]):
         """Cancel the call, if it has not ended; say what became of it, as `Queue.cancel` does; blocks.
 
         Of a chain, the call is cancelled that is there now, and what follows it is not called. `by` says who it was.
-        `DONE` or `FAILED` say that the call has ended before; `UNKNOWN`, that nothing is kept of it.
         """
         return self._sender.do(self._cancelling(by))
 
@@ -352,54 +334,50 @@ class Result(Generic[T_co]):
 
 # ---- puts
 
-Kind = tuple[str, float | None, float | None, bytes | None, int]
-"""What all calls of one put have in common: queue, `at`, `after`, `call_id`, how long their keys keep others away."""
-_FOR_A_TIME, _AS_THE_QUEUE_SAYS, _WHILE_ACTIVE = range(3)
 
-
-def kinds(calls: Sequence[Posted]) -> dict[Kind, list[int]]:
+def kinds(calls: Sequence[Posted]) -> list[list[int]]:
     """Give the places of the calls that go in one put, in the order of the puts."""
-    found: dict[Kind, list[int]] = {}
-    for at, call in enumerate(calls):
-        blocks = _WHILE_ACTIVE if call.unique == "active" else _AS_THE_QUEUE_SAYS
-        if isinstance(call.unique, timedelta):
-            blocks = _FOR_A_TIME
-        found.setdefault((call.queue, call.at, call.after, call.call_id, blocks), []).append(at)
+    found: dict[object, list[int]] = {}
+    for place, call in enumerate(calls):
+        is_timed = isinstance(call.unique, timedelta)
+        kind = call.queue, call.at, call.after, call.call_id, call.unique == "active", is_timed
+        found.setdefault(kind, []).append(place)
     # what a queue with fingerprints refuses goes first: then nothing was put
-    return dict(sorted(found.items(), key=lambda one: one[0][-1]))
+    return sorted(found.values(), key=lambda places: not isinstance(calls[places[0]].unique, timedelta))
 
 
 def _putting(calls: Sequence[Posted], batch: str | None = None) -> Steps[list[Answer]]:
     found = [Answer.ADDED] * len(calls)
-    for kind, places in kinds(calls).items():
-        answers = yield kind[0], partial(_put, kind, [calls[at] for at in places], batch)
+    for places in kinds(calls):
+        answers = yield calls[places[0]].queue, partial(_put, [calls[place] for place in places], batch)
         for place, answer in zip(places, answers, strict=True):
             found[place] = answer
     return found
 
 
-def _put(kind: Kind, calls: Sequence[Posted], batch: str | None, queue: Any) -> Any:
-    _, at, after, call_id, blocks = kind
-    checked = (_tasks(calls),)
+def _put(calls: Sequence[Posted], batch: str | None, queue: Any) -> Any:
+    first, checked = calls[0], (_tasks(calls),)
     # a key keeps others away only while its call is ready, scheduled or in progress, unless somebody says more
-    how = How(again=blocks == _WHILE_ACTIVE, call_id=call_id)
+    how = How(again=first.unique == "active", call_id=first.call_id)
     if batch is not None:
-        return queue.run(queue.flows.batches.put_as(batch, checked, how, at, after))
-    if at is None and after is None:
+        return queue.run(queue.flows.batches.put_as(batch, checked, how, first.at, first.after))
+    if first.at is None and first.after is None:
         return queue.run(queue.flows.put_as(checked, how))
-    return queue.run(queue.flows.schedule_as(checked, at, after, how))
+    return queue.run(queue.flows.schedule_as(checked, first.at, first.after, how))
 
 
 def _members(flows: BatchFlows, name: str) -> Flow[set[str]]:
     """Give the tasks that are in the batch already: one that has ended would run again if it was put."""
-    there = set[str]()
-    if (yield from flows.look(name)):
-        after, size = 0, 1
-        while after < size:
-            size, members = yield from flows.some_members(name, after, BATCH)
-            there.update(one.task for one in members)
-            after += BATCH
-    return there
+    is_there = yield from flows.look(name)
+    return {one.task for one in (yield from through(flows.members(name)))} if is_there else set()
+
+
+def through(walk: Walk[T]) -> Flow[list[T]]:
+    """Go through a walk to its end."""
+    found = list[T]()
+    while not walk.is_over:
+        found += yield from walk.more()
+    return found
 
 
 def _tasks(calls: Sequence[Posted]) -> TaskList:
@@ -412,5 +390,5 @@ def _tasks(calls: Sequence[Posted]) -> TaskList:
         if isinstance(call.unique, timedelta):
             tasks.uniques[place] = arguments.delay_ms(call.unique, "unique")
         if call.rerun:
-            tasks.reruns.append(place)
+            tasks.reruns[place] = True
     return tasks

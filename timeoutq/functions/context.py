@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
 from timeoutq.functions import outcomes
 from timeoutq.functions.errors import BadResult, BatchIncomplete, CallFailed, CallGone
-from timeoutq.server.calls import BATCH
 from timeoutq.words.errors import InvalidInput, TimeoutqError
 from timeoutq.words.model import Ended, Lease, State
 from timeoutq.words.text import counted
@@ -25,27 +24,21 @@ T = TypeVar("T")
 PAUSE = 0.1  # seconds between two notes that are sent. Of the notes that come meanwhile, only the last one is sent
 
 
-def is_in_a_loop() -> bool:
-    """Say whether an event loop runs in this thread."""
+def is_in_a_loop(loop: asyncio.AbstractEventLoop | None = None) -> bool:
+    """Say whether an event loop runs in this thread: this one, or any."""
     try:
-        asyncio.get_running_loop()
+        return asyncio.get_running_loop() is loop or loop is None
     except RuntimeError:
         return False
-    return True
 
 
 class CallsBefore:
     """The calls of the batch whose callback runs now. In an `async def`, use the methods that begin with `a`."""
 
     def __init__(self, name: str, queue: Any, order: Sequence[int] | None = None) -> None:
-        """Prepare, in the event loop of the worker; `queue` is the worker's own client.
-
-        `order` says of each call which task it is, if the calls are not just the tasks in their order.
-        """
+        """Prepare, in the event loop of the worker; `order` says of each call which task of the batch it is."""
         self.name = name  # the name of the batch
-        self._queue = queue
-        self._order = order
-        self._loop = asyncio.get_running_loop()
+        self._queue, self._order, self._loop = queue, order, asyncio.get_running_loop()
         self._read: list[tuple[Member, Ended]] | None = None
 
     def __repr__(self) -> str:
@@ -59,11 +52,9 @@ class CallsBefore:
         """Give what the calls have returned, in the order in which they were put; blocks.
 
         Each result is read as `kind`; of a call that was retried since, the last end counts. Raises `BatchIncomplete`
-        if calls have failed, or were forgotten, or if the server had no memory for a result; with `partial=True`, their
-        results are left out instead. None stands for a call that returned None. A result that is not kept any more
-        cannot be told from None: if None is no `kind`, it counts as lost, so keep a batch that takes more than a day
-        long enough, with keep=. Raises `CallFailed` for a result that is no `kind`, and `CallGone` if nothing is known
-        of the batch any more.
+        if calls have failed, or were forgotten, or if a result is not there; with `partial=True`, these are left out. A
+        result that is not kept any more counts as None, if None is a `kind`. Raises `CallFailed` for a result that is
+        no `kind`, and `CallGone` if nothing is known of the batch any more.
         """
         return self._wait(self.aresults(kind, partial=partial))
 
@@ -80,23 +71,21 @@ class CallsBefore:
         for member, ended in ends:
             if _is_done(member, ended):  # the result is empty if the server had no memory for it
                 (there if ended.result or (ended.result is None and takes_none) else lost).append(ended)
-        if len(there) < len(ends) and not partial:
-            raise self._incomplete(len(ends), await self.afailures(), lost)
-        return [_value(ended, kind) for ended in there]
-
-    def _incomplete(self, calls: int, failed: Sequence[CallFailed], lost: Sequence[Ended]) -> BatchIncomplete:
-        parts = [f"{len(failed):,} have failed"] * bool(failed)
+        if partial or len(there) == len(ends):
+            return [_value(ended, kind) for ended in there]
+        failed, parts = await self.afailures(), list[str]()
+        if failed:
+            parts.append(f"{len(failed):,} have failed")
         if lost:
             why = "their results are not kept (keep_result=; of a long batch, keep=)"
             parts.append(f"{len(lost):,} are done, but {why}")
         first = failed[0] if failed else CallFailed(f"call {lost[0].task!r}", id=lost[0].task)
-        found = BatchIncomplete(
-            f"of the {counted(calls, 'call')} of batch {self.name!r}, {' and '.join(parts)}; the first: {first}; "
+        raise BatchIncomplete(
+            f"of the {counted(len(ends), 'call')} of batch {self.name!r}, {' and '.join(parts)}; the first: {first}; "
             "to go on without them, pass partial=True",
             id=first.id, error=first.error, message=first.message, traceback=first.traceback,
+            failed=len(failed), lost=len(lost),
         )  # fmt: skip
-        found.failed, found.lost = len(failed), len(lost)
-        return found
 
     def failures(self) -> list[CallFailed]:
         """Give why calls have failed, in the order in which they were put; blocks."""
@@ -123,15 +112,13 @@ class CallsBefore:
         if self._read is None:
             await self.ainfo()
             members: list[Member] = [one async for one in self._queue.batches.members(self.name)]
-            ends: dict[str, Ended] = {}
-            for at in range(0, len(members), BATCH):
-                ends |= await self._queue.results.look(*(one.task for one in members[at : at + BATCH]))
+            ends: dict[str, Ended] = await self._queue.results.look([one.task for one in members])
             found = [(one, ends.get(one.task, Ended(one.task, None))) for one in members]
             self._read = found if self._order is None else [found[at] for at in self._order if 0 <= at < len(found)]
         return self._read
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        if is_in_a_loop() and asyncio.get_running_loop() is self._loop:
+        if is_in_a_loop(self._loop):
             work.close()
             raise InvalidInput("this would block the worker: in an async def, await ctx.batch.aresults() and its like")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
@@ -173,9 +160,7 @@ class Notes:
     __slots__ = ("_is_closed", "_lease", "_loop", "_next", "_place", "_sending")
 
     def __init__(self, place: Place, lease: Lease) -> None:
-        self._place = place
-        self._lease = lease
-        self._loop = asyncio.get_running_loop()
+        self._place, self._lease, self._loop = place, lease, asyncio.get_running_loop()
         self._next: Any = None
         self._sending: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -213,23 +198,16 @@ class Notes:
 
 @dataclass(frozen=True, slots=True)
 class Context(Generic[S_co]):
-    """What the worker passes to a function whose first parameter is annotated `Context[State]`.
-
-    Without a lifespan, write `Context[None]`: with `Context[Any]`, mypy does not know what callers have to pass.
-    """
+    """What the worker passes to a function whose first parameter is annotated `Context[State]`, or `Context[None]`."""
 
     function: str  # the name under which the function is registered
     task: str  # the id of the call
     attempt: int  # 1 for the first run, one more after each failure
-    fence: int
-    """Grows with every lease. Guard the place that you write to: refuse a fence that is smaller than the last one."""
+    fence: int  # grows with every lease: the place that you write to can refuse one that is smaller than the last
     state: S_co  # what the lifespan of this process yielded; None without a lifespan
-    tick: float | None = None
-    """The time for which a schedule made this call, Unix seconds; None if no schedule made the call."""
-    batch: CallsBefore | None = None
-    """The batch of which this call is the callback; None if it is none. Its `results()` are what the calls returned."""
-    notes: Notes | None = field(default=None, repr=False, compare=False)
-    """What sends notes; None in a test that makes its own context."""
+    tick: float | None = None  # the time for which a schedule made this call, Unix seconds
+    batch: CallsBefore | None = None  # the batch of which this call is the callback
+    notes: Notes | None = field(default=None, repr=False, compare=False)  # None in a test that makes its own context
 
     @property
     def cancelled(self) -> bool:

@@ -2,18 +2,15 @@
 
     {"v":1,"f":"send","a":[],"k":{"to":"a@example.com"},"o":{"max_runtime":60},"t":[…],"s":"1a2b3c4d.9f…"}
 
-`v` is the version of this form, `f` the function, `a` and `k` the arguments by place and by name. `a`, `k` and all that
-comes behind may be left out: `o` holds options for this call alone, `t` the calls that follow it, each with `f`, `a`,
-`k` and `o`, `w` the time of the tick, in ms, if a schedule has put the call, and `p` the trace of which the call is a
-part, as `traceparent` of W3C Trace Context (`tracing.py`). Fields that a reader does not know are
-ignored: a field without which a call must not be run makes a higher `v`.
+`v` is the version of this form, `f` the function, `a` and `k` the arguments by place and by name; all but `v` and `f`
+may be left out. `o` holds options for this call alone, `t` the calls that follow it, each with `f`, `a`, `k` and `o`,
+`w` the time of the tick, in ms, if a schedule has put the call, and `p` the trace (`traceparent` of W3C Trace Context).
+Fields that a reader does not know are ignored: a field without which a call must not be run makes a higher `v`.
 
-The signature `s` is eight hex digits that name the secret, a dot, and HMAC-SHA256 in hex. It is made over a fixed text
-and, each behind its length in eight bytes, the queue, the id, `f`, and the JSON of `a`, `k`, `o` and `t`, byte for byte
-as they stand in the payload (`[]`, `{}`, `{}` and `[]` if left out). A payload is bound to its queue and its id: the
-same call elsewhere has another signature. Only if `o` holds `"ticks":true`, the id may also end in `@` and digits that
-are not signed: so the calls of a schedule that overlap share one payload. `w` is not signed, because whoever ticks a
-schedule needs no secret; nor is `p`, which decides nothing.
+The signature `s` is eight hex digits that name the secret, a dot, and HMAC-SHA256 in hex, over a fixed text and, each
+behind its length in eight bytes, the queue, the id, `f`, and the JSON of `a`, `k`, `o` and `t` as they stand in the
+payload (`[]`, `{}`, `{}` and `[]` if left out). Only if `o` holds `"ticks":true`, the id may also end in `@` and digits
+that are not signed: so the calls of a schedule that overlap share one payload. Neither `w` nor `p` is signed.
 """
 
 from __future__ import annotations
@@ -165,7 +162,12 @@ class Secrets:
                 f"the call of task {_task(id)} is signed with the secret {shown(name)}, which is not among those of "
                 f"this app ({', '.join(self._keys)}): give a new secret to the workers before the callers"
             )
-        if not hmac.compare_digest(_digest(key, queue, id, payload).encode(), digest.encode("utf-8", "replace")):
+        # a schedule whose calls overlap gives each the time of its tick, behind the id that was signed; any other call
+        # is bound to its whole id, or whoever writes to Redis could put it again and again
+        base = ids.without_tick(id)
+        signed = [id] if base is None or not _says_ticks(payload) else [id, base]
+        given = digest.encode("utf-8", "replace")
+        if not any(hmac.compare_digest(_digest(key, queue, one, payload).encode(), given) for one in signed):
             raise Forged(
                 f"the signature of task {_task(id)} does not fit: the call was changed, or was made for another queue "
                 "or another id"
@@ -176,6 +178,13 @@ def _digest(key: bytes, queue: str, id: bytes, payload: _Payload) -> str:
     parts = (queue.encode(), id, payload.f.encode(), *map(bytes, (payload.a, payload.k, payload.o, payload.t)))
     framed = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
     return hmac.new(key, _PURPOSE + framed, hashlib.sha256).hexdigest()
+
+
+def _says_ticks(payload: _Payload) -> bool:
+    try:
+        return _OPTIONS.decode(payload.o).ticks
+    except (msgspec.MsgspecError, UnicodeDecodeError):  # it is not signed, so it may be anything
+        return False
 
 
 def seal(letter: Letter, queue: str, id: bytes, secrets: Secrets) -> bytes:
@@ -220,7 +229,7 @@ def unseal(payload: object, queue: str, id: bytes, secrets: Secrets) -> Letter:
     except Exception as error:
         _refuse_newer(payload, id)
         raise NotACall(f"the payload of task {_task(id)} is no call of a function: {error_words(error)}") from error
-    _check_signature(found, queue, id, secrets)
+    secrets.check(queue, id, found)
     tick = None if found.w is None else ids.tick_of(id, found.w) / 1000
     if found.o is _EMPTY_DICT and found.t is _EMPTY_LIST and tick is None:  # the usual case, made quick
         return Letter(found.f, Arguments(bytes(found.a), bytes(found.k)))
@@ -229,25 +238,6 @@ def unseal(payload: object, queue: str, id: bytes, secrets: Secrets) -> Letter:
     except Exception as error:
         raise NotACall(f"the call of task {_task(id)} has odd options: {error_words(error)}") from error
     return Letter(found.f, Arguments(bytes(found.a), bytes(found.k)), chosen, then, tick)
-
-
-def _check_signature(found: _Payload, queue: str, id: bytes, secrets: Secrets) -> None:
-    try:
-        secrets.check(queue, id, found)
-    except Forged:
-        # a schedule whose calls overlap gives each the time of its tick, behind the id that was signed; any other call
-        # is bound to its whole id, or whoever writes to Redis could put it again and again
-        signed = ids.without_tick(id)
-        if signed is None or not _says_ticks(found):
-            raise
-        secrets.check(queue, signed, found)
-
-
-def _says_ticks(found: _Payload) -> bool:
-    try:
-        return _OPTIONS.decode(found.o).ticks
-    except (msgspec.MsgspecError, UnicodeDecodeError):  # it is not signed, so it may be anything
-        return False
 
 
 def _refuse_newer(payload: bytes, id: bytes) -> None:

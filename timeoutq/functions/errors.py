@@ -23,22 +23,16 @@ class BadFunction(InvalidInput, TypeError):
 
 
 class BadArguments(_WithFields, InvalidInput, TypeError):
-    """Arguments do not fit a function: mend the call. In a worker: the caller knows another version of the function.
+    """Arguments do not fit a function: mend the call. In a worker: the caller knows another version of the function."""
 
-    `function` is its name, `parameter` the parameter that does not fit, or None if the arguments as a whole do not.
-    """
-
-    function: str = ""
-    parameter: str | None = None
+    function: str = ""  # its name
+    parameter: str | None = None  # the parameter that does not fit; None if the arguments as a whole do not
 
 
 class CallTooLarge(_WithFields, InvalidInput):
-    """A call has more bytes than a queue should carry: store the data elsewhere, and pass its address.
+    """A call has more bytes than a queue should carry: store the data elsewhere, and pass its address."""
 
-    `size` and `limit` are bytes of JSON.
-    """
-
-    size: int = 0
+    size: int = 0  # bytes of JSON
     limit: int = 0
 
 
@@ -51,12 +45,9 @@ class NewerCall(TimeoutqError):
 
 
 class UnknownFunction(_WithFields, LookupError):
-    """No function of this name is registered here: the worker runs an older program, or has not imported the module.
+    """No function of this name is registered here: the worker runs an older program, or has not imported the module."""
 
-    `function` is the name.
-    """
-
-    function: str = ""
+    function: str = ""  # the name
 
 
 class UnknownSecret(TimeoutqError):
@@ -72,16 +63,12 @@ class BadResult(TimeoutqError, TypeError):
 
 
 class CallFailed(_WithFields):
-    """The call was given up, or what it returned does not fit what the function says here.
+    """The call was given up, or what it returned does not fit what the function says here."""
 
-    `id` is the call's. `error` names the class of the exception in the worker, `message` is its text, and `traceback`
-    shows where it was raised, if that is known: it is text, for the class need not exist in this program.
-    """
-
-    id: str = ""
-    error: str = ""
-    message: str = ""
-    traceback: str | None = None
+    id: str = ""  # the call's
+    error: str = ""  # the name of the class of the exception in the worker, which need not exist in this program
+    message: str = ""  # its text
+    traceback: str | None = None  # where it was raised, as text, if that is known
 
 
 class CallCancelled(CallFailed):
@@ -89,23 +76,16 @@ class CallCancelled(CallFailed):
 
 
 class BatchIncomplete(CallFailed):
-    """The results of a batch are not complete: calls have failed or were forgotten, or results are not kept.
+    """The results of a batch are not complete: the other fields are those of the first call without a result."""
 
-    `failed` is how many calls have no result because they failed or were forgotten, and `lost` how many results of
-    calls that are done are not there. The other fields are those of the first of these calls.
-    """
-
-    failed: int = 0
-    lost: int = 0
+    failed: int = 0  # how many calls have failed, or were forgotten
+    lost: int = 0  # how many results of calls that are done are not there
 
 
 class CallGone(_WithFields, LookupError):
-    """Nothing is known of the call any more: it was forgotten, or its result is not kept any longer.
+    """Nothing is known of the call any more: it was forgotten, or its result is not kept any longer."""
 
-    `id` is the call's.
-    """
-
-    id: str = ""
+    id: str = ""  # the call's
 
 
 MAY_FIT_LATER = (BadArguments, NewerCall, UnknownFunction, UnknownSecret)

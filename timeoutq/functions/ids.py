@@ -21,12 +21,10 @@ from timeoutq.words.arguments import MAX_ID, host, shown
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import text
 
-ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
-"""32 signs that nobody takes for each other when reading aloud: Crockford's base 32, in small letters."""
+ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32, in small letters
 SIGNS = 16  # how many of them make an id: 80 random bits
 LONGEST = 120  # bytes of an id that a key makes. A longer id keeps its beginning, and a digest stands for all of it
-KEPT = 100
-"""Bytes that stay of a longer id. With its digest, a shortened id is longer than `LONGEST`: no whole id equals one."""
+KEPT = 100  # bytes that stay of a longer id. With its digest it is longer than `LONGEST`: no whole id equals one
 TICK_DIGITS = 15  # the most digits of the time of a tick, ms
 
 _SIGNS = (ALPHABET * 8).encode()  # the sign for each byte; each sign stands for eight bytes
@@ -72,12 +70,10 @@ def shortened(id: str) -> str:
 
 
 def group(text: str) -> str:
-    """Give the name of the group that counts for this text.
-
-    A queue reads it as the name of a host, which has no capitals and no dot at its end. A text that is no such name
-    keeps what is left of it, and a digest tells it from other texts.
-    """
+    """Give the name of the group that counts for this text."""
     whole = shortened(text)
+    # a queue reads it as the name of a host, which has no capitals and no dot at its end. A text that is no such name
+    # keeps what is left of it, and a digest tells it from other texts
     try:
         name = host(whole).decode("utf-8", "surrogateescape")
     except InvalidInput:  # nothing is left of it
@@ -94,11 +90,7 @@ def following(parent: bytes, function: str) -> bytes:
 
 
 def chain(id: bytes) -> list[tuple[bytes, str]]:
-    """Give the ids of the calls of a chain, of which this is the last, each with the function that `following` named.
-
-    The function of the first call does not stand in the id: its name is empty here. An id that has a `>` for another
-    reason gives ids of calls that do not exist.
-    """
+    """Give the ids of the calls of a chain, this one the last, each with its function, which is empty for the first."""
     parts = id.split(b">")
     return [(b">".join(parts[:n]), text(parts[n - 1]) if n > 1 else "") for n in range(1, len(parts) + 1)]
 
@@ -110,10 +102,7 @@ def without_tick(id: bytes) -> bytes | None:
 
 
 def tick_of(id: bytes, last: int) -> int:
-    """Give the time of the tick that has put a call, ms: it stands in the id, or it is the one that the payload says.
-
-    Ticks that are put together share a payload, which says the last one; each of them has its own time in its id.
-    """
+    """Give the time of the tick that has put a call, ms; ticks that are put together share a payload, with the last."""
     digits = id.rpartition(b"@")[2]
     return last if without_tick(id) is None or len(digits) > TICK_DIGITS else int(digits)
 
@@ -167,7 +156,7 @@ class Template:
 
     @classmethod
     def of(cls, text: object, signature: Signature, what: str = "key") -> Template:
-        """Read a template. Raises `BadFunction` for what names no parameter, and for what could not be told apart."""
+        """Read a template. Raises `BadFunction`."""
         where = f"{signature.name}(): {what}={shown(text)}"
         if not isinstance(text, str) or not text:
             raise BadFunction(f"{where} is neither True nor a text such as {what}='{signature.name}:{{path}}'")

@@ -1,13 +1,10 @@
-"""How the limits of functions are kept: each limit is a group of a polite queue, with rules of its own. No I/O.
-
-Whoever puts a call, writes a schedule, or meets a call in a worker declares the limit first.
-"""
+"""How the limits of functions are kept: each limit is a group of a polite queue, with rules of its own. No I/O."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from timeoutq.functions.options import Limit
 from timeoutq.words.errors import InvalidInput
@@ -17,15 +14,12 @@ if TYPE_CHECKING:
     from timeoutq.client.methods import QueueFlows
     from timeoutq.verbs.sending import Flow
 
-AGAIN = 5.0
-"""Seconds after which a limit is declared again: a person, or a program of another version, may have changed it."""
+AGAIN = 5.0  # seconds after which a limit is declared again: somebody may have changed it
 REFUSED = 60.0  # seconds after which a worker says again that a queue keeps no limits
 MOST_RESTING = 500  # how many places a group with a delay has at most (`lua/hosts.lua`)
 MOST = 100_000  # limits that one process remembers
 
-Wanted: TypeAlias = "Mapping[str, Limit | None]"
-"""The limits of groups. None: the group is not known yet, so all that is wanted is a queue that keeps limits."""
-
+Wanted = Mapping[str, Limit]  # the limits of groups, by the names of these
 FREE = Politeness(delay=0, per_host=10_000)  # keeps no call waiting that has no limit
 
 
@@ -33,7 +27,7 @@ class Declared:
     """The limits that this process has declared lately."""
 
     def __init__(self) -> None:
-        self._until: dict[tuple[str, str, Limit | None], float] = {}
+        self._until: dict[tuple[str, str, Limit], float] = {}
 
     def lacking(self, queue: str, limits: Wanted) -> Wanted:
         """Give the limits that are to be declared in a queue, by their groups."""
@@ -41,10 +35,7 @@ class Declared:
         return {group: limit for group, limit in limits.items() if until.get((queue, group, limit), 0.0) <= now}
 
     def keep(self, queue: Any, limits: Wanted) -> Flow[None]:
-        """Declare limits in a queue before calls are put; those of late are not declared again, if they are kept still.
-
-        Raises what `declare` raises.
-        """
+        """Declare limits in a queue before calls are put, but not again those of late that are kept still."""
         lacking = self.lacking(queue.name, limits)
         group = next((one for one in limits if one not in lacking), None)
         # one tells for all: whoever purges a queue, or makes it plain, takes all limits from it
@@ -62,16 +53,13 @@ class Declared:
 
 
 def declare(flows: QueueFlows, limits: Wanted) -> Flow[None]:
-    """Give groups of a queue the rules of their limits, where they have others; a plain queue is made polite.
-
-    Raises `InvalidInput` for a queue over several shards whose tasks are routed by id: it can keep no limits.
-    """
+    """Give groups of a queue the rules of their limits, where they have others; a plain queue is made polite."""
     for group, limit in limits.items():
         found = yield from _inspect(flows, group)
         if found is None:
             yield from flows.be_polite(FREE)
             found = yield from flows.hosts.inspect(group)
-        if limit is not None and not _fits(found, limit):
+        if not _fits(found, limit):
             yield from flows.hosts.set(group, delay=limit.every, per_host=limit.concurrency)
 
 
@@ -83,9 +71,9 @@ def _inspect(flows: QueueFlows, group: str) -> Flow[HostInfo | None]:
         return None
 
 
-def _fits(found: HostInfo | None, limit: Limit | None) -> bool:
-    if limit is None or found is None:
-        return found is not None
+def _fits(found: HostInfo | None, limit: Limit) -> bool:
+    if found is None:
+        return False
     # of more places the server tells only as many as a host with a delay can have
     most = min(limit.concurrency, MOST_RESTING) if limit.every else limit.concurrency
     return (round(found.delay * 1000), found.per_host) == (round(limit.every * 1000), most)

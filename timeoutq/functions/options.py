@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
+from timeoutq.functions.envelope import NO_OPTIONS, Options
 from timeoutq.words import arguments
 from timeoutq.words.arguments import shown
 from timeoutq.words.errors import InvalidInput
@@ -14,7 +15,7 @@ from timeoutq.words.model import TaskId
 from timeoutq.words.retry import LONGEST, Delay, Retries, RetryPolicy
 
 if TYPE_CHECKING:
-    from timeoutq.rooms.schedules.flows import Schedule
+    from timeoutq.rooms.schedules.definition import Schedule
 
 Unique = Literal["active", "forever"] | timedelta
 """How long the id of a call keeps other calls away. "active": while the call is ready, scheduled or in progress; a
@@ -120,6 +121,19 @@ class Settings:
     limit: Limit | None = None
     timed: Schedule | None = None  # when the function is called by itself
 
+    def with_options(self, chosen: Options) -> Settings:
+        """Give the settings for a call that has options of its own."""
+        if chosen is NO_OPTIONS:
+            return self
+        said: dict[str, Any] = {name: getattr(chosen, name) for name in ("max_runtime", "keep_result", "unique")}
+        if isinstance(chosen.unique, float):
+            said["unique"] = timedelta(seconds=chosen.unique)
+        if chosen.retry is not None:
+            said["retry"] = RetryPolicy.of(chosen.retry)
+        if chosen.keep_result is not None:
+            said["keep_none"] = True
+        return replace(self, **{name: value for name, value in said.items() if value is not None})
+
 
 def known(given: Mapping[str, Any], options: type[Any], where: str) -> dict[str, Any]:
     """Give the options that are not None. Raises `InvalidInput` for a name that is none of a TypedDict."""
@@ -132,36 +146,26 @@ def known(given: Mapping[str, Any], options: type[Any], where: str) -> dict[str,
 
 def settings(given: Mapping[str, Any], defaults: Mapping[str, Any], queue: str) -> Settings:
     """Check the options of a decorator; `defaults` are those of the app."""
-    found = {name: given.get(name, default) for name, default in defaults.items()}
     limit = given.get("limit")
     if limit is not None and not isinstance(limit, Limit):
         raise InvalidInput(f"limit= takes a Limit(concurrency=…, every=…, per=…), not {shown(limit)}")
-    kept = None if found["keep_result"] is None else checked("keep_result", found["keep_result"])
-    return Settings(
-        queue=queue,
-        retry=None if found["retry"] is None else RetryPolicy.of(found["retry"]),
-        max_runtime=None if found["max_runtime"] is None else checked("max_runtime", found["max_runtime"]),
-        keep_result=KEEP_RESULT if kept is None else kept,
-        keep_none=bool(kept),
-        unique=checked("unique", given.get("unique", "active")),
-        limit=limit,
-        timed=_timed({name: given[name] for name in Timed.__annotations__ if name in given}),
-    )
+    said = {name: value for name, value in {**defaults, **given}.items() if value is not None}
+    found = {name: checked(name, said[name]) for name in ("max_runtime", "keep_result", "unique") if name in said}
+    retry = RetryPolicy.of(said["retry"]) if "retry" in said else None
+    timed = _timed({name: given[name] for name in Timed.__annotations__ if name in given})
+    return Settings(queue, retry, limit=limit, timed=timed, keep_none=bool(found.get("keep_result")), **found)
 
 
 def _timed(chosen: Mapping[str, Any]) -> Schedule | None:
-    """Check when a function is called by itself. Raises `BadTiming`, `MissingExtra`."""
+    """Check when a function is called by itself."""
     if not chosen:
         return None
     if "cron" not in chosen and "every" not in chosen:
         raise InvalidInput(f"{next(iter(chosen))}= is for schedules: add cron= or every=")
-    from timeoutq.rooms.schedules.flows import Schedule, timing_of  # a program without schedules needs no client
-    from timeoutq.rooms.schedules.timing import lateness
+    from timeoutq.rooms.schedules.definition import Definition, Schedule  # a program without schedules needs no client
 
-    found = Schedule("", **chosen)
-    timing_of(found.when())
-    lateness(found.missed, found.grace, overlap=found.overlap)
-    arguments.flag(found.overlap, "overlap")
+    found = Schedule("code", **chosen)
+    Definition.of(found)
     return found
 
 
@@ -203,6 +207,21 @@ class Chosen:
     def named(self) -> list[str]:
         """The names of all options that were chosen."""
         return [one.name for one in fields(self) if getattr(self, one.name) is not None]
+
+    def refuse(self, names: Collection[str], why: str) -> None:
+        """Raise `InvalidInput` if some of these options were chosen."""
+        wrong = [f"{name}=" for name in self.named if name in names]
+        if wrong:
+            raise InvalidInput(f"{why}: leave out {', '.join(wrong)}")
+
+    @property
+    def travelling(self) -> Options:
+        """What of them a worker must know."""
+        if self.retry is None and self.max_runtime is None and self.keep_result is None and self.unique is None:
+            return NO_OPTIONS
+        unique = self.unique.total_seconds() if isinstance(self.unique, timedelta) else self.unique
+        retry = None if self.retry is None else list(self.retry)
+        return Options(retry, self.max_runtime, self.keep_result, unique)
 
 
 def chosen(queues: Queues, before: Chosen, given: Mapping[str, Any]) -> Chosen:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, time, timedelta
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -26,8 +23,6 @@ NO_MEMORY = (
 """What is told of a call whose result is empty."""
 
 _ENCODER = msgspec.json.Encoder()
-_OFFSET = re.compile(rb"[+-][0-9]{2}:[0-9]{2}\"")
-_MINUTE = timedelta(minutes=1)
 
 
 class CallFailure(msgspec.Struct, frozen=True):
@@ -43,10 +38,7 @@ class CallFailure(msgspec.Struct, frozen=True):
 
 
 def encode(value: object, returns: Any) -> bytes:
-    """Give the JSON of what a function returned, at most 256 KiB.
-
-    `returns` is the type that the function says. Raises `BadResult` for a value that would not arrive as that type.
-    """
+    """Give the JSON of what a function returned. Raises `BadResult` for what would not arrive as the type `returns`."""
     try:
         data = _ENCODER.encode(value)
         _decoder(returns).decode(data)
@@ -54,11 +46,6 @@ def encode(value: object, returns: Any) -> bytes:
         raise BadResult(f"it returned {shown(value)}, which cannot be kept: {_wrong(error)}") from error
     if b"null" in data and _is_endless(value):
         raise BadResult(f"it returned {shown(value)}, which cannot be kept: JSON has no NaN and no infinity")
-    if _OFFSET.search(data) and (odd := _odd_time(value)) is not None:
-        raise BadResult(
-            f"it returned {shown(value)}, which cannot be kept: the zone of {shown(odd, 200)} is off by seconds, which "
-            "JSON does not hold: return .astimezone(UTC)"
-        )
     if len(data) > MOST:
         raise BadResult(
             f"it returned {len(data):,} bytes of JSON; the limit is {MOST:,}: store the data elsewhere and return its "
@@ -74,23 +61,6 @@ def _is_endless(value: object) -> bool:
     except ValueError:
         return True
     return False
-
-
-def _odd_time(value: object) -> datetime | time | None:
-    """Give a time in a value whose zone is off by seconds, as most were a century ago: JSON has minutes."""
-    found = msgspec.to_builtins(value, builtin_types=(datetime, time))
-    return next((one for one in _times(found) if (one.utcoffset() or _MINUTE) % _MINUTE), None)
-
-
-def _times(value: object) -> Iterator[datetime | time]:
-    if isinstance(value, datetime | time):
-        yield value
-    elif isinstance(value, dict):
-        for pair in cast("Mapping[object, object]", value).items():
-            yield from _times(pair)
-    elif isinstance(value, list | tuple):
-        for one in cast("Sequence[object]", value):
-            yield from _times(one)
 
 
 def decode(data: bytes, returns: Any) -> Any:

@@ -17,7 +17,6 @@ from timeoutq.functions.client import Posted, Shared
 from timeoutq.functions.context import CallNext, CallsBefore, Context, Notes
 from timeoutq.functions.envelope import NO_OPTIONS, Secrets
 from timeoutq.functions.errors import MAY_FIT_LATER, BadArguments, BadResult, Forged, UnknownFunction, UnknownSecret
-from timeoutq.functions.options import Limit
 from timeoutq.functions.task import Opened
 from timeoutq.functions.threads import Threads
 from timeoutq.functions.tracing import traced
@@ -28,16 +27,7 @@ from timeoutq.words.errors import InvalidInput, TimeoutqError, Unavailable
 from timeoutq.words.model import Ack, Lease, Task, raw
 from timeoutq.words.retry import GiveUp, RetryPolicy
 from timeoutq.words.text import safe
-from timeoutq.worker.handlers import (
-    LEAVES_NO_ID,
-    RESULTS,
-    AckAfter,
-    Hopeless,
-    Result,
-    Serves,
-    Unrun,
-    Verdict,
-)
+from timeoutq.worker.handlers import LEAVES_NO_ID, RESULTS, AckAfter, Hopeless, Result, Serves, Unrun, Verdict
 
 if TYPE_CHECKING:
     from timeoutq.worker.served import Place
@@ -95,31 +85,26 @@ class Calls(Serves):
 class CallRunner:
     """Runs the calls of one queue."""
 
-    def __init__(self, app: Program, place: Place, new_threads: Callable[..., Threads] = Threads) -> None:
-        self._app = app
-        self._open = app.open
-        self._place = place
-        self._queue = place.name
-        self._middlewares = app.middlewares
+    def __init__(self, app: Program, place: Place, new_threads: Callable[..., Threads]) -> None:
+        self._app, self._place, self._queue = app, place, place.name
         self._new_threads = new_threads
         self._threads: Threads | None = None
-        self._declared = limits.Declared()
-        self._declaring = Shared()
+        self._declared, self._declaring = limits.Declared(), Shared()
         self._unrunnable: set[str] = set()  # the functions of which it was said that their calls cannot be run here
 
     async def run(self, lease: Lease) -> Result | AckAfter:
         """Run one call: the whole way of a task, from its payload to its end."""
         try:
-            opened = self._open(lease.payload, self._queue, raw(lease.task))
+            opened = self._app.open(lease.payload, self._queue, raw(lease.task))
         except MAY_FIT_LATER as error:
             return self._unrun(error)
         if opened.settings.limit is not None:
             try:
-                group = opened.definition.group_of_call(opened.args, opened.kwargs)
-                await self._declare_limit(self._place.queue, group, opened.settings.limit)
+                group = opened.definition.group_of_call(opened.args, opened.kwargs) or ""
+                await self._keep(self._place.queue, {group: opened.settings.limit})
             except Unavailable as error:
                 return _back(error, WAITS, WAITS_FOR)
-        if opened.definition.is_plain and opened.options is NO_OPTIONS and not self._middlewares:
+        if opened.definition.is_plain and opened.options is NO_OPTIONS and not self._app.middlewares:
             value = await opened.definition.function(*opened.args, **opened.kwargs)
         else:
             value = await self._within_runtime(lease, opened)
@@ -156,7 +141,7 @@ class CallRunner:
     async def _around(self, lease: Lease, opened: Opened) -> Any:
         notes, place, options = Notes(self._place, lease), self._place, opened.options
         batch = None if options.batch is None else CallsBefore(options.batch, place.queue, options.order)
-        name = opened.definition.signature.name
+        name = opened.definition.name
         context: Context[Any] = Context(
             name, lease.task, lease.attempt, lease.fence, place.state, opened.tick, batch, notes
         )
@@ -172,9 +157,9 @@ class CallRunner:
             found = context if given is None else given
             if not isinstance(found, Context):  # pyright: ignore[reportUnnecessaryIsInstance]  # what users pass
                 raise TypeError(f"a middleware writes `await call_next()`, or call_next(ctx), not {shown(found)}")
-            if at == len(self._middlewares):
+            if at == len(self._app.middlewares):
                 return await self._call(found, opened)
-            return await self._middlewares[at](found, self._next(found, opened, at + 1))
+            return await self._app.middlewares[at](found, self._next(found, opened, at + 1))
 
         return call_next
 
@@ -189,12 +174,9 @@ class CallRunner:
         found = await self._threads.run(context.task, partial(definition.function, *args, **opened.kwargs))
         return await found if inspect.isawaitable(found) else found
 
-    def _lacks(self, queue: str, group: str | None, limit: Limit | None) -> bool:
-        return group is not None and limit is not None and bool(self._declared.lacking(queue, {group: limit}))
-
-    async def _declare_limit(self, queue: Any, group: str | None, limit: Limit | None) -> None:
-        if group is not None and self._lacks(queue.name, group, limit):  # nobody goes on before the limit is kept
-            await self._declaring.run((queue.name, group), lambda: self._declare(queue, {group: limit}))
+    async def _keep(self, queue: Any, wanted: limits.Wanted) -> None:
+        if self._declared.lacking(queue.name, wanted):  # nobody goes on before the limit is kept
+            await self._declaring.run((queue.name, *wanted), lambda: self._declare(queue, wanted))
 
     async def _declare(self, queue: Any, wanted: limits.Wanted) -> None:
         try:
@@ -227,7 +209,7 @@ class CallRunner:
         task = Task(call.id, Packed(call.payload), call.group, priority=call.priority, unique=unique, rerun=call.rerun)
         if call.queue == self._queue:
             ack.put = task
-            if not self._lacks(self._queue, call.group, call.limit):
+            if not self._declared.lacking(self._queue, call.wanted):
                 return ack
         return AckAfter(partial(self._before_ack, call, task), ack)
 
@@ -248,7 +230,7 @@ class CallRunner:
         try:
             found = self._place.queue if is_here else self._place.find(call.queue)
             if found is not None:
-                await self._declare_limit(found, call.group, call.limit)
+                await self._keep(found, call.wanted)
             if not is_here and not await self._place.put(call.queue, task, call.call_id):
                 await self._app.sender.ado(self._app.sender.putting([call]))
         except TimeoutqError as error:

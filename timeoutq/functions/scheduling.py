@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar, Unpack, cast
 
 import msgspec
 
 from timeoutq.functions import calls, limits
 from timeoutq.functions.calls import FunctionCall, Program, TaskFunction
-from timeoutq.functions.client import Steps
+from timeoutq.functions.client import Steps, through
 from timeoutq.functions.envelope import LIMIT, Secrets
 from timeoutq.functions.errors import CallTooLarge
-from timeoutq.rooms.schedules.definition import STAMP_ROOM, ScheduleInfo, Stamped
-from timeoutq.rooms.schedules.flows import How, Schedule, Schedules, When, checked
-from timeoutq.verbs import reads
+from timeoutq.functions.options import Limit
+from timeoutq.rooms.schedules.definition import STAMP_ROOM, How, Schedule, ScheduleInfo, Stamped, When, checked
+from timeoutq.rooms.schedules.flows import Schedules
 from timeoutq.verbs.sending import Flow
 from timeoutq.words.arguments import shown
 from timeoutq.words.errors import InvalidInput
@@ -28,26 +27,17 @@ _NOT_SCHEDULED = ("id", "at", "after", "unique", "rerun")  # what nobody can cho
 
 
 def task_of(name: str, call: FunctionCall[Any], secrets: Secrets, *, overlap: bool) -> tuple[str, Task]:
-    """Give the queue of a call, and the task that the ticks of this schedule put.
-
-    The name of the schedule is the id, to which `overlap` adds the tick; each tick adds its time to the payload.
-    Raises `CallTooLarge`, and `InvalidInput` for what is no name, and for options that say when, or under which id.
-    """
+    """Give the queue of a call, and the task that the ticks of this schedule put; the schedule's name is its id."""
     id = checked(name)
-    wrong = [f"{one}=" for one in call.chosen.named if one in _NOT_SCHEDULED]
-    if wrong:
-        raise InvalidInput(
-            f"{call.function}() is called by schedule {shown(name)}, which says when, and whose name is the id: leave "
-            f"out {', '.join(wrong)}"
-        )
+    whose = f"{call.function}() is called by schedule {shown(name)}"
+    call.chosen.refuse(_NOT_SCHEDULED, f"{whose}, which says when, and whose name is the id")
     if call.following:
         raise InvalidInput(
             f"schedule {shown(name)} takes one call, and this is a chain: let {call.function}() put the calls that "
             "follow, or schedule a function that does"
         )
     own = msgspec.structs.replace(call, chosen=replace(call.chosen, id=id))
-    travels = msgspec.structs.replace(calls.travelling(own.chosen), ticks=overlap and bool(secrets))
-    put = calls.posted(own, secrets, travels, is_now=False)
+    put = calls.posted(own, secrets, is_now=False, ticks=overlap and bool(secrets))
     size = len(put.payload) + STAMP_ROOM
     if size > LIMIT:
         raise CallTooLarge(
@@ -57,42 +47,32 @@ def task_of(name: str, call: FunctionCall[Any], secrets: Secrets, *, overlap: bo
     return put.queue, Task(text(put.id), Stamped(put.payload), put.group, priority=put.priority)
 
 
-def declared(app: Program, queue: str) -> list[Schedule]:
-    """Give the schedules that decorators say for the functions of one queue: each has the name of its function."""
-    found: list[Schedule] = []
-    for name, function in app.functions.items():
-        timed = function.settings.timed
-        if timed is not None and function.settings.queue == queue:
-            _, task = task_of(name, function.call(), app.secrets, overlap=timed.overlap)
-            found.append(replace(timed, name=name, task=task))
-    return found
-
-
 def declaring(app: Program, queue: str, flows: Any) -> Callable[[], Flow[None]] | None:
-    """Give what declares the schedules of a queue's functions, as often as it is called; None for an app without any.
+    """Give what declares the schedules of a queue's functions, at the start of a worker and each minute; None for none.
 
-    `flows` are those of the queue. Workers declare schedules at their start, and again each minute. One that nobody
-    declares for an hour is paused; one that bears the name of a function whose code says no time any more, or another
-    queue, after three minutes. Raises `InvalidInput` if the queue keeps no limits: then the schedules of functions
-    without a limit have been declared.
+    Those of functions without a limit come first: the queue may keep no limits.
     """
-    found = declared(app, queue)
-    wanted = {name: one.settings.limit for name, one in app.functions.items() if one.settings.limit is not None}
-    free = [one for one in found if one.name not in wanted]
-    kept = [one for one in found if one.name in wanted]
-    untimed = app.functions.keys() - {one.name for one in found}
+    free, limited, groups = list[Schedule](), list[Schedule](), dict[str, Limit]()
+    for name, function in app.functions.items():
+        timed, limit = function.settings.timed, function.settings.limit
+        if timed is None or function.settings.queue != queue:
+            continue
+        _, task = task_of(name, function.call(), app.secrets, overlap=timed.overlap)
+        (free if limit is None else limited).append(replace(timed, name=name, task=task))
+        if limit is not None and task.group is not None:
+            groups[task.group] = limit
+    untimed = app.functions.keys() - {one.name for one in (*free, *limited)}
 
     def declare_all() -> Flow[None]:
         if free:
             yield from flows.schedules.declare(*free)
-        if kept:
-            groups = {one.task.group: wanted[one.name] for one in kept if isinstance(one.task, Task)}
-            yield from limits.declare(flows, cast("limits.Wanted", groups))
-            yield from flows.schedules.declare(*kept)
+        if limited:
+            yield from limits.declare(flows, groups)
+            yield from flows.schedules.declare(*limited)
         if untimed:
             yield from flows.schedules.leave(sorted(untimed))
 
-    return declare_all if found or untimed else None
+    return declare_all if free or limited or untimed else None
 
 
 class AppSchedules:
@@ -119,9 +99,8 @@ class AppSchedules:
     def move(self, name: str, /, *, queue: str | None = None, **when: Unpack[When]) -> ScheduleInfo:
         """Give a schedule another timing; what it calls stays, and so do its counts, `times` and `until`.
 
-        A new `times` counts from the move. A decorator's schedule that was moved does not follow its code any more,
-        until `cancel` gives it back. `queue` is its queue, if several of the app's have it.
-        Raises `InvalidInput` if there is no schedule of this name, or if it has put all its `times`.
+        A new `times` counts from the move. `queue` is its queue, if several of the app's have it. Raises `InvalidInput`
+        if there is no schedule of this name, if it has put all its `times`, or if a decorator declares it.
         """
         return self._sender.do(self._asking(name, queue, lambda found: found.move(name, **when)))
 
@@ -148,8 +127,7 @@ class AppSchedules:
     def cancel(self, name: str, *, queue: str | None = None) -> bool:
         """Remove a schedule; say whether there was one. What its ticks have put stays.
 
-        A decorator's schedule that was moved or set is given back to the code: workers declare it again within a
-        minute. Raises `InvalidInput` for a schedule that code declares and nobody has moved: pause it.
+        Raises `InvalidInput` for a schedule that a decorator declares: pause it.
         """
         return self._sender.do(self._asking(name, queue, lambda found: found.cancel(name)))
 
@@ -172,20 +150,17 @@ class AppSchedules:
             named = f"{call.name}.call(…)" if isinstance(call, TaskFunction) else "a call of it, as send.call(…) makes"
             raise InvalidInput(f"a schedule of {self._app!r} takes {named}, not {shown(call)}")
         queue, task = task_of(name, call, self._app.secrets, overlap=bool(how.get("overlap")))
-        if call.group is not None:
+        if call.group is not None and call.settings.limit is not None:
             yield from self._sender.declaring(queue, {call.group: call.settings.limit})
         found = yield queue, lambda opened: opened.schedules.set(name, task, **how)
         return cast("ScheduleInfo", found)
 
     def _asking(self, name: str, queue: str | None, ask: Callable[[Schedules], T]) -> Steps[T]:
         """Ask the schedules of the queue that has this one."""
-        names = self._named(queue)
-        having: Sequence[str] = names
-        if len(names) > 1:
-            having = []
-            for one in names:
-                if (yield one, lambda opened: opened.schedules.get(name)) is not None:
-                    having = [*having, one]
+        names, having = self._named(queue), list[str]()
+        for one in names if len(names) > 1 else ():
+            if (yield one, lambda opened: opened.schedules.get(name)) is not None:
+                having.append(one)
         if len(having) > 1:
             raise InvalidInput(f"schedule {shown(name)} is in the queues {', '.join(having)}: say queue=")
         found = yield next(iter(having), names[0]), lambda opened: ask(opened.schedules)
@@ -194,18 +169,9 @@ class AppSchedules:
     def _listing(self, queue: str | None) -> Steps[Mapping[str, Sequence[ScheduleInfo]]]:
         found: dict[str, Sequence[ScheduleInfo]] = {}
         for name in self._named(queue):
-            infos: dict[str, ScheduleInfo] = {}
-            cursor = reads.START
-            while cursor is not None:
-                page = yield name, partial(_page, cursor)
-                infos |= {info.name: info for info in page}
-                cursor = page.cursor
-            found[name] = [infos[one] for one in sorted(infos)]
+            infos = yield name, lambda opened: opened.run(through(opened.flows.schedules.each()))
+            found[name] = sorted({info.name: info for info in infos}.values(), key=lambda info: info.name)
         return found
 
     def _named(self, queue: str | None) -> Sequence[str]:
         return self._app.queues.names if queue is None else (self._app.queues.one(queue),)
-
-
-def _page(cursor: str | None, opened: Any) -> Any:
-    return opened.schedules.list(cursor)

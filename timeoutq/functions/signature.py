@@ -1,10 +1,4 @@
-"""The parameters of a function, read when it is decorated: arguments become JSON, and JSON arguments. No I/O.
-
-A parameter that can be named travels under its name, in `k`, however the caller passed it; so two equal calls are equal
-bytes. Only parameters that have no name for callers, and all positional ones of a function with `*args`, travel by
-their place, in `a`. Defaults do not travel: the worker's program knows them. A worker takes both forms, so programs in
-other languages may write either.
-"""
+"""The parameters of a function, read when it is decorated: arguments become JSON, and JSON arguments. No I/O."""
 
 from __future__ import annotations
 
@@ -42,38 +36,31 @@ class Arguments(NamedTuple):
 class Slot:
     """A parameter as callers see it."""
 
-    parameter: Parameter
+    name: str
+    kind: Any  # as `Parameter` has it
     annotation: Any
+    travelling: Any  # the type of all that is passed for it
     otherwise: Any  # what the function has if nothing is passed, as if it had been passed: of `x: float = 1`, 1.0
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return self.parameter.name
 
     @property
     def is_needed(self) -> bool:
         """Whether each call passes something for it."""
-        variable = self.parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-        return not variable and self.parameter.default is Parameter.empty
-
-    @property
-    def travelling(self) -> Any:
-        """The type of all that is passed for it."""
-        if self.parameter.kind is Parameter.VAR_POSITIONAL:
-            return GenericAlias(list, self.annotation)
-        is_named = self.parameter.kind is Parameter.VAR_KEYWORD
-        return GenericAlias(dict, (str, self.annotation)) if is_named else self.annotation
+        return self.otherwise is Parameter.empty
 
 
 class Signature:
-    """The parameters of a function that callers pass."""
+    """The parameters of a function that callers pass.
+
+    A parameter that can be named travels under its name, in `k`, however the caller passed it; so two equal calls are
+    equal bytes. Only parameters that have no name for callers, and all positional ones of a function with `*args`,
+    travel by their place, in `a`. Defaults do not travel: the worker's program knows them. A worker takes both forms.
+    """
 
     def __init__(self, name: str, slots: Sequence[Slot], context: str | None = None) -> None:
         self.name = name
         self.context = context  # the name of the parameter that the worker fills, or None
         self.slots = {one.name: one for one in slots}
-        kind_of = {one.name: one.parameter.kind for one in slots}
+        kind_of = {one.name: one.kind for one in slots}
         self._places = [name for name, kind in kind_of.items() if kind in _POSITIONAL]
         self._needed = {one.name for one in slots if one.is_needed}
         self._rest = next((name for name, kind in kind_of.items() if kind is Parameter.VAR_POSITIONAL), None)
@@ -93,12 +80,13 @@ class Signature:
     @classmethod
     def of(cls, function: Callable[..., Any], name: str) -> Signature:
         """Read the signature of a function. Raises `BadFunction`, which names the parameter that cannot be used."""
-        read, defined = _read(function, name)
+        parameters, hints = _read(function, name)
         slots: list[Slot] = []
         context: str | None = None
-        for place, one in enumerate(read.parameters.values()):
-            annotation = _resolved(defined, name, one.name, one.annotation)
-            if _is_context(annotation):
+        for place, one in enumerate(parameters):
+            annotation = hints.get(one.name, Parameter.empty)
+            kind = get_origin(annotation) or annotation
+            if isinstance(kind, type) and issubclass(kind, Context):
                 if place or one.kind not in _POSITIONAL:
                     raise BadFunction(f"{name}(): {one.name!r} is the context: let it be the first parameter")
                 context = one.name
@@ -113,10 +101,7 @@ class Signature:
     # ---- the result of another call as the first argument
 
     def without_first(self) -> Signature:
-        """Give the signature without the first parameter, whose argument is the result of another call.
-
-        Raises `BadArguments` for a function that takes no argument by its place.
-        """
+        """Give the signature without the first parameter, whose argument is the result of another call."""
         if not self._places and self._rest is None:
             raise BadArguments(f"{self.name}() takes no positional argument, so no result", function=self.name)
         if self._after_first is None:
@@ -124,25 +109,17 @@ class Signature:
             self._after_first = Signature(self.name, left, self.context)
         return self._after_first
 
-    def refuse_result(self, returns: object, of: str) -> None:
-        """Raise `BadArguments` if what another function returns can never be the first argument.
-
-        Only plain classes are compared: about unions, generics and Any, the worker decides with the value.
-        """
+    def refuse_result(self, returns: Any, of: str) -> None:
+        """Raise `BadArguments` if what another function returns, a plain class, can never be the first argument."""
         for name in self._places[:1]:
             takes = self.slots[name].annotation
-            if isinstance(returns, type) and isinstance(takes, type) and never_fits(returns, takes):
-                raise BadArguments(
-                    f"{self.name}() takes {takes.__qualname__} as {name!r}, but {of}() returns "
-                    f"{returns.__qualname__}: let them fit, or put a function between them",
-                    function=self.name, parameter=name,
-                )  # fmt: skip
+            plain = isinstance(returns, type) and isinstance(takes, type) and returns in _PLAIN and takes in _PLAIN
+            if plain and takes not in _PLAIN[returns]:
+                words = f"takes {takes.__name__} as {name!r}, but {of}() returns {returns.__name__}"
+                raise self._wrong(name, f"{words}: let them fit, or put a function between them")
 
     def with_first(self, value: bytes, arguments: Arguments) -> Arguments:
-        """Put the JSON of a first argument to the arguments that `without_first` has encoded.
-
-        Raises `BadArguments` for other JSON.
-        """
+        """Put the JSON of a first argument to the arguments that `without_first` has encoded."""
         by_place, by_name = self._apart(arguments)
         first = next(iter(self._places), None)
         if by_place or first is None or first in self._by_place:
@@ -156,10 +133,7 @@ class Signature:
     # ---- from a call to JSON
 
     def encode(self, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[Arguments, msgspec.Struct]:
-        """Write the arguments of a call; give what `values` reads, too.
-
-        Raises `BadArguments`, which names the parameter and what it expects.
-        """
+        """Write the arguments of a call; give what `values` reads, too. Raises `BadArguments`, with the parameter."""
         bound = self.bind(args, kwargs)
         try:
             struct = msgspec.convert(bound, self._struct)
@@ -249,8 +223,7 @@ class Signature:
     def decode(self, arguments: Arguments) -> tuple[Sequence[object], Mapping[str, object]]:
         """Read the arguments of a call: those by place, and those by name; all by their places if that is quicker.
 
-        Raises `BadArguments`, which names the parameter; the message holds no value of an argument, except for what
-        classes of the program say when they are made.
+        Raises `BadArguments`, whose message holds no argument, except for what classes of the program say.
         """
         struct = self._decode(arguments)
         if self._is_positional:
@@ -306,7 +279,7 @@ class Signature:
         inside = parts.pop(cast("str", found["$ref"]).rpartition("/")[2])
         shapes: dict[str, Any] = inside["properties"]
         for name, one in self.slots.items():
-            if _is_written(one.otherwise) and one.parameter.default is not Parameter.empty:
+            if not one.is_needed and _is_written(one.otherwise):
                 shapes[name] = {**shapes[name], "default": msgspec.json.decode(_ENCODER.encode(one.otherwise))}
         named = [name for name in self._named if name not in self._by_place]
         a: dict[str, Any] = {"type": "array", "prefixItems": [shapes[name] for name in self._by_place]}
@@ -337,66 +310,37 @@ def _foreign(kind: type) -> Never:
     raise TypeError(f"{kind.__qualname__} is no type of JSON: pass what it is made of, make it a dataclass, or say Any")
 
 
-_PLAIN: Mapping[type, Collection[type]] = {
+_PLAIN: Mapping[Any, Collection[type]] = {
     bool: (bool,), int: (int, float), float: (int, float), str: (str,), list: (list,), dict: (dict,),
 }  # fmt: skip
 """Classes, and those as which their JSON can be read. Of float, 1.0 is an int, too."""
 
 
-def never_fits(returned: type, taken: type) -> bool:
-    """Say whether no value of one plain class can be read as the other one; of any other class nobody knows."""
-    return returned in _PLAIN and taken in _PLAIN and taken not in _PLAIN[returned]
-
-
 # ---- reading a function
 
 
-def _read(function: Callable[..., Any], name: str) -> tuple[inspect.Signature, Callable[..., Any]]:
-    """Give what Python knows of a call, and the function to whose module the annotations belong."""
-    found: Any = function
+def _read(function: Any, name: str) -> tuple[Sequence[Parameter], dict[str, Any]]:
+    """Give the parameters of a function, and its annotations, which may have been written, or kept, as texts."""
     while True:
         try:
-            read = inspect.signature(found, follow_wrapped=False)
+            parameters = list(inspect.signature(function, follow_wrapped=False).parameters.values())
         except Exception as error:  # from Python 3.14 on, this evaluates annotations
             raise BadFunction(f"{name}(): its parameters cannot be read: {error_words(error)}") from error
-        wrapped = getattr(found, "__wrapped__", None)
         # a wrapper with *args takes what the function takes that it wraps
-        if wrapped is None or not any(one.kind is Parameter.VAR_POSITIONAL for one in read.parameters.values()):
-            return read, found
-        found = wrapped
-
-
-def _resolved(function: Callable[..., Any], name: str, parameter: str, annotation: Any) -> Any:
-    """Give an annotation that may have been written, or kept, as a text."""
-    if annotation is Parameter.empty:
-        return annotation
-
-    def bare() -> None: ...
-
-    bare.__annotations__ = {"it": annotation}
-    try:
-        return get_type_hints(bare, _names(function), include_extras=True)["it"]
-    except Exception as error:  # an annotation is an expression, which may raise anything
-        text = annotation if isinstance(annotation, str) else shown(annotation)
-        raise BadFunction(
-            f"{name}(): the annotation {text} of {parameter!r} cannot be read: {error_words(error)}; what it names "
-            "must be there at run time, at the top of the module, and not under `if TYPE_CHECKING`"
-        ) from error
-
-
-def _names(function: Any) -> dict[str, Any]:
-    """Give the names that an annotation may use: those of the module, and those of the functions around this one."""
-    found = dict(getattr(function, "__globals__", {}))
-    code = getattr(function, "__code__", None)
-    for name, cell in zip(getattr(code, "co_freevars", ()), getattr(function, "__closure__", None) or (), strict=False):
+        if not hasattr(function, "__wrapped__") or all(one.kind is not Parameter.VAR_POSITIONAL for one in parameters):
+            break
+        function = function.__wrapped__
+    around: dict[str, Any] = {}  # the names of the functions around this one
+    for free, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         with suppress(ValueError):  # a function that calls itself is not there yet
-            found[name] = cell.cell_contents
-    return found
-
-
-def _is_context(annotation: Any) -> bool:
-    found = get_origin(annotation) or annotation
-    return isinstance(found, type) and issubclass(found, Context)
+            around[free] = cell.cell_contents
+    try:
+        return parameters, get_type_hints(function, localns=around, include_extras=True)
+    except Exception as error:  # an annotation is an expression, which may raise anything
+        raise BadFunction(
+            f"{name}(): its annotations cannot be read: {error_words(error)}; what they name must be there at run "
+            "time, at the top of the module, and not under `if TYPE_CHECKING`"
+        ) from error
 
 
 def _slot(parameter: Parameter, annotation: Any, name: str) -> Slot:
@@ -405,25 +349,23 @@ def _slot(parameter: Parameter, annotation: Any, name: str) -> Slot:
         check_type(kept)
     except TypeError as error:
         raise BadFunction(f"{name}(): {parameter.name!r} cannot be passed: {error}") from error
-    otherwise: Any = parameter.default
+    travelling, otherwise = kept, parameter.default
     if parameter.kind is Parameter.VAR_POSITIONAL:
-        otherwise = []
+        travelling, otherwise = GenericAlias(list, kept), []
     elif parameter.kind is Parameter.VAR_KEYWORD:
-        otherwise = {}
-    else:
+        travelling, otherwise = GenericAlias(dict, (str, kept)), {}
+    elif otherwise is not Parameter.empty:
         with suppress(Exception):  # many write x: int = None
-            otherwise = msgspec.convert(parameter.default, kept)
-    return Slot(parameter, kept, otherwise)
+            otherwise = msgspec.convert(otherwise, kept)
+    return Slot(parameter.name, parameter.kind, kept, travelling, otherwise)
 
 
 def returned(function: Callable[..., Any], name: str) -> Any:
     """Give the type that a function returns; Any if it does not say. Raises `BadFunction` if JSON cannot hold it."""
-    read, defined = _read(function, name)
-    found = _resolved(defined, name, "return", read.return_annotation)
+    _, hints = _read(function, name)
+    found = hints.get("return", Any)
     if get_origin(found) in (Awaitable, Coroutine):
         found = get_args(found)[-1]  # a `def` that gives what an `async def` has made
-    if found is Parameter.empty:
-        return Any
     if found in (Never, NoReturn):
         return None
     try:

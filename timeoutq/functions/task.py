@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from timeoutq.functions import ids
-from timeoutq.functions.envelope import NO_OPTIONS, Options, Step
+from timeoutq.functions.envelope import Options, Step
 from timeoutq.functions.errors import BadFunction
 from timeoutq.functions.options import Settings
 from timeoutq.functions.signature import Signature, returned
 from timeoutq.words.arguments import shown
-from timeoutq.words.retry import RetryPolicy
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,23 +36,28 @@ class Definition:
         object.__setattr__(self, "is_plain", self.is_async and self.signature.context is None and is_free)
 
     @property
+    def name(self) -> str:
+        """The name that its calls carry."""
+        return self.signature.name
+
+    @property
     def key_begins(self) -> str | None:
         """What all ids begin with that the key makes; None without a key."""
         if isinstance(self.key, ids.Template):
             return self.key.begin
-        return f"{self.signature.name}:" if self.key else None
+        return f"{self.name}:" if self.key else None
 
     def key_of(self, values: Mapping[str, object]) -> str | None:
         """Give the id that the key makes of arguments."""
         if isinstance(self.key, ids.Template):
             return ids.shortened(self.key.fill(values))
-        return ids.whole_call(self.signature.name, values) if self.key else None
+        return ids.whole_call(self.name, values) if self.key else None
 
     def group_of(self, values: Mapping[str, object]) -> str | None:
         """Give the group in which the function's limit counts a call."""
         if self.settings.limit is None:
             return None
-        return ids.group(self.signature.name if self.group is None else self.group.fill(values))
+        return ids.group(self.name if self.group is None else self.group.fill(values))
 
     def group_of_call(self, args: Sequence[object], kwargs: Mapping[str, object]) -> str | None:
         """Give the group in which the function's limit counts a call whose arguments have been read."""
@@ -67,7 +71,7 @@ class Definition:
         mine, theirs = self.settings.limit, other.settings.limit
         if mine is None or theirs is None:
             return False
-        return (mine.per or self.signature.name) == (theirs.per or other.signature.name)
+        return (mine.per or self.name) == (theirs.per or other.name)
 
 
 @dataclass(slots=True)  # not frozen: a worker makes one for each call, and frozen ones take three times as long
@@ -84,23 +88,9 @@ class Opened:
 
     @property
     def keep_id(self) -> bool | timedelta:
-        """Whether `done` keeps the id of the call, or for how long: as long as it keeps other calls away."""
+        """Whether `done` keeps the id of the call, or for how long."""
         unique = self.settings.unique
         return unique if isinstance(unique, timedelta) else unique != "active"
-
-
-def settings_with(settings: Settings, chosen: Options) -> Settings:
-    """Give the settings of a function for a call that has options of its own."""
-    if chosen is NO_OPTIONS:
-        return settings
-    said: dict[str, Any] = {name: getattr(chosen, name) for name in ("max_runtime", "keep_result", "unique")}
-    if isinstance(chosen.unique, float):
-        said["unique"] = timedelta(seconds=chosen.unique)
-    if chosen.retry is not None:
-        said["retry"] = RetryPolicy.of(chosen.retry)
-    if chosen.keep_result is not None:
-        said["keep_none"] = True
-    return replace(settings, **{name: value for name, value in said.items() if value is not None})
 
 
 def define(function: Callable[..., Any], name: str | None, settings: Settings, key: object) -> Definition:
@@ -119,24 +109,21 @@ def define(function: Callable[..., Any], name: str | None, settings: Settings, k
             "another call, write then(f.options(unique=…))"
         )
     per = None if settings.limit is None else settings.limit.per
+    try:
+        returns = returned(function, named)
+    except BadFunction:
+        if settings.keep_result:
+            raise
+        returns = Any  # nobody keeps it
     return Definition(
         function=function,
         is_async=inspect.iscoroutinefunction(function),
         signature=signature,
-        returns=_returns(function, named, settings),
+        returns=returns,
         settings=settings,
         key=key is True if key is None or key is True else ids.Template.of(key, signature),
         group=None if per is None else ids.Template.of(per, signature, "per"),
     )
-
-
-def _returns(function: Callable[..., Any], name: str, settings: Settings) -> Any:
-    try:
-        return returned(function, name)
-    except BadFunction:
-        if settings.keep_result:
-            raise
-        return Any  # nobody keeps it
 
 
 def _named(function: Callable[..., Any], name: str | None) -> str:

@@ -82,21 +82,16 @@ class AppTest:
         return cast("FakeQueue", self._sender.queue(found))
 
     def advance(self, seconds: float) -> None:
-        """Let time pass: calls become due, and schedules tick, when they are run next.
-
-        Raises `InvalidInput` below zero, and for a time after the year 9999.
-        """
+        """Let time pass: calls become due, and schedules tick, when they are run next."""
         self.clock.advance(seconds)
 
     def run(self, *, same_thread: bool = False, **options: Any) -> Ran:
         """Carry out the calls of all queues until there are none; `options` are those of `timeoutq.testing.run`.
 
-        With `same_thread`, functions that are a plain `def` run one at a time in the thread that calls this, where no
-        event loop runs: so they have the connection to a database, and the transaction, of the test.
-
         The clock goes to each next attempt, and to calls that are put for later. Schedules that decorators say are
-        declared first, as a worker does at its start. Ticks that are due are put; for later ones, advance the clock and
-        run again. Raises what `timeoutq.testing.run` raises, and `InvalidInput` in a coroutine: await `arun` there.
+        declared first, and ticks that are due are put. With `same_thread`, functions that are a plain `def` run one at
+        a time in the thread that calls this: so they have the connection to a database, and the transaction, of the
+        test. Raises what `timeoutq.testing.run` raises.
         """
         if is_in_a_loop():
             raise InvalidInput("t.run() is for code that blocks: in a coroutine, write `await t.arun()`")

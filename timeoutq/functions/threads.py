@@ -1,8 +1,4 @@
-"""Threads in which a worker calls functions that are a plain `def`, while a coroutine of the worker waits for each.
-
-A thread cannot be stopped: a call that nobody waits for any more keeps its thread, and the next call gets another one.
-All but `_live` runs in the event loop.
-"""
+"""Threads in which a worker calls functions that are a plain `def`, while a coroutine of the worker waits for each."""
 
 from __future__ import annotations
 
@@ -37,7 +33,10 @@ class Threaded:
 
 
 class Threads:
-    """As many threads as there are calls at once; they live as long as the worker."""
+    """As many threads as there are calls at once; they live as long as the worker.
+
+    A thread cannot be stopped: a call that nobody waits for any more keeps its thread, and the next call gets another.
+    """
 
     def __init__(self, name: str, hangs: Callable[[str, bool], None]) -> None:
         """Prepare, in the event loop of the worker; `name` is what the names of the threads begin with.
@@ -45,23 +44,17 @@ class Threads:
         `hangs` is called when a function still runs though nobody has waited for it for a while: with the words, and
         with whether too many threads of the process hang.
         """
-        self._name = name
-        self._hangs = hangs
-        self._loop = asyncio.get_running_loop()
-        self._generation = forks.generation
+        self._name, self._hangs = name, hangs
+        self._loop, self._generation = asyncio.get_running_loop(), forks.generation
         self._waiting: SimpleQueue[Threaded | None] = SimpleQueue()
         self._done: deque[Threaded] = deque()
-        self._told = False
+        self._told = self._closed = False
         self._threads: int = 0
         self._busy: int = 0
-        self._closed = False
-        self._hung = 0
+        self._hung: int = 0
 
     async def run(self, task: str, call: Callable[[], Any]) -> Any:
-        """Call a function in a thread, with the caller's context; give what it returns, or raise what it raises.
-
-        `task` is the id of the task that the call is for. Raises `RuntimeError` if no thread can be started.
-        """
+        """Call a function in a thread, with the caller's context; give what it returns, or raise what it raises."""
         one = Threaded(task, call, copy_context(), self._loop.create_future())
         if self._busy == self._threads:
             threading.Thread(target=self._live, name=f"{self._name}-{self._threads}", daemon=True).start()

@@ -1,12 +1,8 @@
-"""The types of requests and answers: requests are checked by them, and the OpenAPI description is made of them.
-
-The arguments of an endpoint are those that its signature names behind the `*`: `arguments_of` makes a type of them, for
-a body of JSON or for the query of a URL.
-"""
+"""The types of requests and answers, by which requests are checked, and of which OpenAPI is made."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from inspect import Parameter, signature
@@ -21,11 +17,7 @@ from timeoutq.words.model import Deep, Lease, Payload, Task, TaskId, text
 NONE = msgspec.Raw(b"null")
 """No payload. Payloads stay JSON in bytes until each is packed: as values they take many times the memory."""
 MOST_COUNTED = 1_000_000  # the largest count of attempts or crashes that a lease has
-
-
-def no_payload() -> msgspec.Raw:
-    """Give `NONE`: OpenAPI cannot write such a default."""
-    return NONE
+PAYLOAD: Any = msgspec.field(default_factory=lambda: NONE)  # OpenAPI cannot write such a default
 
 
 class Strict(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -46,7 +38,7 @@ class NewTask(Strict):
 
     task: Id | None = None
     b64: bytes | None = None
-    payload: msgspec.Raw = msgspec.field(default_factory=no_payload)
+    payload: msgspec.Raw = PAYLOAD
     group: str | None = None
     priority: int | None = None
     improve: bool = False
@@ -66,7 +58,7 @@ class LeaseIn(Strict):
     attempt: Annotated[int, msgspec.Meta(ge=1, le=MOST_COUNTED)] | None = None
     crashes: Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNTED)] = 0
     fence: str | None = None
-    payload: msgspec.Raw = msgspec.field(default_factory=no_payload)
+    payload: msgspec.Raw = PAYLOAD
 
 
 # ---- answers
@@ -131,23 +123,19 @@ class Pulled(msgspec.Struct):
     tasks: list[PulledTask]
 
 
-# ---- the arguments of endpoints
-
-
 @cache
 def arguments_of(endpoint: Callable[..., Any]) -> type[msgspec.Struct]:
-    """Make a type of the arguments of an endpoint."""
+    """Make a type of the arguments that the signature of an endpoint names behind the `*`: of a body, or of a query."""
     fields: list[Any] = []
     for one in signature(endpoint, eval_str=True).parameters.values():
         if one.kind is Parameter.KEYWORD_ONLY:
-            raw = msgspec.field(default_factory=no_payload)
-            default = () if one.default is Parameter.empty else (raw if one.default is NONE else one.default,)
+            default = () if one.default is Parameter.empty else (PAYLOAD if one.default is NONE else one.default,)
             fields.append((one.name, one.annotation, *default))
     doc = {"__doc__": (endpoint.__doc__ or "").partition("\n")[0]}
     return msgspec.defstruct(endpoint.__name__.title(), fields, bases=(Strict,), namespace=doc, kw_only=True)
 
 
-# ---- from requests to arguments of the queue
+# ---- from requests to arguments of the queue, and back
 
 
 def id_of(task: Id) -> TaskId:
@@ -169,12 +157,10 @@ def payload_of(given: msgspec.Raw, task: TaskId = "") -> bytes | None:
     return None if packed is None else arguments.Packed(packed)
 
 
-def tasks_of(given: Sequence[str | NewTask]) -> list[str | Task]:
-    """Give tasks as `put` takes them."""
-    return [one if isinstance(one, str) else _task_of(one) for one in given]
-
-
-def _task_of(given: NewTask) -> Task:
+def task_of(given: str | NewTask) -> str | Task:
+    """Give a task as `put` takes it."""
+    if isinstance(given, str):
+        return given
     if (given.task is None) == (given.b64 is None):
         raise msgspec.ValidationError('a task is {"task": ID, …}, or {"b64": BYTES, …}')
     name: TaskId = id_of(given.task) if given.task is not None else given.b64 or b""
@@ -191,17 +177,6 @@ def lease_of(given: LeaseIn) -> Lease:
     return Lease(id if isinstance(id, str) else text(id), given.token, deadline, given.attempt or 1, given.crashes)
 
 
-# ---- from the queue to answers
-
-
-def text_of(payload: Payload) -> str:
-    """Give the JSON of a payload; one that is nested too deeply to be read comes as it was put."""
-    if isinstance(payload, Deep):
-        with suppress(UnicodeDecodeError):
-            return payload.decode()
-    return encode(told(payload)).decode()
-
-
 def told(payload: Payload) -> Any:
     """Give a payload as JSON has it: `{"b64": …}` for bytes."""
     return {"b64": bytes(payload)} if isinstance(payload, bytes) else payload
@@ -209,7 +184,11 @@ def told(payload: Payload) -> Any:
 
 def lease_out(lease: Lease, *, as_text: bool) -> LeaseOut:
     """Give a lease as JSON has it; `as_text`: with a string of JSON for its payload, if it has one."""
-    payload = lease.payload
-    shown = text_of(payload) if as_text and payload is not None else told(payload)
+    payload = told(lease.payload)
+    if as_text and lease.payload is not None:
+        payload = encode(payload).decode()
+        if isinstance(lease.payload, Deep):  # one that is nested too deeply to be read comes as it was put
+            with suppress(UnicodeDecodeError):
+                payload = lease.payload.decode()
     id, fence = spelled(lease.task), str(lease.fence)
-    return LeaseOut(id, lease.token, lease.deadline, lease.attempt, lease.crashes, fence, shown)
+    return LeaseOut(id, lease.token, lease.deadline, lease.attempt, lease.crashes, fence, payload)

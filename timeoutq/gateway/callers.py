@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Literal
 
 from timeoutq.gateway.problems import Problem
-
-Needs = Literal["look", "put", "work", "manage"]  # the rights of callers: each route needs one
-EVERYTHING: tuple[Needs, ...] = ("look", "put", "work", "manage")
+from timeoutq.gateway.tokens import SCOPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +17,7 @@ class Caller:
     name: str
     """Begins the tokens of this caller's leases, with a slash behind it. Two callers with one name can end each
     other's leases: give each its own name."""
-    allow: Collection[str] = EVERYTHING
+    allow: Collection[str] = SCOPES
     queues: Sequence[str] = ("*",)  # names of queues that this is about; `*` in a name stands for any text
     read_only: bool = False  # whether the gateway lets nobody write
 
@@ -40,5 +37,4 @@ class Caller:
         raise Problem(403, "forbidden", f"{self.name} may not {needs}{where}: use a token that allows it")
 
 
-ANYBODY = Caller("anybody")  # the caller of a gateway that is open. No token has this name.
 NOBODY = Caller("nobody", allow=(), queues=())  # the caller of a path that needs no token

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, OrderedDict, deque
+from collections import Counter
 
 from timeoutq.gateway.problems import Problem
 
@@ -30,62 +30,39 @@ class Memory:
 
 
 class Places:
-    """The places of one gateway. A caller has at most half of them; callers in line take turns."""
+    """The places of one gateway. A caller has at most half of them, so that in line others are soon served."""
 
     def __init__(self, at_once: int, in_line: int) -> None:
-        self._free = max(2, at_once)
-        self._each = max(1, self._free // 2)
+        self._all = asyncio.Semaphore(max(2, at_once))
+        self._half = max(1, at_once // 2)
         self._in_line = in_line
-        self._taken = Counter[str]()
-        self._lines: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
-        """Those that wait, by caller; the caller whose turn is next stands first."""
-
-    def try_take(self, caller: str) -> bool:
-        """Take a place if one is free at once."""
-        if self._free and self._taken[caller] < self._each and caller not in self._lines:
-            self._free -= 1
-            self._taken[caller] += 1
-            return True
-        return False
+        self._own: dict[str, asyncio.Semaphore] = {}
+        self._there = Counter[str]()  # how many requests of each caller have a place, or wait for one
 
     async def take(self, caller: str) -> None:
         """Wait for a place; raises a problem if too many of this caller wait already."""
-        if self.try_take(caller):
-            return
-        line = self._lines.setdefault(caller, deque())
-        if len(line) >= self._in_line:
-            raise Problem(429, "too-many", f"{len(line)} requests of {caller} wait already: send fewer at once")
-        turn = asyncio.get_running_loop().create_future()
-        line.append(turn)
+        waiting = self._there[caller] - self._half
+        if waiting >= self._in_line:
+            raise Problem(429, "too-many", f"{waiting} requests of {caller} wait already: send fewer at once")
+        own = self._own.setdefault(caller, asyncio.Semaphore(self._half))
+        self._there[caller] += 1
         try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.give(caller)
-            elif turn in line:
-                line.remove(turn)
-                if not line:
-                    del self._lines[caller]
+            await own.acquire()
+            try:
+                await self._all.acquire()
+            except BaseException:
+                own.release()
+                raise
+        except BaseException:
+            self._leave(caller)
             raise
 
     def give(self, caller: str) -> None:
-        """Give a place back."""
-        self._free += 1
-        self._taken[caller] -= 1
-        if not self._taken[caller]:
-            del self._taken[caller]
-        for other in list(self._lines):
-            if not self._free:
-                return
-            line = self._lines[other]
-            while line and self._free and self._taken[other] < self._each:
-                turn = line.popleft()
-                if not turn.done():
-                    self._free -= 1
-                    self._taken[other] += 1
-                    turn.set_result(None)
-                    break  # one each: then it is the next caller's turn
-            if line:
-                self._lines.move_to_end(other)
-            else:
-                del self._lines[other]
+        self._all.release()
+        self._own[caller].release()
+        self._leave(caller)
+
+    def _leave(self, caller: str) -> None:
+        self._there[caller] -= 1
+        if not self._there[caller]:
+            del self._there[caller], self._own[caller]

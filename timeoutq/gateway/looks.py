@@ -1,7 +1,4 @@
-"""The looks of `GET /v1/{queue}/…`: one function each, whose arguments are the parameters of the URL.
-
-A queue that is not there is a problem here, since its name may be mistyped.
-"""
+"""The looks of `GET /v1/{queue}/…`: one function each, whose arguments are the parameters of the URL."""
 
 from __future__ import annotations
 
@@ -63,20 +60,20 @@ def named(id: str | None, b64: str | None) -> TaskId:
 
 async def stats(request: Request) -> dict[str, Any]:
     """Count all states, and read counters and settings."""
-    found = await (await request.known()).stats()
+    found = await request.queue.stats()
     return {**plain(found), "known": found.known, "drained": found.drained}
 
 
 async def tasks(request: Request, *, state: State, n: N = 100, cursor: Cursor = None) -> dict[str, Any]:
     """Read a page of a state: `?state=failed&n=100&cursor=…`; the answer has the cursor of the next page, or null."""
-    page = await (await request.known()).list(state, cursor, n)
+    page = await request.queue.list(state, cursor, n)
     return {"state": page.state.value, "tasks": plain(page.entries), "cursor": page.cursor}
 
 
 async def task(request: Request, *, id: Name = None, b64: InBase64 = None) -> dict[str, Any]:
     """Tell all that is known of one task."""
     name = named(id, b64)
-    return dict(plain(await (await request.known()).inspect(name)))
+    return dict(plain(await request.queue.inspect(name)))
 
 
 ADVICE = {
@@ -92,36 +89,35 @@ ADVICE = {
 async def why(request: Request, *, id: Name = None, b64: InBase64 = None) -> dict[str, Any]:
     """Say why a task is not being worked on now, or who works on it."""
     name = named(id, b64)
-    found = await (await request.known()).why(name)
+    found = await request.queue.why(name)
     return dict(plain(replace(found, message=advised(found, ADVICE, request.name))))
 
 
 async def hosts(request: Request, *, n: N = 100, cursor: Cursor = None, host: str | None = None) -> dict[str, Any]:
     """Read a page of the hosts of a polite queue; with `?host=`, tell all about one host."""
-    queue = await request.known()
     if host is not None:
-        return {"hosts": [plain(await queue.hosts.inspect(host))], "cursor": None}
-    page = await queue.hosts.list(cursor, n)
+        return {"hosts": [plain(await request.queue.hosts.inspect(host))], "cursor": None}
+    page = await request.queue.hosts.list(cursor, n)
     return {"hosts": plain(page.hosts), "cursor": page.cursor}
 
 
 async def workers(request: Request) -> dict[str, Any]:
     """Tell which workers there are. Workers over HTTP give no signs of life, and are not among them."""
-    return {"workers": plain(await (await request.known()).workers())}
+    return {"workers": plain(await request.queue.workers())}
 
 
 async def errors(request: Request, *, n: N = 10) -> dict[str, Any]:
     """Give the last errors, the newest first."""
-    return {"errors": plain(await (await request.known()).errors(n))}
+    return {"errors": plain(await request.queue.errors(n))}
 
 
 async def queues(request: Request, *, after: str = "") -> dict[str, Any]:
     """List the queues that this caller may look at, with their counts: 100 at most, and the name to go on `after`."""
     client, serves = request.state.queues.directory, request.state.queues.serves
-    found = sorted([name async for name in directory.every_name(client)])
+    found = sorted({name async for name in directory.every_name(client)})
     served = [name for name in found if name > after and serves(name) and request.caller.may("look", name)]
     told: list[dict[str, Any]] = []
-    async for one in directory.look_at(client, served[:LISTED]):
+    for one in await client.run(directory.look_at(client.talk, served[:LISTED])):
         counts = {name: getattr(one.stats, name) for name in COUNTS} if one.stats else {"trouble": one.trouble}
         told.append({"queue": one.name, **counts})
     return {"queues": told, "after": served[LISTED - 1] if len(served) > LISTED else None}
@@ -129,16 +125,14 @@ async def queues(request: Request, *, after: str = "") -> dict[str, Any]:
 
 async def history(request: Request, *, by: Literal["minute", "hour"] | None = None) -> dict[str, Any]:
     """Give the counters of the last twenty minutes; `?by=minute`, `?by=hour`: rows for a day, or for 90 days."""
-    queue = await request.known()
-    return {"history": plain(await (queue.history() if by is None else queue.history(by=by)))}
+    return {"history": plain(await (request.queue.history() if by is None else request.queue.history(by=by)))}
 
 
 async def failures(request: Request, *, kind: str | None = None, cursor: Cursor = None, n: N = 100) -> dict[str, Any]:
     """Tell about the kinds of failures with most tasks, `?n=` of them; `?kind=`: read a page of the tasks of one."""
-    queue = await request.known()
     if kind is None:
-        return {"kinds": plain(await queue.failures.list(n))}
-    page = await queue.failures.tasks(kind, cursor, n)
+        return {"kinds": plain(await request.queue.failures.list(n))}
+    page = await request.queue.failures.tasks(kind, cursor, n)
     return {"kind": kind, "tasks": plain(page.entries), "cursor": page.cursor}
 
 
@@ -148,5 +142,5 @@ async def events(
     """Read the event log behind `?after=` (a cursor or Unix seconds; else the last entries); `?id=`: of one task."""
     task = named(id, b64) if id is not None or b64 is not None else None
     is_time = after is not None and re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,9})?", after)
-    page = await (await request.known()).events.list(float(after) if after and is_time else after, n, task)
+    page = await request.queue.events.list(float(after) if after and is_time else after, n, task)
     return {"events": plain(page.events), "cursor": page.cursor}

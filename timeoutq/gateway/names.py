@@ -18,11 +18,6 @@ SHARE = 4.0  # a look that took long is followed by a rest this many times as lo
 LONGEST_REST = 60.0
 
 
-def rest_after(took: float, least: float = REST, share: float = SHARE) -> float:
-    """Say how long to rest after a look that took so many seconds."""
-    return min(LONGEST_REST, max(least, took * share))
-
-
 class Shared(Generic[T]):
     """One look for all who ask while it is under way, and for all who ask while it rests."""
 
@@ -32,11 +27,9 @@ class Shared(Generic[T]):
         self._found: T | None = None
         self._until = 0.0
         self._under_way: asyncio.Task[T] | None = None
-        self._turn = 0
 
     @property
     def is_looking(self) -> bool:
-        """Whether a look is under way."""
         return self._under_way is not None and not self._under_way.done()
 
     @property
@@ -46,7 +39,7 @@ class Shared(Generic[T]):
 
     async def get(self) -> T:
         """Give the last look while it rests, else the one under way; raises the error of the look."""
-        if self._found is not None and time.monotonic() < self._until:
+        if self._found is not None and self.rests:
             return self._found
         if self._under_way is None or self._under_way.done():
             self._under_way = asyncio.get_running_loop().create_task(self._now())
@@ -56,26 +49,29 @@ class Shared(Generic[T]):
 
     def forget(self) -> None:
         """Look again when somebody asks: something has just been changed."""
-        self._turn += 1
         self._until, self._under_way = 0.0, None
 
     async def _now(self) -> T:
-        began, turn = time.monotonic(), self._turn
+        began = time.monotonic()
         try:
             found = await self._look()
         except BaseException:
-            if turn == self._turn:
+            if self._under_way is asyncio.current_task():
                 self._found = None  # a look from before the trouble is not shown as fresh
             raise
-        if turn == self._turn:
+        if self._under_way is asyncio.current_task():  # else it is from before a change
             ended = time.monotonic()
             self._until = ended + rest_after(ended - began, self._rest, self._share)
             self._found = found
         return found
 
     async def close(self) -> None:
-        """End the look under way."""
         await end(self._under_way)
+
+
+def rest_after(took: float, least: float = REST, share: float = SHARE) -> float:
+    """Say how long to rest after a look that took so many seconds."""
+    return min(LONGEST_REST, max(least, took * share))
 
 
 async def end(*tasks: asyncio.Task[Any] | None) -> None:
@@ -89,34 +85,24 @@ async def end(*tasks: asyncio.Task[Any] | None) -> None:
 class Names:
     """The names of the queues of a server, found by a walk through its keys that goes on while others are served."""
 
-    def __init__(self, client: Callable[[], AsyncServerClient], serves: Callable[[str], bool], share: float) -> None:
+    def __init__(self, client: AsyncServerClient, serves: Callable[[str], bool], share: float) -> None:
         """Find the names that are served; a walk rests for 5 seconds, or `share` times as long as it took."""
         self.found: set[str] = set()  # the names that were met, and may be there still
-        self._client = client
-        self._serves = serves
-        self._walk = Shared(self._go, 5.0, share)
-
-    @property
-    def looking(self) -> bool:
-        """Whether a walk is under way, so that names may be missing."""
-        return self._walk.is_looking
+        self.walk = Shared(self._go, 5.0, share)
+        self._client, self._serves = client, serves
 
     async def get(self, patience: float) -> set[str]:
         """Give the names; wait so many seconds for a walk that is under way. Raises the error of the walk."""
         with suppress(TimeoutError):
             async with asyncio.timeout(patience):
-                await self._walk.get()
+                await self.walk.get()
         return self.found
 
     async def _go(self) -> set[str]:
         met = set[str]()
-        async for name in directory.every_name(self._client()):
+        async for name in directory.every_name(self._client):
             if self._serves(name):
                 met.add(name)
                 self.found.add(name)
         self.found = met
         return met
-
-    async def close(self) -> None:
-        """End the walk."""
-        await self._walk.close()

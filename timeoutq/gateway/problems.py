@@ -12,21 +12,21 @@ from typing import Any
 import msgspec
 
 from timeoutq.words import errors, telling
+from timeoutq.words.model import raw
 from timeoutq.words.tracebacks import read_traceback, trace
 
 log = logging.getLogger(__name__)
 
-_STATUSES: Mapping[int, tuple[type[errors.TimeoutqError], ...]] = {
-    409: (errors.LeaseLost,),
-    422: (errors.InvalidInput, errors.BadUrl, errors.BadSitemap),
-    501: (errors.MissingExtra,),
+STATUS: Mapping[type[errors.TimeoutqError], int] = {
+    errors.LeaseLost: 409,
+    **dict.fromkeys((errors.InvalidInput, errors.BadUrl, errors.BadSitemap), 422),
+    errors.MissingExtra: 501,
     # Redis refuses the gateway, and whoever runs the gateway has to mend this
-    502: (errors.AccessDenied, errors.NotRedis, errors.UnsafeServer, errors.SchemaMismatch, errors.ServerError),
-    503: (errors.Unavailable, errors.ShardsUnavailable, errors.ReadOnly, errors.NotReplicated),
-    507: (errors.ServerFull,),
+    **dict.fromkeys((errors.AccessDenied, errors.NotRedis, errors.UnsafeServer), 502),
+    **dict.fromkeys((errors.SchemaMismatch, errors.ServerError), 502),
+    **dict.fromkeys((errors.Unavailable, errors.ShardsUnavailable, errors.ReadOnly, errors.NotReplicated), 503),
+    errors.ServerFull: 507,
 }
-STATUS = {kind: status for status, kinds in _STATUSES.items() for kind in kinds}
-
 HEADERS: Mapping[int, Mapping[str, str]] = {
     401: {"www-authenticate": 'Bearer realm="timeoutq"'},
     408: {"connection": "close"},
@@ -37,22 +37,17 @@ HEADERS: Mapping[int, Mapping[str, str]] = {
 
 
 class Problem(Exception):
-    """A request that fails: the status, the name of the type, and the words for the caller."""
+    """A request that fails: the status, the name of the type, the words for the caller, and what else they are told."""
 
     def __init__(
-        self, status: int, name: str, detail: str, *, headers: Mapping[str, str] | None = None,
-        more: Mapping[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+        self, status: int, name: str, detail: str, *, headers: Mapping[str, str] | None = None, **more: Any
+    ) -> None:
         super().__init__(detail)
-        self.status = status
-        self.name = name
+        self.status, self.name, self.detail, self.more = status, name, detail, more
         self.title = name.replace("-", " ").capitalize()
-        self.detail = detail
         self.headers = {**HEADERS.get(status, {}), **(headers or {})}
-        self.more = more or {}  # further fields of the answer
 
     def body(self) -> bytes:
-        """Give the body of the answer."""
         found = {"type": f"/problems/{self.name}", "title": self.title, "status": self.status, "detail": self.detail}
         return encode({**found, **self.more})
 
@@ -67,7 +62,7 @@ def problem_of(error: BaseException) -> Problem:
     if known is None:
         # an error that nobody expects may quote anything: its text stays in the log
         return Problem(500, "failed", "an unexpected error, which stands in the log of the gateway: tell its operator")
-    more: dict[str, Any] = {}
+    more: dict[str, Any] = {}  # further fields of the answer
     if isinstance(error, errors.LeaseLost):
         more = {"task": spelled(error.task), "holder": error.holder, "state": error.state}
     elif isinstance(error, errors.ShardsUnavailable):
@@ -75,7 +70,7 @@ def problem_of(error: BaseException) -> Problem:
         if hasattr(error.outcome, "codes"):
             more["answers"] = [str(answer) for answer in error.outcome]
     name = re.sub(r"(?<!^)(?=[A-Z])", "-", known.__name__).lower()
-    return Problem(STATUS[known], name, str(error), more=more)
+    return Problem(STATUS[known], name, str(error), **more)
 
 
 def report(words: str, error: BaseException) -> None:
@@ -87,12 +82,10 @@ def report(words: str, error: BaseException) -> None:
 
 def spelled(task: str) -> Any:
     """Give an id as JSON has it: text, or `{"b64": …}` for bytes that are not UTF-8."""
-    if task.isascii():
-        return task
     try:
         task.encode()
     except UnicodeEncodeError:
-        return {"b64": task.encode("utf-8", "surrogateescape")}
+        return {"b64": raw(task)}
     return task
 
 

@@ -1,23 +1,41 @@
-"""One request, as an endpoint sees it: who asks, about which queue, which words; and whether the client is there."""
+"""One request, as an endpoint sees it, and the way back to its client."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, cast
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
 from msgspec import Struct, convert
 from msgspec.structs import asdict
+from starlette.responses import RedirectResponse, Response
+from starlette.types import Message, Receive, Scope, Send
 
 from timeoutq.client.shards import AnyAsyncQueue
-from timeoutq.gateway.access import Answer
+from timeoutq.gateway.access import Access, Head, unauthorized
+from timeoutq.gateway.callers import NOBODY
 from timeoutq.gateway.fairness import Memory, Places
 from timeoutq.gateway.problems import Problem
 from timeoutq.gateway.queues import Queues
-from timeoutq.gateway.settings import Receive, Scope, Settings
-from timeoutq.gateway.tokens import Tokens
+from timeoutq.gateway.settings import Settings
+from timeoutq.gateway.tokens import FRESH, Tokens
 
+CSP = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    b"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+HEADERS: Sequence[tuple[bytes, bytes]] = (
+    (b"content-security-policy", CSP),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    # not no-referrer: with it, browsers send "Origin: null" with our own forms
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+"""Headers of every answer, whatever the endpoint is."""
 SLOWEST = 65_536  # the fewest bytes a second at which a large body may come
 
 
@@ -32,86 +50,72 @@ class State:
         self.settings = settings
         self.queues = Queues(settings)
         self.tokens = Tokens(settings.url)
+        self.access = Access(settings, self.tokens)
+        self.has_login = False  # whether browsers that need a token are sent to /login
         self.places = Places(settings.most_at_once, settings.most_in_line)
         self.heavy_places = Places(settings.most_heavy, settings.most_in_line)  # of requests with large bodies
         self.memory = Memory(settings.most_bytes)
-        self.polls: Any = None  # the `Polls` of the application
-        self.probes: Any = None  # its `Probes`
-        self.page: Any = None  # the looks of the page, if the application has one
+        self.table: Any = ()  # all routes of the application
+        self.polls: Any = None  # its `Polls`
+        self.watcher: Any = None  # its `Watcher`
+        self.page: Any = None  # its `Hub`, if it has the page
 
 
 class Request:
-    """A request for one route."""
+    """A request, and its answer."""
 
-    __slots__ = (
-        "_body", "_bytes", "_cycle", "_headers", "_is_heavy", "_watch", "answer", "app", "caller", "has_place", "name",
-        "receive", "scope", "state", "undo",
-    )  # fmt: skip
+    queue: AnyAsyncQueue  # the client of the queue, for an endpoint that is about one
 
-    def __init__(self, app: Any, state: State, scope: Scope, receive: Receive, answer: Answer, name: str) -> None:
-        self.app, self.state, self.scope, self.receive = app, state, scope, receive
-        self.answer = answer
-        self.caller = answer.caller
-        self.name = name  # the name in the path: of the queue; empty where the route has none
+    def __init__(self, state: State, scope: Scope, receive: Receive, send: Send) -> None:
+        self.state, self.scope, self.receive, self._send = state, scope, receive, send
+        self.head = Head(scope)
+        self.caller, self.secret = NOBODY, ""
+        self.name = ""  # the name in the path: of the queue; empty where the route has none
         self.undo: Callable[[], Awaitable[None]] | None = None
         """Undoes the call of the endpoint, if the client does not get its answer."""
-        self.has_place = False  # whether one of the places for requests is taken by this one
+        self.was_refused = False
+        """Whether the caller did not get the answer, or not to its end, because the token does not count any more."""
+        self._checked = time.monotonic()  # when the token was last looked up
+        self._held: list[Places] = []  # where a place is taken by this request
         self._bytes = 0
-        self._is_heavy = False
         self._body: bytes | None = None
         self._cycle: Any = getattr(receive, "__self__", None)
         """uvicorn's own object, which notes whether the body is here, and that the client has hung up."""
         self._watch: asyncio.Task[None] | None = None
-        self._headers: dict[bytes, bytes] | None = None
-
-    async def queue(self) -> AnyAsyncQueue:
-        """Give the client of the queue, whether anything was put there or not."""
-        return await self.state.queues.get(self.name, self.caller.name)
-
-    async def known(self) -> AnyAsyncQueue:
-        """Give the client of the queue; raises the problem that it is unknown."""
-        return await self.state.queues.known(self.name, self.caller.name)
 
     # ---- the question
 
-    def header(self, name: bytes) -> bytes:
-        """Give the value of a header, the first one if there are several; empty if there is none."""
-        if self._headers is None:
-            self._headers = dict(reversed(self.scope["headers"]))
-        return self._headers.get(name, b"")
-
     @property
-    def kind(self) -> bytes:
+    def kind(self) -> str:
         """The media type of the body, without its parameters."""
-        return self.header(b"content-type").partition(b";")[0].strip().lower()
+        return self.head.first(b"content-type").partition(";")[0].strip().lower()
 
     def parameters(self, wanted: type[Struct]) -> dict[str, Any]:
         """Read the arguments behind the `?` of the URL; raises a problem if they do not fit."""
         try:
-            words = self.scope.get("query_string", b"").decode("ascii")
+            words = self.head.query.decode("ascii")
             pairs = parse_qsl(words, keep_blank_values=True, errors="strict", max_num_fields=20)
         except ValueError as error:
             raise Problem(422, "bad-body", f"the query of the URL cannot be read: {error}") from None
         return asdict(convert(dict(pairs), wanted, strict=False))
 
-    # ---- the body
-
     async def body(self, most: int | None = None) -> bytes:
         """Read the body; raises a problem if it has more than `most` bytes, or comes too slowly."""
         if self._body is None:
             limit, parts, size, more = most or self.state.settings.body_limit, list[bytes](), 0, True
-            declared = self.header(b"content-length")
-            _fits(int(declared or 0) if len(declared) <= 18 else limit + 1, limit)
-            loop = asyncio.get_running_loop()
-            until = loop.time() + self.state.settings.body_seconds
-            while more:
+            declared = self.head.first(b"content-length")
+            told = int(declared or 0) if len(declared) <= 18 else limit + 1
+            until = time.monotonic() + self.state.settings.body_seconds
+            while more and max(size, told) <= limit:
                 if parts:
                     self.count_bytes(size)
                 # a slow line may need longer for a large body; a byte now and then does not help
-                data, more = await self._next(until + size / SLOWEST - loop.time())
+                data, more = await self._next(until + size / SLOWEST - time.monotonic())
                 parts.append(data)
                 size += len(data)
-                _fits(size, limit)
+            if max(size, told) > limit:
+                detail = f"the body has more than {limit:,} bytes: send it in parts, or as NDJSON"
+                raise Problem(413, "too-large", detail)
             self._body = b"".join(parts)
         return self._body
 
@@ -121,19 +125,6 @@ class Request:
         while more:
             data, more = await self._next(self.state.settings.body_seconds)
             yield data
-
-    async def weigh(self, size: int) -> None:
-        """Wait for a place to read a body of JSON of so many bytes, if this is a large one."""
-        if size > self.state.settings.heavy:
-            self.count_bytes(size)
-            await self.state.heavy_places.take(self.caller.name)
-            self._is_heavy = True
-
-    def count_bytes(self, size: int) -> None:
-        """Tell how many bytes of the body are in memory now; raises a problem if there are too many of this caller."""
-        if size != self._bytes:
-            self.state.memory.change(self.caller.name, size - self._bytes)
-            self._bytes = size
 
     async def _next(self, seconds: float) -> tuple[bytes, bool]:
         """Give the next part of the body, and whether more follows."""
@@ -149,6 +140,46 @@ class Request:
         if message["type"] == "http.disconnect":
             raise ClientGone
         return cast("bytes", message.get("body", b"")), bool(message.get("more_body"))
+
+    # ---- the answer
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the answer, unless the token was revoked while its holder waited, or watched a page."""
+        if self.was_refused:
+            return
+        if (now := time.monotonic()) - self._checked > FRESH:
+            self._checked = now
+            self.was_refused = not await self.still_counts()
+        if not self.was_refused:
+            await self._send_with_headers(message)
+        elif message["type"] == "http.response.start":
+            await self.refusal(unauthorized())(self.scope, self.receive, self._send_with_headers)
+        else:
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_with_headers(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            given = cast("Sequence[tuple[bytes, bytes]]", message.get("headers", ()))
+            cached = [] if any(name == b"cache-control" for name, _ in given) else [(b"cache-control", b"no-store")]
+            message["headers"] = [*given, *cached, *HEADERS]
+        await self._send(message)
+
+    async def still_counts(self) -> bool:
+        """Say whether the caller may still come in."""
+        return await self.state.access.still_counts(self.caller, self.secret)
+
+    def refusal(self, problem: Problem) -> Response:
+        """Give the answer that tells of a problem; a browser that needs a token is sent to the login."""
+        head = self.head
+        wants_page = head.html and head.method == "GET" and not head.path.startswith("/v1")
+        if self.state.has_login and problem.status == 401 and wants_page:
+            home = self.scope.get("root_path", "")
+            return RedirectResponse(f"{home}/login?next={quote(self.scope['path'], safe='/')}", 303)
+        return Response(problem.body(), problem.status, problem.headers, "application/problem+json")
+
+    def page_of(self, problem: Problem) -> Response | None:
+        """Give the page that tells of a problem, if there are pages, and one is wanted."""
+        return None
 
     # ---- the client
 
@@ -178,23 +209,27 @@ class Request:
         is_closing = getattr(getattr(self._cycle, "transport", None), "is_closing", None)
         return is_closing is not None and bool(is_closing())
 
+    # ---- what it takes from others
+
+    async def take(self, places: Places) -> None:
+        """Wait for a place, and keep it until the request has ended."""
+        await places.take(self.caller.name)
+        self._held.append(places)
+
     def step_aside(self) -> None:
-        """Give the place back: from now on the request only waits."""
-        if self.has_place:
-            self.has_place = False
-            self.state.places.give(self.caller.name)
+        """Give all places back: from now on the request only waits."""
+        while self._held:
+            self._held.pop().give(self.caller.name)
+
+    def count_bytes(self, size: int) -> None:
+        """Tell how many bytes of the body are in memory now; raises a problem if there are too many of this caller."""
+        if size != self._bytes:
+            self.state.memory.change(self.caller.name, size - self._bytes)
+            self._bytes = size
 
     def close(self) -> None:
-        """Watch no more, and give the place and the memory back."""
+        """Watch no more, and give the places and the memory back."""
         self.step_aside()
         self.count_bytes(0)
-        if self._is_heavy:
-            self._is_heavy = False
-            self.state.heavy_places.give(self.caller.name)
         if self._watch is not None:
             self._watch.cancel()
-
-
-def _fits(size: int, limit: int) -> None:
-    if size > limit:
-        raise Problem(413, "too-large", f"the body has more than {limit:,} bytes: send it in parts, or as NDJSON")

@@ -1,7 +1,4 @@
-"""Serves an application of the gateway with uvicorn, and bounds the time that clients may take.
-
-On SIGTERM, clients that wait get an empty answer first; then the server ends the requests that have begun, and goes.
-"""
+"""Serves an application of the gateway with uvicorn, and bounds the time that clients may take."""
 
 from __future__ import annotations
 
@@ -21,13 +18,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from timeoutq.gateway.app import Gateway
 from timeoutq.gateway.problems import Problem
-from timeoutq.server.road import AsyncRoad
+from timeoutq.server.connections import AsyncConnection
 from timeoutq.words.errors import InvalidInput
 
 DRAIN = 10  # how long requests may go on after SIGTERM, seconds
 FILES = 65_536
 AWAKE = 0.0003
-"""For how many seconds the gateway stays awake for a reply of Redis, if it may use two cores: see `AsyncRoad.awake`."""
+"""For how many seconds the gateway stays awake for a reply, if it may use two cores: see `AsyncConnection.awake`."""
 HEAD_SECONDS = 20.0  # how long a client may take for the head of a request, or for the rest of a body that was refused
 HEAD_BYTES = 64 * 1024
 """How many bytes behind its request a client may send before it is seen no more that the client hangs up."""
@@ -42,12 +39,10 @@ class BoundedProtocol(H11Protocol):
     _reading: asyncio.TimerHandle | None = None  # ends the connection if the client does not read its answer
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to wait for the first request."""
         super().connection_made(transport)
         self._coming = self.loop.call_later(HEAD_SECONDS, self.transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
         self._coming, self._reading = _cancelled(self._coming), _cancelled(self._reading)
         super().connection_lost(exc)
 
@@ -74,7 +69,6 @@ class BoundedProtocol(H11Protocol):
             self._reading = self.loop.call_later(seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Go on: the client has read."""
         self._reading = _cancelled(self._reading)
         super().resume_writing()
 
@@ -98,20 +92,14 @@ def _cancelled(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
 class Server(uvicorn.Server):
     """uvicorn, which tells the application of a signal at once: else it would wait for the waiting clients."""
 
-    gateway: Gateway
-
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop waiting clients, and then the server; a second SIGINT ends it at once."""
-        self.gateway.stop()
+        gateway: Any = self.config.app
+        gateway.stop()
         # uvicorn would note the signal, and raise it again at the end: a server that was told to end has not failed
         if self.should_exit and sig == signal.SIGINT:
             self.force_exit = True
         self.should_exit = True
-
-
-def _cores() -> int:
-    # macOS and Windows do not say which cores a process may use
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def allow_many_files() -> None:
@@ -140,21 +128,18 @@ def listen(host: str, port: int) -> socket.socket:
     return made
 
 
-def serve(app: Gateway, host: str, port: int, tell: Callable[[str], None] = lambda place: None) -> None:
+def serve(app: Gateway, host: str, port: int, tell: Callable[[str], None]) -> None:
     """Serve until a signal comes; `tell` is called with the address as soon as clients may connect."""
     allow_many_files()
-    if _cores() > 1:
-        AsyncRoad.awake = AWAKE
-    bound = listen(host, port)
-    name, number = bound.getsockname()[:2]
-    tell(f"[{name}]:{number}" if ":" in name else f"{name}:{number}")
-    config = uvicorn.Config(
-        app, http=BoundedProtocol, log_config=None, access_log=False, timeout_graceful_shutdown=DRAIN,
-        server_header=False, backlog=2048, ws="none", lifespan="on", timeout_keep_alive=75,
-    )  # fmt: skip
-    server = Server(config)
-    server.gateway = app
-    try:
-        server.run(sockets=[bound])
-    finally:
-        bound.close()
+    # macOS and Windows do not say which cores a process may use
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if cores > 1:
+        AsyncConnection.awake = AWAKE
+    with listen(host, port) as bound:
+        name, number = bound.getsockname()[:2]
+        tell(f"[{name}]:{number}" if ":" in name else f"{name}:{number}")
+        config = uvicorn.Config(
+            app, http=BoundedProtocol, log_config=None, access_log=False, timeout_graceful_shutdown=DRAIN,
+            server_header=False, backlog=2048, ws="none", lifespan="on", timeout_keep_alive=75,
+        )  # fmt: skip
+        Server(config).run(sockets=[bound])

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from timeoutq.gateway.callers import Caller
+from starlette.types import Scope
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-ASGI = Callable[[Scope, Receive, Send], Awaitable[None]]
+from timeoutq.gateway.callers import Caller
 
-Login = Callable[[Scope], "Caller | Awaitable[Caller | None] | None"]
+Login = Callable[[Scope], Caller | Awaitable[Caller | None] | None]
 """The login of a host application: says who sends a request, from its ASGI scope; None: nobody who may come in."""
 
 MIB = 1024 * 1024

@@ -1,13 +1,11 @@
-"""Tokens, with which programs and browsers ask the gateway about some queues. Kept in Redis, as SHA-256 only.
+"""Tokens, with which programs and browsers ask the gateway about some queues; Redis has their SHA-256 only.
 
-All tokens are in one HASH, `timeoutq:tokens`: the name of a token, and JSON with its digest, its queues, what it allows
-and when it ends. A gateway reads the whole hash, which is small, and finds a token there by its digest. So wrong tokens
+A gateway reads the whole HASH `timeoutq:tokens`, which is small, and finds a token there by its digest. So wrong tokens
 cost Redis four readings a second at most, and the time of the search says nothing of any token.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import re
@@ -15,25 +13,26 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, Literal, cast
 
 from timeoutq.client import AsyncServerClient, ServerClient
+from timeoutq.gateway.names import Shared
 from timeoutq.server.cluster import slot_of
 from timeoutq.verbs.sending import Flow, Talk, ask
 from timeoutq.words.arguments import shown
 from timeoutq.words.errors import InvalidInput, TimeoutqError, Unavailable
 from timeoutq.words.model import text
 
+Needs = Literal["look", "put", "work", "manage"]
+SCOPES: tuple[Needs, ...] = ("look", "put", "work", "manage")
+"""The rights of tokens: to look; to put and schedule; to claim, extend, ack, fail, release, note and pull; all else."""
 KEY = "timeoutq:tokens"
 PREFIX = "tq_"  # with this every token begins, so that people and scanners of secrets recognise one
 SHAPE = re.compile(r"tq_[A-Za-z0-9_-]{43}")
-SCOPES = ("look", "put", "work", "manage")
-"""The rights of tokens: to look; to put and schedule; to claim, extend, ack, fail, release, note and pull; all else."""
 MOST = 1000  # the most tokens of a server: a gateway reads all of them
 FRESH = 2.0  # seconds between two readings of all tokens; with `STALE`, this bounds how long a revoked token works
 STALE = 5.0  # seconds after which the last reading counts no more, when Redis does not answer
-AGAIN = 0.25
-"""Seconds between two looks for a token that is not there: a new token works at once, and wrong ones cost little."""
+AGAIN = 0.25  # seconds between two looks for a token that is not there, so that a new token works at once
 LONGEST = 100 * 365 * 86400.0  # the most seconds after which a token may end
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}\Z")
@@ -93,9 +92,6 @@ def described(name: str, queues: Sequence[str], allow: Sequence[str], expires: f
     return Token(name, tuple(dict.fromkeys(queues)), scopes, expires=expires)
 
 
-# ---- flows
-
-
 def load(talk: Talk) -> Flow[Table]:
     """Read all tokens."""
     entries, (seconds, micros) = yield from ask(talk, [("HGETALL", KEY), ("TIME",)], _SLOT)
@@ -110,38 +106,6 @@ def load(talk: Talk) -> Flow[Table]:
         except (ValueError, TypeError, KeyError, RecursionError):
             broken.append(text(name))
     return Table(found, tuple(broken), int(seconds) + int(micros) / 1_000_000)
-
-
-def add(talk: Talk, wanted: Token, secret: str) -> Flow[Token]:
-    """Keep a token under its name; raises `InvalidInput` if there is one of this name, or if there are too many."""
-    many, (seconds, micros) = yield from ask(talk, [("HLEN", KEY), ("TIME",)], _SLOT)
-    if int(many) >= MOST:
-        raise InvalidInput(f"there are {int(many):,} tokens, and {MOST:,} are the most: revoke some of them")
-    now_ms = int(seconds) * 1000 + int(micros) // 1000
-    ends_ms = None if wanted.expires is None else now_ms + int(wanted.expires * 1000)
-    words = {
-        "sha256": digest(secret), "queues": wanted.queues, "allow": wanted.allow, "created": now_ms, "expires": ends_ms,
-    }  # fmt: skip
-    line = json.dumps(words).encode()
-    # sent again after a lost reply, the first command changes nothing, and the second says whose the name is
-    _, kept = yield from ask(talk, [("HSETNX", KEY, wanted.name, line), ("HGET", KEY, wanted.name)], _SLOT)
-    if kept != line:
-        raise InvalidInput(
-            f"there is a token {wanted.name!r} already: take another name, or revoke that one "
-            f"(timeoutq token revoke {wanted.name})"
-        )
-    return replace(wanted, created=now_ms / 1000, expires=None if ends_ms is None else ends_ms / 1000)
-
-
-def remove(talk: Talk, name: str) -> Flow[bool]:
-    """Revoke a token; say whether there was one of this name."""
-    field = name.encode("utf-8", "surrogateescape")  # another program may have written any name
-    (there,) = yield from ask(talk, [("HEXISTS", KEY, field)], _SLOT)
-    yield from ask(talk, [("HDEL", KEY, field)], _SLOT)
-    return bool(there)
-
-
-# ---- for the command
 
 
 class TokenBook:
@@ -161,13 +125,24 @@ class TokenBook:
     def new(
         self, name: str, *, queues: Sequence[str], allow: Sequence[str], expires: float | None = None
     ) -> tuple[str, Token]:
-        """Make a token, which ends `expires` seconds from now; give the token, which is kept nowhere, and its record.
-
-        Raises `InvalidInput` for a name that is taken, and for arguments that cannot be used.
-        """
+        """Make a token, which ends `expires` seconds from now; give it, which is kept nowhere, and its record."""
         wanted = described(name, queues, allow, expires)
         secret = PREFIX + secrets.token_urlsafe(32)
-        return secret, self._client.run(add(self._client.talk, wanted, secret))
+        many, (seconds, micros) = self._ask(("HLEN", KEY), ("TIME",))
+        if int(many) >= MOST:
+            raise InvalidInput(f"there are {int(many):,} tokens, and {MOST:,} are the most: revoke some of them")
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        ends_ms = None if expires is None else now_ms + int(expires * 1000)
+        words = {"sha256": digest(secret), "queues": wanted.queues, "allow": wanted.allow}
+        line = json.dumps({**words, "created": now_ms, "expires": ends_ms}).encode()
+        # sent again after a lost reply, the first command changes nothing, and the second says whose the name is
+        _, kept = self._ask(("HSETNX", KEY, name, line), ("HGET", KEY, name))
+        if kept != line:
+            raise InvalidInput(
+                f"there is a token {name!r} already: take another name, or revoke that one "
+                f"(timeoutq token revoke {name})"
+            )
+        return secret, replace(wanted, created=now_ms / 1000, expires=None if ends_ms is None else ends_ms / 1000)
 
     def first(self, name: str) -> str | None:
         """Make a token for everything, if the server has no tokens yet; None if it has."""
@@ -179,10 +154,13 @@ class TokenBook:
 
     def revoke(self, name: str) -> bool:
         """Revoke a token; say whether there was one of this name. Gateways forget it within `STALE` seconds."""
-        return self._client.run(remove(self._client.talk, name))
+        field = name.encode("utf-8", "surrogateescape")  # another program may have written any name
+        (there,) = self._ask(("HEXISTS", KEY, field))
+        self._ask(("HDEL", KEY, field))
+        return bool(there)
 
-
-# ---- for the gateway
+    def _ask(self, *commands: tuple[Any, ...]) -> list[Any]:
+        return self._client.run(ask(self._client.talk, commands, _SLOT))
 
 
 class Tokens:
@@ -194,44 +172,29 @@ class Tokens:
         self._clock = clock
         self._table = Table({})
         self._read_at = float("-inf")
-        self._reading: asyncio.Future[None] | None = None
-        self.met = False
-        """Whether a token has ever been seen: a gateway that has seen one does not let everybody in any more."""
+        self._reading = Shared(self._read, rest=0.0, share=0.0)
+        self.met = False  # whether a token was ever seen: a gateway that has seen one lets in nobody without any more
 
     async def look_up(self, secret: str) -> Token | None:
-        """Give the record of a token; None if it is unknown, revoked or has run out.
-
-        Raises `Unavailable` when Redis has not answered for `STALE` seconds.
-        """
+        """Give the record of a token; None if it is unknown, revoked or has run out. Raises `Unavailable`."""
         key = digest(secret)
-        if self._clock() - self._read_at >= FRESH:
-            await self._refresh(FRESH)
+        await self._refresh(FRESH)
         if key not in self._table.by_digest:
             await self._refresh(AGAIN)
-        found = self._table.by_digest.get(key)
-        if found is None or (found.expires is not None and found.expires <= self.now()):
-            return None
-        return found
+        found, now = self._table.by_digest.get(key), self._table.now + self._clock() - self._read_at
+        return None if found is None or (found.expires is not None and found.expires <= now) else found
 
     async def are_there(self) -> bool:
         """Say whether the server has tokens, or has had one since this gateway started. Raises `Unavailable`."""
-        if self._clock() - self._read_at >= FRESH:  # as in `look_up`: usually no coroutine is needed
-            await self._refresh(FRESH)
+        await self._refresh(FRESH)
         return self.met
-
-    def now(self) -> float:
-        """Give the time of the server, Unix seconds."""
-        return self._table.now + self._clock() - self._read_at
 
     async def _refresh(self, age: float) -> None:
         """Read all tokens, unless they were read less than `age` seconds ago; all who ask at once share one reading."""
         if self._clock() - self._read_at < age:
             return
-        if self._reading is None or self._reading.done():
-            self._reading = asyncio.ensure_future(self._read())
-            self._reading.add_done_callback(lambda read: read.cancelled() or read.exception())
         try:
-            await asyncio.shield(self._reading)
+            await self._reading.get()
         except TimeoutqError as error:
             if self._clock() - self._read_at >= STALE:
                 raise Unavailable(f"tokens cannot be looked up: {error}") from error
@@ -243,7 +206,5 @@ class Tokens:
         self.met = self.met or not self._table.empty
 
     async def close(self) -> None:
-        """Close the connection."""
-        if self._reading is not None:
-            self._reading.cancel()
+        await self._reading.close()
         await self._client.close()

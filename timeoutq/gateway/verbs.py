@@ -6,7 +6,6 @@ import asyncio
 import re
 import secrets
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal
@@ -14,13 +13,14 @@ from typing import Any, Literal
 import msgspec
 
 from timeoutq.gateway import bodies
-from timeoutq.gateway.bodies import NONE, Answers, Count, Done, Id, LeaseIn, Leases, NewTask, Pulled
-from timeoutq.gateway.claims import Wish
-from timeoutq.gateway.polls import Polls
-from timeoutq.gateway.problems import Problem, spelled
-from timeoutq.gateway.requests import Request
+from timeoutq.gateway.access import unauthorized
+from timeoutq.gateway.bodies import NONE, Answers, Count, Id, LeaseIn, Leases, NewTask, Pulled
+from timeoutq.gateway.polls import Polls, Wish
+from timeoutq.gateway.problems import Problem, problem_of, spelled
+from timeoutq.gateway.requests import ClientGone, Request
+from timeoutq.server.calls import BATCH
 from timeoutq.words import arguments
-from timeoutq.words.model import Answer, Lease, Outcome
+from timeoutq.words.model import Answer, Lease, Task
 
 NewTasks = list[str | NewTask]
 Given = LeaseIn | None
@@ -28,9 +28,13 @@ Many = list[LeaseIn] | None
 
 TOKEN = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 """The name that a client may give a claim. The marks of our own tokens, # and @ and /, are not among its letters."""
+AT_ONCE = 4000  # how many lines of NDJSON are put in one go, at most
+SIZE = 1024 * 1024  # how many bytes of lines are put in one go, if the lines are long
+
+_line = msgspec.json.Decoder(str | NewTask)
 
 
-def answers(found: Iterable[Answer] | Answer) -> Answers:
+def answers(found: Any) -> Answers:
     """Give the answers to a batch, or to the end of one lease."""
     words = [str(found)] if isinstance(found, Answer) else [str(answer) for answer in found]
     return Answers(words, dict(Counter(words)))
@@ -39,24 +43,78 @@ def answers(found: Iterable[Answer] | Answer) -> Answers:
 # ---- tasks in
 
 
-def moment_of(at: float | str | None) -> float | datetime | None:
-    """Give a time as the queue takes it: Unix seconds, or a text in ISO 8601, which needs a zone."""
-    if not isinstance(at, str):
-        return at
-    try:
-        return datetime.fromisoformat(at)
-    except ValueError:
-        words = f"{at!r:.80} is not a time: write Unix seconds or 2027-01-31T12:00+01:00 `$.at`"
-        raise msgspec.ValidationError(words) from None
-
-
 async def put(
     request: Request, *, tasks: NewTasks, again: bool = False, group: str | None = None, priority: int | None = None,
     improve: bool = False, rerun: bool = False, durable: int = 0,
 ) -> Answers:  # fmt: skip
     """Put tasks: each answer is `added`, or the state that holds the id already."""
     how: Any = {"again": again, "group": group, "priority": priority, "improve": improve, "durable": durable}
-    return answers(await (await request.queue()).put(bodies.tasks_of(tasks), rerun=rerun, **how))
+    return answers(await request.queue.put([*map(bodies.task_of, tasks)], rerun=rerun, **how))
+
+
+async def put_lines(
+    request: Request, *, again: bool = False, rerun: bool = False, improve: bool = False, group: str | None = None,
+    priority: int | None = None, durable: int = 0,
+) -> bodies.Lines:  # fmt: skip
+    """Put tasks that come as NDJSON, by the thousand while more come, so that nothing grows with their number."""
+    how: Any = {"again": again, "group": group, "priority": priority, "improve": improve, "durable": durable}
+    passed, put, counts = 0, 0, Counter[str]()
+    request.step_aside()
+
+    async def put_some(data: bytes) -> None:
+        nonlocal passed, put
+        if not await request.still_counts():
+            raise unauthorized()
+        await request.take(request.state.places)
+        try:
+            lines = data.split(b"\n")
+            tasks, bad = _decoded(lines, passed)
+            passed += len(lines)
+            for at in range(0, len(tasks), AT_ONCE):
+                outcome = await request.queue.put(tasks[at : at + AT_ONCE], rerun=rerun, **how)
+                put += len(outcome)
+                counts.update(outcome.counts())
+        finally:
+            request.step_aside()
+        if bad is not None:
+            raise bad
+
+    data, newlines = bytearray(), 0
+    try:
+        async for part in request.parts():
+            data += part
+            newlines += part.count(b"\n")
+            request.count_bytes(len(data))
+            if newlines >= AT_ONCE or (newlines and len(data) >= SIZE):
+                whole, _, data = data.rpartition(b"\n")
+                newlines = 0
+                await put_some(bytes(whole))
+            if len(data) > request.state.settings.body_limit:
+                raise Problem(413, "too-large", f"line {passed + 1} is longer than a body may be")
+        await put_some(bytes(data))
+    except ClientGone:
+        raise
+    except Exception as error:
+        found = problem_of(error)
+        detail = f"{found.detail}. The first {put:,} lines are in; to go on, send the others, or all again"
+        more = {**found.more, "lines": put, "counts": dict(counts)}
+        raise Problem(found.status, found.name, detail, headers=found.headers, **more) from error
+    return bodies.Lines(put, dict(counts))
+
+
+def _decoded(lines: list[bytes], passed: int) -> tuple[list[str | Task], Problem | None]:
+    """Give the tasks of lines, up to the first line that cannot be read, and the problem of that line."""
+    tasks: list[str | Task] = []
+    for number, line in enumerate(lines, passed + 1):
+        try:
+            if line.strip():
+                tasks.append(bodies.task_of(_line.decode(line)))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            is_json = isinstance(error, msgspec.ValidationError)
+            status, name = (422, "bad-body") if is_json else (400, "bad-json")
+            why = error if is_json else f"it is not JSON in UTF-8, or nested too deeply: {error}"
+            return tasks, Problem(status, name, f"line {number} cannot be read: {why}", line=number)
+    return tasks, None
 
 
 async def schedule(
@@ -64,18 +122,22 @@ async def schedule(
     again: bool = False, group: str | None = None, priority: int | None = None, improve: bool = False, durable: int = 0,
 ) -> Answers:  # fmt: skip
     """Schedule tasks `at` a time (Unix seconds, or ISO 8601 with a zone), or `after` a number of seconds."""
+    try:
+        moment = datetime.fromisoformat(at) if isinstance(at, str) else at
+    except ValueError:
+        words = f"{at!r:.80} is not a time: write Unix seconds or 2027-01-31T12:00+01:00 `$.at`"
+        raise msgspec.ValidationError(words) from None
     how: Any = {"again": again, "group": group, "priority": priority, "improve": improve, "durable": durable}
-    return answers(await (await request.queue()).schedule(bodies.tasks_of(tasks), at=moment_of(at), after=after, **how))
+    return answers(await request.queue.schedule([*map(bodies.task_of, tasks)], at=moment, after=after, **how))
 
 
 async def requeue(request: Request, *, tasks: list[Id]) -> Answers:
     """Make done and failed tasks ready again, with a clean record; others stay, and an unknown one stays unknown."""
-    queue = await request.known()
     ids = [*map(bodies.id_of, tasks)]
     # a put would add the tasks that the queue does not know: a mistyped id would become a task
-    states = await queue.states(ids)
+    states = await request.queue.states(ids)
     there = [id for id, state in zip(ids, states, strict=True) if state is not Answer.UNKNOWN]
-    found = iter(await queue.put(there, again=True) if there else ())
+    found = iter(await request.queue.put(there, again=True) if there else ())
     return answers([state if state is Answer.UNKNOWN else next(found) for state in states])
 
 
@@ -104,14 +166,19 @@ async def claim(
     If the client hangs up, its leases go back at once, unless it sends the claim again meanwhile: with the same
     `token`, which no other claim has, and its `age`, the seconds since it was first sent.
     """
-    seconds = arguments.seconds(wait, "wait")
-    queue = await request.queue()
+    seconds = min(arguments.seconds(wait, "wait"), request.state.settings.longest_wait)
     if token is not None and not TOKEN.fullmatch(token):
         raise msgspec.ValidationError("a token is 1 to 64 of A-Z a-z 0-9 . _ : - `$.token`")
-    token = f"{request.caller.name}/{token or secrets.token_hex(8)}"
-    wish = Wish.of(queue, token, n, timeout, max_runtime, age)
+    age_ms = arguments.delay_ms(age, "age")
+    wish = Wish(
+        f"{request.caller.name}/{token or secrets.token_hex(8)}",
+        arguments.count(n, high=BATCH),
+        request.queue.talk.terms.timeout_ms if timeout is None else arguments.timeout_ms(timeout),
+        0 if max_runtime is None else arguments.timeout_ms(max_runtime, "max_runtime"),
+        max(1, age_ms) if age > 0 else 0,
+    )
     polls: Polls = request.state.polls
-    leases = await polls.claim(request, queue, wish, min(seconds, request.state.settings.longest_wait))
+    leases = await polls.claim(request, wish, seconds)
     return Leases([bodies.lease_out(lease, as_text=payloads == "text") for lease in leases])
 
 
@@ -119,9 +186,9 @@ async def extend(
     request: Request, *, lease: Given = None, leases: Many = None, timeout: float | None = None
 ) -> Answers:
     """Let leases run for `timeout` seconds from now."""
-    queue: Any = await request.queue()
-    found: Outcome | Lease | None = await queue.extend(leases_of(request, lease, leases), timeout)
-    return answers(found if isinstance(found, Outcome) else Answer.OK)
+    queue: Any = request.queue
+    found = await queue.extend(leases_of(request, lease, leases), timeout)
+    return answers(Answer.OK if leases is None else found)
 
 
 async def ack(
@@ -129,18 +196,15 @@ async def ack(
     again_in: float | None = None, payload: msgspec.Raw = NONE,
 ) -> Answers:  # fmt: skip
     """End leases as done; one lease may put the tasks that it found, in the same step."""
-    queue: Any = await request.queue()
     given = leases_of(request, lease, leases)
     if lease is None:
         if put is not None or bytes(payload) != bytes(NONE):
             raise msgspec.ValidationError('"put" and "payload" go with one "lease" only')
-        many: Outcome = await queue.ack(given, again_in=again_in)
-        return answers(many)
+        return answers(await request.queue.ack(given, again_in=again_in))
     if put is not None:
         request.caller.require("put", request.name)
-    found = None if put is None else bodies.tasks_of(put)
-    one: Answer = await queue.ack(given, found, again_in=again_in, payload=bodies.payload_of(payload))
-    return answers(one)
+    found = None if put is None else [*map(bodies.task_of, put)]
+    return answers(await request.queue.ack(given, found, again_in=again_in, payload=bodies.payload_of(payload)))
 
 
 async def fail(
@@ -148,37 +212,33 @@ async def fail(
     give_up: bool = False,
 ) -> Answers:  # fmt: skip
     """End leases as failed; tasks are tried again in `retry_in` seconds, never (`give_up`), or as usual."""
-    queue: Any = await request.queue()
     given = leases_of(request, lease, leases)
     if retry_in is None and not give_up and any(one.attempt is None for one in leases or ([lease] if lease else ())):
         # the number of the attempt decides: the queue has counted it
         many: list[Lease] = [given] if lease is not None else given
-        infos = await asyncio.gather(*(queue.inspect(one.task) for one in many))
+        infos = await asyncio.gather(*(request.queue.inspect(one.task) for one in many))
         many = [replace(one, attempt=info.failures + 1) for one, info in zip(many, infos, strict=True)]
         given = many[0] if lease is not None else many
-    ended: Outcome | Answer = await queue.fail(given, error, retry_in=retry_in, give_up=give_up)
-    return answers(ended)
+    return answers(await request.queue.fail(given, error, retry_in=retry_in, give_up=give_up))
 
 
 async def release(
     request: Request, *, lease: Given = None, leases: Many = None, delay: float = 0.0, block_host: float = 0.0
 ) -> Answers:
     """Give leases back; their tasks are ready at once, or after `delay` seconds."""
-    queue: Any = await request.queue()
-    found: Outcome | Answer = await queue.release(leases_of(request, lease, leases), delay, block_host=block_host)
-    return answers(found)
+    given = leases_of(request, lease, leases)
+    return answers(await request.queue.release(given, delay, block_host=block_host))
 
 
 async def note(request: Request, *, lease: LeaseIn, done: float, total: float | None = None, text: str = "") -> Answers:
     """Note how far the work on a lease is."""
-    queue = await request.queue()
-    return answers(await queue.note(leases_of(request, lease, None), done, total, text))
+    return answers(await request.queue.note(leases_of(request, lease, None), done, total, text))
 
 
 async def pull(request: Request, *, n: int = 1) -> Pulled:
     """Take tasks without a lease: they count as done at once, and are lost if the answer is."""
-    queue = await request.queue()
-    return Pulled([bodies.PulledTask(spelled(one.task), bodies.told(one.payload)) for one in await queue.pull(n)])
+    found = await request.queue.pull(n)
+    return Pulled([bodies.PulledTask(spelled(one.task), bodies.told(one.payload)) for one in found])
 
 
 # ---- the operator's
@@ -186,18 +246,18 @@ async def pull(request: Request, *, n: int = 1) -> Pulled:
 
 async def states(request: Request, *, tasks: list[Id]) -> Answers:
     """Tell the state of each task; `unknown` for a task in no state."""
-    return answers(await (await request.known()).states([*map(bodies.id_of, tasks)]))
+    return answers(await request.queue.states([*map(bodies.id_of, tasks)]))
 
 
 async def forget(request: Request, *, tasks: list[Id]) -> Answers:
     """Remove tasks from every state; each answer is the state in which the task was."""
-    return answers(await (await request.known()).forget([*map(bodies.id_of, tasks)]))
+    return answers(await request.queue.forget([*map(bodies.id_of, tasks)]))
 
 
 async def cancel(request: Request, *, tasks: list[Id], by: str | None = None) -> Answers:
     """Cancel tasks that have not ended; `by` tells on whose behalf, and stands behind the name of the caller."""
     name = request.caller.name
-    return answers(await (await request.known()).cancel([*map(bodies.id_of, tasks)], by=f"{name}/{by}" if by else name))
+    return answers(await request.queue.cancel([*map(bodies.id_of, tasks)], by=f"{name}/{by}" if by else name))
 
 
 async def retry(
@@ -209,53 +269,45 @@ async def retry(
     `kind` is the id of a kind, or its text. One call retries `at_most` tasks of a kind; the next one goes on with the
     `before` of the answer.
     """
-    queue = await request.known()
     if kind is not None:
         if tasks is not None or all:
             raise msgspec.ValidationError('"kind" goes without "tasks" and without "all"')
-        moved = await queue.failures.retry(kind, at_most=at_most, before=before)
+        moved = await request.queue.failures.retry(kind, at_most=at_most, before=before)
         return Count(moved.moved, moved.left, moved.before)
     ids = [*map(bodies.id_of, tasks or ())]
     if tasks is not None and not ids:
         return Count(0)
-    return Count(await (queue.retry_failed(ids, all=all) if ids else queue.retry_failed(all=all)))
+    return Count(await (request.queue.retry_failed(ids, all=all) if ids else request.queue.retry_failed(all=all)))
 
 
-async def pause(request: Request) -> Done:
+async def pause(request: Request) -> None:
     """Stop giving out tasks."""
-    await (await request.known()).pause()
-    return Done()
+    await request.queue.pause()
 
 
-async def resume(request: Request) -> Done:
+async def resume(request: Request) -> None:
     """Give out tasks again."""
-    await (await request.known()).resume()
-    return Done()
+    await request.queue.resume()
 
 
-async def purge(request: Request) -> Done:
+async def purge(request: Request) -> None:
     """Remove the queue with all its tasks."""
-    await (await request.known()).purge()
+    await request.queue.purge()
     await request.state.queues.forget(request.name)
-    return Done()
 
 
 async def block(
     request: Request, *, host: str, until: float | None = None, seconds: float | None = None, reason: str | None = None
-) -> Done:
+) -> None:
     """Keep all workers from a host until a time, or for a number of seconds."""
-    hosts = (await request.known()).hosts
-    await hosts.block(host, until=until, for_=seconds, reason=reason or request.caller.name)
-    return Done()
+    await request.queue.hosts.block(host, until=until, for_=seconds, reason=reason or request.caller.name)
 
 
-async def unblock(request: Request, *, host: str) -> Done:
+async def unblock(request: Request, *, host: str) -> None:
     """End a block or a ban of a host."""
-    await (await request.known()).hosts.unblock(host)
-    return Done()
+    await request.queue.hosts.unblock(host)
 
 
-async def ban(request: Request, *, host: str, reason: str = "banned") -> Done:
+async def ban(request: Request, *, host: str, reason: str = "banned") -> None:
     """Never visit a host again; its tasks go to failed."""
-    await (await request.known()).hosts.ban(host, reason)
-    return Done()
+    await request.queue.hosts.ban(host, reason)

@@ -11,18 +11,13 @@ The modules, in reading order: each imports only from those above it.
     tasks        From a request of Scrapy to a task, and back: the id and the payload, which is JSON. Pure.
     engine       The parts of Scrapy's engine that this folder needs: some have no public name, or another in each
                  version.
-    visits       A visit is one lease on its way through Scrapy: fetched, parsed, its items stored. It ends when all of
-                 this is over.
+    visits       A visit is one lease on its way through Scrapy: fetched, parsed, its items stored.
     opening      Opens the queue of a spider: a new queue becomes polite and gets the spider's name.
     seeds        The start of a spider, once for each queue: a task of its own, whose handler goes through the start
                  requests.
-    staying      A process that outlives its tasks: by `TIMEOUTQ_STAY`, or because a handler of `spider_idle` keeps it
-                 open.
     stored       The item store: each process writes its items as JSON lines into a file of its own, before their page
                  is acked.
-    crawl        One crawl in one process: a worker whose handler hands each lease to Scrapy, and waits until the visit
-                 is over.
-    scheduler    The scheduler of Scrapy whose requests are the tasks of a queue. The addon sets it.
+    crawl        One crawl in one process: Scrapy's scheduler, and a worker whose handler hands each lease to Scrapy.
     middlewares  The middlewares that the addon sets: for the output of callbacks, the downloader, and requests that are
                  no tasks.
     addon        The addon, by which a Scrapy project uses timeoutq. It reads the project's settings and sets Scrapy's.

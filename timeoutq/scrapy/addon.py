@@ -14,14 +14,14 @@ from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings
 
 from timeoutq.scrapy import plan
-from timeoutq.scrapy.crawl import register
+from timeoutq.scrapy.crawl import CRAWLS, Crawl
 from timeoutq.scrapy.engine import REACTOR
-from timeoutq.server import address
-from timeoutq.words import arguments, telling
+from timeoutq.words import telling
 from timeoutq.words.errors import InvalidInput
 
 log = logging.getLogger(__name__)
 
+SCHEDULER = "timeoutq.scrapy.crawl.Crawl"
 ABOVE_ALL = 100
 """The priority of the settings that the addon sets: above those of the project, the spider and the command line."""
 NEXT_TO_ENGINE, NEXT_TO_DOWNLOADER = -1_000_000, 1_000_000
@@ -35,10 +35,7 @@ LOOKING = {f"scrapy.commands.{name}" for name in ("bench", "check", "fetch", "pa
 class Addon:
     """Makes the requests of a Scrapy project the tasks of a queue: `ADDONS = {"timeoutq.scrapy.Addon": 100}`.
 
-    Settings: `TIMEOUTQ_URL` (where the server is), `TIMEOUTQ_QUEUE` (the name of the queue; by default that of the
-    spider), `TIMEOUTQ_LEASE` (seconds; 30), `TIMEOUTQ_STAY` (do not end when the queue is drained), `TIMEOUTQ_BATCH`
-    (how many tasks a process holds at most), `TIMEOUTQ_FAIL_EXIT` (end with exit code 1 if tasks are in
-    `failed`), `TIMEOUTQ_ITEMS` (the folder of the item store).
+    `timeoutq help scrapy` lists its settings, `TIMEOUTQ_URL` and others.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -61,7 +58,7 @@ class Addon:
             telling.say(log, logging.INFO, words, looking)
             return
         scheduler = settings.get("SCHEDULER")
-        if scheduler not in (plan.SCRAPYS_OWN, plan.SCHEDULER):
+        if scheduler not in ("scrapy.core.scheduler.Scheduler", SCHEDULER):
             raise InvalidInput(
                 f"SCHEDULER is {scheduler!r}, and the addon of timeoutq sets its own: remove the line from the settings"
             )
@@ -70,24 +67,23 @@ class Addon:
             raise InvalidInput(
                 f"timeoutq needs the asyncio reactor: set TWISTED_REACTOR to {REACTOR!r}, not {reactor!r}"
             )
-        found = _checked(plan.read(settings, self._crawler.spider or self._crawler.spidercls))
+        found = plan.read(settings, self._crawler.spider or self._crawler.spidercls)
         if running is not None:
             found = replace(found, arguments=given, note_error=partial(setattr, running, "exitcode", 1))
-        register(self._crawler, found)
+        CRAWLS[self._crawler] = Crawl(self._crawler, found)
         _warn_of_unknown(settings)
         _warn_of_limits(settings)
 
         def override(name: str, value: Any) -> None:
             settings.set(name, value, priority=ABOVE_ALL)
 
-        override("SCHEDULER", plan.SCHEDULER)
+        override("SCHEDULER", SCHEDULER)
         override("TWISTED_REACTOR", REACTOR)
         for name, part, place in (
-            ("SPIDER_MIDDLEWARES", "timeoutq.scrapy.middlewares.SpiderSide", NEXT_TO_ENGINE),
-            ("DOWNLOADER_MIDDLEWARES", "timeoutq.scrapy.middlewares.DownloaderSide", NEXT_TO_DOWNLOADER),
-            ("DOWNLOADER_MIDDLEWARES", "timeoutq.scrapy.middlewares.Manners", NEXT_TO_DOWNLOADER - 1),
+            ("SPIDER_MIDDLEWARES", "SpiderSide", NEXT_TO_ENGINE),
+            ("DOWNLOADER_MIDDLEWARES", "DownloaderSide", NEXT_TO_DOWNLOADER),
         ):
-            override(name, {**settings.getdict(name), part: place})
+            override(name, {**settings.getdict(name), f"timeoutq.scrapy.middlewares.{part}": place})
         # the queue spaces the pages, for all processes together; Scrapy's own delay is for requests that are no tasks
         if settings.getbool("AUTOTHROTTLE_ENABLED"):
             override("DOWNLOAD_DELAY", found.politeness.delay)
@@ -97,30 +93,19 @@ class Addon:
             override("CONCURRENT_REQUESTS_PER_DOMAIN", found.per_host)
 
 
-def _checked(found: plan.Plan) -> plan.Plan:
-    try:
-        address.find_url(found.url)
-    except InvalidInput as error:
-        raise InvalidInput(f"{'the setting TIMEOUTQ_URL: ' if found.url else ''}{error}") from None
-    try:
-        if found.queue is not None:
-            arguments.queue_name(found.queue)
-    except InvalidInput as error:
-        raise InvalidInput(f"the setting TIMEOUTQ_QUEUE: {error}") from None
-    return found
+def _warn(words: str, *args: object) -> None:
+    telling.say(log, logging.WARNING, words, *args)
 
 
 def _warn_of_limits(settings: BaseSettings) -> None:
     limits = sorted(name for name in map(str, settings) if name.startswith("CLOSESPIDER_") and settings.getfloat(name))
     if limits:
-        words = "%s: counted in each process by itself, and not for all together"
-        telling.say(log, logging.WARNING, words, ", ".join(limits))
+        _warn("%s: counted in each process by itself, and not for all together", ", ".join(limits))
     if settings.getdict("FEEDS") and not settings.get("TIMEOUTQ_ITEMS"):
-        words = (
+        _warn(
             "FEEDS (-O, -o) writes items when a buffer is full: a process that is killed loses items of pages that are "
             "done. TIMEOUTQ_ITEMS names a folder where each item is written before its page is acked"
         )
-        telling.say(log, logging.WARNING, words)
 
 
 def _warn_of_unknown(settings: BaseSettings) -> None:
@@ -128,7 +113,7 @@ def _warn_of_unknown(settings: BaseSettings) -> None:
         if name.startswith("TIMEOUTQ_") and name not in plan.NAMES:
             close = get_close_matches(name, plan.NAMES, 1)
             hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(plan.NAMES)}"
-            telling.say(log, logging.WARNING, "%s is no setting of timeoutq, and has no effect: %s", name, hint)
+            _warn("%s is no setting of timeoutq, and has no effect: %s", name, hint)
 
 
 def running_command() -> tuple[ScrapyCommand | None, dict[str, Any]]:

@@ -15,7 +15,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from enum import Enum
 from importlib import import_module
 from typing import Any, cast
@@ -55,9 +55,7 @@ def pack(value: Any, where: str) -> Any:
         return {TYPE: kind.__name__, VALUE: _SIMPLE[kind][0](value)}
     if isinstance(value, Enum):
         return {TYPE: "enum", CLASS: class_name(kind, where), VALUE: value.name}
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int):
+    if isinstance(value, str | int):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else {TYPE: "float", VALUE: repr(float(value))}
@@ -68,9 +66,8 @@ def pack(value: Any, where: str) -> Any:
         packed = [pack(item, f"{where}[{i}]") for i, item in enumerate(items)]
         if isinstance(value, list):
             return packed
-        if hasattr(kind, "_fields"):
-            return {TYPE: "tuple", CLASS: class_name(kind, where), VALUE: packed}
-        return {TYPE: "tuple", VALUE: packed}
+        named = {CLASS: class_name(kind, where)} if hasattr(kind, "_fields") else {}
+        return {TYPE: "tuple", **named, VALUE: packed}
     if isinstance(value, set | frozenset):
         members = cast("set[Any]", value)
         # sorted: equal sets have equal payloads
@@ -107,8 +104,7 @@ def class_name(kind: type, where: str) -> str:
 def unpack(value: Any, project: str) -> Any:
     """Give a value that `pack` has packed; `project` is the package of the spider.
 
-    Raises `NoSuchClass` for a class that this version of the project lacks, and `InvalidInput` for what `pack` gives of
-    no value.
+    Raises `NoSuchClass` for a class that the project lacks, and `InvalidInput` for what `pack` gives of no value.
     """
     if isinstance(value, list):
         return [unpack(item, project) for item in cast("Sequence[Any]", value)]
@@ -116,12 +112,12 @@ def unpack(value: Any, project: str) -> Any:
         return value
     given = cast("Mapping[str, Any]", value)
     if TYPE not in given:
-        return {key: item if type(item) in _SURELY_PLAIN else unpack(item, project) for key, item in given.items()}
+        return {key: unpack(item, project) for key, item in given.items()}
     try:
         return _unpack_typed(given, project)
-    except (ArithmeticError, AttributeError, KeyError, LookupError, OSError, TypeError, ValueError) as error:
-        if isinstance(error, InvalidInput):
-            raise
+    except InvalidInput:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
         raise InvalidInput(f"{str(given)[:200]} is no value that timeoutq has written: {error!r}") from None
 
 
@@ -191,20 +187,13 @@ def _moment_of(held: list[Any]) -> datetime:
     return found.replace(tzinfo=ZoneInfo(zone) if zone else found.tzinfo, fold=fold)
 
 
-def _decimal(held: str) -> Decimal:
-    try:
-        return Decimal(held)
-    except InvalidOperation:
-        raise ValueError(held) from None
-
-
 _SIMPLE: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     bytes: (lambda value: base64.b64encode(value).decode(), lambda held: base64.b64decode(held, validate=True)),
     date: (date.isoformat, date.fromisoformat),
     datetime: (_moment, _moment_of),
     time: (time.isoformat, time.fromisoformat),
     timedelta: (lambda value: [value.days, value.seconds, value.microseconds], lambda held: timedelta(*held)),
-    Decimal: (str, _decimal),
+    Decimal: (str, Decimal),
     UUID: (str, UUID),
 }
 """Types whose values hold no others: how such a value is written, and how it is read."""

@@ -1,4 +1,4 @@
-"""One crawl in one process: a worker whose handler hands each lease to Scrapy, and waits until the visit is over.
+"""One crawl in one process: Scrapy's scheduler, and a worker whose handler hands each lease to Scrapy.
 
 The worker claims, extends leases, retries, acks and cleans as any worker does. So a spider shows among the workers, and
 whatever is promised of workers holds for spiders.
@@ -15,12 +15,13 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from time import time
-from typing import Any, cast
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from scrapy import Request, Spider, signals
+from scrapy.core.scheduler import BaseScheduler
 from scrapy.crawler import Crawler
-from scrapy.exceptions import CloseSpider
+from scrapy.exceptions import CloseSpider, DontCloseSpider
+from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.misc import arg_to_iter
 from tenacity import RetryCallState
 from twisted.python.failure import Failure
@@ -31,7 +32,6 @@ from timeoutq.scrapy.engine import Engine, as_future
 from timeoutq.scrapy.opening import opened
 from timeoutq.scrapy.plan import LINE, Plan
 from timeoutq.scrapy.seeds import Seeds, former_start
-from timeoutq.scrapy.staying import Staying
 from timeoutq.scrapy.stored import Store
 from timeoutq.scrapy.visits import End, Errback, Visit, error_of, visit_of
 from timeoutq.words import telling
@@ -40,43 +40,82 @@ from timeoutq.words.model import Lease, Release, Task
 from timeoutq.words.retry import GiveUp, Retry
 from timeoutq.worker.worker import Worker
 
+if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
 log = logging.getLogger(__name__)
 
 ERROR = "timeoutq_error"  # the reason with which a spider is closed when timeoutq cannot go on
 LAST_ACKS = 2.0  # seconds that a worker without work has to end by itself, before it is told to end at once
 LOOK_EVERY = 0.2  # seconds between two looks at the engine: whether it closes, and whether it has dropped a request
+ASK_EVERY = 1.0  # seconds between two questions whether the queue is drained, while a process that stays is not busy
 ANY_TIME = 1e6  # seconds for which a worker may drain: Scrapy itself decides how long it waits for what it fetches
 SHORTEST_WAIT, LONGEST_WAIT = 10.0, 600.0
 """How long a task waits for a method that the spider lacks: each wait is twice as long as the one before. Seconds."""
 
 
-class Crawl:
-    """What the scheduler, the middlewares and the signals of one crawler share."""
+class Crawl(BaseScheduler):
+    """What the engine, the middlewares and the signals of one crawler share: the addon sets it as the scheduler."""
 
     def __init__(self, crawler: Crawler, plan: Plan) -> None:
         self.plan = plan
         self.engine = Engine(crawler)
         self.seeds = Seeds(self)
+        self.queue: AsyncQueue
         self._crawler = crawler
         self._ready: deque[Visit] = deque()
         self._taken: set[Visit] = set()
         self._missing: set[Visit] = set()  # visits whose request the engine did not have at the last look
         self._parent: Visit | None = None  # the visit whose request is on its way from the middleware to the scheduler
-        self._strays = count(1)
-        """Numbers the requests of no visit that have `dont_filter`: each becomes a task of its own."""
+        self._strays = count(1)  # numbers the requests of no visit that have `dont_filter`: each is a task of its own
         self._worker: Worker | None = None
         self._working: asyncio.Task[None] | None = None
         self._watching: list[asyncio.Task[None]] = []
-        self._staying = Staying(always=plan.stay)
         self._told: dict[str, int] = {}
-        self._enqueued = 0  # how many requests have become tasks since the stats were told
         self._lacking: set[str] = set()  # the methods of which it was said that the spider lacks them
         self._store: Store | None = None
-        self.is_drained = False
-        self._is_closed = False
+        self._stays = plan.stay  # whether the worker goes on when the queue is drained
+        self._is_idle = False  # whether the queue was drained when a process that stays has last asked
+        self._sent_idle = False  # whether Scrapy has sent `spider_idle` since there was something to do
+        self._is_drained = False  # whether the worker has ended
         self._is_refused = False  # whether the queue could not be opened
         self._stopping = False  # whether the worker was told to claim no more, because the engine closes
-        self.queue: AsyncQueue
+
+    # ---- what Scrapy's engine calls
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        found: Any = CRAWLS.get(crawler)  # without the addon there is none, and `open` says so
+        return found or cls(crawler, plan.read(crawler.settings))
+
+    def open(self, spider: Spider) -> Deferred[None]:
+        """Open the queue, and begin to claim; if it cannot be opened, close the spider soon, with one error line."""
+        return deferred_from_coro(self._open())
+
+    def close(self, reason: str) -> Deferred[None]:
+        """End the work: give back what is left, and say farewell."""
+        return deferred_from_coro(self._close())
+
+    def has_pending_requests(self) -> bool:
+        """Say whether the queue may still bring requests."""
+        return not (self._is_drained or self._is_idle)
+
+    def enqueue_request(self, request: Request) -> bool:
+        """Take a request; say whether it is to be fetched."""
+        taken = self._add(request)
+        if not taken:
+            self._count("dupefilter/filtered")
+        return taken
+
+    def next_request(self) -> Request | None:
+        """Give the next request of which this process has the lease."""
+        while self._ready:
+            visit = self._ready.popleft()
+            if not visit.is_over and visit.request is not None:
+                self._taken.add(visit)
+                self._count("scheduler/dequeued")
+                return visit.request
+        return None
 
     # ---- the beginning and the end
 
@@ -87,12 +126,18 @@ class Crawl:
         assert spider is not None
         return spider
 
-    async def open(self) -> None:
-        """Open the queue, put the start task if need be, and start the worker.
+    async def _open(self) -> None:
+        crawl_of(self._crawler)  # Scrapy hides an error that is raised earlier
+        try:
+            await self._open_queue()
+        except TimeoutqError as error:
+            where = "" if isinstance(error, InvalidInput) else " (TIMEOUTQ_URL says where it is)"
+            self._say(logging.ERROR, "timeoutq cannot begin: %s%s", error, where)
+            self.plan.note_error()
+            self._is_drained = self._is_refused = True
+            self._crawler.signals.connect(self._close_refused, signals.spider_idle)
 
-        Raises `InvalidInput` for a name that no queue may have, for a queue that another spider made or that is not
-        polite, and for a spider that would begin with nothing.
-        """
+    async def _open_queue(self) -> None:
         self._usual = self._crawler.settings["REQUEST_FINGERPRINTER_CLASS"] == (
             "scrapy.utils.request.RequestFingerprinter"
         )
@@ -103,33 +148,21 @@ class Crawl:
             self._store = Store(self.plan.items, f"{self.queue.name}-{self.queue.worker}")
         if not seeded:
             await self.seeds.put()
-        connect = self._crawler.signals.connect
-        connect(self._on_stored, signals.item_scraped)
-        connect(self._on_item, signals.item_dropped)
-        connect(self._on_item_error, signals.item_error)
-        connect(self._staying.on_idle, signals.spider_idle)
+        for receiver, signal in (
+            (self._on_stored, signals.item_scraped), (self._on_item, signals.item_dropped),
+            (self._on_item_error, signals.item_error), (self._on_idle, signals.spider_idle),
+        ):  # fmt: skip
+            self._crawler.signals.connect(receiver, signal)
         atexit.register(self._give_back)
         self._work()
-        idle = self._staying.watch(self.queue.drained, self._is_busy, self.engine.poke)
-        self._watching = [asyncio.create_task(one) for one in (self._watch(), idle)]
-
-    def refuse_to_open(self, error: TimeoutqError) -> None:
-        """Tell in one line why the queue cannot be opened, and let the engine close the spider when it has begun."""
-        where = "" if isinstance(error, InvalidInput) else " (TIMEOUTQ_URL says where it is)"
-        self._say(logging.ERROR, "timeoutq cannot begin: %s%s", error, where)
-        self.plan.note_error()
-        self.is_drained = self._is_refused = True
-        self._crawler.signals.connect(self._close_refused, signals.spider_idle)
+        self._watching = [asyncio.create_task(one) for one in (self._watch(), self._watch_for_idleness())]
 
     def _close_refused(self) -> None:
         self.engine.close(ERROR)  # another handler of spider_idle may raise DontCloseSpider, which outdoes CloseSpider
         raise CloseSpider(ERROR)
 
-    async def close(self) -> None:
-        """End the work: give back what is left, and say farewell."""
-        if self._is_closed:
-            return
-        self._is_closed = True
+    async def _close(self) -> None:
+        CRAWLS.pop(self._crawler, None)
         for one in self._watching:
             one.cancel()
         if self._worker is not None and self._working is not None:
@@ -141,7 +174,7 @@ class Crawl:
             await asyncio.wait({self._working}, timeout=self.queue.talk.deadline + 5)
             await self._tell_failed()
         self._tell_stats()
-        if hasattr(self, "queue"):
+        if hasattr(self, "_twin"):
             await self.queue.close()
             self._twin.close()
         atexit.unregister(self._give_back)
@@ -160,35 +193,23 @@ class Crawl:
     def _work(self) -> None:
         self._tell_stats()  # the last numbers of the worker before
         self._told.clear()
-        self.is_drained = False
+        self._is_drained = False
         self._worker = Worker(
-            self.queue,
-            self,
-            concurrency=self.plan.batch,
-            prefetch=0,
-            retry=(self.queue.retry.wait, self._is_last_attempt),
-            burst=not self._staying.goes_on,
-            signals=False,
-            drain_deadline=ANY_TIME,
-            max_releases=None,
-        )
+            self.queue, self, concurrency=self.plan.batch, prefetch=0, burst=not self._stays, signals=False,
+            retry=(self.queue.retry.wait, self._is_last_attempt), drain_deadline=ANY_TIME, max_releases=None,
+        )  # fmt: skip
         self._working = asyncio.create_task(self._run(self._worker), name=f"worker-{self.queue.name}")
 
     async def _run(self, worker: Worker) -> None:
-        reason = ""
         try:
             await worker.run()
         except Exception as error:
             trace = None if isinstance(error, TimeoutqError) else error  # its message says all
-            telling.say(
-                log, logging.ERROR, "the worker of queue %s has ended: %s", self.queue.name, error,
-                fields={"spider": self.spider}, exc_info=trace,
-            )  # fmt: skip
-            reason = ERROR
+            self._say(logging.ERROR, "the worker of queue %s has ended: %s", self.queue.name, error, exc_info=trace)
             self.plan.note_error()
-        self.is_drained = True
-        if reason and not self.engine.is_closing:
-            self.engine.close(reason)
+            if not self.engine.is_closing:
+                self.engine.close(ERROR)
+        self._is_drained = True
         self.engine.poke()
 
     # ---- leases come
@@ -201,8 +222,7 @@ class Crawl:
         return end
 
     async def _handle(self, lease: Lease) -> End:
-        """Take one lease through Scrapy."""
-        self._staying.begin()
+        self._is_idle = self._sent_idle = False
         if lease.task == self.seeds.task:
             return await self.seeds.sow(lease)
         try:
@@ -247,7 +267,7 @@ class Crawl:
                 await self.queue.hosts.block(host, for_=visit.retry_after, reason=visit.reason)
 
     def _is_last_attempt(self, state: RetryCallState) -> bool:
-        """Say whether the task goes to `failed` now: not after a `Retry`, as RetryMiddleware counts to RETRY_TIMES."""
+        # not after a `Retry`, as RetryMiddleware counts to RETRY_TIMES
         if state.outcome is not None and isinstance(state.outcome.exception(), Retry):
             return False
         self._count("timeoutq/given_up")
@@ -263,58 +283,31 @@ class Crawl:
         visit.request = request
         return visit
 
-    def next(self) -> Request | None:
-        """Give the next request that is to be fetched; None while there is none."""
-        while self._ready:
-            visit = self._ready.popleft()
-            if not visit.is_over and visit.request is not None:
-                self._taken.add(visit)
-                return visit.request
-        return None
-
-    @property
-    def has_more(self) -> bool:
-        """Whether the engine has to stay: the queue is not drained."""
-        return not (self.is_drained or self._staying.is_idle)
-
-    def _is_busy(self) -> bool:
-        return self._worker is None or bool(self._worker.held)
-
     # ---- requests go out
 
     def send(self, visit: Visit, request: Request) -> None:
-        """Hand the engine a request that a visit has yielded. Within this call, the engine calls the scheduler's
-        `enqueue_request`, and that calls `add`, which finds the visit in `_parent`."""
+        """Hand the engine a request that a visit has yielded; it comes back as `enqueue_request` within this call."""
         before, self._parent = self._parent, visit
         try:
             self.engine.crawl(request)
         finally:
             self._parent = before
 
-    def add(self, request: Request) -> bool:
-        """Take a request from the engine; say whether it is to be fetched.
+    def _add(self, request: Request) -> bool:
+        """Take a request from the engine; say no for one that its visit has yielded before, or that no queue can hold.
 
-        where the request comes from             how this is known             what becomes of the request
-        ---------------------------------------  ----------------------------  ---------------------------------------
-        a callback, or the start of the spider   `send` has set `_parent`      put when the visit ends (`_add_to`)
-        a downloader middleware, which puts the  its errback names a visit     put when the visit ends, and the output
-        request in the place of the visit's own  that has got no response and  of the visit ends now (`_replace`)
-                                                 is not over
-        an extension or a pipeline               neither is true               put at once (`_put_now`)
-
-        The answer is no for a request that its visit has yielded before (if the request may be filtered), and for one
-        that the queue cannot hold: then the log says why, and the visit, if any, fails. When the queue could not be
-        opened, the answer is always no. If the server is away, what is put at once raises the error to its caller.
+        If the server is away, what is put at once raises the error to its caller.
         """
         if self._is_refused:
             return False
         visit = self._parent
         replaced = None if visit is not None else visit_of(request)
         try:
-            if visit is not None:
+            if visit is not None:  # a callback, or the start of the spider
                 return self._add_to(visit, request)
             if replaced is not None and not replaced.has_response and not replaced.is_over:
                 return self._replace(replaced, request)
+            # an extension or a pipeline
             id = self._base(request)
             if request.dont_filter:
                 id = tasks.fresh_id(id, self.queue.worker, next(self._strays))
@@ -324,17 +317,15 @@ class Crawl:
             self._refuse(refused, visit or replaced)
             return False
 
-    def _refuse(self, refused: InvalidInput, visit: Visit | None = None) -> None:
+    def _refuse(self, refused: InvalidInput, visit: Visit | None) -> None:
         self._count("timeoutq/refused")
-        words = str(refused) if visit is None else f"{refused}; {self._yielded_by(visit)}"
-        self._say(logging.ERROR, "%s", words)
+        words = str(refused)
         if visit is not None:
+            asked = visit.request
+            by = asked and f"it was yielded by {tasks.callback_name(asked)} of {asked.url}"
+            words += f"; {by or 'it is a start request of the spider'}"
             visit.close(GiveUp(words))  # without a traceback: it would show nothing of the spider
-
-    def _yielded_by(self, visit: Visit) -> str:
-        if visit.request is None:
-            return "it is a start request of the spider"
-        return f"it was yielded by {tasks.callback_name(visit.request)} of {visit.request.url}"
+        self._say(logging.ERROR, "%s", words)
 
     def _add_to(self, visit: Visit, request: Request) -> bool:
         base = self._base(request)
@@ -364,15 +355,13 @@ class Crawl:
     def _replace(self, visit: Visit, request: Request) -> bool:
         """Take a request that a downloader middleware has put in the place of the visit's own."""
         base = self._base(request)
-        taken = True
         try:
             if base == visit.base or request.dont_filter:
-                taken = self._add_to(visit, request)
-            else:
-                visit.found.append(self._task(base, request, visit))
+                return self._add_to(visit, request)
+            visit.found.append(self._task(base, request, visit))
+            return True
         finally:
             visit.end_output()
-        return taken
 
     def _retry(self, visit: Visit) -> Retry:
         self._count("timeoutq/retried")
@@ -382,9 +371,8 @@ class Crawl:
         return tasks.base_id(request, self._crawler.request_fingerprinter, usual=self._usual)
 
     def _task(self, id: str, request: Request, visit: Visit | None = None) -> Task:
-        payload, group = self._payload(id, request, visit)
-        task = tasks.task_of(request, id, payload, group)
-        self._enqueued += 1
+        task = tasks.task_of(request, id, *self._payload(id, request, visit))
+        self._count("scheduler/enqueued")
         return task
 
     def _payload(self, id: str, request: Request, visit: Visit | None) -> tuple[tasks.Payload, str | None]:
@@ -397,8 +385,8 @@ class Crawl:
     def _put_now(self, task: Task) -> None:
         """Put a task that goes with no ack. A worker that has ended for lack of tasks is followed by another."""
         self._twin.put(task)
-        self._staying.begin()
-        if self.is_drained and not self.engine.is_closing and not self._is_closed:
+        self._is_idle = self._sent_idle = False
+        if self._is_drained and not self.engine.is_closing:
             self._work()
         self.engine.poke()
 
@@ -464,8 +452,7 @@ class Crawl:
         if isinstance(one, Request):
             self.send(visit, one)
             return False
-        if one is not None:
-            visit.item_out()
+        visit.items += one is not None
         return True
 
     def _on_item(self, response: Any) -> None:
@@ -503,13 +490,33 @@ class Crawl:
                 self._stop_waiting()
             elif self._ready:
                 self.engine.poke()
-            elif self.is_drained and self._staying.is_kept():
+            elif self._is_drained and self._sent_idle:
+                # Scrapy has sent `spider_idle`, and the process does not close: a handler keeps it open, so it stays
+                self._stays = self._is_idle = True
                 self._work()
             self._find_dropped()
 
+    async def _watch_for_idleness(self) -> None:
+        """Find out whether a process that stays has nothing to do, so that Scrapy sends `spider_idle`."""
+        while True:
+            await asyncio.sleep(ASK_EVERY)
+            if self._stays and not self._is_idle and not self._is_busy():
+                with suppress(TimeoutqError):  # the server is away: the worker tells of it
+                    self._is_idle = await self.queue.drained() and not self._is_busy()
+                    if self._is_idle:
+                        self.engine.poke()
+
+    def _is_busy(self) -> bool:
+        return self._worker is None or bool(self._worker.held)
+
+    def _on_idle(self) -> None:
+        self._sent_idle = True
+        if self.plan.stay:
+            raise DontCloseSpider
+
     def _stop_waiting(self) -> None:
         """Claim no more, and give back what waits; what Scrapy fetches and parses goes on."""
-        if self._worker is not None and not self.is_drained:
+        if self._worker is not None and not self._is_drained:
             if not self._stopping:
                 self._stopping = True
                 self._worker.stop()
@@ -530,8 +537,8 @@ class Crawl:
 
     # ---- what it says of itself
 
-    def _say(self, level: int, message: str, *words: object) -> None:
-        telling.say(log, level, message, *words, fields={"spider": self.spider})
+    def _say(self, level: int, message: str, *words: object, exc_info: BaseException | None = None) -> None:
+        telling.say(log, level, message, *words, exc_info=exc_info, fields={"spider": self.spider})
 
     def _count(self, name: str, n: int = 1) -> None:
         stats: Any = self._crawler.stats
@@ -554,9 +561,6 @@ class Crawl:
                     self.plan.note_error()
 
     def _tell_stats(self) -> None:
-        if self._enqueued:
-            self._count("scheduler/enqueued", self._enqueued)
-            self._enqueued = 0
         if self._worker is None:
             return
         tally = self._worker.tally
@@ -567,21 +571,15 @@ class Crawl:
                 self._told[name] = now
 
 
-_crawls: WeakKeyDictionary[Crawler, Crawl] = WeakKeyDictionary()
-"""Which crawl belongs to which crawler: the addon registers it, and the parts that Scrapy makes ask for it."""
-
-
-def register(crawler: Crawler, plan: Plan) -> None:
-    """Note that a crawler uses timeoutq."""
-    _crawls[crawler] = Crawl(crawler, plan)
+CRAWLS: dict[Crawler, Crawl] = {}
+"""Which crawl belongs to which crawler: the addon notes it, and the parts that Scrapy makes ask for it."""
 
 
 def crawl_of(crawler: Crawler) -> Crawl:
-    """Give the crawl of a crawler. Raises `InvalidInput` if the addon did not register it."""
-    crawl = _crawls.get(crawler)
-    if crawl is None:
+    """Give the crawl of a crawler. Raises `InvalidInput` if the addon did not note it."""
+    if crawler not in CRAWLS:
         raise InvalidInput(
             "timeoutq's scheduler works only with its middlewares, and these come with the addon: remove SCHEDULER and "
             f"the middlewares of timeoutq from the settings, and write {LINE}"
         )
-    return crawl
+    return CRAWLS[crawler]

@@ -32,8 +32,7 @@ log = logging.getLogger(__name__)
 ASKS_TO_WAIT = {429, 503}
 LONGEST_BLOCK = 3600.0  # A host is spared no longer than this, whatever its Retry-After says. Seconds
 
-MANY = 1_000
-"""Of so many hosts it is known whether the last request was no task; of more, only while Scrapy knows the host."""
+MANY = 1_000  # of so many hosts it is known whether the last request was no task; of more, while Scrapy knows the host
 
 
 class SpiderSide:
@@ -84,19 +83,32 @@ class SpiderSide:
 
 
 class DownloaderSide:
-    """Notes what the downloader is asked for and what it brings, for retries. It stands next to the downloader."""
+    """Notes what the downloader is asked for and what it brings, for retries. It stands next to the downloader.
 
-    def __init__(self, *, tells_cookies: bool = False) -> None:
-        """Prepare; `tells_cookies`: warn, once, of a site that sets cookies."""
-        self._tells_cookies = tells_cookies
+    Pages wait for requests that are no tasks, and all wait for robots.txt.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._engine = crawl_of(crawler).engine
+        self._tells_cookies = crawler.settings.getbool("COOKIES_ENABLED")  # whether it was not said yet
+        self._strayed: set[str] = set()  # the slots of the downloader whose last request was no task
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        crawl_of(crawler)
-        return cls(tells_cookies=crawler.settings.getbool("COOKIES_ENABLED"))
+        made = cls(crawler)
+        crawler.signals.connect(made.reach, signals.request_reached_downloader)
+        crawler.signals.connect(made.come, signals.response_downloaded)
+        return made
 
-    def process_request(self, request: Request, spider: Any = None) -> None:
-        """Note what the downloader is asked for."""
+    async def process_request(self, request: Request, spider: Any = None) -> None:
+        """Ask robots.txt once more, and note what the downloader is asked for. Raises `IgnoreRequest` if it forbids it.
+
+        Since Scrapy 2.14, of several requests that wait for one robots.txt, only the first heeds it.
+        """
+        robots = self._crawler.get_downloader_middleware(RobotsTxtMiddleware) if version_info >= (2, 14) else None
+        if robots is not None and type(robots).process_request is RobotsTxtMiddleware.process_request:
+            await robots.process_request(request)
         visit = visit_of(request)
         if visit is not None:
             visit.sent = contents(request)
@@ -125,27 +137,8 @@ class DownloaderSide:
         if visit is not None:
             visit.reason = error_words(exception)
 
-
-class Manners:
-    """A downloader middleware: pages wait for requests that are no tasks, and all wait for robots.txt."""
-
-    def __init__(self, crawler: Crawler) -> None:
-        self._crawler = crawler
-        self._engine = crawl_of(crawler).engine
-        self._strayed: set[str] = set()  # the slots of the downloader whose last request was no task
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> Self:
-        made = cls(crawler)
-        crawler.signals.connect(made.reach, signals.request_reached_downloader)
-        crawler.signals.connect(made.come, signals.response_downloaded)
-        return made
-
     def reach(self, request: Request) -> None:
-        """Let a page go at once: the queue has spaced it. After a request that is no task, it waits for Scrapy's delay.
-
-        A request that is no task waits for Scrapy's delay after any other.
-        """
+        """Let a page go at once, as the queue has spaced it; not if the last request of its slot was no task."""
         name, slots = request.meta.get("download_slot", ""), self._engine.slots
         slot = slots.get(name)
         if visit_of(request) is None:
@@ -164,17 +157,6 @@ class Manners:
         if slot is not None and visit_of(request) is not None:
             # by the clock of Scrapy, which is another one in each version
             slot.lastseen = min(time(), monotonic(), key=lambda now: abs(now - slot.lastseen))
-
-    async def process_request(self, request: Request, spider: Any = None) -> None:
-        """Ask robots.txt once more. Raises `IgnoreRequest` if it forbids the request.
-
-        Since Scrapy 2.14, of several requests that wait for one robots.txt, only the first heeds it.
-        """
-        if version_info < (2, 14):
-            return
-        robots = self._crawler.get_downloader_middleware(RobotsTxtMiddleware)
-        if robots is not None and type(robots).process_request is RobotsTxtMiddleware.process_request:
-            await robots.process_request(request)
 
 
 async def _nothing() -> AsyncIterator[Any]:

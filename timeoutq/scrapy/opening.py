@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
 from time import time
 
@@ -20,9 +21,9 @@ from timeoutq.verbs import flows, sending
 from timeoutq.words import arguments, telling
 from timeoutq.words.counts import Stats
 from timeoutq.words.errors import InvalidInput
-from timeoutq.words.model import Politeness, raw
+from timeoutq.words.model import raw
 
-log = logging.getLogger(__name__)
+_say = partial(telling.say, logging.getLogger(__name__))
 
 OWNER, PROJECT, STARTED, ARGUMENTS = "scrapy_spider", "scrapy_project", "scrapy_started", "scrapy_arguments"
 """The marks in the settings of a queue: whose queue it is, the spider's project and class, when its start requests were
@@ -50,11 +51,10 @@ async def opened(plan: Plan, spider: Spider) -> tuple[AsyncQueue, bool]:
 
 async def _adopt(queue: AsyncQueue, plan: Plan, spider: Spider) -> bool:
     exists, stats = await queue.exists(), await queue.stats()
-    owner = stats.settings.get(OWNER)
+    owner, polite = stats.settings.get(OWNER), plan.politeness
     project = f"{plan.project} ({type(spider).__module__}.{type(spider).__qualname__})"
     _check_owner(queue, owner, spider)
     if exists and stats.politeness is None:
-        polite = plan.politeness
         raise InvalidInput(
             f"queue {queue.name!r} is there already and is not polite: no host would be spared. Make it polite "
             f"(timeoutq configure {queue.name} --delay {polite.delay:g}s --per-host {polite.per_host}), or set "
@@ -62,10 +62,9 @@ async def _adopt(queue: AsyncQueue, plan: Plan, spider: Spider) -> bool:
         )
     if owner is None:
         # two spiders may make the queue at the same moment: the first counts
-        politeness = {} if exists else {"politeness?": arguments.politeness(plan.politeness)}
-        await queue.run(
-            flows.configure(queue.talk, {f"{OWNER}?": raw(spider.name), f"{PROJECT}?": raw(project), **politeness})
-        )
+        politeness = {} if exists else {"politeness?": arguments.politeness(polite)}
+        settings = {f"{OWNER}?": raw(spider.name), f"{PROJECT}?": raw(project), **politeness}
+        await queue.run(flows.configure(queue.talk, settings))
         stats = await queue.stats()
         _check_owner(queue, stats.settings.get(OWNER), spider)
         if plan.arguments is not None:
@@ -76,18 +75,22 @@ async def _adopt(queue: AsyncQueue, plan: Plan, spider: Spider) -> bool:
             "queue %s was made by another project, %s; this one is %s. If these are two projects, their spiders take "
             "each other's tasks: set TIMEOUTQ_QUEUE to another name"
         )
-        telling.say(log, logging.WARNING, words, queue.name, made_by, project)
+        _say(logging.WARNING, words, queue.name, made_by, project)
     if not exists:
         for host, rules in plan.hosts.items():
             await queue.hosts.set(host, **rules)  # type: ignore[arg-type]  # delay and per_host
-    elif stats.politeness != plan.politeness:
-        _tell_difference(queue, stats, plan.politeness)
+    elif stats.politeness != polite:
+        words = (
+            "queue %s keeps its own politeness, %s; the project's settings say %s. To change it: timeoutq configure "
+            "%s --delay %gs --per-host %d"
+        )
+        _say(logging.WARNING, words, queue.name, stats.politeness, polite, queue.name, polite.delay, polite.per_host)
     if stats.in_progress:
-        telling.say(
-            log, logging.INFO, "queue %s: leased to other processes: %d of its tasks; those of a process that has "
-            "died come back when their leases have run out",
-            queue.name, stats.in_progress,
-        )  # fmt: skip
+        words = (
+            "queue %s: leased to other processes: %d of its tasks; those of a process that has died come back when "
+            "their leases have run out"
+        )
+        _say(logging.INFO, words, queue.name, stats.in_progress)
     if owner is not None and STARTED in stats.settings:
         await _tell_what_was(queue, stats, plan)
     return STARTED in stats.settings
@@ -111,28 +114,20 @@ async def _tell_what_was(queue: AsyncQueue, stats: Stats, plan: Plan) -> None:
     anew = f"To crawl anew: timeoutq purge {name}, or set TIMEOUTQ_QUEUE to another name"
     if plan.arguments is not None and stats.settings.get(ARGUMENTS) not in (None, _digest(plan.arguments)):
         words = "queue %s was made by this spider with other arguments (-a). Its start requests are not put again. %s"
-        telling.say(log, logging.WARNING, words, name, anew)
+        _say(logging.WARNING, words, name, anew)
     if not plan.stay and await queue.drained():
-        telling.say(
-            log, logging.WARNING, "queue %s is drained: %d done, %d failed. The start requests were put%s, and are put "
-            "once for each queue. %s",
-            name, stats.done, stats.failed, _moment(stats.settings.get(STARTED, "")), anew,
-        )  # fmt: skip
+        words = (
+            "queue %s is drained: %d done, %d failed. The start requests were put%s, and are put once for each queue. "
+            "%s"
+        )
+        when = _moment(stats.settings.get(STARTED, ""))
+        _say(logging.WARNING, words, name, stats.done, stats.failed, when, anew)
 
 
 def _moment(mark: str) -> str:
     if not mark.isdigit() or not 1e9 < int(mark) < 1e11:
         return " before"
     return datetime.fromtimestamp(int(mark), UTC).strftime(" at %Y-%m-%d %H:%M:%S UTC")
-
-
-def _tell_difference(queue: AsyncQueue, stats: Stats, wanted: Politeness) -> None:
-    telling.say(
-        log, logging.WARNING,
-        "queue %s keeps its own politeness, %s; the project's settings say %s. To change it: timeoutq configure %s "
-        "--delay %gs --per-host %d",
-        queue.name, stats.politeness, wanted, queue.name, wanted.delay, wanted.per_host,
-    )  # fmt: skip
 
 
 async def mark_started(queue: AsyncQueue) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -12,10 +11,13 @@ from scrapy.pipelines.media import MediaPipeline
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 from scrapy.utils.misc import load_object
 
+from timeoutq.server import address
+from timeoutq.words import arguments
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import Politeness
 
 T = TypeVar("T")
+N = TypeVar("N", bound=float)
 
 LINE = 'ADDONS = {"timeoutq.scrapy.Addon": 100}'  # the setting that brings timeoutq into a project
 
@@ -24,9 +26,6 @@ NAMES = (
     "TIMEOUTQ_URL",
 )  # fmt: skip
 """The settings of timeoutq."""
-
-SCHEDULER, SCRAPYS_OWN = "timeoutq.scrapy.scheduler.Scheduler", "scrapy.core.scheduler.Scheduler"
-"""The schedulers that the setting SCHEDULER may name; the addon replaces the second by the first."""
 
 LONGEST = 86_400.0
 """The longest lease, and the longest delay between two visits of a host, that settings may name. Seconds."""
@@ -45,10 +44,10 @@ class Plan:
     politeness: Politeness
     per_host: int  # how many requests this process makes of one host at once, those included that are no tasks
     hosts: Mapping[str, Mapping[str, float | int]]  # the rules of single hosts, from `DOWNLOAD_SLOTS`
-    unheld: Sequence[str] = ()  # what the settings say and the addon cannot hold, in words
-    project: str | None = None  # the name of the project, `BOT_NAME`
-    items: str | None = None  # the folder of the item store; None: there is none
-    fail_exit: bool = False  # whether failed tasks let Scrapy's command end with an exit code that is not 0
+    unheld: Sequence[str]  # what the settings say and the addon cannot hold, in words
+    project: str | None  # the name of the project, `BOT_NAME`
+    items: str | None  # the folder of the item store; None: there is none
+    fail_exit: bool  # whether failed tasks let Scrapy's command end with an exit code that is not 0
     arguments: Mapping[str, str] | None = None
     """The arguments (-a) that Scrapy's command gave the spider; None: a program started the spider."""
     note_error: Callable[[], None] = lambda: None  # lets Scrapy's command end with an exit code that is not 0
@@ -61,43 +60,36 @@ def read(settings: BaseSettings, spider: object = None) -> Plan:
     """
     at_once = _read(settings.getint, "CONCURRENT_REQUESTS", "a whole number")
     usual = max(1, at_once) + max(4, at_once // 4)
-    batch = _read(lambda name: settings.getint(name, usual), "TIMEOUTQ_BATCH", "a whole number")
-    lease = _read(lambda name: settings.getfloat(name, 30.0), "TIMEOUTQ_LEASE", "a number of seconds")
-    _check("TIMEOUTQ_BATCH", batch, 1, 10_000)
-    _check("TIMEOUTQ_LEASE", lease, 0.5, LONGEST)
     delay, per_host = _rules(settings, spider, at_once)
     return Plan(
-        url=_text(settings, "TIMEOUTQ_URL"),
-        queue=_text(settings, "TIMEOUTQ_QUEUE"),
-        lease=lease,
+        url=_checked(address.read, settings, "TIMEOUTQ_URL"),
+        queue=_checked(arguments.queue_name, settings, "TIMEOUTQ_QUEUE"),
+        lease=_number(lambda one: settings.getfloat(one, 30.0), "TIMEOUTQ_LEASE", "a number of seconds", 0.5, LONGEST),
         stay=_read(lambda name: settings.getbool(name, False), "TIMEOUTQ_STAY", "True or False"),
-        batch=batch,
+        batch=_number(lambda name: settings.getint(name, usual), "TIMEOUTQ_BATCH", "a whole number", 1, 10_000),
         politeness=Politeness(delay, _places(delay, per_host)),
         per_host=per_host,
         hosts=_slots(_read(settings.getdict, "DOWNLOAD_SLOTS", "a dict"), delay, per_host),
+        unheld=tuple(_unheld(settings, delay)),
         project=_text(settings, "BOT_NAME"),
         items=_text(settings, "TIMEOUTQ_ITEMS"),
         fail_exit=_read(lambda name: settings.getbool(name, False), "TIMEOUTQ_FAIL_EXIT", "True or False"),
-        unheld=tuple(_unheld(settings, delay)),
     )
 
 
 def _rules(settings: BaseSettings, spider: object, at_once: int) -> tuple[float, int]:
     """Give the delay and the places of a host, as Scrapy means them."""
     value = _asked(settings, spider, "DOWNLOAD_DELAY", "download_delay")
-    delay = _read(lambda _: float(value), "DOWNLOAD_DELAY", "a number of seconds")
-    _check("DOWNLOAD_DELAY", delay, 0, LONGEST)
+    delay = _number(lambda _: float(value), "DOWNLOAD_DELAY", "a number of seconds", 0, LONGEST)
     if settings.getbool("AUTOTHROTTLE_ENABLED"):
-        start = _read(settings.getfloat, "AUTOTHROTTLE_START_DELAY", "a number of seconds")
-        _check("AUTOTHROTTLE_START_DELAY", start, 0, LONGEST)
-        delay = max(delay, start)
-    name = "CONCURRENT_REQUESTS_PER_IP"  # it counts in place of the other
-    per_host = _read(settings.getint, name, "a whole number")
+        name = "AUTOTHROTTLE_START_DELAY"
+        delay = max(delay, _number(settings.getfloat, name, "a number of seconds", 0, LONGEST))
+    # that of an address counts in place of the other
+    per_host = _number(settings.getint, "CONCURRENT_REQUESTS_PER_IP", "a whole number", 0, 10_000)
     if not per_host:
         name = "CONCURRENT_REQUESTS_PER_DOMAIN"
         places = _asked(settings, spider, name, "max_concurrent_requests")
-        per_host = _read(lambda _: int(places), name, "a whole number")
-    _check(name, per_host, 0, 10_000)
+        per_host = _number(lambda _: int(places), name, "a whole number", 0, 10_000)
     return delay, per_host or max(1, at_once)
 
 
@@ -123,9 +115,14 @@ def _read(get: Callable[[str], T], name: str, kind: str) -> T:
         raise InvalidInput(f"the setting {name} must be {kind}: {error}") from None
 
 
-def _check(name: str, value: float, low: float, high: float) -> None:
-    if not math.isfinite(value) or not low <= value <= high:
+def _number(get: Callable[[str], N], name: str, kind: str, low: float, high: float) -> N:
+    return _within(name, _read(get, name, kind), low, high)
+
+
+def _within(name: str, value: N, low: float, high: float) -> N:
+    if not low <= value <= high:
         raise InvalidInput(f"the setting {name} must be from {low:,g} to {high:,g}, not {value!r}")
+    return value
 
 
 def _text(settings: BaseSettings, name: str) -> str | None:
@@ -137,19 +134,30 @@ def _text(settings: BaseSettings, name: str) -> str | None:
     return value
 
 
+def _checked(check: Callable[[str], object], settings: BaseSettings, name: str) -> str | None:
+    value = _text(settings, name)
+    try:
+        if value is not None:
+            check(value)
+    except InvalidInput as error:
+        raise InvalidInput(f"the setting {name}: {error}") from None
+    return value
+
+
 def _slots(slots: Mapping[str, Any], delay: float, per_host: int) -> Mapping[str, Mapping[str, float | int]]:
     found: dict[str, dict[str, float | int]] = {}
     for host, rules in slots.items():
         kept = found[host] = {}
+        name = f"DOWNLOAD_SLOTS[{host!r}]"
         try:
             if "delay" in rules:
-                kept["delay"] = float(rules["delay"])
+                kept["delay"] = _within(f"{name}['delay']", float(rules["delay"]), 0, LONGEST)
             if "concurrency" in rules:
-                kept["per_host"] = int(rules["concurrency"])
+                kept["per_host"] = _within(f"{name}['concurrency']", int(rules["concurrency"]), 1, 10_000)
+        except InvalidInput:
+            raise
         except (TypeError, ValueError) as error:
             raise InvalidInput(f"the setting DOWNLOAD_SLOTS has odd rules for {host!r}: {error}") from None
-        _check(f"DOWNLOAD_SLOTS[{host!r}]['delay']", kept.get("delay", 0), 0, LONGEST)
-        _check(f"DOWNLOAD_SLOTS[{host!r}]['concurrency']", kept.get("per_host", 1), 1, 10_000)
         places = _places(kept.get("delay", delay), int(kept.get("per_host", per_host)))
         if "per_host" in kept or places != _places(delay, per_host):
             kept["per_host"] = places

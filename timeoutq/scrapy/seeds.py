@@ -89,11 +89,8 @@ class Seeds:
                 else:
                     await self._crawl.engine.store(one)
         except Exception as error:
-            words = "the start requests of spider %s cannot be had: %s"
-            telling.say(
-                log, logging.ERROR, words, self._crawl.spider.name, error_words(error),
-                fields={"spider": self._crawl.spider},
-            )  # fmt: skip
+            words, spider = "the start requests of spider %s cannot be had: %s", self._crawl.spider
+            telling.say(log, logging.ERROR, words, spider.name, error_words(error), fields={"spider": spider})
             visit.broke(error)
         finally:
             self.visit = None
@@ -117,7 +114,7 @@ async def _each(start: Any) -> AsyncIterator[Any]:
                 await asyncio.sleep(0)
         return
     while True:
-        coming = asyncio.ensure_future(_next(start))
+        coming = asyncio.ensure_future(anext(start, _END))
         try:
             done, _ = await asyncio.wait({coming}, timeout=PUT_AFTER)
             if not done:
@@ -131,10 +128,3 @@ async def _each(start: Any) -> AsyncIterator[Any]:
 
 
 _END = object()
-
-
-async def _next(start: Any) -> Any:
-    try:
-        return await anext(start)
-    except StopAsyncIteration:
-        return _END

@@ -15,26 +15,25 @@ import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from scrapy import Request, Spider
+from scrapy.utils.httpobj import urlparse_cached
 from w3lib.url import canonicalize_url
 
 from timeoutq.scrapy import carried
 from timeoutq.words import arguments
 from timeoutq.words.errors import InvalidInput
+from timeoutq.words.hostname import host_of
 from timeoutq.words.model import Task, raw
 
 MOST_PRIORITY = 1000  # priorities beyond this, in either direction, count as this
 LONGEST_URL = 900  # an id has at most 1 KiB: of a longer URL, the id holds the beginning and the fingerprint
 LONGEST_KEPT = 2000
 """Canonical forms are kept for a while, but not those of longer URLs: the memory for them has a bound."""
-RUNTIME = {"download_latency"}
-"""Keys of meta that Scrapy sets while it fetches, and that mean nothing for another request."""
-KEYS = {
-    "url", "method", "headers", "body", "body64", "cookies", "meta", "cb_kwargs", "callback", "errback", "encoding",
-    "flags", "dont_filter", "priority", "closed", "turn", "class", "more",
-}  # fmt: skip
+CARRIED = ("cookies", "meta", "cb_kwargs", "flags")  # what a payload holds as `carried.py` packs it
+USUAL = {"method": "GET", "encoding": "utf-8", "priority": 0, "dont_filter": False}  # Scrapy's defaults
+KEYS = {*CARRIED, *USUAL, "url", "headers", "body", "body64", "callback", "errback", "closed", "turn", "class", "more"}
 """What a payload may hold."""
 
 Payload = dict[str, Any]
@@ -44,38 +43,28 @@ class MissingMethod(InvalidInput):
     """The spider lacks a method that a task names, or the project lacks a class."""
 
 
-class Fingerprinter(Protocol):
-    """What makes the fingerprint of a request: the crawler's `request_fingerprinter`."""
-
-    def fingerprint(self, request: Request) -> bytes:
-        """Give the fingerprint."""
-        ...
-
-
-def canonical(url: str) -> str:
-    """Give the canonical form of a URL, without its fragment, as Scrapy's fingerprints take it."""
-    return _canonical(url) if len(url) <= LONGEST_KEPT else canonicalize_url(url)
-
-
-@lru_cache(maxsize=20_000)
-def _canonical(url: str) -> str:
-    return canonicalize_url(url)
-
-
-def base_id(request: Request, prints: Fingerprinter, *, usual: bool) -> str:
+def base_id(request: Request, prints: Any, *, usual: bool) -> str:
     """Give the id of a request: two requests that Scrapy counts as one have the same id.
 
-    `usual` says that the project uses Scrapy's own fingerprinter, and not one of the project.
+    `prints` is the crawler's `request_fingerprinter`; `usual` says that it is Scrapy's own, and not one of the project.
     """
     if usual and request.method == "GET" and not request.body and not request.meta.get("verbatim_url"):
-        id = canonical(request.url)
+        id = _canonical(request.url)
         if len(id) <= LONGEST_URL:
             return id
     mark = f"{request.method}:{prints.fingerprint(request).hex()}"
     if not usual:
         # two URLs may have one fingerprint: the id holds nothing else of the URL but its host
-        return f"{request.url.partition('//')[0]}//{_authority(request.url)}/#{mark}"
-    return f"{canonical(request.url)[:LONGEST_URL]}#{mark}"
+        scheme, _, rest = request.url.partition("//")
+        return f"{scheme}//{re.split('[/?#]', rest, maxsplit=1)[0]}/#{mark}"
+    return f"{_canonical(request.url)[:LONGEST_URL]}#{mark}"
+
+
+def _canonical(url: str) -> str:
+    return _kept_canonical(url) if len(url) <= LONGEST_KEPT else canonicalize_url(url)
+
+
+_kept_canonical = lru_cache(maxsize=20_000)(canonicalize_url)
 
 
 def fresh_id(base: str, parent: str, number: int) -> str:
@@ -90,83 +79,55 @@ def payload_of(
     """Give the payload of a request, whose errback is `errback`, and its group if its meta names a `download_slot`.
 
     Scrapy writes `download_slot` into the meta of each request that it fetches, and spiders hand the meta on:
-    `inherited` is the slot that came about so in the request of the visit. It is not a group that the spider has
-    chosen.
-
-    Raises `InvalidInput`, which names the request and the key, for what cannot travel, and for a callback that is no
-    method of the spider.
+    `inherited` is the slot that came about so in the request of the visit, and no group that the spider has chosen.
+    Raises `InvalidInput`, which names the request and the key, for what cannot travel.
     """
     found: Payload = {}
     if request.url != id:
         found["url"] = request.url
-    if request.method != "GET":
-        found["method"] = request.method
     if request.headers:
-        found["headers"] = _headers(request)
+        found["headers"] = {
+            name.decode("latin-1"): [value.decode("latin-1") for value in values]
+            for name, values in _items(cast("dict[bytes, list[bytes]]", request.headers))
+        }
     if request.body:
-        _put_body(found, request.body)
-    if request.cookies:
-        found["cookies"] = _carried(request.cookies, "cookies", request)
-    meta, slot = _meta(request, inherited)
-    if meta:
-        found["meta"] = _carried(meta, "meta", request)
-    if request.cb_kwargs:
-        found["cb_kwargs"] = _carried(request.cb_kwargs, "cb_kwargs", request)
+        try:
+            found["body"] = request.body.decode("utf-8")
+        except UnicodeDecodeError:
+            found["body64"] = base64.b64encode(request.body).decode()
+    slot: Any = request.meta.get("download_slot")
+    if not isinstance(slot, str) or slot in (inherited, urlparse_cached(request).hostname or ""):
+        slot = None
+    for key in CARRIED:
+        value: Any = getattr(request, key)
+        if key == "meta":  # without what Scrapy notes there while it fetches
+            noted = {"download_latency"} if slot else {"download_latency", "download_slot"}
+            value = {name: one for name, one in value.items() if name not in noted}
+        if value:
+            found[key] = _carried(value, key, request)
     for key, function in (("callback", request.callback), ("errback", errback)):
         name = method_name(function, spider, key, request)
         if name is not None:
             found[key] = name
-    if request.encoding != "utf-8":
-        found["encoding"] = request.encoding
-    if request.flags:
-        found["flags"] = _carried(request.flags, "flags", request)
-    if request.dont_filter:
-        found["dont_filter"] = True
-    if request.priority:
-        found["priority"] = int(request.priority)
-    found |= _kind(request)
-    return found, slot
+    found |= {key: value for key, usual in USUAL.items() if (value := getattr(request, key)) != usual}
+    return found | _kind(request), slot
 
 
 def task_of(request: Request, id: str, payload: Payload, group: str | None = None) -> Task:
-    """Make the task of a request, with its payload packed.
+    """Make the task of a request, with its payload packed; the priority of the request becomes that of the task.
 
-    This is the one place where the priority of a request becomes that of a task. A queue takes priorities only of tasks
-    that have a host or a group.
-
-    Raises `InvalidInput`, which names the request, for what no queue takes. Else the queue would refuse the whole call
-    that puts the task, and with it the other tasks of the call.
+    A queue takes priorities only of tasks that have a host or a group. Raises `InvalidInput`, which names the request,
+    for what no queue takes: else the queue would refuse the whole call that puts the task.
     """
-    priority = priority_of(payload)
-    if not (group or has_host(id)):
+    priority = max(-MOST_PRIORITY, min(MOST_PRIORITY, int(payload.get("priority", 0)))) or None
+    if not (group or host_of(raw(id))):
         priority = None
     try:
         body = arguments.pack(payload or None, id)
-        if group is None:
-            arguments.task_id(id)
-        else:
-            arguments.tasks((Task(id, group=group),))
+        arguments.tasks((Task(id, group=group),))
     except InvalidInput as refused:
         raise InvalidInput(f"{arguments.shown(request, 300)} cannot be put into the queue: {refused}") from None
     return Task(id, None if body is None else arguments.Packed(body), group, priority=priority)
-
-
-def priority_of(payload: Payload) -> int | None:
-    """Give the priority of a task: that of its request, from -1000 to 1000; None for 0, which is that of any task."""
-    return max(-MOST_PRIORITY, min(MOST_PRIORITY, int(payload.get("priority", 0)))) or None
-
-
-def has_host(id: str) -> bool:
-    """Say whether the queue surely finds a host in an id; false for `data:` and `file:///`, and for what looks odd."""
-    found = _AUTHORITY.match(id)
-    if found is None:
-        return False
-    first = found[1].rpartition("@")[2][:1]
-    return first > " " and first not in _NO_NAME
-
-
-_AUTHORITY = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#\\]*)")
-_NO_NAME = ".:\u3002"  # dots and a port may be all that stands where a name is expected; then there is none
 
 
 def request_of(id: str, payload: Any, spider: Spider) -> Request:
@@ -186,10 +147,6 @@ def request_of(id: str, payload: Any, spider: Spider) -> Request:
     callback = method_of(given.get("callback"), spider, id, "callback")
     errback = method_of(given.get("errback"), spider, id, "errback")
     project = type(spider).__module__.partition(".")[0]
-
-    def value(key: str) -> Any:
-        return carried.unpack(given.get(key), project)
-
     try:
         headers = {
             name.encode("latin-1"): [value.encode("latin-1") for value in values]
@@ -200,24 +157,14 @@ def request_of(id: str, payload: Any, spider: Spider) -> Request:
         if "class" in given:
             kind = carried.find_class(given["class"], project, lambda found: issubclass(found, Request))
         found = kind.__new__(kind)
+        values: dict[str, Any] = {key: given.get(key, usual) for key, usual in USUAL.items()}
+        values |= {key: carried.unpack(given.get(key), project) for key in CARRIED}
         # not by its own `__init__`, which has made the request once
         Request.__init__(
-            found,
-            given.get("url", id),
-            callback=callback,
-            errback=errback,
-            method=given.get("method", "GET"),
-            headers=headers or None,
-            body=body,
-            cookies=value("cookies"),
-            meta=value("meta"),
-            encoding=given.get("encoding", "utf-8"),
-            priority=given.get("priority", 0),
-            dont_filter=given.get("dont_filter", False),
-            flags=value("flags"),
-            cb_kwargs=value("cb_kwargs"),
-        )
-        for name, one in cast("dict[str, Any]", value("more") or {}).items():
+            found, given.get("url", id), callback=callback, errback=errback, headers=headers or None, body=body,
+            **values,
+        )  # fmt: skip
+        for name, one in cast("dict[str, Any]", carried.unpack(given.get("more", {}), project)).items():
             object.__setattr__(found, name, one)
         return found
     except carried.NoSuchClass as missing:
@@ -239,10 +186,9 @@ def method_name(function: Any, spider: Spider, key: str, request: Request) -> st
     """
     if function is None:
         return None
-    name = getattr(function, "__name__", "")
-    for one in (name, *_names_of(function, type(spider))):
-        if is_name(one) and getattr(spider, one, None) == function and _is_method(one, spider):
-            return str(one)
+    for name in (getattr(function, "__name__", ""), *_names_of(function, type(spider))):
+        if _is_method(name, spider) and getattr(spider, name, None) == function:
+            return name
     raise InvalidInput(
         f"the {key} of {request} must be a method of the spider, because only its name travels with the request: "
         f"{_what(function)} will not do. Give the spider a method, and pass it values in cb_kwargs"
@@ -256,7 +202,9 @@ def _names_of(function: Any, kind: type) -> Iterator[str]:
         yield from (name for name, value in vars(one).items() if getattr(value, "__func__", value) is bare)
 
 
-def _is_method(name: str, spider: Spider) -> bool:
+def _is_method(name: object, spider: Spider) -> bool:
+    if not isinstance(name, str) or not name.isidentifier() or name.startswith("__"):
+        return False
     held = inspect.getattr_static(type(spider), name, None)
     return callable(getattr(held, "__func__", held))
 
@@ -279,8 +227,8 @@ def method_of(name: object, spider: Spider, id: str, key: str) -> Any:
     """Find the method of the spider with this name; None for no name. Raises `MissingMethod`."""
     if name is None:
         return None
-    found = getattr(spider, name, None) if isinstance(name, str) and is_name(name) else None
-    if not callable(found) or not _is_method(str(name), spider):
+    found = getattr(spider, str(name), None) if _is_method(name, spider) else None
+    if not callable(found):
         raise MissingMethod(
             f"spider {spider.name!r} has no method {name!r} in this version, which is the {key} of the task: the task "
             "waits for a process whose spider has the method"
@@ -288,20 +236,10 @@ def method_of(name: object, spider: Spider, id: str, key: str) -> Any:
     return found
 
 
-def is_name(name: str) -> bool:
-    """Say whether this may be the name of a callback."""
-    return name.isidentifier() and not name.startswith("__")
-
-
 # ---- what goes into JSON
 
 
 _items = dict[bytes, list[bytes]].items  # Headers.items makes copies
-
-
-def _headers(request: Request) -> dict[str, list[str]]:
-    headers = _items(cast("dict[bytes, list[bytes]]", request.headers))
-    return {name.decode("latin-1"): [value.decode("latin-1") for value in values] for name, values in headers}
 
 
 def _kind(request: Request) -> Payload:
@@ -321,30 +259,6 @@ def _state(request: Request) -> dict[str, Any]:
 
 
 _PLAIN = _state(Request("data:,")).keys()
-
-
-def _put_body(found: Payload, body: bytes) -> None:
-    try:
-        found["body"] = body.decode("utf-8")
-    except UnicodeDecodeError:
-        found["body64"] = base64.b64encode(body).decode()
-
-
-def _meta(request: Request, inherited: str | None) -> tuple[dict[str, Any], str | None]:
-    meta = request.meta
-    slot = meta.get("download_slot")
-    keeps_slot = isinstance(slot, str) and slot != inherited and slot != _host(request.url)
-    dropped = RUNTIME if keeps_slot else RUNTIME | {"download_slot"}
-    return {key: value for key, value in meta.items() if key not in dropped}, slot if keeps_slot else None
-
-
-def _host(url: str) -> str:
-    return _authority(url).rpartition("@")[2].partition(":")[0].lower()
-
-
-def _authority(url: str) -> str:
-    """Give what stands before the path of a URL: the host, and the user and the port, if there are any."""
-    return re.split("[/?#]", url.partition("//")[2], maxsplit=1)[0]
 
 
 def _carried(value: Any, where: str, request: Request, pack: Callable[[Any, str], Any] = carried.pack) -> Any:

@@ -49,16 +49,13 @@ class Look:
         return cls(crawler)
 
     def _request(self) -> Request:
+        spider: Any = self._crawler.spider
         try:
-            former_start(self._spider)
+            former_start(spider)
         except InvalidInput as refused:
             self._found.refused.append(str(refused))
         url, callback = self._crawler.settings[PAGE]
-        return Request(url, callback=tasks.method_of(callback, self._spider, url, "callback"), dont_filter=True)
-
-    @property
-    def _spider(self) -> Any:
-        return self._crawler.spider
+        return Request(url, callback=tasks.method_of(callback, spider, url, "callback"), dont_filter=True)
 
     def process_start_requests(self, start_requests: Any, spider: Any = None) -> Iterator[Request]:
         """Give the one page (Scrapy 2.11 and 2.12)."""
@@ -88,10 +85,10 @@ class Look:
             self._found.items += one is not None
             return
         self._found.requests += 1
+        spider: Any = self._crawler.spider
         try:
             id = tasks.base_id(one, self._crawler.request_fingerprinter, usual=True)
-            payload, group = tasks.payload_of(one, self._spider, id, one.errback)
-            tasks.task_of(one, id, payload, group)
+            tasks.task_of(one, id, *tasks.payload_of(one, spider, id, one.errback))
         except InvalidInput as refused:
             self._found.refused.append(str(refused))
 

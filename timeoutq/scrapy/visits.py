@@ -1,7 +1,4 @@
-"""A visit is one lease on its way through Scrapy: fetched, parsed, its items stored. It ends when all of this is over.
-
-`crawl.py` makes visits. The middlewares, the scheduler and the signals of items tell a visit what happens to it.
-"""
+"""A visit is one lease on its way through Scrapy: fetched, parsed, its items stored."""
 
 from __future__ import annotations
 
@@ -33,13 +30,10 @@ class Visit:
         self.found: list[Task] = []  # the tasks of the requests that the callback has yielded
         self.ids: set[str] = {base} & {lease.task}
         """The ids of these requests and of the visit itself, without those with `dont_filter`, as in Scrapy."""
-        self.fresh: Counter[str] = Counter()
-        """How many requests with `dont_filter` the callback has yielded, by their ids."""
-        self.again: bytes | None = None
-        """The payload with which the task is to run again at once, packed; None: it is not to."""
+        self.fresh: Counter[str] = Counter()  # how many requests with `dont_filter` it has yielded, by their ids
+        self.again: bytes | None = None  # the packed payload with which the task is to run again at once, if it is
         self.retry: Retry | None = None
-        self.end: Release | BaseException | None = None
-        """How the visit ends if something went wrong; the first thing counts."""
+        self.end: Release | BaseException | None = None  # how the visit ends if something went wrong
         self.sent: list[Any] | None = None  # the contents of the request, when it went to the downloader
         self.reason = ""  # what came last from the downloader, in words
         self.retry_after = 0.0  # for how long the host asked to be left alone, seconds
@@ -56,10 +50,13 @@ class Visit:
         return self.over.done()
 
     @property
+    def _payload(self) -> dict[str, Any]:
+        return cast("dict[str, Any]", self.lease.payload or {})
+
+    @property
     def turn(self) -> int:
         """How often the page has asked for itself before. So each time has a payload, and items, of its own."""
-        payload: dict[str, Any] = self.lease.payload or {}
-        return int(payload.get("turn", 0))
+        return int(self._payload.get("turn", 0))
 
     @property
     def slot(self) -> str | None:
@@ -68,17 +65,13 @@ class Visit:
 
     def is_retried_by(self, request: Request) -> bool:
         """Say whether a request for the same page is a retry."""
-        before = 0 if self.request is None else int(self.request.meta.get("retry_times", 0))
-        return self.request is not None and int(request.meta.get("retry_times", 0)) > before
+        if self.request is None:
+            return False
+        return int(request.meta.get("retry_times", 0)) > int(self.request.meta.get("retry_times", 0))
 
     def is_changed_in(self, request: Request) -> bool:
         """Say whether a retry asks for something else than the downloader was asked for."""
-        asked = self.sent or (self.request and contents(self.request))
-        return contents(request) != asked
-
-    def item_out(self) -> None:
-        """Note that an item goes into the pipelines."""
-        self.items += 1
+        return contents(request) != (self.sent or (self.request and contents(self.request)))
 
     def item_in(self) -> None:
         """Note that an item has left the pipelines."""
@@ -90,27 +83,23 @@ class Visit:
         self.output_over = True
         self._look()
 
+    def _look(self) -> None:
+        if self.output_over and self.items <= 0:
+            self.finish()
+
     def broke(self, error: BaseException) -> None:
         """Note that a callback, an errback, a middleware or a pipeline has raised an error, or was ended by Scrapy."""
-        if isinstance(error, CloseSpider):
-            self._run_again()
-        elif isinstance(error, GeneratorExit | asyncio.CancelledError):
-            self.close(Release())
-        else:
-            self.close(error)
-
-    def _run_again(self) -> None:
-        """Let the page run once more: its callback has closed the spider. After the second time, the page is done."""
-        payload: dict[str, Any] = self.lease.payload or {}
-        if self.again is None and not payload.get(CLOSED):
-            self.again = Packed(pack({**payload, CLOSED: True}, self.lease.task) or b"")
+        if not isinstance(error, CloseSpider):
+            self.close(Release() if isinstance(error, GeneratorExit | asyncio.CancelledError) else error)
+        elif self.again is None and not self._payload.get(CLOSED):
+            # the page runs once more, because its callback has closed the spider; after the second time, it is done
+            self.again = Packed(pack({**self._payload, CLOSED: True}, self.lease.task) or b"")
 
     def unhandled(self, failure: Failure) -> None:
         """Note that a request has failed, and that the spider has no errback for it."""
         error = error_of(failure)
         response: Any = getattr(error, "response", None)
-        words = error_words(error) if response is None else f"HTTP {response.status}"
-        self.close(GiveUp(words))
+        self.close(GiveUp(error_words(error) if response is None else f"HTTP {response.status}"))
 
     def close(self, end: Release | BaseException) -> None:
         """Note how the visit will end; the first note counts. This does not end the visit: `finish` and `_look` do."""
@@ -138,10 +127,6 @@ class Visit:
         if self.again is not None:
             return Ack(put=self.found, again_in=self.retry_after, payload=self.again)
         return Ack(put=self.found)
-
-    def _look(self) -> None:
-        if self.output_over and self.items <= 0:
-            self.finish()
 
 
 class Errback:

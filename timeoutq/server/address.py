@@ -1,8 +1,4 @@
-"""Where the server is: a URL from the caller or the environment, parsed, checked, and shown without its password.
-
-An option of a URL that is unknown, or has a value that cannot be used, is refused with its name and with what would be
-right.
-"""
+"""Where the server is: a URL from the caller or the environment, read, and shown without its password."""
 
 from __future__ import annotations
 
@@ -12,50 +8,35 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from typing import NamedTuple
+from urllib.parse import parse_qsl, unquote
 
 from timeoutq.words.errors import InvalidInput
 
 DEFAULT_URL = "redis://localhost:6379/0"
-PORT = 6379
-SENTINEL_PORT = 26379
-_SCHEME = re.compile(r"(?:redis|valkey)(?P<tls>s?)(?:\+(?P<many>sentinel|cluster))?|unix")
-_HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]@/?#,]+)(?::(?P<port>[0-9]{1,5}))?")
-_ESCAPES = "in a password write / as %2F, ? as %3F, # as %23 and @ as %40"
-_CUT = re.compile(r"[^/?#]*//[^/?#]*[/#].*@", re.DOTALL)
-"""Matches a URL with an @ behind the first / or #, where no part of a URL has one: a password was cut there."""
-_NO_HOST = "the name of its host has an empty part, one of more than 63 letters, or a letter that no name has"
-_NO_FRAGMENT = "a URL here has no part after a #; in a password write # as %23"
-_SHAPES = (
-    "redis://[user:password@]host:port/db, rediss:// for TLS, unix:///path, "
-    "redis+sentinel://[user:password@]host:port,host:port/service/db, or "
-    "redis+cluster://[user:password@]host:port,host:port"
-)
+CA, CERT, KEY = "TIMEOUTQ_CA", "TIMEOUTQ_CERT", "TIMEOUTQ_KEY"
+"""Environment: a file or folder of CA certificates, a client certificate and its key, where the URL names none."""
 
-
-@dataclass(frozen=True, slots=True)
-class Sentinels:
-    """Sentinels to ask for the primary of a service, and how to speak to them."""
-
-    hosts: tuple[tuple[str, int], ...]
-    service: str
-    tls: bool
-    settings: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
-    """The settings of connections to them, by redis-py's names."""
+Settings = Mapping[str, object]
+"""How to connect and to sign on, by redis-py's names; `ssl` says whether TLS is spoken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A server: the settings of connections to it, by redis-py's names; or the sentinels that know it."""
+    """A server, a cluster, or the sentinels that know a server."""
 
     url: str
     """As it may be shown."""
-    tls: bool
-    settings: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
-    sentinels: Sentinels | None = None
-    nodes: tuple[tuple[str, int], ...] = ()
-    """The nodes of a cluster that are asked first for all the others; empty for a single server."""
+    settings: Settings = field(repr=False)
+    hosts: tuple[tuple[str, int], ...] = ()
+    """The server, or the nodes of a cluster or the sentinels that are asked first; empty for a unix socket."""
+    is_cluster: bool = False
+    service: str | None = None
+    """What the sentinels watch; None without sentinels."""
+    sentinel: Settings = field(default_factory=dict[str, object], repr=False)
+    """The settings of connections to the sentinels."""
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    """The words that nothing may show."""
 
 
 # ---- options
@@ -67,47 +48,35 @@ def _whole(word: str) -> int:
     return int(word)
 
 
-def _yes(word: str) -> bool:
-    return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[word.lower()]
-
-
-def _requirement(word: str) -> str:
-    if word not in ("required", "optional", "none"):
-        raise ValueError
-    return word
-
-
-def _version(word: str) -> ssl.TLSVersion:
-    return {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}[word.lower().removeprefix("tlsv")]
-
-
 def _word(word: str) -> str:
     if not word or "\0" in word:
         raise ValueError
     return word
 
 
-_OPTIONS: dict[str, tuple[Callable[[str], object], str]] = {
-    "db": (_whole, "the number of a database"),
-    "username": (_word, "a name"),
-    "password": (_word, "a password"),
-    "client_name": (_word, "a name"),
-}
-_TLS_OPTIONS: dict[str, tuple[Callable[[str], object], str]] = {
+def _one_of(values: Mapping[str, object]) -> Callable[[str], object]:
+    return lambda word: values[word.lower().removeprefix("tlsv")]
+
+
+_Options = Mapping[str, tuple[Callable[[str], object], str]]
+"""How the value of each option is read, and what it is."""
+_DB: _Options = {"db": (_whole, "the number of a database")}
+_USER: _Options = {"username": (_word, "a name"), "password": (_word, "a password")}
+_NAME: _Options = {"client_name": (_word, "a name")}
+_SENTINEL: _Options = {f"sentinel_{name}": option for name, option in _USER.items()}
+_TLS: _Options = {
     "ssl_ca_certs": (_word, "the path of a file of CA certificates"),
     "ssl_ca_path": (_word, "the path of a folder of CA certificates"),
     "ssl_certfile": (_word, "the path of a client certificate"),
     "ssl_keyfile": (_word, "the path of its key"),
     "ssl_password": (_word, "the password of that key"),
-    "ssl_check_hostname": (_yes, "true or false"),
-    "ssl_cert_reqs": (_requirement, "required, optional or none"),
-    "ssl_min_version": (_version, "1.2 or 1.3"),
+    "ssl_check_hostname": (
+        _one_of({"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}), "true or false",
+    ),
+    "ssl_cert_reqs": (_one_of({word: word for word in ("required", "optional", "none")}), "required, optional or none"),
+    "ssl_min_version": (_one_of({"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}), "1.2 or 1.3"),
     "ssl_ciphers": (_word, "a list of ciphers as OpenSSL writes it"),
-}
-_SENTINEL_OPTIONS: dict[str, tuple[Callable[[str], object], str]] = {
-    "sentinel_username": (_word, "a name"),
-    "sentinel_password": (_word, "a password"),
-}
+}  # fmt: skip
 _OURS = frozenset({
     "socket_timeout", "socket_connect_timeout", "timeout", "retry_on_timeout", "retry_on_error", "max_connections",
     "health_check_interval", "protocol", "decode_responses", "encoding", "encoding_errors", "socket_keepalive",
@@ -115,194 +84,170 @@ _OURS = frozenset({
 })  # fmt: skip
 """What redis-py takes in a URL and timeoutq decides by itself."""
 
-CA, CERT, KEY = "TIMEOUTQ_CA", "TIMEOUTQ_CERT", "TIMEOUTQ_KEY"
-"""Environment: a file or folder of CA certificates, a client certificate and its key, where the URL names none."""
 
-
-def _options(parts: Any, known: Mapping[str, tuple[Callable[[str], object], str]]) -> tuple[dict[str, object], str]:
+def _read_options(query: str, known: _Options) -> dict[str, object]:
     found: dict[str, object] = {}
-    if "@" in parts.query:
+    if "@" in query:
         # it may be the rest of a password: none of it is shown
-        return {}, f"there is an @ after the ?; {_ESCAPES}"
-    for name, word in parse_qsl(parts.query, keep_blank_values=True):
+        raise InvalidInput(f"there is an @ after the ?; {_ESCAPES}")
+    for name, word in parse_qsl(query, keep_blank_values=True):
         if name not in known:
             # without a value the name may be the secret
             shown = repr(name) if word and re.fullmatch("[A-Za-z_]{1,40}", name) else "one"
             if name in _OURS:
-                return {}, f"{shown} is for timeoutq to decide (deadline= bounds how long a call takes): leave it out"
-            if name in _TLS_OPTIONS:
-                return (
-                    {},
-                    f"{shown} is for TLS: write rediss:// (or rediss+sentinel://, …), or leave it out",
+                raise InvalidInput(
+                    f"{shown} is for timeoutq to decide (deadline= bounds how long a call takes): leave it out"
                 )
-            return {}, f"{shown} is not an option; of those it takes {', '.join(known)}"
+            if name in _TLS:
+                raise InvalidInput(f"{shown} is for TLS: write rediss:// (or rediss+sentinel://, …), or leave it out")
+            raise InvalidInput(f"{shown} is not an option; of those it takes {', '.join(known)}")
         if name in found:
-            return {}, f"{name} is given twice"
+            raise InvalidInput(f"{name} is given twice")
+        read, about = known[name]
         try:
-            found[name] = known[name][0](word)
+            found[name] = read(word)
         except (ValueError, KeyError):
-            return {}, f"{name} is {known[name][1]}, not what stands there"
-    return found, ""
-
-
-# ---- the URL
-
-
-def find_url(url: str | None) -> str:
-    """Give the URL, else `TIMEOUTQ_URL`, else `REDIS_URL`, else redis://localhost:6379/0; checked."""
-    if url is not None and not isinstance(url, str):
-        raise InvalidInput(f"the server URL is a str, not {type(url).__name__}")
-    named = next((name for name in ("TIMEOUTQ_URL", "REDIS_URL") if not url and os.environ.get(name)), "")
-    found = url or os.environ.get(named) or DEFAULT_URL
-    problem = _problem(found)
-    if problem:
-        # what does not parse may hold a password anywhere: none of it is shown
-        raise InvalidInput(f"the server URL{' in ' * bool(named)}{named} does not parse: {problem}")
+            raise InvalidInput(f"{name} is {about}, not what stands there") from None
     return found
 
 
-def _problem(url: str) -> str:
-    problem = _problem_of(url)
-    if problem and _ESCAPES not in problem and not url.startswith("unix") and _CUT.match(url.partition("?")[0]):
-        return f"there is an @ after a / or #; {_ESCAPES}"
-    return problem
-
-
-def _problem_of(url: str) -> str:
-    # an error of the parser quotes what it took for a port, which may be half of a password: it ends here
-    try:
-        parts = urlsplit(url)
-        scheme = _SCHEME.fullmatch(parts.scheme)
-        if scheme is not None and scheme["many"]:
-            return _problem_of_many(url, *_MANY[scheme["many"]]) or _options(parts, _known(parts.scheme))[1]
-        port = parts.port
-        unquote(parts.hostname or "").encode("idna")
-    except UnicodeError:
-        return _NO_HOST
-    except ValueError:
-        return f"its host or port cannot be read; {_ESCAPES}; the shapes are {_SHAPES}"
-    if scheme is None or (parts.scheme == "unix" and not parts.path):
-        return f"write {_SHAPES}"
-    if parts.scheme == "unix" and parts.hostname:
-        # the name is not quoted: it may be a password whose user was forgotten
-        return "the path of a unix socket begins with a third slash: unix:///tmp/x.sock"
-    if port == 0:
-        return "a port is 1 to 65535"
-    path = parts.path.strip("/")
-    if path and parts.scheme != "unix" and not re.fullmatch("[0-9]{1,9}", path):
-        return "the path is a database number, like /0"
-    if "#" in url:
-        return _NO_FRAGMENT
-    options, problem = _options(parts, _known(parts.scheme))
-    if not problem and path and parts.scheme != "unix" and options.get("db", int(path)) != int(path):
-        return f"it names two databases: /{path} and db={options['db']}"
-    return problem
-
-
-_MANY = {
-    "sentinel": (
-        "sentinels", SENTINEL_PORT, r"/[^/]+(/[0-9]{0,9})?/?",
-        "the path is the name of the service that the sentinels watch, and a database number: /mymaster/0",
-    ),
-    "cluster": ("nodes", PORT, "(/0?)?", "a cluster has only the database 0: write nothing behind the nodes"),
-}  # fmt: skip
-"""Of URLs with many hosts: the word for the hosts, their usual port, the path, and the cure for another path."""
-
-
-def _problem_of_many(url: str, what: str, port: int, path: str, cure: str) -> str:
-    parts = urlsplit(url)
-    hosts = [_HOST.fullmatch(name) for name in parts.netloc.rpartition("@")[2].split(",")]
-    if not all(host and 1 <= int(host["port"] or port) <= 65535 for host in hosts):
-        return f"its {what} are host:port, with commas between them"
-    for host in hosts:
-        (host["host"] if host else "").encode("idna")  # raises UnicodeError
-    if not re.fullmatch(path, parts.path, re.ASCII):
-        return cure
-    return _NO_FRAGMENT if "#" in url else ""
-
-
-def _known(scheme: str) -> dict[str, tuple[Callable[[str], object], str]]:
-    found = _SCHEME.fullmatch(scheme)
-    many = found and found["many"]
-    known = _OPTIONS
-    if many == "sentinel":
-        known = {**_SENTINEL_OPTIONS, "client_name": _OPTIONS["client_name"]}
-    elif many == "cluster":
-        known = {name: option for name, option in _OPTIONS.items() if name != "db"}
-    return {**known, **_TLS_OPTIONS} if found and found["tls"] else known
-
-
-def read(url: str) -> Address:
-    """Read a URL that `find_url` gave, and the environment. Raises `InvalidInput` for a key without its certificate."""
-    parts = urlsplit(url)
-    options, _ = _options(parts, _known(parts.scheme))
-    scheme = _SCHEME.fullmatch(parts.scheme)
-    assert scheme is not None, "find_url checks it"
-    tls, many = bool(scheme["tls"]), scheme["many"]
-    if tls:
-        options = _with_certificates(options)
-    if many == "sentinel":
-        return _watched(url, tls, options)
-    for name, value in (("username", parts.username), ("password", parts.password)):
-        if value:
-            options[name] = unquote(value)
-    if many == "cluster":
-        nodes = _hosts(parts.netloc, PORT)
-        return Address(redact(url), tls, {**options, "host": nodes[0][0], "port": nodes[0][1]}, nodes=nodes)
-    if parts.scheme == "unix":
-        return Address(redact(url), False, {"path": unquote(parts.path), **options})
-    options |= {"host": unquote(parts.hostname or "localhost"), "port": parts.port or PORT}
-    path = parts.path.strip("/")
-    if path:
-        options["db"] = int(path)
-    return Address(redact(url), tls, options)
-
-
-def _watched(url: str, tls: bool, options: Mapping[str, object]) -> Address:
-    parts = urlsplit(url)
-    credentials = parts.netloc.rpartition("@")[0]
-    user, _, password = credentials.partition(":")
-    service, _, db = parts.path.strip("/").partition("/")
-    shared: dict[str, object] = {name: value for name, value in options.items() if name not in _SENTINEL_OPTIONS}
-    server: dict[str, object] = {"db": int(db or 0), **shared}
-    for name, value in (("username", user), ("password", password)):
-        if value:
-            server[name] = unquote(value)
-    sentinel = {name.removeprefix("sentinel_"): options[name] for name in _SENTINEL_OPTIONS if name in options}
-    hosts = _hosts(parts.netloc, SENTINEL_PORT)
-    return Address(redact(url), tls, server, Sentinels(hosts, unquote(service), tls, {**shared, **sentinel}))
-
-
-def _hosts(netloc: str, port: int) -> tuple[tuple[str, int], ...]:
-    found: list[tuple[str, int]] = []
-    for name in netloc.rpartition("@")[2].split(","):
-        host = _HOST.fullmatch(name)
-        assert host is not None, "find_url checks it"
-        found.append((host["host"].strip("[]"), int(host["port"] or port)))
-    return tuple(found)
-
-
-# ---- certificates
-
-
-def _with_certificates(options: dict[str, object]) -> dict[str, object]:
-    found = dict(options)
-    ca = os.environ.get(CA)
-    if ca and not {"ssl_ca_certs", "ssl_ca_path"} & found.keys():
+def _certificates(options: Settings) -> Settings:
+    # what the environment says of TLS where the options do not
+    found: dict[str, object] = {}
+    ca, cert, key = (os.environ.get(name) for name in (CA, CERT, KEY))
+    if ca and not {"ssl_ca_certs", "ssl_ca_path"} & options.keys():
         found["ssl_ca_path" if Path(ca).is_dir() else "ssl_ca_certs"] = ca
-    cert, key = os.environ.get(CERT), os.environ.get(KEY)
-    if "ssl_certfile" not in found and cert:
+    if cert and "ssl_certfile" not in options:
         found["ssl_certfile"] = cert
-        if key and "ssl_keyfile" not in found:
+        if key and "ssl_keyfile" not in options:
             found["ssl_keyfile"] = key
-    if found.get("ssl_keyfile") and not found.get("ssl_certfile"):
+    if "ssl_keyfile" in options and "ssl_certfile" not in {**options, **found}:
         raise InvalidInput(f"ssl_keyfile needs its certificate: pass ssl_certfile, too, or set {CERT}")
-    if found.get("ssl_cert_reqs") == "none":
+    if options.get("ssl_cert_reqs") == "none":
         found["ssl_check_hostname"] = False
     return found
 
 
-# ---- secrets
+# ---- the URL
+
+_URL = re.compile(
+    r"(?:(?P<unix>unix)|(?:redis|valkey)(?P<tls>s?)(?:\+(?P<many>sentinel|cluster))?)://"
+    r"(?:(?P<user>[^/?#]*)@)?(?P<hosts>[^/?#]*)(?P<path>[^?#]*)(?:\?(?P<query>[^#]*))?(?P<rest>#.*)?",
+    re.DOTALL | re.IGNORECASE,
+)
+_HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|(?P<host>[^:\[\]@]*))(?::(?P<port>[0-9]{0,6}))?")
+_CUT = re.compile(r"[^/?#]*//[^/?#]*[/#].*@", re.DOTALL)
+"""Matches a URL with an @ behind the first / or #, where no part of a URL has one: a password was cut there."""
+_ESCAPES = "in a password write / as %2F, ? as %3F, # as %23 and @ as %40"
+_SHAPES = (
+    "redis://[user:password@]host:port/db, rediss:// for TLS, unix:///path, "
+    "redis+sentinel://[user:password@]host:port,host:port/service/db, or "
+    "redis+cluster://[user:password@]host:port,host:port"
+)
+
+
+class _Kind(NamedTuple):
+    """What the URLs of one kind of servers have, and what is said of other hosts and other paths."""
+
+    port: int
+    path: str
+    options: _Options
+    no_hosts: str
+    no_path: str
+
+
+_KINDS = {
+    None: _Kind(
+        6379, "/*(?P<db>[0-9]{0,9})/*", {**_DB, **_USER, **_NAME},
+        f"its host or port cannot be read; {_ESCAPES}; the shapes are {_SHAPES}",
+        "the path is a database number, like /0",
+    ),
+    "sentinel": _Kind(
+        26379, "/(?P<service>[^/]+)(/(?P<db>[0-9]{0,9}))?/?", {**_SENTINEL, **_NAME},
+        "its sentinels are host:port, with commas between them",
+        "the path is the name of the service that the sentinels watch, and a database number: /mymaster/0",
+    ),
+    "cluster": _Kind(
+        6379, "(/(?P<db>0?))?", {**_USER, **_NAME},
+        "its nodes are host:port, with commas between them",
+        "a cluster has only the database 0: write nothing behind the nodes",
+    ),
+}  # fmt: skip
+
+
+def read(url: str | None) -> Address:
+    """Read the URL, else `TIMEOUTQ_URL`, else `REDIS_URL`, else redis://localhost:6379/0, and the environment for TLS.
+
+    Raises `InvalidInput`, with no part of the URL that may be a password.
+    """
+    if url is not None and not isinstance(url, str):
+        raise InvalidInput(f"the server URL is a str, not {type(url).__name__}")
+    named = next((name for name in ("TIMEOUTQ_URL", "REDIS_URL") if not url and os.environ.get(name)), "")
+    found = (url or os.environ.get(named) or DEFAULT_URL).strip()
+    try:
+        return _parse(found)
+    except InvalidInput as error:
+        problem = str(error)
+    if _ESCAPES not in problem and not found.startswith("unix") and _CUT.match(found.partition("?")[0]):
+        problem = f"there is an @ after a / or #; {_ESCAPES}"
+    raise InvalidInput(f"the server URL{' in ' * bool(named)}{named} does not parse: {problem}")
+
+
+def _parse(url: str) -> Address:
+    parts = _URL.fullmatch(url)
+    if parts is None or (parts["unix"] and not parts["path"]):
+        raise InvalidInput(f"write {_SHAPES}")
+    if parts["unix"] and parts["hosts"]:
+        # the name is not quoted: it may be a password whose user was forgotten
+        raise InvalidInput("the path of a unix socket begins with a third slash: unix:///tmp/x.sock")
+    many = parts["many"] and parts["many"].lower()
+    kind = _KINDS[many]
+    hosts = () if parts["unix"] else _hosts(parts["hosts"], kind, many=bool(many))
+    path = re.fullmatch(kind.path, "" if parts["unix"] else parts["path"], re.ASCII)
+    if path is None:
+        raise InvalidInput(kind.no_path)
+    if parts["rest"] is not None:
+        raise InvalidInput("a URL here has no part after a #; in a password write # as %23")
+    options = _read_options(parts["query"] or "", {**kind.options, **_TLS} if parts["tls"] else kind.options)
+    if path["db"] and options.get("db", int(path["db"])) != int(path["db"]):
+        raise InvalidInput(f"it names two databases: /{path['db']} and db={options['db']}")
+    secrets = [str(word) for name, word in options.items() if name.endswith("password")]
+    settings: dict[str, object] = {"ssl": bool(parts["tls"]), **options}
+    if parts["tls"]:
+        settings |= _certificates(options)
+    # the users of the sentinels are their own
+    sentinel = {name.removeprefix("sentinel_"): word for name, word in settings.items()}
+    settings = {name: word for name, word in settings.items() if name not in _SENTINEL}
+    user, _, password = (parts["user"] or "").partition(":")
+    if parts["unix"]:
+        settings["path"] = unquote(parts["path"])
+    if path["db"]:
+        settings["db"] = int(path["db"])
+    for name, word in (("username", user), ("password", password)):
+        if word:
+            settings[name] = unquote(word)
+    service = unquote(path["service"]) if many == "sentinel" else None
+    hidden = frozenset(word for secret in (password, *secrets) for word in (secret, unquote(secret)) if word)
+    return Address(redact(url), settings, hosts, many == "cluster", service, sentinel, hidden)
+
+
+def _hosts(words: str, kind: _Kind, *, many: bool) -> tuple[tuple[str, int], ...]:
+    found: list[tuple[str, int]] = []
+    for word in words.split(",") if many else [words]:
+        host = _HOST.fullmatch(word)
+        if host is None or (many and not word.partition(":")[0]):
+            raise InvalidInput(kind.no_hosts)
+        name, port = unquote(host["six"] or host["host"] or "localhost"), int(host["port"] or kind.port)
+        if not 1 <= port <= 65535:
+            raise InvalidInput("a port is 1 to 65535")
+        try:
+            name.encode("idna")
+        except UnicodeError:
+            raise InvalidInput(
+                "the name of its host has an empty part, one of more than 63 letters, or a letter that no name has"
+            ) from None
+        found.append((name, port))
+    return tuple(found)
 
 
 def redact(url: str) -> str:
@@ -313,13 +258,3 @@ def redact(url: str) -> str:
     # what stands for a port and is none may be a password whose host was forgotten
     shown = re.sub(r"(://[^:@/?#\[]*):(?!\*|\d+(?:[,/?#]|\Z))[^/?#@]+", r"\1:***", shown)
     return re.sub(r"(?i)([?&][a-z_]*password=)[^&#]*", r"\1***", shown)
-
-
-def secrets(url: str) -> list[str]:
-    """Give the words of a URL (one that `find_url` gave) that nothing may show."""
-    parts = urlsplit(url)
-    found = [parts.password or ""]
-    for name, word in parse_qsl(parts.query):
-        if name.lower().endswith("password"):
-            found.append(word)
-    return [word for secret in found for word in {secret, unquote(secret)} if word]

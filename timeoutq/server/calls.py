@@ -1,6 +1,6 @@
 """One call of a verb, and how tasks and leases are cut into calls that a server carries out in a moment.
 
-No I/O happens here. `operations.py` makes the calls, `flows.py` sends them.
+`operations.py` makes the calls, `flows.py` sends them.
 """
 
 from __future__ import annotations
@@ -115,11 +115,11 @@ class Kept:
         return cls(result, ms)
 
 
-def cut(weights: Sequence[int]) -> Iterator[tuple[slice, int]]:
-    """Cut items, whose sizes in bytes are given, into parts for one call each: at most 500 items and about a MiB."""
+def cut(weights: Sequence[int], count: int = BATCH, size: int = BYTES) -> Iterator[tuple[slice, int]]:
+    """Cut items of these weights into parts of so many items and bytes, but for an item that has more; give both."""
     start = weight = 0
     for at, more in enumerate(weights):
-        if at > start and (at - start == BATCH or (weight and weight + more > BYTES)):
+        if at > start and (at - start == count or (weight and weight + more > size)):
             yield slice(start, at), weight
             start, weight = at, 0
         weight += more
@@ -142,13 +142,7 @@ def fitting(ids: Sequence[bytes], payloads: Mapping[int, bytes | Body], weight: 
 
 def flushes(calls: Sequence[Call[Any]]) -> Iterator[Sequence[Call[Any]]]:
     """Cut calls into flushes: 4 MiB of payloads and errors, unless one call alone has more."""
-    start = weight = 0
-    for at, call in enumerate(calls):
-        if weight and weight + call.weight > FLUSH:
-            yield calls[start:at]
-            start, weight = at, 0
-        weight += call.weight
-    yield calls[start:]
+    return (calls[part] for part, _ in cut([call.weight for call in calls], len(calls), FLUSH))
 
 
 def batches(tasks: TaskList) -> Iterator[tuple[TaskList, int]]:
@@ -185,12 +179,7 @@ def pairs(name: str, found: Mapping[Any, Argument | Body]) -> Words:
 
 def by_position(name: str, found: Mapping[int, Argument | Body]) -> Words:
     """Do as `pairs`; the positions, which begin at 0 here, begin at 1 on the wire."""
-    if not found:
-        return []
-    words: Words = [name, 2 * len(found)]
-    for at, word in found.items():
-        words += (at + 1, word)
-    return words
+    return pairs(name, {at + 1: word for at, word in found.items()})
 
 
 def result_words(results: Mapping[int, Kept]) -> Words:
@@ -200,15 +189,10 @@ def result_words(results: Mapping[int, Kept]) -> Words:
     )
 
 
-def until_words(until: Mapping[int, int]) -> Words:
-    """Give for how many ms `done` keeps the ids of tasks, by the positions of their leases."""
-    return by_position("until", until)
-
-
 def refuse_rerun(found: TaskList, verb: str) -> None:
     """Refuse tasks with `rerun=True` where they are not ready at once."""
     if found.reruns:
-        name = arguments.shown(text(found.ids[found.reruns[0]]))
+        name = arguments.shown(text(found.ids[min(found.reruns)]))
         raise InvalidInput(
             f"task {name}: rerun=True has a run begin after a put, so {verb} does not take it: put the task "
             "with put(), or leave rerun=True out"
@@ -241,34 +225,35 @@ def carried(tasks: TaskList, *, grouped: bool = False) -> Words:
 
 def record_words(records: Sequence[Record]) -> Words:
     """Give the tasks of an export as `lua/verbs/restore.lua` takes them."""
-    times, errors, untils = dict[int, bytes](), dict[int, bytes](), dict[int, bytes]()
-    payloads, groups = dict[int, bytes | Body](), dict[int, bytes]()
-    for at, record in enumerate(records):
-        time = record.due if record.state is State.SCHEDULED else record.acked
-        if time is not None:
-            times[at] = b"%d" % round(time * 1000)
-        if record.until is not None:
-            untils[at] = b"%d" % round(record.until * 1000)
-        if record.error is not None:
-            errors[at] = b"%d %s" % (round((record.error_at or 0.0) * 1000), arguments.error_text(record.error))
-        body = arguments.pack(record.payload, record.task)
-        if body:
-            payloads[at] = body
-        if record.group is not None:
-            groups[at] = arguments.host(record.group)
+
+    def each(name: str, word: Callable[[Record], Argument | Body | None]) -> Words:
+        found = ((at, word(record)) for at, record in enumerate(records))
+        return by_position(name, {at: said for at, said in found if said is not None})
+
+    groups = {at: arguments.host(one.group) for at, one in enumerate(records) if one.group is not None}
     return [
         len(records),
         *(record.task for record in records),
         b"".join(LETTERS.get(record.state, b"t") for record in records),
-        *by_position("times", times),
-        *by_position("failures", {at: record.failures for at, record in enumerate(records) if record.failures}),
-        *by_position("crashes", {at: record.crashes for at, record in enumerate(records) if record.crashes}),
-        *by_position("errors", errors),
-        *by_position("payloads", payloads),
+        *each("times", lambda one: _ms(one.due if one.state is State.SCHEDULED else one.acked)),
+        *each("failures", lambda one: one.failures or None),
+        *each("crashes", lambda one: one.crashes or None),
+        *each("errors", _error),
+        *each("payloads", lambda one: arguments.pack(one.payload, one.task)),
         *by_position("groups", with_hosts(groups, [record.task for record in records])),
-        *by_position("untils", untils),
-        *by_position("priorities", {at: record.priority for at, record in enumerate(records) if record.priority}),
+        *each("untils", lambda one: _ms(one.until)),
+        *each("priorities", lambda one: one.priority or None),
     ]
+
+
+def _error(record: Record) -> bytes | None:
+    if record.error is None:
+        return None
+    return b"%d %s" % (_ms(record.error_at) or 0, arguments.error_text(record.error))
+
+
+def _ms(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)
 
 
 def amount(value: object, name: str) -> str:

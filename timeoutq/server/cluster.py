@@ -1,4 +1,4 @@
-"""The map of a cluster, and the links to its nodes.
+"""The map of a cluster: which node has which slot.
 
 redis-py's own client for clusters is not used: it sends WAIT to all primaries and adds up their answers, so that
 `durable=` would mean nothing.
@@ -6,29 +6,16 @@ redis-py's own client for clusters is not used: it sends WAIT to all primaries a
 
 from __future__ import annotations
 
-import asyncio
 import binascii
 import random
 import time
 from collections.abc import Sequence
-from threading import Lock
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, cast
 
-from redis.exceptions import (
-    AskError,
-    ClusterDownError,
-    InvalidResponse,
-    MovedError,
-    ResponseError,
-    TryAgainError,
-)
+from redis.exceptions import AskError, ClusterDownError, InvalidResponse, MovedError, ResponseError, TryAgainError
 
-from timeoutq.server.calls import Command
-from timeoutq.server.connection import Server
-from timeoutq.server.link import AsyncLink, Link, Within
 from timeoutq.server.troubles import NoPort, is_hopeless, is_transient
 
-L = TypeVar("L", Link, AsyncLink)
 Node = tuple[str, int]
 """The host and the port of a node."""
 Where = int | Node | None
@@ -186,73 +173,3 @@ def nowhere(slot: int) -> Exception:
 def restless(slot: int) -> Exception:
     """Make the error that says that the nodes send a command to and fro."""
     return TryAgainError(f"slot {slot} moves from node to node")
-
-
-class _Nodes(Within, Generic[L]):
-    """A link to each node of a cluster that somebody has asked for; all slots share them."""
-
-    kind: ClassVar[Any]
-
-    def __init__(self, server: Server, bell_wait: float) -> None:
-        super().__init__(server, bell_wait)
-        self._links: dict[Where, L] = {}
-        self._lock = Lock()
-
-    def at(self, node: Where) -> L:
-        """Give the link to a node."""
-        found = self._links.get(node)
-        if found is None:
-            assert isinstance(node, tuple), "a guide has found the node of the slot"
-            with self._lock:
-                if node not in self._links:
-                    self._links[node] = cast("L", self.kind(self.server.node(*node), self._bell_wait))
-                found = self._links[node]
-        return found
-
-
-def _by_node(places: Sequence[Where]) -> dict[Where, list[int]]:
-    found: dict[Where, list[int]] = {}
-    for at, node in enumerate(places):
-        found.setdefault(node, []).append(at)
-    return found
-
-
-def _in_order(by_node: dict[Where, list[int]], answers: Sequence[Sequence[Any]]) -> list[Any]:
-    told = zip(by_node.values(), answers, strict=True)
-    found = {at: answer for places, of_node in told for at, answer in zip(places, of_node, strict=True)}
-    return [found[at] for at in range(len(found))]
-
-
-class NodeLinks(_Nodes[Link]):
-    """The links to all nodes, for code that blocks."""
-
-    kind = Link
-
-    def send_all(self, parts: Sequence[Sequence[Command]], places: Sequence[Where]) -> list[Any]:
-        """Send lists of commands, each to its node, in one flush for each node; see `Link.send_all`."""
-        by_node = _by_node(places)
-        return _in_order(by_node, [self.at(node).send_all([parts[at] for at in of]) for node, of in by_node.items()])
-
-    def close(self) -> None:
-        """Close all connections to the nodes."""
-        links: list[Link | NodeLinks] = [*self._links.values(), *self._hasty.values()]
-        for link in links:
-            link.close()
-
-
-class AsyncNodeLinks(_Nodes[AsyncLink]):
-    """The links to all nodes, for asyncio."""
-
-    kind = AsyncLink
-
-    async def send_all(self, parts: Sequence[Sequence[Command]], places: Sequence[Where]) -> list[Any]:
-        """Send lists of commands, each to its node, to all nodes at the same time; see `NodeLinks.send_all`."""
-        by_node = _by_node(places)
-        asked = [self.at(node).send_all([parts[at] for at in of]) for node, of in by_node.items()]
-        return _in_order(by_node, await asyncio.gather(*asked))
-
-    async def close(self) -> None:
-        """Close all connections to the nodes."""
-        links: list[AsyncLink | AsyncNodeLinks] = [*self._links.values(), *self._hasty.values()]
-        for link in links:
-            await link.close()

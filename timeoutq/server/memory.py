@@ -1,4 +1,4 @@
-"""Links over `execute_command` of a redis-py client: for fakeredis, and for connections of a class of their own.
+"""Connections of a redis-py client: of fakeredis, and of a class of the caller's own.
 
 Commands go one after another. On a server, a wait blocks there, half a second at a time. fakeredis is asked again every
 few milliseconds, so that a wait which is given up leaves nothing behind.
@@ -8,29 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
 import redis
 from redis.exceptions import ResponseError
 
 from timeoutq.server.calls import Command
-from timeoutq.server.connection import Server
+from timeoutq.server.connections import await_bell, await_sound, is_fatal
 from timeoutq.server.deadlines import WAIT
-from timeoutq.server.link import AsyncLink, Link, await_bell, await_sound, heard, newest_sound
-from timeoutq.server.troubles import is_denied
 
 T = TypeVar("T")
 
 PAUSE = 0.005
 """Seconds between two looks at fakeredis."""
-
-
-def _accepted(error: ResponseError) -> ResponseError:
-    if is_denied(error):
-        raise error
-    return error
 
 
 async def heeding(answer: Awaitable[T]) -> T:
@@ -44,101 +35,78 @@ async def heeding(answer: Awaitable[T]) -> T:
             raise asyncio.CancelledError
 
 
-class MemoryLink(Link):
-    """A blocking link."""
+class _Borrowed:
+    """What both kinds share; all connections of a link use one client, which has connections of its own."""
 
-    def __init__(self, server: Server, bell_wait: float) -> None:
-        super().__init__(server, bell_wait)
-        self._client = server.client(asynchronous=False)
-        self._closed = 0
+    def __init__(self, client: Any, *, is_polled: bool) -> None:
+        self._client = client
+        self._is_polled = is_polled
+        self._is_closed = False
 
-    def send(self, commands: Sequence[Command]) -> list[Any]:
-        """Send commands; errors of the server come as values."""
-        return [self._ask(command) for command in commands]
+    def _turn(self, command: Any, seconds: float) -> Command:
+        # what is sent for a command that may wait so long
+        if seconds <= 0:
+            return command  # type: ignore[no-any-return]  # the command as it is
+        bell = command[0] == "BLPOP"
+        if self._is_polled:
+            return ("LPOP", command[1]) if bell else (*command[:3], *command[5:])
+        *_, key, last = command
+        return await_bell(command[1], min(seconds, WAIT)) if bell else await_sound(key, last, min(seconds, WAIT))
 
-    def _ask(self, command: Command) -> Any:
-        try:
-            return self._client.execute_command(*command)
-        except ResponseError as error:
-            return _accepted(error)
+    def is_stale(self) -> bool:
+        """Say no: the client connects again by itself."""
+        return False
 
-    def _wait(self, poll: Command, block: Callable[[float], Command], seconds: float) -> Any:
-        until, left, closed = time.monotonic() + seconds, seconds, self._closed
-        while True:
-            found = self._client.execute_command(*(poll if self.server.in_memory else block(min(left, WAIT))))
-            left = until - time.monotonic()
-            if found or left <= 0:
-                return found
-            if closed != self._closed:
-                raise redis.ConnectionError("the link was closed in another thread")
-            if self.server.in_memory:
-                time.sleep(min(PAUSE, left))
+    def abort(self) -> None:
+        """End a wait in another thread at its next turn."""
+        self._is_closed = True
 
-    def wait_bell(self, key: str, seconds: float, then: Sequence[Command] = ()) -> list[Any]:
-        """Wait for a stroke of the bell, at most `seconds`; give it, or None, and the replies to `then`."""
-        try:
-            stroke = self._wait(("LPOP", key), partial(await_bell, key), seconds)
-        except ResponseError as error:
-            stroke = error
-        return heard([stroke, *self.send(then)])
-
-    def wait_alarm(self, key: str, last: bytes, seconds: float) -> bytes:
-        """Wait until a client sounds the alarm after `last`; give the newest sound."""
-        poll = ("XREAD", "COUNT", 1, "STREAMS", key, last)
-        return newest_sound(self._wait(poll, partial(await_sound, key, last), min(seconds, self._bell_wait)), last)
-
-    def close(self) -> None:
-        """Close all connections; who waits in another thread is told."""
-        self._closed += 1
-        super().close()
-        self._client.close()
-        self._client.connection_pool.disconnect()
+    close = abort
 
 
-class AsyncMemoryLink(AsyncLink):
-    """The same link for asyncio; used by one event loop."""
+class MemoryConnection(_Borrowed):
+    """A connection for code that blocks."""
 
-    def __init__(self, server: Server, bell_wait: float) -> None:
-        super().__init__(server, bell_wait)
-        self._client = server.client(asynchronous=True)
+    def exchange(self, commands: Sequence[Command], _: float, waits: float = 0.0) -> list[Any]:
+        """Send commands and give their replies, as `Connection.exchange` does."""
+        return [self._ask(command, 0.0 if at else waits) for at, command in enumerate(commands)]
 
-    async def send(self, commands: Sequence[Command]) -> list[Any]:
-        """Send commands; errors of the server come as values."""
-        return [await self._ask(command) for command in commands]
-
-    async def _ask(self, command: Command) -> Any:
-        try:
-            return await heeding(self._client.execute_command(*command))
-        except ResponseError as error:
-            return _accepted(error)
-
-    async def _wait(self, poll: Command, block: Callable[[float], Command], seconds: float) -> Any:
+    def _ask(self, command: Command, seconds: float) -> Any:
         until, left = time.monotonic() + seconds, seconds
         while True:
-            command = poll if self.server.in_memory else block(min(left, WAIT))
-            found = await heeding(self._client.execute_command(*command))
+            try:
+                found = self._client.execute_command(*self._turn(command, left))
+            except ResponseError as error:
+                if is_fatal(error):
+                    raise
+                return error
             left = until - time.monotonic()
             if found or left <= 0:
                 return found
-            if self.server.in_memory:
+            if self._is_closed:
+                raise redis.ConnectionError("the link was closed in another thread")
+            if self._is_polled:
+                time.sleep(min(PAUSE, left))
+
+
+class AsyncMemoryConnection(_Borrowed):
+    """A connection for asyncio, of one event loop."""
+
+    async def exchange(self, commands: Sequence[Command], _: float, waits: float = 0.0) -> list[Any]:
+        """Send commands and give their replies, as `Connection.exchange` does."""
+        return [await self._ask(command, 0.0 if at else waits) for at, command in enumerate(commands)]
+
+    async def _ask(self, command: Command, seconds: float) -> Any:
+        until, left = time.monotonic() + seconds, seconds
+        while True:
+            try:
+                found = await heeding(self._client.execute_command(*self._turn(command, left)))
+            except ResponseError as error:
+                if is_fatal(error):
+                    raise
+                return error
+            left = until - time.monotonic()
+            if found or left <= 0:
+                return found
+            if self._is_polled:
                 await asyncio.sleep(min(PAUSE, left))
-
-    async def wait_bell(self, key: str, seconds: float, then: Sequence[Command] = ()) -> list[Any]:
-        """Wait for a stroke of the bell, at most `seconds`; give it, or None, and the replies to `then`."""
-        try:
-            stroke = await self._wait(("LPOP", key), partial(await_bell, key), seconds)
-        except ResponseError as error:
-            stroke = error
-        return heard([stroke, *await self.send(then)])
-
-    async def wait_alarm(self, key: str, last: bytes, seconds: float) -> bytes:
-        """Wait until a client sounds the alarm after `last`; give the newest sound."""
-        poll = ("XREAD", "COUNT", 1, "STREAMS", key, last)
-        seconds = min(seconds, self._bell_wait)
-        return newest_sound(await self._wait(poll, partial(await_sound, key, last), seconds), last)
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await super().close()
-        await self._client.aclose()
-        await self._client.connection_pool.disconnect()

@@ -1,7 +1,6 @@
 """The commands that timeoutq sends and that its scripts run, and how to try, without harm, whether a user may run them.
 
-`sending.py` tries the scripts' commands before the first call that writes; `watch/facts.py` tries all commands. A test
-compares the tables with the text of the package, so that no command is missing.
+A test compares the tables with the text of the package, so that no command is missing.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def every() -> list[str]:
 
 
 def trials() -> tuple[list[str | int], list[str | int]]:
-    """Give the commands that the verb `probe` tries: first those that change nothing, then those that make a key.
+    """Give the commands that the verb `probe` tries: those that change nothing, and those that make a key.
 
     Among the first, each key of the queue is asked for its size, which is refused if the key is of a foreign type.
     """
@@ -81,11 +80,7 @@ def _trial(commands: Sequence[tuple[str, ...]]) -> list[str | int]:
 
 
 def cure(user: str, commands: Iterable[str], keys: str = "") -> str:
-    """Give the command that an operator pastes to allow these commands and keys, too.
-
-    Leave `keys` empty if the user may use these keys already: a server that has given a user `~*` refuses to add
-    another pattern.
-    """
+    """Give the command that an operator pastes to allow these commands, too, and the keys that a user lacks."""
     allowed = ["function|load" if name == "FUNCTION" else name.lower() for name in commands]
     words = [f"~{keys}"] * bool(keys) + [f"+{name}" for name in allowed]
     return f"ACL SETUSER {user or 'USER'} {' '.join(words)}"

@@ -1,7 +1,6 @@
 """The library of functions that a server loads: the files of `lua/`, joined in reading order.
 
-`lua/*.lua` are rooms, which the verbs share; `lua/verbs/*.lua` are the verbs, each a function that clients call. What
-travels with a call is said at the top of each verb.
+`lua/*.lua` are rooms, which the verbs share; `lua/verbs/*.lua` are the verbs, each a function that clients call.
 """
 
 from __future__ import annotations

@@ -7,36 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import redis
-from redis.exceptions import (
-    AskError,
-    AuthenticationError,
-    AuthorizationError,
-    BusyLoadingError,
-    ClusterDownError,
-    InvalidResponse,
-    MovedError,
-    NoPermissionError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-    TryAgainError,
-)
+from redis import exceptions
+from redis.exceptions import InvalidResponse, RedisError, ResponseError
 
 from timeoutq.server.address import DEFAULT_URL
-from timeoutq.words.errors import (
-    AccessDenied,
-    InvalidInput,
-    NotRedis,
-    ReadOnly,
-    SchemaMismatch,
-    ServerError,
-    ServerFull,
-    TimeoutqError,
-    Unavailable,
-)
+from timeoutq.words import errors
+from timeoutq.words.errors import AccessDenied, InvalidInput, NotRedis, ServerError, TimeoutqError, Unavailable
 
 
 class NoPort(InvalidResponse):
@@ -52,18 +31,13 @@ LINK_ERRORS = (*NETWORK_ERRORS, RedisError)
 SCHEMA = 3
 """The layout of the keys that this timeoutq knows, as the library notes it in `meta` (`lua/open.lua`)."""
 
-_TRANSIENT = (
-    "LOADING",
-    "BUSY",
-    "MASTERDOWN",
-    "CLUSTERDOWN",
-    "TRYAGAIN",
-    "NOREPLICAS",
-    "MISCONF",
-    "LATE",
-    "NOGOODSLAVE",
+_AWAY = (exceptions.BusyLoadingError, exceptions.ReadOnlyError, exceptions.ClusterDownError, exceptions.TryAgainError)
+_AWAY_WORDS = (
+    "LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "MISCONF", "LATE", "NOGOODSLAVE",
     "READONLY",
-)
+)  # fmt: skip
+_NO_ACCESS = (exceptions.AuthenticationError, exceptions.AuthorizationError, exceptions.NoPermissionError)
+_NO_ACCESS_WORDS = ("NOAUTH", "WRONGPASS", "NOPERM", "ACL failure in script", "The user executing the script can't")
 
 
 def is_library_missing(error: object) -> bool:
@@ -78,17 +52,14 @@ def is_full(error: object) -> bool:
 
 def is_transient(error: object) -> bool:
     """Say whether the server refused to run a command now, but may run it soon: it did not run."""
-    return isinstance(error, BusyLoadingError | ReadOnlyError | ClusterDownError | TryAgainError) or (
-        isinstance(error, ResponseError) and str(error).startswith(_TRANSIENT)
-    )
+    return isinstance(error, _AWAY) or (isinstance(error, ResponseError) and str(error).startswith(_AWAY_WORDS))
 
 
 def is_hopeless(error: BaseException) -> bool:
     """Say whether an error of the network will come again: a wrong password or certificate, or a foreign server."""
-    certain = AuthenticationError | AuthorizationError | NoPermissionError | InvalidResponse
-    if isinstance(error, certain) or is_denied(error) or is_no_cluster(error) or is_no_sentinel(error):
+    if isinstance(error, (*_NO_ACCESS, InvalidResponse)) or is_denied(error) or is_no_cluster(error):
         return True
-    return _distrust(error, "", "") is not None
+    return is_no_sentinel(error) or _distrust(error, "", "") is not None
 
 
 def is_denied(error: object) -> bool:
@@ -109,7 +80,7 @@ def is_no_sentinel(error: BaseException) -> bool:
 _NO_SENTINEL = re.compile("unknown command .?sentinel", re.IGNORECASE)
 
 
-def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadline: float = 0.0) -> TimeoutqError:
+def explain(error: BaseException, url: str, secrets: Iterable[str] = (), deadline: float = 0.0) -> TimeoutqError:
     """Translate an error of redis-py, of the network or of the server into one of `errors.py`."""
     if isinstance(error, TimeoutqError):
         return error
@@ -122,7 +93,7 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
         # a TLS server answers a plain client with an alert; the first byte of an alert is 0x15
         cure = "it seems to speak TLS: write rediss://" if r'"\x15"' in said else "check host and port"
         return NotRedis(f"what answers at {url} is not Redis: {said[:200]}; {cure}")
-    if isinstance(error, MovedError | AskError):
+    if isinstance(error, exceptions.MovedError | exceptions.AskError):
         return InvalidInput(
             f"{url} is a node of a cluster, and another node has the keys of this queue: write redis+cluster:// (or "
             "rediss+cluster:// with TLS) in the place of what stands before the host"
@@ -138,29 +109,26 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
             f"{url} is in protected mode and takes local clients only: give it a password (requirepass, or an ACL "
             "user) and put that into the URL"
         )
-    if (
-        isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError)
-        or said.startswith(
-            ("NOAUTH", "WRONGPASS", "NOPERM", "ACL failure in script", "The user executing the script can't")
-        )
-        or "unauthenticated" in said
-    ):  # so is a large command refused before a password came
+    # a large command that came before the password is "unauthenticated"
+    if isinstance(error, _NO_ACCESS) or said.startswith(_NO_ACCESS_WORDS) or "unauthenticated" in said:
         return AccessDenied(f"{url} refuses access: {said[:300]}; {_right(said)}")
-    if isinstance(error, ReadOnlyError) or said.startswith("READONLY"):
-        return ReadOnly(f"{url} is a read-only replica: connect to the primary")
+    if isinstance(error, exceptions.ReadOnlyError) or said.startswith("READONLY"):
+        return errors.ReadOnly(f"{url} is a read-only replica: connect to the primary")
     if is_full(error) or "maxmemory" in said:
-        return ServerFull(
+        return errors.ServerFull(
             f"{url} is out of memory and takes no new tasks: raise maxmemory, or let workers drain it (claims, and "
             f"acks that put nothing, still work); it said: {said[:200]}"
         )
     if said.startswith("MISCONF"):
-        return ServerFull(f"{url} cannot write to its disk and takes nothing: free space there; it said: {said[:200]}")
+        return errors.ServerFull(
+            f"{url} cannot write to its disk and takes nothing: free space there; it said: {said[:200]}"
+        )
     if said.startswith("SCHEMA") and said.rpartition(" ")[2].startswith("s"):
         return InvalidInput(IS_SHARDED)
     if said.startswith("SCHEMA"):
         older = said.rpartition(" ")[2] < str(SCHEMA)
         cure = "export it with the timeoutq that made it, and import it with this one" if older else "upgrade timeoutq"
-        return SchemaMismatch(f"{said.removeprefix('SCHEMA ')}, and this timeoutq knows schema {SCHEMA}: {cure}")
+        return errors.SchemaMismatch(f"{said.removeprefix('SCHEMA ')}, and this timeoutq knows schema {SCHEMA}: {cure}")
     if is_transient(error):
         return Unavailable(f"{url} did not take the command for {deadline:g} s: {said[:200]}")
     if is_library_missing(error):
@@ -267,25 +235,22 @@ def _silence(error: BaseException, url: str, said: str) -> Unavailable:
             f"the sentinels of {url} name no primary that is up: {found}{', and not all answer' * bool(silent)}; "
             f"check the service name, and that a majority of them runs{' and speaks TLS' * tls}"
         )
+    said = said[:200].rstrip(".")
+    if LOOP_BLOCKED in said:
+        return Unavailable(f"no answer was read from {url}: {said}; does an `async def` make a blocking call?")
+    hung_up = re.search("losed|reset by|Broken pipe|EOF occurred|EOF_", said) and "onnecting" not in said
     if re.search("getaddrinfo|[Nn]ame or service|name resolution|nodename", said):
-        cure = "is the name of the host right?"
-    elif LOOP_BLOCKED in said:
-        return Unavailable(
-            f"no answer was read from {url}: {said[:200].rstrip('.')}; does an `async def` make a blocking call?"
-        )
+        cure = "is the name of the host right"
     elif re.search("imeout (reading|writing)|no reply", said):
-        cure = "it took the connection and is silent: is it stopped or busy?"
-    elif re.search("losed|reset by|Broken pipe|EOF occurred|EOF_", said) and "onnecting" not in said:
-        cure = "it hung up: is it starting or stopping, or is this a TLS port (then write rediss://)?"
+        cure = "it took the connection and is silent: is it stopped or busy"
+    elif hung_up:
+        cure = "it hung up: is it starting or stopping" + ", or is this a TLS port (then write rediss://)" * (not tls)
     else:
-        cure = "is the server up?"
-        if url == DEFAULT_URL:
-            cure += " It is the default: --url or TIMEOUTQ_URL names another one"
-    if tls:
-        hung_up = (
-            "hung up" in cure
-        )  # with TLS 1.3, a refusal may be lost when the server closes the connection behind it
-        cure = cure.partition(", or is this")[0].rstrip("?") + ", and does it speak TLS there?"
-        if hung_up:
-            cure += " Does it want a client certificate (TIMEOUTQ_CERT and TIMEOUTQ_KEY)?"
-    return Unavailable(f"no answer from {url}: {said[:200].rstrip('.')}; {cure}")
+        cure = "is the server up"
+    cure += ", and does it speak TLS there?" if tls else "?"
+    if url == DEFAULT_URL and cure == "is the server up?":
+        cure += " It is the default: --url or TIMEOUTQ_URL names another one"
+    if tls and "hung up" in cure:
+        # with TLS 1.3, a refusal may be lost when the server closes the connection behind it
+        cure += " Does it want a client certificate (TIMEOUTQ_CERT and TIMEOUTQ_KEY)?"
+    return Unavailable(f"no answer from {url}: {said}; {cure}")

@@ -33,20 +33,3 @@ from timeoutq.testing.running import NotDrained as NotDrained
 from timeoutq.testing.running import Ran as Ran
 from timeoutq.testing.running import lease as lease
 from timeoutq.testing.running import run as run
-
-__all__ = [
-    "START",
-    "Clock",
-    "FakeAsyncQueue",
-    "FakeAsyncShardedQueue",
-    "FakeQueue",
-    "FakeShardedQueue",
-    "NotDrained",
-    "Ran",
-    "fake_async_queue",
-    "fake_async_sharded_queue",
-    "fake_queue",
-    "fake_sharded_queue",
-    "lease",
-    "run",
-]

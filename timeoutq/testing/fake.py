@@ -3,14 +3,6 @@
 `fake_queue()` and `fake_async_queue()` give real queues, which run the same scripts as on a server, and
 `fake_sharded_queue()` and `fake_async_sharded_queue()` give queues over several shards. Only this module's
 servers follow the clock: the `time` of the process, and its other fakeredis servers, are not touched.
-
-    def test_a_lost_lease_is_given_to_the_next() -> None:
-        with fake_queue(timeout=30) as queue:
-            queue.put("a")
-            (lost,) = queue.claim()
-            queue.clock.advance(31)
-            (again,) = queue.claim()
-            assert again.crashes == 1
 """
 
 from __future__ import annotations
@@ -25,7 +17,6 @@ from typing import Any
 
 from timeoutq.client import AsyncQueue, Queue
 from timeoutq.client.shards import AsyncShardedQueue, ShardedQueue
-from timeoutq.client.shards.root import Shards
 from timeoutq.verbs.sending import ServerClock
 from timeoutq.words import arguments
 from timeoutq.words.errors import InvalidInput, MissingExtra
@@ -69,40 +60,32 @@ class Clock:
         self._micros = _until_the_end(self._micros + arguments.seconds(seconds, "seconds") * 1e6)
 
 
-class FakeQueue(Queue):
+class _Fake:
+    """A queue in memory, with a clock."""
+
+    def __init__(self, name: str, clock: Clock, **settings: Any) -> None:
+        plain: Any = super()
+        plain.__init__(name, client=import_module("fakeredis").FakeRedis(server=clock.server), **settings)
+        self.clock = clock
+        queue: Any = self
+        for talk in (queue.shards.root, *queue.shards.talks) if hasattr(queue, "shards") else (queue.talk,):
+            talk.clock = _ClientClock(clock)
+
+
+class FakeQueue(_Fake, Queue):
     """A `Queue` in memory, with a clock."""
 
-    def __init__(self, name: str, clock: Clock, **settings: Any) -> None:
-        super().__init__(name, client=_client(clock), **settings)
-        self.clock = clock
-        self.talk.clock = _ClientClock(clock)
 
-
-class FakeAsyncQueue(AsyncQueue):
+class FakeAsyncQueue(_Fake, AsyncQueue):
     """An `AsyncQueue` in memory, with a clock."""
 
-    def __init__(self, name: str, clock: Clock, **settings: Any) -> None:
-        super().__init__(name, client=_client(clock), **settings)
-        self.clock = clock
-        self.talk.clock = _ClientClock(clock)
 
-
-class FakeShardedQueue(ShardedQueue):
+class FakeShardedQueue(_Fake, ShardedQueue):
     """A `ShardedQueue` in memory, with a clock; all shards are on one fake server."""
 
-    def __init__(self, name: str, clock: Clock, **settings: Any) -> None:
-        super().__init__(name, client=_client(clock), **settings)
-        self.clock = clock
-        _follow(self.shards, clock)
 
-
-class FakeAsyncShardedQueue(AsyncShardedQueue):
+class FakeAsyncShardedQueue(_Fake, AsyncShardedQueue):
     """An `AsyncShardedQueue` in memory, with a clock; all shards are on one fake server."""
-
-    def __init__(self, name: str, clock: Clock, **settings: Any) -> None:
-        super().__init__(name, client=_client(clock), **settings)
-        self.clock = clock
-        _follow(self.shards, clock)
 
 
 def fake_queue(name: str = "test", *, clock: Clock | None = None, **settings: Any) -> FakeQueue:
@@ -151,15 +134,6 @@ class _ClientClock(ServerClock):
     @property
     def expected_ms(self) -> int:
         return self.now_ms
-
-
-def _follow(shards: Shards, clock: Clock) -> None:
-    for talk in (shards.root, *shards.talks):
-        talk.clock = _ClientClock(clock)
-
-
-def _client(clock: Clock) -> Any:
-    return import_module("fakeredis").FakeRedis(server=clock.server)
 
 
 def _fake_server(clock: Clock) -> Any:

@@ -13,46 +13,36 @@ from collections.abc import Iterator
 
 import pytest
 
-from timeoutq.testing.fake import (
-    Clock,
-    FakeAsyncQueue,
-    FakeAsyncShardedQueue,
-    FakeQueue,
-    FakeShardedQueue,
-    fake_async_queue,
-    fake_async_sharded_queue,
-    fake_queue,
-    fake_sharded_queue,
-)
+from timeoutq.testing import fake
 
 
 @pytest.fixture
-def timeoutq_clock() -> Clock:
+def timeoutq_clock() -> fake.Clock:
     """The time of this test's queues, which stands still until `advance` is called or `run` works."""
-    return Clock()
+    return fake.Clock()
 
 
 @pytest.fixture
-def timeoutq_queue(timeoutq_clock: Clock) -> Iterator[FakeQueue]:
+def timeoutq_queue(timeoutq_clock: fake.Clock) -> Iterator[fake.FakeQueue]:
     """An empty queue in memory."""
-    with fake_queue(clock=timeoutq_clock) as queue:
+    with fake.fake_queue(clock=timeoutq_clock) as queue:
         yield queue
 
 
 @pytest.fixture
-def timeoutq_async_queue(timeoutq_clock: Clock) -> FakeAsyncQueue:
+def timeoutq_async_queue(timeoutq_clock: fake.Clock) -> fake.FakeAsyncQueue:
     """The same queue for asyncio."""
-    return fake_async_queue(clock=timeoutq_clock)
+    return fake.fake_async_queue(clock=timeoutq_clock)
 
 
 @pytest.fixture
-def timeoutq_sharded_queue(timeoutq_clock: Clock) -> Iterator[FakeShardedQueue]:
+def timeoutq_sharded_queue(timeoutq_clock: fake.Clock) -> Iterator[fake.FakeShardedQueue]:
     """An empty queue over four shards in memory."""
-    with fake_sharded_queue("sharded", clock=timeoutq_clock, shards=4) as queue:
+    with fake.fake_sharded_queue("sharded", clock=timeoutq_clock, shards=4) as queue:
         yield queue
 
 
 @pytest.fixture
-def timeoutq_async_sharded_queue(timeoutq_clock: Clock) -> FakeAsyncShardedQueue:
+def timeoutq_async_sharded_queue(timeoutq_clock: fake.Clock) -> fake.FakeAsyncShardedQueue:
     """The same queue over four shards for asyncio."""
-    return fake_async_sharded_queue("sharded", clock=timeoutq_clock, shards=4)
+    return fake.fake_async_sharded_queue("sharded", clock=timeoutq_clock, shards=4)

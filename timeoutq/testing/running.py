@@ -197,12 +197,11 @@ def _client_of(given: AnyFake | AnyAsyncFake) -> AnyAsyncFake:
 
 
 async def _states(queue: AnyAsyncFake, ran: Iterable[str]) -> dict[str, State]:
-    if not (await queue.stats()).compact:
-        return {entry.task: state for state in State async for entry in queue.each(state)}
-    # done tasks cannot be listed: those that ran are asked for
-    listed = [state for state in State if state is not State.DONE]
-    answers = (await queue.states(list(ran))).items()
-    done = {task: State.DONE for task, answer in answers if answer is Answer.DONE}
+    listed, done = list(State), dict[str, State]()
+    if (await queue.stats()).compact:  # done tasks cannot be listed: those that ran are asked for
+        listed.remove(State.DONE)
+        answers = (await queue.states(list(ran))).items()
+        done = {task: State.DONE for task, answer in answers if answer is Answer.DONE}
     return done | {entry.task: state for state in listed async for entry in queue.each(state)}
 
 
@@ -276,7 +275,7 @@ async def _advance(queue: AnyAsyncFake, working: asyncio.Task[Tally]) -> None:
     moments = [at for at in dues if at is not None and at < BATCH_DUE]
     if stats.todos or not moments or working.done():
         return
-    if stats.in_progress and await _has_leases(queue):
+    if stats.in_progress and any([entry.holder == queue.worker async for entry in queue.each(State.IN_PROGRESS)]):
         return  # a claim or an ack of the worker is on its way
     ahead = min(moments) - queue.clock.now
     if ahead > 0:
@@ -290,13 +289,6 @@ async def _advance(queue: AnyAsyncFake, working: asyncio.Task[Tally]) -> None:
 async def _tick(queue: AnyAsyncFake, stats: Stats) -> None:
     if stats.has_schedules:
         await queue.schedules.tick()
-
-
-async def _has_leases(queue: AnyAsyncFake) -> bool:
-    async for entry in queue.each(State.IN_PROGRESS):
-        if entry.holder == queue.worker:
-            return True
-    return False
 
 
 async def _stuck(queue: AnyAsyncFake, watch: _Watch) -> str:

@@ -10,16 +10,13 @@
 The modules, in reading order: each imports only from those above it.
 
     normal    URLs in one form: one page has one id, in whatever spelling a link names the page. Pure.
-    domains   The host of a URL, and its registrable domain: names for the groups of a polite queue. Pure.
-    pinned    The domains of a queue over several shards: by the public suffix list that the queue keeps, on all
-              machines alike.
+    domains   The host of a URL, and its registrable domain: names for the groups of a polite queue.
     bodies    Unpacks the bodies of answers piece by piece, so that no layer of Content-Encoding can exceed its limit.
     sitemaps  The pages that a sitemap names (the protocol of sitemaps.org), on the web or in a file, in bounded memory.
 """
 
-from timeoutq.urls.domains import domain, host
+from timeoutq.urls.domains import async_domains_of, domain, domains_of, host
 from timeoutq.urls.normal import normalise
-from timeoutq.urls.pinned import async_domains_of, domains_of
 from timeoutq.urls.sitemaps import Limits, Page, sitemap
 from timeoutq.words.errors import BadSitemap, BadUrl
 

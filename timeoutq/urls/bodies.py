@@ -1,8 +1,7 @@
 """Unpacks the bodies of answers piece by piece, so that no layer of Content-Encoding can exceed its limit.
 
-A kilobyte of gzip can become a megabyte, one of brotli a gigabyte, and gzip within gzip a terabyte. So each encoding of
-a body is undone in small pieces, and each layer has a limit of its own. `sitemaps.py` reads through this module, and so
-do the demo's crawler and its archive. Brotli needs the package `brotli` (extra `crawl`); without the package, nobody
+A kilobyte of gzip can become a megabyte, one of brotli a gigabyte, and gzip within gzip a terabyte. `sitemaps.py` reads
+through this module, and so do the demo's crawler and its archive. Without the package `brotli` (extra `crawl`), nobody
 asks for brotli.
 """
 
@@ -15,11 +14,11 @@ from importlib.util import find_spec
 from typing import Any
 
 LAYERS = 2  # how many encodings around a body are undone; one is usual
-
 PIECE = 64 * 1024  # what one step of a layer gives at most, bytes
+GZIP = b"\x1f\x8b\x08"  # what each member of a file of gzip begins with (RFC 1952, 2.3.1)
 
 _KNOWN = ("gzip", "x-gzip", "deflate", "br")
-_GZIP = zlib.MAX_WBITS | 16  # what zlib calls a member of gzip, with its head and its end
+_GZIP_WBITS = zlib.MAX_WBITS | 16  # what zlib calls a member of gzip, with its head and its end
 
 
 def _has_brotli() -> bool:
@@ -56,7 +55,7 @@ class Layer:
         self.members = 0  # how many members of a file of gzip are whole so far
         self.end = 0  # where the last whole member ends, in the bytes that were fed
         # which form of deflate it is, the first two bytes tell
-        self._unpacker = None if name == "deflate" else zlib.decompressobj(_GZIP)
+        self._unpacker = None if name == "deflate" else zlib.decompressobj(_GZIP_WBITS)
 
     @property
     def ended(self) -> bool:
@@ -74,14 +73,16 @@ class Layer:
             if len(data) < 2:
                 self._rest = data
                 return
-            self._unpacker = zlib.decompressobj(zlib.MAX_WBITS if _is_zlib(data) else -zlib.MAX_WBITS)
+            # some servers mean the bare stream by "deflate", without the two bytes that stand before it (RFC 1950, 2.2)
+            is_bare = data[0] & 0x0F != 8 or (data[0] * 256 + data[1]) % 31
+            self._unpacker = zlib.decompressobj(-zlib.MAX_WBITS if is_bare else zlib.MAX_WBITS)
         while True:
             if self._unpacker.eof:
-                self._over = self._over or self._name == "deflate" or not data.startswith(_MEMBER[: len(data)])
-                if self._over or len(data) < len(_MEMBER):
+                self._over = self._over or self._name == "deflate" or not data.startswith(GZIP[: len(data)])
+                if self._over or len(data) < len(GZIP):
                     self._rest = b"" if self._over else data
                     return
-                self._unpacker = zlib.decompressobj(_GZIP)
+                self._unpacker = zlib.decompressobj(_GZIP_WBITS)
             try:
                 piece = self._unpacker.decompress(data, PIECE)
             except zlib.error as error:
@@ -122,19 +123,6 @@ class Brotli:
             # a short piece is the last that there is for now
             if len(piece) < PIECE and self._unpacker.can_accept_more_data():
                 return
-
-
-_MEMBER = b"\x1f\x8b\x08"  # what each member of a file of gzip begins with (RFC 1952, 2.3.1)
-
-
-def is_gzip(head: bytes) -> bool:
-    """Say whether a body that begins with these three bytes or more is gzip."""
-    return head.startswith(_MEMBER)
-
-
-def _is_zlib(data: bytes) -> bool:
-    # some servers mean the bare stream by "deflate", without the two bytes that stand before it (RFC 1950, 2.2)
-    return data[0] & 0x0F == 8 and (data[0] * 256 + data[1]) % 31 == 0
 
 
 class Body:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
+import socket
 from functools import lru_cache
 from typing import NoReturn
-from urllib.parse import unquote_to_bytes
+from urllib.parse import SplitResult, unquote_to_bytes
 
 from timeoutq.words.arguments import MAX_ID, shown
 from timeoutq.words.errors import BadUrl, InvalidInput, MissingExtra
@@ -36,23 +36,14 @@ _INSIDE = str.maketrans("", "", "\t\n\r")  # what is left out inside a URL: tabs
 _LABEL = re.compile(rf"[a-z0-9_-]{{1,{MAX_LABEL}}}")
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})?")
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
-_NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")  # A number in a host's name, in hex, octal or decimal
+_NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")  # a number in a host's name, in hex, octal or decimal
+_BARE_HEX = re.compile(r"(?<![^.])0x(?![^.])")  # which browsers read as 0, and inet_aton does not
 
 _NORMAL = re.compile(
     r"https?://(?![^/]*xn--)(?=[^/]{4,253}/)(?:[a-z0-9_-]{1,63}\.)+[a-z]{2,63}"
     r"(?:/(?!\.\.?(?:[/?]|\Z))[A-Za-z0-9._~!$()*+,;=:@&-]*)+(?:\?[A-Za-z0-9._~-]+(?:=[A-Za-z0-9._~-]*)?)?"
 )
 """Most URLs, which are in their one form already; whatever matches is given back as it is."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """A URL of http or https, taken apart; `authority` may hold a user, `path` and `query` are as they were given."""
-
-    scheme: str
-    authority: str
-    path: str
-    query: str
 
 
 def normalise(url: str, base: str | None = None) -> str:
@@ -80,21 +71,18 @@ def normalise(url: str, base: str | None = None) -> str:
 
 
 def as_written(url: str, base: str | None = None) -> str:
-    """Give the address under which a URL is asked for: its user and password, path and query as they are written.
+    """Give the address under which a URL that `normalise` takes is asked for: user, path and query as they are written.
 
-    `base` is an address that this function gave; a URL of its site has its user and password. Call this function with
-    what `normalise` takes.
+    `base` is an address that this function gave; a URL of its site has its user and password.
     """
     beside = None if base is None else _read(base, None)
     parts = _read(url, beside)
     site = _site(parts)
-    user, at, _ = parts.authority.rpartition("@")
+    user, at, _ = parts.netloc.rpartition("@")
     if not at and beside is not None and (beside.scheme, _site(beside)) == (parts.scheme, site):
-        user, at, _ = beside.authority.rpartition("@")
-    quoted = safe_url_string(f"{parts.scheme}://{site}{parts.path or '/'}?{parts.query}&")
-    path, _, query = quoted.removesuffix("&").partition("?")
-    address = f"{path}?{query}" if query else path
-    return address.replace("://", f"://{user}{at}", 1)
+        user, at, _ = beside.netloc.rpartition("@")
+    path, query = _quoted(site, parts)
+    return f"{parts.scheme}://{user}{at}{site}{path}" + (f"?{query}" if query else "")
 
 
 class _Refused(Exception):
@@ -106,15 +94,15 @@ def _refuse(reason: str) -> NoReturn:
 
 
 @lru_cache(maxsize=64)
-def _base(base: str) -> _Parts:
+def _base(base: str) -> SplitResult:
     try:
         return _read(normalise(base), None)
     except BadUrl as bad:
         _refuse(f"the base {shown(base)} is no URL of a page: {bad.reason}")
 
 
-def _read(url: str, base: _Parts | None) -> _Parts:
-    """Take a URL apart as browsers do, and join it to its base."""
+def _read(url: str, base: SplitResult | None) -> SplitResult:
+    """Take a URL apart as browsers do, and join it to its base; path and query stay as they were given."""
     if len(url) > LONGEST_URL:
         _refuse(f"it has {len(url):,} characters")
     try:
@@ -135,14 +123,11 @@ def _read(url: str, base: _Parts | None) -> _Parts:
         _refuse(_without_scheme(text, target))
     if target.startswith("//") or base is None or scheme not in ("", base.scheme):
         authority, slash, path = target.lstrip("/").partition("/")
-        return _Parts(scheme or (base.scheme if base else ""), authority, slash + path, query)
-    if target.startswith("/"):
-        path = target
-    elif target:
-        path = base.path.rpartition("/")[0] + "/" + target
-    else:
-        path, query = base.path, query if mark else base.query
-    return _Parts(base.scheme, base.authority, path, query)
+        return SplitResult(scheme or (base.scheme if base else ""), authority, slash + path, query, "")
+    if not target:
+        return base if not mark else base._replace(query=query)
+    folder = "" if target.startswith("/") else base.path.rpartition("/")[0] + "/"
+    return base._replace(path=folder + target, query=query)
 
 
 def _without_scheme(text: str, target: str) -> str:
@@ -157,13 +142,19 @@ def _without_scheme(text: str, target: str) -> str:
     return f"it has no scheme: write https://{text.lstrip('/'):.60} or http://…"
 
 
-def _formed(parts: _Parts) -> str:
+def _quoted(site: str, parts: SplitResult) -> tuple[str, str]:
+    """Give the path and the query with escapes for what may not stand in a URL."""
+    # the & keeps a blank at the end of the query, which stood before a #
+    quoted = safe_url_string(f"{parts.scheme}://{site}{parts.path or '/'}?{parts.query}&")
+    path, _, query = quoted.removeprefix(f"{parts.scheme}://{site}").removesuffix("&").partition("?")
+    return path, query
+
+
+def _formed(parts: SplitResult) -> str:
     """Give the one form of a URL that was taken apart."""
-    site = f"{parts.scheme}://{_site(parts)}"
-    # what may not stand in a URL becomes escapes of its UTF-8; the & keeps a blank at the end, which stood before a #
-    quoted = safe_url_string(f"{site}{parts.path or '/'}?{parts.query}&")
-    path, _, query = quoted[len(site) :].partition("?")
-    form = site + _without_dots(_ESCAPE.sub(_escape, path))
+    site = _site(parts)
+    path, query = _quoted(site, parts)
+    form = f"{parts.scheme}://{site}" + _without_dots(_ESCAPE.sub(_escape, path))
     arguments = [_ESCAPE.sub(_escape, one).replace("%20", "+") for one in query.split("&") if one]
     if arguments:
         arguments.sort(key=lambda one: one.partition("=")[0])
@@ -184,23 +175,22 @@ def _without_dots(path: str) -> str:
     """Resolve `.` and `..` in a path that begins with a slash."""
     kept: list[str] = []
     *folders, last = path[1:].split("/")
+    if last in (".", ".."):
+        folders, last = [*folders, last], ""
     for segment in folders:
         if segment == "..":
             del kept[-1:]
         elif segment != ".":
             kept.append(segment)
-    if last == "..":
-        del kept[-1:]
-    kept.append("" if last in (".", "..") else last)
-    return "/" + "/".join(kept)
+    return "/" + "/".join([*kept, last])
 
 
 # ---- the host
 
 
-def _site(parts: _Parts) -> str:
+def _site(parts: SplitResult) -> str:
     """Give the host in its one form, with the port unless it is the usual one of the scheme."""
-    given = parts.authority.rpartition("@")[2]
+    given = parts.netloc.rpartition("@")[2]
     if given.startswith("["):
         host, bracket, port = given.partition("]")
         if not bracket or port[:1] not in ("", ":"):
@@ -229,15 +219,12 @@ def _host(given: str) -> str:
         name = unquote_to_bytes(given).decode()
     except UnicodeDecodeError:
         _refuse("its host has escapes that are not UTF-8")
-    if name.isascii():
-        name = name.lower()
-    else:
-        try:
-            # as browsers do: full-width letters and dots, capitals, what is drawn as nothing
-            name = idna.uts46_remap(name, std3_rules=False, transitional=False)
-        except idna.IDNAError as error:
-            _refuse(f"its host cannot exist: {error}")
-    name = ".".join(map(_label, name.removesuffix(".").split(".")))
+    try:
+        # as browsers do: full-width letters and dots, capitals, what is drawn as nothing
+        plain = name.lower() if name.isascii() else idna.uts46_remap(name, std3_rules=False, transitional=False)
+        name = ".".join(map(_label, plain.removesuffix(".").split(".")))
+    except idna.IDNAError as error:
+        _refuse(f"its host cannot exist: {error}")
     if len(name) > MAX_NAME:
         _refuse(f"its host has {len(name):,} characters; the limit of DNS is {MAX_NAME}")
     return _ipv4(name) or name
@@ -246,7 +233,11 @@ def _host(given: str) -> str:
 def _label(label: str) -> str:
     """Give a label of a host's name in ASCII."""
     if not label.isascii():
-        label = _punycode(label)
+        try:
+            label = idna.alabel(label).decode("ascii")
+        except idna.InvalidCodepoint:
+            # emoji and other symbols: there are such names, and browsers take them (UTS 46), though IDNA 2008 does not
+            label = "xn--" + label.encode("punycode").decode("ascii")
     elif label.startswith("xn--") and not _is_punycode(label):
         _refuse(f"its host cannot exist: {label:.70} is no punycode of a name")
     if not label:
@@ -257,16 +248,6 @@ def _label(label: str) -> str:
         odd = next(character for character in label if not _LABEL.fullmatch(character))
         _refuse(f"its host holds {odd!r}")
     return label
-
-
-def _punycode(label: str) -> str:
-    try:
-        return idna.alabel(label).decode("ascii")
-    except idna.InvalidCodepoint:
-        # emoji and other symbols: there are such names, and browsers take them (UTS 46), though IDNA 2008 does not
-        return "xn--" + label.encode("punycode").decode("ascii")
-    except idna.IDNAError as error:
-        _refuse(f"its host cannot exist: {error}")
 
 
 def _is_punycode(label: str) -> bool:
@@ -283,24 +264,12 @@ def _ipv4(name: str) -> str | None:
 
     None for what does not end in a number; such a name is a name.
     """
-    words = name.split(".")
-    if not _NUMBER.fullmatch(words[-1]):
+    if not _NUMBER.fullmatch(name.rpartition(".")[2]):
         return None
-    numbers = [_number(word) for word in words]
-    *first, last = (number if number is not None else -1 for number in numbers)
-    if len(words) > 4 or not all(0 <= number <= 255 for number in first) or not 0 <= last < 256 ** (4 - len(first)):
+    try:
+        return socket.inet_ntoa(socket.inet_aton(_BARE_HEX.sub("0", name)))
+    except OSError:
         _refuse(f"its host {name:.60} ends in a number and is no IPv4 address")
-    return str(ipaddress.IPv4Address(last + sum(number << (24 - 8 * i) for i, number in enumerate(first))))
-
-
-def _number(word: str) -> int | None:
-    if not _NUMBER.fullmatch(word) or len(word) > MAX_LABEL:
-        return None
-    if word.startswith("0x"):
-        return int(word[2:] or "0", 16)
-    if not word.startswith("0"):
-        return int(word)
-    return None if set(word) & {"8", "9"} else int(word, 8)
 
 
 def _ipv6(given: str) -> str:

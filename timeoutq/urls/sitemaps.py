@@ -1,10 +1,8 @@
 """The pages that a sitemap names (the protocol of sitemaps.org), on the web or in a file, in bounded memory.
 
-`timeoutq put --sitemap` and the demo call `sitemap`, and so may your programs. From top to bottom: what may be asked
-for; the walk through indexes; a download; a sitemap read piece by piece, as XML or as text. The parser is expat, which
-Python brings and which keeps nothing of what it has read. Nothing grows with the length of a sitemap, whoever wrote it:
-no entity may be declared, because with entities a kilobyte of XML becomes gigabytes, and depth, names and lengths have
-limits. A download has one limit of time as a whole, which a server cannot stretch by sending a byte now and then.
+Nothing grows with the length of a sitemap, whoever wrote it: expat keeps nothing of what it has read, no entity may be
+declared, because with entities a kilobyte of XML becomes gigabytes, and depth, names and lengths have limits. A
+download has one limit of time, which a server cannot stretch by sending a byte now and then.
 """
 
 from __future__ import annotations
@@ -15,20 +13,20 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from errno import EDQUOT, ENOSPC
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, NoReturn
 from xml.parsers import expat
 
 from timeoutq.urls import bodies
 from timeoutq.urls.normal import as_written, normalise
 from timeoutq.words.arguments import shown
-from timeoutq.words.errors import BadSitemap, BadUrl, InvalidInput, MissingExtra
+from timeoutq.words.errors import BadSitemap, InvalidInput, MissingExtra
 
 if TYPE_CHECKING:
     import ssl
@@ -52,10 +50,10 @@ HEAD = 512  # how many of the first bytes decide whether a sitemap is XML or tex
 _WEB = re.compile(r"https?:", re.IGNORECASE)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _ROOTS = {"urlset": "url", "sitemapindex": "sitemap"}
-_BLANKS = b" \t\r\n"
-_LINE_END = re.compile(rb"\r\n?|\n")
 _PLACED = {*_ROOTS, *_ROOTS.values(), "loc"}
 """Elements that have one place each; at the top of a sitemap, an extension has others."""
+_BLANKS = b" \t\r\n"
+_LINE_END = re.compile(rb"\r\n?|\n")
 _HTML = re.compile(rb"(?>(?:<!--.*?-->|<\?.*?\?>|\s)*)<!doctype\s+html\b", re.IGNORECASE | re.DOTALL)
 _WRONG_ROOTS = {"html": "it is a page of HTML, not a sitemap", "rss": "it is a feed", "feed": "it is a feed"}
 
@@ -144,16 +142,26 @@ class _Walk:
             try:
                 for entry in self._entries(chain[-1]):
                     where = f"{chain[-1]}, line {entry.line}"
-                    if entry.is_sitemap:
-                        named += self._further(chain, entry, where)
-                    else:
-                        yield from self._page(chain[-1], entry, where)
+                    try:
+                        if entry.is_sitemap:
+                            named += self._further(chain, entry)
+                        else:
+                            yield self._page(chain[-1], entry, where)
+                    except _TooMuch:
+                        raise
+                    except InvalidInput as error:
+                        self._refuse(where, error)
             except BadSitemap as error:
                 bad = type(error)(f"sitemap {shown(chain[-1], 300)}: {error}")
-                if self._refused is None or len(chain) == 1 or isinstance(error, _TooMuch):
+                if len(chain) == 1 or isinstance(error, _TooMuch):
                     raise bad from error
-                self._refused("", bad)
+                self._refuse("", bad)
             waiting += reversed(named)
+
+    def _refuse(self, where: str, error: InvalidInput) -> None:
+        if self._refused is None:
+            raise error
+        self._refused(where, error)
 
     def _first(self, source: str) -> str:
         if _WEB.match(source):
@@ -165,31 +173,20 @@ class _Walk:
             found = self._seen[source] = source
         return found
 
-    def _page(self, sitemap: str, entry: Entry, where: str) -> Iterator[Page]:
+    def _page(self, sitemap: str, entry: Entry, where: str) -> Page:
         self._pages += 1
         if self._pages > self._limits.pages:
             raise _TooMuch(f"with it, there are more than {self._limits.pages:,} URLs")
-        try:
-            yield Page(normalise(entry.url, _base(sitemap, entry)), where, entry.data)
-        except BadUrl as bad:
-            if self._refused is None:
-                raise
-            self._refused(where, bad)
+        return Page(normalise(entry.url, _base(sitemap, entry)), where, entry.data)
 
-    def _further(self, chain: tuple[str, ...], entry: Entry, where: str) -> list[tuple[str, ...]]:
-        """Judge a sitemap that another names: give the way there, or nothing if it need not or cannot be read."""
+    def _further(self, chain: tuple[str, ...], entry: Entry) -> list[tuple[str, ...]]:
+        """Judge a sitemap that another names: give the way there, or nothing if it was read before."""
         base = _base(chain[-1], entry)
-        try:
-            found = normalise(entry.url, base)
-            if found in chain:
-                raise BadSitemap(f"sitemap {shown(found, 300)} names itself again: a loop")
-            if len(chain) > self._limits.depth:
-                raise BadSitemap(f"sitemap {shown(found, 300)} is behind more than {self._limits.depth} indexes")
-        except InvalidInput as error:
-            if self._refused is None:
-                raise
-            self._refused(where, error)
-            return []
+        found = normalise(entry.url, base)
+        if found in chain:
+            raise BadSitemap(f"sitemap {shown(found, 300)} names itself again: a loop")
+        if len(chain) > self._limits.depth:
+            raise BadSitemap(f"sitemap {shown(found, 300)} is behind more than {self._limits.depth} indexes")
         if found in self._seen:
             return []
         if len(self._seen) >= self._limits.sitemaps:
@@ -199,22 +196,25 @@ class _Walk:
 
     def _entries(self, name: str) -> Iterator[Entry]:
         self._check_time()
-        reader = Reader(is_robots=_is_robots(name))
-        with self._opened(name, min(self._limits.seconds, self._left())) as file:
+        is_robots = name.partition("?")[0].rpartition("/")[2] == "robots.txt"
+        with self._opened(name) as file:
             try:
-                for data in _unpacked(file, self._limits):
-                    self._check_time()
-                    yield from reader.feed(data)
+                yield from read(self._unpacked(file), is_robots=is_robots)
             except OSError as error:
                 raise BadSitemap(f"it cannot be read: {error.strerror}") from error
             except (bodies.Broken, bodies.TooLong) as error:
                 raise BadSitemap(str(error)) from error
-        yield from reader.end()
 
-    def _opened(self, name: str, seconds: float) -> IO[bytes]:
+    def _opened(self, name: str) -> IO[bytes]:
         if _WEB.match(name):
-            _see_that_no_loop_runs(name)
-            return fetch(self._seen[name], seconds, self._limits.sent, self._limits.unpacked, self._transport)
+            with suppress(RuntimeError):
+                asyncio.get_running_loop()
+                raise InvalidInput(
+                    f"sitemap {shown(name, 300)} cannot be fetched inside a running event loop, which would stand "
+                    "still: write `await asyncio.to_thread(list, sitemap(source))`"
+                )
+            seconds = min(self._limits.seconds, self._until - time.monotonic())
+            return fetch(self._seen[name], seconds, self._limits, self._transport)
         try:
             return Path(name).open("rb")
         except OSError as error:
@@ -222,59 +222,39 @@ class _Walk:
         except ValueError as error:  # a NUL, or half a character
             raise BadSitemap("it cannot be read: no file can have this name") from error
 
-    def _left(self) -> float:
-        return self._until - time.monotonic()
+    def _unpacked(self, file: IO[bytes]) -> Iterator[bytes]:
+        """Give a file piece by piece, unpacked if it is gzip, whatever its name is."""
+        layer: bodies.Layer | None = None
+        read = given = 0
+        while data := file.read(bodies.PIECE):
+            if not read and data.startswith(bodies.GZIP):
+                layer = bodies.Layer("gzip")
+            read += len(data)
+            if layer is not None and read > self._limits.sent:
+                raise bodies.TooLong(f"it has more than {self._limits.sent:,} bytes")
+            for piece in layer.feed(data) if layer is not None else (data,):
+                given += len(piece)
+                if given > self._limits.unpacked:
+                    raise bodies.TooLong(f"it has more than {self._limits.unpacked:,} bytes, unpacked")
+                self._check_time()
+                yield piece
+        if layer is not None and not layer.ended:
+            raise bodies.Broken("the gzip ends too early")
 
     def _check_time(self) -> None:
-        if self._left() <= 0:
+        if time.monotonic() >= self._until:
             raise _TooMuch(f"it is not read to its end, {self._limits.total_seconds:g} s after the first began")
-
-
-def _see_that_no_loop_runs(name: str) -> None:
-    with suppress(RuntimeError):
-        asyncio.get_running_loop()
-        raise InvalidInput(
-            f"sitemap {shown(name, 300)} cannot be fetched inside a running event loop, which would stand still: write "
-            "`await asyncio.to_thread(list, sitemap(source))`"
-        )
 
 
 def _base(sitemap: str, entry: Entry) -> str | None:
     return sitemap if entry.may_be_relative and _WEB.match(sitemap) else None
 
 
-def _is_robots(name: str) -> bool:
-    return name.partition("?")[0].rpartition("/")[2] == "robots.txt"
-
-
-def _unpacked(file: IO[bytes], limits: Limits) -> Iterator[bytes]:
-    """Give a file piece by piece, unpacked if it is gzip, whatever its name is."""
-    layer: bodies.Layer | None = None
-    read = given = 0
-    while data := file.read(bodies.PIECE):
-        if not read and bodies.is_gzip(data):
-            layer = bodies.Layer("gzip")
-        read += len(data)
-        if layer is not None and read > limits.sent:
-            raise bodies.TooLong(f"it has more than {limits.sent:,} bytes")
-        for piece in layer.feed(data) if layer is not None else (data,):
-            given += len(piece)
-            if given > limits.unpacked:
-                raise bodies.TooLong(f"it has more than {limits.unpacked:,} bytes, unpacked")
-            yield piece
-    if layer is not None and not layer.ended:
-        raise bodies.Broken("the gzip ends too early")
-
-
 # ---- a download
 
 
-def fetch(url: str, seconds: float, sent: int, unpacked: int, transport: Transport | None = None) -> IO[bytes]:
-    """Give what a URL answers, unpacked, in a temporary file, which is gone when it is closed.
-
-    `sent` and `unpacked` are how many bytes may come, and how many they may unpack to. Raises `BadSitemap`, whose
-    message is the reason.
-    """
+def fetch(url: str, seconds: float, limits: Limits, transport: Transport | None = None) -> IO[bytes]:
+    """Give what a URL answers, unpacked, in a temporary file; raises `BadSitemap`, whose message is the reason."""
     try:
         import httpx
     except ImportError as error:
@@ -283,7 +263,7 @@ def fetch(url: str, seconds: float, sent: int, unpacked: int, transport: Transpo
         ) from error
     file = tempfile.TemporaryFile()  # noqa: SIM115  # the caller closes it
     try:
-        asyncio.run(_download(url, seconds, sent, unpacked, file, transport))
+        asyncio.run(_download(url, seconds, limits, file, transport))
         file.seek(0)
     except BaseException as error:
         file.close()
@@ -307,9 +287,7 @@ def fetch(url: str, seconds: float, sent: int, unpacked: int, transport: Transpo
     return file
 
 
-async def _download(
-    url: str, seconds: float, sent: int, unpacked: int, file: IO[bytes], transport: Transport | None
-) -> None:
+async def _download(url: str, seconds: float, limits: Limits, file: IO[bytes], transport: Transport | None) -> None:
     import httpx
 
     import timeoutq
@@ -323,11 +301,11 @@ async def _download(
     async with asyncio.timeout(seconds), client, client.stream("GET", url) as response:
         if response.status_code != 200:
             raise BadSitemap(f"the server answers HTTP {response.status_code}")
-        body, count = bodies.Body(response.headers.get("content-encoding", ""), unpacked), 0
+        body, count = bodies.Body(response.headers.get("content-encoding", ""), limits.unpacked), 0
         async for data in response.aiter_raw():
             count += len(data)
-            if count > sent:
-                raise bodies.TooLong(f"it has more than {sent:,} bytes")
+            if count > limits.sent:
+                raise bodies.TooLong(f"it has more than {limits.sent:,} bytes")
             for piece in body.feed(data):
                 file.write(piece)
                 await asyncio.sleep(0)  # so that the limit of time holds while it is unpacked, too
@@ -352,50 +330,66 @@ class Entry:
     url: str  # as it is written; empty where the sitemap names none
     line: int
     is_sitemap: bool = False
-    data: Mapping[str, str | float] = field(default_factory=lambda: MappingProxyType({}))
+    data: Mapping[str, str | float] = field(default_factory=dict[str, str | float])
     """What the sitemap says of the page: `lastmod` and `changefreq` as they are written, `priority` as a number."""
     may_be_relative: bool = field(default=False, compare=False)  # whether the URL is joined to that of the sitemap
 
 
-class Reader:
-    """Reads one sitemap, which comes in pieces."""
+def read(pieces: Iterable[bytes], *, is_robots: bool = False) -> Iterator[Entry]:
+    """Give the entries of a sitemap, or of a robots.txt; raises `BadSitemap` after the entries before the mistake."""
+    head, rest = b"", iter(pieces)
+    for piece in rest:
+        head += piece
+        if len(head) >= HEAD:
+            break
+    if not head.strip(_BLANKS):
+        raise BadSitemap("it is empty" if len(head) < HEAD else f"it begins with {HEAD} blanks")
+    bare = head.removeprefix(codecs.BOM_UTF8).lstrip(_BLANKS)
+    if _HTML.match(bare):
+        raise BadSitemap("it is a page of HTML, not a sitemap")
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, b"<\0", b"\0<")):
+        yield from _Xml().entries(chain((head,), rest))
+    elif bare.startswith(b"<"):
+        # some sitemaps have an empty line before the declaration, which XML forbids
+        skipped = len(_LINE_END.findall(head.removesuffix(bare)))
+        yield from _Xml(skipped).entries(chain((bare,), rest))
+    elif b"\0" in head:
+        raise BadSitemap("it is neither XML nor text in UTF-8")
+    else:
+        yield from _listed(chain((head,), rest), is_robots)
 
-    def __init__(self, is_robots: bool = False) -> None:
-        """Expect a sitemap, or a robots.txt, which names sitemaps."""
-        self._is_robots = is_robots
-        self._head = b""
-        self._form: _Xml | _Text | None = None
 
-    def feed(self, data: bytes, last: bool = False) -> Iterator[Entry]:
-        """Give the entries that end in the next bytes; raises `BadSitemap` after the entries before the mistake."""
-        if self._form is None:
-            self._head += data
-            if len(self._head) < HEAD and not last:
-                return
-            self._form, data = self._form_of_head(), self._head
-        yield from self._form.feed(data, last)
+def _listed(pieces: Iterable[bytes], is_robots: bool) -> Iterator[Entry]:
+    """Give the URLs of a list, one per line; or the sitemaps that the lines `Sitemap: URL` of a robots.txt name."""
+    is_begun = False
+    for number, line in enumerate(_lines(pieces), 1):
+        bare = (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).strip(_BLANKS)
+        text = bare.decode("utf-8", "surrogateescape")
+        if not text or text.startswith("#"):
+            continue
+        if is_robots:
+            name, _, value = text.partition(":")
+            if name.strip().lower() == "sitemap":
+                url = value.partition("#")[0].strip()
+                yield Entry(url, number, True, may_be_relative=bool(url))
+            continue
+        if not is_begun and not text.lower().startswith(("http:", "https:")):
+            raise BadSitemap(f"it is neither XML nor a list of URLs: its first line is {shown(text, 60)}")
+        is_begun = True
+        yield Entry(text, number)
 
-    def end(self) -> Iterator[Entry]:
-        """Give the entries that are left; raises `BadSitemap` for what ends too early."""
-        return self.feed(b"", last=True)
 
-    def _form_of_head(self) -> _Xml | _Text:
-        """Decide by the first bytes whether this is XML or text. Raises `BadSitemap` for neither."""
-        head = self._head
-        if not head.strip(_BLANKS):
-            raise BadSitemap("it is empty" if len(head) < HEAD else f"it begins with {HEAD} blanks")
-        if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, b"<\0", b"\0<")):
-            return _Xml()
-        bare = head.removeprefix(codecs.BOM_UTF8).lstrip(_BLANKS)
-        if _HTML.match(bare):
-            raise BadSitemap("it is a page of HTML, not a sitemap")
-        if bare.startswith(b"<"):
-            skipped = head[: len(head) - len(bare)]
-            self._head = bare  # some sitemaps have an empty line before the declaration, which XML forbids
-            return _Xml(len(_LINE_END.findall(skipped)))
-        if b"\0" in head:
-            raise BadSitemap("it is neither XML nor text in UTF-8")
-        return _Text(self._is_robots)
+def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    rest, number = b"", 0
+    for data in pieces:
+        lines = (rest + data).splitlines(keepends=True)
+        # a CR at the end may be the first half of a CRLF
+        rest = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
+        number += len(lines)
+        yield from lines
+        if len(rest) > LONGEST_PIECE:
+            raise BadSitemap(f"line {number + 1} has more than {LONGEST_PIECE:,} bytes")
+    yield rest
 
 
 class _Xml:
@@ -410,28 +404,32 @@ class _Xml:
         parser.EndElementHandler = self._stop
         parser.CharacterDataHandler = self._characters
         parser.EntityDeclHandler = self._entity
-        self._skipped = skipped
+        self._skipped = skipped  # how many lines came before
+        self._fed = 0
         self._names: set[str] = set()
         self._found: list[Entry] = []
-        self._depth = self._fed = self._line = 0
         self._path: list[str] = []  # the names of the elements that are open, without prefixes
         self._prefix = ""  # that of the root element
-        self._entry = ""  # the name of the elements that are entries
+        self._line = 0  # where the entry begins
         self._fields: dict[str, str] | None = None  # what the entry says that is being read, without its addresses
         self._addresses: list[tuple[bool, int, str]] = []
         """Of each `<loc>` of the entry, whether it has the prefix of the root, its line, and its text."""
         self._loc: tuple[bool, int] = (False, 0)
         self._field = ""
-        self._text: list[str] = []
-        self._length = 0
+        self._text = ""
 
-    def feed(self, data: bytes, last: bool) -> Iterator[Entry]:
+    def entries(self, pieces: Iterable[bytes]) -> Iterator[Entry]:
+        for data in pieces:
+            yield from self._parse(data, last=False)
+        yield from self._parse(b"", last=True)
+
+    def _parse(self, data: bytes, *, last: bool) -> Iterator[Entry]:
         trouble: BadSitemap | None = None
         self._fed += len(data)
         try:
             self._parser.Parse(data, last)
             if self._fed - self._parser.CurrentByteIndex > LONGEST_PIECE + len(data):
-                trouble = BadSitemap(f"line {self._here()} has a tag or a comment of more than {LONGEST_PIECE:,} bytes")
+                self._refuse(f" has a tag or a comment of more than {LONGEST_PIECE:,} bytes")
         except BadSitemap as error:
             trouble = error
         except expat.ExpatError as error:
@@ -444,11 +442,12 @@ class _Xml:
         if trouble is not None:
             raise trouble
 
+    @property
     def _here(self) -> int:
         return self._parser.CurrentLineNumber + self._skipped
 
     def _refuse(self, why: str) -> NoReturn:
-        raise BadSitemap(f"line {self._here()}{why}")
+        raise BadSitemap(f"line {self._here}{why}")
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         for one in (name, *attributes):
@@ -457,50 +456,44 @@ class _Xml:
             self._names.add(one)
         if len(self._names) > MOST_NAMES:
             self._refuse(f": more than {MOST_NAMES:,} different names of elements and attributes")
-        self._depth += 1
-        if self._depth > DEEPEST:
-            self._refuse(f": elements nested more than {DEEPEST} deep")
         prefix, _, local = name.rpartition(":")
-        if self._depth == 1:
+        depth = len(self._path)
+        if depth == DEEPEST:
+            self._refuse(f": elements nested more than {DEEPEST} deep")
+        if depth == 0:
             self._prefix = prefix
             if local not in _ROOTS:
                 what = _WRONG_ROOTS.get(local.lower(), "it is no sitemap")
                 raise BadSitemap(f"{what}: its root element is <{local:.40}>, not <urlset> or <sitemapindex>")
-            self._entry = _ROOTS[local]
-        elif self._depth == 2 and local == self._entry:
-            self._fields, self._addresses, self._line = {}, [], self._here()
-        elif self._depth == 3 and self._fields is not None and (local == "loc" or local not in _PLACED):
+        elif depth == 1 and local == _ROOTS[self._path[0]]:
+            self._fields, self._addresses, self._line = {}, [], self._here
+        elif depth == 2 and self._fields is not None and (local == "loc" or local not in _PLACED):
             if local not in self._fields:
-                self._field, self._text, self._length = local, [], 0
-                self._loc = (prefix == self._prefix, self._here())
-        elif self._depth <= 3 and prefix == self._prefix and local in _PLACED:
+                self._field, self._text, self._loc = local, "", (prefix == self._prefix, self._here)
+        elif depth <= 2 and prefix == self._prefix and local in _PLACED:
             self._refuse(f" has <{local}> inside <{self._path[-1]:.40}>")
         self._path.append(local)
 
     def _characters(self, text: str) -> None:
-        if self._field:
-            self._length += len(text)
-            if self._length <= LONGEST_TEXT:
-                self._text.append(text)
+        if self._field and len(self._text) <= LONGEST_TEXT:
+            self._text += text
 
     def _stop(self, name: str) -> None:
-        self._depth -= 1
         self._path.pop()
         if self._fields is None:
             return
-        if self._depth == 2 and self._field:
-            if self._length > LONGEST_TEXT:
+        if len(self._path) == 2 and self._field:
+            if len(self._text) > LONGEST_TEXT:
                 self._refuse(f": <{self._field:.40}> holds more than {LONGEST_TEXT:,} characters")
-            text = "".join(self._text).strip()
             if self._field != "loc":
-                self._fields[self._field] = text
+                self._fields[self._field] = self._text.strip()
             elif len(self._addresses) == MOST_ADDRESSES:
                 self._refuse(f": an entry has more than {MOST_ADDRESSES:,} times <loc>")
             else:
-                self._addresses.append((*self._loc, text))
+                self._addresses.append((*self._loc, self._text.strip()))
             self._field = ""
-        elif self._depth == 1:
-            data, is_sitemap = _data(self._fields), self._entry == "sitemap"
+        elif len(self._path) == 1:
+            data, is_sitemap = _data(self._fields), self._path[0] == "sitemapindex"
             own = [one for one in self._addresses if one[0]]
             for _, line, url in own or self._addresses[:1] or [(True, self._line, "")]:
                 relative = is_sitemap or url.startswith("/")
@@ -523,40 +516,3 @@ def _data(fields: Mapping[str, str]) -> Mapping[str, str | float]:
     if 0 <= priority <= 1:
         found["priority"] = priority
     return found
-
-
-class _Text:
-    """A list of URLs, one per line; or a robots.txt, whose lines `Sitemap: URL` name sitemaps."""
-
-    def __init__(self, is_robots: bool) -> None:
-        self._is_robots = is_robots
-        self._rest = b""
-        self._line = self._found = 0
-
-    def feed(self, data: bytes, last: bool) -> Iterator[Entry]:
-        lines = (self._rest + data).splitlines(keepends=True)
-        # a CR at the end may be the first half of a CRLF
-        self._rest = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
-        for line in lines:
-            yield from self._read(line)
-        if len(self._rest) > LONGEST_PIECE:
-            raise BadSitemap(f"line {self._line + 1} has more than {LONGEST_PIECE:,} bytes")
-        if last:
-            yield from self._read(self._rest)
-
-    def _read(self, line: bytes) -> Iterator[Entry]:
-        self._line += 1
-        bare = (line.removeprefix(codecs.BOM_UTF8) if self._line == 1 else line).strip(_BLANKS)
-        if not bare or bare.startswith(b"#"):
-            return
-        text = bare.decode("utf-8", "surrogateescape")
-        if self._is_robots:
-            name, _, value = text.partition(":")
-            if name.strip().lower() == "sitemap":
-                url = value.partition("#")[0].strip()
-                yield Entry(url, self._line, True, may_be_relative=bool(url))
-            return
-        if not self._found and not text.lower().startswith(("http:", "https:")):
-            raise BadSitemap(f"it is neither XML nor a list of URLs: its first line is {shown(text, 60)}")
-        self._found += 1
-        yield Entry(text, self._line)

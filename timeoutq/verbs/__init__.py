@@ -3,8 +3,8 @@
 The modules, in reading order: each imports only from those above it.
 
     replies     From the reply of a script to a value.
-    operations  The table of operations: which script, which keys, which arguments, how to read the reply, may it be
-                sent again.
+    operations  The table of operations: of each verb the arguments, the call, and the value that is made of the reply.
+                No I/O.
     confirming  Which calls replicas must confirm, and how many replicas; and what a caller is told when they have not
                 confirmed.
     sending     Sends calls until each has an answer or the deadline is over. Decides what may be sent again, when, and

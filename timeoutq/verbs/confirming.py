@@ -23,8 +23,7 @@ from timeoutq.words.text import counted
 FRESH = 5.0
 """Seconds between two looks at the setting of the queue. A client looks with a call that it makes anyway."""
 
-UNCONFIRMED = -1
-"""In the place of a number of replicas: wait for no replica, whatever the queue's setting says."""
+UNCONFIRMED = -1  # in the place of a number of replicas: wait for no replica, whatever the queue's setting says
 
 CONFIRMED = frozenset(
     {
@@ -32,11 +31,8 @@ CONFIRMED = frozenset(
         "restore_hosts", "set_schedule", "tick", "seal_batch", "restore_batch", "cancel", "kind",
     }
 )  # fmt: skip
-"""The scripts whose callers are told something that a failover must not undo: that tasks are in the queue, that leases
-are held or ended, that a host is banned, blocked or visited less, which ticks of a schedule are put, and that a
-batch is sealed. `configure`
-waits where it changes the politeness (`flows.py`); it does not wait to pause a queue, or to end that it is durable,
-while replicas are away."""
+"""The scripts whose callers are told something that a failover must not undo. `configure` waits where it changes the
+politeness (`flows.py`); it does not wait to pause a queue, or to end that it is durable, while replicas are away."""
 
 ENDS = frozenset({"ack", "fail", "release"})
 """The scripts that end leases. If a call is sent again, it answers `ALREADY` for each lease that it ended before."""
@@ -46,10 +42,8 @@ ENDS = frozenset({"ack", "fail", "release"})
 class Durable:
     """The setting `durable` of a queue, as a client has last read it."""
 
-    replicas: int = 0
-    """How many replicas must confirm; 0 where the queue is not durable."""
-    until: float = 0.0
-    """When the client is to look again, by the monotonic clock."""
+    replicas: int = 0  # how many replicas must confirm; 0 where the queue is not durable
+    until: float = 0.0  # when the client is to look again, by the monotonic clock
     proved: bool = False
     """Whether the user may run WAIT; this is tried before the first call that replicas must confirm."""
 

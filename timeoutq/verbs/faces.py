@@ -10,7 +10,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from functools import update_wrapper
 from inspect import signature
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from timeoutq.verbs.sending import Flow
 
@@ -18,16 +18,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 M = TypeVar("M", bound=Callable[..., Any])
 
-START: str | None = "0"
-"""The cursor with which a walk begins; None ends it."""
-
 
 class Walk(Generic[T]):
     """A walk through many things: `more` reads the next part of them, until the walk `is_over`."""
 
     def __init__(self, read: Callable[[str], Flow[tuple[Sequence[T], str | None]]]) -> None:
         """Prepare; `read` gives a part from a cursor on, and the cursor of the rest."""
-        self._read, self._cursor = read, START
+        self._read = read
+        self._cursor: str | None = "0"
 
     @property
     def is_over(self) -> bool:
@@ -42,32 +40,27 @@ class Walk(Generic[T]):
 
 def blocking(method: Callable[Concatenate[Any, P], Flow[T]]) -> Callable[Concatenate[Any, P], T]:
     """Make a method for code that blocks."""
-    name = method.__name__
 
     def made(face: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        result: T = face.run(getattr(face.flows, name)(*args, **kwargs))
-        return result
+        return cast("T", face.run(getattr(face.flows, method.__name__)(*args, **kwargs)))
 
     return like(made, method)
 
 
 def awaiting(method: Callable[Concatenate[Any, P], Flow[T]]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
     """Make a method for asyncio."""
-    name = method.__name__
 
     async def made(face: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        result: T = await face.run(getattr(face.flows, name)(*args, **kwargs))
-        return result
+        return cast("T", await face.run(getattr(face.flows, method.__name__)(*args, **kwargs)))
 
     return like(made, method)
 
 
 def iterating(method: Callable[Concatenate[Any, P], Walk[T]]) -> Callable[Concatenate[Any, P], Iterator[T]]:
     """Make a method that goes through all things of a walk, for code that blocks."""
-    name = method.__name__
 
     def made(face: Any, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        walk = getattr(face.flows, name)(*args, **kwargs)
+        walk = getattr(face.flows, method.__name__)(*args, **kwargs)
         while True:
             yield from face.run(walk.more())
             if walk.is_over:
@@ -78,10 +71,9 @@ def iterating(method: Callable[Concatenate[Any, P], Walk[T]]) -> Callable[Concat
 
 def aiterating(method: Callable[Concatenate[Any, P], Walk[T]]) -> Callable[Concatenate[Any, P], AsyncIterator[T]]:
     """Make a method that goes through all things of a walk, for asyncio."""
-    name = method.__name__
 
     async def made(face: Any, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
-        walk = getattr(face.flows, name)(*args, **kwargs)
+        walk = getattr(face.flows, method.__name__)(*args, **kwargs)
         while True:
             for one in await face.run(walk.more()):
                 yield one

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -13,13 +14,12 @@ from typing import Any, cast
 
 from timeoutq.server.calls import BATCH, Call, Command, fitting
 from timeoutq.server.deadlines import ATTEMPT
-from timeoutq.server.troubles import IS_SHARDED, is_hopeless, is_sharded
-from timeoutq.verbs import confirming, replies
+from timeoutq.server.troubles import IS_SHARDED, is_sharded
+from timeoutq.verbs import confirming
 from timeoutq.verbs.confirming import UNCONFIRMED
 from timeoutq.verbs.replies import Claimed, Plan, Swept
 from timeoutq.verbs.sending import (
     BELL_WAIT,
-    LAST_START,
     Alarm,
     Bell,
     Flow,
@@ -31,8 +31,11 @@ from timeoutq.verbs.sending import (
     answers,
     ask,
     count_replicas,
+    insist,
+    joined,
+    once,
     prove,
-    settle,
+    settled,
     tell_time,
 )
 from timeoutq.words import telling
@@ -56,25 +59,19 @@ def opening(talk: Talk, settings: Mapping[str, bytes], allow_eviction: bool) -> 
     """Meet the server: refuse one that evicts, learn its time, read and write settings of the queue."""
     began, meta = time.monotonic(), talk.operations.key("meta")
     asked = [("TIME",), ("INFO", "memory"), ("HGET", meta, "schema"), confirming.look(talk.operations)]
-    while isinstance(reply := (yield Send(asked, talk.at)), BaseException):
-        # a server that does not answer cannot be checked: the next call checks it
-        if is_hopeless(reply) or time.monotonic() - began > talk.deadline * LAST_START:
-            raise talk.server.explain(reply)
-        yield a_moment()
-    if isinstance(reply, list):
-        moment, memory, schema, kept = cast("Any", reply)
-        tell_time(talk, moment, began)
-        if isinstance(schema, bytes) and schema.startswith(b"s"):
-            raise InvalidInput(f"{talk.operations.name}: {IS_SHARDED}")
-        talk.durable.read(kept, time.monotonic())
-        policy = eviction_policy(memory)
-        if policy not in (None, "noeviction") and not allow_eviction:
-            raise UnsafeServer(
-                f"{talk.server.url} may throw tasks away: maxmemory-policy is {policy}; run "
-                "'CONFIG SET maxmemory-policy noeviction' (and put it into its configuration), "
-                "or, in Python, pass allow_eviction=True to Queue or AsyncQueue to accept the loss; an App and the "
-                "commands have no such option"
-            )
+    moment, memory, schema, kept = yield from insist(talk, Send(asked, talk.at))
+    tell_time(talk, moment, began)
+    if isinstance(schema, bytes) and schema.startswith(b"s"):
+        raise InvalidInput(f"{talk.operations.name}: {IS_SHARDED}")
+    talk.durable.read(kept, time.monotonic())
+    policy = eviction_policy(memory)
+    if policy not in (None, "noeviction") and not allow_eviction:
+        raise UnsafeServer(
+            f"{talk.server.url} may throw tasks away: maxmemory-policy is {policy}; run "
+            "'CONFIG SET maxmemory-policy noeviction' (and put it into its configuration), "
+            "or, in Python, pass allow_eviction=True to Queue or AsyncQueue to accept the loss; an App and the "
+            "commands have no such option"
+        )
     # a queue that is durable already is opened also while its replicas are away
     new = {name: value for name, value in settings.items() if name != "durable" or int(value) != talk.durable.replicas}
     if new:
@@ -115,8 +112,7 @@ def find_replicas(talk: Talk, wanted: int) -> Flow[None]:
     raise NotReplicated(f"queue {name} cannot be durable={wanted} on {url}, and nothing was written: {found}")
 
 
-CONVERTS = 20
-"""How many parts of an unfinished conversion one prune does; a part is 250 tasks."""
+CONVERTS = 20  # how many parts of an unfinished conversion one prune does; a part is 250 tasks
 
 
 def convert(talk: Talk, calls: int = 0) -> Flow[None]:
@@ -162,14 +158,10 @@ def wait_drained(drained: Callable[[], Flow[bool]], timeout: float | None) -> Fl
 
 def eviction_policy(info: object) -> str | None:
     """Read `maxmemory_policy` from an INFO reply, parsed or not; None if the reply does not tell."""
-    if isinstance(info, dict):
-        found: Any = cast("Any", info).get("maxmemory_policy")
-        return str(found) if found else None
     if isinstance(info, bytes):
-        for line in info.splitlines():
-            if line.startswith(b"maxmemory_policy:"):
-                return line.partition(b":")[2].decode()
-    return None
+        line = re.search(rb"^maxmemory_policy:(\S+)", info, re.MULTILINE)
+        return line[1].decode() if line else None
+    return cast("dict[str, str]", info).get("maxmemory_policy") if isinstance(info, dict) else None
 
 
 def claim(
@@ -237,9 +229,7 @@ def hear_bell(talk: Talk, seconds: float, call: Call[Claimed] | None = None) -> 
         # the claim runs when the wait is over, at the latest; nobody waits much longer for its reply
         not_after = talk.clock.now_ms + int((seconds + talk.deadline * ATTEMPT) * 1000)
         then = [call.command(not_after=not_after)]
-    heard: Any = yield Bell(talk.operations.key("bell"), seconds, talk.at, then)
-    if isinstance(heard, BaseException):
-        raise talk.server.explain(heard)
+    heard = yield from once(talk, Bell(talk.operations.key("bell"), seconds, talk.at, then))
     if call is None or not then:
         return None
     rang, reply = heard
@@ -259,28 +249,21 @@ def hear_bell(talk: Talk, seconds: float, call: Call[Claimed] | None = None) -> 
 def hear_stroke(talk: Talk, seconds: float, has_room: Callable[[], bool]) -> Flow[None]:
     """Wait for a stroke of the bell, at most `seconds`; pass the stroke on if then there is no room for a task."""
     key = talk.operations.key("bell")
-    heard: Any = yield Bell(key, seconds, talk.at)
-    if isinstance(heard, BaseException):
-        raise talk.server.explain(heard)
+    heard = yield from once(talk, Bell(key, seconds, talk.at))
     if heard is not None and heard[0] is not None and not has_room():
         yield Send([("RPUSH", key, "1")], talk.at)
 
 
 def newest_alarm(talk: Talk) -> Flow[bytes]:
     """Give the id of the newest sound of the alarm; `0-0` if the alarm was never sounded. Asks only once."""
-    reply = yield Send([("XREVRANGE", talk.operations.key("alarm"), "+", "-", "COUNT", 1)], talk.at)
-    if isinstance(reply, BaseException):
-        raise talk.server.explain(reply)
-    newest = reply[0]
+    asked = ("XREVRANGE", talk.operations.key("alarm"), "+", "-", "COUNT", 1)
+    (newest,) = yield from once(talk, Send([asked], talk.at))
     return cast("bytes", newest[0][0]) if isinstance(newest, list) and newest else b"0-0"
 
 
 def hear_alarm(talk: Talk, last: bytes, seconds: float) -> Flow[bytes]:
     """Wait for the next sound of the alarm after `last`, at most `seconds`; give the id of the newest sound."""
-    heard = yield Alarm(talk.operations.key("alarm"), last, seconds, talk.at)
-    if isinstance(heard, BaseException):
-        raise talk.server.explain(heard)
-    return cast("bytes", heard)
+    return cast("bytes", (yield from once(talk, Alarm(talk.operations.key("alarm"), last, seconds, talk.at))))
 
 
 def cancelled(talk: Talk, leases: Sequence[Lease]) -> Flow[list[Lease]]:
@@ -312,37 +295,27 @@ def whole(talk: Talk, found: Claimed) -> Flow[Claimed]:
 
 def give_back(talk: Talk, claim: Call[Claimed], age_ms: int) -> Flow[None]:
     """Release what a claim took that was sent `age_ms` ago, and whose reply nobody read; `claim` asks for no tasks."""
-    reply: Any = yield Send([claim.command(age_ms)], talk.at)
-    given: Any = reply if isinstance(reply, BaseException) else reply[0]
-    if isinstance(given, BaseException):
-        raise talk.server.explain(given)
-    leases = (yield from whole(talk, claim.read(given))).leases
+    (reply,) = yield from once(talk, Send([claim.command(age_ms)], talk.at))
+    if isinstance(reply, BaseException):
+        raise talk.server.explain(reply)
+    leases = (yield from whole(talk, claim.read(reply))).leases
     if leases:
         yield from answers(talk, talk.operations.release(leases), UNCONFIRMED)
 
 
-def clean(talk: Talk) -> Flow[tuple[Swept, Swept]]:
-    """Do one bounded round of the cleaner; give the tasks that it took back and those that it made ready."""
-    promoted, requeued, *_ = yield from _clean(talk, [])
-    return requeued, promoted
+def clean(talk: Talk, more: Sequence[Call[Any]] = ()) -> Flow[tuple[Any, ...]]:
+    """Do one bounded round of the cleaner; give the tasks that it took back, those that it made ready, and more."""
+    ops, asked = talk.operations, time.monotonic()
+    promoted, requeued, *rest = yield from settled(talk, [ops.promote_due(), ops.requeue_expired(), *more])
+    talk.clock.swept(requeued.now_ms, asked)
+    tell_given_up(ops.name, requeued)
+    return requeued, promoted, *rest
 
 
 def clean_and_plan(talk: Talk, longest_ms: int) -> Flow[tuple[Swept, Swept, Plan]]:
     """Do one round of the cleaner, and ask in the same exchange when the next one is due, `longest_ms` at most."""
-    promoted, requeued, plan = yield from _clean(talk, [talk.operations.plan(longest_ms)])
+    requeued, promoted, plan = yield from clean(talk, [talk.operations.plan(longest_ms)])
     return requeued, promoted, plan
-
-
-def _clean(talk: Talk, more: Sequence[Call[Any]]) -> Flow[list[Any]]:
-    ops = talk.operations
-    asked = time.monotonic()
-    found = yield from settle(talk, [ops.promote_due(), ops.requeue_expired(), *more])
-    for one in found:
-        if isinstance(one, TimeoutqError):
-            raise one
-    talk.clock.swept(found[1].now_ms, asked)
-    tell_given_up(ops.name, found[1])
-    return found
 
 
 def requeue_expired(talk: Talk, n: int) -> Flow[int]:
@@ -381,14 +354,8 @@ def tell_given_up(queue: str, swept: Swept) -> None:
 
 def extend(talk: Talk, leases: Sequence[Lease], timeout_ms: int, replicas: int = 0) -> Flow[tuple[float, Outcome]]:
     """Extend leases; give the deadline and the answers. `replicas` is as for `settle`."""
-    deadline, codes, tasks = 0.0, b"", list[bytes]()
-    for result in (yield from settle(talk, talk.operations.extend(leases, timeout_ms), replicas)):
-        if isinstance(result, TimeoutqError):
-            raise result
-        deadline, outcome = result
-        codes += outcome.codes
-        tasks.extend(outcome.tasks)
-    return deadline, Outcome(tasks, codes)
+    found = yield from settled(talk, talk.operations.extend(leases, timeout_ms), replicas)
+    return found[-1][0] if found else 0.0, joined([outcome for _, outcome in found])
 
 
 def extend_many(talk: Talk, leases: Sequence[Lease], timeout_ms: int, replicas: int = 0) -> Flow[Outcome]:
@@ -408,7 +375,7 @@ def extend_one(talk: Talk, lease: Lease, timeout_ms: int) -> Flow[Lease]:
         raise LeaseLost(ended, task=lease.task, holder=lease.holder, state="in_progress")
     if outcome[0] is Answer.LOST:
         raise (yield from lost(talk, lease))
-    return replies.renew(lease, deadline)
+    return replace(lease, deadline=deadline)
 
 
 def end_one(talk: Talk, lease: Lease, calls: Sequence[Call[Outcome]]) -> Flow[Answer]:
@@ -419,20 +386,27 @@ def end_one(talk: Talk, lease: Lease, calls: Sequence[Call[Outcome]]) -> Flow[An
     return outcome[0]
 
 
+SLACK = 0.1  # seconds by which the server's clock may be ahead of the time that a client expects
+
+
 def lost(talk: Talk, lease: Lease, ends_ms: float = 0.0) -> Flow[LeaseLost]:
-    """Find out who has the task now, and give the error that says so; `ends_ms` as for `explain_loss`."""
+    """Find out who has the task of a lost lease, and give the error that says so, and the cure.
+
+    `ends_ms` is when max_runtime ended the lease, 0 if that is not known.
+    """
     info: TaskInfo = yield from answer(talk, talk.operations.inspect(lease.task))
-    return explain_loss(talk, lease, info, ends_ms)
-
-
-SLACK = 0.1
-"""Seconds by which the server's clock may be ahead of the time that a client expects."""
-
-
-def explain_loss(talk: Talk, lease: Lease, info: TaskInfo, ends_ms: float = 0.0) -> LeaseLost:
-    """Say why a lease is lost, and the cure; `ends_ms` is when max_runtime ended the lease, 0 if that is not known."""
-    ago = talk.clock.now_ms / 1000 - lease.deadline
+    now_ms = talk.clock.now_ms
+    ago = now_ms / 1000 - lease.deadline
     name, where = f"lease on {lease.task!r}", f"is in {info.state.value}" if info.state else "is in no state"
+    if info.state is State.DONE:
+        has = "another worker has finished the task"
+    elif info.holder is None:
+        has = f"the task {where} now"
+    elif info.holder == lease.holder:
+        has = f"the same worker, {info.holder}, has claimed it again"
+    else:
+        has = f"worker {info.holder} has it now"
+    cure = "raise timeout=, extend while you work, or make the handler idempotent"
     if info.holder is not None and info.state is not State.IN_PROGRESS:
         message = (
             f"{name} cannot be used: the task {where} now, though worker {info.holder} still has a lease on it. "
@@ -440,33 +414,21 @@ def explain_loss(talk: Talk, lease: Lease, info: TaskInfo, ends_ms: float = 0.0)
         )
     elif info.state is None:
         message = f"{name} is gone: the task was forgotten, purged, or done and not kept"
+    elif ends_ms and now_ms >= ends_ms:
+        message = (
+            f"{name} ended {(now_ms - ends_ms) / 1000:.1f} s ago with its max_runtime, which nothing extends, and "
+            f"{has}: raise max_runtime=, or find what kept the handler from ending (a blocking call in an `async def`?)"
+        )
+    elif lease.deadline == math.inf:  # a command was given only the token
+        message = f"{name} is lost and {has}: if it ran out, {cure}"
+    elif ago > -SLACK:
+        message = f"{name} ran out {max(0.0, ago):.1f} s ago and {has}: {cure}"
     else:
-        if info.holder is not None:
-            again = info.holder == lease.holder
-            has = (
-                f"the same worker, {info.holder}, has claimed it again" if again else f"worker {info.holder} has it now"
-            )
-        elif info.state is State.DONE:
-            has = "another worker has finished the task"
-        else:
-            has = f"the task {where} now"
-        cure = "raise timeout=, extend while you work, or make the handler idempotent"
-        over = talk.clock.now_ms - ends_ms if ends_ms else -1.0
-        if over >= 0:
-            message = (
-                f"{name} ended {over / 1000:.1f} s ago with its max_runtime, which nothing extends, and {has}: "
-                "raise max_runtime=, or find what kept the handler from ending (a blocking call in an `async def`?)"
-            )
-        elif lease.deadline == math.inf:  # a command was given only the token
-            message = f"{name} is lost and {has}: if it ran out, {cure}"
-        elif ago > -SLACK:
-            message = f"{name} ran out {max(0.0, ago):.1f} s ago and {has}: {cure}"
-        else:
-            has = "the task is done" if info.state is State.DONE else has
-            message = (
-                f"{name} was revoked before its time was over and {has}: timeout= is not the cause. Was the lease "
-                "ended before, the task moved by hand, or the claim lost in a failover?"
-            )
+        has = "the task is done" if info.state is State.DONE else has
+        message = (
+            f"{name} was revoked before its time was over and {has}: timeout= is not the cause. Was the lease "
+            "ended before, the task moved by hand, or the claim lost in a failover?"
+        )
     return LeaseLost(message, task=lease.task, holder=info.holder, state=info.state)
 
 
@@ -512,7 +474,8 @@ def uncancelled(talk: Talk, ids: list[bytes]) -> Flow[list[bytes]]:
     if not ids:
         return []
     (errors,) = yield from ask(talk, [("HMGET", talk.operations.key("errors"), *ids)])
-    return [id for id, error in zip(ids, errors, strict=True) if not replies.is_cancelled(error)]
+    by = b"cancelled by "
+    return [id for id, error in zip(ids, errors, strict=True) if not (error or b"").partition(b" ")[2].startswith(by)]
 
 
 def purge(talk: Talk) -> Flow[None]:
@@ -525,17 +488,16 @@ def purge(talk: Talk) -> Flow[None]:
         reply = yield Send([("SCAN", cursor, "MATCH", prefix + b"*", "COUNT", 2 * BATCH)], talk.at)
         if isinstance(reply, BaseException) or isinstance(page := reply[0], BaseException):
             return  # the queue itself is gone; a user who may not SCAN leaves such lanes and locks behind
-        cursor = page[0] if isinstance(page[0], bytes) else str(page[0]).encode()
-        names = [key[len(prefix) :] for key in page[1]]
-        strays = [
-            name
-            for name in names
-            if name.startswith((b"host:", b"lock:", b"seen:", b"result:", b"answers:", b"batch:"))
-        ]
+        cursor, keys = page
+        strays = [name for key in keys if (name := key[len(prefix) :]).startswith(STRAYS)]
         for at in range(0, len(strays), BATCH):
             yield from answer(talk, talk.operations.purge(strays[at : at + BATCH]))
-        if cursor == b"0":
+        if int(cursor) == 0:
             return
+
+
+STRAYS = (b"host:", b"lock:", b"seen:", b"result:", b"answers:", b"batch:")
+"""How the names of keys begin that a purge finds one by one."""
 
 
 def is_final(error: TimeoutqError, *, met: bool = False) -> bool:

@@ -1,24 +1,9 @@
-"""The table of operations: which script, which keys, which arguments, how to read the reply, may it be sent again.
+"""The table of operations: of each verb the arguments, the call, and the value that is made of the reply. No I/O.
 
-No I/O happens here: each method of `Operations` gives a `Call`, which `sending.py` sends. The calls of the rooms are in
-`rooms/`.
-
-                    schedule(at)                         fail, retries left / release(delay)
-        +--------------------------> scheduled <-------------------------------------+
-        |                                | promote_due (its time has come)           |
-     put|                                v                                           |
-    ----+--------------------------->  todos  --- claim(timeout) --->  in_progress --+
-                                         ^                              | | |
-                                         +--- requeue_expired ----------+ | |   ack
-                                         |    (the lease ran out),        | +--------> done
-                                         |    release()                   |
-                                         +--- retry_failed --- failed <---+ fail, no retries left / crashed too often
-
-On a polite queue, whatever becomes ready waits for its host's turn: ---> waiting ---> todos (`lua/hosts.lua`).
-
-The arguments of a call are first the words that each call of its script has, then its options as named sections, such
-as `again 1 60000`: the name, how many words follow, the words. So an option that is not given costs nothing, and a new
-one moves no other word. `lua/sections.lua` defines the form and reads it; the functions in `calls.py` write it.
+Each method of `Operations` checks what it is given and builds a `Call`, which `sending.py` sends. The arguments of a
+call are first the words that each call of its script has, then its options as named sections, such as `again 1 60000`:
+the name, how many words follow, the words. So an option that is not given costs nothing, and a new one moves no other
+word. `lua/sections.lua` defines the form and reads it.
 """
 
 from __future__ import annotations
@@ -26,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from timeoutq.server import scripts
 from timeoutq.server.calls import (
@@ -50,20 +35,21 @@ from timeoutq.server.calls import (
     section,
     split,
     task_words,
-    until_words,
 )
 from timeoutq.verbs import replies
-from timeoutq.verbs.replies import Claimed, Plan, Pruned, Repaired, Swept, Why
-from timeoutq.words import arguments
+from timeoutq.verbs.replies import STATES, Claimed, Plan, Pruned, Repaired, Swept, Why, number, said, when, whole
+from timeoutq.words import arguments, durations
 from timeoutq.words.arguments import AS_IT_IS, Body, How, TaskList
 from timeoutq.words.counts import Stats
 from timeoutq.words.durations import Delta
 from timeoutq.words.errors import InvalidInput
-from timeoutq.words.model import Lease, Outcome, Record, Task, TaskId, TaskInfo, Tasks, text
-from timeoutq.words.tracebacks import digest
+from timeoutq.words.hostname import foreign_host
+from timeoutq.words.model import Lease, Outcome, Record, State, Task, TaskId, TaskInfo, Tasks, text
+from timeoutq.words.tracebacks import digest, read_traceback
 
-DESCRIBED = 8 * 1024 * 1024
-"""A call describes no further task when it has met this many bytes of payloads."""
+V = TypeVar("V")
+
+DESCRIBED = 8 * 1024 * 1024  # a call describes no further task when it has met this many bytes of payloads
 
 
 class Operations:
@@ -80,17 +66,9 @@ class Operations:
         return self._prefix + ("lock:" if name == "lock" else name)
 
     def call(
-        self,
-        name: str,
-        args: Sequence[Argument | Body],
-        read: Callable[[Any], T],
-        *,
-        id: bytes = b"",
-        replayable: bool = True,
-        dated: int | None = None,
-        expects: int | None = None,
-        weight: int = 0,
-    ) -> Call[T]:
+        self, name: str, args: Sequence[Argument | Body], read: Callable[[Any], T], *, id: bytes = b"",
+        replayable: bool = True, dated: int | None = None, expects: int | None = None, weight: int = 0,
+    ) -> Call[T]:  # fmt: skip
         """Build the call of the verb `name`."""
         return Call(name, self._head(name), id, args, read, replayable, dated, expects, weight)
 
@@ -116,28 +94,20 @@ class Operations:
         return self.put_checked(found, nonce, how_words(found, how), how.call_id)
 
     def put_checked(
-        self,
-        tasks: TaskList,
-        nonce: Callable[[], bytes],
-        options: Sequence[Argument | Body] = (),
+        self, tasks: TaskList, nonce: Callable[[], bytes], options: Sequence[Argument | Body] = (),
         call_id: bytes | None = None,
-    ) -> list[Call[Outcome]]:
+    ) -> list[Call[Outcome]]:  # fmt: skip
         """Build the calls that put what `arguments.tasks` gave; a call with a `call_id` may have run before."""
         calls = [
-            self.call("put", task_words(part, options), replies.outcome(part.ids), id=call_id or nonce(), weight=weight)
+            self.call("put", task_words(part, options), _outcome(part.ids), id=call_id or nonce(), weight=weight)
             for part, weight in batches(tasks)
         ]
         return calls if call_id is None else [replace(call, sent_ms=1) for call in calls]
 
     def schedule(
-        self,
-        tasks: tuple[Tasks, ...],
-        nonce: Callable[[], bytes],
-        *,
-        at: object = None,
-        after: object = None,
+        self, tasks: tuple[Tasks, ...], nonce: Callable[[], bytes], *, at: object = None, after: object = None,
         how: How = AS_IT_IS,
-    ) -> list[Call[Outcome]]:
+    ) -> list[Call[Outcome]]:  # fmt: skip
         """Build the calls that schedule tasks."""
         due, found = arguments.due(at, after), arguments.tasks(tasks)
         refuse_rerun(found, "schedule()")
@@ -148,112 +118,92 @@ class Operations:
     ) -> list[Call[Outcome]]:
         """Build the calls that schedule what `arguments.tasks` gave."""
         return [
-            self.call(
-                "schedule", [due, *task_words(part, options)], replies.outcome(part.ids), id=nonce(), weight=weight
-            )
+            self.call("schedule", [due, *task_words(part, options)], _outcome(part.ids), id=nonce(), weight=weight)
             for part, weight in batches(tasks)
         ]
 
     # ---- leases
 
     def claim(
-        self,
-        token: bytes,
-        n: int,
-        timeout_ms: int,
-        max_runtime_ms: int = 0,
-        share: int = 1,
-        start: bytes = b"",
+        self, token: bytes, n: int, timeout_ms: int, max_runtime_ms: int = 0, share: int = 1, start: bytes = b"",
         read: Callable[[bytes | None], Any] = arguments.unpack,
-    ) -> Call[Claimed]:
+    ) -> Call[Claimed]:  # fmt: skip
         """Build a claim of up to `n` leases, whose payloads `read` makes; with `start`, it looks on for older ones."""
         name = token.decode()
 
-        def rest(start: bytes) -> Call[Claimed]:
-            return self.claim(token, n, timeout_ms, max_runtime_ms, share, start, read)
+        def claimed(reply: Any) -> Claimed:
+            if len(reply) in (4, 8):  # it was sent again, and looked for its leases among a part of all
+                rest = self.claim(token, n, timeout_ms, max_runtime_ms, share, reply[-1], read)
+                return replace(claimed(reply[:-1]), rest=rest)
+            if len(reply) == 3:
+                return Claimed(reply[0], [], reply[1], bool(reply[2]))
+            now_ms, deadline_ms, fence, ids, failures, crashes, bodies = reply
+            deadline, fence = deadline_ms / 1000, int(fence)
+            tasks = [id.decode("utf-8", "surrogateescape") for id in ids]  # as text() does, without a call for each
+            if not failures and not crashes and not bodies:
+                return Claimed(now_ms, [Lease(task, name, deadline, 1, 0, fence + i) for i, task in enumerate(tasks)])
+            leases = [
+                Lease(task, name, deadline, whole(failed) + 1, whole(lost), fence + i, read(body))
+                for i, (task, failed, lost, body) in enumerate(zip(tasks, failures, crashes, bodies, strict=True))
+            ]
+            return Claimed(now_ms, leases)
 
         options = sections({"max_runtime": max_runtime_ms, "share": share if share != 1 else 0, "from": start})
-        words: Words = [min(n, BATCH), timeout_ms, 0, *options]
-        return self.call("claim", words, lambda reply: replies.claimed(reply, name, rest, read), id=token, dated=2)
+        return self.call("claim", [min(n, BATCH), timeout_ms, 0, *options], claimed, id=token, dated=2)
 
     def extend(self, leases: Sequence[Lease], timeout_ms: int) -> list[Call[tuple[float, Outcome]]]:
         """Build the calls that extend leases; each gives the new deadline (seconds) and the answers."""
+
+        def extended(ids: Sequence[bytes]) -> Callable[[Any], tuple[float, Outcome]]:
+            return lambda reply: (reply[1] / 1000, Outcome(ids, reply[2]))
+
         return [
-            self.call("extend", [timeout_ms, *words], replies.extended(ids))
-            for ids, words in map(lease_words, split(leases))
+            self.call("extend", [timeout_ms, *words], extended(ids)) for ids, words in map(lease_words, split(leases))
         ]
 
     def ack(
-        self,
-        leases: Sequence[Lease],
-        again_ms: int = -1,
-        results: Mapping[int, Kept] | None = None,
-        bare: Collection[int] = (),
-        until: Mapping[int, int] | None = None,
-    ) -> list[Call[Outcome]]:
+        self, leases: Sequence[Lease], again_ms: int = -1, results: Mapping[int, Kept] | None = None,
+        bare: Collection[int] = (), until: Mapping[int, int] | None = None,
+    ) -> list[Call[Outcome]]:  # fmt: skip
         """Build the calls that ack leases; with `again_ms`, their tasks are scheduled for then.
 
         By the position of a lease: `results` are kept, the tasks at `bare` leave no id in done, and done keeps the ids
         of others for `until` ms, whatever `keep_done` says.
         """
         calls: list[Call[Outcome]] = []
-        kept, ends = results or {}, until or {}
+        kept, gone, ends = results or {}, dict.fromkeys(bare, True), until or {}
         for part, weight in cut([len(kept[at].body) if at in kept else 0 for at in range(len(leases))]):
-            ids, words = lease_words(leases[part])
             options = section("again", again_ms) if again_ms >= 0 else []
-            if kept or bare or ends:
-                places = range(len(leases))[part]
-                options += result_words({i: kept[at] for i, at in enumerate(places) if at in kept})
-                if unkept := [i + 1 for i, at in enumerate(places) if at in bare]:
-                    options += section("bare", *unkept)
-                options += until_words({i: ends[at] for i, at in enumerate(places) if at in ends})
-            call_id = digest_of(b"a", words)
-            call = self.call("ack", [*words, *options], replies.outcome(ids), id=call_id, weight=weight)
+            if kept or gone or ends:
+                options += _end_words(_within(kept, part), _within(gone, part), _within(ends, part))
+            call = self._ack(leases[part], options, weight)
             calls.append(self.if_room(call, links=False) if kept else call)
         return calls
 
     def ack_put(
-        self,
-        lease: Lease,
-        found: TaskList,
-        again_ms: int = -1,
-        payload: bytes | None = None,
-        result: Kept | None = None,
-        *,
-        bare: bool = False,
-        until_ms: int | None = None,
-    ) -> Call[Outcome]:
+        self, lease: Lease, found: TaskList, again_ms: int = -1, payload: bytes | None = None,
+        result: Kept | None = None, *, bare: bool = False, until_ms: int | None = None,
+    ) -> Call[Outcome]:  # fmt: skip
         """Build the call that acks one lease and puts what it found (no more than `fitting` says); else as `ack`."""
-        mine, words = lease_words([lease])
-        options: Words = section("again", again_ms) if again_ms >= 0 else []
+        options = section("again", again_ms) if again_ms >= 0 else []
         if payload is not None:
             options += section("payload", payload)
         if found.ids:
             options += section("put", *found.ids) + carried(found)
-        weight = len(payload or b"") + sum(map(len, found.payloads.values()))
-        if result is not None:
-            options += result_words({0: result})
-            weight += len(result.body)
-        if bare:
-            options += section("bare", 1)
-        if until_ms is not None:
-            options += until_words({0: until_ms})
-        call = self.call("ack", [*words, *options], replies.outcome(mine), id=digest_of(b"a", words), weight=weight)
-        return self.if_room(call, links=bool(found.ids)) if found.ids or result is not None else call
+        kept = {} if result is None else {0: result}
+        options += _end_words(kept, {0: True} if bare else {}, {} if until_ms is None else {0: until_ms})
+        bodies = [payload or b"", *found.payloads.values(), *(one.body for one in kept.values())]
+        call = self._ack([lease], options, sum(map(len, bodies)))
+        return self.if_room(call, links=bool(found.ids)) if found.ids or kept else call
+
+    def _ack(self, leases: Sequence[Lease], options: Words, weight: int) -> Call[Outcome]:
+        ids, words = lease_words(leases)
+        return self.call("ack", [*words, *options], _outcome(ids), id=digest_of(b"a", words), weight=weight)
 
     def ack_in_parts(
-        self,
-        lease: Lease,
-        found: TaskList,
-        fits: int,
-        nonce: Callable[[], bytes],
-        again_ms: int,
-        payload: bytes | None,
-        result: Kept | None = None,
-        *,
-        bare: bool = False,
-        until_ms: int | None = None,
-    ) -> tuple[list[Call[Outcome]], Call[Outcome]]:
+        self, lease: Lease, found: TaskList, fits: int, nonce: Callable[[], bytes], again_ms: int,
+        payload: bytes | None, result: Kept | None = None, *, bare: bool = False, until_ms: int | None = None,
+    ) -> tuple[list[Call[Outcome]], Call[Outcome]]:  # fmt: skip
         """Build the puts that go before an ack, and the ack, which puts the first `fits` tasks (see `fitting`)."""
         puts: list[Call[Outcome]] = []
         if fits < len(found.ids):
@@ -264,26 +214,19 @@ class Operations:
         return puts, self.ack_put(lease, found, again_ms, payload, result, bare=bare, until_ms=until_ms)
 
     def release(
-        self,
-        leases: Sequence[Lease],
-        delay_ms: int = 0,
-        block_ms: int = 0,
-        most: int = 0,
-        within_ms: int = 0,
+        self, leases: Sequence[Lease], delay_ms: int = 0, block_ms: int = 0, most: int = 0, within_ms: int = 0,
         deadline_ms: int = 0,
-    ) -> list[Call[Outcome]]:
-        """Build the calls that give leases back.
+    ) -> list[Call[Outcome]]:  # fmt: skip
+        """Build the calls that give leases back; with `deadline_ms`, only those that run until then.
 
         With `most`, they are releases of handlers: each that blocks no host is counted, waits longer than the one
         before, and the `most`-th moves its task to failed. With `within_ms`, a task is not released any more when so
         much time has passed since the first such release; the answer is then `OVERDUE`, and the lease is still held.
-
-        With `deadline_ms`, only those are given back that run until then: a lease that was extended is `LOST`.
         """
         given = {"delay": delay_ms, "block": block_ms, "deadline": deadline_ms, "most": most, "within": within_ms}
         options = sections(given)
         return [
-            self.call("release", [*words, *options], replies.outcome(ids), id=digest_of(b"r", words))
+            self.call("release", [*words, *options], _outcome(ids), id=digest_of(b"r", words))
             for ids, words in map(lease_words, split(leases))
         ]
 
@@ -297,14 +240,10 @@ class Operations:
         return calls
 
     def fail(
-        self,
-        leases: Sequence[Lease],
-        retries_ms: Sequence[int],
-        errors: Sequence[bytes],
-        tracebacks: Sequence[bytes] = (),
-        blocks_ms: Mapping[int, int] | None = None,
+        self, leases: Sequence[Lease], retries_ms: Sequence[int], errors: Sequence[bytes],
+        tracebacks: Sequence[bytes] = (), blocks_ms: Mapping[int, int] | None = None,
         results: Mapping[int, Kept] | None = None,
-    ) -> list[Call[Outcome]]:
+    ) -> list[Call[Outcome]]:  # fmt: skip
         """Build the calls that fail leases: for each the delay before the next attempt, or -1, and the error.
 
         `tracebacks` are as `tracebacks.trace` gives them; each is sent once a call. By the position of a lease:
@@ -312,36 +251,30 @@ class Operations:
         """
         calls: list[Call[Outcome]] = []
         traces = tracebacks or [b""] * len(leases)
-        kept = results or {}
+        blocked, kept = blocks_ms or {}, results or {}
         sizes = [len(error) + len(trace) for error, trace in zip(errors, traces, strict=True)]
         for at, one in kept.items():
             sizes[at] += len(one.body)
         for part, weight in cut(sizes):
             ids, words = lease_words(leases[part])
-            ends: Words = []
-            for end in zip(retries_ms[part], errors[part], strict=True):
-                ends += end
             digests = {at: digest(trace) for at, trace in enumerate(traces[part]) if trace}
-            places = range(len(leases))[part]
-            if blocks_ms:
-                ends += by_position("blocks", {i: blocks_ms[at] for i, at in enumerate(places) if at in blocks_ms})
-            if kept:
-                ends += result_words({i: kept[at] for i, at in enumerate(places) if at in kept})
+            ends: Words = [word for end in zip(retries_ms[part], errors[part], strict=True) for word in end]
+            ends += by_position("blocks", _within(blocked, part)) + result_words(_within(kept, part))
             ends += by_position("traces", digests)
             ends += pairs("texts", {name: traces[part][at] for at, name in digests.items()})
-            call = self.call("fail", [*words, *ends], replies.outcome(ids), id=digest_of(b"f", words), weight=weight)
+            call = self.call("fail", [*words, *ends], _outcome(ids), id=digest_of(b"f", words), weight=weight)
             calls.append(self.if_room(call, links=False) if kept else call)
         return calls
 
     def note(self, lease: Lease, done: str, total: str, words: bytes) -> Call[Outcome]:
         """Build the call that notes how far a handler is."""
         ids, lease_is = lease_words([lease])
-        return self.call("note", [*lease_is, done, total, words], replies.outcome(ids))
+        return self.call("note", [*lease_is, done, total, words], _outcome(ids))
 
     def crash(self, leases: Sequence[Lease], reason: str) -> list[Call[Outcome]]:
         """Build the calls with which a supervisor ends the leases of tasks that a dead process was running."""
         return [
-            self.call("crash", [arguments.error_text(reason), *words], replies.outcome(ids))
+            self.call("crash", [arguments.error_text(reason), *words], _outcome(ids))
             for ids, words in map(lease_words, split(leases))
         ]
 
@@ -350,11 +283,15 @@ class Operations:
     # an event log names who calls by the id of the call; these verbs need none for anything else
     def pull(self, n: int, nonce: Callable[[], bytes] = bytes) -> Call[list[Task]]:
         """Build the call that takes up to 500 tasks for good; it is never sent twice."""
-        return self.call("pull", [min(n, BATCH)], replies.pulled, id=nonce(), replayable=False)
+
+        def pulled(reply: Any) -> list[Task]:
+            return [Task(text(id), arguments.unpack(body)) for id, body in zip(reply[0], reply[1], strict=True)]
+
+        return self.call("pull", [min(n, BATCH)], pulled, id=nonce(), replayable=False)
 
     def retry_failed(self, tasks: tuple[Tasks, ...], nonce: Callable[[], bytes] = bytes) -> list[Call[Outcome]]:
         """Build the calls that make these failed tasks ready again."""
-        return [self.call("retry_failed", [BATCH, *ids], replies.outcome(ids), id=nonce()) for ids in _only_ids(tasks)]
+        return [self.call("retry_failed", [BATCH, *ids], _outcome(ids), id=nonce()) for ids in _only_ids(tasks)]
 
     def retry_any(self, nonce: Callable[[], bytes] = bytes) -> Call[int]:
         """Build the call that makes any 500 failed tasks ready again."""
@@ -362,11 +299,11 @@ class Operations:
 
     def forget(self, tasks: tuple[Tasks, ...], nonce: Callable[[], bytes] = bytes) -> list[Call[Outcome]]:
         """Build the calls that remove tasks from every state."""
-        return [self.call("forget", ids, replies.outcome(ids), id=nonce()) for ids in _only_ids(tasks)]
+        return [self.call("forget", ids, _outcome(ids), id=nonce()) for ids in _only_ids(tasks)]
 
     def cancel(self, tasks: tuple[Tasks, ...], by: bytes, nonce: Callable[[], bytes]) -> list[Call[Outcome]]:
         """Build the calls that cancel tasks; `by` says who does."""
-        return [self.call("cancel", [by, *ids], replies.outcome(ids), id=nonce()) for ids in _only_ids(tasks)]
+        return [self.call("cancel", [by, *ids], _outcome(ids), id=nonce()) for ids in _only_ids(tasks)]
 
     def purge(self, strays: Sequence[bytes] = ()) -> Call[int]:
         """Build the call that removes the queue; it answers 0 while it has to be called again."""
@@ -376,7 +313,12 @@ class Operations:
 
     def requeue_expired(self, n: int = 200) -> Call[Swept]:
         """Build a round of taking back expired leases."""
-        return self.call("requeue_expired", [min(n, BATCH), 0], replies.swept, expects=1)
+
+        def swept(reply: Any) -> Swept:
+            now_ms, back, failed, more, *given_up = reply
+            return Swept(now_ms, back + failed, failed, bool(more), tuple(map(text, given_up)))
+
+        return self.call("requeue_expired", [min(n, BATCH), 0], swept, expects=1)
 
     def promote_due(self, n: int = BATCH) -> Call[Swept]:
         """Build a round of making due tasks ready."""
@@ -388,11 +330,11 @@ class Operations:
 
     def repair(self, n: int = BATCH, cursor: bytes = b"+", *, mend: bool = True) -> Call[Repaired]:
         """Build a part of the walk that mends, or counts, what is wrong; `b"+"` goes on where any walk ended."""
-        return self.call(
-            "repair",
-            [min(n, BATCH), cursor, int(mend)],
-            lambda r: Repaired(r[0], r[1], {r[i].decode("utf-8", "replace"): r[i + 1] for i in range(2, len(r), 2)}),
-        )
+
+        def repaired(reply: Any) -> Repaired:
+            return Repaired(reply[0], reply[1], dict(zip(map(said, reply[2::2]), reply[3::2], strict=True)))
+
+        return self.call("repair", [min(n, BATCH), cursor, int(mend)], repaired)
 
     def about(self) -> Call[scripts.About]:
         """Build the call that asks which library the server has."""
@@ -400,49 +342,87 @@ class Operations:
 
     def probe(self, harmless: Sequence[Argument], making: Sequence[Argument]) -> Call[list[str]]:
         """Build the call that tries which commands this user may run; it gives the names of those that are refused."""
-        return self.call("probe", [*harmless, *making], lambda reply: sorted({name.decode() for name in reply}))
+        return self.call("probe", [*harmless, *making], lambda reply: sorted(set(map(said, reply))))
 
     def plan(self, longest_ms: int) -> Call[Plan]:
         """Build a cleaner's question: how long may I sleep?"""
         return self.call("plan", [longest_ms], lambda reply: Plan(*reply))
 
-    def beat(self, worker: str, about: Mapping[str, object] | None, durations: Delta | None = None) -> Call[int]:
+    def beat(self, worker: str, about: Mapping[str, object] | None, ran: Delta | None = None) -> Call[int]:
         """Build a worker's sign of life, or its farewell (None); it answers how many workers live.
 
-        `durations` says how long handlers ran since the last one; the same delta is counted once.
+        `ran` says how long handlers ran since the last one; the same delta is counted once.
         """
         words: Words = [worker, json.dumps(about) if about else ""]
-        if durations is None:
+        if ran is None:
             return self.call("beat", words, int)
-        id = digest_of(b"b", (worker, durations.number))
-        return self.call("beat", words + pairs("durations", durations.counts), int, id=id)
+        id = digest_of(b"b", (worker, ran.number))
+        return self.call("beat", words + pairs("durations", ran.counts), int, id=id)
 
     # ---- looking
 
     def inspect(self, task: TaskId | Task) -> Call[TaskInfo]:
         """Build the call that tells all about one task."""
         id = one_id(task)
-        return self.call("inspect", [id], lambda reply: replies.info(text(id), reply))
+        return self.call("inspect", [id], lambda reply: _info(id, reply))
 
     def states(self, tasks: tuple[Tasks, ...]) -> list[Call[Outcome]]:
         """Build the calls that tell where tasks are: one for each 500."""
-        return [self.call("states", ids, replies.outcome(ids)) for ids in _only_ids(tasks)]
+        return [self.call("states", ids, _outcome(ids)) for ids in _only_ids(tasks)]
 
     def describe(self, ids: Sequence[bytes]) -> Call[tuple[int, list[Record]]]:
         """Build the call that tells what an export says of up to 500 tasks: how many it looked at, those it found."""
-        return self.call("describe", [DESCRIBED, *ids], lambda reply: replies.described(ids, reply))
+
+        def described(reply: Any) -> tuple[int, list[Record]]:
+            letters, times, failures, crashes, errors, bodies, groups, levels, ends = reply
+            records: list[Record] = []
+            for i, letter in enumerate(letters):
+                state = STATES.get(bytes((letter,)))
+                if state is None:
+                    continue
+                error_at, message = replies.last_error(errors[i])
+                at, group = when(times[i]), groups[i] if groups else None
+                due, acked = (at if state is one else None for one in (State.SCHEDULED, State.DONE))
+                records.append(Record(
+                    ids[i], state, due, acked, whole(failures[i]), whole(crashes[i]), message, error_at,
+                    payload=arguments.unpack(bodies[i]) if bodies else None,
+                    # the host that a client sends with the id is no group
+                    group=None if group is None or group == foreign_host(ids[i]) else text(group),
+                    priority=whole(levels[i]) if levels else 0, until=when(ends[i]) if ends else None,
+                ))  # fmt: skip
+            return len(letters), records
+
+        return self.call("describe", [DESCRIBED, *ids], described)
 
     def restore(self, records: Sequence[Record], nonce: Callable[[], bytes]) -> Call[Outcome]:
         """Build the call that brings up to 500 tasks in as they were, but for those that a state knows."""
-        words = record_words(records)
+        words, ids = record_words(records), [record.task for record in records]
         weight = sum(len(word) for word in words if isinstance(word, bytes))
-        return self.call(
-            "restore", words, replies.outcome([record.task for record in records]), id=nonce(), weight=weight
-        )
+        return self.call("restore", words, _outcome(ids), id=nonce(), weight=weight)
 
     def stats(self) -> Call[Stats]:
         """Build the call that counts everything at one moment."""
-        return self.call("stats", [], replies.stats)
+
+        def counted(reply: Any) -> Stats:
+            (
+                now, todos, scheduled, in_progress, done, failed, due, deadline, workers, counters, settings,
+                waiting, hosts, turn, spans,
+            ) = reply  # fmt: skip
+            counts = {
+                said(name): count
+                for name, value in zip(counters[::2], counters[1::2], strict=True)
+                if (count := number(value)) is not None
+            }
+            kept = {said(name): said(value) for name, value in zip(settings[::2], settings[1::2], strict=True)}
+            since = counts.pop("todos_since", None)
+            return Stats(
+                now=now / 1000, todos=todos, scheduled=scheduled, in_progress=in_progress, done=done, failed=failed,
+                paused=kept.get("paused") == "1", counters=counts, next_due=when(due), next_deadline=when(deadline),
+                todos_since=since / 1000 if since and todos else None, settings=kept, workers=workers, waiting=waiting,
+                hosts=hosts, next_turn=when(turn), durations=durations.read(spans), ran=durations.read_all(spans[2]),
+            )  # fmt: skip
+
+        return self.call("stats", [], counted)
 
     def why(self, task: TaskId | Task) -> Call[Why]:
         """Build the call that tells all that decides whether a task is being worked on."""
@@ -451,7 +431,16 @@ class Operations:
             host = arguments.host(id)
         except InvalidInput:
             host = b""
-        return self.call("why", [id, host], lambda reply: replies.why(text(id), reply))
+
+        def facts(reply: Any) -> Why:
+            found, row, paused, todos, workers, letters, stranded, trace, before, *durable = reply
+            states = tuple(STATES[bytes((letter,))] for letter in letters)
+            return Why(
+                _info(id, found), found[0] / 1000, replies.host(row) if row else None, bool(paused), todos, workers,
+                states, bool(stranded), trace.decode(), before, *durable,
+            )  # fmt: skip
+
+        return self.call("why", [id, host], facts)
 
     def drained(
         self, before_ms: int | None = None, cursor: bytes = b"0", *, counted: bool = False
@@ -515,3 +504,34 @@ def one_id(task: TaskId | Task) -> bytes:
 def _only_ids(tasks: tuple[Tasks, ...]) -> Iterator[list[bytes]]:
     ids = arguments.ids(tasks)
     return (ids[at : at + BATCH] for at in range(0, len(ids), BATCH))
+
+
+def _within(found: Mapping[int, V], part: slice) -> dict[int, V]:
+    # what belongs to the leases of one call, by their positions in it
+    return {at - part.start: one for at, one in found.items() if part.start <= at < part.stop}
+
+
+def _end_words(results: Mapping[int, Kept], bare: Collection[int], until: Mapping[int, int]) -> Words:
+    words = result_words(results)
+    if bare:
+        words += section("bare", *(at + 1 for at in bare))
+    return words + by_position("until", until)
+
+
+def _outcome(ids: Sequence[bytes]) -> Callable[[Any], Outcome]:
+    return lambda reply: Outcome(ids, reply)
+
+
+def _info(task: bytes, reply: Any) -> TaskInfo:
+    now_ms, state, due, deadline, token, failures, crashes, error, body, host, trace, releases, level, *rest = reply
+    again, kept, by, far = rest
+    error_at, message = replies.last_error(error)
+    ends, (own, blocking, since) = when(deadline), replies.releases_of(releases)
+    return TaskInfo(
+        text(task), STATES.get(state), due=when(due), deadline=ends, holder=replies.holder(token),
+        lease_left=None if ends is None else ends - now_ms / 1000, failures=whole(failures), crashes=whole(crashes),
+        error=message, error_at=error_at, traceback=read_traceback(trace, message), payload=arguments.unpack(body),
+        releases=own, host=text(host) if host else None, host_releases=blocking, unrun_since=since,
+        priority=whole(level), again=bool(again), has_result=bool(kept), cancelled_by=said(by) if by else None,
+        progress=replies.progress(far),
+    )  # fmt: skip

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import time
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from timeoutq.server.calls import BATCH, Command
-from timeoutq.server.troubles import is_hopeless
-from timeoutq.verbs import replies
 from timeoutq.verbs.confirming import UNCONFIRMED
-from timeoutq.verbs.sending import LAST_START, Flow, Nodes, Talk, a_moment, answer, ask
+from timeoutq.verbs.replies import holder, last_error, releases_of, when, whole
+from timeoutq.verbs.sending import Flow, Nodes, Talk, answer, ask, insist
 from timeoutq.words import arguments
-from timeoutq.words.counts import Period, Sample, periods_of
+from timeoutq.words.counts import HAPPENED, Period, Sample, periods_of
 from timeoutq.words.errors import InvalidInput, ServerError
 from timeoutq.words.model import Entry, Failure, Page, State, WorkerInfo, text
+from timeoutq.words.tracebacks import read_traceback
 
 if TYPE_CHECKING:
     from timeoutq.server.cluster import Node, Where
 
-START: str | None = "0"
-"""The cursor with which a walk begins; None ends it."""
+START: str | None = "0"  # the cursor with which a walk begins; None ends it
 
-ORDERED = {State.SCHEDULED: "scheduled", State.IN_PROGRESS: "leases"}
-"""The keys of the states whose tasks have a time."""
+ORDERED = {State.SCHEDULED: "scheduled", State.IN_PROGRESS: "leases"}  # the keys of the states whose tasks have a time
 
 
 def exists(talk: Talk) -> Flow[bool]:
@@ -64,11 +62,12 @@ def page(talk: Talk, state: State | str, cursor: str | None, n: int) -> Flow[Pag
 
 
 def _page(talk: Talk, state: State, start: str, n: int) -> Flow[Page]:
-    if state in ORDERED:
-        found, following = yield from _timed(talk, state, int(start), n)
-    else:
-        found, following = yield from _untimed(talk, state, start, n)
-    return Page(state, found, following)
+    if state not in ORDERED:
+        return Page(state, *(yield from _untimed(talk, state, start, n)))
+    key, first = talk.operations.key(ORDERED[state]), int(start)
+    (reply,) = yield from ask(talk, [("ZRANGE", key, first, first + n - 1, "WITHSCORES")])
+    found = yield from _timed(talk, state, pairs_of(reply))
+    return Page(state, found, str(first + n) if len(found) == n else None)
 
 
 def entries(talk: Talk, state: State, cursor: str) -> Flow[tuple[list[Entry], str | None]]:
@@ -77,7 +76,7 @@ def entries(talk: Talk, state: State, cursor: str) -> Flow[tuple[list[Entry], st
         return (yield from _untimed(talk, state, cursor, BATCH))
     (reply,) = yield from ask(talk, [("ZSCAN", talk.operations.key(ORDERED[state]), cursor, "COUNT", BATCH)])
     following, found = reply
-    return (yield from _of_pairs(talk, state, pairs_of(found))), next_cursor(following)
+    return (yield from _timed(talk, state, pairs_of(found))), next_cursor(following)
 
 
 def _kept(talk: Talk, ids: Sequence[Any], *hashes: str) -> Flow[list[list[Any]]]:
@@ -87,21 +86,12 @@ def _kept(talk: Talk, ids: Sequence[Any], *hashes: str) -> Flow[list[list[Any]]]
     return (yield from ask(talk, [("HMGET", talk.operations.key(name), *ids) for name in hashes]))
 
 
-def _timed(talk: Talk, state: State, start: int, n: int) -> Flow[tuple[list[Entry], str | None]]:
-    # in the order of the times
-    key = talk.operations.key(ORDERED[state])
-    (reply,) = yield from ask(talk, [("ZRANGE", key, start, start + n - 1, "WITHSCORES")])
-    found = yield from _of_pairs(talk, state, pairs_of(reply))
-    return found, str(start + n) if len(found) == n else None
-
-
-def _of_pairs(talk: Talk, state: State, pairs: Sequence[tuple[Any, Any]]) -> Flow[list[Entry]]:
+def _timed(talk: Talk, state: State, pairs: Sequence[tuple[Any, Any]]) -> Flow[list[Entry]]:
+    # of a sorted set, which has a time for each task
     rows = yield from _kept(talk, [id for id, _ in pairs], "owners", "releases", "priorities")
     return [
-        replies.read_entry(
-            id, at=score, token=token if state is State.IN_PROGRESS else None, releases=count, level=level
-        )
-        for (id, score), token, count, level in zip(pairs, *rows, strict=True)
+        _entry(id, count, level, at=when(at), holder=holder(token) if state is State.IN_PROGRESS else None)
+        for (id, at), token, count, level in zip(pairs, *rows, strict=True)
     ]
 
 
@@ -118,7 +108,7 @@ def _untimed(talk: Talk, state: State, cursor: str, n: int) -> Flow[tuple[list[E
         found = yield from failed(talk, ids)
     else:
         (levels,) = yield from _kept(talk, ids, "priorities")
-        found = [replies.read_entry(id, level=level) for id, level in zip(ids, levels, strict=True)]
+        found = [_entry(id, None, level) for id, level in zip(ids, levels, strict=True)]
     return found, next_cursor(following)
 
 
@@ -132,9 +122,20 @@ def failed(talk: Talk, ids: Sequence[bytes]) -> Flow[list[Entry]]:
         (found,) = yield from ask(talk, [("HMGET", talk.operations.key("trace_texts"), *wanted)])
         texts = dict(zip(wanted, found, strict=True))
     return [
-        replies.read_entry(id, error=line, releases=count, trace=texts.get(digest), level=level)
+        _entry(id, count, level, error=line, trace=texts.get(digest))
         for id, line, count, digest, level in zip(ids, lines, counts, digests, levels, strict=True)
     ]
+
+
+def _entry(
+    id: bytes, count: bytes | None, level: bytes | None, *, at: float | None = None, holder: str | None = None,
+    error: bytes | None = None, trace: bytes | None = None,
+) -> Entry:  # fmt: skip
+    error_at, message = last_error(error)
+    return Entry(
+        text(id), error_at if at is None else at, holder, message, releases_of(count)[0],
+        traceback=read_traceback(trace, message), priority=whole(level),
+    )  # fmt: skip
 
 
 def rows(talk: Talk, state: State, named: bool, cursor: str) -> Flow[tuple[list[dict[str, Any]], str | None]]:
@@ -182,20 +183,36 @@ def workers(talk: Talk) -> Flow[list[WorkerInfo]]:
     if not pairs:
         return []
     (about,) = yield from ask(talk, [("HMGET", key("worker_info"), *(name for name, _ in pairs))])
-    return [
-        replies.read_worker(name, info, beat, float(now[0]) + float(now[1]) / 1e6)
-        for (name, beat), info in zip(pairs, about, strict=True)
-    ]
+    moment = float(now[0]) + float(now[1]) / 1e6
+    return [_worker(name, info, beat, moment) for (name, beat), info in zip(pairs, about, strict=True)]
+
+
+def _worker(name: bytes, about: bytes | None, beat: bytes | float, now: float) -> WorkerInfo:
+    # what a worker does not say is zero or empty
+    told: dict[str, Any] = json.loads(about or b"{}")
+    heard, lasts, tends = when(beat) or 0.0, told.get("holds_for", 0), told.get("tends")
+    trouble = told.get("trouble", "")
+    return WorkerInfo(
+        text(name), host=told.get("host", ""), pid=told.get("pid", 0), concurrency=told.get("concurrency", 0),
+        held=0 if 0 < lasts < now - heard else told.get("held", 0), acked=told.get("acked", 0),
+        failed=told.get("failed", 0), started=float(told.get("started", 0)), beat=heard, trouble=trouble,
+        claims=bool(told.get("claims", not trouble)), tends=None if tends is None else tuple(tends),
+    )  # fmt: skip
 
 
 def history(talk: Talk) -> Flow[list[Sample]]:
     """Read the counters of the last twenty minutes, the oldest first."""
     (lines,) = yield from ask(talk, [("LRANGE", talk.operations.key("history"), 0, 119)])
-    return [replies.read_sample(line) for line in reversed(lines)]
+    rows = (map(int, line.split()) for line in reversed(lines))
+    return [Sample(at / 1000, *counts) for at, *counts in rows]
 
 
 LENGTHS = {"minute": ("minutes", 60, 1440), "hour": ("hours", 3600, 2160)}
 """Of each kind of period: the key, how many seconds it lasts, and how many of them are kept."""
+
+
+NOTED = (*HAPPENED, "todos", "scheduled", "in_progress", "done", "failed", "waiting")
+"""What a line of `minutes` or `hours` counts, in its order, behind the time."""
 
 
 def by_word(by: str) -> str:
@@ -210,7 +227,8 @@ def periods(talk: Talk, by: str) -> Flow[list[Period]]:
     name, length, most = LENGTHS[by]
     # the lines come first: so no line is newer than the counters that are added to them
     lines, moment = yield from ask(talk, [("LRANGE", talk.operations.key(name), 0, most - 1), ("TIME",)])
-    noted = list(map(replies.read_noted, lines))
+    rows = (map(int, line.split()) for line in lines)
+    noted = [Period(at / 1000, **dict(zip(NOTED, counts, strict=True))) for at, *counts in rows]
     latest, now = None, float(moment[0])
     try:
         stats = yield from answer(talk, talk.operations.stats())
@@ -226,18 +244,19 @@ def periods(talk: Talk, by: str) -> Flow[list[Period]]:
 def errors(talk: Talk, n: int) -> Flow[list[Failure]]:
     """Read the last errors, the newest first."""
     (lines,) = yield from ask(talk, [("LRANGE", talk.operations.key("error_log"), 0, n - 1)])
-    return [replies.read_failure(line) for line in lines]
+    found: list[Failure] = []
+    for line in lines:  # length of the id, id, time, message
+        length, _, rest = line.partition(b" ")
+        size = whole(length)
+        at, message = last_error(rest[size:])
+        found.append(Failure(text(rest[:size]), at or 0.0, message or ""))
+    return found
 
 
 def nodes(talk: Talk) -> Flow[dict[Node, bool]]:
     """Give the nodes of the cluster that it counts as alive, and for each whether it is a primary; none without one."""
-    began = time.monotonic()
-    while isinstance(found := (yield Nodes()), BaseException):
-        # the first node of the URL may be silent: the next question goes to another one
-        if is_hopeless(found) or time.monotonic() - began > talk.deadline * LAST_START:
-            raise talk.server.explain(found)
-        yield a_moment()
-    return dict(found)
+    # the first node of the URL may be silent: the next question goes to another one
+    return dict((yield from insist(talk, Nodes())))
 
 
 def primaries(talk: Talk) -> Flow[list[Where]]:

@@ -26,20 +26,18 @@ from timeoutq.words.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from timeoutq.server.cluster import Where
-    from timeoutq.server.connection import Server
     from timeoutq.server.scripts import About
+    from timeoutq.server.server import Server
 
 T = TypeVar("T")
 
 BELL_WAIT = 10.0
 """The longest wait for one stroke of the bell, seconds. Then the worker looks all the same: a stroke may get lost."""
 
-
 LAST_START = 1 - CONNECT - ATTEMPT
 """The part of the deadline after which no new attempt begins, because the attempt could not end in time."""
 
-RESEND = 50.0
-"""Seconds after which a call that may have run is not sent again: the queue knows the calls of one minute."""
+RESEND = 50.0  # seconds after which a call that may have run is not sent again: the queue knows the calls of one minute
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +53,7 @@ class Sends:
     """Send several lists of commands at the same time, a flush for each node. The result is that of each `Send`."""
 
     parts: Sequence[Send]
-    within: float | None = None
-    """A deadline in seconds: if it is shorter than that of the client, a silent server is given up sooner."""
+    within: float | None = None  # a deadline in seconds, if it is to be shorter than that of the client
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +106,8 @@ Flow = Generator[Step, Any, T]
 class ServerClock:
     """What the server's clock shows, reckoned from the last reply with a time. No client's own clock matters."""
 
-    STEP_MS = 200
-    """How many ms the server's clock may gain between two replies before we say that the clock has jumped."""
-    TRIP_MS = 1000
-    """The longest round trip, ms, that counts as usual."""
+    STEP_MS = 200  # how many ms the server's clock may gain between two replies before we say that it has jumped
+    TRIP_MS = 1000  # the longest round trip, ms, that counts as usual
 
     def __init__(self) -> None:
         self._offset_ms: int | None = None
@@ -163,10 +158,8 @@ class Terms:
     """What holds for every lease of a client, unless a call says something else."""
 
     timeout_ms: int
-    max_runtime_ms: int
-    """The longest time that a lease may be held in all; 0 is no limit."""
+    max_runtime_ms: int  # the longest time that a lease may be held in all; 0 is no limit
     retry: RetryPolicy
-    """When the tasks of leases that fail are tried again."""
 
 
 @dataclass(slots=True)
@@ -176,17 +169,13 @@ class Talk:
     operations: Operations
     server: Server
     clock: ServerClock
-    deadline: float
-    """How long one call may take, seconds."""
-    nonce: Callable[[], bytes]
-    """Makes the token or the id of a call, a new one each time."""
+    deadline: float  # how long one call may take, seconds
+    nonce: Callable[[], bytes]  # makes the token or the id of a call, a new one each time
     terms: Terms
-    at: Where = None
-    """Where in a cluster the keys of these operations are."""
+    at: Where = None  # where in a cluster the keys of these operations are
     proved: bool = False
     """Whether the user may run all commands of the scripts; this is tried before the first call that writes."""
     durable: Durable = field(default_factory=Durable)
-    """How many replicas must confirm what callers are told."""
     settings: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     """What the caller gave, to be written where the queue has no such setting: the server may come back empty."""
     away_since: float = 0.0
@@ -205,16 +194,12 @@ class Talk:
         return Sleep(min(random.uniform(0, longest), max(0.0, left)))  # noqa: S311  # jitter, not a secret
 
 
-LONGEST_PAUSE = 3.0
-"""Seconds between two attempts of one call, at most."""
+LONGEST_PAUSE = 3.0  # seconds between two attempts of one call, at most
 
 
 def prove(talk: Talk) -> Flow[None]:
     """Raise `AccessDenied` if the user may not run one of the scripts' commands: a script would stop half-way."""
-    found, refused = yield from settle(talk, [talk.operations.about(), talk.operations.probe(*rights.trials())])
-    for result in (found, refused):
-        if isinstance(result, TimeoutqError):
-            raise result
+    found, refused = yield from settled(talk, [talk.operations.about(), talk.operations.probe(*rights.trials())])
     if found.is_another:
         raise ServerError(
             f"{talk.server.url} has another text of revision {found.revision} of the library {scripts.NAME} "
@@ -249,8 +234,7 @@ def _denied(talk: Talk, refused: Sequence[str], where: str) -> AccessDenied:
     )
 
 
-_OPENING = scripts.READING | {"about", "probe"}
-"""What a client may call before it has proved that its user may write."""
+_OPENING = scripts.READING | {"about", "probe"}  # what a client may call before it has proved that its user may write
 
 
 def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[list[Any]]:
@@ -261,8 +245,8 @@ def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[li
     replicas have confirmed its writes (the higher of the two numbers); otherwise the call is sent again, and ends in
     `NotReplicated`. With `UNCONFIRMED` in the place of `replicas`, none waits.
 
-    The usual case is short: one call that no replica must confirm, answered at the first attempt. Everything else is
-    judged in `_settle`.
+    The usual case is short: one call that no replica must confirm, answered at the first attempt. `_Flush` judges
+    everything else.
     """
     if not calls:
         return []  # an event loop would wait for the reply to nothing
@@ -293,7 +277,7 @@ def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[li
     results: list[Any] = []
     broken: TimeoutqError | None = None
     for flush in flushes(calls):
-        results += yield from _settle(talk, flush, replicas, given, began)
+        results += yield from _Flush(talk, flush, replicas, began or time.monotonic()).settle(given)
         given, began = None, 0.0
         broken = next((result for result in results if type(result) in (Unavailable, NotReplicated)), None)
         if broken is not None:
@@ -302,171 +286,158 @@ def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[li
 
 
 class _Flush:
-    """Calls that travel together: which of them have an answer, and which are to be sent again."""
+    """Calls that travel together, until each has an answer or the deadline is over."""
 
-    def __init__(self, talk: Talk, calls: Sequence[Call[Any]], replicas: int) -> None:
-        self._talk = talk
-        self._calls = list(calls)
-        self._least = replicas
-        self._heeds = replicas >= 0 and any(call.name in CONFIRMED for call in calls)
-        self._looked = False
-        self._waited = 0
-        self.patience = math.inf
-        """Seconds after which the flush ends unless replicas have confirmed it."""
+    def __init__(self, talk: Talk, calls: Sequence[Call[Any]], replicas: int, began: float) -> None:
+        self.talk = talk
+        self.calls = list(calls)
+        self.began = began
+        self.weight = sum(call.weight for call in calls)
+        self.least = replicas  # how many replicas must confirm the calls, whatever the setting of the queue says
+        self.heeds = replicas >= 0 and any(call.name in CONFIRMED for call in calls)
+        self.patience = math.inf  # seconds after which the flush ends unless replicas have confirmed it
         self.results: list[Any] = [None] * len(calls)
-        self.open: list[int] = list(range(len(calls)))
-        """The calls that are to be sent, or sent again."""
-        self.missing = False
-        """Whether the server did not know a function at the last attempt."""
-        self.refusal: Exception | None = None
-        """Why the library was not loaded at the last try."""
-        self.smaller = False
-        """Whether a full server gets a smaller call in the place of one that it has refused."""
-        self.error: object = None
-        """The last error of the last attempt; None if the attempt met no error."""
-        self._may_have_run = False
-        self._unconfirmed: dict[int, Any] = {}
+        self.open: list[int] = list(range(len(calls)))  # the calls that are to be sent, or sent again
+        self.unconfirmed: dict[int, Any] = {}  # the answers of those that replicas have not confirmed
+        self.may_have_run = False
+        # of the last attempt: whether it looked at the setting, and for how many replicas it waited
+        self.looked, self.waited = False, 0
+        self.missing = False  # whether the server did not know a function
+        self.smaller = False  # whether a full server gets a smaller call in the place of one that it has refused
+        self.error: object = None  # its last error
+        self.refusal: Exception | None = None  # why the library was not loaded
 
     @property
     def wanted(self) -> int:
         """How many replicas must confirm the calls."""
-        return max(self._least, self._talk.durable.replicas) if self._heeds else self._least
+        return max(self.least, self.talk.durable.replicas) if self.heeds else self.least
 
     @property
-    def unconfirmed(self) -> bool:
-        """Whether a call has an answer that replicas have not confirmed."""
-        return bool(self._unconfirmed)
+    def elapsed(self) -> float:
+        return time.monotonic() - self.began
 
-    def commands(self, elapsed: float, not_after: int, left: float) -> list[Command]:
-        """Give the commands of the next attempt, `elapsed` s after the first; it takes `left` seconds at most."""
-        talk = self._talk
-        age_ms = max(1, int(elapsed * 1000)) if self._may_have_run else 0
+    def settle(self, given: Any) -> Flow[list[Any]]:
+        """Send the calls again and again; `given` is the reply to the first attempt, if that was made before."""
+        talk, tries = self.talk, 0
+        # the bytes of a flush need time to travel, in addition to the time for the reply
+        carried = self.weight / SLOWEST
+        while True:
+            if talk.clock.now_ms == 0 and any(self.calls[i].dated is not None for i in self.open):
+                yield from _ask_time(talk)
+            # an attempt is waited for as long as `left`; then the next attempt asks again
+            left = min(talk.deadline - self.elapsed, talk.deadline * ATTEMPT)
+            if given is None:
+                given = yield Send(self.commands(_last_moment(talk, left + carried), left), talk.at)
+            self.judge(given)
+            given = None
+            tries += 1
+            elapsed = self.elapsed
+            if not self.open or self.is_too_old(elapsed) or (self.unconfirmed and elapsed >= self.patience):
+                break
+            left = talk.deadline * LAST_START - elapsed
+            # a server that answers, but has lost the library, gets the library at once, even if no time is left for a
+            # new attempt. Nobody knows beforehand how long heavy calls travel
+            in_time = elapsed < talk.deadline * (1 - ATTEMPT) + carried or (self.weight > SLICE and tries < 3)
+            if left < 0.001 and not (self.missing and in_time):
+                break
+            if self.smaller and tries < 3:
+                continue
+            if self.missing:
+                self.refusal = yield from _load(talk)
+                if self.refusal is None and talk.settings:
+                    yield from _first(talk, talk.operations.configure(talk.settings).command())
+                if self.refusal is not None and not is_transient(self.refusal):
+                    break
+                if tries < 3:
+                    continue
+            if isinstance(self.error, Exception) and str(self.error).startswith("LATE"):
+                yield from _ask_time(talk)
+            yield talk.pause(tries, left)
+        connected = None
+        if self.unconfirmed and self.error is None:
+            connected = yield from count_replicas(talk)
+        return self.end(connected)
+
+    def commands(self, not_after: int, left: float) -> list[Command]:
+        """Give the commands of the next attempt, which takes `left` seconds at most."""
+        talk, elapsed = self.talk, self.elapsed
+        age_ms = max(1, int(elapsed * 1000)) if self.may_have_run else 0
         expected = talk.clock.expected_ms
-        commands = [self._calls[i].command(age_ms, not_after=not_after, expected=expected) for i in self.open]
-        if self._least < 0:
+        commands = [self.calls[i].command(age_ms, not_after=not_after, expected=expected) for i in self.open]
+        if self.least < 0:
             return commands
-        self._looked = self._heeds and time.monotonic() >= talk.durable.until
-        if self._looked:
+        self.looked = self.heeds and time.monotonic() >= talk.durable.until
+        if self.looked:
             commands.append(confirming.look(talk.operations))
-        self._waited = self.wanted
-        if self._waited:
-            self.patience = confirming.patience(self._calls)
-            commands.append(("WAIT", self._waited, max(1, int(min(left, self.patience - elapsed) * 800))))
+        self.waited = self.wanted
+        if self.waited:
+            self.patience = confirming.patience(self.calls)
+            commands.append(("WAIT", self.waited, max(1, int(min(left, self.patience - elapsed) * 800))))
         return commands
 
     def judge(self, reply: Any) -> None:
         """Take the reply to an attempt: the answers of the open calls, or the error of the network."""
+        talk = self.talk
         self.missing, self.smaller, self.error = False, False, None
         sent, self.open = self.open, list[int]()
         if isinstance(reply, BaseException):
-            self.error, self._may_have_run = reply, True
-            self._talk.away_since = self._talk.away_since or time.monotonic()
+            self.error, self.may_have_run = reply, True
+            talk.away_since = talk.away_since or time.monotonic()
             for i in sent:
                 self.results[i] = reply
-                if self._calls[i].replayable and not is_hopeless(reply):
+                if self.calls[i].replayable and not is_hopeless(reply):
                     self.open.append(i)
             return
-        self._talk.away_since = 0.0
+        talk.away_since = 0.0
         confirmed: object = 0
-        if self._waited:
+        if self.waited:
             confirmed = reply.pop()
-            self._talk.durable.proved |= isinstance(confirmed, int)
-        if self._looked:
-            self._talk.durable.read(reply.pop(), time.monotonic())
-        is_confirmed = self._least < 0 or (isinstance(confirmed, int) and confirmed >= self.wanted)
+            talk.durable.proved |= isinstance(confirmed, int)
+        if self.looked:
+            talk.durable.read(reply.pop(), time.monotonic())
+        is_confirmed = self.least < 0 or (isinstance(confirmed, int) and confirmed >= self.wanted)
         for i, value in zip(sent, reply, strict=True):
             if isinstance(value, BaseException):
-                self._refused(i, value)
+                self.error = self.results[i] = value
+                smaller = self.calls[i].when_full if is_full(value) else None
+                if smaller is not None:
+                    self.calls[i], self.smaller = smaller, True
+                self.missing = self.missing or is_library_missing(value)
+                if smaller is not None or is_library_missing(value) or is_transient(value):
+                    self.open.append(i)
                 continue
-            self.results[i] = result = self._calls[i].read(value)
-            if i in self._unconfirmed:
-                self.results[i] = confirming.merged(self._calls[i], self._unconfirmed.pop(i), result)
+            self.results[i] = result = self.calls[i].read(value)
+            if i in self.unconfirmed:
+                self.results[i] = confirming.merged(self.calls[i], self.unconfirmed.pop(i), result)
             if not is_confirmed and confirming.is_promise(result):
-                self._unconfirmed[i], self.results[i] = self.results[i], confirmed
+                self.unconfirmed[i], self.results[i] = self.results[i], confirmed
                 self.open.append(i)
-                self._may_have_run = True
-        if self._waited and not is_confirmed:
-            self._talk.durable.until = 0.0  # the queue may ask for fewer by now
-
-    def _refused(self, i: int, error: BaseException) -> None:
-        self.error = self.results[i] = error
-        if is_library_missing(error):
-            self.missing = True
-            self.open.append(i)
-        elif is_transient(error):
-            self.open.append(i)
-        elif is_full(error) and (smaller := self._calls[i].when_full) is not None:
-            self._calls[i], self.smaller = smaller, True
-            self.open.append(i)
+                self.may_have_run = True
+        if self.waited and not is_confirmed:
+            talk.durable.until = 0.0  # the queue may ask for fewer by now
 
     def is_too_old(self, elapsed: float) -> bool:
         """Say whether the queue may have forgotten these calls, so that they must not be sent again."""
-        if not self._may_have_run or elapsed <= RESEND:
+        if not self.may_have_run or elapsed <= RESEND:
             return False
         for i in self.open:
             if is_library_missing(self.results[i]):
-                place = self._talk.server.place
+                place = self.talk.server.place
                 self.results[i] = Unavailable(f"{place} took {elapsed:.0f} s; the call is not sent again")
         return True
 
     def end(self, connected: int | None) -> list[Any]:
         """Give for each call its answer, or the error in which it ended; `connected` is how many replicas there are."""
-        talk, explain = self._talk, self._talk.server.explain
+        talk, explain = self.talk, self.talk.server.explain
         name = talk.operations.name
-        for i in self._unconfirmed:  # the result is how many have confirmed, or an error of a server that went away
+        for i in self.unconfirmed:  # the result is how many have confirmed, or an error of a server that went away
             few, wanted = self.results[i], max(1, self.wanted)
             why = confirming.told(explain(few) if isinstance(few, BaseException) else few, wanted)
             few = "" if connected is None or connected >= wanted else confirming.too_few(connected, name)
-            self.results[i] = confirming.not_replicated(self._calls[i], name, talk.server.place, why, few)
+            self.results[i] = confirming.not_replicated(self.calls[i], name, talk.server.place, why, few)
         if self.refusal is not None:
             self.results = [self.refusal if is_library_missing(result) else result for result in self.results]
         return [explain(result) if isinstance(result, BaseException) else result for result in self.results]
-
-
-def _settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int, given: Any, began: float) -> Flow[list[Any]]:
-    began = began or time.monotonic()
-    weight = sum(call.weight for call in calls)
-    # the bytes of a flush need time to travel, in addition to the time for the reply
-    carried = weight / SLOWEST
-    flush = _Flush(talk, calls, replicas)
-    tries = 0
-    while True:
-        if talk.clock.now_ms == 0 and any(calls[i].dated is not None for i in flush.open):
-            yield from _ask_time(talk)
-        elapsed = time.monotonic() - began
-        # an attempt is waited for as long as `left`; then the next attempt asks again
-        left = min(talk.deadline - elapsed, talk.deadline * ATTEMPT)
-        if given is None:
-            given = yield Send(flush.commands(elapsed, _last_moment(talk, left + carried), left), talk.at)
-        flush.judge(given)
-        given = None
-        tries += 1
-        elapsed = time.monotonic() - began
-        if not flush.open or flush.is_too_old(elapsed) or (flush.unconfirmed and elapsed >= flush.patience):
-            break
-        left = talk.deadline * LAST_START - elapsed
-        # a server that answers, but has lost the library, gets the library at once, even if no time is left for a new
-        # attempt. Nobody knows beforehand how long heavy calls travel
-        in_time = elapsed < talk.deadline * (1 - ATTEMPT) + carried or (weight > SLICE and tries < 3)
-        if left < 0.001 and not (flush.missing and in_time):
-            break
-        if flush.smaller and tries < 3:
-            continue
-        if flush.missing:
-            flush.refusal = yield from _load(talk)
-            if flush.refusal is None and talk.settings:
-                yield from _first(talk, talk.operations.configure(talk.settings).command())
-            if flush.refusal is not None and not is_transient(flush.refusal):
-                break
-            if tries < 3:
-                continue
-        if isinstance(flush.error, Exception) and str(flush.error).startswith("LATE"):
-            yield from _ask_time(talk)
-        yield talk.pause(tries, left)
-    connected = None
-    if flush.unconfirmed and flush.error is None:
-        connected = yield from count_replicas(talk)
-    return flush.end(connected)
 
 
 def load(talk: Talk, at: Where) -> Flow[About]:
@@ -478,20 +449,19 @@ def load(talk: Talk, at: Where) -> Flow[About]:
 def _load(talk: Talk) -> Flow[Exception | None]:
     # another client may load the library at the same time, or have it forgotten, and a newer revision must stay. Gives
     # why it is not loaded; an error of the network comes again by itself
-    load = ("FUNCTION", "LOAD", scripts.library())
     refusal: Any = None
     for tries in range(3):
-        refusal = yield from _first(talk, load)
+        refusal = yield from _first(talk, ("FUNCTION", "LOAD", scripts.library()))
         if not isinstance(refusal, Exception) or "already exists" not in str(refusal):
             break
         about = yield from _first(talk, talk.operations.about().command())
-        if is_library_missing(about) and tries == 2:
+        if is_library_missing(about):
+            if tries < 2:
+                continue  # it may be gone since
             return ServerError(
                 f"{talk.server.url} has a library {scripts.NAME} that is not of timeoutq: "
                 f"redis-cli FUNCTION DELETE {scripts.NAME}"
             )
-        if is_library_missing(about):
-            continue  # it may be gone since
         if about is None or isinstance(about, Exception) or not scripts.about(about).is_older:
             return None
         refusal = yield from _first(talk, ("FUNCTION", "LOAD", "REPLACE", scripts.library()))
@@ -520,16 +490,13 @@ def _last_moment(talk: Talk, seconds: float) -> int:
 
 def count_replicas(talk: Talk) -> Flow[int | None]:
     """Ask once how many replicas the server has; None if it does not tell."""
-    reply: Any = yield Send([("INFO", "replication")], talk.at)
-    info: Any = cast("Any", reply)[0] if isinstance(reply, list) else None
+    info = yield from _first(talk, ("INFO", "replication"))
     return replies.number(cast("Any", info).get("connected_slaves")) if isinstance(info, dict) else None
 
 
 def _ask_time(talk: Talk) -> Flow[None]:
     asked = time.monotonic()
-    reply = yield Send([("TIME",)], talk.at)
-    if isinstance(reply, list):
-        tell_time(talk, cast("Any", reply)[0], asked)
+    tell_time(talk, (yield from _first(talk, ("TIME",))), asked)
 
 
 def tell_time(talk: Talk, moment: Any, asked: float) -> None:
@@ -547,23 +514,49 @@ def answer(talk: Talk, call: Call[T], replicas: int = 0) -> Flow[T]:
     return result  # type: ignore[no-any-return]  # settle() gives what the call reads
 
 
-CALLS = 16
-"""The most calls in one flush of a long batch."""
+def settled(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[list[Any]]:
+    """Do as `settle`, and raise the first error in which a call ended."""
+    results = yield from settle(talk, calls, replicas)
+    for result in results:
+        if isinstance(result, TimeoutqError):
+            raise result
+    return results
+
+
+CALLS = 16  # the most calls in one flush of a long batch
 
 
 def answers(talk: Talk, calls: Sequence[Call[Outcome]], replicas: int = 0) -> Flow[Outcome]:
     """Send the calls of a long batch, `CALLS` in a flush, and give all their answers as one; see `settle`."""
-    tasks: list[bytes] = []
-    codes: list[bytes] = []
+    if len(calls) == 1:
+        return (yield from answer(talk, calls[0], replicas))
+    parts: list[Outcome] = []
     for at in range(0, len(calls), CALLS):
-        for result in (yield from settle(talk, calls[at : at + CALLS], replicas)):
-            if isinstance(result, TimeoutqError):
-                raise result
-            if len(calls) == 1:
-                return result  # type: ignore[no-any-return]  # settle() gives what the call reads
-            tasks.extend(result.tasks)
-            codes.append(result.codes)
-    return Outcome(tasks, b"".join(codes))
+        parts += yield from settled(talk, calls[at : at + CALLS], replicas)
+    return joined(parts)
+
+
+def joined(parts: Sequence[Outcome]) -> Outcome:
+    """Give the answers of several calls as one."""
+    return Outcome([task for part in parts for task in part.tasks], b"".join(part.codes for part in parts))
+
+
+def once(talk: Talk, step: Step) -> Flow[Any]:
+    """Carry out a step, and raise its error."""
+    reply = yield step
+    if isinstance(reply, BaseException):
+        raise talk.server.explain(reply)
+    return reply
+
+
+def insist(talk: Talk, step: Step) -> Flow[Any]:
+    """Carry out a step that only reads, again and again until the server answers."""
+    began = time.monotonic()
+    while isinstance(reply := (yield step), BaseException):
+        if is_hopeless(reply) or time.monotonic() - began > talk.deadline * LAST_START:
+            raise talk.server.explain(reply)
+        yield a_moment()
+    return reply
 
 
 def ask(talk: Talk, commands: Sequence[Command], at: Where = None) -> Flow[list[Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import cast
@@ -143,9 +143,7 @@ def published(told: bytes | None, now: float) -> list[tuple[float, str, str]]:
 
 def called(payload: object) -> str | None:
     """Give the function of a call; None for a payload that is no call."""
-    if not isinstance(payload, dict):
-        return None
-    fields = cast("dict[str, object]", payload)
+    fields = cast("dict[str, object]", payload) if isinstance(payload, dict) else {}
     name = fields.get("f")
     return name if isinstance(name, str) and "v" in fields else None
 
@@ -185,12 +183,13 @@ def judge(found: Why) -> tuple[str, str]:
         kept = ", and its result is kept" if info.has_result else ""
         return "done", f"it is done{kept}; {ADVICE['done']}"
     if info.state is State.FAILED:
-        banned = found.host is not None and found.host.banned is not None and "is banned" in (info.error or "")
-        said = f"it failed{_ago(info.error_at, now)}: {info.error or 'no error was kept'}"
-        code = "banned" if banned else "cancelled" if (info.error or "").startswith("cancelled by ") else "failed"
-        # whatever the task failed for: while its host is banned, a retry fails at once
+        error, ago = info.error or "", "" if info.error_at is None else f" {_span(max(0.0, now - info.error_at))} ago"
         is_barred = found.host is not None and found.host.banned is not None
-        return code, f"{said}; {ADVICE['banned' if is_barred else 'failed']}"
+        banned, cancelled = is_barred and "is banned" in error, error.startswith("cancelled by ")
+        # whatever the task failed for: while its host is banned, a retry fails at once
+        advice = ADVICE["banned" if is_barred else "failed"]
+        code = "banned" if banned else "cancelled" if cancelled else "failed"
+        return code, f"it failed{ago}: {error or 'no error was kept'}; {advice}"
     if info.state is State.IN_PROGRESS:
         left = info.lease_left or 0.0
         if info.cancelled_by is not None:
@@ -209,9 +208,9 @@ def judge(found: Why) -> tuple[str, str]:
     if found.paused:
         return "paused", "the queue is paused: nothing is handed out until it is resumed"
     if info.state is State.WAITING and found.host is not None:
-        waits = WAITS.get(standing(found.host, now, WAITS))
-        if waits is not None:
-            return waits(found, found.host)
+        hindrance = _hindrance(found, found.host)
+        if hindrance is not None:
+            return hindrance
     if not found.workers:
         return "no_worker", "it is ready, and no worker is alive to claim it (clients over HTTP give no sign of life)"
     if 0 <= found.replicas < found.durable:
@@ -226,18 +225,15 @@ def judge(found: Why) -> tuple[str, str]:
         )
     if info.state is State.WAITING:
         if found.host is not None and (found.host.turn is None or found.host.turn > now):
-            return (
-                "turn",
-                "the rules of its host have changed: the next cleaner gives the host its turn by the new rules",
-            )
+            says = "the rules of its host have changed: the next cleaner gives the host its turn by the new rules"
+            return "turn", says
         return "turn", "its host has its turn now: the next cleaner makes the task ready"
-    others = found.todos - 1
-    alive = "1 worker is" if found.workers == 1 else f"{found.workers} workers are"
+    others, workers = found.todos - 1, counted(found.workers, "worker")
+    are, take = ("is", "takes") if found.workers == 1 else ("are", "take")
     if not others:
-        return "queued", f"it is ready, and nothing else is; {alive} alive"
+        return "queued", f"it is ready, and nothing else is; {workers} {are} alive"
     many = "is 1 other" if others == 1 else f"are {others:,} others"
-    takes = "1 worker takes" if found.workers == 1 else f"{found.workers} workers take"
-    return "queued", f"it is ready, and so {many}; {takes} them in any order"
+    return "queued", f"it is ready, and so {many}; {workers} {take} them in any order"
 
 
 def _scheduled(found: Why, due: float) -> tuple[str, str]:
@@ -254,42 +250,38 @@ def _scheduled(found: Why, due: float) -> tuple[str, str]:
     return "overdue", f"it was due {_span(now - due)} ago{after}, and {cure}"
 
 
-def _banned(found: Why, host: HostInfo) -> tuple[str, str]:
-    return "banned", f"host {host.host} is banned: {host.banned}; it goes to failed"
+def _hindrance(found: Why, host: HostInfo) -> tuple[str, str] | None:
+    """Give the code and the sentence for what keeps a host from its turn; None if nothing does."""
+    name, now = host.host, found.now
+    match standing(host, now, HINDRANCES):
+        case Standing.BANNED:
+            return "banned", f"host {name} is banned: {host.banned}; it goes to failed"
+        case Standing.BLOCKED:
+            ends, who, times = host.blocked_until or 0.0, host.blocked_by, found.info.host_releases
+            # who blocked the host, or the reason that was given
+            by = f" by {who}" if who and _WORKER.fullmatch(who) else f" ({who})" if who else ""
+            back = f"; this task was put back {times:,} times to block its host" if times > 1 else ""
+            return "blocked", f"host {name} is blocked{by} until {_moment(ends)}, for another {_span(ends - now)}{back}"
+        case Standing.FULL:
+            by = f", by {host.in_flight[0]!r}" if host.in_flight else ""
+            others = _others(found, host)
+            return "host_busy", f"host {name} has {host.busy} of its {host.per_host} places taken{by}{others}"
+        case Standing.USED_UP:
+            return "budget", (
+                f"the budget of host {name} is used up: {host.visits} of {host.budget} visits were made, "
+                f"and {host.busy} are under way; {ADVICE['budget']}"
+            )
+        case Standing.RESTING:
+            ends = host.next_allowed or 0.0
+            return "delay", (
+                f"host {name} may be visited next at {_moment(ends)}, in {_span(ends - now)} "
+                f"({_span(host.delay)} after the last visit){_others(found, host)}"
+            )
+        case _:
+            return None
 
 
-def _blocked(found: Why, host: HostInfo) -> tuple[str, str]:
-    ends = host.blocked_until or 0.0
-    # who blocked the host, or the reason that was given
-    who = host.blocked_by
-    by = f" by {who}" if who and _WORKER.fullmatch(who) else f" ({who})" if who else ""
-    until = f"{_moment(ends)}, for another {_span(ends - found.now)}"
-    times = found.info.host_releases
-    back = f"; this task was put back {times:,} times to block its host" if times > 1 else ""
-    return "blocked", f"host {host.host} is blocked{by} until {until}{back}"
-
-
-def _full(found: Why, host: HostInfo) -> tuple[str, str]:
-    by = f", by {host.in_flight[0]!r}" if host.in_flight else ""
-    return (
-        "host_busy",
-        f"host {host.host} has {host.busy} of its {host.per_host} places taken{by}{_others(found, host)}",
-    )
-
-
-def _used_up(found: Why, host: HostInfo) -> tuple[str, str]:
-    return "budget", (
-        f"the budget of host {host.host} is used up: {host.visits} of {host.budget} visits were made, "
-        f"and {host.busy} are under way; {ADVICE['budget']}"
-    )
-
-
-def _resting(found: Why, host: HostInfo) -> tuple[str, str]:
-    ends = host.next_allowed or 0.0
-    return "delay", (
-        f"host {host.host} may be visited next at {_moment(ends)}, in {_span(ends - found.now)} "
-        f"({_span(host.delay)} after the last visit){_others(found, host)}"
-    )
+HINDRANCES = {Standing.BANNED, Standing.BLOCKED, Standing.FULL, Standing.USED_UP, Standing.RESTING}
 
 
 def _others(found: Why, host: HostInfo) -> str:
@@ -301,16 +293,6 @@ def _others(found: Why, host: HostInfo) -> str:
         goes = "goes" if others == 1 else "1 of them goes" if before == 1 else f"{before:,} of them go"
         return f"; {many} as well, and {goes} before it{f', whose priority is {level}' if level else ''}"
     return f"; {many} as well, and this task goes first{f': its priority is {level}' if level else ''}"
-
-
-WAITS: Mapping[Standing, Callable[[Why, HostInfo], tuple[str, str]]] = {
-    Standing.BANNED: _banned,
-    Standing.BLOCKED: _blocked,
-    Standing.FULL: _full,
-    Standing.USED_UP: _used_up,
-    Standing.RESTING: _resting,
-}
-"""The code and the sentence for what keeps a host from its turn."""
 
 
 def forms(task: str) -> Iterator[str]:
@@ -352,7 +334,3 @@ def _span(seconds: float) -> str:
 
 def _moment(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def _ago(at: float | None, now: float) -> str:
-    return "" if at is None else f" {_span(max(0.0, now - at))} ago"

@@ -5,15 +5,15 @@ Only `draw.py` and `live.py` know rich.
 The modules, in reading order: each imports only from those above it.
 
     directory  Which queues a server has, found by their keys; and which queue a mistyped name may have meant.
-    metrics    What happened when: rates, made of samples of a queue's counters. Pure.
-    snapshot   All that is shown of a queue at one moment: `snapshot(queue)` gives a `Snapshot`.
+    snapshot   All that is shown of a queue at one moment: `snapshot(queue)` gives a `Snapshot`; and rates, of what it
+               counts.
     charts     Pictures of a queue as SVG: states over time, rates, durations, and bars for errors and hosts. Pure:
                values to text.
     report     A report of a queue: pictures of a crawl in one file of HTML, which needs no network and runs no script.
     facts      Gathers what doctor knows of a server and of a queue. Where a server refuses to tell, the facts stay
                empty.
-    doctor     Examines a server and a queue: `facts.py` gathers facts once, then one pure function per check judges,
-               with its cure.
+    doctor     Examines a server and a queue: `facts.py` gathers facts once, then a pure function for each check judges
+               them.
     nodes      Examines the nodes of a cluster: facts gathered once, then one pure function per check. Part of `timeoutq
                doctor`.
     divided    Examines a queue over several shards: its record, each node, each shard. Part of `timeoutq doctor`.

@@ -1,8 +1,7 @@
 """Pictures of a queue as SVG: states over time, rates, durations, and bars for errors and hosts. Pure: values to text.
 
-The page draws them, and `report.py` writes them into a file. Each function gives one `<svg>` without scripts and inline
-styles: colours are classes, and `STYLE` says what they are, for light and for dark. All text of tasks goes through
-`text.safe` and is escaped. A title and a description say the same to who cannot see the picture.
+Each gives one `<svg>` without scripts and inline styles: colours are classes, which `STYLE` explains. All text of tasks
+goes through `text.safe` and is escaped. A title and a description say the same to who cannot see the picture.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ STYLE = """
 """The look of the classes; the page gives states the same colours, and may set --chart-text and its like itself."""
 
 Point = tuple[float, float | None]  # a moment, Unix seconds, and a value; None where nobody knows it
-Series = Mapping[str, Sequence[Point]]  # points by their label; all labels have the same moments
+Series = Mapping[str, Sequence[Point]]  # points by their label, a name of a class; all labels have the same moments
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,73 +80,68 @@ def short(value: float) -> str:
     return f"{value:.3g}"
 
 
-def states(periods: Sequence[Period], name: str = "states", stats: Stats | None = None) -> str:
+def states(periods: Sequence[Period], name: str, stats: Stats) -> str:
     """Draw how many tasks were in each state, one upon the other: as periods began, and at last those of `stats`."""
     looks: list[tuple[float, Period | Stats]] = [(one.at, one) for one in periods]
-    if stats is not None and (not periods or stats.now > periods[-1].at):
+    if not periods or stats.now > periods[-1].at:
         looks.append((stats.now, stats))
-    of = {state: _thinned([(at, getattr(one, state)) for at, one in looks], lambda some: some[-1]) for state in STACK}
-    return areas("Tasks by state", {state: some for state, some in of.items() if any(v for _, v in some)}, name)
+    each = {state: _thinned([(at, getattr(one, state)) for at, one in looks], lambda some: some[-1]) for state in STACK}
+    of = {state: points for state, points in each.items() if any(value for _, value in points)}
+    sums = [[value or 0.0 for _, value in some] for some in zip(*of.values(), strict=True)]
+    span = _span(of, _whole(max(map(sum, sums), default=0.0)))
+    parts: list[str] = []
+    for first, last in _runs(_known(of)):
+        for level, (state, points) in enumerate(of.items()):
+            upper, lower = (
+                _wide([(span.x(points[at][0]), span.y(sum(sums[at][:under]))) for at in range(first, last + 1)])
+                for under in (level + 1, level)
+            )
+            parts.append(_tag("path", f"c-{state}", stroke="none", d=f"M{_path([*upper, *reversed(lower)])}Z"))
+    return _over_time("Tasks by state", of, name, span, parts, 10)
 
 
-def rates(periods: Sequence[Period], length: float, name: str = "rates", now: float | None = None) -> str:
-    """Draw how many tasks a second were put, acked, failed or taken back, in periods of `length` seconds, up to `now`.
-
-    Without `now`, the last period is over, too.
-    """
+def rates(periods: Sequence[Period], length: float, name: str, now: float) -> str:
+    """Draw how many tasks a second were put, acked, failed or taken back, in periods of `length` seconds."""
 
     def per_second(one: Period, counter: str) -> float | None:
-        seconds = length if now is None else max(1.0, min(length, now - one.at))  # the last period is not over
         count = getattr(one, counter)
-        return None if count is None else count / seconds
+        return None if count is None else count / max(1.0, min(length, now - one.at))  # the last period is not over
 
-    of = {
-        counter: _thinned([(one.at, per_second(one, counter)) for one in periods], lambda some: sum(some) / len(some))
-        for counter in RATES
-    }
-    rare = [counter for counter in RATES[2:] if not any(value for _, value in of[counter])]
-    return lines("Tasks per second", {counter: some for counter, some in of.items() if counter not in rare}, name)
+    of: dict[str, list[Point]] = {}
+    for counter in RATES:
+        points = _thinned([(one.at, per_second(one, counter)) for one in periods], lambda some: sum(some) / len(some))
+        if counter in ("put", "acked") or any(value for _, value in points):  # errors are rare
+            of[counter] = points
+    span = _span(of, _nice(max((value or 0.0 for points in of.values() for _, value in points), default=0.0)))
+    parts: list[str] = []
+    for counter, points in of.items():
+        for first, last in _runs(_known(of)):
+            places = _wide([(span.x(at), span.y(value or 0.0)) for at, value in points[first : last + 1]])
+            parts.append(_tag("path", f"line c-{counter}", fill="none", d=f"M{_path(places)}"))
+    return _over_time("Tasks per second", of, name, span, parts, 3)
 
 
-def durations(counts: Mapping[int, int], name: str = "durations") -> str:
-    """Draw how long handlers ran: how many runs, for each doubling of the time. `counts` are by bucket."""
+def durations(counts: Mapping[int, int]) -> str:
+    """Draw how long handlers ran: a column for each doubling of the time. `counts` are by bucket."""
     doubled: dict[int, int] = {}
     for number, count in counts.items():
         doubling = math.ceil(math.log2(bound(max(number, QUICK))))
         doubled[doubling] = doubled.get(doubling, 0) + count
     found = range(min(doubled), max(doubled) + 1) if doubled else ()
     rows = [(span(2.0**at), float(doubled.get(at, 0))) for at in found]
-    return columns("How long handlers ran", rows, name, "up to")
-
-
-def areas(title: str, of: Series, name: str) -> str:
-    """Draw several series one upon the other; the first lies at the bottom."""
-    values = zip(*(points for points in of.values()), strict=True)
-    sums = [[value or 0.0 for _, value in some] for some in values]
-    known = [all(points[at][1] is not None for points in of.values()) for at in range(len(sums))]
-    span = _span(of, _whole(max(map(sum, sums), default=0.0)))
-    parts: list[str] = []
-    for first, last in _runs(known):
-        for level, (label, points) in enumerate(of.items()):
-            upper, lower = (
-                _wide([(span.x(points[at][0]), span.y(sum(sums[at][:under]))) for at in range(first, last + 1)])
-                for under in (level + 1, level)
-            )
-            parts.append(_tag("path", f"c-{_named(label)}", stroke="none", d=f"M{_path([*upper, *reversed(lower)])}Z"))
-    return _over_time(title, of, name, span, known, parts, 10)
-
-
-def lines(title: str, of: Series, name: str) -> str:
-    """Draw several series as lines; a line is broken where nobody knows the value."""
-    span = _span(of, _nice(max((value or 0.0 for points in of.values() for _, value in points), default=0.0)))
-    parts: list[str] = []
-    for label, points in of.items():
-        for first, last in _runs([value is not None for _, value in points]):
-            places = _wide([(span.x(at), span.y(value or 0.0)) for at, value in points[first : last + 1]])
-            parts.append(_tag("path", f"line c-{_named(label)}", fill="none", d=f"M{_path(places)}"))
-    moments = zip(*of.values(), strict=True)
-    known = [any(value is not None for _, value in some) for some in moments]
-    return _over_time(title, of, name, span, known, parts, 3)
+    axis = Span(0.0, max(1.0, float(len(rows))), _whole(max((value for _, value in rows), default=0.0)))
+    parts = _grid(axis)
+    wide = (WIDTH - LEFT - RIGHT) / max(1, len(rows))
+    step = max(1, math.ceil(len(rows) / 9))
+    for at, (label, value) in enumerate(rows):
+        top, x = axis.y(value), LEFT + at * wide
+        parts.append(_tag("rect", "bar", x=x + 1, y=top, width=max(1.0, wide - 2), height=HEIGHT - BOTTOM - top))
+        if at % step == 0:
+            parts.append(_tag("text", "faint", label, text_anchor="middle", x=x + wide / 2, y=HEIGHT - 8))
+    if not rows:
+        parts.append(_tag("text", "faint", "nothing was noted yet", x=LEFT + 8, y=HEIGHT / 2))
+    said = "; ".join(f"up to {label}: {short(value)}" for label, value in rows) or "nothing"
+    return _svg("How long handlers ran", said, "durations", parts)
 
 
 def bars(title: str, rows: Sequence[tuple[str, float]], name: str, more: str = "") -> str:
@@ -169,35 +163,9 @@ def bars(title: str, rows: Sequence[tuple[str, float]], name: str, more: str = "
     return _svg(title, said, name, parts, high)
 
 
-def columns(title: str, rows: Sequence[tuple[str, float]], name: str, before: str = "") -> str:
-    """Draw columns side by side: a histogram. `before` stands before the labels in the description."""
-    span = Span(0.0, max(1.0, float(len(rows))), _whole(max((value for _, value in rows), default=0.0)))
-    parts = _grid(span)
-    wide = (WIDTH - LEFT - RIGHT) / max(1, len(rows))
-    step = max(1, math.ceil(len(rows) / 9))
-    for at, (label, value) in enumerate(rows):
-        top, x = span.y(value), LEFT + at * wide
-        parts.append(_tag("rect", "bar", x=x + 1, y=top, width=max(1.0, wide - 2), height=HEIGHT - BOTTOM - top))
-        if at % step == 0:
-            parts.append(_tag("text", "faint", safe(label, 12), text_anchor="middle", x=x + wide / 2, y=HEIGHT - 8))
-    if not rows:
-        parts.append(_tag("text", "faint", "nothing was noted yet", x=LEFT + 8, y=HEIGHT / 2))
-    said = "; ".join(f"{before} {safe(label)}: {short(value)}".strip() for label, value in rows) or "nothing"
-    return _svg(title, said, name, parts)
-
-
 # ---- pieces of all pictures
 
 Places = list[tuple[float, float]]
-
-
-def _text(value: str) -> str:
-    return escape(value, quote=True)
-
-
-def _named(name: str) -> str:
-    # a name as ids and classes have it
-    return "".join(letter for letter in name if letter.isascii() and (letter.isalnum() or letter in "-_"))
 
 
 def _tag(tag: str, kind: str, text: str | None = None, **attributes: str | float) -> str:
@@ -206,38 +174,31 @@ def _tag(tag: str, kind: str, text: str | None = None, **attributes: str | float
         for name, value in attributes.items()
     }
     words = (f' class="{kind}"' if kind else "") + "".join(f' {name}="{value}"' for name, value in shown.items())
-    return f"<{tag}{words}/>" if text is None else f"<{tag}{words}>{_text(text)}</{tag}>"
+    return f"<{tag}{words}/>" if text is None else f"<{tag}{words}>{escape(text)}</{tag}>"
 
 
 def _svg(title: str, said: str, name: str, parts: Sequence[str], height: float = HEIGHT) -> str:
-    known = _named(name)
     return (
-        f'<svg class="chart" role="img" aria-labelledby="{known}-title {known}-said" '
+        f'<svg class="chart" role="img" aria-labelledby="{name}-title {name}-said" '
         f'viewBox="0 0 {WIDTH} {height}" xmlns="http://www.w3.org/2000/svg">'
-        f'<title id="{known}-title">{_text(safe(title))}</title><desc id="{known}-said">{_text(safe(said))}</desc>'
+        f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-said">{escape(safe(said))}</desc>'
         f"{''.join(parts)}</svg>"
     )
 
 
-def _over_time(
-    title: str, of: Series, name: str, span: Span, known: Sequence[bool], parts: Sequence[str], thick: int
-) -> str:
+def _over_time(title: str, of: Series, name: str, span: Span, parts: Sequence[str], thick: int) -> str:
     """Give the picture of series: with a grid and moments, a shade over the time that nobody noted, and a legend."""
-    said: list[str] = []
-    legend: list[str] = []
-    x = float(LEFT)
+    said, legend, gaps, x = list[str](), list[str](), list[str](), float(LEFT)
     for label, points in of.items():
-        words = safe(label, 20).replace("_", " ")
-        y = 15 - thick / 2
-        legend.append(_tag("rect", f"c-{_named(label)}", stroke="none", x=x, y=y, width=10, height=thick))
+        words = label.replace("_", " ")
+        legend.append(_tag("rect", f"c-{label}", stroke="none", x=x, y=15 - thick / 2, width=10, height=thick))
         legend.append(_tag("text", "", words, x=x + 14, y=19))
         x += 26 + 6.2 * len(words)
         values = [value for _, value in points if value is not None]
         if values:
             said.append(f"{words}: {short(values[-1])} at last, {short(max(values))} at most")
-    gaps: list[str] = []
     moments = [at for at, _ in next(iter(of.values()), ())]
-    for first, last in _runs([not one for one in known]):
+    for first, last in _runs([not one for one in _known(of)]):
         begin, end = (span.x(moments[max(0, min(at, len(moments) - 1))]) for at in (first - 1, last + 1))
         if end > begin:
             gaps.append(_tag("rect", "gap", x=begin, y=TOP, width=end - begin, height=HEIGHT - TOP - BOTTOM))
@@ -294,6 +255,11 @@ def _path(places: Sequence[tuple[float, float]]) -> str:
 def _wide(places: Places) -> Places:
     # a moment alone is as wide as a line
     return places if len(places) != 1 else [places[0], (places[0][0] + 1.5, places[0][1])]
+
+
+def _known(of: Series) -> list[bool]:
+    # of each moment; all labels are known, or none is
+    return [value is not None for _, value in next(iter(of.values()), ())]
 
 
 def _runs(known: Sequence[bool]) -> list[tuple[int, int]]:

@@ -1,7 +1,4 @@
-"""Which queues a server has, found by their keys; and which queue a mistyped name may have meant.
-
-A server keeps no list of its queues, so all its keys are walked through (SCAN), a bounded number in each call.
-"""
+"""Which queues a server has, found by their keys; and which queue a mistyped name may have meant."""
 
 from __future__ import annotations
 
@@ -67,26 +64,24 @@ def names(queue: AnyQueue) -> Iterator[list[str]]:
     for place in queue.run(reads.primaries(queue.talk)):
         cursor: str | None = reads.START
         while cursor is not None:
-            cursor, found = queue.run(scan(queue.talk, cursor, place))
+            cursor, found = queue.run(_scan(queue.talk, cursor, place))
             new = {*found} - met
             met |= new
             yield sorted(new)
 
 
 async def every_name(queue: AnyAsyncQueue) -> AsyncIterator[str]:
-    """Give all names of queues on the server of `queue`, in no order, for asyncio."""
-    met: set[str] = set()
+    """Give all names of queues on the server of `queue`, for asyncio; a name may come twice."""
     for place in await queue.run(reads.primaries(queue.talk)):
         cursor: str | None = reads.START
         while cursor is not None:
-            cursor, found = await queue.run(scan(queue.talk, cursor, place))
-            for name in {*found} - met:
-                met.add(name)
+            cursor, found = await queue.run(_scan(queue.talk, cursor, place))
+            for name in found:
                 yield name
 
 
-def scan(talk: Talk, cursor: str, place: Where) -> Flow[tuple[str | None, list[str]]]:
-    """Look at some keys of a node; give where the walk goes on, None at its end, and the names that were met."""
+def _scan(talk: Talk, cursor: str, place: Where) -> Flow[tuple[str | None, list[str]]]:
+    # some keys of a node: where the walk goes on, None at its end, and the names that were met
     (reply,) = yield from sending.ask(talk, [("SCAN", cursor, "MATCH", _PATTERN, "COUNT", KEYS_A_CALL)], place)
     following, keys = reply
     matches = (_META.fullmatch(key) for key in keys)
@@ -94,20 +89,14 @@ def scan(talk: Talk, cursor: str, place: Where) -> Flow[tuple[str | None, list[s
 
 
 def look(queue: AnyQueue, found: Iterable[str]) -> Iterator[Listed]:
-    """Count the tasks of these queues; a queue to which nothing was put, and which has no workers, is left out."""
+    """Count the tasks of these queues, as `look_at` does, however many they are."""
     rest = iter(found)
     while part := list(islice(rest, QUEUES_A_FLUSH)):
-        yield from queue.run(_look(queue.talk, part))
+        yield from queue.run(look_at(queue.talk, part))
 
 
-async def look_at(queue: AnyAsyncQueue, found: Sequence[str]) -> AsyncIterator[Listed]:
-    """Count the tasks of these queues, as `look` does, for asyncio."""
-    for at in range(0, len(found), QUEUES_A_FLUSH):
-        for one in await queue.run(_look(queue.talk, found[at : at + QUEUES_A_FLUSH])):
-            yield one
-
-
-def _look(talk: Talk, found: Sequence[str]) -> Flow[list[Listed]]:
+def look_at(talk: Talk, found: Sequence[str]) -> Flow[list[Listed]]:
+    """Count the tasks of these queues; a queue to which nothing was put, and which has no workers, is left out."""
     results: list[Stats | TimeoutqError] = []
     if talk.server.nodes:  # in a cluster, each queue has a slot of its own
         for name in found:
@@ -117,7 +106,7 @@ def _look(talk: Talk, found: Sequence[str]) -> Flow[list[Listed]]:
     listed: list[Listed] = []
     for name, result in zip(found, results, strict=True):
         if is_sharded(result):
-            shards = Shards(replace(talk, operations=Operations(name)), None, None, talk.nonce)
+            shards = Shards(replace(talk, operations=Operations(name)))
             try:
                 yield from shards.look()
                 result = yield from looking.stats(shards)

@@ -1,25 +1,21 @@
-"""Examines a queue over several shards: its record, each node, each shard. Part of `timeoutq doctor`.
-
-A node is examined once, however many shards it has. Of the shards, one line says what is right in all of them; what is
-not right names the shards.
-"""
+"""Examines a queue over several shards: its record, each node, each shard. Part of `timeoutq doctor`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import TypeVar
 
 from timeoutq.client.shards import ShardedQueue
 from timeoutq.client.shards.root import ROUTE, Shards
-from timeoutq.client.shards.together import together
+from timeoutq.client.together import together
 from timeoutq.server.calls import BATCH
 from timeoutq.server.cluster import Map
 from timeoutq.verbs import reads
 from timeoutq.verbs.sending import Flow, Send, answer, ask
-from timeoutq.watch.doctor import QUEUE_CHECKS, SERVER_CHECKS, Finding, judge
-from timeoutq.watch.facts import Facts, of_queue, of_server
+from timeoutq.watch.doctor import QUEUE_CHECKS, SERVER_CHECKS, Finding, green, judge, named, red, yellow
+from timeoutq.watch.facts import NOTHING, Facts, of_queue, of_server
 from timeoutq.words import arguments
 from timeoutq.words.errors import InvalidInput, SchemaMismatch, TimeoutqError, Unavailable
 from timeoutq.words.text import counted, safe
@@ -33,16 +29,6 @@ OPTIONS = {
     "events": "--events",
 }  # fmt: skip
 """The settings that are the same in all shards, and the options of `timeoutq configure` that write them again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """What was seen of a shard."""
-
-    facts: Facts
-    looked: int = 0  # how many tasks were looked at, to see whether they belong to this shard
-    astray: Sequence[bytes] = ()  # those that belong to another shard
-    grouped: bool = False  # whether one of them was put with a group
 
 
 def examine(queue: ShardedQueue) -> list[Finding]:
@@ -60,19 +46,16 @@ def examine(queue: ShardedQueue) -> list[Finding]:
     for talk, home in zip(shards.talks, homes, strict=True):
         if home not in nodes:  # one node after another, because a silent one would spoil the times of the others
             (nodes[home],) = queue.run(together([of_server(talk)]))
-    asked = {shard: facts for shard, home in enumerate(homes) if isinstance(facts := nodes[home], Facts)}
-    seen = queue.run(together([_look(shards, shard, facts) for shard, facts in asked.items()]))
-    found = {shard: nodes[home] for shard, home in enumerate(homes)} | dict(zip(asked, seen, strict=True))
     workers = queue.run(answer(shards.root, shards.root.operations.stats())).workers
-    parts: dict[int, Shard] = {}
-    for shard, one in found.items():
-        if isinstance(one, Shard):
-            known = one.facts.queue and {**one.facts.queue, "workers": workers}
-            parts[shard] = replace(one, facts=replace(one.facts, queue=known))
-    silent = {shard: str(error) for shard, error in found.items() if isinstance(error, TimeoutqError)}
+    seen = queue.run(together([_look(shards, shard, nodes[home], workers) for shard, home in enumerate(homes)]))
+    parts = {shard: facts for shard, facts in enumerate(seen) if isinstance(facts, Facts)}
+    silent = {shard: str(error) for shard, error in enumerate(seen) if isinstance(error, TimeoutqError)}
     answering = {home: facts for home, facts in nodes.items() if isinstance(facts, Facts)}
-    return [*_nodes(shards, answering, parts, homes), *_silent(shards, silent), *_record(shards, parts),
-            *_shards(shards, parts)]  # fmt: skip
+    record = [*_settings(shards, parts), *_routes(shards, parts)] or [_agreed(shards, len(parts))]
+    return [
+        *_nodes(shards, answering, parts, homes), *named("shards", _silent(shards, silent)), *named("record", record),
+        *_shards(shards, parts),
+    ]  # fmt: skip
 
 
 # ---- gathering
@@ -91,10 +74,13 @@ def _homes(shards: Shards) -> Flow[list[str]]:
     return [""] * len(shards.talks)
 
 
-def _look(shards: Shards, shard: int, node: Facts) -> Flow[Shard]:
-    talk, name = shards.talks[shard], shards.name
+def _look(shards: Shards, shard: int, node: Facts | TimeoutqError, workers: int) -> Flow[Facts]:
+    if isinstance(node, TimeoutqError):
+        raise node
+    talk = shards.talks[shard]
     key = talk.operations.key
-    facts = yield from of_queue(talk, replace(node, stem=key(""), pattern=_pattern(name), name=name))
+    facts = yield from of_queue(talk, replace(node, stem=key(""), pattern=_pattern(shards.name)))
+    facts = replace(facts, stats=replace(facts.stats, workers=workers))  # they are in the root, which no shard sees
     sets = [("SSCAN", key(state), 0, "COUNT", SAMPLE) for state in ("todos", "waiting", "failed")]
     times = [("ZRANGE", key(name), 0, SAMPLE - 1) for name in ("scheduled", "leases")]
     try:
@@ -104,14 +90,11 @@ def _look(shards: Shards, shard: int, node: Facts) -> Flow[Shard]:
     except Unavailable:
         raise
     except TimeoutqError:  # another check reports this error
-        return Shard(facts)
-    groups = [None if record.group is None else arguments.host(record.group) for record in records]
-    astray = [
-        record.task
-        for record, group in zip(records, groups, strict=True)
-        if shards.of_task(record.task, group) != shard
-    ]
-    return Shard(facts, len(records), astray, any(group is not None for group in groups))
+        return facts
+    groups = {record.task: None if record.group is None else arguments.host(record.group) for record in records}
+    astray = [task for task, group in groups.items() if shards.of_task(task, group) != shard]
+    grouped = any(group is not None for group in groups.values())
+    return replace(facts, looked=len(records), astray=astray, grouped=grouped)
 
 
 def _pattern(name: str) -> str:
@@ -122,7 +105,7 @@ def _pattern(name: str) -> str:
 # ---- judging
 
 
-def _named(shards: Iterable[int], many: int) -> str:
+def _these(shards: Iterable[int], many: int) -> str:
     found = sorted(shards)
     if len(found) == many:
         return f"all {many} shards"
@@ -130,21 +113,21 @@ def _named(shards: Iterable[int], many: int) -> str:
 
 
 def _bad_record(name: str, error: TimeoutqError) -> Finding:
-    if isinstance(error, SchemaMismatch):
-        return Finding("record", "red", str(error), "upgrade timeoutq")
-    return Finding(
-        "record", "red", str(error),
-        f"redis-cli --scan --pattern 'timeoutq:{{{name}:*}}:meta' shows the shards; then write their number back, and "
-        f"the rule by which tasks are routed: redis-cli HSET 'timeoutq:{{{name}}}:meta' shards '12 host v1'",
-    )  # fmt: skip
+    cure = "upgrade timeoutq"
+    if not isinstance(error, SchemaMismatch):
+        cure = (
+            f"redis-cli --scan --pattern 'timeoutq:{{{name}:*}}:meta' shows the shards; then write their number back, "
+            f"and the rule by which tasks are routed: redis-cli HSET 'timeoutq:{{{name}}}:meta' shards '12 host v1'"
+        )
+    return Finding("record", "red", str(error), cure)
 
 
 def _silent(shards: Shards, silent: Mapping[int, str]) -> Iterator[Finding]:
     for said, which in _alike(silent).items():
-        yield Finding(
-            "shards", "red", f"{_named(which, len(shards.talks))} cannot be asked: {said}",
+        yield red(
+            f"{_these(which, len(shards.talks))} cannot be asked: {said}",
             "start the node; until then the tasks of these shards wait, and the other shards go on",
-        )  # fmt: skip
+        )
 
 
 def _alike(values: Mapping[int, str]) -> dict[str, list[int]]:
@@ -152,43 +135,37 @@ def _alike(values: Mapping[int, str]) -> dict[str, list[int]]:
 
 
 def _nodes(
-    shards: Shards, nodes: Mapping[str, Facts], parts: Mapping[int, Shard], homes: Sequence[str]
+    shards: Shards, nodes: Mapping[str, Facts], parts: Mapping[int, Facts], homes: Sequence[str]
 ) -> Iterator[Finding]:
-    durable = max((part.facts.queue.get("durable", 0) for part in parts.values()), default=0)
-    compact = any(part.facts.compact for part in parts.values())
+    stats = max((facts.stats for facts in parts.values()), key=lambda stats: stats.durable, default=NOTHING)
     checks = dict(SERVER_CHECKS)
     if shards.root.server.nodes:  # `nodes.py` examines all nodes of the cluster
         del checks["eviction"]
-        if not durable:
+        if not stats.durable:
             del checks["replicas"]
     found: dict[str, list[Finding]] = {}
     for home, facts in nodes.items():
-        here = _named([shard for shard, other in enumerate(homes) if other == home], len(homes))
-        pattern = _pattern(shards.name)
-        facts = replace(facts, queue={"durable": durable}, compact=compact, name=shards.name, pattern=pattern)
+        here = _these([shard for shard, other in enumerate(homes) if other == home], len(homes))
         # a node without replicas stops its own shards, and no others
         stand = f": {here} stand{'s' if here.startswith('shard ') else ''} still"
         found[home] = [
             replace(one, found=one.found + stand) if (one.check, one.verdict) == ("replicas", "red") else one
-            for one in judge(facts, checks)
+            for one in judge(replace(facts, stats=stats, pattern=_pattern(shards.name)), checks)
         ]
-
     return _merged(found, lambda homes: ", ".join(sorted(homes)))
 
 
-def _shards(shards: Shards, parts: Mapping[int, Shard]) -> Iterator[Finding]:
+def _shards(shards: Shards, parts: Mapping[int, Facts]) -> Iterator[Finding]:
     if not parts:
         return
     each = {name: check for name, check in QUEUE_CHECKS.items() if name != "functions"}
-    found = {shard: judge(part.facts, each) for shard, part in parts.items()}
-    yield from _merged(found, lambda which: _named(which, len(shards.talks)))
+    found = {shard: judge(facts, each) for shard, facts in parts.items()}
+    yield from _merged(found, lambda which: _these(which, len(shards.talks)))
     # the same workers serve all shards: one line says what they lack
-    seen = [part.facts for part in parts.values()]
-    told: list[tuple[bool, Mapping[str, str]]] = [facts.queue.get("functions", (False, {})) for facts in seen]
-    lacking = {name: id for _, one in told for name, id in one.items()}
-    workers = max(facts.queue.get("workers", 0) for facts in seen)
-    whole = {"functions": (any(tells for tells, _ in told), lacking), "workers": workers}
-    yield from judge(replace(seen[0], queue=whole), {"functions": QUEUE_CHECKS["functions"]})
+    seen = list(parts.values())
+    lacking = {name: id for facts in seen for name, id in facts.functions[1].items()}
+    whole = replace(seen[0], functions=(any(facts.functions[0] for facts in seen), lacking))
+    yield from judge(whole, {"functions": QUEUE_CHECKS["functions"]})
 
 
 def _merged(parts: Mapping[Name, Sequence[Finding]], named: Callable[[Iterable[Name]], str]) -> Iterator[Finding]:
@@ -207,44 +184,40 @@ def _merged(parts: Mapping[Name, Sequence[Finding]], named: Callable[[Iterable[N
             yield replace(first, found=said) if name else first
 
 
-def _record(shards: Shards, parts: Mapping[int, Shard]) -> Iterator[Finding]:
-    found = [*_settings(shards, parts), *_routes(shards, parts)]
-    yield from found
-    if not found:
-        record = shards.record
-        grouped = ", tasks with groups were put" if record.grouped else ""
-        agree = f"all {len(parts)}" if len(parts) == len(shards.talks) else f"the {len(parts)} that answer"
-        said = f"{record.shards} shards by {record.by}, route {ROUTE}{grouped}; {agree} agree with it"
-        yield Finding("record", "green", said)
+def _agreed(shards: Shards, many: int) -> Finding:
+    record = shards.record
+    grouped = ", tasks with groups were put" if record.grouped else ""
+    agree = f"all {many}" if many == len(shards.talks) else f"the {many} that answer"
+    return green(f"{record.shards} shards by {record.by}, route {ROUTE}{grouped}; {agree} agree with it")
 
 
-def _settings(shards: Shards, parts: Mapping[int, Shard]) -> Iterator[Finding]:
-    settings = {shard: part.facts.queue["settings"] for shard, part in parts.items() if part.facts.queue}
+def _settings(shards: Shards, parts: Mapping[int, Facts]) -> Iterator[Finding]:
+    settings = {shard: facts.stats.settings for shard, facts in parts.items() if facts.error is None}
     for name, option in OPTIONS.items():
         given = {shard: one.get(name, "") for shard, one in settings.items()}
         values = _alike({shard: "" if value.endswith(" off") else value for shard, value in given.items()})
         if len(values) > 1:
-            said = [f"{safe(value or 'not set', 60)} in {_named(which, 0)}" for value, which in values.items()]
-            yield Finding(
-                "record", "yellow", f"the shards do not agree: {name} is {'; '.join(said)}",
+            said = [f"{safe(value or 'not set', 60)} in {_these(which, 0)}" for value, which in values.items()]
+            yield yellow(
+                f"the shards do not agree: {name} is {'; '.join(said)}",
                 f"set it again, which writes it into all shards: timeoutq configure {shards.name} {option} …",
-            )  # fmt: skip
+            )
 
 
-def _routes(shards: Shards, parts: Mapping[int, Shard]) -> Iterator[Finding]:
-    astray = {shard: part.astray for shard, part in parts.items() if part.astray}
+def _routes(shards: Shards, parts: Mapping[int, Facts]) -> Iterator[Finding]:
+    astray = {shard: facts.astray for shard, facts in parts.items() if facts.astray}
     if astray:
-        looked = counted(sum(part.looked for part in parts.values()), "task")
+        looked = counted(sum(facts.looked for facts in parts.values()), "task")
         example = safe(next(iter(astray.values()))[0], 80)
-        yield Finding(
-            "record", "red", f"{sum(map(len, astray.values())):,} of {looked} that were looked at, in "
-            f"{_named(astray, 0)}, belong to other shards, such as {example}: put again, such a task is in two shards",
+        yield red(
+            f"{sum(map(len, astray.values())):,} of {looked} that were looked at, in {_these(astray, 0)}, belong to "
+            f"other shards, such as {example}: put again, such a task is in two shards",
             "the record was changed by hand, or keys came from another queue: pause the queue, export it, and import "
             "it into a new one, which routes each task again",
-        )  # fmt: skip
-    elif not shards.record.grouped and any(part.grouped for part in parts.values()):
-        yield Finding(
-            "record", "yellow", "tasks with groups are there, and the record does not say so: `inspect`, `why` and "
-            "`forget` look for them in the wrong shard",
+        )
+    elif not shards.record.grouped and any(facts.grouped for facts in parts.values()):
+        yield yellow(
+            "tasks with groups are there, and the record does not say so: `inspect`, `why` and `forget` look for them "
+            "in the wrong shard",
             f"redis-cli HSET 'timeoutq:{{{shards.name}}}:meta' groups 1",
-        )  # fmt: skip
+        )

@@ -1,27 +1,23 @@
-"""Examines a server and a queue: `facts.py` gathers facts once, then one pure function per check judges, with its cure.
-
-A health check compares a queue with limits: how many workers live, how many tasks failed, how long ready tasks wait.
-"""
+"""Examines a server and a queue: `facts.py` gathers facts once, then a pure function for each check judges them."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 from timeoutq.client.shards import AnyQueue, talks_of
-from timeoutq.rooms.schedules.flows import Health
 from timeoutq.server.rights import HARMLESS, MAKING, cure
 from timeoutq.verbs import flows, repairs
 from timeoutq.watch import directory
-from timeoutq.watch.facts import Facts, gather
-from timeoutq.watch.metrics import pace
-from timeoutq.watch.snapshot import is_gone
+from timeoutq.watch.facts import ALL, Facts, gather
+from timeoutq.watch.snapshot import is_gone, pace
 from timeoutq.words.counts import Sample, Stats
+from timeoutq.words.errors import SchemaMismatch
 from timeoutq.words.model import WorkerInfo
 from timeoutq.words.text import age, counted, safe
 
@@ -47,24 +43,23 @@ green, yellow, red = (partial(Finding, "", verdict) for verdict in ("green", "ye
 
 
 def examine(queue: AnyQueue, named: bool = True) -> list[Finding]:
-    """Gather the facts and judge them; without `named`, they are about the server, and the queue is any.
-
-    Raises `Unavailable` or `AccessDenied` when nothing can be asked at all.
-    """
+    """Gather the facts and judge them; without `named`, they are about the server, and the queue is any."""
     return judge(gather(queue, named))
 
 
 def judge(facts: Facts, checks: Mapping[str, Check] | None = None) -> list[Finding]:
     """Run every check, or these; pure."""
     said = {name: check(facts) for name, check in (checks or CHECKS).items()}
-    return [replace(found, check=name) for name, found in said.items() if found is not None]
+    return [one for name, found in said.items() if found is not None for one in named(name, [found])]
+
+
+def named(check: str, found: Iterable[Finding]) -> list[Finding]:
+    """Give findings the name of their check."""
+    return [replace(one, check=check) for one in found]
 
 
 def repair(queue: AnyQueue) -> Finding:
-    """Walk through the whole queue, mend the six kinds of damage that walks mend, and say what was mended.
-
-    Raises what any call raises.
-    """
+    """Walk through the whole queue, mend the six kinds of damage that walks mend, and say what was mended."""
     found = Counter[str]()
     for talk in talks_of(queue):
         queue.run(flows.convert(talk))
@@ -108,7 +103,7 @@ def lone_node(facts: Facts) -> Finding | None:
 
 def replicas(facts: Facts) -> Finding | None:
     """As many replicas as must confirm, and how far each is behind."""
-    wanted = facts.queue.get("durable", 0)
+    wanted = facts.stats.durable
     if "connected_slaves" not in facts.info:
         return yellow(UNTOLD, "make sure that it has replicas") if wanted else None
     known = replicas_of(facts.info)
@@ -154,7 +149,7 @@ def memory(facts: Facts) -> Finding:
     used, most = int(facts.info["used_memory"]), int(facts.info.get("maxmemory", 0))
     if most and used > 0.85 * most:
         drop = f"drop done tasks: timeoutq configure {facts.name} --keep-done 1d"
-        if facts.compact or not facts.queue.get("done"):
+        if facts.stats.compact or not facts.stats.done:
             drop = "see what fills it: timeoutq queues, and redis-cli --bigkeys"
         full = f"{used / most:.0%} of {most / 2**20:,.0f} MiB used"
         return Finding("", "red" if used > 0.98 * most else "yellow", full, f"raise maxmemory, or {drop}")
@@ -234,7 +229,7 @@ def acl(facts: Facts) -> Finding:
     """The user may run every command on the keys of the queue."""
     user = facts.user or "this user"
     # who may not load the library works all the same, once somebody else has loaded it
-    refused = [name for name in facts.refused if name != "FUNCTION" or facts.script_error]
+    refused = [name for name in facts.refused if name != "FUNCTION" or facts.error]
     if not refused and facts.keys == "allowed":
         return green(f"{user} may run all {len(HARMLESS) + len(MAKING)} commands that are used")
     verdict = "yellow" if facts.keys == "allowed" and set(refused) <= {"INFO"} else "red"  # it lacks only checks
@@ -243,7 +238,7 @@ def acl(facts: Facts) -> Finding:
     lacks = [*refused, *([f"the keys {facts.pattern}"] if facts.keys == "refused" else [])]
     keys = "" if facts.keys == "allowed" else facts.pattern
     rights = "timeoutq doctor QUEUE proposes the rights for the keys of one queue"
-    if facts.named or not keys:
+    if facts.pattern != ALL or not keys:
         rights = cure(facts.user, missing, keys)
     return Finding("", verdict, f"{user} is refused {', '.join(lacks)}", rights)
 
@@ -254,8 +249,8 @@ def acl(facts: Facts) -> Finding:
 def library(facts: Facts) -> Finding | None:
     """The library is there and runs."""
     has = facts.library
-    if facts.script_error and not facts.script_error.startswith("schema: "):
-        return red(facts.script_error, f"allow FCALL, FUNCTION LOAD and the keys {facts.pattern}")
+    if facts.error and not isinstance(facts.error, SchemaMismatch):
+        return red(str(facts.error), f"allow FCALL, FUNCTION LOAD and the keys {facts.pattern}")
     if has is not None and has.is_another:
         cure = "use one timeoutq for all; then timeoutq library --load"
         return red(f"another text of revision {has.revision} ({has.digest[:12]})", cure)
@@ -264,14 +259,14 @@ def library(facts: Facts) -> Finding | None:
 
 def schema(facts: Facts) -> Finding | None:
     """The queue's schema is ours."""
-    if facts.script_error.startswith("schema: "):
-        return red(facts.script_error[8:], "use the timeoutq that made it, or upgrade")
+    if isinstance(facts.error, SchemaMismatch):
+        return red(str(facts.error), "use the timeoutq that made it, or upgrade")
     if library(facts) is not None:
         return None
-    found = facts.queue.get("settings", {}).get("schema", "none yet")
+    found = facts.stats.settings.get("schema", "none yet")
     runs = "the library runs" if facts.library is None else f"library revision {facts.library.revision}"
     runs += ", which this user may not load" if "FUNCTION" in facts.refused else ""
-    return green(f"{found}; {runs}; {counted(facts.queue.get('known', 0), 'task')} known")
+    return green(f"{found}; {runs}; {counted(facts.stats.known, 'task')} known")
 
 
 def keys(facts: Facts) -> Finding | None:
@@ -295,7 +290,7 @@ def tasks(facts: Facts) -> Finding | None:
 
 def compact(facts: Facts) -> Finding | None:
     """Done tasks that are kept as fingerprints take the 10 bytes that they should take."""
-    if not facts.compact:
+    if not facts.stats.compact:
         return None
     setting = "set-max-intset-entries"
     given = facts.config.get(setting, "")
@@ -310,7 +305,7 @@ def compact(facts: Facts) -> Finding | None:
 
 def politeness(facts: Facts) -> Finding | None:
     """All tasks follow the politeness that is set."""
-    settings = facts.queue.get("settings", {})
+    settings = facts.stats.settings
     ends = settings.get("politeness", "").endswith("off")
     if "converting" not in settings and not ends:
         return None
@@ -323,48 +318,40 @@ def politeness(facts: Facts) -> Finding | None:
 
 def paused(facts: Facts) -> Finding | None:
     """Somebody paused it, and may have forgotten."""
-    return yellow("nobody is given a task", f"timeoutq resume {facts.name}") if facts.queue.get("paused") else None
+    return yellow("nobody is given a task", f"timeoutq resume {facts.name}") if facts.stats.paused else None
 
 
 def leases(facts: Facts) -> Finding | None:
     """Expired leases are taken back."""
-    deadline = facts.queue.get("next_deadline")
-    if not deadline:
-        return None
-    left = deadline - facts.queue["now"]
-    held = f"{facts.queue['in_progress']:,} held, {counted(facts.queue['workers'], 'worker')} alive"
-    return _late(facts, left, "a lease ran out") or green(f"{held}, the next one ends in {max(left, 0):.1f} s")
+    held = f"{facts.stats.in_progress:,} held, {counted(facts.stats.workers, 'worker')} alive, the next one ends"
+    return _timely(facts, facts.stats.next_deadline, "a lease ran out", held)
 
 
 def scheduled(facts: Facts) -> Finding | None:
     """Due tasks become ready."""
-    due = facts.queue.get("next_due")
-    if not due:
-        return None
-    left, many = due - facts.queue["now"], counted(facts.queue["scheduled"], "task")
-    return _late(facts, left, "a task was due") or green(f"{many}, the next one due in {max(left, 0):.1f} s")
+    many = counted(facts.stats.scheduled, "task")
+    return _timely(facts, facts.stats.next_due, "a task was due", f"{many}, the next one due")
 
 
 def schedules(facts: Facts) -> Finding | None:
     """Due ticks are put, and code declares its schedules."""
-    found: Health | None = facts.queue.get("schedules")
+    found = facts.schedules
     if found is None:
         return None
-    late = None if found.next is None else _late(facts, found.next - facts.queue["now"], "a tick was due")
-    return late or Finding("", *found.says())
+    next_tick, said = found
+    late = _timely(facts, next_tick, "a tick was due", "")
+    return late if late is not None and late.verdict != "green" else Finding("", *said)
 
 
 def batches(facts: Facts) -> Finding | None:
     """Batches are sealed, and their tasks are done."""
-    found = facts.queue.get("batches")
-    return None if found is None else Finding("", *found)
+    return None if facts.batches is None else Finding("", *facts.batches)
 
 
 def claims(facts: Facts) -> Finding | None:
     """Workers that are alive claim what is ready."""
-    idle, _ = facts.queue.get("idlers", ([], 0))
-    ready = facts.queue.get("ready", 0)
-    if not (ready and idle) or facts.queue.get("paused"):
+    idle, ready = facts.idle, facts.stats.todos
+    if not (ready and idle) or facts.stats.paused:
         return None
     some = "; ".join(f"worker {safe(one.worker, 80)} claims nothing: {safe(one.trouble, 200)}" for one in idle[:3])
     more = f"; and {counted(len(idle) - 3, 'other')}" if len(idle) > 3 else ""
@@ -376,9 +363,9 @@ def claims(facts: Facts) -> Finding | None:
 
 def functions(facts: Facts) -> Finding | None:
     """A worker that is alive has the function of each call that waits."""
-    tells, lacking = facts.queue.get("functions", (False, {}))
+    tells, lacking = facts.functions
     # where no worker of functions has ever been, those that are alive may read such payloads by themselves
-    if not lacking or (not tells and facts.queue.get("workers")):
+    if not lacking or (not tells and facts.stats.workers):
         return None
     some = ", ".join(f"{safe(name, 60)} (as of call {safe(id, 80)})" for name, id in list(lacking.items())[:5])
     more = f" and {counted(len(lacking) - 5, 'other')}" if len(lacking) > 5 else ""
@@ -389,15 +376,17 @@ def functions(facts: Facts) -> Finding | None:
     )
 
 
-def _late(facts: Facts, left: float, what: str) -> Finding | None:
-    if left > -LATE:
+def _timely(facts: Facts, at: float | None, what: str, said: str) -> Finding | None:
+    if at is None:
         return None
-    workers = facts.queue.get("workers", 0)
+    late, workers = facts.stats.now - at, facts.stats.workers
+    if late < LATE:
+        return green(f"{said} in {max(-late, 0):.1f} s")
     if not workers:
-        return red(f"{what} {-left:.0f} s ago, and nobody saw to it", "start a worker or `timeoutq cleaner`")
+        return red(f"{what} {late:.0f} s ago, and nobody saw to it", "start a worker or `timeoutq cleaner`")
     nobody = "the one worker has not seen" if workers == 1 else f"none of {workers:,} workers saw"
     return yellow(
-        f"{what} {-left:.0f} s ago, and {nobody} to it: it may be that none lives, for a worker that was killed counts "
+        f"{what} {late:.0f} s ago, and {nobody} to it: it may be that none lives, for a worker that was killed counts "
         "as alive for a minute after its last sign of life",
         f"see when each gave its last sign: timeoutq status {facts.name}; after a restart of the server workers wait "
         "for one lease; else look into their logs",
@@ -419,30 +408,21 @@ CHECKS = {**SERVER_CHECKS, **QUEUE_CHECKS}
 # ---- limits
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The limits that were given; None is no limit."""
-
-    workers: int | None = None
-    failed: int | None = None
-    age: float | None = None  # the longest that a ready task may wait, seconds
-    here: bool = False  # whether only workers on this machine, or in this container, count
-
-    def __bool__(self) -> bool:
-        return (self.workers, self.failed, self.age) != (None, None, None)
-
-
-def check_limits(queue: AnyQueue, limits: Limits) -> list[Finding]:
-    """Look at the queue and check each limit that was given. Raises what `Queue.stats` raises."""
-    stats, findings = queue.stats(), list[Finding]()
-    if limits.workers is not None:
-        here = queue.worker.partition(":")[0] if limits.here else None
-        findings.append(enough_workers(stats.now, queue.workers(), limits.workers, here))
-    if limits.failed is not None:
-        findings.append(few_failed(stats, limits.failed, queue.name))
-    if limits.age is not None:
-        findings.append(short_wait(stats, [*queue.history(), stats.sample], limits.age, queue.name))
-    return findings
+def check_limits(
+    queue: AnyQueue, workers: int | None, failed: int | None, age: float | None, *, here: bool
+) -> list[Finding]:
+    """Look at the queue and check each limit that is given: the fewest workers that are alive, the most failed tasks,
+    and the longest that a ready task may wait, in seconds. With `here`, only workers on this machine, or in this
+    container, count. Raises what `Queue.stats` raises."""
+    stats, found = queue.stats(), list[Finding]()
+    if workers is not None:
+        host = queue.worker.partition(":")[0] if here else None
+        found += named("workers", [enough_workers(stats.now, queue.workers(), workers, host)])
+    if failed is not None:
+        found += named("failed", [few_failed(stats, failed, queue.name)])
+    if age is not None:
+        found += named("ready", [short_wait(stats, [*queue.history(), stats.sample], age, queue.name)])
+    return found
 
 
 def enough_workers(now: float, known: Sequence[WorkerInfo], least: int, host: str | None = None) -> Finding:
@@ -453,17 +433,16 @@ def enough_workers(now: float, known: Sequence[WorkerInfo], least: int, host: st
     if len(known) > alive:
         found += f", {len(known) - alive} gone without a word"
     if alive >= least:
-        return Finding("workers", "green", found)
-    return Finding("workers", "red", f"{found}, wanted {least}", "start workers, or look into their logs")
+        return green(found)
+    return red(f"{found}, wanted {least}", "start workers, or look into their logs")
 
 
 def few_failed(stats: Stats, most: int, name: str) -> Finding:
     """Check that at most `most` tasks have failed; `name` is that of the queue."""
     found = counted(stats.failed, "task")
     if stats.failed <= most:
-        return Finding("failed", "green", found)
-    cure = f"timeoutq list {name} failed; timeoutq retry {name} --all"
-    return Finding("failed", "red", f"{found}, allowed {most:,}", cure)
+        return green(found)
+    return red(f"{found}, allowed {most:,}", f"timeoutq list {name} failed; timeoutq retry {name} --all")
 
 
 def short_wait(stats: Stats, history: Sequence[Sample], longest: float, name: str) -> Finding:
@@ -474,11 +453,11 @@ def short_wait(stats: Stats, history: Sequence[Sample], longest: float, name: st
     limit. A pace says nothing of the time to come if no worker is alive or the queue is paused: then the check is red.
     """
     if not stats.todos or stats.todos_since is None:
-        return Finding("ready", "green", "no ready tasks")
+        return green("no ready tasks")
     since = max(0.0, stats.now - stats.todos_since)
     found = f"{counted(stats.todos, 'ready task')}; there have been some for {age(since)}"
     if since <= longest:
-        return Finding("ready", "green", found)
+        return green(found)
     cure, claims = "start more workers, or see why they are slow", pace(history, "claimed", longest)
     if stats.paused:
         found, cure = f"{found}, and the queue is paused", f"timeoutq resume {name}"
@@ -488,7 +467,7 @@ def short_wait(stats: Stats, history: Sequence[Sample], longest: float, name: st
         wait = stats.todos / claims
         found += f"; at the present pace they are all claimed in {age(wait)}"
         if wait <= longest:
-            return Finding("ready", "green", found)
+            return green(found)
     else:
         found += ", and none is being claimed"
-    return Finding("ready", "red", f"{found}, wanted {age(longest)}", cure)
+    return red(f"{found}, wanted {age(longest)}", cure)

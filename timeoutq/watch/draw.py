@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import cast
+from typing import Any, Generic, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, Group, RenderableType
@@ -18,21 +18,22 @@ from rich.panel import Panel
 from rich.text import Text
 
 from timeoutq.watch.directory import Listed
-from timeoutq.watch.metrics import COUNTERS, rates, series
 from timeoutq.watch.records import turn
-from timeoutq.watch.screen import HELP, HOSTS, KEYS, OVERVIEW, QUEUES, TASK, TASKS, Row, Screen
-from timeoutq.watch.snapshot import Snapshot, is_gone
+from timeoutq.watch.screen import HELP, HOSTS, KEYS, OVERVIEW, QUEUES, TASK, TASKS, Screen, name_of
+from timeoutq.watch.snapshot import COUNTERS, Snapshot, is_gone, rates, series
 from timeoutq.words.counts import Stats
-from timeoutq.words.model import Entry, HostInfo, State
+from timeoutq.words.model import Entry, Failure, HostInfo, State, WorkerInfo
 from timeoutq.words.text import age, compact, number, rate, safe, span
 
+T = TypeVar("T")
+
 COLOURS = {
-    "todos": "cyan", "waiting": "blue", "scheduled": "magenta", "in_progress": "yellow", "done": "green",
-    "failed": "red",
+    State.WAITING: "blue", State.TODOS: "cyan", State.SCHEDULED: "magenta", State.IN_PROGRESS: "yellow",
+    State.DONE: "green", State.FAILED: "red",
 }  # fmt: skip
-RATES = {"put": ("put", "cyan"), "acked": ("ack", "green"), "failed": ("fail", "red"), "expired": ("expired", "yellow")}
+"""The states in the order in which they are shown."""
+RATES = dict(zip(COUNTERS, (("put", "cyan"), ("ack", "green"), ("fail", "red"), ("expired", "yellow")), strict=True))
 """The word and the colour of each counter."""
-ORDER = (State.WAITING, State.TODOS, State.SCHEDULED, State.IN_PROGRESS, State.DONE, State.FAILED)
 
 BARS = "▁▂▃▄▅▆▇█"
 WIDE = 140  # from this many columns on, the tables stand in two columns
@@ -43,40 +44,18 @@ MOST_LINES = 3  # of the trouble of a worker
 DIM = "bright_black"
 
 
-def sparkline(values: Sequence[float]) -> str:
-    """Draw values as blocks, the highest one full; what is not zero is never drawn as nothing."""
-    top = max(values, default=0.0)
-    if top <= 0:
-        return BARS[0] * len(values)
-    return "".join(BARS[0] if value <= 0 else BARS[max(1, round(value / top * (len(BARS) - 1)))] for value in values)
-
-
-def split_cells(counts: Sequence[int], width: int) -> list[int]:
-    """Divide `width` cells among counts in proportion, at least one for each that is not zero."""
-    total = sum(counts)
-    if total <= 0:
-        return [0] * len(counts)
-    shares = [max(1, round(count / total * width)) if count else 0 for count in counts]
-    while (over := sum(shares) - width) and (over < 0 or max(shares) > 1):
-        shares[shares.index(max(shares))] += -1 if over > 0 else 1
-    return shares
-
-
 def render(seen: Snapshot, width: int = 80, height: int = 24) -> RenderableType:
     """Draw a snapshot for a screen of that size; pure."""
-    inner = max(20, width - 4)
+    stats, inner = seen.stats, max(20, width - 4)
     lines = [_alarm(f" {seen.trouble}", f" — as it was {age(seen.stale)} ago ", inner)] if seen.trouble else []
-    shown = [state for state in ORDER if state is not State.WAITING or seen.stats.politeness or seen.stats.waiting]
-    counts = {state.value: int(getattr(seen.stats, state.value)) for state in shown}
+    has_waiting = stats.politeness or stats.waiting
+    counts = {state: int(getattr(stats, state)) for state in COLOURS if state is not State.WAITING or has_waiting}
     cells = split_cells(list(counts.values()), inner)
-    bar = [("█" * share, COLOURS[name]) for share, name in zip(cells, counts, strict=True)]
+    bar = [("█" * share, COLOURS[state]) for share, state in zip(cells, counts, strict=True)]
     lines.append(one_line(*bar) if any(cells) else one_line(("░" * inner, DIM)))
-    lines += _equation(counts, seen.stats, inner)
-    lines += _shards(seen, inner)
-    lines += _pace(seen, inner)
-    lines += _durations(seen)
+    lines += [*_equation(counts, stats, inner), *_shards(seen, inner), *_pace(seen, inner), *_durations(stats)]
     lines += _tables(seen, inner, height - 2 - len(lines))
-    title = heading(seen.queue, inner - 20, paused=seen.stats.paused)
+    title = heading(seen.queue, inner - 20, paused=stats.paused)
     room = inner - title.cell_len - 6
     if room >= 12:
         title.append(f" at {safe(seen.url, room)}")
@@ -94,22 +73,32 @@ def framed(lines: Sequence[Text], title: Text, width: int, border: str = DIM) ->
     return Panel(Group(*lines), title=title, title_align="left", border_style=border, width=width)
 
 
-def _alarm(begin: str, end: str, width: int) -> Text:
-    return one_line((safe(begin, width - cell_len(end)), ""), (end, ""), style="bold white on red")
-
-
 def one_line(*parts: tuple[str, str], style: str = "") -> Text:
     """Join pieces, each a text and its style, into one line that is cropped where the screen ends."""
     return Text.assemble(*parts, style=style, no_wrap=True, overflow="crop", end="\n")
 
 
-def _equation(counts: dict[str, int], stats: Stats, width: int) -> list[Text]:
-    words = [
-        one_line((f"{number(count)} ", f"bold {COLOURS[name]}"), (name, COLOURS[name]),
-                 (" (compact)" if stats.compact and name == State.DONE else "", DIM))
-        for name, count in counts.items()
-    ]  # fmt: skip
-    words = [words[0], *(one_line(("+ ", "")).append_text(word) for word in words[1:])]
+def _alarm(begin: str, end: str, width: int) -> Text:
+    return one_line((safe(begin, width - cell_len(end)), ""), (end, ""), style="bold white on red")
+
+
+def split_cells(counts: Sequence[int], width: int) -> list[int]:
+    """Divide `width` cells among counts in proportion, at least one for each that is not zero."""
+    total = sum(counts)
+    if total <= 0:
+        return [0] * len(counts)
+    shares = [max(1, round(count / total * width)) if count else 0 for count in counts]
+    while (over := sum(shares) - width) and (over < 0 or max(shares) > 1):
+        shares[shares.index(max(shares))] += -1 if over > 0 else 1
+    return shares
+
+
+def _equation(counts: dict[State, int], stats: Stats, width: int) -> list[Text]:
+    words: list[Text] = []
+    for state, count in counts.items():
+        plus, colour = "+ " if words else "", COLOURS[state]
+        kept = " (compact)" if stats.compact and state is State.DONE else ""
+        words.append(one_line((plus, ""), (f"{number(count)} ", f"bold {colour}"), (state, colour), (kept, DIM)))
     lines = [one_line()]
     for piece in (*words, one_line(("= ", ""), (f"{number(stats.known)} known", "bold"))):
         if lines[-1].cell_len and lines[-1].cell_len + 1 + piece.cell_len > width:
@@ -124,10 +113,10 @@ def _shards(seen: Snapshot, width: int) -> list[Text]:
         return []
     line = one_line((f"{len(seen.stats.shards)} shards", DIM))
     depths = seen.depths
-    deep, shallow = max(depths, key=lambda one: depths[one]), min(depths, key=lambda one: depths[one])
+    deep, shallow = max(depths, key=depths.__getitem__), min(depths, key=depths.__getitem__)
     if depths[deep] > 2 * depths[shallow] + UNEVEN:
-        line.append(f"  ready: {number(depths[deep])} in shard {deep}", COLOURS["todos"])
-        line.append(f", {number(depths[shallow])} in shard {shallow}", COLOURS["todos"])
+        deepest = f"  ready: {number(depths[deep])} in shard {deep}"
+        line.append(f"{deepest}, {number(depths[shallow])} in shard {shallow}", COLOURS[State.TODOS])
     if seen.untended:
         line.append(f"  nobody tends {ranges(seen.untended)}", "yellow")
     silent = [f" {what}: no answer, and not counted here: {why}" for what, why in seen.silent.items()]
@@ -144,22 +133,24 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def _pace(seen: Snapshot, width: int) -> list[Text]:
-    now = rates(seen.history)
-    last = 16
-    each = max(9, (width - last) // len(RATES))
+    now, each = rates(seen.history), max(9, (width - 16) // len(RATES))
     upper, lower = one_line(), one_line()
-    for counter in COUNTERS:
-        word, colour = RATES[counter]
+    for counter, (word, colour) in RATES.items():
         upper.append(set_cell_size(f"{word} {rate(now.get(counter))}/s", each), colour)
         lower.append(set_cell_size(sparkline(series(seen.history, counter, min(each - 2, 60))), each), colour)
     # the queue does not keep when each task became ready: only since when there have been any
-    upper.append("ready tasks for", DIM)
-    lower.append(age(seen.waiting))
-    return [upper, lower]
+    return [upper.append("ready tasks for", DIM), lower.append(age(seen.waiting))]
 
 
-def _durations(seen: Snapshot) -> list[Text]:
-    found = seen.stats.durations
+def sparkline(values: Sequence[float]) -> str:
+    """Draw values as blocks, the highest one full; what is not zero is never drawn as nothing."""
+    top = max(values, default=0.0)
+    heights = [max(1, round(value / top * (len(BARS) - 1))) if value > 0 else 0 for value in values]
+    return "".join(BARS[height] for height in heights)
+
+
+def _durations(stats: Stats) -> list[Text]:
+    found = stats.durations
     if found is None:
         return []
     line = one_line(("handlers ran ", DIM))
@@ -168,140 +159,73 @@ def _durations(seen: Snapshot) -> list[Text]:
     return [line.append(f"of {compact(found.count)} runs", DIM)]
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table; one without a width shares the cells that the others leave, by `share`."""
-
-    head: str
-    width: int = 0
-    right: bool = False
-    share: int = 1
-
+# ---- tables
 
 Cell = str | tuple[str, str]  # a text, or a text and its style; any text at all, it is made safe when it is drawn
-Line = tuple[str, Sequence[Cell]]
-"""The style of a row, and a cell for each column, or one cell that is as wide as all columns."""
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
-    """A table."""
+class Column(Generic[T]):
+    """A column of a table; those without a width share the cells that the others leave, by `share`."""
 
-    columns: Sequence[Column]
-    rows: Sequence[Line]
+    head: str
+    cell: Callable[[T], Cell]  # what the column says of a row
+    width: int = 0
+    share: int = 1
+    left: bool = False  # whether a column with a width begins at its left end
 
-    def draw(self, width: int, most: int) -> Iterator[Text]:
-        """Give the line with the heads and at most `most` rows."""
-        free = width - self._span([column.width for column in self.columns])
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table; each line is a style, and a cell for each column or one text that is as wide as all of them."""
+
+    columns: Sequence[Column[Any]]
+    lines: Sequence[tuple[str, Sequence[Cell] | str]]
+
+    def draw(self, width: int, most: int) -> list[Text]:
+        """Give the line with the heads and at most `most` lines."""
+        free = width - 2 * (len(self.columns) - 1) - sum(column.width for column in self.columns)
         shares = sum(column.share for column in self.columns if not column.width)
         sizes = [column.width or max(4, free * column.share // shares) for column in self.columns]
-        sizes[next(i for i, column in enumerate(self.columns) if not column.width)] += max(0, width - self._span(sizes))
-        yield self._row([column.head for column in self.columns], sizes, "", heads=True)
-        for style, cells in self.rows[:most]:
-            yield self._row(cells, sizes, style)
-
-    def _span(self, sizes: Sequence[int]) -> int:
-        return sum(sizes) + 2 * (len(sizes) - 1)
-
-    def _row(self, cells: Sequence[Cell], sizes: Sequence[int], style: str, *, heads: bool = False) -> Text:
-        line = one_line(style=style)
-        if isinstance(whole := cells[0], str) and len(cells) < len(sizes):
-            return line.append(safe(whole, self._span(sizes)))
-        for i, (cell, size, column) in enumerate(zip(cells, sizes, self.columns, strict=True)):
-            text, colour = cell if isinstance(cell, tuple) else (cell, "")
-            text = safe(text, size)
-            pad = " " * (size - cell_len(text))
-            look = ("bold" if i == 0 else DIM) if heads else "" if style else colour
-            line.append("  " if i else "").append(pad if column.right else "").append(text, look)
-            line.append("" if column.right else pad)
-        return line
+        sizes[0] += max(0, width - 2 * (len(sizes) - 1) - sum(sizes))
+        heads: list[Cell] = [(column.head, DIM if at else "bold") for at, column in enumerate(self.columns)]
+        drawn: list[Text] = []
+        for style, cells in [("", heads), *self.lines[:most]]:
+            line = one_line(style=style)
+            if isinstance(cells, str):
+                line.append(safe(cells, width))
+                cells = ()
+            for at, (cell, size) in enumerate(zip(cells, sizes, strict=False)):
+                words, colour = cell if isinstance(cell, tuple) else (cell, "")
+                words, column = safe(words, size), self.columns[at]
+                pad = " " * (size - cell_len(words))
+                before, after = (pad, "") if column.width and not column.left else ("", pad)
+                line.append(("  " if at else "") + before).append(words, "" if style else colour).append(after)
+            drawn.append(line)
+        return drawn
 
 
-def task_table(
-    state: State | None, entries: Sequence[Entry], now: float, width: int, selected: str = "", head: str = "task"
-) -> Section:
-    """Give the table of the tasks in a state: leases have a holder, due tasks a time, failed tasks an error."""
-    ends: dict[State | None, tuple[list[Column], Callable[[Entry], Sequence[Cell]]]] = {
-        State.IN_PROGRESS: (
-            [Column(head, share=2), Column("holder", 18 if width < 90 else 28), Column("left", 8, True)],
-            lambda entry: ((holder(entry.holder), DIM), left(entry.at, now)),
-        ),
-        State.FAILED: (
-            [Column(head, share=3), Column("error", share=2), Column("ago", 8, True)],
-            lambda entry: ((entry.error or "", "red"), _ago(entry.at, now)),
-        ),
-        State.SCHEDULED: (
-            [Column(head), Column("in", 8, True)],
-            lambda entry: ((age(max(0.0, (entry.at or now) - now)), "magenta"),),
-        ),
-    }  # fmt: skip
-    columns, cells = ends.get(state, ([Column(head)], lambda entry: ()))
-    rows = [("reverse" if entry.task == selected else "", (entry.task, *cells(entry))) for entry in entries]
-    return Section(columns, rows)
+def table(columns: Sequence[Column[T]], rows: Iterable[T], style: Callable[[T], str] = lambda row: "") -> Table:
+    """Make the table in which each column says of each row what it has to say."""
+    return Table(columns, [(style(row), [column.cell(row) for column in columns]) for row in rows])
 
 
-def _ago(at: float | None, now: float) -> str:
-    return age(None if at is None else max(0.0, now - at))
-
-
-def _sections(seen: Snapshot, width: int) -> list[Section]:
-    now = seen.stats.now
-    leases = task_table(State.IN_PROGRESS, seen.leases, now, width, head="leases nearest their end")
-    due = task_table(State.SCHEDULED, seen.due, now, width, head="next due")
-    errors = Section(
-        (Column("last errors", share=2), Column("error", share=3), Column("ago", 8, True)),
-        [("", (failure.task, (failure.error, "red"), _ago(failure.at, now))) for failure in seen.errors],
-    )
-    hosts = [_host_section(seen, width)] if seen.stats.politeness else []
-    return [_worker_section(seen, width), *hosts, leases, errors, due]
-
-
-def _worker_section(seen: Snapshot, width: int) -> Section:
-    stats, now = seen.stats, seen.stats.now
-    gone = f" ({number(len(seen.gone))} gone)" if seen.gone else ""
-    left_out = {"tends"} if not stats.shards else {"slots"} if width < ROOMY else set[str]()
-    columns = [
-        Column(f"workers {number(len(seen.living))}{gone}"), Column("pid", 8, True), Column("tends", 12),
-        Column("slots", 6, True), Column("held", 6, True), Column("acked", 7, True), Column("failed", 6, True),
-        Column("last beat", 9, True),
-    ]  # fmt: skip
-    rows: list[Line] = []
-    for worker in seen.workers:
-        is_dead = is_gone(worker, now)
-        style = DIM if is_dead else "red" if worker.trouble else ""
-        cells: list[Cell] = [
-            ("† " if is_dead else "") + (worker.host or worker.worker), str(worker.pid),
-            "" if worker.tends is None else ranges(worker.tends), compact(worker.concurrency),
-            (compact(worker.held), COLOURS["in_progress"]), (compact(worker.acked), COLOURS["done"]),
-            (compact(worker.failed), COLOURS["failed"] if worker.failed else ""), _ago(worker.beat, now),
-        ]  # fmt: skip
-        pairs = zip(columns, cells, strict=True)
-        rows.append((style, [cell for column, cell in pairs if column.head not in left_out]))
-        # the cause stands at the beginning of what troubles a worker, and the cure at the end
-        rows += [(style, (f"  {line}",)) for line in textwrap.wrap(worker.trouble, width - 2)[:MOST_LINES]]
-    shown = [column for column in columns if column.head not in left_out]
-    nobody = [("red" if stats.todos else DIM, ("none at work", *[""] * (len(shown) - 1)))]
-    return Section(shown, rows or nobody)
-
-
-def _host_section(seen: Snapshot, width: int) -> Section:
-    left_out = {"in flight", "errors"} if width < NAMED else set[str]()
-    left_out |= set[str]() if seen.host_rates else {"/s"}  # one look alone knows none
-    columns = [
-        Column(f"hosts {number(seen.stats.hosts)}"), Column("waiting", 7, True), Column("in flight", 9, True),
-        Column("turn", 9, True), Column("visits", 6, True), Column("/s", 5, True), Column("errors", 6, True),
-    ]  # fmt: skip
-    rows: list[Line] = []
-    # those with most to do first, and yet a row stays where it is while its count changes a little
-    for host in sorted(seen.hosts, key=lambda host: (-host.waiting.bit_length(), host.host)):
-        cells: list[Cell] = [
-            host.host, (compact(host.waiting), COLOURS["waiting"]), (compact(host.busy), COLOURS["in_progress"]),
-            turn(host, seen.stats.now), compact(host.visits), rate(seen.host_rates.get(host.host)),
-            (compact(host.failures), COLOURS["failed"] if host.failures else ""),
-        ]  # fmt: skip
-        pairs = zip(columns, cells, strict=True)
-        rows.append(("", [cell for column, cell in pairs if column.head not in left_out]))
-    return Section([column for column in columns if column.head not in left_out], rows)
+def _of_tasks(state: State | None, now: float, width: int, head: str = "task") -> Sequence[Column[Entry]]:
+    """Give the columns of the tasks in a state: leases have a holder, due tasks a time, failed tasks an error."""
+    if state is State.FAILED:
+        return (
+            Column(head, lambda entry: entry.task, share=3),
+            Column("error", lambda entry: (entry.error or "", "red"), share=2),
+            Column("ago", lambda entry: _ago(entry.at, now), 8),
+        )
+    task: Column[Entry] = Column(head, lambda entry: entry.task)
+    if state is State.IN_PROGRESS:
+        wide = 18 if width < 90 else 28
+        held: Column[Entry] = Column("holder", lambda entry: (holder(entry.holder), DIM), wide, left=True)
+        return task, held, Column("left", lambda entry: _left(entry.at, now), 8)
+    if state is State.SCHEDULED:
+        return task, Column("in", lambda entry: (age(max(0.0, (entry.at or now) - now)), "magenta"), 8)
+    return (task,)
 
 
 def holder(token: str | None) -> str:
@@ -311,18 +235,64 @@ def holder(token: str | None) -> str:
     return token.rpartition(":")[0] if token.count(":") == 2 else token
 
 
-def left(at: float | None, now: float) -> tuple[str, str]:
-    """Give how long a lease still runs, and the colour of this."""
+def _left(at: float | None, now: float) -> Cell:
     if at is None:
         return "—", DIM
-    return age(at - now), "red" if at < now else COLOURS["in_progress"]
+    return age(at - now), "red" if at < now else COLOURS[State.IN_PROGRESS]
+
+
+def _ago(at: float | None, now: float) -> str:
+    return age(None if at is None else max(0.0, now - at))
+
+
+def _of_workers(seen: Snapshot, width: int) -> Table:
+    stats, now = seen.stats, seen.stats.now
+    gone = f" ({number(len(seen.gone))} gone)" if seen.gone else ""
+    left_out = "tends" if not stats.shards else "slots" if width < ROOMY else ""
+    columns: list[Column[WorkerInfo]] = [
+        Column(
+            f"workers {number(len(seen.living))}{gone}",
+            lambda one: ("† " if is_gone(one, now) else "") + (one.host or one.worker),
+        ),
+        Column("pid", lambda one: str(one.pid), 8),
+        Column("tends", lambda one: "" if one.tends is None else ranges(one.tends), 12, left=True),
+        Column("slots", lambda one: compact(one.concurrency), 6),
+        Column("held", lambda one: (compact(one.held), COLOURS[State.IN_PROGRESS]), 6),
+        Column("acked", lambda one: (compact(one.acked), COLOURS[State.DONE]), 7),
+        Column("failed", lambda one: (compact(one.failed), COLOURS[State.FAILED] if one.failed else ""), 6),
+        Column("last beat", lambda one: _ago(one.beat, now), 9),
+    ]
+    columns = [column for column in columns if column.head != left_out]
+    lines: list[tuple[str, Sequence[Cell] | str]] = []
+    for worker in seen.workers:
+        style = DIM if is_gone(worker, now) else "red" if worker.trouble else ""
+        lines.append((style, [column.cell(worker) for column in columns]))
+        # the cause stands at the beginning of what troubles a worker, and the cure at the end
+        lines += [(style, f"  {line}") for line in textwrap.wrap(worker.trouble, width - 2)[:MOST_LINES]]
+    return Table(columns, lines or [("red" if stats.todos else DIM, "none at work")])
+
+
+def _of_hosts(seen: Snapshot, width: int) -> Table:
+    now, known = seen.stats.now, seen.host_rates
+    # one look alone knows no rates
+    left_out = {*(("in flight", "errors") if width < NAMED else ()), *(() if known else ("/s",))}
+    columns: list[Column[HostInfo]] = [
+        Column(f"hosts {number(seen.stats.hosts)}", lambda host: host.host),
+        Column("waiting", lambda host: (compact(host.waiting), COLOURS[State.WAITING]), 7),
+        Column("in flight", lambda host: (compact(host.busy), COLOURS[State.IN_PROGRESS]), 9),
+        Column("turn", lambda host: turn(host, now), 9),
+        Column("visits", lambda host: compact(host.visits), 6),
+        Column("/s", lambda host: rate(known.get(host.host)), 5),
+        Column("errors", lambda host: (compact(host.failures), COLOURS[State.FAILED] if host.failures else ""), 6),
+    ]
+    # those with most to do first, and yet a row stays where it is while its count changes a little
+    hosts = sorted(seen.hosts, key=lambda host: (-host.waiting.bit_length(), host.host))
+    return table([column for column in columns if column.head not in left_out], hosts)
 
 
 def share_rows(wanted: Sequence[int], room: int) -> list[int]:
-    """Divide `room` lines among tables by the rows that each wants: a head and a gap for each, fair shares of the rest.
-
-    Tables that want nothing get nothing (0); from the last on, those for which there is no room get nothing either.
-    """
+    """Divide `room` lines among tables by the rows that each wants: a head and a gap for each, then fair shares."""
+    # from the last on, those for which there is no room get nothing
     shown = [i for i, rows in enumerate(wanted) if rows > 0]
     while shown and len(shown) * 3 > room:
         shown.pop()
@@ -337,31 +307,43 @@ def share_rows(wanted: Sequence[int], room: int) -> list[int]:
 
 
 def _tables(seen: Snapshot, width: int, room: int) -> list[Text]:
-    if width + 4 < WIDE:
-        return _stack(_sections(seen, width), width, room)
-    half = (width - 4) // 2
-    workers, *hosts, leases, errors, due = _sections(seen, half)
-    both = _stack([workers, *hosts, due], half, room), _stack([leases, errors], half, room)
+    is_wide, now = width + 4 >= WIDE, seen.stats.now
+    half = (width - 4) // 2 if is_wide else width
+    errors: list[Column[Failure]] = [
+        Column("last errors", lambda failure: failure.task, share=2),
+        Column("error", lambda failure: (failure.error, "red"), share=3),
+        Column("ago", lambda failure: _ago(failure.at, now), 8),
+    ]
+    left = [_of_workers(seen, half), *([_of_hosts(seen, half)] if seen.stats.politeness else [])]
+    right = [
+        table(_of_tasks(State.IN_PROGRESS, now, half, "leases nearest their end"), seen.leases),
+        table(errors, seen.errors),
+    ]
+    due = table(_of_tasks(State.SCHEDULED, now, half, "next due"), seen.due)
+    if not is_wide:
+        return _stack([*left, *right, due], width, room)
     rows: list[Text] = []
-    for left, right in zip_longest(*both):
-        line = left or one_line()
-        rows.append(line.append(" " * (half - line.cell_len + 4)).append_text(right or one_line()))
+    for one, other in zip_longest(_stack([*left, due], half, room), _stack(right, half, room)):
+        line = one or one_line()
+        rows.append(line.append(" " * (half - line.cell_len + 4)).append_text(other or one_line()))
     return rows
 
 
-def _stack(sections: Sequence[Section], width: int, room: int) -> list[Text]:
+def _stack(tables: Sequence[Table], width: int, room: int) -> list[Text]:
     lines: list[Text] = []
-    for section, rows in zip(sections, share_rows([len(one.rows) for one in sections], room), strict=True):
+    for one, rows in zip(tables, share_rows([len(one.lines) for one in tables], room), strict=True):
         if rows:
-            lines += [one_line(), *section.draw(width, rows)]
+            lines += [one_line(), *one.draw(width, rows)]
     return lines
 
 
-def show(seen: Snapshot, console: Console | None = None) -> None:
+def show(seen: Snapshot) -> None:
     """Print a snapshot once."""
-    console = console or Console(highlight=False)
+    console = Console(highlight=False)
     console.print(render(seen, console.width, max(24, console.height)))
 
+
+# ---- the views of the live dashboard
 
 HINTS = {
     OVERVIEW: "t tasks  h hosts  / filter  c queues  P pause  ? keys  q quit",
@@ -378,10 +360,10 @@ _CONSOLE = Console(file=io.StringIO(), width=1000)  # only for breaking lines
 
 def bottom(screen: Screen, width: int) -> Text:
     """Draw the line at the bottom: a question, what is typed, what the last act has given, or the keys."""
-    question, typed = screen.question, screen.typing
-    if question is not None:
+    typed = screen.typing
+    if screen.question is not None:
         answers = "  y/n" if typed is None else f" {safe(typed, 20)}▏  such as 10m or 2h; enter blocks"
-        words = safe(question.words, max(10, width - len(answers) - 2))
+        words = safe(screen.question[0], max(10, width - len(answers) - 2))
         return one_line((f" {words}{answers} ", "bold black on yellow"))
     if typed is not None:
         return one_line((f" filter: {safe(typed, max(10, width - 30))}", "bold"), ("▏  enter sets it", DIM))
@@ -393,35 +375,32 @@ def bottom(screen: Screen, width: int) -> Text:
 
 def pane(screen: Screen, now: float, stats: Stats | None, width: int, height: int) -> RenderableType:
     """Draw the view of a screen, in `height` lines. `now` is the time of the server, Unix seconds; pure."""
-    inner = max(20, width - 4)
-    room = max(3, height - 2)
+    inner, room = max(20, width - 4), max(3, height - 2)
     title = heading(screen.queue, inner - 30, paused=screen.paused)
     if screen.view in (TASK, HELP):
-        lines = _lines(screen, inner)
         screen.height = room
-        shown = lines[screen.top : screen.top + room]
+        shown = _text(screen, inner)[screen.top : screen.top + room]
     else:
         screen.height = room - 2
         title.append_text(_of_list(screen, stats, inner - title.cell_len - 4))
         shown = _list(screen, now, inner, room)
-    shown = [*shown, *[one_line()] * (room - len(shown))]
-    return framed(shown, title, width)
+    return framed([*shown, *[one_line()] * (room - len(shown))], title, width)
 
 
 def _of_list(screen: Screen, stats: Stats | None, room: int) -> Text:
     if screen.view != TASKS:
         return Text(f"  {screen.view}")
-    count = "" if stats is None else f"{number(getattr(stats, screen.state.value))} "
-    found = Text.assemble("  ", (f"{count}{screen.state.value}", COLOURS[screen.state.value]))
+    count = "" if stats is None else f"{number(getattr(stats, screen.state))} "
+    found = Text.assemble("  ", (f"{count}{screen.state}", COLOURS[screen.state]))
     if screen.filter:
         found.append(f"  with {safe(screen.filter, max(6, room - found.cell_len - 30))}")
-        found.append(f": {number(len(screen.rows.rows))} of {number(screen.rows.looked)} looked at", DIM)
-    if screen.rows.cursor is not None:
+        found.append(f": {number(len(screen.found.rows))} of {number(screen.found.looked)} looked at", DIM)
+    if screen.found.cursor is not None:
         found.append("  n: more", DIM)
     return found
 
 
-def _lines(screen: Screen, width: int) -> list[Text]:
+def _text(screen: Screen, width: int) -> list[Text]:
     if screen.view == HELP:
         return [one_line((f"{keys:12}", "bold"), (safe(words, width - 12), "")) for keys, words in KEYS]
     if not screen.lines:
@@ -429,49 +408,42 @@ def _lines(screen: Screen, width: int) -> list[Text]:
     found: list[Text] = []
     for words, colour in screen.lines:
         # what is long goes on in the next lines: an id, an error or a payload is shown whole
-        text = Text(words, style=colour)
-        found += text.wrap(_CONSOLE, width) if words else [one_line()]
+        found += Text(words, style=colour).wrap(_CONSOLE, width) if words else [one_line()]
     return found
 
 
 def _list(screen: Screen, now: float, width: int, room: int) -> list[Text]:
-    rows = screen.rows.rows
+    rows, looked = screen.found.rows, screen.found.looked
     if not rows:
         words = "nothing here"
         if screen.view == TASKS and screen.filter:
-            words = f"none of {number(screen.rows.looked)} tasks that were looked at has this text"
-            words += "; n looks further" if screen.rows.cursor is not None else ""
+            words = f"none of {number(looked)} tasks that were looked at has this text"
+            words += "; n looks further" if screen.found.cursor is not None else ""
         return [one_line(), one_line((words, DIM))]
     shown = rows[screen.top : screen.top + room - 2]
-    last = screen.top + len(shown)
-    where = f"{screen.top + 1}–{last} of {len(rows)} on this page" if len(rows) > len(shown) else ""
-    lines = _table(screen, shown, now, width).draw(width, room)
-    return [*lines, *([one_line((where, DIM))] if where else [])]
+    columns: Sequence[Column[Any]] = _of_tasks(screen.state, now, width)
+    if screen.view == HOSTS:
+        columns = (*HOST_COLUMNS, Column("turn", lambda host: turn(host, now), 10))
+    elif screen.view == QUEUES:
+        columns = QUEUE_COLUMNS
+    lines = table(columns, shown, lambda row: "reverse" if name_of(row) == screen.selected else "").draw(width, room)
+    if len(rows) > len(shown):
+        last = screen.top + len(shown)
+        lines.append(one_line((f"{screen.top + 1}–{last} of {len(rows)} on this page", DIM)))
+    return lines
 
 
-def _table(screen: Screen, rows: Sequence[Row], now: float, width: int) -> Section:
-    if screen.view == TASKS:
-        return task_table(screen.state, [cast(Entry, row.entry) for row in rows], now, width, screen.selected)
-    of_host = screen.view == HOSTS
-    cells = [_host(cast(HostInfo, row.entry), now) if of_host else _queue(cast(Listed, row.entry)) for row in rows]
-    styles = ["reverse" if row.key == screen.selected else "" for row in rows]
-    lines = [(style, (row.key, *some)) for style, row, some in zip(styles, rows, cells, strict=True)]
-    return Section(HOST_COLUMNS if of_host else QUEUE_COLUMNS, lines)
-
-
-HOST_COLUMNS = (Column("host"), Column("waiting", 8, True), Column("in flight", 9, True), Column("turn", 10, True))
-QUEUE_COLUMNS = (
-    Column("queue"), Column("ready", 8, True), Column("waiting", 8, True), Column("in progress", 11, True),
-    Column("failed", 8, True),
+HOST_COLUMNS: tuple[Column[HostInfo], ...] = (
+    Column("host", lambda host: host.host), Column("waiting", lambda host: compact(host.waiting), 8),
+    Column("in flight", lambda host: compact(host.busy), 9),
+)  # fmt: skip
+QUEUE_COLUMNS: tuple[Column[Listed], ...] = (
+    Column("queue", lambda one: one.name), Column("ready", lambda one: _count(one, State.TODOS), 8),
+    Column("waiting", lambda one: _count(one, State.WAITING), 8),
+    Column("in progress", lambda one: _count(one, State.IN_PROGRESS), 11),
+    Column("failed", lambda one: _count(one, State.FAILED) if one.stats else (one.trouble, "red"), 8),
 )  # fmt: skip
 
 
-def _host(host: HostInfo, now: float) -> Sequence[Cell]:
-    return compact(host.waiting), compact(host.busy), turn(host, now)
-
-
-def _queue(found: Listed) -> Sequence[Cell]:
-    stats = found.stats
-    if stats is None:
-        return "—", "—", "—", (found.trouble, "red")
-    return compact(stats.todos), compact(stats.waiting), compact(stats.in_progress), compact(stats.failed)
+def _count(found: Listed, state: State) -> str:
+    return "—" if found.stats is None else compact(getattr(found.stats, state))

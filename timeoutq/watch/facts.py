@@ -1,7 +1,4 @@
-"""Gathers what doctor knows of a server and of a queue. Where a server refuses to tell, the facts stay empty.
-
-`doctor.py` judges the facts; `divided.py` has the facts of each shard gathered.
-"""
+"""Gathers what doctor knows of a server and of a queue. Where a server refuses to tell, the facts stay empty."""
 
 from __future__ import annotations
 
@@ -21,8 +18,9 @@ from timeoutq.verbs import flows
 from timeoutq.verbs.replies import flat, releases_of
 from timeoutq.verbs.sending import Flow, Send, Talk, answer, ask
 from timeoutq.verbs.why import LATELY, called, idlers, published
-from timeoutq.words.errors import AccessDenied, SchemaMismatch, TimeoutqError
-from timeoutq.words.model import raw, text
+from timeoutq.words.counts import Stats
+from timeoutq.words.errors import AccessDenied, TimeoutqError
+from timeoutq.words.model import WorkerInfo, raw, text
 
 SETTINGS = (
     "appendfsync", "bind", "protected-mode", "save", "set-max-intset-entries", "stop-writes-on-bgsave-error",
@@ -38,8 +36,13 @@ SOON = 30.0
 """Seconds: a scheduled call that is due by then counts as one that waits. A worker that cannot run a call gives it back
 for less; for a call that is due tomorrow, a worker may yet come."""
 
+ALL = "timeoutq:*"  # the pattern of the keys of all queues
+
 KINDS = {"SCARD": "set", "ZCARD": "zset", "HLEN": "hash", "LLEN": "list", "XLEN": "stream"}
 """The type of the keys whose size a command tells."""
+
+
+NOTHING = Stats(0.0, 0, 0, 0, 0, 0, paused=False, counters={})  # of a queue that could not be asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,27 +55,34 @@ class Facts:
     clock_ms: float | None = None  # how far the server's clock is ahead of ours, ms
     trip_ms: float = 0.0
     library: scripts.About | None = None  # which library the server has; None also if it has none
-    script_error: str = ""
-    queue: Mapping[str, Any] = field(default_factory=dict[str, Any])
     user: str = ""
     refused: Sequence[str] = ()  # commands that this user may not run
-    pattern: str = "timeoutq:*"  # the keys of the queue; or of all queues, when none was named
-    named: bool = True  # whether a queue was named
-    name: str = "QUEUE"  # the name of the queue, for cures; a placeholder when none was named
-    stem: str = "timeoutq:{QUEUE}:"  # the beginning of the names of the queue's keys
     keys: str = "allowed"
     """Whether this user may use the queue's keys: `allowed`, `refused`, or `untried` when no command could be tried."""
+    name: str = "QUEUE"  # the name of the queue, for cures; a placeholder when none was named
+    pattern: str = ALL  # the keys of the queue; or of all queues, when none was named
+    stem: str = "timeoutq:{QUEUE}:"  # the beginning of the names of the queue's keys
+    error: TimeoutqError | None = None  # why the queue could not be asked
+    stats: Stats = NOTHING
+    schedules: tuple[float | None, tuple[str, str, str]] | None = None  # None for a queue without schedules
+    batches: tuple[str, str, str] | None = None  # the verdict on its batches; None for a queue without batches
+    idle: Sequence[WorkerInfo] = ()  # workers that are alive and claim nothing
+    functions: tuple[bool, Mapping[str, str]] = (False, {})
+    """Whether workers have told of functions; and the functions that no worker which is alive has told of, each with a
+    call that waits."""
     foreign: Mapping[str, str] = field(default_factory=dict[str, str])
     """Keys of the queue that have a foreign type, and this type."""
     crooked: Mapping[str, int] = field(default_factory=dict[str, int])
     """What a short walk through the queue found wrong, by the words of `repairs.py`."""
-    compact: bool = False  # whether the queue keeps fingerprints of its done tasks
+    looked: int = 0  # of a shard: how many tasks were looked at, to see whether they belong to it
+    astray: Sequence[bytes] = ()  # those that belong to another shard
+    grouped: bool = False  # whether one of them was put with a group
 
 
 def gather(queue: AnyQueue, named: bool = True) -> Facts:
     """Ask the server; where it refuses to tell, the facts stay empty, and the checks say what they could not see."""
     facts = queue.run(of_queue(queue.talk, queue.run(of_server(queue.talk))))
-    return facts if named else replace(facts, pattern="timeoutq:*", named=False, name="QUEUE")
+    return facts if named else replace(facts, pattern=ALL, name="QUEUE")
 
 
 def of_server(talk: Talk) -> Flow[Facts]:
@@ -88,34 +98,26 @@ def of_server(talk: Talk) -> Flow[Facts]:
     refused, keys = yield from _refused(talk)
     stem = talk.operations.key("")
     return Facts(
-        url=talk.server.url, info=info or {}, config={pair[0]: pair[1] for pair in words if pair},
-        clock_ms=ahead(moment, began, ended), library=None if about is None else scripts.about(about),
-        trip_ms=(ended - began) * 1000, user=talk.server.user if user is None else as_text(user), refused=refused,
-        keys=keys, pattern=f"{stem}*", stem=stem, name=talk.operations.name,
+        talk.server.url, info or {}, {pair[0]: pair[1] for pair in words if pair}, ahead(moment, began, ended),
+        (ended - began) * 1000, None if about is None else scripts.about(about),
+        talk.server.user if user is None else as_text(user), refused, keys, talk.operations.name, f"{stem}*", stem,
     )  # fmt: skip
 
 
 def of_queue(talk: Talk, server: Facts) -> Flow[Facts]:
     """Add the facts about the queue to those about its server."""
-    error, found, compact = "", dict[str, Any](), False
+    found: dict[str, Any] = {}
     try:
         stats = yield from answer(talk, talk.operations.stats())
-        compact, uses = stats.compact, stats.settings.get("uses", "").split()
-        found = {"known": stats.known, "done": stats.done, "settings": dict(stats.settings),
-                 "next_deadline": stats.next_deadline, "next_due": stats.next_due,
-                 "in_progress": stats.in_progress, "scheduled": stats.scheduled,
-                 "durable": stats.durable,
-                 "schedules": (yield from health(talk)) if stats.has_schedules else None,
-                 "batches": (yield from batches_health(talk)) if "batches" in uses else None,
-                 "ready": stats.todos, "idlers": (yield from idlers(talk, stats.now)),
-                 "functions": (yield from _functions(talk, stats.now)),
-                 "paused": stats.paused, "workers": stats.workers, "now": stats.now}  # fmt: skip
-    except SchemaMismatch as mismatch:
-        error = f"schema: {mismatch}"
+        if stats.has_schedules:
+            found["schedules"] = yield from health(talk)
+        if "batches" in stats.settings.get("uses", "").split():
+            found["batches"] = yield from batches_health(talk)
+        found["idle"], _ = yield from idlers(talk, stats.now)
+        found |= {"functions": (yield from _functions(talk, stats.now)), "stats": stats}
     except TimeoutqError as refused:
-        error = str(refused)
-    foreign, crooked = (yield from _foreign(talk)), (yield from _crooked(talk))
-    return replace(server, script_error=error, queue=found, foreign=foreign, crooked=crooked, compact=compact)
+        found = {"error": refused}
+    return replace(server, foreign=(yield from _foreign(talk)), crooked=(yield from _crooked(talk)), **found)
 
 
 def ahead(moment: Any, began: float, ended: float) -> float | None:
@@ -145,26 +147,25 @@ def _told(talk: Talk, commands: Sequence[tuple[Any, ...]]) -> Flow[list[Any]]:
 def _refused(talk: Talk) -> Flow[tuple[list[str], str]]:
     # a user who is not allowed much may not ask ACL DRYRUN either: so each command is tried, on a key that nobody has
     key = f"{talk.operations.key('doctor')}:{secrets.token_hex(8)}"
-    refused: list[str] = []
-    keyless: list[str] = []
-    keyed: list[str] = []
+    tries = {
+        name: (name, *(key if word == "KEY" else word for word in words))
+        for name, words in {**HARMLESS, **MAKING}.items()
+    }
+    replies = dict(zip(HARMLESS, (yield from _sent(talk, [tries[name] for name in HARMLESS])), strict=True))
 
-    def words(name: str) -> tuple[str | int, ...]:
-        return (name, *(key if word == "KEY" else word for word in {**HARMLESS, **MAKING}[name]))
+    def denied(what: str) -> list[str]:
+        errors = {name: reply for name, reply in replies.items() if isinstance(reply, BaseException)}
+        errors = {name: error for name, error in errors.items() if isinstance(talk.server.explain(error), AccessDenied)}
+        # a server that names the keys has allowed the command
+        of = {name: "keys" if re.search(r"\bkeys?\b", str(error)) else "command" for name, error in errors.items()}
+        return sorted(name for name in of if of[name] == what)
 
-    def judge(replies: Mapping[str, Any]) -> None:
-        for name, reply in replies.items():
-            if isinstance(reply, BaseException) and isinstance(talk.server.explain(reply), AccessDenied):
-                # a server that names the keys has allowed the command
-                (keyless if re.search(r"\bkeys?\b", str(reply)) else refused).append(name)
-            elif key in words(name):
-                keyed.append(name)
-
-    judge(dict(zip(HARMLESS, (yield from _sent(talk, [words(name) for name in HARMLESS])), strict=True)))
-    if "UNLINK" not in refused:  # else what they make would stay
-        making = [command for name in MAKING for command in (words(name), ("UNLINK", key))]
-        judge(dict(zip(MAKING, (yield from _sent(talk, making))[::2], strict=True)))
-    return sorted(refused), "refused" if keyless else "allowed" if keyed else "untried"
+    if "UNLINK" not in denied("command"):  # else what they make would stay
+        making = [command for name in MAKING for command in (tries[name], ("UNLINK", key))]
+        replies |= zip(MAKING, (yield from _sent(talk, making))[::2], strict=True)
+    refused, keyless = denied("command"), denied("keys")
+    is_keyed = any(key in tries[name] for name in replies.keys() - {*refused, *keyless})
+    return refused, "refused" if keyless else "allowed" if is_keyed else "untried"
 
 
 def _foreign(talk: Talk) -> Flow[dict[str, str]]:

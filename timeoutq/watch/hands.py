@@ -2,92 +2,23 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from collections.abc import Sequence
 
 from timeoutq.client.shards import AnyQueue, talks_of
-from timeoutq.verbs.sending import Flow, Talk, answer, ask
+from timeoutq.verbs.sending import answer, ask
 from timeoutq.verbs.why import advised
 from timeoutq.watch import directory, records
-from timeoutq.watch.screen import HOSTS, QUEUES, Row, Rows, Screen, Wish
+from timeoutq.watch.screen import HOSTS, QUEUES, Rows, Wish
 from timeoutq.words.errors import InvalidInput
-from timeoutq.words.model import Answer, Lease, raw, text
+from timeoutq.words.model import Answer, Entry, Lease, raw, text
 from timeoutq.words.text import age, safe
 
 PAGE = 200  # the most rows of a page
 SEARCHED = 20_000  # the most tasks that are looked at for a page of those that match a filter
 LONGEST = 1.0  # seconds that the search for a page takes at most
 
-
-def carry_out(queue: AnyQueue, screen: Screen, lock: threading.Lock, wish: Wish) -> None:
-    """Read what is wanted, or do what a verb says and read again what is on the screen. Raises what any call raises."""
-    said = None if wish.what in ("fetch", "explain") else _done(queue, wish)
-    read = wish if said is None else screen.wish
-    if read is not None and read.what == "fetch":
-        found = rows_of(queue, read)
-        with lock:
-            screen.show(found)
-    elif read is not None:
-        lines, host = told_of(queue, read.target)
-        with lock:
-            screen.explain(read.target, lines, host)
-    if said is not None:
-        with lock:
-            screen.say(said)
-
-
-def rows_of(queue: AnyQueue, wish: Wish) -> Rows:
-    """Read a page of hosts, of queues or of tasks; of tasks that match a filter, as many as are found soon."""
-    if wish.target == HOSTS:
-        if not queue.stats().politeness:
-            raise InvalidInput(f"queue {queue.name} has no hosts: it is not polite")
-        met = queue.hosts.list(wish.cursor, PAGE)
-        return Rows(HOSTS, rows=[Row(host.host, host) for host in met], cursor=met.cursor, begun=wish.cursor)
-    if wish.target == QUEUES:
-        listed = directory.look(queue, sorted(name for page in directory.names(queue) for name in page))
-        return Rows(QUEUES, rows=[Row(one.name, one) for one in listed])
-    cursor, found, looked, until = wish.cursor, list[Row](), 0, time.monotonic() + LONGEST
-    wanted = wish.filter.lower()
-    while True:
-        page = queue.list(wish.state, cursor, 500 if wanted else PAGE)
-        cursor, looked = page.cursor, looked + len(page.entries)
-        for entry in page.entries:
-            if any(wanted in (part or "").lower() for part in (entry.task, entry.error, entry.holder)):
-                found.append(Row(entry.task, entry))
-        if not wanted or cursor is None or len(found) >= PAGE or looked >= SEARCHED or time.monotonic() > until:
-            return Rows(wish.target, wish.state, wish.filter, found, cursor, looked, wish.cursor)
-
-
-def told_of(queue: AnyQueue, task: str) -> tuple[list[tuple[str, str]], str]:
-    """Tell all about a task: lines, each with its colour; and the host of the task."""
-    reason = queue.why(task)
-    info, message = reason.info, safe(advised(reason, records.KEYED, queue.name))
-    state = "unknown" if info.state is None else info.state.value
-    lines = [(safe(task), "bold"), ("", ""), (f"{state}: {message}", "yellow"), ("", "")]
-    for name, value in records.of_task(info):
-        if value is not None:
-            lines.append((f"{name:14}{safe(value, 1000)}", "red" if name == "last error" else ""))
-    if info.traceback:
-        lines += [("", ""), ("traceback", "bold"), *((safe(line), "") for line in info.traceback.splitlines())]
-    return lines, info.host or ""
-
-
-def _release(queue: AnyQueue, task: str, name: str) -> str:
-    for talk in talks_of(queue):
-        if token := queue.run(_taken(talk, task)):
-            return f"took {name} from {safe(token.partition('#')[0], 40)}; it is ready again"
-    return f"{name} has no lease any more"
-
-
-def _taken(talk: Talk, task: str) -> Flow[str | None]:
-    # the lease ends as if its owner had given it back; the owner is told so at its next exchange
-    (owner,) = yield from ask(talk, [("HGET", talk.operations.key("owners"), raw(task))])
-    if owner is None:
-        return None
-    token = text(owner)
-    outcome = yield from answer(talk, talk.operations.release([Lease(task, token, 0.0)])[0])
-    return token if outcome[0] is Answer.OK else None
-
+Told = tuple[Sequence[tuple[str, str]], str]  # all about a task: lines, each with its colour; and the host of the task
 
 CANCELLED = {
     Answer.CANCELLED: "cancelled {}: it is in failed now",
@@ -97,10 +28,14 @@ CANCELLED = {
 }
 
 
-def _done(queue: AnyQueue, wish: Wish) -> str:
-    """Do what a verb says; give the words that say so."""
+def carry_out(queue: AnyQueue, wish: Wish) -> Rows | Told | str:
+    """Read what is wanted, or do what a verb says and give words that say so. Raises what any call raises."""
     target, name = wish.target, safe(wish.target, 60)
     match wish.what:
+        case "fetch":
+            return rows_of(queue, wish)
+        case "explain":
+            return told_of(queue, target)
         case "retry":
             return f"retried {name}" if queue.retry_failed(target) else f"{name} is not in failed any more"
         case "forget":
@@ -123,3 +58,49 @@ def _done(queue: AnyQueue, wish: Wish) -> str:
         case _:
             queue.resume()
             return "resumed"
+
+
+def rows_of(queue: AnyQueue, wish: Wish) -> Rows:
+    """Read a page of hosts, of queues or of tasks; of tasks that match a filter, as many as are found soon."""
+    if wish.target == HOSTS:
+        if not queue.stats().politeness:
+            raise InvalidInput(f"queue {queue.name} has no hosts: it is not polite")
+        met = queue.hosts.list(wish.cursor, PAGE)
+        return Rows(wish, met.hosts, met.cursor)
+    if wish.target == QUEUES:
+        names = sorted(name for page in directory.names(queue) for name in page)
+        return Rows(wish, list(directory.look(queue, names)))
+    cursor, found, looked, until = wish.cursor, list[Entry](), 0, time.monotonic() + LONGEST
+    wanted = wish.filter.lower()
+    while True:
+        page = queue.list(wish.state, cursor, 500 if wanted else PAGE)
+        cursor, looked = page.cursor, looked + len(page.entries)
+        for entry in page.entries:
+            if any(wanted in (part or "").lower() for part in (entry.task, entry.error, entry.holder)):
+                found.append(entry)
+        if not wanted or cursor is None or len(found) >= PAGE or looked >= SEARCHED or time.monotonic() > until:
+            return Rows(wish, found, cursor, looked)
+
+
+def told_of(queue: AnyQueue, task: str) -> Told:
+    """Tell all about a task."""
+    reason = queue.why(task)
+    info, message = reason.info, safe(advised(reason, records.KEYED, queue.name))
+    lines = [(safe(task), "bold"), ("", ""), (f"{info.state or 'unknown'}: {message}", "yellow"), ("", "")]
+    for name, value in records.of_task(info):
+        if value is not None:
+            lines.append((f"{name:14}{safe(value, 1000)}", "red" if name == "last error" else ""))
+    if info.traceback:
+        lines += [("", ""), ("traceback", "bold"), *((safe(line), "") for line in info.traceback.splitlines())]
+    return lines, info.host or ""
+
+
+def _release(queue: AnyQueue, task: str, name: str) -> str:
+    # the lease ends as if its owner had given it back; the owner is told so at its next exchange
+    for talk in talks_of(queue):
+        (owner,) = queue.run(ask(talk, [("HGET", talk.operations.key("owners"), raw(task))]))
+        if owner is not None:
+            outcome = queue.run(answer(talk, talk.operations.release([Lease(task, text(owner), 0.0)])[0]))
+            if outcome[0] is Answer.OK:
+                return f"took {name} from {safe(text(owner).partition('#')[0], 40)}; it is ready again"
+    return f"{name} has no lease any more"

@@ -1,23 +1,23 @@
-"""The live dashboard: looks at a queue again and again, draws what it sees on the terminal, and reads keys.
-
-`screen.py` decides what a key does, `hands.py` carries it out, `draw.py` draws.
-"""
+"""The live dashboard: looks at a queue again and again, draws what it sees on the terminal, and reads keys."""
 
 from __future__ import annotations
 
 import codecs
+import math
 import os
-import queue as queues
 import re
 import select
 import signal
 import sys
+import termios
 import threading
 import time
+import tty
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
+from queue import SimpleQueue
 from typing import Any
 
 from rich.console import Console, ConsoleDimensions, Group, RenderableType
@@ -28,7 +28,7 @@ from timeoutq.client.shards import AnyQueue
 from timeoutq.verbs.flows import is_final
 from timeoutq.watch.draw import bottom, one_line, pane, render
 from timeoutq.watch.hands import carry_out
-from timeoutq.watch.screen import OVERVIEW, Screen, Wish
+from timeoutq.watch.screen import OVERVIEW, Rows, Screen, Wish
 from timeoutq.watch.snapshot import Memory, Snapshot, snapshot
 from timeoutq.words.errors import TimeoutqError
 from timeoutq.words.text import safe
@@ -60,18 +60,13 @@ class Keyboard:
     def __enter__(self) -> Keyboard:
         self._old: list[Any] | None = None
         self._begun, self._decoder = "", codecs.getincrementaldecoder("utf-8")("ignore")
-        if sys.platform != "win32" and sys.stdin is not None and sys.stdin.isatty():
-            import termios
-            import tty
-
+        if sys.stdin is not None and sys.stdin.isatty():
             self._old = termios.tcgetattr(sys.stdin)
             tty.setcbreak(sys.stdin)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if sys.platform != "win32" and self._old is not None:
-            import termios
-
+        if self._old is not None:
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._old)
 
     def wait(self, seconds: float) -> list[str]:
@@ -86,77 +81,36 @@ class Keyboard:
             return found
         typed = os.read(sys.stdin.fileno(), 1024)
         if not typed:  # ready, and yet nothing to read: the terminal is gone
-            return ["q"]
+            return ["esc", "esc", "q"]  # also while something is typed
         found, self._begun = keys_of(self._begun + self._decoder.decode(typed))
         return found
 
 
-class _Looks:
-    """Looks at the queue again and again, and carries out wishes, in a thread: a server that is away freezes nothing.
+LOOK = Wish("look")  # what the loop that draws wants again and again: a snapshot
 
-    The next look begins `interval` seconds after the last one ended; after each, the list or task on the screen is read
-    again.
+
+@contextmanager
+def _errands(queue: AnyQueue, rows: int) -> Generator[tuple[SimpleQueue[Wish | None], SimpleQueue[Any]]]:
+    """Carry out wishes one after another in a thread, so that a server that is away freezes nothing.
+
+    Gives the queue for wishes, and the queue of answers: each is a wish with what came of it, which may be an error.
     """
+    wishes, answers = SimpleQueue[Wish | None](), SimpleQueue[Any]()
 
-    def __init__(self, queue: AnyQueue, screen: Screen, lock: threading.Lock, interval: float, rows: int) -> None:
-        self.seen: Snapshot | None = None
-        self.trouble: Exception | None = None
-        self.number = 0  # grows with every look, and with every wish that was carried out
-        self._queue, self._screen, self._lock, self._interval, self._rows = queue, screen, lock, interval, rows
-        self._seen_at = time.monotonic()
-        self._memory = Memory()
-        self._wishes: queues.SimpleQueue[Wish | None] = queues.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="dashboard", daemon=True)
-
-    def __enter__(self) -> _Looks:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._wishes.put(None)
-        self._thread.join(0.5)  # one that waits for a dead server ends with the process
-
-    def do(self, wish: Wish) -> None:
-        """Carry out a wish, after those that came before."""
-        self._wishes.put(wish)
-
-    def _run(self) -> None:
-        due = 0.0
-        while True:
+    def run() -> None:
+        for wish in iter(wishes.get, None):
             try:
-                wish = self._wishes.get(timeout=max(0.0, due - time.monotonic()))
-                if wish is None:
-                    return
-            except queues.Empty:
-                self._look()
-                due, wish = time.monotonic() + self._interval, self._screen.wish
-            if wish is not None:
-                try:
-                    carry_out(self._queue, self._screen, self._lock, wish)
-                except Exception as error:  # a dashboard goes on whatever the server or a foreign key does
-                    said = str(error) if isinstance(error, TimeoutqError) else f"{type(error).__name__}: {error}"
-                    with self._lock:
-                        self._screen.say(f"{wish.what}: {said}", failed=True)
-            self.number += 1
+                answers.put((wish, snapshot(queue, rows) if wish is LOOK else carry_out(queue, wish)))
+            except Exception as error:  # a dashboard goes on whatever the server or a foreign key does
+                answers.put((wish, error))
 
-    def _look(self) -> None:
-        try:
-            self.seen, self.trouble = self._memory.add(snapshot(self._queue, self._rows)), None
-            self._seen_at = time.monotonic()
-        except Exception as error:  # shown, or raised by the loop that draws
-            self.trouble = error
-
-    def current(self) -> Snapshot | None:
-        """Give the last snapshot, with the trouble that came since; None before the first.
-
-        Raises what no waiting mends.
-        """
-        seen, trouble = self.seen, self.trouble
-        if trouble is not None and (not isinstance(trouble, TimeoutqError) or (seen is None and is_final(trouble))):
-            raise trouble
-        if seen is None or trouble is None:
-            return seen
-        return replace(seen, trouble=str(trouble), stale=time.monotonic() - self._seen_at)
+    thread = threading.Thread(target=run, name="dashboard", daemon=True)
+    thread.start()
+    try:
+        yield wishes, answers
+    finally:
+        wishes.put(None)
+        thread.join(0.5)  # one that waits for a dead server ends with the process
 
 
 class _Ended(BaseException):
@@ -185,7 +139,6 @@ def _leaving_in_order() -> Generator[None]:
 def run(
     queue: AnyQueue,
     interval: float = 1.0,
-    console: Console | None = None,
     unknown: Callable[[], str] | None = None,
     *,
     read_only: bool = False,
@@ -198,12 +151,8 @@ def run(
     Raises what no waiting mends, such as a wrong password, when it comes before the first look; and
     `KeyboardInterrupt` at Ctrl-C, after the terminal is put back.
     """
-    console = console or Console(highlight=False)
-    with (
-        _leaving_in_order(),
-        Keyboard() as keys,
-        Live(console=console, screen=True, auto_refresh=False, redirect_stderr=False, redirect_stdout=False) as live,
-    ):
+    how: Any = {"screen": True, "auto_refresh": False, "redirect_stderr": False, "redirect_stdout": False}
+    with _leaving_in_order(), Keyboard() as keys, Live(console=Console(highlight=False), **how) as live:
         wanted = _watch(queue, interval, live, keys, unknown, Screen(queue.name, read_only))
         while wanted is not None and another is not None:
             with another(wanted) as other:
@@ -213,41 +162,76 @@ def run(
 def _watch(
     queue: AnyQueue, interval: float, live: Live, keys: Keyboard, unknown: Callable[[], str] | None, screen: Screen
 ) -> str | None:
-    """Show one queue; give the name of the queue that is wanted next, or None at the end."""
+    """Show one queue; give the name of the queue that is wanted next, or None at the end.
+
+    The next look begins `interval` seconds after the last one ended.
+    """
     words = None if unknown is None else cache(unknown)
-    lock, drawn = threading.Lock(), tuple[object, ...]()
-    with _Looks(queue, screen, lock, max(0.1, interval), max(20, live.console.height)) as looks:
+    seen: Snapshot | None = None
+    trouble: Exception | None = None
+    drawn: object = None
+    memory, due, seen_at = Memory(), 0.0, 0.0
+    with _errands(queue, max(20, live.console.height)) as (wishes, answers):
         while True:
-            size = live.console.size
-            seen = looks.current()
-            with lock:
-                if seen is not None:
+            if time.monotonic() >= due:
+                due = math.inf
+                wishes.put(LOOK)
+            if seen is not None and trouble is not None:
+                seen = replace(seen, trouble=str(trouble), stale=time.monotonic() - seen_at)
+            state = (live.console.size, seen and int(seen.stale))
+            if state != drawn:
+                drawn = state
+                live.update(_view(screen, seen, trouble, live.console.size, words), refresh=True)
+            typed = keys.wait(0.1)
+            while not answers.empty():
+                drawn, (wish, found) = None, answers.get()
+                if wish is not LOOK:
+                    _take(screen, wish, found)
+                elif isinstance(found, Snapshot):
+                    seen, trouble, seen_at = memory.add(found), None, time.monotonic()
                     screen.paused = seen.stats.paused
-                state = (looks.number, size, int(seen.stale) if seen else None, *screen.look)
-                if state != drawn:
-                    drawn = state
-                    live.update(_view(queue.name, seen, looks.trouble, size, words, screen), refresh=True)
-            for key in keys.wait(0.1):
-                with lock:
-                    wish = screen.press(key)
-                if wish is not None and wish.what == "leave":
-                    return None
-                if wish is not None and wish.what == "queue":
-                    return wish.target
-                if wish is not None:
-                    looks.do(wish)
+                elif not isinstance(found, TimeoutqError) or (seen is None and is_final(found)):
+                    raise found
+                else:
+                    trouble = found
+                if wish is LOOK:
+                    due = time.monotonic() + max(0.1, interval)
+                # what is on the screen is read again after each look, and after each act
+                if (wish is LOOK or isinstance(found, str)) and screen.wish is not None:
+                    wishes.put(screen.wish)
+            for key in typed:
+                drawn, pressed = None, screen.press(key)
+                if pressed is not None and pressed.what in ("leave", "queue"):
+                    return pressed.target or None
+                if pressed is not None:
+                    wishes.put(pressed)
+
+
+def _take(screen: Screen, wish: Wish, found: Any) -> None:
+    """Show what came of a wish."""
+    if isinstance(found, Rows):
+        screen.show(found)
+    elif isinstance(found, TimeoutqError):
+        screen.say(f"{wish.what}: {found}", failed=True)
+    elif isinstance(found, Exception):
+        screen.say(f"{wish.what}: {type(found).__name__}: {found}", failed=True)
+    elif isinstance(found, str):
+        screen.say(found)
+    else:
+        screen.explain(wish.target, *found)
 
 
 def _view(
-    name: str, seen: Snapshot | None, trouble: Exception | None, size: ConsoleDimensions,
-    unknown: Callable[[], str] | None, screen: Screen,
+    screen: Screen, seen: Snapshot | None, trouble: Exception | None, size: ConsoleDimensions,
+    unknown: Callable[[], str] | None,
 ) -> RenderableType:  # fmt: skip
+    width, height = size.width, size.height - 1
     if screen.view != OVERVIEW:
         now, stats = (time.time(), None) if seen is None else (seen.stats.now + seen.stale, seen.stats)
-        return Group(pane(screen, now, stats, size.width, size.height - 1), bottom(screen, size.width))
+        return Group(pane(screen, now, stats, width, height), bottom(screen, width))
     if seen is None:
         said = f"waits for the server: {trouble}" if trouble else "looks at the queue …"
-        return one_line((safe(f" timeoutq {name} {said}", size.width), "bold red"))
+        return one_line((safe(f" timeoutq {screen.queue} {said}", width), "bold red"))
     if unknown is not None and not (seen.exists or seen.trouble):
         return Text(safe(f" timeoutq: {unknown()}; waits for the first task"), "bold yellow")
-    return Group(render(seen, size.width, size.height - 1), bottom(screen, size.width))
+    return Group(render(seen, width, height), bottom(screen, width))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from timeoutq.client.shards import AnyQueue
 from timeoutq.server.cluster import SLOTS, Node
 from timeoutq.verbs import reads
 from timeoutq.verbs.sending import Flow, Send
-from timeoutq.watch.doctor import Finding, green, red, replicas_of, yellow
+from timeoutq.watch.doctor import Finding, green, named, red, replicas_of, yellow
 from timeoutq.watch.facts import ahead, as_text
 
 APART = 500
@@ -32,7 +32,7 @@ _ASKED = (("INFO",), ("CLUSTER", "INFO"), ("CLUSTER", "NODES"), ("CONFIG", "GET"
 class NodeFacts:
     """What was seen of one node."""
 
-    node: Node
+    name: str  # as people write it: its host and its port
     primary: bool
     silent: str = ""  # why the node cannot be asked; empty if it answers
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -42,34 +42,29 @@ class NodeFacts:
     clock_ms: float | None = None  # how far its clock is ahead of this machine's; None if the node does not tell
     reads_when_down: bool = False  # whether the node answers reads when it is cut off from the cluster
 
-    @property
-    def name(self) -> str:
-        """The node as people write it."""
-        return f"{self.node[0]}:{self.node[1]}"
-
 
 def examine(queue: AnyQueue) -> list[Finding]:
     """Gather the facts and judge them; no finding for a server that is in no cluster. Raises `Unavailable`."""
     # without an opening, which would need the very node of the queue
     nodes = queue._drive(reads.nodes(queue.talk))
     facts = [_gather(queue, node, primary) for node, primary in sorted(nodes.items())]
-    return [replace(said, check=name) for name, check in CHECKS for said in check(facts)] if nodes else []
+    return [said for name, check in CHECKS.items() for said in named(name, check(facts))] if nodes else []
 
 
 def _gather(queue: AnyQueue, node: Node, primary: bool) -> NodeFacts:
     def ask() -> Flow[Any]:
         return (yield Send(_ASKED, node))
 
-    began = time.time()
+    name, began = f"{node[0]}:{node[1]}", time.time()
     replies = queue._drive(ask())
     ended = time.time()
     if isinstance(replies, BaseException):
-        return NodeFacts(node, primary, silent=str(replies) or type(replies).__name__)
+        return NodeFacts(name, primary, silent=str(replies) or type(replies).__name__)
     info, state, nodes, config, moment = (None if isinstance(reply, BaseException) else reply for reply in replies)
     known = [line.split() for line in as_text(nodes or "").splitlines()]
     lines = as_text(state or "").split()
     return NodeFacts(
-        node, primary, info=info or {}, cluster=dict(line.split(":", 1) for line in lines),
+        name, primary, info=info or {}, cluster=dict(line.split(":", 1) for line in lines),
         down=[words[1].partition("@")[0] for words in known if "fail" in words[2].split(",")],
         moving=[int(slot) for words in known if "myself" in words[2] for slot in _OPEN.findall(" ".join(words))],
         clock_ms=ahead(moment, began, ended), reads_when_down="yes" in str(config),
@@ -117,10 +112,10 @@ def coverage(facts: Sequence[NodeFacts]) -> Iterator[Finding]:
 
 def replicas(facts: Sequence[NodeFacts]) -> Iterator[Finding]:
     """Each primary has a replica that follows closely."""
-    told = {fact.name: fact for fact in facts if fact.primary and fact.info}
-    online = {name: [one for one in replicas_of(fact.info) if one["state"] == "online"] for name, fact in told.items()}
-    alone = [name for name, known in online.items() if not known]
-    late = [f"{one['ip']}:{one['port']} of {name}" for name in online for one in online[name] if int(one["lag"]) > 2]
+    told = [fact for fact in facts if fact.primary and fact.info]
+    online = [(fact, one) for fact in told for one in replicas_of(fact.info) if one["state"] == "online"]
+    alone = [fact.name for fact in told if not any(primary is fact for primary, _ in online)]
+    late = [f"{one['ip']}:{one['port']} of {fact.name}" for fact, one in online if int(one["lag"]) > 2]
     unknown = [fact.name for fact in facts if fact.primary and not fact.info]
     if alone:
         cure = "add a node, then on it CLUSTER REPLICATE id-of-the-primary"
@@ -131,9 +126,7 @@ def replicas(facts: Sequence[NodeFacts]) -> Iterator[Finding]:
     if unknown:
         yield yellow(f"nobody tells of the replicas of {', '.join(unknown)}", "start it if it is down; else allow INFO")
     if not (alone or late or unknown):
-        far = [
-            int(told[name].info["master_repl_offset"]) - int(one["offset"]) for name in online for one in online[name]
-        ]
+        far = [int(fact.info["master_repl_offset"]) - int(one["offset"]) for fact, one in online]
         yield green(f"each primary has a replica; the furthest is {max([0, *far]):,} bytes behind")
 
 
@@ -177,7 +170,7 @@ def reading(facts: Sequence[NodeFacts]) -> Iterator[Finding]:
         yield yellow(said, f"CONFIG SET {READS_WHEN_DOWN} no there")
 
 
-CHECKS: Sequence[tuple[str, Callable[[Sequence[NodeFacts]], Iterator[Finding]]]] = (
-    ("nodes", reached), ("coverage", coverage), ("replicas", replicas), ("slots", open_slots), ("clocks", clocks),
-    ("eviction", evicting), ("reads", reading),
-)  # fmt: skip
+CHECKS: Mapping[str, Callable[[Sequence[NodeFacts]], Iterator[Finding]]] = {
+    "nodes": reached, "coverage": coverage, "replicas": replicas, "slots": open_slots, "clocks": clocks,
+    "eviction": evicting, "reads": reading,
+}  # fmt: skip

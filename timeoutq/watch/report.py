@@ -1,7 +1,4 @@
-"""A report of a queue: pictures of a crawl in one file of HTML, which needs no network and runs no script.
-
-`gather` looks at the queue; `page` makes the file of that, without any I/O.
-"""
+"""A report of a queue: pictures of a crawl in one file of HTML, which needs no network and runs no script."""
 
 from __future__ import annotations
 
@@ -85,23 +82,13 @@ def gather(queue: AnyQueue) -> Report:
 
 def document(report: Report) -> dict[str, object]:
     """Give the report as values for JSON, in which a program finds what the pictures show."""
-    seen = report.seen
+    seen, runs = report.seen, sorted(report.durations.items())
     return {
-        "queue": seen.queue,
-        "url": seen.url,
-        "at": seen.stats.now,
-        "stats": seen.stats,
-        "minutes": report.minutes,
-        "hours": report.hours,
-        "failures": report.kinds,
-        "durations": [
-            {"up_to": durations.bound(number), "count": count} for number, count in sorted(report.durations.items())
-        ],
-        "hosts": report.hosts,
-        "workers": seen.workers,
-        "errors": seen.errors,
-        "silent": seen.silent,
-    }
+        "queue": seen.queue, "url": seen.url, "at": seen.stats.now, "stats": seen.stats, "minutes": report.minutes,
+        "hours": report.hours, "failures": report.kinds,
+        "durations": [{"up_to": durations.bound(number), "count": count} for number, count in runs],
+        "hosts": report.hosts, "workers": seen.workers, "errors": seen.errors, "silent": seen.silent,
+    }  # fmt: skip
 
 
 def page(report: Report) -> str:

@@ -1,25 +1,26 @@
-"""All that is shown of a queue at one moment: `snapshot(queue)` gives a `Snapshot`.
+"""All that is shown of a queue at one moment: `snapshot(queue)` gives a `Snapshot`; and rates, of what it counts.
 
 A snapshot reads counts and short pages only, so that a queue of a million tasks costs what an empty one does.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from timeoutq.client.shards import AnyAsyncQueue, AnyQueue, AsyncShardedQueue, ShardedQueue, looking
-from timeoutq.client.shards.looking import Picture
+from timeoutq.verbs import reads
 from timeoutq.verbs.sending import Flow
-from timeoutq.watch.metrics import rates
 from timeoutq.words.counts import Sample, Stats
-from timeoutq.words.errors import InvalidInput
-from timeoutq.words.model import Entry, Failure, HostInfo, State, WorkerInfo
+from timeoutq.words.model import Entry, Failure, HostInfo, WorkerInfo
 
 SILENT = 30.0  # seconds without a sign of life after which a worker counts as gone: three signs that it owes
+COUNTERS = ("put", "acked", "failed", "expired")  # the counters whose rates are shown, in this order
+STEP = 10.0  # seconds that one point of a series stands for, as soon as there is that much history
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,29 +88,21 @@ def is_gone(worker: WorkerInfo, now: float) -> bool:
 
 def snapshot(queue: AnyQueue, rows: int = 20) -> Snapshot:
     """Look at the queue: counts, and pages of at most `rows` entries. Raises `Unavailable`."""
-    return _seen(queue, queue.run(_look(queue, rows)))
+    return queue.run(_look(queue, rows))
 
 
 async def snapshot_async(queue: AnyAsyncQueue, rows: int = 20) -> Snapshot:
     """Look at the queue as `snapshot` does, for asyncio."""
-    return _seen(queue, await queue.run(_look(queue, rows)))
+    return await queue.run(_look(queue, rows))
 
 
-def _look(queue: AnyQueue | AnyAsyncQueue, rows: int) -> Flow[Picture]:
+def _look(queue: AnyQueue | AnyAsyncQueue, rows: int) -> Flow[Snapshot]:
     if isinstance(queue, ShardedQueue | AsyncShardedQueue):
-        return (yield from looking.picture(queue.shards, rows))
-    plain, hosts = queue.flows, list[HostInfo]()
-    stats = yield from plain.stats()
-    with suppress(InvalidInput):  # it is polite no more
-        hosts = list((yield from plain.hosts.list(n=rows))) if stats.politeness else []
-    leases = yield from plain.list(State.IN_PROGRESS, n=rows)
-    due = yield from plain.list(State.SCHEDULED, n=rows)
-    workers, errors = (yield from plain.workers()), (yield from plain.errors(min(rows, 50)))
-    history = yield from plain.history()
-    return Picture(stats, workers, leases.entries[:rows], due.entries[:rows], errors, hosts, history, {})
-
-
-def _seen(queue: AnyQueue | AnyAsyncQueue, seen: Picture) -> Snapshot:
+        seen = yield from looking.picture(queue.shards, rows)
+    else:
+        stats, leases, due, errors, hosts, history = yield from looking.part(queue.talk, rows)
+        known = yield from reads.workers(queue.talk)
+        seen = looking.Picture(stats, known, leases, due, errors, hosts, history, {})
     now = seen.stats.now
     # living workers first, then by name, so that the row of a worker stays where it is
     workers = sorted(seen.workers, key=lambda one: (is_gone(one, now), one.host, one.pid, one.worker))
@@ -152,3 +145,48 @@ def to_json(seen: Snapshot) -> dict[str, Any]:
     found["rates"] = rates(seen.history)
     found["waiting"] = seen.waiting
     return found
+
+
+# ---- rates, made of samples of a queue's counters
+
+
+def pace(history: Sequence[Sample], counter: str, over: float) -> float | None:
+    """Give the events per second of a counter over the last `over` seconds, or over the whole history if it is shorter.
+
+    None when the history has no two samples at different moments.
+    """
+    if len(history) < 2:
+        return None
+    last = history[-1]
+    first = next((sample for sample in reversed(history[:-1]) if last.at - sample.at >= over), history[0])
+    span = last.at - first.at
+    return max(0.0, (getattr(last, counter) - getattr(first, counter)) / span) if span > 0 else None
+
+
+def rates(history: Sequence[Sample]) -> dict[str, float]:
+    """Give the pace of each counter of `COUNTERS` over the last ten seconds; nothing when no pace is known."""
+    paces = {counter: pace(history, counter, 10.0) for counter in COUNTERS}
+    return {counter: found for counter, found in paces.items() if found is not None}
+
+
+def series(history: Sequence[Sample], counter: str, points: int) -> list[float]:
+    """Give the rates of a counter in the last `points` steps of `STEP` seconds, events per second, oldest first.
+
+    The steps are shorter when the history is. Samples come at any moment: between two of them the counter is taken to
+    grow evenly.
+    """
+    kept = [sample for sample, after in pairwise(history) if sample.at < after.at] + list(history[-1:])
+    if len(kept) < 2 or points < 1 or any(a.at >= b.at for a, b in pairwise(kept)):
+        return []
+    times = [sample.at for sample in kept]
+    counts: list[float] = [getattr(sample, counter) for sample in kept]
+
+    def at(moment: float) -> float:
+        right = min(max(1, bisect_right(times, moment)), len(times) - 1)
+        part = (moment - times[right - 1]) / (times[right] - times[right - 1])
+        return counts[right - 1] + part * (counts[right] - counts[right - 1])
+
+    step = min(STEP, max(1.0, (times[-1] - times[0]) / points))
+    steps = min(points, int((times[-1] - times[0]) / step + 1e-6))
+    found = [at(times[-1] - back * step) for back in range(steps, -1, -1)]
+    return [max(0.0, (b - a) / step) for a, b in pairwise(found)]

@@ -11,13 +11,14 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import islice, product
-from typing import Any, Self, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from timeoutq.client import Queue
-from timeoutq.client.shards import AnyQueue, ShardedQueue, flows, scheduling, talks_of
+from timeoutq.client.shards import AnyQueue, ShardedQueue, methods, rooms, talks_of
 from timeoutq.client.shards.gathering import places_of
 from timeoutq.rooms import batches as of_batches
 from timeoutq.rooms import hosts as of_hosts
@@ -45,42 +46,26 @@ ORDERED = frozenset({State.SCHEDULED})  # states whose key is a sorted set; the 
 
 
 class Met:
-    """A set of ids in a temporary file, which is dropped when the block ends."""
+    """A set of ids in a temporary file."""
 
-    def __init__(self) -> None:
-        with _on_disk():
-            self._db = sqlite3.connect("", isolation_level=None)  # "": a temporary file without a name
-            for setting in ("journal_mode=OFF", "synchronous=OFF", "cache_size=-2048"):  # KiB
-                self._db.execute(f"PRAGMA {setting}")
-            self._db.execute("CREATE TABLE met (digest BLOB PRIMARY KEY) WITHOUT ROWID")
-            self._db.execute("CREATE TABLE bulk (digest BLOB)")
-            self._db.execute("BEGIN")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._db.close()
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
 
     def new(self, ids: Iterable[bytes]) -> list[bytes]:
         """Give the ids that the set did not know yet, in their order, and add them."""
-        with _on_disk():
-            insert = self._db.execute
-            return [id for id in ids if insert("INSERT OR IGNORE INTO met VALUES (?)", (_digest(id),)).rowcount]
+        insert = self._db.execute
+        return [id for id in ids if insert("INSERT OR IGNORE INTO met VALUES (?)", (_digest(id),)).rowcount]
 
     def load(self, batches: Iterable[Sequence[bytes]]) -> None:
         """Add very many ids, for `known`: they are sorted on disk, which is quicker than one by one."""
         for ids in batches:
-            with _on_disk():
-                self._db.executemany("INSERT INTO bulk VALUES (?)", ((_digest(id),) for id in ids))
-        with _on_disk():
-            self._db.execute("CREATE INDEX sorted ON bulk (digest)")
+            self._db.executemany("INSERT INTO bulk VALUES (?)", ((_digest(id),) for id in ids))
+        self._db.execute("CREATE INDEX sorted ON bulk (digest)")
 
     def known(self, ids: Sequence[bytes]) -> list[bool]:
         """Say for each id whether `load` has added it."""
-        with _on_disk():
-            ask = self._db.execute
-            return [ask("SELECT 1 FROM bulk WHERE digest = ?", (_digest(id),)).fetchone() is not None for id in ids]
+        ask = self._db.execute
+        return [ask("SELECT 1 FROM bulk WHERE digest = ?", (_digest(id),)).fetchone() is not None for id in ids]
 
 
 def _digest(id: bytes) -> bytes:
@@ -88,9 +73,16 @@ def _digest(id: bytes) -> bytes:
 
 
 @contextmanager
-def _on_disk() -> Iterator[None]:
+def meeting() -> Iterator[Met]:
+    """Give an empty set of ids, which is dropped when the block ends. Raises `InvalidInput` if a disk is full."""
     try:
-        yield
+        with closing(sqlite3.connect("", isolation_level=None)) as db:  # "": a temporary file without a name
+            for line in (
+                "PRAGMA journal_mode=OFF", "PRAGMA synchronous=OFF", "PRAGMA cache_size=-2048",  # KiB
+                "CREATE TABLE met (digest BLOB PRIMARY KEY) WITHOUT ROWID", "CREATE TABLE bulk (digest BLOB)", "BEGIN",
+            ):  # fmt: skip
+                db.execute(line)
+            yield Met(db)
     except sqlite3.Error as error:
         raise InvalidInput(
             f"the temporary file of ids cannot be used: {error}; free some space, or name a folder that has some "
@@ -102,7 +94,7 @@ def _each_once(
     queue: AnyQueue, page: Callable[[Talk, str], Flow[tuple[str | None, list[T]]]], name: Callable[[T], bytes]
 ) -> Iterator[tuple[Talk, list[T]]]:
     """Walk through the pages of all shards; give each thing once, with its shard."""
-    with Met() as met:
+    with meeting() as met:
         for talk in talks_of(queue):
             cursor: str | None = reads.START
             while cursor is not None:
@@ -114,23 +106,21 @@ def _each_once(
 # ---- states and sides
 
 
-def scan(queue: AnyQueue, state: State, match: bytes | None = None) -> Iterator[list[bytes]]:
-    """Read all ids of a state, page by page; an id that moves meanwhile may be missed, or come twice.
+def scan(
+    queue: AnyQueue, state: State, match: bytes | None = None, talks: Sequence[Talk] = ()
+) -> Iterator[list[bytes]]:
+    """Read all ids of a state, page by page, of all shards or of those whose talks are given.
 
-    Raises `InvalidInput` for the done tasks of a queue that keeps no ids of them.
+    An id that moves meanwhile may be missed, or come twice. Raises `InvalidInput` for the done tasks of a queue that
+    keeps no ids of them.
     """
-    for talk in talks_of(queue):
-        yield from scan_shard(queue, talk, state, match)
-
-
-def scan_shard(queue: AnyQueue, talk: Talk, state: State, match: bytes | None = None) -> Iterator[list[bytes]]:
-    """Read all ids of a state in one shard, whose talk is given, as `scan` does."""
-    if state is State.DONE and not queue.run(reads.keeps_ids(talk)):
-        raise reads.unlisted(queue.name)
-    cursor = reads.START
-    while cursor is not None:
-        cursor, ids = queue.run(_page(talk, state, cursor, match))
-        yield ids
+    for talk in talks or talks_of(queue):
+        if state is State.DONE and not queue.run(reads.keeps_ids(talk)):
+            raise reads.unlisted(queue.name)
+        cursor = reads.START
+        while cursor is not None:
+            cursor, ids = queue.run(_page(talk, state, cursor, match))
+            yield ids
 
 
 def put_again(queue: AnyQueue, talk: Talk, ids: Sequence[bytes]) -> int:
@@ -191,7 +181,7 @@ def compare(
     first: Iterable[Sequence[bytes]], second: Callable[[Sequence[bytes]], Sequence[bool]], *, both: bool
 ) -> Iterator[list[bytes]]:
     """Give the ids of the first side that are also in the second (`both`), or are not, each once, batch by batch."""
-    with Met() as met:
+    with meeting() as met:
         for ids in first:
             yield met.new(id for id, there in zip(ids, second(ids), strict=True) if there is both)
 
@@ -244,12 +234,12 @@ def export(queue: AnyQueue, states: Sequence[State] = ()) -> Iterator[list[Recor
     before = queue.stats().counters
     # an id with two groups may be in two shards: the task that is not done must be the one that is told of
     ordered = sorted(wanted, key=lambda state: ENDED.index(state) if state in ENDED else -1)
-    with Met() as met:
+    with meeting() as met:
         for second in (False, True):
             if second and queue.stats().counters == before:
                 break
             for state, talk in product(ordered, talks_of(queue)):
-                for page in scan_shard(queue, talk, state):
+                for page in scan(queue, state, talks=[talk]):
                     for records in describe(queue, page, talk):
                         there = [one for one in records if one.state in wanted and one.due != BATCH_DUE]
                         new = set(met.new(record.task for record in there))
@@ -263,7 +253,7 @@ ENDED = (State.FAILED, State.DONE)
 def restore(queue: AnyQueue, records: Sequence[Record]) -> Outcome:
     """Bring up to 500 tasks in as they were, in one step; tasks that the queue knows already are left alone."""
     if isinstance(queue, ShardedQueue):
-        return queue.run(flows.restore(queue.shards, records))
+        return queue.run(methods.restore(queue.shards, records))
     return queue.run(sending.answer(queue.talk, queue.operations.restore(records, queue.token)))
 
 
@@ -290,7 +280,7 @@ def restore_hosts(queue: AnyQueue, records: Sequence[HostRecord]) -> int:
     Raises `InvalidInput` if the queue is not polite.
     """
     if isinstance(queue, ShardedQueue):
-        taken = queue.run(flows.restore_hosts(queue.shards, records))
+        taken = queue.run(methods.restore_hosts(queue.shards, records))
     else:
         call = of_hosts.restore_hosts(queue.operations, records, queue.token)
         taken = queue.run(sending.answer(queue.talk, call))
@@ -329,14 +319,14 @@ def schedules(queue: AnyQueue) -> Iterator[list[Stored]]:
 
 
 def _schedules(talk: Talk, cursor: str) -> Flow[tuple[str | None, list[Stored]]]:
-    rows = yield from sending.answer(talk, of_schedules.call_page(talk.operations, cursor, SCHEDULES))
+    rows = yield from sending.answer(talk, of_schedules.call_rows(talk.operations, "page", cursor, SCHEDULES))
     return reads.next_cursor(rows.cursor), list(rows.found)
 
 
 def restore_schedules(queue: AnyQueue, found: Iterable[Stored]) -> int:
     """Bring schedules in as they were; a schedule that is there stays as it is. Say how many are new."""
     if isinstance(queue, ShardedQueue):
-        return sum(queue.run(scheduling.restore(queue.shards, one)) for one in found)
+        return sum(queue.run(rooms.restore_schedule(queue.shards, one)) for one in found)
     return sum(queue.run(schedule_flows.restore(queue.talk, one)) for one in found)
 
 
@@ -399,7 +389,8 @@ class Header:
     is_last: bool = False  # whether this is that last line
 
 
-Item = Record | HostRecord | Header | Stored | Joined | Sealed  # what a line of an export tells
+Item = Record | HostRecord | Header | Stored | Joined | Sealed
+"""What a line of an export tells."""
 
 
 def header(queue: AnyQueue, *, whole: bool = True) -> str:
@@ -422,49 +413,6 @@ def footer(left_out: Sequence[str] = ()) -> str:
     return json.dumps({"timeoutq": VERSION, "end": True, **named})
 
 
-def is_header(line: bytes) -> bool:
-    """Say whether a line is the first line of an export; raises `InvalidInput` if its format is a later one."""
-    return bool(_header(line))
-
-
-def _header(line: bytes) -> dict[str, Any]:
-    try:
-        read: Any = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    found = cast("dict[str, Any]", read) if isinstance(read, dict) else {}
-    if "timeoutq" not in found or "task" in found:
-        return {}
-    version = found["timeoutq"]
-    if type(version) is not int or not 1 <= version <= VERSION:
-        raise InvalidInput(
-            f"the file has format {version!r:.40}, this timeoutq reads formats 1 to {VERSION}: install a later one"
-        )
-    return found
-
-
-def read_header(line: bytes) -> Header:
-    """Read the first line of an export, or the last one. Raises `InvalidInput`."""
-    of = _header(line).get
-    rules = arguments.count(of("rules", 0), "rules", 0)
-    return Header(_politeness(of("politeness")), rules, of("ends") is True, of("end") is not None)
-
-
-def _politeness(rules: Any) -> Politeness | None:
-    if rules is None:
-        return None
-    if not isinstance(rules, dict):
-        raise InvalidInput(f'"politeness" is an object with "delay" and "per_host", not {rules!r:.60}')
-    of, usual = cast("dict[str, Any]", rules).get, Politeness()
-    found = Politeness(of("delay", usual.delay), of("per_host", usual.per_host))
-    arguments.politeness(found)
-    return found
-
-
-def _count(low: int = 0, high: int = replies.LARGEST) -> Callable[[Any, str], int]:
-    return lambda value, name: arguments.count(value, name, low, high)
-
-
 def _moment(value: Any, name: str) -> float:
     arguments.delay_ms(value, name)
     return float(value)
@@ -476,22 +424,16 @@ def _words(value: Any, name: str) -> str:
     return value
 
 
-def _state(value: Any, _: str) -> State:
-    try:
-        return State(value)
-    except ValueError:
-        raise InvalidInput(f"{value!r:.60} is not a state: one of {', '.join(State)}") from None
-
-
+_count = partial(arguments.count, low=0, high=replies.LARGEST)
 Readers = Mapping[str, Callable[[Any, str], Any]]
 TASK: Readers = {
-    "state": _state, "due": _moment, "acked": _moment, "until": _moment, "failures": _count(), "crashes": _count(),
-    "error": _words, "error_at": _moment, "group": lambda value, _: text(arguments.host(value)),
-    "priority": lambda value, _: arguments.priority(value),
+    "state": lambda value, _: arguments.state(value), "due": _moment, "acked": _moment, "until": _moment,
+    "failures": _count, "crashes": _count, "error": _words, "error_at": _moment,
+    "group": lambda value, _: text(arguments.host(value)), "priority": arguments.priority,
 }  # fmt: skip
 HOST: Readers = {
-    "delay": _moment, "per_host": _count(1, 10_000), "budget": _count(), "visits": _count(), "failures": _count(),
-    "next_allowed": _moment, "blocked_until": _moment, "banned": _words, "blocked_by": _words,
+    "delay": _moment, "per_host": partial(arguments.count, high=10_000), "budget": _count, "visits": _count,
+    "failures": _count, "next_allowed": _moment, "blocked_until": _moment, "banned": _words, "blocked_by": _words,
 }  # fmt: skip
 """The fields of a line besides its id and payload, in their order, and how each is read."""
 
@@ -521,13 +463,8 @@ def _told(record: Record | HostRecord, names: Readers) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None and value != usual[name]}
 
 
-def read_line(line: bytes) -> Item:
-    """Read any line of an export, also one in front of which another export ended. Raises `InvalidInput`."""
-    return read_header(line) if line[:12] == b'{"timeoutq":' and is_header(line) else read(line)
-
-
-def read(line: bytes) -> Record | HostRecord | Stored | Joined | Sealed:
-    """Read any line but the first. Raises `InvalidInput`, which says what is wrong with the line."""
+def read(line: bytes) -> Item:
+    """Read a line. Raises `InvalidInput`, which says what is wrong with it."""
     try:
         found: Any = json.loads(line)
     except ValueError as error:
@@ -536,16 +473,30 @@ def read(line: bytes) -> Record | HostRecord | Stored | Joined | Sealed:
         raise InvalidInput("JSON that is nested too deeply") from None
     if not isinstance(found, dict):
         raise InvalidInput(f"not an object, as a line of an export is: {found!r:.60}")
-    line_of = cast("dict[str, Any]", found)
-    kinds: dict[str, Callable[[dict[str, Any]], Record | HostRecord | Stored | Joined | Sealed]] = {
-        "task": _task, "host": _host, "schedule": Stored.from_line, "batch": of_batches.read_line,
-    }  # fmt: skip
-    for kind, read_kind in kinds.items():
-        if kind in line_of or (f"{kind}_b64" in line_of and kind != "batch"):
-            return read_kind(line_of)
+    fields = cast("dict[str, Any]", found)
+    for field, read_kind in KINDS.items():
+        if field in fields:
+            return read_kind(fields)
     raise InvalidInput(
         'an object without "task" or "task_b64", "host" or "host_b64", "schedule" or "schedule_b64", "batch"'
     )
+
+
+def _header(line: Mapping[str, Any]) -> Header:
+    version, rules = line["timeoutq"], line.get("politeness")
+    if type(version) is not int or not 1 <= version <= VERSION:
+        raise InvalidInput(
+            f"the file has format {version!r:.40}, this timeoutq reads formats 1 to {VERSION}: install a later one"
+        )
+    politeness, usual = None, Politeness()
+    if isinstance(rules, dict):
+        of = cast("dict[str, Any]", rules).get
+        politeness = Politeness(of("delay", usual.delay), of("per_host", usual.per_host))
+        arguments.politeness(politeness)
+    elif rules is not None:
+        raise InvalidInput(f'"politeness" is an object with "delay" and "per_host", not {rules!r:.60}')
+    left_out = arguments.count(line.get("rules", 0), "rules", 0)
+    return Header(politeness, left_out, line.get("ends") is True, line.get("end") is not None)
 
 
 def _task(line: Mapping[str, Any]) -> Record:
@@ -559,6 +510,13 @@ def _task(line: Mapping[str, Any]) -> Record:
 
 def _host(line: Mapping[str, Any]) -> HostRecord:
     return HostRecord(arguments.host(_text_or_bytes(line, "host")), **_read(line, HOST))
+
+
+KINDS: Mapping[str, Callable[[dict[str, Any]], Item]] = {
+    "task": _task, "task_b64": _task, "timeoutq": _header, "host": _host, "host_b64": _host,
+    "schedule": Stored.from_line, "schedule_b64": Stored.from_line, "batch": of_batches.read_line,
+}  # fmt: skip
+"""How a line is read: the first of these fields that it has decides."""
 
 
 def _read(line: Mapping[str, Any], names: Readers) -> dict[str, Any]:

@@ -8,17 +8,14 @@ import json
 import math
 import re
 import secrets
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.hostname import named
 from timeoutq.words.model import MAX_TIME_MS, Deep, Lease, Payload, Politeness, State, Task, TaskId, Tasks, text
-
-T = TypeVar("T")
 
 MAX_ID, MAX_PAYLOAD = 1024, 1024 * 1024
 GROUP = 10  # how many members of an exception group its text names
@@ -186,9 +183,9 @@ class TaskList:
     payloads: dict[int, bytes | Body] = field(default_factory=dict[int, bytes | Body])
     groups: dict[int, bytes] = field(default_factory=dict[int, bytes])
     priorities: dict[int, int] = field(default_factory=dict[int, int])
-    improved: list[int] = field(default_factory=list[int])
-    """The positions of the tasks that `improve` counts for, in order."""
-    reruns: list[int] = field(default_factory=list[int])  # the same for `rerun`
+    improved: dict[int, bool] = field(default_factory=dict[int, bool])
+    """The tasks that `improve` counts for."""
+    reruns: dict[int, bool] = field(default_factory=dict[int, bool])
     uniques: dict[int, int] = field(default_factory=dict[int, int])
     """For how many ms after its last error a failed task blocks its id; one that is not here does so for ever."""
     _packed: int = field(default=0, compare=False)
@@ -199,10 +196,9 @@ class TaskList:
             self.ids.append(task_id(task))
             return
         id, data = task_id(task.task), pack(task.payload, task.task)
-        group = None if task.group is None else self._group(task.task, task.group)
-        wanted, unique = task.priority, task.unique
-        rank = None if wanted is None else priority(wanted, f"the priority of task {shown(task.task)}")
-        unique_ms = None if unique is None else delay_ms(unique, "unique")
+        group = None if task.group is None else _group(task.task, task.group)
+        rank = None if task.priority is None else priority(task.priority, f"the priority of task {shown(task.task)}")
+        unique_ms = None if task.unique is None else delay_ms(task.unique, "unique")
         rerun, improve = flag(task.rerun, "rerun"), flag(task.improve, "improve")
         if improve and rank is None:
             raise InvalidInput(f"task {shown(task.task)}: {NO_PRIORITY}")
@@ -214,8 +210,10 @@ class TaskList:
             self.priorities[at] = rank
         if unique_ms is not None:
             self.uniques[at] = unique_ms
-        self.reruns += [at] * rerun
-        self.improved += [at] * improve
+        if rerun:
+            self.reruns[at] = True
+        if improve:
+            self.improved[at] = True
 
     def add_all(self, tasks: Iterable[object]) -> None:
         """Add ids and `Task`s."""
@@ -238,31 +236,21 @@ class TaskList:
 
     def pick(self, places: Sequence[int]) -> TaskList:
         """Give the tasks at these positions, in this order."""
-        return self._with([self.ids[i] for i in places], places)
+        return self._with([self.ids[at] for at in places], places)
 
     def _with(self, ids: list[bytes], places: Sequence[int]) -> TaskList:
-        # these ids, and what goes with the ids at these positions
-        def there(found: dict[int, T]) -> dict[int, T]:
-            return {new: found[old] for new, old in enumerate(places) if old in found} if found else {}
-
-        def those(row: list[int]) -> list[int]:
-            return [i for i, at in enumerate(places) if bisect_left(row, at) < bisect_right(row, at)] if row else []
-
-        return TaskList(
-            ids, there(self.payloads), there(self.groups), there(self.priorities), those(self.improved),
-            those(self.reruns), there(self.uniques),
-        )  # fmt: skip
+        found = TaskList(ids)
+        for name in _CARRIED:
+            if carried := getattr(self, name):
+                setattr(found, name, {new: carried[at] for new, at in enumerate(places) if at in carried})
+        return found
 
     def join(self, more: TaskList) -> None:
         """Add the tasks of another list behind those of this one."""
-        at = len(self.ids)
+        start = len(self.ids)
         self.ids += more.ids
-        self.payloads.update((at + i, body) for i, body in more.payloads.items())
-        self.groups.update((at + i, group) for i, group in more.groups.items())
-        self.priorities.update((at + i, priority) for i, priority in more.priorities.items())
-        self.improved += [at + i for i in more.improved]
-        self.uniques.update((at + i, ms) for i, ms in more.uniques.items())
-        self.reruns += [at + i for i in more.reruns]
+        for name in _CARRIED:
+            getattr(self, name).update((start + at, what) for at, what in getattr(more, name).items())
 
     def group_by(self, group: Callable[[str], object]) -> None:
         """Give each task that has no group of its own the one that a function says for its id, unless that is None."""
@@ -271,7 +259,7 @@ class TaskList:
                 name = text(id)
                 found = group(name)
                 if found is not None:
-                    self.groups[at] = self._group(name, found)
+                    self.groups[at] = _group(name, found)
 
     def _append(self, id: bytes, task: TaskId, payload: Payload, data: bytes | None) -> None:
         at = len(self.ids)
@@ -284,11 +272,16 @@ class TaskList:
             self._packed += len(data)
             self.payloads[at] = data
 
-    def _group(self, task: object, group: object) -> bytes:
-        try:
-            return host(group)
-        except InvalidInput as error:
-            raise InvalidInput(f"the group of task {shown(task)}: {error}") from error
+
+_CARRIED = ("payloads", "groups", "priorities", "improved", "reruns", "uniques")
+"""What goes with the ids of a `TaskList`."""
+
+
+def _group(task: object, group: object) -> bytes:
+    try:
+        return host(group)
+    except InvalidInput as error:
+        raise InvalidInput(f"the group of task {shown(task)}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -325,28 +325,8 @@ class Outcome(Sequence[Answer]):
 KEPT = ord("k")
 """The letter of an ack whose task is done, but blocks its id for ever and not for the time that the ack has said."""
 
-ANSWERS: dict[int, Answer] = {
-    ord("A"): Answer.ADDED,
-    ord("r"): Answer.RAISED,
-    ord("n"): Answer.RERUN,
-    ord("t"): Answer.TODOS,
-    ord("w"): Answer.WAITING,
-    ord("s"): Answer.SCHEDULED,
-    ord("p"): Answer.IN_PROGRESS,
-    ord("d"): Answer.DONE,
-    ord("f"): Answer.FAILED,
-    ord("O"): Answer.OK,
-    KEPT: Answer.OK,
-    ord("R"): Answer.ALREADY,
-    ord("L"): Answer.LOST,
-    ord("X"): Answer.MAX_RUNTIME,
-    ord("c"): Answer.CANCELLED,
-    ord("m"): Answer.CANCELLING,
-    ord("o"): Answer.OVERDUE,
-    ord("u"): Answer.UNKNOWN,
-    ord("?"): Answer.UNANSWERED,
-}
-"""The letters in which scripts answer: one letter per task, so that a thousand answers are a thousand bytes."""
+ANSWERS = {**dict(zip(b"ArntwspdfORLXcmou?", Answer, strict=True)), KEPT: Answer.OK}
+"""The answers by the letters of the scripts."""
 
 
 @dataclass(frozen=True, slots=True)

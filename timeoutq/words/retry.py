@@ -1,12 +1,9 @@
-"""When a failed task is tried again, a page visited again, and a server asked again. No I/O, no sleeping.
-
-The objects of tenacity are used as data: `RetryPolicy.decide` gives a number of seconds, and the caller writes a due
-time into Redis, so that the wait survives the process.
-"""
+"""When a failed task is tried again, a page visited again, and a server asked again. No I/O, no sleeping."""
 
 from __future__ import annotations
 
 import math
+import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,20 +12,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
 import tenacity
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    stop_after_attempt,
-    stop_after_delay,
-    stop_all,
-    stop_any,
-    stop_never,
-    wait_chain,
-    wait_exponential_jitter,
-    wait_fixed,
-    wait_none,
-    wait_random_exponential,
-)
+from tenacity import RetryCallState, stop_after_attempt
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base
 
@@ -45,11 +29,12 @@ LONGEST = 366 * 86_400.0
 COUNTED = 100_000
 """The most attempts of which a wait is told: waits compute powers of the number, and a damaged one has any size."""
 
-_USUAL_WAIT = wait_exponential_jitter(initial=1, max=300, jitter=1)
+_USUAL_WAIT = tenacity.wait_exponential_jitter(initial=1, max=300, jitter=1)
 _USUAL_STOP = stop_after_attempt(5)
-_DELAYS: tuple[type, ...] = (stop_after_delay, *filter(None, (getattr(tenacity, "stop_before_delay", None),)))
+_DELAYS = (tenacity.stop_after_delay, tenacity.stop_before_delay)
 
 
+@dataclass(init=False, unsafe_hash=True)
 class Retry(Exception):  # no name with Error: the handler decides, as in raise Retry(after=60)
     """Return or raise this in a handler: try the task again after `after` seconds; with None, when the policy says.
 
@@ -57,43 +42,30 @@ class Retry(Exception):  # no name with Error: the handler decides, as in raise 
     `block_host`, no worker visits the task's host for that many seconds; this works only on a polite queue.
     """
 
+    after: float | None
+    reason: str
+    block_host: float
+
     def __init__(self, after: Delay | None = None, reason: str = "", block_host: Delay = 0.0) -> None:
-        super().__init__(reason)
         self.after = None if after is None else arguments.seconds(after, "Retry(after=…)")
         self.reason = reason
         self.block_host = arguments.seconds(block_host, "Retry(block_host=…)")
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.after, self.reason, self.block_host)
-
-    def __repr__(self) -> str:
-        return f"Retry(after={self.after!r}, reason={self.reason!r}, block_host={self.block_host!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Retry) and self.__reduce__() == other.__reduce__()
-
-    def __hash__(self) -> int:
-        return hash((Retry, self.after, self.block_host))
+    def __str__(self) -> str:
+        return self.reason
 
 
+@dataclass(unsafe_hash=True)
 class GiveUp(Exception):  # likewise
     """Return or raise this in a handler: the task goes to failed at once, whatever the retry policy says.
 
     `reason` is kept as the error of the task.
     """
 
-    def __init__(self, reason: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
+    reason: str = ""
 
-    def __repr__(self) -> str:
-        return f"GiveUp(reason={self.reason!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, GiveUp) and type(other) is type(self) and other.reason == self.reason
-
-    def __hash__(self) -> int:
-        return hash(GiveUp)
+    def __str__(self) -> str:
+        return self.reason
 
 
 def members(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
@@ -127,21 +99,20 @@ def decision(error: BaseException | str) -> BaseException | str:
     return Retry(longest.after, longest.reason, max(one.block_host for one in retries))
 
 
-class TaskFailed(Exception):  # what a policy sees when the error was given as text
-    """Stands for an error whose text alone is known, for policies that look at the exception."""
+class TaskFailed(Exception):
+    """What a policy sees of an error whose text alone is known."""
 
 
 class RetryPolicy:
-    """How long to wait after each failed attempt, and when to give up."""
+    """How long to wait after each failed attempt, and when to give up: the objects of tenacity, used as data."""
 
     __slots__ = ("stop", "wait")
 
     def __init__(self, wait: Wait, stop: Stop) -> None:
         """Make a policy of a tenacity `wait_*` and a `stop_*` object.
 
-        Raises `InvalidInput` for a stop that measures time since the first attempt (`stop_after_delay`,
-        `stop_before_delay`), also inside `|` and `&`: the attempts of one task run in many processes, and no process
-        knows when the first attempt began.
+        Raises `InvalidInput` for a stop that measures time since the first attempt, also inside `|` and `&`: no process
+        knows when the first attempt of a task began.
         """
         if not callable(wait) or isinstance(wait, stop_base | type):
             raise InvalidInput(f"a retry policy's wait is one of tenacity's wait_* objects, not {_shown(wait)}")
@@ -158,9 +129,8 @@ class RetryPolicy:
     def of(cls, given: Retries) -> RetryPolicy:
         """Make a policy of the value that a caller passed as `retry=`.
 
-        None: five attempts with growing, jittered waits. A list of seconds: these waits, then give up. A wait of
-        tenacity: five attempts with this wait. A stop of tenacity: the usual waits until this stop. `(wait, stop)`, or
-        a policy: taken as it is. Raises `InvalidInput`.
+        None: five attempts with growing, jittered waits. A list of seconds: these waits, then give up. Of a wait or a
+        stop of tenacity alone, the other one is the usual. Raises `InvalidInput`.
         """
         if given is None:
             return cls(_USUAL_WAIT, _USUAL_STOP)
@@ -173,9 +143,8 @@ class RetryPolicy:
             if len(items) == 2 and any(map(callable, items)):
                 return cls(items[0], items[1])
             delays = [arguments.seconds(item, "retry=[…]") for item in items]
-            return cls(
-                wait_chain(*map(wait_fixed, delays)) if delays else wait_none(), stop_after_attempt(len(delays) + 1)
-            )
+            wait = tenacity.wait_chain(*map(tenacity.wait_fixed, delays)) if delays else tenacity.wait_none()
+            return cls(wait, stop_after_attempt(len(delays) + 1))
         if callable(given):
             return cls(given, _USUAL_STOP)
         raise InvalidInput(
@@ -214,18 +183,13 @@ class RetryPolicy:
 Retries = RetryPolicy | Sequence[Delay] | tuple[Wait, Stop] | Wait | stop_base | None
 """What `RetryPolicy.of` takes."""
 
-_NOBODY = Retrying(reraise=True)
+_NOBODY = tenacity.Retrying(reraise=True)
 """RetryCallState needs an object that retries. Nobody retries here; the queue will."""
-
-
-_PAUSES = wait_random_exponential(multiplier=0.1, max=3)
 
 
 def pause(failures: int) -> float:
     """Give the seconds to wait for a server after that many failures in a row: 0 to 3, so that clients disperse."""
-    state = RetryCallState(_NOBODY, None, (), {})
-    state.attempt_number = failures
-    return _PAUSES(state)
+    return random.uniform(0, min(3.0, 0.1 * 2 ** min(failures - 1, 10)))  # noqa: S311  # jitter, not a secret
 
 
 def _refuse_delays(stop: object) -> None:
@@ -234,13 +198,13 @@ def _refuse_delays(stop: object) -> None:
             f"{type(stop).__name__} cannot stop a task: it measures from the first attempt, and the attempts of a task "
             "run in many processes; use stop_after_attempt, or schedule a deadline of your own and raise GiveUp"
         )
-    if isinstance(stop, stop_any | stop_all):
+    if isinstance(stop, tenacity.stop_any | tenacity.stop_all):
         for part in stop.stops:
             _refuse_delays(part)
 
 
 def _shown(value: object) -> str:
-    if value is stop_never:
+    if value is tenacity.stop_never:
         return "stop_never"
     if isinstance(value, wait_base | stop_base):
         inside = ", ".join(f"{name}={found!r:.60}" for name, found in vars(value).items())

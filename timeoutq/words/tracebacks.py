@@ -1,7 +1,7 @@
 """The traceback of a handler's exception as text: bounded, without local variables, whatever the exception does.
 
-Many tasks fail in the same place, each with a message of its own. So the last line, which each task keeps anyway as its
-error, is left out where possible: then all these tasks share one text, which is kept by its digest.
+Its last line, which a task keeps anyway as its error, is left out where possible: so tasks that fail in the same place
+share one text, which is kept by its digest.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ def read_traceback(text: bytes | None, error: str | None) -> str | None:
 
 
 def _told(error: BaseException) -> str:
-    chain, links, cut = _chain(error)
+    chain, cut = _chain(error)
     is_group = isinstance(error, BaseExceptionGroup)
     if len(chain) == 1 and (error.__traceback__ is None or isinstance(error, Retry | GiveUp)):
         return ""
     parts = ["(the exceptions that led to these are left out)\n\n"] if cut else []
-    for one, link in zip(reversed(chain[1:]), reversed(links), strict=True):
+    for one, link in reversed(chain[1:]):
         parts += (_stack(one.__traceback__), _end(one), link)
     parts.append(_stack(error.__traceback__))
     if not is_group and not getattr(error, "__notes__", None):
@@ -81,20 +81,19 @@ def _told(error: BaseException) -> str:
     return "".join((*parts, _end(cast("Any", error)))).rstrip("\n")
 
 
-def _chain(error: BaseException) -> tuple[list[BaseException], list[str], bool]:
-    """Give the exception with those that led to it, the texts that link them, and whether the chain was cut off."""
-    chain, links = [error], list[str]()
+def _chain(error: BaseException) -> tuple[list[tuple[BaseException, str]], bool]:
+    """Give the exception and those that led to it, each with the text that links it, and whether some are left out."""
+    chain = [(error, "")]
     while True:
-        last = chain[-1]
+        last, _ = chain[-1]
         cause, link = last.__cause__, CAUSE
         if cause is None and not last.__suppress_context__:
             cause, link = last.__context__, CONTEXT
-        if cause is None or any(cause is one for one in chain):
-            return chain, links, False
+        if cause is None or any(cause is one for one, _ in chain):
+            return chain, False
         if len(chain) == CHAIN:
-            return chain, links, True
-        chain.append(cause)
-        links.append(link)
+            return chain, True
+        chain.append((cause, link))
 
 
 def _stack(found: TracebackType | None) -> str:

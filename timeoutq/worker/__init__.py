@@ -2,8 +2,8 @@
 
 `timeoutq worker` and user code start a `Worker`. The way of a task:
 
-    claim   `QueueWork.begin` builds a claim and starts an exchange with a shard (`Exchanges.make`); its leases come to
-            `QueueWork.receive`, which gives them to `Leases.took` and to the crew
+    claim   `Pump` has each `QueueWork.begin` build a claim and start an exchange with a shard (`Exchanges.make`); its
+            leases come to `QueueWork._receive`, which gives them to `Leases.took` and to the crew (`Crew.take`)
     run     `TaskCrew._consume`, or `ThreadCrew._serve`, calls the handler, and tells `Leases.done` or
             `Leases.finished` how it ended
     end     the end waits in `Ends` for the next exchange, which sends it with the next claim; when the queue has
@@ -17,33 +17,29 @@ The modules, in reading order: each imports only from those above it.
     signals     SIGTERM and SIGINT for all workers of an event loop: a loop has one handler per signal, not one per
                 worker.
     forks       Copies of a worker: a handler may fork its process, and the copy must not go on as a second worker.
-    background  The things that run besides the pump of a worker: asyncio tasks by name, and threads.
     worker_log  The log lines of a worker: each carries its queue, its worker, and the task that it is about.
     runs        One run of a handler, its longest time, and the meaning of its failure: when it is repeated, and the log
                 line.
-    loopwatch   Warns when a handler blocks the event loop: for how long, which task, which line of code, and the cure.
     cleaner     Takes back expired leases, makes due tasks ready, puts due ticks, and sleeps until the next of these is
                 due.
     health      Whether a worker process is healthy: the worker writes its signs into memory, and others judge them.
-    pace        Decides how many tasks a worker claims and holds, and how its queues share its handlers. No I/O.
-    state       Whether a worker goes on, drains or ends, and the task that must run alone: decisions without I/O.
+    decisions   Decides, without I/O, how many tasks a worker claims, how its queues share it, who runs alone, and when
+                it ends.
     ends        The ends of leases on their way to one shard of a queue: acks, failures and releases gather here and
                 become calls.
-    losses      Asks why leases were lost, and logs the answers.
     leases      The leases of a worker on one queue: `took` brings them in, and every end of a lease goes through
                 `Leases`.
-    crews       Runs `async def` handlers: a crew of asyncio tasks, the consumers, each of which runs one handler after
-                the other.
+    crews       Crews run handlers: what all crews share, and the crew of asyncio tasks, the consumers, for `async def`
+                handlers.
     threads     Runs `def` handlers: a crew of threads, started as they are needed, which live as long as the worker.
+    loopwatch   Warns when a handler blocks the event loop: for how long, which task, which line of code, and the cure.
     interrupts  Ends handlers that lost their lease or have no time left.
     served      One queue of a worker, as a handler sees it that `Serves`.
     exchanges   Exchanges with one shard of a queue: each sends ends of leases and claims new ones. A plain queue is one
                 shard.
     queue_work  The work of a worker on one of its queues: how many tasks it claims, and when its exchanges begin.
-    tending     Which shards of a queue a worker tends, and which one it helps: only for a queue that has several.
-    pump        The pump of a worker: it goes round the queues, has each claim and send, runs suspects alone, and
-                drains.
-    closing     The end of a worker: it stops what runs, sends the last ends, and gives back the leases that are left.
+    pump        The pump of a worker: it goes round the queues, has each claim and send, runs suspects alone, drains,
+                and closes.
     worker      The face of a worker: its settings, `run`, `stop`, and its counts.
     processes   The processes of a worker: a supervisor starts them, replaces those that die, and reports the tasks that
                 they ran.

@@ -54,7 +54,6 @@ class Cleaner:
         self._cursor = b"0"
         self._prune_at = self._repair_at = 0.0
         self._converting = False
-        self._may_tick = True  # whether this process can put ticks of schedules: it needs the extra `functions`
         self._tick_again_at = 0.0  # before this time, a tick that this process cannot put is not tried again
         self._stuck: set[str] = set()  # the schedules whose ticks this process cannot put, as it has said already
         self._due_at = math.inf  # the monotonic clock when something will be due, as far as this cleaner knows
@@ -65,32 +64,31 @@ class Cleaner:
         """Clean until cancelled. While the server is away, wait without end."""
         listener = asyncio.create_task(self._listen(), name=f"alarm-{self.queue.name}")
         listener.add_done_callback(lambda _: self._alarm.set())
+        failures = 0
         try:
             while True:
                 self._alarm.clear()
                 if listener.done():
                     listener.result()  # raises the error that has ended it
-                await self._sleep(await self._round_when_the_server_answers())
+                try:
+                    seconds = await self.round()
+                except TimeoutqError as error:
+                    if flows.is_final(error, met=self.met):
+                        raise
+                    failures += 1
+                    if failures == 1:
+                        fields = {"queue": self.queue.name, "error": str(error)}
+                        words = "cleaner of queue %s waits for the server: %s"
+                        telling.say(log, logging.WARNING, words, self.queue.name, error, fields=fields)
+                    await asyncio.sleep(retry.pause(failures))
+                    continue
+                failures = 0
+                await self._sleep(seconds)
                 if self.peers > 1:
                     await asyncio.sleep(random.uniform(0, min(0.02, 0.001 * self.peers)))  # noqa: S311  # jitter
         finally:
             listener.cancel()
             await asyncio.gather(listener, return_exceptions=True)
-
-    async def _round_when_the_server_answers(self) -> float:
-        failures = 0
-        while True:
-            try:
-                return await self.round()
-            except TimeoutqError as error:
-                if flows.is_final(error, met=self.met):
-                    raise
-                failures += 1
-                if failures == 1:
-                    fields = {"queue": self.queue.name, "error": str(error)}
-                    words = "cleaner of queue %s waits for the server: %s"
-                    telling.say(log, logging.WARNING, words, self.queue.name, error, fields=fields)
-                await asyncio.sleep(retry.pause(failures))
 
     async def _sleep(self, seconds: float) -> None:
         """Sleep this long, or until the alarm."""
@@ -120,9 +118,9 @@ class Cleaner:
     async def round(self) -> float:
         """Do all that is due; give the number of seconds to sleep."""
         async with self._asking:
-            return await self._do_due()
+            return await self._round()
 
-    async def _do_due(self) -> float:
+    async def _round(self) -> float:
         queue, ops, longest_ms = self.queue, self.talk.operations, int(self.longest * 1000)
         plan: Plan | None = None
         asked, idle = time.monotonic(), 0
@@ -148,7 +146,7 @@ class Cleaner:
         if plan.cancelling not in (0, self._cancelling) and self.heed_cancels is not None:
             await self.heed_cancels()
             self._cancelling = plan.cancelling
-        if plan.tick_ms and self._may_tick:
+        if plan.tick_ms:
             tick_at = max(self._here(plan, asked, plan.tick_ms), self._tick_again_at)
             if plan.tick_ms <= plan.now_ms and tick_at <= time.monotonic() and await self._tick():
                 self._due_at = 0.0  # what comes next is asked for at once
@@ -158,12 +156,17 @@ class Cleaner:
             await self._prune()
         if self._converting:
             # the client that changed the politeness may have died; between two parts, do what is due
-            part = await self.queue.run(sending.answer(self.talk, ops.convert()))
-            self._converting = part != b"end"
+            self._converting = await queue.run(sending.answer(self.talk, ops.convert())) != b"end"
             if self._converting:
                 return 0.0
         if time.monotonic() >= self._repair_at:
-            await self._repair()
+            # all cleaners of a queue share one walk: however many there are, they look no more often than one
+            found = await queue.run(sending.answer(self.talk, ops.repair()))
+            if found.found:
+                self._say(logging.WARNING, "%s", repairs.told(found.found))
+            jitter = random.uniform(0.5, 1.5)  # noqa: S311  # no secret
+            pause = WALK_EVERY * max(1, self.peers) * jitter if found.cursor else PRUNE_EVERY
+            self._repair_at = time.monotonic() + pause
         return max(0.0, min(self._due_at, self._prune_at, self._repair_at) - time.monotonic())
 
     async def _tick(self) -> bool:
@@ -171,11 +174,9 @@ class Cleaner:
         try:
             found = await self.queue.run(schedules.tick_due(self.talk))
         except MissingExtra as error:
-            self._may_tick = False
-            telling.say(
-                log, logging.WARNING, "queue %s has schedules, and this process leaves their ticks to others: %s",
-                self.queue.name, error, fields={"queue": self.queue.name},
-            )  # fmt: skip
+            self._tick_again_at = math.inf  # it needs the extra `functions`
+            words = "queue %s has schedules, and this process leaves their ticks to others: %s"
+            telling.say(log, logging.WARNING, words, self.queue.name, error, fields={"queue": self.queue.name})
             return False
         self.ticked += found.put
         if found.late:
@@ -202,21 +203,12 @@ class Cleaner:
         return now + (at_ms - plan.now_ms) / 1000 - plan.micros / 1e6 - self._trip / 2
 
     async def _prune(self) -> None:
-        while True:
+        more = True
+        while more:
             call = self.talk.operations.prune(cursor=self._cursor)
             found = await self.queue.run(sending.answer(self.talk, call))
-            self._cursor, self._converting = found.cursor, found.converting
-            if not found.more:
-                break
+            self._cursor, self._converting, more = found.cursor, found.converting, found.more
         self._prune_at = time.monotonic() + PRUNE_EVERY
-
-    async def _repair(self) -> None:
-        # all cleaners of a queue share one walk: however many there are, they look no more often than one
-        found = await self.queue.run(sending.answer(self.talk, self.talk.operations.repair()))
-        if found.found:
-            self._say(logging.WARNING, "%s", repairs.told(found.found))
-        pause = WALK_EVERY * max(1, self.peers) * random.uniform(0.5, 1.5) if found.cursor else PRUNE_EVERY  # noqa: S311  # jitter
-        self._repair_at = time.monotonic() + pause
 
     def _say(self, level: int, message: str, *words: object) -> None:
         name = self.queue.name

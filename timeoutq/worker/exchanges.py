@@ -23,10 +23,9 @@ from timeoutq.words import retry
 from timeoutq.words.errors import InvalidInput, NotReplicated, TimeoutqError, Unavailable
 from timeoutq.words.model import Lease
 from timeoutq.worker.cleaner import Cleaner
-from timeoutq.worker.ends import Ends, PendingCall
+from timeoutq.worker.decisions import AT_ONCE, Life, Pace
+from timeoutq.worker.ends import PendingCall
 from timeoutq.worker.leases import Leases
-from timeoutq.worker.pace import Pace
-from timeoutq.worker.state import AT_ONCE, Life
 
 FIRST_ANSWER = 1.0  # seconds: a server that has not answered a new worker for longer counts as away
 ARRIVAL = 1.0  # seconds, at most, for which a claim that was cut off may be on its way to the server
@@ -38,25 +37,20 @@ BELL_RETRY = 0.5
 class Claims:
     """The claims from one shard: those under way, one that may wait at the server behind the bell, and missed ones."""
 
-    def __init__(self, leases: Leases, pace: Pace, *, is_burst: bool, shard: int = 0) -> None:
+    def __init__(self, leases: Leases, pace: Pace, *, is_burst: bool, shard: int) -> None:
         """Prepare; `shard` is the number of the shard. The worker is woken when the bell has rung."""
-        self._queue = leases.queue
-        self.shard = shard
+        self._leases, self._queue, self.pace, self.shard = leases, leases.queue, pace, shard
         self.talk = leases.queue.division.talks[shard]
-        self.tended = True  # whether this worker waits on the bell
-        self._runtime_ms = leases.rules.runtime.ms
-        self._timeout_ms = round(leases.queue.timeout * 1000)
-        self._read = leases.rules.read
-        self._wake, self._on_cancelled = leases.wake, leases.on_cancelled
+        self._lengths_ms = round(leases.queue.timeout * 1000), leases.runtime.ms
         self._is_burst = is_burst
-        self.pace = pace
+        self.tended = True  # whether this worker waits on the bell
         self.idle = False  # whether the last claim found no more tasks, or no more for us
         self.plenty = False  # whether the last claim got as many tasks as it asked for
         self.strokes = 0  # how often the bell was waited for
         self.asked_at = time.monotonic()  # when the server has last answered a claim, or a wait on the bell
-        self._behind_bell: Call[Claimed] | None = None
         self._coming: dict[bytes, int] = {}  # how many tasks may come from each claim that is under way, by its token
         self.bell: asyncio.Task[None] | None = None  # the wait on the bell, while there is one
+        self._behind_bell: Call[Claimed] | None = None
         self._is_deaf = False  # whether the worker has ended this wait
         self._missed: deque[tuple[Call[Claimed], float, float]] = deque()
         """Claims whose replies nobody has read, and between which times each may have been sent (monotonic clock)."""
@@ -67,24 +61,19 @@ class Claims:
         return sum(self._coming.values())
 
     @property
-    def waiting(self) -> int:
-        """How many tasks may come from the claim behind the bell."""
-        return int(self._behind_bell is not None)
-
-    @property
     def claiming_now(self) -> int:
         """How many tasks may come from the claims that the server carries out at once."""
-        return self.claiming - self.waiting
+        return self.claiming - (self._behind_bell is not None)
 
     def claim(self, n: int, peers: int) -> Call[Claimed]:
         """Build a call that claims up to `n` tasks, which count as coming until `over` is called."""
         token = self.talk.nonce()
         self._coming[token] = n
-        return self.talk.operations.claim(token, n, self._timeout_ms, self._runtime_ms, peers, read=self._read)
+        return self.talk.operations.claim(token, n, *self._lengths_ms, peers, read=self._leases.rules.read)
 
-    def over(self, claim: Call[Claimed]) -> bool:
+    def over(self, claim: Call[Claimed] | None) -> bool:
         """Note that nothing comes from this claim any more; say whether something might have come until now."""
-        return self._coming.pop(claim.id, 0) > 0
+        return claim is not None and self._coming.pop(claim.id, 0) > 0
 
     def came(self, claim: Call[Claimed], claimed: Claimed, sent_at: float, strokes: int) -> list[Lease]:
         """Learn from the answer to a claim that was sent when the bell had rung `strokes` times; give the leases."""
@@ -98,9 +87,9 @@ class Claims:
 
     # ---- claims whose replies nobody has read
 
-    def miss(self, claim: Call[Claimed], sent_at: float, last_at: float) -> None:
+    def miss(self, claim: Call[Claimed] | None, sent_at: float, last_at: float) -> None:
         """Note a claim whose reply nobody has read; it was sent, or let through by the bell, between these times."""
-        if self.over(claim):
+        if claim is not None and self.over(claim):
             self._missed.append((claim, sent_at, last_at))
 
     @property
@@ -137,25 +126,21 @@ class Claims:
             yield from self._give_back(token, longest)
 
     def _give_back(self, token: bytes, age: float) -> Flow[None]:
-        again = self.talk.operations.claim(token, 0, self._timeout_ms, self._runtime_ms)
+        again = self.talk.operations.claim(token, 0, *self._lengths_ms)
         return flows.give_back(self.talk, again, int(age * 1000))
 
     # ---- the bell, which lets the claim behind it through
 
     def listen(
-        self,
-        claim: Callable[[], Call[Claimed] | None],
-        take: Callable[[list[Lease]], None],
-        has_room: Callable[[], bool] | None = None,
+        self, claim: Call[Claimed] | None, take: Callable[[list[Lease]], None], has_room: Callable[[], bool]
     ) -> None:
-        """Wait on the bell, if nobody does, with the claim of `claim` behind the wait; `take` gets its leases.
+        """Wait on the bell, with this claim behind the wait; `take` gets its leases.
 
         If there is no claim, and no room when the bell has rung, the stroke is passed on to another worker.
         """
-        if self.bell is None:
-            self._is_deaf, self._behind_bell = False, (behind := claim())
-            self.bell = asyncio.create_task(self._await_bell(behind, take, has_room), name=f"bell-{self._queue.name}")
-            self.bell.add_done_callback(partial(self._left, behind))
+        self._is_deaf, self._behind_bell = False, claim
+        self.bell = asyncio.create_task(self._await_bell(claim, take, has_room), name=f"bell-{self._queue.name}")
+        self.bell.add_done_callback(partial(self._left, claim))
 
     def deafen(self, *, always: bool = False) -> None:
         """End the wait on the bell if a claim stands behind it, or always: the worker wants no more tasks now."""
@@ -164,43 +149,40 @@ class Claims:
             self.bell.cancel()
 
     def _left(self, claim: Call[Claimed] | None, bell: asyncio.Task[None]) -> None:
-        if claim is not None:
-            self.over(claim)  # a wait that was cancelled before its first step has not sent it
+        self.over(claim)  # a wait that was cancelled before its first step has not sent it
         if bell.cancelled() and not self._is_deaf:
-            self._on_cancelled("wait on the bell")
+            self._leases.on_cancelled("wait on the bell")
         # the pump may have looked while the wait was still ending
         if self.bell is bell:
             self.bell = self._behind_bell = None
-            self._wake()
+            self._leases.wake()
 
     async def _await_bell(
-        self, claim: Call[Claimed] | None, take: Callable[[list[Lease]], None], has_room: Callable[[], bool] | None
+        self, claim: Call[Claimed] | None, take: Callable[[list[Lease]], None], has_room: Callable[[], bool]
     ) -> None:
         seconds, sent_at = BELL_RETRY if self._is_burst else sending.BELL_WAIT, time.monotonic()
         found: Claimed | None = None
         try:
-            if claim is not None or has_room is None:
+            if claim is not None:
                 found = await self._queue.run(flows.hear_bell(self.talk, seconds, claim))
             else:
                 await self._queue.run(flows.hear_stroke(self.talk, seconds, has_room))
             self.asked_at = time.monotonic()
         except BaseException as error:
             self._behind_bell = None
-            if claim is not None:
-                self.miss(claim, sent_at, time.monotonic())
-                self._wake()
+            self.miss(claim, sent_at, time.monotonic())
+            self._leases.wake()
             if not isinstance(error, TimeoutqError):
                 raise
             await asyncio.sleep(BELL_RETRY)
         self._behind_bell = self.bell = None
         self.strokes += 1
-        if claim is not None:
-            self.over(claim)
+        self.over(claim)
         # a claim that has found nothing was too late: others have taken all that there was
         self.idle = found is not None and not found.leases
         if found is not None:
             take(found.leases)
-        self._wake()
+        self._leases.wake()
 
 
 class Exchanges:
@@ -214,16 +196,13 @@ class Exchanges:
         cleaner: Cleaner,
         received: Callable[[Exchanges, list[Lease]], None],
     ) -> None:
-        """Prepare; `received` is called with the leases that each claim has brought."""
-        self._queue, self._log, self._woken, self._leases = leases.queue, leases.log, leases.woken, leases
-        self.claims = claims
-        self.cleaner = cleaner
-        self._talk = claims.talk
-        self._life = life
-        self._received = received
-        self._loop = asyncio.get_running_loop()
+        """Prepare; `received` is called with this and the leases that each claim has brought."""
+        self._leases, self._queue, self._log, self._life = leases, leases.queue, leases.log, life
+        self.claims, self.cleaner, self._talk = claims, cleaner, claims.talk
+        self.ends = leases.shards[claims.shard]  # the ends that are to be sent to this shard
+        self.receive = partial(received, self)  # hands on the leases that a claim has brought
         self.under_way: set[asyncio.Task[None]] = set()
-        self._began = 0.0  # when the last one began, by the monotonic clock
+        self.began = 0.0  # when the last one began, by the monotonic clock
         self.failures = 0  # how many exchanges have failed since the last one that did not
         self.trouble = ""  # why the last one of them has failed
         self._failing_since = 0.0  # when the first of them failed, by the monotonic clock
@@ -236,16 +215,6 @@ class Exchanges:
     def away(self) -> bool:
         """Whether the server does not answer."""
         return self.failures > 0 or (not self._life.met and time.time() - self._leases.started > FIRST_ANSWER)
-
-    @property
-    def stuck_since(self) -> float:
-        """Since when an exchange is under way that does not wait for a server to come back; 0 if there is none."""
-        return self._began if self.under_way and not self.waiting_out else 0.0
-
-    @property
-    def ends(self) -> Ends:
-        """The ends that are to be sent to this shard."""
-        return self._leases.shards[self.claims.shard]
 
     @property
     def worth_asking(self) -> bool:
@@ -262,46 +231,48 @@ class Exchanges:
         """Whether what handlers have given is still to be sent, and is worth it: their leases may run still."""
         if self.failures and time.monotonic() - self._failing_since > self._queue.timeout:
             return False
-        return self.ends.owes(one for calls in self._sending for one in calls)
+        sending = [one for calls in self._sending for one in calls if one.verb != "release"]
+        return bool(sending or self.ends.leases("ack", "fail"))
 
     @property
     def is_late(self) -> bool:
         """Whether an exchange waits for its answer for a while, or for a server that is away to be tried again."""
         # between two tries it is not late: the next try begins as any exchange does, and only an answer ends the outage
-        return bool(self.under_way) and (self.failures > 0 or time.monotonic() - self._began > LATE)
+        return bool(self.under_way) and (self.failures > 0 or time.monotonic() - self.began > LATE)
 
     @property
     def keeps_busy(self) -> int:
         """How many exchanges are under way that will soon have their answers."""
         return 0 if self.is_late else len(self.under_way)
 
-    def receive(self, leases: list[Lease]) -> None:
-        """Hand on the leases that a claim has brought."""
-        self._received(self, leases)
-
     def begin(self, claim: Call[Claimed] | None) -> None:
         """Start an exchange in a task of its own."""
-        task = self._loop.create_task(self.make(claim), name=f"exchange-{self._queue.name}")
+        task = asyncio.create_task(self.make(claim), name=f"exchange-{self._queue.name}")
         self.under_way.add(task)
-        self._began = time.monotonic()
+        self.began = time.monotonic()
         task.add_done_callback(partial(self._over, claim))
 
     def _over(self, claim: Call[Claimed] | None, task: asyncio.Task[None]) -> None:
         self.under_way.discard(task)
-        if claim is not None:
-            self.claims.over(claim)  # an exchange that was cancelled before its first step has not sent it
+        self.claims.over(claim)  # an exchange that was cancelled before its first step has not sent it
         if task.cancelled():
             self._leases.on_cancelled("exchange")
         else:
             self._life.broken = self._life.broken or task.exception()
-        self._woken.set()
+        self._leases.wake()
 
     async def make(self, claim: Call[Claimed] | None = None) -> None:
         """Send the ends that have gathered, and a claim."""
         calls = self.ends.take(self.claims.pace.found_at_once())
         self._leases.last_sent = calls or self._leases.last_sent
-        if await self._send(claim, calls) is None:
-            self._note_answer()
+        if await self._send(claim, calls) is not None:
+            return
+        self._life.met = self.cleaner.met = True
+        self._life.refused.discard(self._leases.number)
+        if self.failures:
+            what = "the replicas confirm" if self.unconfirmed else "the server answers"
+            self._log.say(logging.INFO, "worker %s: %s again", self._log.worker, what)
+        self.failures, self.unconfirmed = 0, ""
 
     async def _send(self, claim: Call[Claimed] | None, calls: list[PendingCall]) -> TimeoutqError | None:
         unsettled, sent_at = deque(calls), time.monotonic()
@@ -312,8 +283,7 @@ class Exchanges:
                 trouble = await self.claims.give_back_missed() or trouble
         except BaseException:  # the exchange was cancelled
             self.ends.calls[:0] = unsettled
-            if claim is not None:
-                self.claims.miss(claim, sent_at, sent_at)
+            self.claims.miss(claim, sent_at, sent_at)
             raise
         finally:
             self._sending.remove(unsettled)
@@ -373,16 +343,6 @@ class Exchanges:
         self.receive(self.claims.came(claim, claimed, sent_at, strokes))
         return None
 
-    # ---- a server that does not answer
-
-    def _note_answer(self) -> None:
-        self._life.met = self.cleaner.met = True
-        self._life.refused.discard(self._leases.number)
-        if self.failures:
-            what = "the replicas confirm" if self.unconfirmed else "the server answers"
-            self._log.say(logging.INFO, "worker %s: %s again", self._log.worker, what)
-        self.failures, self.unconfirmed = 0, ""
-
     async def wait_out(self, trouble: TimeoutqError) -> None:
         """Pause before the next attempt; raises an error that waiting cannot mend."""
         if flows.is_final(trouble, met=self._life.met):
@@ -401,32 +361,26 @@ class Exchanges:
         with suppress(TimeoutError):
             async with asyncio.timeout(retry.pause(self.failures)):
                 while self._life.level == level:
-                    self._woken.clear()
-                    await self._woken.wait()
-
-    # ---- the end
+                    self._leases.woken.clear()
+                    await self._leases.woken.wait()
 
     async def end(self) -> None:
         """Wait for the exchanges under way; in a drain for the rest of it, and the time that one call may take."""
-        if self.under_way and self._life.until:
+        while self.under_way:
             # heavy ends over a slow link take longer than a drain may
-            seconds = self._life.seconds_left + self._talk.deadline
+            seconds = self._life.seconds_left + self._talk.deadline if self._life.until else None
             _, slow = await asyncio.wait(self.under_way, timeout=seconds)
             for task in slow:
                 task.cancel()
-        if self.under_way:
-            await asyncio.wait(self.under_way)
 
     async def end_claims(self) -> None:
         """Wait for the leases of the claims under way, at most the deadline of a call; then cancel all exchanges."""
-        until = time.monotonic() + self._talk.deadline
         try:
-            # who stops the worker while the server does not answer is not kept waiting
-            while self.claims.claiming_now and self.under_way and not (self._life.level and self.away):
-                left = until - time.monotonic()
-                if left <= 0:
-                    break
-                await asyncio.wait(self.under_way, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._talk.deadline):
+                    # who stops the worker while the server does not answer is not kept waiting
+                    while self.claims.claiming_now and self.under_way and not (self._life.level and self.away):
+                        await asyncio.wait(self.under_way, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in self.under_way:
                 task.cancel()

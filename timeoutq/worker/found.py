@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -48,25 +48,32 @@ async def listed(result: Any) -> Any:
     """
     if not isinstance(result, Ack) or is_nothing(result.put) or isinstance(result.put, TaskList):
         return result
-    steps = _steps(result)
-    while True:
+    put: Any = result.put
+    is_plain, given = type(put) in PLAIN, cast("object", put)
+    if isinstance(given, Iterable) and not is_plain and not isinstance(given, str | bytes | bytearray | memoryview):
+        found: TaskList = await _walk(put)
+    else:
+        if is_plain and len(put) > MOST:
+            raise _too_many()
         try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
-        await asyncio.sleep(0)
+            found = arguments.tasks((put,))
+        except InvalidInput:
+            found = await _walk(put if is_plain else [put])
+        if len(found.ids) > MOST or sum(map(len, found.ids)) + sum(map(len, found.payloads.values())) > MOST_BYTES:
+            raise _too_many()
+    again = result.again_in, result.payload
+    return Ack(cast("Any", found), *again, result.result, result.keep_result, result.keep_id)
 
 
 def listed_here(result: Any, given_up: Callable[[], object]) -> Any:
     """Do the same for a handler in a thread; returns None as soon as it was `given_up`."""
-    if not isinstance(result, Ack) or is_nothing(result.put):
-        return result
-    steps = _steps(result)
+    steps = listed(result)
     while not given_up():
         try:
-            next(steps)
+            steps.send(None)  # it awaits nothing but turns for others
         except StopIteration as end:
             return end.value
+    steps.close()
     return None
 
 
@@ -75,24 +82,7 @@ def is_nothing(put: object) -> bool:
     return put is None or (type(put) is tuple and not put)
 
 
-def _steps(ack: Ack) -> Generator[None, None, Ack]:
-    put = () if ack.put is None else ack.put
-    kind: type = type(put)
-    if isinstance(put, Iterable) and kind not in PLAIN and not isinstance(put, str | bytes | bytearray | memoryview):
-        found: TaskList = yield from _walk(cast("Iterable[Any]", put))
-    else:
-        if kind in PLAIN and len(cast("list[Any]", put)) > MOST:
-            raise _too_many()
-        try:
-            found = arguments.tasks((put,))
-        except InvalidInput:
-            found = yield from _walk(cast("Iterable[Any]", put if kind in PLAIN else [put]))
-        if len(found.ids) > MOST or sum(map(len, found.ids)) + sum(map(len, found.payloads.values())) > MOST_BYTES:
-            raise _too_many()
-    return Ack(cast("Any", found), ack.again_in, ack.payload, ack.result, ack.keep_result, ack.keep_id)
-
-
-def _walk(put: Iterable[Any]) -> Generator[None, None, Found]:
+async def _walk(put: Iterable[Any]) -> Found:
     found = Found()
     size, since = 0, time.monotonic()
     pairs = isinstance(put, Mapping)
@@ -107,7 +97,7 @@ def _walk(put: Iterable[Any]) -> Generator[None, None, Found]:
         if nth >= MOST or size > MOST_BYTES:
             raise _too_many()
         if time.monotonic() - since > TURN:
-            yield
+            await asyncio.sleep(0)
             since = time.monotonic()
     return found
 

@@ -12,7 +12,7 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import Parameter
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any, TypeVar, cast
 
 from timeoutq.server.calls import Kept
@@ -55,14 +55,10 @@ _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The judgement of a failed attempt by the handler's method `judge(lease, error)`, which is called in the loop."""
+    """The judgement of a failed attempt by a handler that `Serves`."""
 
-    policy: RetryPolicy | None = None
-    """Decides when the task is tried again; None: that of the worker."""
-    result: Callable[[], Kept] | Kept | None = None
-    """The result that the queue keeps if the task is given up. A function is called only then."""
-    repeats: bool = False
-    """Whether the task is tried again although no repeat could mend it: the handler will give something else."""
+    policy: RetryPolicy | None = None  # decides when the task is tried again; None: that of the worker
+    result: Callable[[], Kept] | None = None  # makes the result that the queue keeps if the task is given up
 
 
 @dataclass(kw_only=True)
@@ -124,12 +120,15 @@ class OfApp:
 class Serves(ABC):
     """A handler that is an object, and that the worker asks, once for each queue, what runs the tasks of the queue."""
 
-    lifespan: Lifespan[Any] | None = None
-    """The lifespan of its workers, if they are given no other."""
+    lifespan: Lifespan[Any] | None = None  # of its workers, if they are given no other
 
     @abstractmethod
     def serve(self, place: Any) -> Callable[[Lease], Awaitable[Result | AckAfter]]:
         """Give what runs the tasks of this queue, a `Place`; the payloads of leases are the bytes as they stand."""
+
+    def judge(self, lease: Lease, error: BaseException) -> Verdict | None:
+        """Judge a failed attempt, in the event loop; None leaves it to the worker."""
+        return None
 
     async def __call__(self, lease: Lease) -> Result:
         """Refuse: only a worker knows of which queue a lease is."""
@@ -144,8 +143,6 @@ class Shape:
     is_async: bool
     """Whether a call of the handler only makes a coroutine. If not, the call may block, so it is made in a thread."""
     takes_state: bool
-    judge: Callable[[Lease, BaseException], Verdict | None] | None = None
-    """The method `judge` of the handler, if it is an object that has one."""
 
 
 def parts_of(path: str, kind: str = "handler") -> tuple[str, str]:
@@ -180,12 +177,10 @@ def imported(path: str, kind: str) -> Any:
         where = "" if not isinstance(error, ModuleNotFoundError) else f" (searched from {sys.path[0] or 'here'})"
         text = error_words(error)
         raise HandlerNotFound(f"{kind} {path!r}: importing {module} raised {text}{where}") from error
-    for part in name.split("."):
-        try:
-            found = getattr(found, part)
-        except AttributeError:
-            raise HandlerNotFound(f"{kind} {path!r}: module {module} has no {name}") from None
-    return found
+    try:
+        return attrgetter(name)(found)
+    except AttributeError:
+        raise HandlerNotFound(f"{kind} {path!r}: module {module} has no {name}") from None
 
 
 # ---- before the handler runs
@@ -213,17 +208,7 @@ def shape_of(handler: object, *, has_state: bool = False) -> Shape:
         raise InvalidInput(
             f"the handler {name} is a generator function: calling it runs nothing; return Ack(put=[…]) where it yields"
         )
-    takes_state, judge = _takes_state(handler, name, has_state), _judge_of(handler)
-    return Shape(name, inspect.iscoroutinefunction(inner), takes_state, judge)
-
-
-def _judge_of(handler: object) -> Callable[[Lease, BaseException], Verdict | None] | None:
-    while isinstance(handler, functools.partial):
-        handler = handler.func
-    if inspect.isroutine(handler) or inspect.isclass(handler) or not callable(getattr(type(handler), "judge", None)):
-        return None
-    judge: Callable[[Lease, BaseException], Verdict | None] = cast("Any", handler).judge
-    return judge
+    return Shape(name, inspect.iscoroutinefunction(inner), _takes_state(handler, name, has_state))
 
 
 def _inner(handler: Callable[..., Any]) -> Any:
@@ -239,49 +224,55 @@ def _inner(handler: Callable[..., Any]) -> Any:
 
 
 def _takes_state(handler: Callable[..., Any], name: str, has_state: bool) -> bool:
-    parameters = _parameters(handler)
-    if parameters is None:
+    signature = _signature(handler)
+    if signature is None:
         return False  # a builtin: Python does not know its parameters
-    positional = [one for one in parameters if one.kind in _POSITIONAL]
-    needed = sum(one.default is Parameter.empty for one in positional)
-    unknown = any(one.kind is Parameter.VAR_POSITIONAL for one in parameters)
-    missing = [one.name for one in parameters if one.kind is Parameter.KEYWORD_ONLY and one.default is Parameter.empty]
-    if missing or needed > 2 or not (positional or unknown):
-        takes = ", ".join(str(one) for one in parameters)
+    parameters = list(signature.parameters.values())
+    takes_one, takes_two = _takes(signature, 1), _takes(signature, 2)
+    if not (takes_one or takes_two):
+        takes = ", ".join(map(str, parameters))
         raise InvalidInput(f"the handler {name} takes ({takes}); handlers are called with (lease) or (lease, state)")
-    if needed == 2 and not has_state:
+    if not (takes_one or has_state):
         raise InvalidInput(
-            f"the handler {name} takes ({positional[0].name}, {positional[1].name}), but there is no state to give: "
+            f"the handler {name} takes ({parameters[0].name}, {parameters[1].name}), but there is no state to give: "
             "pass lifespan= to the worker (of the command: --lifespan module:function), or take (lease) alone"
         )
-    if needed == 2 or not has_state:
-        return has_state
-    return positional[1].name == "state" if len(positional) > 1 else unknown
+    if not (has_state and takes_two):
+        return False
+    second = [one for one in parameters if one.kind in _POSITIONAL][1:2]
+    return not takes_one or not second or second[0].name == "state"
 
 
 def without_arguments(lifespan: Callable[..., Any]) -> None:
     """Raise `InvalidInput` for a lifespan that cannot be called without arguments."""
-    parameters = _parameters(lifespan) or []
-    variable = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-    if any(one.default is Parameter.empty and one.kind not in variable for one in parameters):
-        takes = ", ".join(str(one) for one in parameters)
+    signature = _signature(lifespan)
+    if signature is not None and not _takes(signature, 0):
+        takes = ", ".join(map(str, signature.parameters.values()))
         raise InvalidInput(
             f"the lifespan {name_of(lifespan)} takes ({takes}); a lifespan is called without arguments: give each "
             "parameter a default, or read the settings inside"
         )
 
 
-def _parameters(handler: Callable[..., Any]) -> list[Parameter] | None:
-    """Give the parameters of a call. A wrapper with `*args` takes those of the function that it wraps."""
+def _takes(signature: inspect.Signature, arguments: int) -> bool:
+    try:
+        signature.bind(*range(arguments))
+    except TypeError:
+        return False
+    return True
+
+
+def _signature(handler: Callable[..., Any]) -> inspect.Signature | None:
+    """Give the signature of a call. A wrapper with `*args` takes the parameters of the function that it wraps."""
     found: Any = handler
     while True:
         try:
-            parameters = list(inspect.signature(found, follow_wrapped=False).parameters.values())
+            signature = inspect.signature(found, follow_wrapped=False)
         except (TypeError, ValueError):
             return None
         wrapped = getattr(found, "__wrapped__", None)
-        if wrapped is None or not any(one.kind is Parameter.VAR_POSITIONAL for one in parameters):
-            return parameters
+        if wrapped is None or all(one.kind is not Parameter.VAR_POSITIONAL for one in signature.parameters.values()):
+            return signature
         if inspect.ismethod(found) and not inspect.ismethod(wrapped):
             wrapped = functools.partial(wrapped, found.__self__)
         found = wrapped

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass
 from enum import IntEnum
 from mmap import mmap
@@ -34,6 +35,11 @@ class Signs:
     away: bool = False  # whether no server answers the claim loop, which knows this, and asks again and again
     running: int = 0  # how many handlers run
 
+    @property
+    def worked(self) -> float:
+        """When the process has last worked; 0 if it has only begun to start."""
+        return 0.0 if self.phase is Phase.STARTING else self.looped
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -50,68 +56,43 @@ def judge(signs: Signs, now: float) -> Verdict:
     if signs.phase is Phase.STARTING:
         return Verdict(True, False, "starting: the handler and the lifespan are not ready yet")
     if now - signs.looped > limit:
-        return Verdict(
-            False, False,
-            f"the event loop has been blocked for {now - signs.looped:.1f} s, which is more than {LEASES} leases: the "
-            "log says by which handler; does an async def make a blocking call?",
-        )  # fmt: skip
+        words = f"the event loop has been blocked for {now - signs.looped:.1f} s, which is more than {LEASES} leases"
+        cure = "the log says by which handler; does an async def make a blocking call?"
+        return Verdict(False, False, f"{words}: {cure}")
+    handlers = {0: "no handler runs", 1: "1 handler runs"}.get(signs.running, f"{signs.running} handlers run")
     if signs.phase is Phase.DRAINING:
-        return Verdict(True, False, f"draining: {_handlers(signs.running)}")
+        return Verdict(True, False, f"draining: {handlers}")
     if signs.away:
         return Verdict(True, True, "waiting for the server, which does not answer")
     # the server answers if it has answered the heartbeat since, and not just at the time of the last turn
     if now - signs.turned > limit and signs.answered > signs.turned + signs.lease:
-        return Verdict(
-            False, False,
-            f"the claim loop has not completed a turn for {now - signs.turned:.1f} s, which is more than {LEASES} "
-            "leases, though the server answers",
-        )  # fmt: skip
-    return Verdict(True, True, f"busy: {_handlers(signs.running)}" if signs.running else "idle")
+        words = f"the claim loop has not completed a turn for {now - signs.turned:.1f} s"
+        return Verdict(False, False, f"{words}, which is more than {LEASES} leases, though the server answers")
+    return Verdict(True, True, f"busy: {handlers}" if signs.running else "idle")
 
 
-def worked_at(signs: Signs) -> float:
-    """Give when a process has last worked, by the monotonic clock; 0 if it has only begun to start."""
-    return 0.0 if signs.phase is Phase.STARTING else signs.looped
+def judge_all(
+    signs: Mapping[int, Signs], now: float, processes: int, lease: float, worked: float, died: float, stopping: bool
+) -> Verdict:
+    """Say whether a supervisor and its processes are healthy; `signs` are those of the processes that run, by pid.
 
-
-def _handlers(running: int) -> str:
-    return "no handler runs" if not running else "1 handler runs" if running == 1 else f"{running} handlers run"
-
-
-@dataclass(frozen=True, slots=True)
-class Crew:
-    """The processes of a supervisor."""
-
-    processes: int  # how many there should be
-    lease: float  # the shortest lease of the queues, seconds
-    worked: float  # when a process has last worked, or the supervisor began; the monotonic clock
-    died: float  # when a process has last died; 0 if none has
-    stopping: bool = False
-
-
-def judge_all(crew: Crew, signs: Mapping[int, Signs], now: float) -> Verdict:
-    """Say whether a supervisor and its processes are healthy; `signs` are those of the processes that run, by pid."""
+    There should be so many `processes`; `lease` is the shortest of their queues, seconds. One has last `worked`, or the
+    supervisor began, and one has last `died` at these moments of the monotonic clock; 0 if none has died.
+    """
     verdicts = {pid: judge(one, now) for pid, one in signs.items()}
     hung = [f"process {pid}: {verdict.words}" for pid, verdict in verdicts.items() if not verdict.alive]
     if hung:
         return Verdict(False, False, "; ".join(hung[:3]))
-    there = f"{len(signs)} of {crew.processes} processes run"
-    if crew.stopping:
+    there = f"{len(signs)} of {processes} processes run"
+    if stopping:
         return Verdict(True, False, f"stopping: {there}")
     working = any(one.phase is not Phase.STARTING for one in signs.values())
-    if not working and crew.died > crew.worked and now - crew.worked > LEASES * crew.lease:
-        return Verdict(
-            False, False,
-            f"no worker process has worked for {now - crew.worked:.1f} s: they die as soon as they are started; the "
-            "log says why",
-        )  # fmt: skip
-    ready = any(verdict.ready for verdict in verdicts.values())
-    return Verdict(True, ready, f"{there}: {', '.join(_kinds([one.words for one in verdicts.values()]))}")
-
-
-def _kinds(words: Sequence[str]) -> Sequence[str]:
-    short = [one.partition(":")[0].partition(",")[0] for one in words]
-    return [f"{short.count(one)} {one}" for one in dict.fromkeys(short)] or ["none yet"]
+    if not working and died > worked and now - worked > LEASES * lease:
+        words = f"no worker process has worked for {now - worked:.1f} s: they die as soon as they are started"
+        return Verdict(False, False, f"{words}; the log says why")
+    kinds = Counter(verdict.words.partition(":")[0].partition(",")[0] for verdict in verdicts.values())
+    told = ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or "none yet"
+    return Verdict(True, any(verdict.ready for verdict in verdicts.values()), f"{there}: {told}")
 
 
 class Sheet:
@@ -153,15 +134,14 @@ class Vitals:
         self._sheet.write(signs)
         return signs
 
-    def start(self) -> None:
+    def __enter__(self) -> None:
         """Write from now on: by timers, since a handler may cancel all asyncio tasks."""
-        self._next = asyncio.get_running_loop().call_later(min(OFTEN, self._lease / 4), self.start)
+        self._next = asyncio.get_running_loop().call_later(min(OFTEN, self._lease / 4), self.__enter__)
         signs, now = self.write(), time.monotonic()
         if signs.phase is not Phase.STARTING and now - max(self._poked, signs.turned) >= self._lease / 2:
             self._poked = now
             self._poke()
 
-    def stop(self) -> None:
-        """Write no more."""
+    def __exit__(self, *_: object) -> None:
         if self._next is not None:
             self._next.cancel()

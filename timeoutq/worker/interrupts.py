@@ -11,10 +11,10 @@ from typing import Any
 from timeoutq.verbs import flows
 from timeoutq.verbs.sending import Talk
 from timeoutq.words.model import Answer, Lease
+from timeoutq.worker.crews import Crew
+from timeoutq.worker.decisions import Suspects
 from timeoutq.worker.leases import Leases
 from timeoutq.worker.runs import Run
-from timeoutq.worker.state import Suspects
-from timeoutq.worker.threads import Crew
 
 CLEANUP = 5.0  # seconds that a cancelled handler may clean up; then it is left behind, and another takes its place
 
@@ -35,11 +35,9 @@ class Interrupts:
     """Whatever ends handlers and leases of one queue of a worker from outside."""
 
     def __init__(self, leases: Leases, crew: Crew, suspects: Suspects) -> None:
-        self._queue, self._log, self._runtime = leases.queue, leases.log, leases.rules.runtime
         self._leases, self._crew, self._suspects = leases, crew, suspects
+        self._queue, self._log, self._runtime = leases.queue, leases.log, leases.runtime
         self._loop = asyncio.get_running_loop()
-
-    # ---- lost leases
 
     def lose_soon(self, refused: list[tuple[Lease, Answer]]) -> None:
         """Have the event loop end the work on these leases; another thread may call this."""
@@ -49,22 +47,23 @@ class Interrupts:
     def _lose(self, refused: list[tuple[Lease, Answer]]) -> None:
         for lease, answer in refused:
             run = self._leases.running.get(lease.key)
-            if answer is Answer.CANCELLED:
-                self._stop_cancelled(lease, run)
+            if answer is Answer.CANCELLED and run is not None:
+                self._stop_cancelled(run)
             elif run is not None:
                 self.cancel(run, "max_runtime" if answer is Answer.MAX_RUNTIME else "lost")
             elif self._take_out(lease):
-                self._leases.lost(lease)
+                if answer is Answer.CANCELLED:
+                    self._leases.given_back([lease])
+                else:
+                    self._leases.lost(lease)
+                self._leases.wake()
 
     def _take_out(self, lease: Lease) -> bool:
         """Take a lease out whose handler has not begun; say whether it was there."""
-        number = self._leases.number
-        if self._suspects.take_out(lease.key, number) is not None:
-            self._leases.wake()
-            return True
+        number, waiting = self._leases.number, self._suspects.waiting
+        if waiting is not None and (lease.key, number) == (waiting.key, self._suspects.number):
+            return self._suspects.take_out() is not None
         return self._crew.take_out(lease, number)
-
-    # ---- cancelled tasks
 
     async def heed_cancels(self, talk: Talk) -> None:
         """Stop the handlers of those tasks that were cancelled in the shard with which `talk` is."""
@@ -73,20 +72,15 @@ class Interrupts:
         if held:
             self._lose([(one, Answer.CANCELLED) for one in await self._queue.run(flows.cancelled(talk, held))])
 
-    def _stop_cancelled(self, lease: Lease, run: Run | None) -> None:
-        if run is None:  # no handler has begun; or the handler has ended already, and the end of the lease counts
-            if self._take_out(lease):
-                self._leases.given_back([lease])
-                self._leases.wake()
-        elif not run.end:
-            if not run.cancelled:
-                thread = "" if run.task is not None else "; it runs in a thread, and is waited for"
-                self._log.of_task(logging.INFO, lease, "was cancelled, and its handler is to stop%s", thread)
-            run.cancelled = True
-            if run.task is not None:
-                self.cancel(run, "cancelled")
-
-    # ---- handlers
+    def _stop_cancelled(self, run: Run) -> None:
+        if run.end:
+            return
+        if not run.cancelled:
+            thread = "" if run.task is not None else "; it runs in a thread, and is waited for"
+            self._log.of_task(logging.INFO, run.lease, "was cancelled, and its handler is to stop%s", thread)
+        run.cancelled = True
+        if run.task is not None:
+            self.cancel(run, "cancelled")
 
     def cancel(self, run: Run, why: str) -> None:
         """Stop a handler: lost, max_runtime, cancelled, or shutdown."""
@@ -107,6 +101,9 @@ class Interrupts:
             words = "is over its max_runtime; its thread still runs and may go on beside the next attempt"
             self._log.of_task(logging.WARNING, run.lease, words)
             self._leases.spans.add(time.monotonic() - run.began)
+        self._replace(run)
+
+    def _replace(self, run: Run) -> None:
         self._leases.abandon(run)
         self._crew.replace(run)
         self._leases.wake()
@@ -129,18 +126,13 @@ class Interrupts:
         )  # fmt: skip
         self._leases.spans.add(time.monotonic() - run.began)
         run.left = True
-        self._leases.abandon(run)
         leave(task)
-        self._crew.replace(run)
-        self._leases.wake()
-
-    # ---- max_runtime
+        self._replace(run)
 
     async def watch_runtime(self) -> None:
         """Stop handlers a little before the scripts would take their tasks back, so that these fail with the reason."""
-        margin_ms = self._runtime.margin_ms
         while True:
             await asyncio.sleep(min(0.1, self._runtime.ms / 20_000))
             for run in list(self._leases.running.values()):
-                if self._runtime.over_ms(run.lease) >= -margin_ms:
+                if self._runtime.over_ms(run.lease) >= -self._runtime.margin_ms:
                     self.cancel(run, "max_runtime")

@@ -9,24 +9,27 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from timeoutq.client import AsyncDriver
 from timeoutq.server.calls import Call, Kept
-from timeoutq.verbs.sending import Flow, Talk
+from timeoutq.verbs import flows
+from timeoutq.verbs.sending import Talk
 from timeoutq.words import arguments, retry
 from timeoutq.words.arguments import TaskList
 from timeoutq.words.durations import Spans
 from timeoutq.words.errors import InvalidInput, TimeoutqError
 from timeoutq.words.model import KEPT, Ack, Answer, Lease, Outcome, Release, text
-from timeoutq.words.retry import GiveUp, Retry
+from timeoutq.words.retry import GiveUp, Retry, RetryPolicy
 from timeoutq.worker import handlers
-from timeoutq.worker.ends import NOWHERE, AckOfFound, Ends, PendingCall, PutElsewhere, may_be_long
+from timeoutq.worker.ends import AckOfFound, Ends, PendingCall, may_be_long
 from timeoutq.worker.found import Found, is_nothing, listed
-from timeoutq.worker.handlers import AckAfter, Hopeless, Unrun
-from timeoutq.worker.losses import Losses
+from timeoutq.worker.handlers import AckAfter, Hopeless, Unrun, Verdict
 from timeoutq.worker.runs import Failures, MaxRuntime, Run
 from timeoutq.worker.worker_log import WorkerLog
+
+MANY, MOST_HOSTS = 10, 1000
+"""A worker warns of so many releases in a row that block one host, and counts them for so many hosts at most."""
 
 
 class Ledger(Protocol):
@@ -64,44 +67,16 @@ def added(tallies: Iterable[Tally]) -> Tally:
     return total
 
 
-class Refusals:
-    """How often in a row handlers have released tasks of a host to block it, which counts against no limit."""
-
-    FIRST, MOST = 10, 1000
-    """The worker warns at so many in a row, at ten times as many, and so on; and counts for so many hosts at most."""
-
-    def __init__(self) -> None:
-        self.rows: dict[str, int] = {}
-
-    def add(self, task: str) -> tuple[str, int] | None:
-        """Count a release that blocks the host of a task; give the host and the number when it is time to warn."""
-        host = self._host(task)
-        times = self.rows[host] = self.rows.pop(host, 0) + 1
-        if len(self.rows) > self.MOST:
-            del self.rows[next(iter(self.rows))]
-        return (host, times) if times >= self.FIRST and str(times).strip("0") == "1" else None
-
-    def over(self, leases: Iterable[Lease]) -> None:
-        """Note that visits ended otherwise."""
-        for lease in leases:
-            self.rows.pop(self._host(lease.task), None)
-
-    def _host(self, task: str) -> str:
-        try:
-            return text(arguments.host(task))
-        except InvalidInput:  # a task that has no host stands for itself
-            return task
-
-
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The settings by which leases end."""
+    """The settings of a worker by which leases end."""
 
     handler: str  # the name of the handler, for messages
-    runtime: MaxRuntime
-    failures: Failures
+    judge: Callable[[Lease, BaseException], Verdict | None]
+    retry: RetryPolicy | None  # None: as each queue says
+    max_runtime: float | None  # seconds; None: likewise
     most_releases: int
-    read: Callable[[bytes | None], Any] = arguments.unpack  # reads the payloads of leases from the bytes in Redis
+    read: Callable[[bytes | None], Any]  # reads the payloads of leases from the bytes in Redis
 
 
 class Leases:
@@ -110,27 +85,20 @@ class Leases:
     def __init__(
         self,
         queue: AsyncDriver,
+        number: int,
         rules: Rules,
         worker_log: WorkerLog,
         ledger: Ledger | None,
         on_cancelled: Callable[[str], None],
-        woken: asyncio.Event | None = None,
-        number: int = 0,
+        woken: asyncio.Event,
     ) -> None:
         """Prepare; `on_cancelled` ends the worker, because somebody else has cancelled a part of it."""
+        self.queue, self.number, self.rules, self.log, self.ledger = queue, number, rules, worker_log, ledger
         self.on_cancelled = on_cancelled
-        self.queue = queue
-        self.number = number
-        self.rules = rules
-        self.log = worker_log
-        self._refusals = Refusals()
-        self._losses = Losses(queue, rules.runtime, worker_log)
-        self.untaken: Mapping[int, str] = {}
-        """Why a server does not take what goes before an ack, by the key of the lease; the heartbeat's thread reads."""
-        self.ledger = ledger
-        self.woken = asyncio.Event() if woken is None else woken
-        """Set when there is something to send, or another reason for the pump to look."""
-        self.wake = self.woken.set
+        self.woken = woken  # set when there is something to send, or another reason for the pump to look
+        self.wake = woken.set
+        self.runtime = MaxRuntime(queue, rules.max_runtime)
+        self._failures = Failures(queue.retry if rules.retry is None else rules.retry, worker_log, rules.judge)
         self.started = time.time()
         self.tally = Tally()
         self.spans = Spans()  # how long handlers ran
@@ -138,33 +106,46 @@ class Leases:
         self.key_of = queue.division.key_of
         self.held: dict[int, Lease] = {}  # all leases that have not ended, by their keys
         self.running: dict[int, Run] = {}  # the handlers at work, by the keys of their leases
-        self.ends = Ends(queue.talk, rules.most_releases)  # the ends of the first shard
-        self.shards = [self.ends]  # the ends of each shard of the queue; a plain queue is one shard
+        self.shards = [Ends(queue.talk, rules.most_releases)]
+        """The ends of each shard of the queue; a plain queue is one shard."""
         self.last_sent: list[PendingCall] = []  # the calls of the last exchange that had some
-        self._told_kept = False
-        self._unrun: dict[int, BaseException] = {}
-        """Of each lease that goes back because the worker cannot run its task: why, by its key."""
+        self.untaken: Mapping[int, str] = {}
+        """Why a server does not take what goes before an ack, by the key of the lease; the heartbeat's thread reads."""
         self.paused_until = 0.0  # until when the handler wants nothing from this queue, by the monotonic clock
         self.over_at: dict[int, float] = {}
         """From when on leases with a limit of their own are not extended, by their keys and the monotonic clock."""
-        self.at_end: list[Callable[[], object]] = []  # called when all work has ended, because the handler wants it
-        self.functions: Mapping[str, tuple[str, str]] = {}  # the functions here, of which the queue is told
-        self.schedules: Callable[[], Flow[None]] | None = None  # declares schedules in the queue
-        self._putting = asyncio.Lock()
+        self._told_kept = False
+        self._unrun: dict[int, BaseException] = {}
+        """Of each lease that goes back because the worker cannot run its task: why, by its key."""
+        self._blocks: dict[str, int] = {}
+        """How often in a row handlers have released tasks of a host to block it, which counts against no limit."""
+        self._putting, self._asking = asyncio.Lock(), asyncio.Lock()
+        self._telling: set[asyncio.Task[None]] = set()  # each asks why a lease was lost
 
     def divide(self) -> None:
         """Have ends of its own for each shard of the queue; it is known now of which shards the queue consists."""
         self.shards = [Ends(talk, self.rules.most_releases) for talk in self.queue.division.talks]
-        self.ends = self.shards[0]
 
     def ends_of(self, lease: Lease) -> Ends:
         """Give the ends to which a lease belongs."""
-        return self.ends if len(self.shards) == 1 else self.shards[self.queue.division.which(lease)]
+        return self.shards[0 if len(self.shards) == 1 else self.queue.division.which(lease)]
 
     @property
     def ending(self) -> dict[int, Lease]:
         """The leases that are to be ended, by their keys."""
-        return {lease.key: lease for ends in self.shards for lease in ends.leases}
+        return {lease.key: lease for ends in self.shards for lease in ends.leases()}
+
+    @property
+    def begun(self) -> list[Lease]:
+        """The leases whose handlers are running, or were the last to end."""
+        running = [run.lease for run in list(self.running.values())]
+        ended = [*self.ending.values(), *(lease for one in self.last_sent for lease in one.leases)]
+        return list({lease.key: lease for lease in (*running, *ended)}.values())
+
+    def is_cancelled(self, lease: Lease) -> bool:
+        """Say whether somebody has cancelled the task of this lease, whose handler is running. Any thread may ask."""
+        run = self.running.get(lease.key)
+        return run is not None and run.cancelled and run.lease is lease
 
     # ---- leases come
 
@@ -175,29 +156,18 @@ class Leases:
         if self.ledger is not None:
             self.ledger.hold(leases)
 
-    def is_cancelled(self, lease: Lease) -> bool:
-        """Say whether somebody has cancelled the task of this lease, whose handler is running. Any thread may ask."""
-        run = self.running.get(lease.key)
-        return run is not None and run.cancelled and run.lease is lease
+    # ---- handlers end. `came` is what a handler has returned or, with `raised`, raised
 
-    # ---- handlers end
-
-    def done(self, key: int, lease: Lease) -> None:
-        """Ack the lease with this key, whose handler returned None: the usual case of `finished`, made quick."""
+    def done(self, key: int, lease: Lease, came: Ack | None) -> None:
+        """Ack the lease with this key, whose handler gave None or `LEAVES_NO_ID`: the usual `finished`, made quick."""
         self.running.pop(key, None)
         self.runs += 1
-        (self.ends if len(self.shards) == 1 else self.ends_of(lease)).acks.append(lease)
+        ends = self.shards[0] if len(self.shards) == 1 else self.ends_of(lease)
+        (ends.acks if came is None else ends.bare).append(lease)
         self.wake()
 
-    def done_bare(self, key: int, lease: Lease) -> None:
-        """Do the same for a task that leaves no id in done."""
-        self.running.pop(key, None)
-        self.runs += 1
-        self.ends_of(lease).bare.append(lease)
-        self.wake()
-
-    def finished(self, run: Run, result: Any, problem: BaseException | None) -> None:
-        """End the lease as its handler has returned or raised; never raises, whatever the handler gave."""
+    def finished(self, run: Run, came: Any, raised: bool) -> None:
+        """End the lease as its handler has ended; never raises, whatever the handler gave."""
         if run.left:
             return
         lease = run.lease
@@ -209,23 +179,20 @@ class Leases:
             elif run.cancelled and run.task is None:
                 run.end = "cancelled"
                 self.interrupted(run)
-            elif problem is None and result is None:
-                self.ends_of(lease).acks.append(lease)
-            elif problem is not None and run.end:
+            elif raised and run.end:
                 self.interrupted(run)
-            elif problem is not None and (told := run.cancelled_by_others(problem)) is not None:
+            elif raised and (told := run.cancelled_by_others(came)) is not None:
                 self.failed(lease, told)
             else:
-                self._finish(lease, result if problem is None else problem, raised=problem is not None)
+                self._finish(lease, handlers.released(came) if raised else came, raised)
         except BaseException as error:  # the result cannot be used: that is a failure of the task
             self.failed(lease, error, hopeless=True)
         self.wake()
 
-    def _finish(self, lease: Lease, came: Any, *, raised: bool) -> None:
-        """End the lease as the handler says: `came` was returned or, with `raised`, raised."""
-        if raised:
-            came = handlers.released(came)
-        if isinstance(came, AckOfFound):
+    def _finish(self, lease: Lease, came: Any, raised: bool) -> None:
+        if came is None:
+            self.ends_of(lease).acks.append(lease)
+        elif isinstance(came, AckOfFound):
             self._give(came)
         elif isinstance(came, Ack):
             self._give(self._ack_of(lease, came))
@@ -236,29 +203,27 @@ class Leases:
         else:
             self.failed(lease, handlers.wrong_result(self.rules.handler, came), hopeless=True)
 
-    async def given(self, run: Run, result: Any, problem: BaseException | None) -> tuple[Any, BaseException | None]:
+    async def given(self, run: Run, came: Any, raised: bool) -> tuple[Any, bool]:
         """Give the end of a handler, ready for `finished`, when all is with the servers that goes before its ack."""
         try:
-            if problem is not None:  # a raised `Ack` finds tasks, too
-                problem = cast("BaseException", await listed(problem))
-            elif isinstance(result, AckAfter):
+            if isinstance(came, AckAfter):
                 words = "has returned, but what goes before its ack is not there yet. The worker asks again: %s"
-                await self._persist(run.lease, result.first, words)
-                result = await listed(result.ack)
+                await self._persist(run.lease, came.first, words)
+                came = came.ack
+            came = await listed(came)
         except BaseException as error:  # the code of an iterable may raise anything
-            result, problem = None, error
-        came = result if problem is None else problem
+            return error, True
         if not may_be_long(came):
-            return result, problem
+            return came, raised
         try:
-            ack = self._ack_of(run.lease, cast("Ack", came))
+            ack = self._ack_of(run.lease, came)
             if ack.is_long:
                 await self._put_rest(ack)
         except asyncio.CancelledError as error:
-            return None, error
+            return error, True
         except Exception as error:  # the result cannot be used
-            return None, Hopeless(error)
-        return ack, None
+            return Hopeless(error), True
+        return ack, False
 
     async def _put_rest(self, ack: AckOfFound) -> None:
         division, grouped = self.queue.division, ack.grouped
@@ -274,13 +239,14 @@ class Leases:
         for talk, call in ack.take_out(division.talks, division.talk_of(ack.lease)):
             await self._persist(ack.lease, partial(put, talk, call), words)
 
-    async def _persist(self, lease: Lease, ask: Callable[[], Awaitable[object]], words: str) -> object:
+    async def _persist(self, lease: Lease, ask: Callable[[], Awaitable[object]], words: str) -> None:
         """Ask a server until it has answered; raises an error that no repeat mends."""
         tries = 0
         try:
             while True:
                 try:
-                    return await ask()
+                    await ask()
+                    return
                 except TimeoutqError as error:
                     if isinstance(error, InvalidInput):
                         raise
@@ -304,21 +270,22 @@ class Leases:
             what = "result=" if kept is not None else f"keep_id={result.keep_id!r}"
             raise InvalidInput(f"{what} and again_in= exclude each other: a task that runs again has not ended")
         put: Any = result.put
-        home, away = TaskList(), NOWHERE
+        ack = AckOfFound(lease, TaskList(), again_ms, payload, kept=kept, keep_ms=keep_ms)
         if not is_nothing(put):
             tasks = put if isinstance(put, TaskList) else arguments.tasks((put,))
-            home, away = self.queue.division.sorted(lease, tasks)
+            ack.found, ack.away = self.queue.division.sorted(lease, tasks)
         if isinstance(put, Found) and put.left_out:
             self.tally.left_out += put.left_out
             self.log.of_queue(
                 logging.WARNING, "%d of the tasks that the handler of task %a found cannot be put and were left out: "
                 "%s", put.left_out, lease.task, put.why, lease=lease, error=put.why, more={"left_out": put.left_out},
             )  # fmt: skip
-        return AckOfFound(lease, home, again_ms, payload, away, kept, keep_ms)
+        return ack
 
     def _give(self, ack: AckOfFound) -> None:
-        for shard, there in ack.away.items():
-            self.shards[shard].put_first(PutElsewhere(ack, there))
+        ack.missing = len(ack.away)
+        for shard, found in ack.away.items():
+            self.shards[shard].put_first(ack, found)
         if not ack.away:
             self.ends_of(ack.lease).ack_found(ack)
 
@@ -329,13 +296,22 @@ class Leases:
             ends.postpone(lease, delay_ms, arguments.delay_ms(result.within, "within"))
             return
         block_ms = arguments.delay_ms(result.block_host, "block_host")
-        if block_ms and (row := self._refusals.add(lease.task)) is not None:
+        if block_ms:
+            self._count_block(lease, block_ms)
+        ends.release(lease, delay_ms, block_ms)
+
+    def _count_block(self, lease: Lease, block_ms: int) -> None:
+        """Count a release that blocks the host of its task; warn of ten in a row, of a hundred, and so on."""
+        host = _host_of(lease)
+        times = self._blocks[host] = self._blocks.pop(host, 0) + 1
+        if len(self._blocks) > MOST_HOSTS:
+            del self._blocks[next(iter(self._blocks))]
+        if times >= MANY and str(times).strip("0") == "1":
             self.log.of_queue(
                 logging.WARNING, "handlers have put tasks back %d times in a row to block host %a, the last time task "
                 "%a, for %g s; such releases do not count against max_releases, so visits to this host go on",
-                row[1], row[0], lease.task, block_ms / 1000, lease=lease, more={"host": row[0], "times": row[1]},
+                times, host, lease.task, block_ms / 1000, lease=lease, more={"host": host, "times": times},
             )  # fmt: skip
-        ends.release(lease, delay_ms, block_ms)
 
     # ---- leases end otherwise
 
@@ -343,15 +319,15 @@ class Leases:
         """End the lease as a failed attempt; never raises, whatever the error and the retry policy do."""
         if isinstance(error, Hopeless):
             error, hopeless = error.error, True
-        self.ends_of(lease).fails.append(self.rules.failures.judge(lease, error, hopeless=hopeless))
+        self.ends_of(lease).fails.append(self._failures.judge(lease, error, hopeless=hopeless))
 
     def interrupted(self, run: Run) -> None:
         """End the lease of a handler that was stopped; `run.end` says why the handler was stopped."""
         if run.end in ("shutdown", "cancelled"):  # the queue knows of a cancelled task, which goes to failed
-            self.ends_of(run.lease).releases.append(run.lease)
+            self.given_back([run.lease])
         elif run.end == "max_runtime":
             # the task has used up its time: this counts as a failed attempt, not as a crash of the process
-            self.failed(run.lease, self.rules.runtime.error(seconds=run.limit))
+            self.failed(run.lease, self.runtime.error(seconds=run.limit))
         else:
             self.lost(run.lease)
 
@@ -368,11 +344,13 @@ class Leases:
         for lease in leases:
             self.ends_of(lease).releases.append(lease)
 
-    def lost(self, lease: Lease) -> None:
-        """Let go of a lease that this worker has lost, and warn of the loss."""
+    def lost(self, lease: Lease, verb: str = "lease extension") -> None:
+        """Let go of a lease that this worker has lost, and warn of the loss; `verb` is what came too late."""
         self._let_go([lease])
         self.tally.lost += 1
-        self._losses.tell_soon(lease, "lease extension")
+        task = asyncio.get_running_loop().create_task(self._tell_loss(lease, verb))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
 
     def _let_go(self, leases: list[Lease]) -> None:
         pop = self.held.pop
@@ -380,6 +358,24 @@ class Leases:
             pop(key, None)
         if self.ledger is not None:
             self.ledger.end(leases)
+
+    async def _tell_loss(self, lease: Lease, verb: str) -> None:
+        try:
+            # many leases may be lost at once: ask one question at a time, or each would open and keep a connection
+            async with self._asking:
+                why = flows.lost(self.queue.division.talk_of(lease), lease, self.runtime.ends_ms(lease))
+                loss: object = await self.queue.run(why)
+        except TimeoutqError as error:
+            loss = f"lease on {lease.task!a} is lost; why cannot be asked: {error}"
+        words = "the %s of a task came too late: %s"
+        self.log.of_queue(logging.WARNING, words, verb, loss, lease=lease, error=loss)
+
+    async def end_losses(self) -> None:
+        """Wait until the reason of each loss is known, but no longer than one call may take."""
+        if self._telling:
+            await asyncio.wait(self._telling, timeout=self.queue.talk.deadline)
+            for task in self._telling:
+                task.cancel()
 
     # ---- the queue answers
 
@@ -391,13 +387,20 @@ class Leases:
                 if not (ack.missing or ack.is_void):  # all puts for other shards are there
                     self.ends_of(ack.lease).ack_found(ack)
             return
-        leases, good = sent.leases, outcome.ok
-        overdue = self._overdue(sent, outcome) if self._unrun and sent.verb == "release" else []
-        self._let_go(leases if not overdue else [lease for lease in leases if lease not in overdue])
-        for lease in overdue:
-            self.failed(lease, self._unrun.pop(lease.key))
-        if self._refusals.rows and sent.verb != "release":
-            self._refusals.over(leases)
+        leases, good, releases = sent.leases, outcome.ok, sent.verb == "release"
+        gone = leases
+        if self._unrun and releases:
+            gone = list[Lease]()
+            for lease, answer in zip(leases, outcome, strict=True):
+                why = self._unrun.pop(lease.key, None)
+                if answer is Answer.OVERDUE and why is not None:  # it is still leased
+                    self.failed(lease, why)
+                else:
+                    gone.append(lease)
+        self._let_go(gone)
+        if self._blocks and not releases:
+            for lease in leases:
+                self._blocks.pop(_host_of(lease), None)
         if sent.verb == "ack":
             self.tally.acked += good
             if not self._told_kept and KEPT in outcome.codes:
@@ -408,9 +411,8 @@ class Leases:
             self.tally.released += good
         if good < len(leases):
             for lease, answer in zip(leases, outcome, strict=True):
-                if answer is Answer.LOST and sent.verb != "release":
-                    self.tally.lost += 1
-                    self._losses.tell_soon(lease, sent.verb)
+                if answer is Answer.LOST and not releases:
+                    self.lost(lease, sent.verb)
                 elif answer is Answer.FAILED:
                     self.tally.failed += 1
                     error = f"released {self.rules.most_releases} times by its handler"
@@ -427,29 +429,18 @@ class Leases:
             "True), or a queue with another keep_done",
         )  # fmt: skip
 
-    def _overdue(self, sent: PendingCall, outcome: Outcome) -> list[Lease]:
-        """Give the leases on tasks that this worker cannot run, and whose time is over; forget why the others went."""
-        ends = list(zip(sent.leases, outcome, strict=True))
-        for lease, answer in ends:
-            if answer is not Answer.OVERDUE:
-                self._unrun.pop(lease.key, None)
-        return [lease for lease, answer in ends if answer is Answer.OVERDUE]
-
     def refused(self, sent: PendingCall, error: Exception) -> None:
         """Fail the tasks whose ack the queue refuses, as it would each time: their found tasks cannot be put."""
-        for lease in sent.void():
+        leases = [ack.lease for ack in sent.acks if not ack.is_void] if sent.acks else sent.leases
+        for ack in sent.acks:
+            ack.is_void = True
+        for lease in leases:
             self.failed(lease, error, hopeless=True)
         self.wake()
 
-    async def end_losses(self) -> None:
-        """Wait until the reason of each loss is known, but no longer than one call may take."""
-        await self._losses.end()
 
-    # ---- where leases are
-
-    @property
-    def begun(self) -> list[Lease]:
-        """The leases whose handlers are running, or were the last to end."""
-        running = [run.lease for run in list(self.running.values())]
-        ended = [*self.ending.values(), *(lease for one in self.last_sent for lease in one.leases)]
-        return list({lease.key: lease for lease in (*running, *ended)}.values())
+def _host_of(lease: Lease) -> str:
+    try:
+        return text(arguments.host(lease.task))
+    except InvalidInput:  # a task that has no host stands for itself
+        return lease.task

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from contextvars import Context, copy_context
+from contextvars import copy_context
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -18,7 +18,6 @@ from timeoutq.words.errors import InvalidInput, TimeoutqError, WorkerBroken
 from timeoutq.worker.handlers import Lifespan, discard, load, name_of, without_arguments
 
 log = logging.getLogger(__name__)
-
 
 NOT_ENTERED = "the lifespan raised this when it was entered: no task is being worked on in this process"
 """The note on an error with which a lifespan kept a worker from beginning."""
@@ -30,15 +29,10 @@ def told(error: BaseException) -> str:
     return f"{said} ({NOT_ENTERED})" if NOT_ENTERED in getattr(error, "__notes__", ()) else said
 
 
-def is_manager(value: object) -> bool:
-    """Say whether `async with` takes the value."""
-    return isinstance(value, AbstractAsyncContextManager)
-
-
 def checked(lifespan: Lifespan[Any] | str | None) -> Lifespan[Any] | None:
     """Give the lifespan, imported if it is a path; raises `InvalidInput` for what gives no async context manager."""
     found: Any = load(lifespan, "lifespan") if isinstance(lifespan, str) else lifespan
-    if is_manager(found):
+    if isinstance(found, AbstractAsyncContextManager):
         raise InvalidInput(
             "lifespan= takes the function that gives an async context manager, such as one that @asynccontextmanager "
             "decorates, not what it gave: write it without ()"
@@ -61,7 +55,7 @@ class Span:
         self._task: asyncio.Task[None] | None = None
         self.entered = False  # whether there is a state now; False also when entering was given up
         self.state: Any = None
-        self.context: Context | None = None  # the context variables as they are after entering
+        self.context = copy_context()  # the context variables as they are after entering
         self._given_up = False
 
     async def __aenter__(self) -> Self:
@@ -72,11 +66,8 @@ class Span:
         self._ready, self._over = asyncio.Event(), asyncio.Event()
         # in a task of its own: task groups and cancel scopes want to be entered and left in one task, and cancel it
         self._task = asyncio.create_task(self._hold(self._lifespan), name="lifespan")
-        ready = asyncio.create_task(self._ready.wait())
-        try:
-            await self._wait(ready, self._task)
-        finally:
-            ready.cancel()
+        self._task.add_done_callback(lambda _: self._ready.set())
+        await self._wait(self._ready.wait())
         if self._task.done() and not self._given_up:
             error = None if self._task.cancelled() else self._task.exception()
             if error is not None and not isinstance(error, TimeoutqError):
@@ -86,10 +77,10 @@ class Span:
         self._task.add_done_callback(self._look)
         return self
 
-    async def _wait(self, *some: asyncio.Task[Any]) -> None:
+    async def _wait(self, what: Awaitable[object]) -> None:
         assert self._task is not None
         try:
-            await asyncio.wait(some, return_when=asyncio.FIRST_COMPLETED)
+            await what
         except asyncio.CancelledError:
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -111,7 +102,7 @@ class Span:
         if self._task is None:
             return
         self._over.set()
-        await self._wait(self._task)
+        await self._wait(asyncio.wait({self._task}))
         if self._given_up and self._task.cancelled():
             return
         if error is None:
@@ -127,7 +118,7 @@ class Span:
 
     async def _hold(self, lifespan: Lifespan[Any]) -> None:
         manager: Any = lifespan()
-        if not is_manager(manager):
+        if not isinstance(cast("object", manager), AbstractAsyncContextManager):
             discard(manager)
             raise InvalidInput(
                 f"lifespan {name_of(lifespan)} gave no async context manager but {class_name(manager)}: "

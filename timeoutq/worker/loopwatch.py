@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 import threading
 import time
 from asyncio import events, runners
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from logging import WARNING
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -17,11 +17,10 @@ from typing import Any
 from timeoutq.words import telling
 from timeoutq.words.model import Lease
 from timeoutq.words.text import safe
-from timeoutq.worker.background import THIS, Machine
+from timeoutq.worker.leases import Leases
 from timeoutq.worker.runs import Run
-from timeoutq.worker.worker_log import named
-
-log = logging.getLogger(__name__)
+from timeoutq.worker.threads import Machine
+from timeoutq.worker.worker_log import WorkerLog, named
 
 SHORTEST, LONGEST = 1.0, 10.0
 """Seconds: no shorter block is logged, and each longer one is, whatever the length of the leases."""
@@ -37,27 +36,15 @@ _OURS = {str(path) for path in Path(__file__).parent.rglob("*.py")} | {
 class LoopWatch:
     """Context manager that watches the event loop of a worker. Enter it in the loop's own thread."""
 
-    def __init__(
-        self,
-        queue: str,
-        running: Sequence[Mapping[int, Run]],
-        fields: Mapping[str, object],
-        timeout: float,
-        max_runtime: float = 0.0,
-        machine: Machine = THIS,
-    ) -> None:
-        """Prepare; `running` holds the handlers at work, for each queue of the worker.
-
-        A block is logged after a third of `timeout` or of `max_runtime` (0: none), whichever is shorter, in seconds.
-        """
-        self._queue = queue
-        self._running = running
-        self._fields = fields
-        self._limit = max(SHORTEST, min(LONGEST, timeout / 3, (max_runtime or timeout) / 3))
+    def __init__(self, queues: Sequence[Leases], worker_log: WorkerLog, machine: Machine) -> None:
+        """Prepare; a block is logged after a third of the shortest lease, or of the shortest max_runtime."""
+        self._queues, self._log = queues, worker_log
+        times = [seconds for one in queues for seconds in (one.queue.timeout, one.runtime.ms / 1000) if seconds]
+        self._limit = max(SHORTEST, min(LONGEST, min(times) / 3))
         self._stop = machine.event()
         self._questions = self._answers = 0
         self._turned = 0.0  # when the loop answered the last time, by the monotonic clock
-        self._thread = machine.thread(self._watch, f"loopwatch-{queue}")
+        self._thread = machine.thread(self._watch, f"loopwatch-{worker_log.queue}")
 
     def __enter__(self) -> None:
         """Begin to watch the loop that runs in this thread."""
@@ -98,8 +85,8 @@ class LoopWatch:
                     culprit = self._report_block(now - blocked_since)
             else:
                 if culprit:
-                    self._warn("queue %s: the event loop turns again: it was blocked for %.1f s by %s",
-                               self._queue, max(0.0, self._turned - blocked_since), culprit)  # fmt: skip
+                    seconds, words = max(0.0, self._turned - blocked_since), "it was blocked for %.1f s by %s"
+                    self._log.of_queue(WARNING, f"the event loop turns again: {words}", seconds, culprit)
                     culprit = ""
                 if at_work and not stopping:
                     blocked_since = now
@@ -112,46 +99,46 @@ class LoopWatch:
                 return
 
     def _at_work(self) -> list[Run]:
-        return [run for runs in self._running for run in list(runs.values())]
+        return [run for one in self._queues for run in list(one.running.values())]
 
     def _report_held(self, seconds: float, runs: Sequence[Run]) -> None:
         lease, culprit, line, _ = self._find()
-        tasks = named([run.lease for run in runs])
-        who = f"one of the handlers of tasks {tasks}" if lease is None else f"{culprit}, at {line},"
-        self._warn(
-            "queue %s: for %.1f s no other thread of this process ran, because a call by %s held Python's global "
+        who = f"one of the handlers of tasks {named([run.lease for run in runs])}"
+        self._log.of_queue(
+            WARNING, "for %.1f s no other thread of this process ran, because a call by %s held Python's global "
             "interpreter lock (GIL). Was it a regular expression, or a large text to parse? Then run it in another "
-            "process", self._queue, seconds, who, lease=lease,
+            "process", seconds, who if lease is None else f"{culprit}, at {line},", lease=lease,
         )  # fmt: skip
 
     def _report_block(self, seconds: float) -> str:
         lease, culprit, line, is_handler = self._find()
+        harm = "no async def handler of this worker runs, and no task is acked"
+        cure = "Does it make a blocking call? Then use await asyncio.to_thread(…)"
         if is_handler:
             harm = "no other handler of this worker runs, no task is acked, and max_runtime cannot end the handler"
             cure = (
                 "Does an async def make a blocking call? Then write the handler as a plain def (it runs in a thread), "
                 "or use await asyncio.to_thread(…)"
             )
-        else:
-            harm = "no async def handler of this worker runs, and no task is acked"
-            cure = "Does it make a blocking call? Then use await asyncio.to_thread(…)"
-        self._warn(
-            "queue %s: the event loop has been blocked for %.1f s by %s, at %s. Meanwhile %s. %s",
-            self._queue, seconds, culprit, line, harm, cure, lease=lease,
+        self._log.of_queue(
+            WARNING, "the event loop has been blocked for %.1f s by %s, at %s. Meanwhile %s. %s", seconds, culprit,
+            line, harm, cure, lease=lease,
         )  # fmt: skip
         return culprit
-
-    def _warn(self, message: str, *words: object, lease: Lease | None = None) -> None:
-        own = {} if lease is None else {"task": lease.task, "attempt": lease.attempt}
-        telling.say(log, logging.WARNING, message, *words, fields={**self._fields, **own})
 
     def _find(self) -> tuple[Lease | None, str, str, bool]:
         """Give the lease whose handler blocks the loop, if it is known, words for it, its line, whether it is one."""
         lease, culprit, line, is_handler = None, "an unknown call", "an unknown line", False
         with suppress(Exception):  # the loop may go on while its stack is read; then the rest is logged
             task: Any = asyncio.current_task(self._loop)
-            lease = self._lease(task)
-            runs = [run for run in self._at_work() if run.task is not None]
+            at_work = self._at_work()
+            context: Any = task.get_context() if hasattr(task, "get_context") else {}  # Python 3.11 does not tell
+            _, started_by = context.get(telling.running) or (None, None)
+            # the handler that runs now, or that has started the asyncio task that runs now
+            found = (run.lease for run in at_work if run.task is not None and run.task is task)
+            # another worker in this loop may have a lease with the same key
+            lease = next(found, None) or next((run.lease for run in at_work if run.lease is started_by), None)
+            runs = [run for run in at_work if run.task is not None]
             is_handler = lease is not None or (bool(runs) and not hasattr(task, "get_context"))
             if lease is not None:
                 culprit = f"the handler of task {lease.task!a}"
@@ -163,19 +150,6 @@ class LoopWatch:
                 culprit = "code that belongs to no handler"
             line = self._line()
         return lease, culprit, line, is_handler
-
-    def _lease(self, task: Any) -> Lease | None:
-        """Give the lease of the handler that runs now, or that has started the asyncio task that runs now."""
-        at_work = self._at_work()
-        for run in at_work:
-            if task is not None and run.task is task:
-                return run.lease
-        get_context: Any = getattr(task, "get_context", None)
-        if get_context is None:  # Python 3.11 has no Task.get_context()
-            return None
-        about: tuple[object, Lease] | None = get_context().get(telling.running)
-        # another worker in this loop may have a lease with the same key
-        return next((run.lease for run in at_work if about and run.lease is about[1]), None)
 
     def _line(self) -> str:
         """Give the line that the loop's thread executes now, and the outermost line of user code that led to it."""

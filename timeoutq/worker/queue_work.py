@@ -4,44 +4,52 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Coroutine
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
-from timeoutq.client.heartbeat import Beat
+from timeoutq.client import sibling
+from timeoutq.client.heartbeat import Beat, about
 from timeoutq.server.calls import Call
 from timeoutq.verbs import flows, sending
 from timeoutq.verbs.replies import Claimed
+from timeoutq.words import retry
 from timeoutq.words.errors import InvalidInput, TimeoutqError
 from timeoutq.words.model import Lease
-from timeoutq.worker.background import Background
 from timeoutq.worker.cleaner import Cleaner
+from timeoutq.worker.crews import Crew
+from timeoutq.worker.decisions import CRASHES, Appetite, Life, Pace, Strict, Suspects
 from timeoutq.worker.exchanges import LATE, Claims, Exchanges
 from timeoutq.worker.interrupts import Interrupts
 from timeoutq.worker.leases import Leases
-from timeoutq.worker.pace import Appetite, Load, Pace, Strict
-from timeoutq.worker.state import CRASHES, Life, Suspects
-from timeoutq.worker.threads import Crew
+from timeoutq.worker.served import Place
 
 SIDE_BY_SIDE = 2
 """How many exchanges of a queue are under way at once, at most; each has a connection of its own. Late ones do not
 count."""
+LOOK_EVERY = 1.0  # seconds between two looks for a queue, if nobody knows before of which shards it will consist
+CHOOSE_EVERY = 5.0  # seconds between two questions which shards a worker tends
+IDLE = 1.0  # seconds after which a worker without tasks helps another shard
+GO_ON = 0.2  # seconds after which a worker that has helped looks where it can help next
 SILENT = 3 * sending.BELL_WAIT
 """Seconds after which it is wrong that a worker without tasks has asked its queue for none, or its bell."""
 
 
-@dataclass(slots=True)
 class Shared:
     """The things that the queues of one worker share."""
 
-    concurrency: int
-    crew: Crew
-    sharing: Strict
-    life: Life
-    suspects: Suspects = field(default_factory=Suspects)
-    works: list[QueueWork] = field(default_factory=list)
+    def __init__(self, concurrency: int, crew: Crew, sharing: Strict, life: Life) -> None:
+        self.concurrency, self.crew, self.sharing, self.life = concurrency, crew, sharing, life
+        self.suspects = Suspects()
+        self.works: list[QueueWork] = []
+
+    @property
+    def shards(self) -> list[Exchanges]:
+        """The exchanges with all shards of all queues."""
+        return [shard for work in self.works for shard in work.shards]
 
     @property
     def running(self) -> int:
@@ -53,32 +61,10 @@ class Shared:
         """How many handlers have run to their end."""
         return sum(work.leases.runs for work in self.works)
 
-    @property
-    def ended(self) -> int:
-        """How many tasks have been acked, or have failed."""
-        return sum(work.leases.tally.acked + work.leases.tally.failed for work in self.works)
-
-    @property
-    def claims(self) -> list[Claims]:
-        """The claims from all shards of all queues."""
-        return [shard.claims for work in self.works for shard in work.shards]
-
-    @property
-    def suspect_keeps_others_away(self) -> bool:
-        """Whether a suspect of any queue waits or runs."""
-        suspects = self.suspects
-        return suspects.keeps_others_away(self.works[suspects.number].leases.held.keys())
-
-    @property
-    def places(self) -> int:
-        """How many handlers may be at work: towards the end of `max_tasks`, no more than there are runs left."""
-        most = self.life.max_tasks
-        return self.concurrency if most is None else min(self.concurrency, most - self.runs)
-
     def deafen(self) -> None:
         """End the waits on bells behind which claims stand."""
-        for one in self.claims:
-            one.deafen()
+        for shard in self.shards:
+            shard.claims.deafen()
 
     def give_back_unstarted(self) -> None:
         """Release the leases whose handlers have not begun; when the worker stops, a waiting suspect, too."""
@@ -92,38 +78,113 @@ class Shared:
 class QueueWork:
     """The claims of one worker from one queue."""
 
-    def __init__(self, leases: Leases, pace: Pace, shared: Shared) -> None:
-        """Prepare; nothing is claimed before `open`."""
-        self.leases, self.pace, self.shared = leases, pace, shared
+    def __init__(self, leases: Leases, pace: Pace, shared: Shared, place: Place | None) -> None:
+        """Prepare; nothing is claimed before `open`. `place` is the queue as its handler sees it."""
+        self.leases, self.pace, self.shared, self._place = leases, pace, shared, place
         self.number = leases.number
         self.shards: list[Exchanges] = []
         """The exchanges with each shard; none while it is unknown of which shards the queue consists."""
-        self.beat: Beat | None = None
         self.interrupts = Interrupts(leases, shared.crew, shared.suspects)
-        self.background = Background(leases.queue.name, leases.on_cancelled, leases.wake)
+        self.beat = Beat(
+            sibling(leases.queue), leases.held, self.interrupts.lose_soon, self._about, leases.spans, leases.over_at,
+            lambda: bool(self.shards),
+        )  # fmt: skip
+        self.tasks: dict[str, asyncio.Task[None]] = {}  # what runs besides the pump, by its name
         self._queue, self._log = leases.queue, leases.log
         self._turn = 0  # which shard has the next turn
         self.fed_at = time.monotonic()  # when a claim has last brought something
         self.is_missing = False  # whether the queue did not exist when it was looked for
         self.has_left = False  # whether the worker has given the queue up
-        self.tends: Callable[[], list[int]] | None = None
-        """Gives the numbers of the shards that the worker tends; None for a plain queue."""
+
+    # ---- how it begins, and what runs besides the pump
 
     def open(self) -> None:
-        """Begin to claim: it is known of which shards the queue consists."""
+        """Begin to claim; if it is unknown of which shards the queue consists, as soon as it is known."""
+        if self._queue.division.is_known:
+            self._open()
+        else:
+            self.start("opening", self._open_later())
+
+    async def _open_later(self) -> None:
+        queue, life, failures = self._queue, self.shared.life, 0
+        try:
+            while not queue.division.is_known:
+                try:
+                    await queue.run(queue.division.look())
+                    failures = 0
+                except TimeoutqError as error:
+                    failures += 1
+                    if flows.is_final(error) and not life.met:
+                        life.refuse(self.number, error)
+                    if failures == 1:
+                        self._log.of_worker(logging.WARNING, "waits for the server: %s", error, error=error)
+                if not queue.division.is_known:
+                    self.is_missing = not failures
+                    self.leases.wake()  # a burst looks whether anything is left
+                    await asyncio.sleep(retry.pause(failures) if failures else LOOK_EVERY)
+            self._open()
+        except TimeoutqError as error:
+            life.broken = life.broken or error
+
+    def _open(self) -> None:
         self.leases.divide()
         for number, talk in enumerate(self._queue.division.talks):
             cleaner = Cleaner(self._queue, talk=talk)
             cleaner.heed_cancels = partial(self.interrupts.heed_cancels, talk)
             cleaner.met = not self._is_alone  # a server that refuses one queue must not end the work on the others
             claims = Claims(self.leases, self.pace, is_burst=self.shared.life.burst, shard=number)
-            self.shards.append(Exchanges(self.leases, claims, self.shared.life, cleaner, self.receive))
+            self.shards.append(Exchanges(self.leases, claims, self.shared.life, cleaner, self._receive))
+        if len(self.shards) == 1:
+            self.start("cleaner", self.shards[0].cleaner.run())
+        else:
+            tending = Tending(self)
+            self.start("choice of shards", tending.choose())
+            self.start("help for shards", tending.help())
+        if self._place is not None and self._place.functions:
+            self.start("telling of functions", self._place.tell())
+        if self.leases.runtime.ms:
+            self.start("watch of max_runtime", self.interrupts.watch_runtime())
+
+    def start(self, name: str, run: Coroutine[Any, Any, None]) -> None:
+        """Run this under a name; whoever else cancels it ends the worker."""
+
+        def over(task: asyncio.Task[None]) -> None:
+            if task.cancelled() and self.tasks.get(name) is task:
+                self.leases.on_cancelled(name)
+            self.leases.wake()
+
+        self.tasks[name] = asyncio.create_task(run, name=f"{name}-{self._queue.name}")
+        self.tasks[name].add_done_callback(over)
+
+    def stop(self, name: str) -> None:
+        """End what runs under a name, if it runs."""
+        task = self.tasks.pop(name, None)
+        if task is not None:
+            task.cancel()
+
+    def check(self) -> None:
+        """Raise the error that has ended what runs besides the pump; if other queues are left, only leave this one."""
+        for task in list(self.tasks.values()):
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                self.has_left = True
+                if not isinstance(error, InvalidInput) or all(work.has_left for work in self.shared.works):
+                    raise error
+                self._leave(error)
+
+    def _leave(self, error: InvalidInput) -> None:
+        for name in list(self.tasks):
+            self.stop(name)
+        for shard in self.shards:
+            shard.claims.tended, shard.claims.idle = False, True
+        words = "claims nothing more: %s; start the worker again when this is mended"
+        self._log.of_worker(logging.ERROR, words, error, error=error)
 
     # ---- how it stands
 
-    def is_open(self) -> bool:
-        """Say whether it is known of which shards the queue consists."""
-        return bool(self.shards)
+    @property
+    def tended(self) -> list[int]:
+        """The numbers of the shards that the worker tends; a plain queue is one shard."""
+        return [number for number, shard in enumerate(self.shards) if shard.claims.tended]
 
     @property
     def is_away(self) -> bool:
@@ -135,9 +196,24 @@ class QueueWork:
         """Why replicas confirm nothing; empty while they do."""
         return next((shard.unconfirmed for shard in self.shards if shard.unconfirmed), "")
 
-    @property
-    def trouble(self) -> str:
-        """Why the worker does not claim, although it lives; empty while all is well. The heartbeat's thread asks."""
+    def _about(self) -> dict[str, object]:
+        """Give the report of the worker, which goes with its signs of life; the heartbeat's thread asks."""
+        leases, tally = self.leases, self.leases.tally
+        found = about(
+            leases.queue, concurrency=self.shared.concurrency, held=len(leases.held), acked=tally.acked,
+            failed=tally.failed, started=leases.started,
+        )  # fmt: skip
+        if len(self.shards) > 1:
+            found["tends"] = self.tended
+        failing = [*leases.untaken.values(), *(shard.trouble for shard in self.shards if shard.failures)]
+        if trouble := self._trouble():
+            found["trouble"] = trouble
+        elif leases.held and failing:
+            found |= {"trouble": f"the server does not take the end of a task: {failing[0]}", "claims": True}
+        return found
+
+    def _trouble(self) -> str:
+        """Say why the worker does not claim, although it lives; empty while all is well."""
         now, shared = time.monotonic(), self.shared
         asked_at = max((shard.claims.asked_at for shard in self.shards), default=now)
         fed_at = max(work.fed_at for work in shared.works)  # while a queue has tasks, those below it may wait for long
@@ -146,17 +222,6 @@ class QueueWork:
             return self.unconfirmed
         since = datetime.fromtimestamp(round(time.time() - (now - asked_at)), UTC)
         return f"it has no tasks, and has asked for none since {since:%H:%M:%S} UTC"
-
-    @property
-    def untaken(self) -> str:
-        """Why a server does not take the end of a task, or what goes before it; the heartbeat's thread asks."""
-        reasons = [*self.leases.untaken.values(), *(shard.trouble for shard in self.shards if shard.failures)]
-        return f"the server does not take the end of a task: {reasons[0]}" if self.leases.held and reasons else ""
-
-    @property
-    def starves(self) -> bool:
-        """Whether no shard has tasks for this worker, as far as it knows."""
-        return not self.shared.suspect_keeps_others_away and all(shard.claims.idle for shard in self.shards)
 
     @property
     def appetite(self) -> Appetite:
@@ -190,7 +255,11 @@ class QueueWork:
         """Whether the handler wants nothing from this queue now."""
         return time.monotonic() < self.leases.paused_until
 
-    # ---- claims go out, and come back
+    @property
+    def _peers(self) -> int:
+        return self._queue.division.sharing(self.beat.peers)
+
+    # ---- claims go out
 
     def begin(self) -> bool:
         """Start exchanges, if there is something to send and nothing against it; say whether one was started."""
@@ -221,15 +290,11 @@ class QueueWork:
             asyncio.get_running_loop().call_later(LATE, self.leases.wake)
         return True
 
-    @property
-    def _peers(self) -> int:
-        return self._queue.division.sharing(1 if self.beat is None else self.beat.peers)
-
     def _wanted(self, shard: Exchanges) -> int:
         shared = self.shared
-        if shared.life.level or shard.claims.idle or self.has_left or self.pauses:
+        if shard.claims.idle or self.has_left or self.pauses:
             return 0
-        if shared.suspect_keeps_others_away:
+        if shared.life.level or shared.suspects.keep_others_away:
             return 0
         want = self._room(shard)
         if want and not self._is_alone:
@@ -243,29 +308,25 @@ class QueueWork:
             if self.pauses:
                 claims.deafen(always=True)
                 claims.idle = False  # afterwards it looks, for it has not heard the bell
-            elif claims.idle and claims.tended:
-                has_room = None if self._is_alone else partial(self._has_room, shard)
-                claims.listen(partial(self._next, shard), shard.receive, has_room)
+            elif claims.idle and claims.tended and claims.bell is None:
+                claims.listen(self._behind_bell(shard), shard.receive, partial(self._has_room, shard))
 
     def _has_room(self, shard: Exchanges) -> bool:
-        shared = self.shared
-        return not shared.life.level and not shared.suspect_keeps_others_away and self._room(shard) > 0
+        return not self.shared.life.level and not self.shared.suspects.keep_others_away and self._room(shard) > 0
 
-    def _next(self, shard: Exchanges) -> Call[Claimed] | None:
+    def _behind_bell(self, shard: Exchanges) -> Call[Claimed] | None:
         """Build the claim that waits behind the bell: of one task, so that a worker that hangs keeps no more."""
         if len(self.shards) > 1 or not self._is_alone:
             return None  # claims behind several bells would take handlers from each other
-        if shard.claims.talk.durable.replicas:
+        if shard.claims.talk.durable.replicas or not self._has_room(shard):
             return None  # replicas must confirm a claim, and `hear_bell` would not send it
-        if self.shared.suspect_keeps_others_away or not self._room(shard):
-            return None
         return shard.claims.claim(1, self._peers)
 
     def _room(self, shard: Exchanges) -> int:
-        shared, crew = self.shared, self.shared.crew
-        self.pace.ended(shared.ended, time.monotonic())
+        shared, crew, rank = self.shared, self.shared.crew, self.shared.sharing.rank
+        ended = sum(work.leases.tally.acked + work.leases.tally.failed for work in shared.works)
+        self.pace.ended(ended, time.monotonic())
         # tasks that may soon come and begin before those of this shard; late ones keep no handler free
-        rank = shared.sharing.rank
         claiming = sum(
             other.claims.claiming
             for work in shared.works
@@ -275,15 +336,18 @@ class QueueWork:
         )
         left = None
         if shared.life.max_tasks is not None:
-            left = shared.life.max_tasks - shared.runs - crew.taken - sum(one.claiming for one in shared.claims)
-        load = Load(shared.running, crew.before(self.number), claiming, left)
-        want = self.pace.wanted(load, plenty=shard.claims.plenty)
+            left = shared.life.max_tasks - shared.runs - crew.taken - sum(one.claims.claiming for one in shared.shards)
+        want = self.pace.wanted(
+            shared.running, crew.before(self.number), claiming, still_to_run=left, plenty=shard.claims.plenty
+        )
         if shard.unconfirmed:
             # ends that wait show whether replicas confirm again; or else one task, which is given back if they do not
             want = min(want, 0 if shard.ends else 1)
         return want
 
-    def receive(self, shard: Exchanges, leases: list[Lease]) -> None:
+    # ---- leases come back
+
+    def _receive(self, shard: Exchanges, leases: list[Lease]) -> None:
         """Take the leases that a claim has brought, and give them to the crew."""
         shard.cleaner.peers = self._peers
         if not leases:
@@ -296,7 +360,7 @@ class QueueWork:
             # the claim was under way before the stop, or before the suspect came
             self.leases.given_back(leases)
         elif leases[0].crashes >= CRASHES:
-            suspects.waits(leases[0], self._queue.timeout, time.monotonic(), self.number)
+            suspects.waits(leases[0], self._queue.timeout, time.monotonic(), self.number, self.leases.held)
             shard.claims.idle = False
             shared.deafen()
             shared.give_back_unstarted()
@@ -307,9 +371,8 @@ class QueueWork:
 
     def _displace(self) -> None:
         """Give back tasks of lower queues that wait for a handler, if more tasks wait now than there are places."""
-        shared = self.shared
+        shared, rank = self.shared, self.shared.sharing.rank
         over = shared.running + shared.crew.unstarted - self.pace.places
-        rank = shared.sharing.rank
         for work in reversed(shared.works):
             if over <= 0 or rank(work.number) <= rank(self.number):
                 return
@@ -317,29 +380,59 @@ class QueueWork:
             work.leases.given_back(back)
             over -= len(back)
 
-    # ---- troubles
 
-    def tell_unknown(self, error: TimeoutqError, times: int) -> None:
-        """Note that the queue cannot be looked at; raises the error if no queue of the worker can be worked on."""
-        if flows.is_final(error) and not self.shared.life.met:
-            self.shared.life.refuse(self.number, error)
-        if times == 1:
-            self._log.of_worker(logging.WARNING, "waits for the server: %s", error, error=error)
+class Tending:
+    """Which shards of a queue a worker tends, and which one it helps: only for a queue that has several."""
 
-    def check(self) -> None:
-        """Raise the error that has ended the cleaner; if other queues are left, only give this queue up."""
-        try:
-            self.background.check("cleaner")
-        except InvalidInput as error:
-            if not self.has_left:
-                self._leave(error)
-            if all(work.has_left for work in self.shared.works):
-                raise
-
-    def _leave(self, error: InvalidInput) -> None:
-        self.has_left = True
-        for shard in self.shards:
+    def __init__(self, work: QueueWork) -> None:
+        """Prepare; at first, the worker tends nothing."""
+        self._work, self._queue = work, work.leases.queue
+        self._helps = False  # whether the last look has found a shard to help
+        for shard in work.shards:
             shard.claims.tended, shard.claims.idle = False, True
-        if not self._is_alone:
-            words = "claims nothing more: %s; start the worker again when this is mended"
-            self._log.of_worker(logging.ERROR, words, error, error=error)
+
+    async def choose(self) -> None:
+        """Ask again and again which shards to tend; raises `InvalidInput` if the queue is divided again."""
+        # besides `help`: the node that knows the workers may be away, and other shards have tasks
+        while True:
+            try:
+                chosen = await self._queue.run(self._queue.division.tended(self._queue.worker))
+            except InvalidInput:
+                raise
+            except TimeoutqError:
+                # better too many listeners than a shard without any
+                chosen = self._work.tended or range(len(self._work.shards))
+            self._tend(chosen)
+            await asyncio.sleep(CHOOSE_EVERY * random.uniform(1.0, 1.2))  # noqa: S311  # jitter
+
+    def _tend(self, chosen: Collection[int]) -> None:
+        for number, shard in enumerate(self._work.shards):
+            if number in chosen and not shard.claims.tended:
+                shard.claims.tended, shard.claims.idle = True, False
+                shard.cleaner.met = shard.cleaner.met or self._work.shared.life.met
+                self._work.start(f"cleaner-{number}", shard.cleaner.run())
+                self._work.leases.wake()
+            elif number not in chosen and shard.claims.tended:
+                shard.claims.tended = False
+                self._work.stop(f"cleaner-{number}")
+
+    async def help(self) -> None:
+        """Look again and again for a shard to help, while the worker has nothing to do."""
+        while True:
+            if self._may_help():
+                try:
+                    number = await self._queue.run(self._queue.division.deepest())
+                except TimeoutqError:
+                    number = None
+                self._helps = number is not None
+                if number is not None:
+                    self._work.shards[number].claims.idle = False
+                self._work.leases.wake()  # a burst asks again whether the queue is drained
+            await asyncio.sleep((GO_ON if self._helps else IDLE) * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
+
+    def _may_help(self) -> bool:
+        work, shared = self._work, self._work.shared
+        if shared.crew.taken >= shared.concurrency or shared.suspects.keep_others_away:
+            return False
+        starves = all(shard.claims.idle for shard in work.shards)
+        return starves and (self._helps or time.monotonic() - work.fed_at >= IDLE)

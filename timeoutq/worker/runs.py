@@ -7,8 +7,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from timeoutq.client import AsyncDriver
 from timeoutq.server.calls import Kept
@@ -41,6 +40,8 @@ class Run:
     stop: Callable[[], object] | None = None
     """Stops the handler when its own limit is over; tests call it, whose clock is not the loop's."""
     spent: float = 0.0  # how long its call in a thread took, seconds
+    came: Any = None  # what a handler in a thread has returned, or raised
+    raised: bool = False
 
     def cancelled_by_others(self, problem: BaseException) -> asyncio.CancelledError | None:
         """Give an error that says so if somebody else has cancelled the handler; the worker's own cancel has words."""
@@ -108,20 +109,17 @@ class Failures:
     """Decides by one policy, unless the handler judges by itself, and logs each failure."""
 
     def __init__(
-        self,
-        policy: RetryPolicy,
-        worker_log: WorkerLog,
-        judge: Callable[[Lease, BaseException], Verdict | None] | None = None,
+        self, policy: RetryPolicy, worker_log: WorkerLog, ask: Callable[[Lease, BaseException], Verdict | None]
     ) -> None:
-        self.policy = policy
-        self._log = worker_log
-        self._judge = judge
+        """Prepare; `ask` asks the handler."""
+        self._policy, self._log, self._ask = policy, worker_log, ask
 
     def judge(self, lease: Lease, error: BaseException, *, hopeless: bool = False) -> Failure:
         """Decide what an error means for the task of a lease, and log it; no repeat mends one that is `hopeless`."""
-        verdict = self._verdict(lease, error)
-        policy = self.policy if verdict.policy is None else verdict.policy
-        retry_ms = -1 if hopeless and not verdict.repeats else self._retry_ms(policy, lease, error)
+        words = "fails, and the handler could not judge why; the worker decides"
+        verdict = self._of_user(lambda: self._ask(lease, error), lease, words) or NO_VERDICT
+        policy = self._policy if verdict.policy is None else verdict.policy
+        retry_ms = -1 if hopeless else self._retry_ms(policy, lease, error)
         text, trace = arguments.error_text(error), tracebacks.trace(error)
         given_up, said = retry_ms < 0, text.decode("utf-8", "replace")
         is_detailed = given_up or log.isEnabledFor(logging.DEBUG)
@@ -130,34 +128,20 @@ class Failures:
             "given up" if given_up else f"again in {retry_ms / 1000:g} s", said, error=said,
             traceback=tracebacks.read_traceback(trace, said) if is_detailed else None,
         )  # fmt: skip
-        kept = self._kept(verdict.result, lease) if given_up and verdict.result is not None else None
+        kept = None
+        if given_up and verdict.result is not None:
+            kept = self._of_user(verdict.result, lease, "has failed, and is kept without a result")
         decides = decision(error)
         block_ms = arguments.delay_ms(decides.block_host, "block_host") if isinstance(decides, Retry) else 0
         return Failure(lease, retry_ms, text, trace, block_ms, kept)
-
-    def _verdict(self, lease: Lease, error: BaseException) -> Verdict:
-        def ask() -> object:
-            given: object = None if self._judge is None else self._judge(lease, error)
-            if not isinstance(given, Verdict | None):
-                raise TypeError(f"judge() returned {arguments.shown(given)}; expected None or a Verdict")
-            return given
-
-        found = self._of_user(ask, lease, "fails, and the handler could not judge why; the worker decides")
-        return found if isinstance(found, Verdict) else NO_VERDICT
-
-    def _kept(self, result: Callable[[], Kept] | Kept, lease: Lease) -> Kept | None:
-        if isinstance(result, Kept):
-            return result
-        return self._of_user(result, lease, "has failed, and is kept without a result")
 
     def _retry_ms(self, policy: RetryPolicy, lease: Lease, error: BaseException) -> int:
         def decided(policy: RetryPolicy) -> int:
             wait = policy.decide(lease.attempt, error)
             return -1 if wait is None else arguments.delay_ms(wait, "retry")
 
-        found = self._of_user(
-            partial(decided, policy), lease, "fails, and so does the retry policy; the usual one decides"
-        )
+        words = "fails, and so does the retry policy; the usual one decides"
+        found = self._of_user(lambda: decided(policy), lease, words)
         return decided(RetryPolicy.of(None)) if found is None else found
 
     def _of_user(self, call: Callable[[], T], lease: Lease, words: str) -> T | None:

@@ -34,17 +34,18 @@ class Place:
     ) -> None:
         """Prepare; `cancel` ends a handler whose time is over, `wear_out` drains the worker."""
         self.name = leases.queue.name
-        self.queue: Any = leases.queue
-        """The worker's client of the queue, an `AsyncQueue` or `AsyncShardedQueue`."""
-        self.state = state
-        """The state that the lifespan yielded in this process; None without a lifespan."""
+        self.queue: Any = leases.queue  # the worker's client of the queue, an `AsyncQueue` or `AsyncShardedQueue`
+        self.state = state  # what the lifespan yielded in this process; None without a lifespan
         self._leases = leases
         self._queues = {queue.name: queue for queue in queues}
         self._cancel, self._wear_out = cancel, wear_out
+        self.functions: Mapping[str, tuple[str, str]] = {}
+        self._schedules: Callable[[], Flow[None]] | None = None
+        self.closes: list[Callable[[], object]] = []  # called when the worker has ended all work
 
     async def put(self, queue: str, task: Task, call_id: bytes | None) -> bool:
         """Put a task to another queue of this worker, once for each `call_id`; false if there is no such queue."""
-        found: Any = self._queues.get(queue)
+        found: Any = self.find(queue)
         if found is not None:
             await found.run(found.flows.put_as((task,), How(call_id=call_id)))
         return found is not None
@@ -79,7 +80,7 @@ class Place:
 
     def over(self, seconds: float, more: str = "") -> TimeoutError:
         """Write the error of a task whose time is over."""
-        return self._leases.rules.runtime.error(more, seconds)
+        return self._leases.runtime.error(more, seconds)
 
     def hangs(self, words: str, is_worn_out: bool) -> None:
         """Say that a thread hangs. A worker process that is worn out, and has a supervisor, drains and is replaced."""
@@ -88,14 +89,6 @@ class Place:
         self._leases.log.of_queue(logging.WARNING, "%s; %s takes its place", words, cure)
         if is_replaced:
             self._wear_out()
-
-    def publish(self, functions: Mapping[str, tuple[str, str]]) -> None:
-        """Have the queue told of the functions here: of each the digest and the JSON of its parameters."""
-        self._leases.functions = functions
-
-    def declare(self, schedules: Callable[[], Flow[None]] | None) -> None:
-        """Have schedules declared in the queue by this, at the start and again each minute; None: there are none."""
-        self._leases.schedules = schedules
 
     def pause(self, seconds: float) -> None:
         """Have the worker claim nothing from this queue for so many seconds."""
@@ -108,25 +101,32 @@ class Place:
 
     def at_end(self, close: Callable[[], object]) -> None:
         """Have this called when the worker has ended all work."""
-        self._leases.at_end.append(close)
+        self.closes.append(close)
 
+    def publish(self, functions: Mapping[str, tuple[str, str]]) -> None:
+        """Have the queue told of the functions here: of each the digest and the JSON of its parameters."""
+        self.functions = functions
 
-async def tell_functions(leases: Leases) -> None:
-    """Tell each shard of a queue which functions there are here, and declare their schedules, again and again."""
-    queue = leases.queue
-    while True:
-        pause = AGAIN_EVERY
-        for talk in queue.division.talks:
-            try:
-                for call in talk.operations.publish(queue.worker, leases.functions):
-                    await queue.run(sending.answer(talk, call))
-            except TimeoutqError:  # the exchanges with this server log its trouble
-                pause = AGAIN_SOON
-        if leases.schedules is not None:
-            try:
-                await queue.run(leases.schedules())
-            except Unavailable:  # the same
-                pause = AGAIN_SOON
-            except TimeoutqError as error:
-                leases.log.of_queue(logging.WARNING, "schedules cannot be declared: %s", error)
-        await asyncio.sleep(pause)
+    def declare(self, schedules: Callable[[], Flow[None]] | None) -> None:
+        """Have schedules declared in the queue by this, at the start and again each minute; None: there are none."""
+        self._schedules = schedules
+
+    async def tell(self) -> None:
+        """Tell each shard of the queue which functions there are here, and declare their schedules, again and again."""
+        queue, leases = self._leases.queue, self._leases
+        while True:
+            pause = AGAIN_EVERY
+            for talk in queue.division.talks:
+                try:
+                    for call in talk.operations.publish(queue.worker, self.functions):
+                        await queue.run(sending.answer(talk, call))
+                except TimeoutqError:  # the exchanges with this server log its trouble
+                    pause = AGAIN_SOON
+            if self._schedules is not None:
+                try:
+                    await queue.run(self._schedules())
+                except Unavailable:  # the same
+                    pause = AGAIN_SOON
+                except TimeoutqError as error:
+                    leases.log.of_queue(logging.WARNING, "schedules cannot be declared: %s", error)
+            await asyncio.sleep(pause)

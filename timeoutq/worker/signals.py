@@ -6,11 +6,13 @@ import asyncio
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from typing import Any
 
-_heeding: dict[asyncio.AbstractEventLoop, tuple[list[Callable[..., None]], ExitStack]] = {}
-"""For each event loop, what stops its workers, and what puts the signal handlers of before back."""
+_stops: list[tuple[asyncio.AbstractEventLoop, Callable[..., None]]] = []
+"""What stops the workers that heed signals, and their event loop: the main thread runs one at a time."""
+_before: dict[signal.Signals, Any] = {}  # the signal handlers of before
 
 
 @contextmanager
@@ -19,32 +21,22 @@ def heeded(stop: Callable[..., None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    loop = asyncio.get_running_loop()
-    if loop not in _heeding:
-        _heeding[loop] = _take_over(loop)
-    stops, before = _heeding[loop]
-    stops.append(stop)
+    if not _stops:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # a handler that was not set by Python cannot be put back
+            _before[number] = signal.signal(number, _heard) or signal.SIG_DFL
+    mine = asyncio.get_running_loop(), stop
+    _stops.append(mine)
     try:
         yield
     finally:
-        stops.remove(stop)
-        if not stops:
-            del _heeding[loop]
-            before.close()
+        _stops.remove(mine)
+        if not _stops:
+            for number, handler in _before.items():
+                signal.signal(number, handler)
 
 
-def _take_over(loop: asyncio.AbstractEventLoop) -> tuple[list[Callable[..., None]], ExitStack]:
-    stops, before = list[Callable[..., None]](), ExitStack()
-
-    def stop_all(now: bool) -> None:
-        for stop in list(stops):
-            stop(now=now)
-
-    def heard(number: int, frame: object) -> None:
-        loop.call_soon_threadsafe(stop_all, number == signal.SIGINT)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        old = signal.signal(number, heard)
-        # a handler that was not set by Python cannot be put back
-        before.callback(partial(signal.signal, number, signal.SIG_DFL if old is None else old))
-    return stops, before
+def _heard(number: int, frame: object) -> None:
+    for loop, stop in _stops:
+        with suppress(RuntimeError):  # the loop is closed already
+            loop.call_soon_threadsafe(partial(stop, now=number == signal.SIGINT))

@@ -5,72 +5,67 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
-from itertools import count
-from queue import Empty, PriorityQueue, SimpleQueue
-from typing import Any
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, cast
 
+from timeoutq.client.heartbeat import daemon_thread
 from timeoutq.words import telling
 from timeoutq.words.arguments import error_words
 from timeoutq.words.model import Lease
 from timeoutq.worker import forks, handlers
-from timeoutq.worker.background import THIS, Machine
-from timeoutq.worker.crews import Calling, TaskCrew
+from timeoutq.worker.crews import Calling, Crew
 from timeoutq.worker.ends import may_be_long
-from timeoutq.worker.found import listed, listed_here
+from timeoutq.worker.found import listed_here
 from timeoutq.worker.runs import Run
 
 MOST = 1000  # the most threads of one crew
-LAST = 1_000_000  # the rank of the order to end: if the worker has several queues, all leases come before it
-
-Waiting = tuple[int, int, Calling, Lease | None]
-"""A place in the pipe to the threads: rank, number, and a lease; no lease means that the thread is to end."""
 
 
-class ThreadCrew:
-    """Threads that call handlers; its methods are those of `TaskCrew`."""
+class Machine:
+    """Where a worker takes threads, events for which they can wait, and pipes; a simulation has another machine."""
+
+    thread = staticmethod(daemon_thread)
+    event = staticmethod(threading.Event)
+    pipe = staticmethod(SimpleQueue[Any])
+
+
+THIS = Machine()  # the machine of every worker that was given no other
+
+
+class ThreadCrew(Crew):
+    """Threads that call handlers."""
 
     def __init__(
-        self, callings: Sequence[Calling], size: int, broken: Callable[[str], None], machine: Machine = THIS
+        self,
+        callings: Sequence[Calling],
+        size: int,
+        broken: Callable[[BaseException | str], None],
+        machine: Machine = THIS,
     ) -> None:
-        """Prepare; `broken` is called with the reason when no thread can be started."""
-        self._callings = callings
-        self._first = callings[0]
-        self._loop = asyncio.get_running_loop()
-        self._size = min(size, MOST)
-        self._broken = broken
+        """Prepare; threads are started when there are leases."""
+        super().__init__(callings, min(size, MOST), broken)
         self._machine = machine
-        self._waiting: SimpleQueue[Waiting] | PriorityQueue[Waiting]
-        self._waiting = machine.pipe() if len(callings) == 1 else PriorityQueue()
-        self._numbers = count()
-        self._done: deque[tuple[Run, Calling, list[Any] | None]] = deque()
-        """Handlers that have ended, with their results and errors; None if both are None."""
+        self._calls = machine.pipe()  # True has a thread look for a lease, False ends it
+        self._done: deque[tuple[Run, Calling]] = deque()  # handlers that have ended
         self._told = False
-        self.taken = 0  # how many leases are with the crew, begun or not
         self._threads = 0
         self._told_short = False
         self._hung = 0  # how many threads still run handlers that were given up; these threads do not count
-        self.closing = False
 
-    # ---- leases
-
-    def take(self, leases: list[Lease], number: int = 0) -> None:
-        calling = self._callings[number]
-        self._put([(calling.rank, next(self._numbers), calling, lease) for lease in leases])
-
-    def _put(self, places: list[Waiting]) -> None:
-        self.taken += len(places)
-        for place in places:
-            self._waiting.put(place)
+    def _call(self, leases: int) -> None:
+        for _ in range(leases):
+            self._calls.put(True)
         while self._threads - self._hung < min(self._size, self.taken):
             name = f"handler-{self._first.leases.log.queue}-{self._threads}"
-            thread = self._machine.thread(self._live, name)
             try:
-                thread.start()
+                self._machine.thread(self._live, name).start()
             except RuntimeError as error:
                 self._run_short(error)
                 return
@@ -89,66 +84,25 @@ class ThreadCrew:
                 "%d threads: %s", worker_log.worker, error, free, self._size, cure, error=error,
             )  # fmt: skip
 
-    @property
-    def unstarted(self) -> int:
-        return self._waiting.qsize()
-
-    def before(self, number: int) -> int:
-        if isinstance(self._waiting, PriorityQueue):
-            rank = self._callings[number].rank
-            return sum(place[0] <= rank for place in list(self._waiting.queue))
-        return self._waiting.qsize()
-
-    def give_back(self, number: int = 0, most: int | None = None) -> list[Lease]:
-        calling, waiting = self._callings[number], self._take_all()
-        found = [place for place in waiting if place[2] is calling]
-        if most is not None:
-            found = found[max(0, len(found) - most) :]
-        self._put([place for place in waiting if place not in found])
-        return [place[3] for place in found if place[3] is not None]
-
-    def _take_all(self) -> list[Waiting]:
-        """Take out what waits, in the order in which it would come out."""
-        found: list[Waiting] = []
+    def _take_out(self, number: int, choose: Callable[[list[Lease]], list[Lease]]) -> list[Lease]:
+        ends = 0
         with suppress(Empty):
-            while True:
-                found.append(self._waiting.get_nowait())
-        places = [place for place in found if place[3] is not None]
-        for _ in range(len(found) - len(places)):
-            self._end_one()  # the order to end is still for as many threads
-        self.taken -= len(places)
-        return places
-
-    def _end_one(self) -> None:
-        self._waiting.put((LAST, next(self._numbers), self._first, None))
-
-    def take_out(self, lease: Lease, number: int = 0) -> bool:
-        calling, waiting = self._callings[number], self._take_all()
-        found = [place for place in waiting if place[2] is calling and place[3] == lease]
-        self._put([place for place in waiting if place not in found])
-        return bool(found)
-
-    # ---- threads
+            while True:  # there are to be as many calls as leases: those that stay are called for again
+                ends += not self._calls.get_nowait()
+        gone = super()._take_out(number, choose)
+        for _ in range(ends):
+            self._calls.put(False)
+        return gone
 
     def replace(self, run: Run) -> None:
         self._hung += 1
         self.taken -= 1
-        self._put([])
+        self._call(0)
 
-    def cancel(self) -> set[asyncio.Task[None]]:
-        return set()  # a thread cannot be cancelled
-
-    def close(self) -> None:
-        """End the threads that are free; threads at work are left alone, and end with the process."""
-        for _ in range(self._threads):
-            self._end_one()
-
-    def _come_back(self) -> None:
-        # another thread may have taken its place
-        self._hung -= 1
-        if self._threads - self._hung > self._size:
-            self._threads -= 1
-            self._end_one()
+    def close(self) -> set[asyncio.Task[None]]:
+        for _ in range(self._threads):  # threads at work are left alone, and end with the process
+            self._calls.put(False)
+        return set()
 
     # ---- in the threads
 
@@ -166,122 +120,111 @@ class ThreadCrew:
         calling, tell = self._first, telling.running.set
         around, bare, leases = calling.around, calling.around.bare, calling.leases
         running, ledger, fields = leases.running, leases.ledger, leases.log.fields()
-        while True:
-            _, _, its, lease = self._waiting.get()
-            if lease is None:
-                return False
+        while self._calls.get():
+            found = self._next()
+            if found is None:
+                continue  # the lease was given back
+            its, lease = found
             if its is not calling:
                 calling, leases = its, its.leases
                 running, ledger, fields = leases.running, leases.ledger, leases.log.fields()
             run = running[lease.key] = Run(lease, None, time.monotonic())
-            result: Any = None
-            problem: BaseException | None = None
+            came: Any = None
+            raised = False
             tell((fields, lease))
             try:
                 if ledger is not None:
                     ledger.start(lease)
-                result = calling.call(lease)
-                waits = result is not None and inspect.isawaitable(result)
+                came = calling.call(lease)
+                waits = came is not None and inspect.isawaitable(cast("object", came))
             except BaseException as error:  # whatever a handler raises is its task's failure
-                problem, waits = error, False
+                came, raised, waits = error, True, False
             if forks.generation != calling.generation:
-                forks.leave(lease.task, problem)
-            if not waits and (result is not None or problem is not None):
-                result, problem = _listed(run, result, problem)
-                waits = not run.cancelled and (may_be_long(result) or may_be_long(problem))
-                if waits:  # the thread keeps its place while the event loop puts the rest
-                    result, problem = _given(result, problem), None
-            came = None
+                forks.leave(lease.task, came if raised else None)
+            if came is not None and not waits:
+                try:
+                    came = listed_here(came, partial(getattr, run, "end"))
+                except BaseException as error:  # whatever the iterable raises is the task's failure
+                    came, raised = error, True
+                if not run.cancelled and may_be_long(came):
+                    # the thread keeps its place while the event loop puts the rest
+                    came, raised, waits = _given(came, raised), False, True
             if waits:
-                came = self._await_in_loop(run, calling, result)
-            elif result is not None or problem is not None:
-                came = [result, problem]  # the loop lets go of them last: their end may run code of the user
-            elif ledger is not None:
+                came, raised = self._await_in_loop(run, calling, came)
+            if came is None and not raised and ledger is not None:
                 ledger.finish(lease)
-            result = problem = None
             run.spent = time.monotonic() - run.began
-            self._hand_in(run, calling, came)
-            came = None
+            run.came, run.raised = came, raised
+            came = None  # the loop lets go of it last: its end may run code of the user
+            self._hand_in(run, calling)
             if len(copy_context()) > 1 if bare else around.changed():
                 return True
+        return False
 
-    def _hand_in(self, run: Run, calling: Calling, came: list[Any] | None) -> None:
-        self._done.append((run, calling, came))
+    def _hand_in(self, run: Run, calling: Calling) -> None:
+        self._done.append((run, calling))
         if not self._told:
             self._told = True
             with suppress(RuntimeError):  # the loop is closed already
                 self._loop.call_soon_threadsafe(self._collect)
 
-    def _await_in_loop(self, run: Run, calling: Calling, awaitable: Any) -> list[Any]:
-        """Have the event loop await something; give its result and its error."""
-        over, came = self._machine.event(), list[Any]()
+    def _await_in_loop(self, run: Run, calling: Calling, awaitable: Any) -> tuple[Any, bool]:
+        """Have the event loop await something; give what came, and whether it was raised."""
+        over, ended = self._machine.event(), list[tuple[Any, bool]]()
 
         def start(context: Context) -> None:
             if run.end:  # the handler was given up meanwhile
                 over.set()
                 return
-            flow = self._await(run, calling, awaitable, came)
+            flow = self._await(run, calling, awaitable, ended)
             run.task = self._loop.create_task(flow, name="handler", context=context)
             run.task.add_done_callback(lambda _: over.set())
 
         with suppress(RuntimeError):  # the loop is closed already
             self._loop.call_soon_threadsafe(start, copy_context())
             over.wait()
-        if not came:  # nothing was awaited, or it was cancelled before it began
+        if not ended:  # nothing was awaited, or it was cancelled before it began
             handlers.discard(awaitable)
-            came = [None, asyncio.CancelledError()]
-        return came
+        return ended[0] if ended else (asyncio.CancelledError(), True)
 
     # ---- in the event loop
 
-    async def _await(self, run: Run, calling: Calling, awaitable: Any, came: list[Any]) -> None:
-        result: Any = None
-        problem: BaseException | None = None
+    async def _await(self, run: Run, calling: Calling, awaitable: Any, ended: list[tuple[Any, bool]]) -> None:
+        came: Any = None
+        raised = False
         try:
-            result = await listed(await handlers.resolve(awaitable))
+            came = await handlers.resolve(awaitable)
         except BaseException as error:  # whatever an awaitable raises is the end of its handler
-            problem = error
-        came += await calling.leases.given(run, result, problem)
+            came, raised = error, True
+        came, raised = await calling.leases.given(run, came, raised)
+        ended.append((came, raised))
         if forks.generation != calling.generation:
-            forks.leave(run.lease.task, problem)
+            forks.leave(run.lease.task, came if raised else None)
 
     def _collect(self) -> None:
         self._told = False
         while self._done:
-            run, calling, came = self._done.popleft()
-            leases = calling.leases
+            run, calling = self._done.popleft()
+            leases, came, raised = calling.leases, run.came, run.raised
+            is_nothing, run.came = came is None and not raised, None
             was_given_up = run.left or (bool(run.end) and run.task is None)
             if not (was_given_up and (run.left or run.end == "max_runtime")):  # such a run was counted then
                 leases.spans.add(run.spent)
-            if was_given_up:
-                self._come_back()  # the lease was lost, timed out or given back meanwhile
+            if was_given_up:  # the lease was lost, timed out or given back meanwhile
+                self._hung -= 1
+                if self._threads - self._hung > self._size:  # another thread has taken its place
+                    self._threads -= 1
+                    self._calls.put(False)
             else:
                 self.taken -= 1
-                result, problem = came or (None, None)
-                if run.task is not None and (over := leases.rules.runtime.overrun(run, problem)) is not None:
-                    result, problem = None, over
-                leases.finished(run, result, problem)
-                result = problem = None
-            if came is not None:
-                came.clear()
-                if leases.ledger is not None:
-                    leases.ledger.finish(run.lease)
+                over = None if run.task is None else leases.runtime.overrun(run, came if raised else None)
+                leases.finished(run, *((came, raised) if over is None else (over, True)))
+            del came
+            if not is_nothing and leases.ledger is not None:
+                leases.ledger.finish(run.lease)
 
 
-async def _given(result: Any, problem: BaseException | None) -> Any:
-    if problem is not None:
-        raise problem
-    return result
-
-
-def _listed(run: Run, result: Any, problem: BaseException | None) -> tuple[Any, BaseException | None]:
-    """List the tasks that a handler found, in the thread that called it."""
-    try:
-        if problem is None:
-            return listed_here(result, lambda: run.end), None
-        return None, listed_here(problem, lambda: run.end)
-    except BaseException as error:  # whatever the iterable raises is the task's failure
-        return None, error
-
-
-Crew = TaskCrew | ThreadCrew  # runs handlers, many at once
+async def _given(came: Any, raised: bool) -> Any:
+    if raised:
+        raise came
+    return came

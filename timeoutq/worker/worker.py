@@ -9,58 +9,50 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from functools import partial
+from itertools import zip_longest
 from typing import Any, TypeVar, cast
 
-from timeoutq.client import AsyncDriver, Driver, sibling
-from timeoutq.client.heartbeat import Beat, Heartbeat, about
+from timeoutq.client import AsyncDriver, Driver
+from timeoutq.client.heartbeat import Heartbeat
 from timeoutq.verbs.sending import Flow
-from timeoutq.words import arguments, retry
-from timeoutq.words.errors import InvalidInput, TimeoutqError, WorkerBroken
+from timeoutq.words import arguments
+from timeoutq.words.errors import InvalidInput, WorkerBroken
 from timeoutq.words.model import Lease
 from timeoutq.words.retry import Retries, RetryPolicy
 from timeoutq.worker import forks, handlers, signals
-from timeoutq.worker.background import THIS, Machine
-from timeoutq.worker.closing import Closing
-from timeoutq.worker.crews import Calling, TaskCrew
+from timeoutq.worker.crews import Calling, Crew, TaskCrew
+from timeoutq.worker.decisions import Life, Pace, Strict, Weighted
 from timeoutq.worker.handlers import Handler, Lifespan, Returned, Surroundings
 from timeoutq.worker.health import Phase, Sheet, Signs, Vitals
 from timeoutq.worker.leases import Leases, Ledger, Rules, Tally, added
 from timeoutq.worker.lifespan import Span, checked
 from timeoutq.worker.loopwatch import LoopWatch
-from timeoutq.worker.pace import Pace, Strict, Weighted
-from timeoutq.worker.pump import Pump
-from timeoutq.worker.queue_work import QueueWork, Shared
-from timeoutq.worker.runs import Failures, MaxRuntime, Run
-from timeoutq.worker.served import Place, tell_functions
-from timeoutq.worker.state import Life
-from timeoutq.worker.tending import Tending
-from timeoutq.worker.threads import Crew, ThreadCrew
+from timeoutq.worker.pump import Pump, close
+from timeoutq.worker.queue_work import QueueWork
+from timeoutq.worker.runs import Run
+from timeoutq.worker.served import Place
+from timeoutq.worker.threads import THIS, Machine, ThreadCrew
 from timeoutq.worker.worker_log import WorkerLog, named
 
 Q = TypeVar("Q", bound=AsyncDriver)
 S = TypeVar("S")
 
-LOOK_EVERY = 1.0
-"""Seconds between two looks for a queue, if nobody knows before of which shards it will consist."""
 MOST_QUEUES, MOST_WEIGHT = 100, 1000
 CURE = "Does a handler cancel asyncio tasks that it did not start? Have it cancel only those that it has started"
 """The cure when something has cancelled a part of a worker."""
-UNBOUNDED = 1_000_000_000
-"""More releases than any task will have."""
-
-
-def load_handler(path: str) -> Handler:
-    """Import `module:function`; raises `HandlerNotFound`, which says what is missing."""
-    return cast("Handler", handlers.load(path))
+UNBOUNDED = 1_000_000_000  # more releases than any task will have
 
 
 class Worker:
     """Works on one queue, or on several, until it is stopped, or drained with `burst=True`."""
 
-    machine: Machine = THIS
-    """Where the worker's threads come from."""
-    sheet: Sheet | None = None
-    """Where the worker writes its signs of health, if anybody wants to know."""
+    machine: Machine = THIS  # where the worker's threads come from
+    sheet: Sheet | None = None  # where the worker writes its signs of health, if anybody wants to know
+    _ran = False
+    _pump: Pump | None = None
+    _pumping: asyncio.Task[None] | None = None
+    _heartbeat: Heartbeat | None = None
+    _vitals: Vitals | None = None
 
     def __init__(
         self,
@@ -112,34 +104,31 @@ class Worker:
         """The first of its queues."""
         self._span = Span(checked(lifespan), self._break)
         self._shape = handlers.shape_of(self.handler, has_state=lifespan is not None)
+        self._shortest = min(queue.timeout for queue in self.queues)
         self.concurrency = arguments.count(concurrency, "concurrency", high=100_000)
         self._ahead = None if prefetch is None else arguments.count(prefetch, "prefetch", low=0, high=100_000)
         self.burst = burst
         self.drain_deadline = arguments.seconds(drain_deadline, "drain_deadline")
-        self._life = Life(
-            self.drain_deadline, burst=burst, queues=len(self.queues),
-            max_tasks=None if max_tasks is None else arguments.count(max_tasks, "max_tasks"),
-        )  # fmt: skip
-        self._signals, self._woken, self._ran = signals, asyncio.Event(), False
+        self._life = Life(self.drain_deadline, burst=burst, max_tasks=max_tasks, queues=len(self.queues))
+        self._signals, self._woken = signals, asyncio.Event()
         self._log = WorkerLog(self.queue, [other.name for other in self.queues[1:]])
-        self._max_runtime = max_runtime
-        self._retry = None if retry is None else RetryPolicy.of(retry)
-        self._most_releases = arguments.count(max_releases or UNBOUNDED, "max_releases")
+        self._serves = self.handler if isinstance(self.handler, handlers.Serves) else None
+        self._places: list[Place] = []
+        self._rules = Rules(
+            self._shape.name, self._serves.judge if self._serves else lambda lease, error: None,
+            None if retry is None else RetryPolicy.of(retry), max_runtime,
+            arguments.count(max_releases or UNBOUNDED, "max_releases"),
+            (lambda payload: payload) if self._serves else arguments.unpack,
+        )  # fmt: skip
         ledgers = ledger if isinstance(ledger, Sequence) else [ledger] * len(self.queues)
         self._leases = [self._new_leases(number, ledgers[number]) for number in range(len(self.queues))]
-        self._pump: Pump | None = None
-        self._pumping: asyncio.Task[None] | None = None
-        self._heartbeat: Heartbeat | None = None
         self.ending: Callable[[str], None] | None = None
-        """Called with `tally.end` when all work has ended, before the lifespan is left; it may be called twice."""
+        """Called once with `tally.end`: when all work has ended, before the lifespan is left."""
 
     def _new_leases(self, number: int, ledger: Ledger | None) -> Leases:
         queue = self.queues[number]
         worker_log = self._log if len(self.queues) == 1 else WorkerLog(queue, is_one_of_several=True)
-        failures = Failures(queue.retry if self._retry is None else self._retry, worker_log, self._shape.judge)
-        read = bytes_as_they_stand if isinstance(self.handler, handlers.Serves) else arguments.unpack
-        rules = Rules(self._shape.name, MaxRuntime(queue, self._max_runtime), failures, self._most_releases, read)
-        return Leases(queue, rules, worker_log, ledger, self._end_cancelled, self._woken, number)
+        return Leases(queue, number, self._rules, worker_log, ledger, self._end_cancelled, self._woken)
 
     # ---- how it stands
 
@@ -169,7 +158,7 @@ class Worker:
 
     def give_back_unread(self) -> Flow[None]:
         """Release the leases of claims whose replies nobody has read, after the event loop has ended: for a twin."""
-        for shard in self._pump.works[0].shards if self._pump is not None else ():
+        for shard in self._pump.works[0].shards if self._pump else ():
             yield from shard.claims.give_back_unread()
 
     def is_cancelled(self, lease: Lease) -> bool:
@@ -203,26 +192,10 @@ class Worker:
         """How many workers are alive, on the queue that has the most; 1 before the heartbeat has heard anything."""
         return 1 if self._heartbeat is None else self._heartbeat.peers
 
-    def _about(self, work: QueueWork) -> dict[str, object]:
-        """Give the report of the worker to a queue, which goes with its signs of life."""
-        leases, tally = work.leases, work.leases.tally
-        found = about(
-            leases.queue, concurrency=self.concurrency, held=len(leases.held), acked=tally.acked, failed=tally.failed,
-            started=leases.started,
-        )  # fmt: skip
-        if work.tends is not None:
-            found["tends"] = work.tends()
-        if trouble := work.trouble:
-            found["trouble"] = trouble
-        elif untaken := work.untaken:
-            found |= {"trouble": untaken, "claims": True}
-        return found
-
     def _signs(self, now: float) -> Signs:
-        shortest = min(queue.timeout for queue in self.queues)
         if self._pump is not None:
-            return self._pump.signs(now, shortest)
-        return Signs(Phase.DRAINING if self._life.level else Phase.STARTING, shortest, looped=now, turned=now)
+            return self._pump.signs(now, self._shortest)
+        return Signs(Phase.DRAINING if self._life.level else Phase.STARTING, self._shortest, looped=now, turned=now)
 
     # ---- its life
 
@@ -238,25 +211,20 @@ class Worker:
             raise InvalidInput("a Worker runs once: make another")
         self._ran = True
         loop, generation = asyncio.get_running_loop(), forks.generation
-        shortest = min(queue.timeout for queue in self.queues)
-        runtimes = [each.rules.runtime.ms / 1000 for each in self._leases if each.rules.runtime.ms]
-        running = [each.running for each in self._leases]
-        watch = LoopWatch(
-            self._log.queue, running, self._log.fields(), shortest, min(runtimes, default=0.0), self.machine
-        )
-        vitals = None if self.sheet is None else Vitals(self.sheet, shortest, self._signs, self._woken.set)
-        if vitals is not None:
-            vitals.start()
+        watch = LoopWatch(self._leases, self._log, self.machine)
+        if self.sheet is not None:
+            self._vitals = Vitals(self.sheet, self._shortest, self._signs, self._woken.set)
         try:
-            with watch, forks.watched(loop), signals.heeded(self.stop) if self._signals else nullcontext():
+            with (
+                self._vitals or nullcontext(), watch, forks.watched(loop),
+                signals.heeded(self.stop) if self._signals else nullcontext(),
+            ):  # fmt: skip
                 if not self._life.level:
                     async with self._span:
                         if self._span.entered:
-                            await self._serve(generation, vitals)
+                            await self._serve(generation)
                         self._note_end()
         finally:
-            if vitals is not None:
-                vitals.stop()
             for queue in self.queues if self._closes else ():
                 await queue.close()
         self._note_end()
@@ -280,7 +248,8 @@ class Worker:
         for each in self._leases:
             each.tally.end = first.end
         if self.ending is not None and first.end:
-            self.ending(first.end)
+            ending, self.ending = self.ending, None
+            ending(first.end)
 
     def _break(self, reason: BaseException | str) -> None:
         """End the worker because a part of it is gone: a worker that claims on would do harm."""
@@ -289,28 +258,20 @@ class Worker:
         if self._pump is not None:
             self._pump.fail(reason)
 
-    async def _serve(self, generation: int, vitals: Vitals | None) -> None:
+    async def _serve(self, generation: int) -> None:
         crew, now = self._crew(generation), time.monotonic()
-        shared = Shared(self.concurrency, crew, self._sharing, self._life)
-        for each in self._leases:
+        self._pump = pump = Pump(self.concurrency, crew, self._sharing, self._life, self._woken, self._log)
+        for each, place in zip_longest(self._leases, self._places):
             pace = Pace(self.concurrency, self._ahead, each.queue.timeout, now)
-            shared.works.append(QueueWork(each, pace, shared))
-        self._pump = pump = Pump(shared, self._log)
-        if vitals is not None:
-            vitals.write()  # the first task may block the event loop
+            pump.works.append(QueueWork(each, pace, pump, place))
+        if self._vitals is not None:
+            self._vitals.write()  # the first task may block the event loop
         heart_is_over = asyncio.Event()
         self._heartbeat = heartbeat = self._new_heartbeat(pump, heart_is_over)
         try:
             for work in pump.works:
-                if work.leases.queue.division.is_known:
-                    work.open()
-            if len(pump.works) > 1 or pump.works[0].shards:
-                heartbeat.start()  # else when the queue is opened
-            for work in pump.works:
-                if work.shards:
-                    self._look_after(work)
-                else:
-                    work.background.start("opening", self._open_later(work))
+                work.open()
+            heartbeat.start()
             self._log.of_worker(
                 logging.INFO, "starts on queue%s %s: concurrency %d, timeout %s",
                 "s" * (len(pump.works) > 1), self._log.queue, self.concurrency,
@@ -318,17 +279,12 @@ class Worker:
             )  # fmt: skip
             await self._await_pump(pump, generation)
         finally:
-            await Closing(pump, heartbeat, heart_is_over, self._life).close()
-            for close in [close for each in self._leases for close in each.at_end]:
-                close()
+            await close(pump, heartbeat, heart_is_over)
+            for place in self._places:
+                for end in place.closes:
+                    end()
 
     def _new_heartbeat(self, pump: Pump, is_over: asyncio.Event) -> Heartbeat:
-        for work in pump.works:
-            leases = work.leases
-            work.beat = Beat(
-                sibling(leases.queue), leases.held, work.interrupts.lose_soon, partial(self._about, work), leases.spans,
-                leases.over_at, work.is_open,
-            )  # fmt: skip
         loop, context = asyncio.get_running_loop(), copy_context()
 
         def end() -> None:
@@ -340,67 +296,25 @@ class Worker:
             is_over.set()
             self._break(self._heartbeat.told_of_end())
 
-        return Heartbeat([work.beat for work in pump.works if work.beat is not None], self.machine.thread, end)
-
-    def _look_after(self, work: QueueWork) -> None:
-        """Start the things that an open queue needs besides the pump."""
-        clean = work.shards[0].cleaner.run
-        if len(work.shards) > 1:
-            tending = Tending(work)
-            work.tends, clean = (lambda: tending.tended), tending.run
-        work.background.start("cleaner", clean())
-        if work.leases.functions:
-            work.background.start("telling of functions", tell_functions(work.leases))
-        if work.leases.rules.runtime.ms:
-            work.background.start("watch of max_runtime", work.interrupts.watch_runtime())
-
-    async def _open_later(self, work: QueueWork) -> None:
-        """Begin to claim from a queue as soon as it is known of which shards it consists."""
-        queue, failures = work.leases.queue, 0
-        try:
-            while not queue.division.is_known:
-                try:
-                    await queue.run(queue.division.look())
-                    failures = 0
-                except TimeoutqError as error:
-                    failures += 1
-                    work.tell_unknown(error, failures)
-                if not queue.division.is_known:
-                    work.is_missing = not failures
-                    self._woken.set()  # a burst looks whether anything is left
-                    await asyncio.sleep(retry.pause(failures) if failures else LOOK_EVERY)
-            work.open()
-            if len(self._leases) == 1 and self._heartbeat is not None:
-                self._heartbeat.start()
-            self._look_after(work)
-            self._woken.set()
-        except TimeoutqError as error:
-            self._break(error)
+        return Heartbeat([work.beat for work in pump.works], self.machine.thread, end)
 
     def _crew(self, generation: int) -> Crew:
-        span = self._span
-        around = Surroundings(copy_context() if span.context is None else span.context)
-        call = cast("Callable[[Lease], Any]", self.handler)
-        if self._shape.takes_state:
-            call = partial(_with_state, cast("Callable[[Lease, Any], Any]", self.handler), span.state)
-        serve = self.handler.serve if isinstance(self.handler, handlers.Serves) else None
-        callings = [
-            Calling(
-                call if serve is None else serve(self._served(each)), around, each, generation,
-                self._sharing.rank(each.number),
-            )
-            for each in self._leases
-        ]  # fmt: skip
+        around, state = Surroundings(self._span.context), self._span.state
+        plain = cast("Callable[..., Any]", self.handler)
+        call: Callable[[Lease], Any] = (lambda lease: plain(lease, state)) if self._shape.takes_state else plain
+        callings: list[Calling] = []
+        for each in self._leases:
+            if self._serves is not None:
+                self._places.append(Place(each, state, self.queues, partial(self._end_run, each), self._wear_out))
+                call = self._serves.serve(self._places[-1])
+            callings.append(Calling(call, around, each, generation, self._sharing.rank(each.number)))
         if self._shape.is_async:
             return TaskCrew(callings, self.concurrency, self._break)
         return ThreadCrew(callings, self.concurrency, self._break, self.machine)
 
-    def _served(self, leases: Leases) -> Place:
-        def cancel(run: Run) -> None:
-            assert self._pump is not None
-            self._pump.works[leases.number].interrupts.cancel(run, "max_runtime")
-
-        return Place(leases, self._span.state, self.queues, cancel, self._wear_out)
+    def _end_run(self, leases: Leases, run: Run) -> None:
+        assert self._pump is not None
+        self._pump.works[leases.number].interrupts.cancel(run, "max_runtime")
 
     def _wear_out(self) -> None:
         """Drain, so that the supervisor puts another process in the place of this one."""
@@ -421,12 +335,12 @@ class Worker:
             await pumping
         except asyncio.CancelledError as error:
             if not self._life.level:
-                me, ran = asyncio.current_task(), self._told_of_begun()
-                if me is None or not me.cancelling():
+                me, ran = cast("asyncio.Task[Any]", asyncio.current_task()), self._told_of_begun()
+                if not me.cancelling():
                     self._end_cancelled("pump")
                 pumping.cancel()
                 await asyncio.gather(pumping, return_exceptions=True)
-                if self._life.broken is not None and (me is None or not me.cancelling()):
+                if self._life.broken is not None and not me.cancelling():
                     raise self._life.broken from None
                 error.add_note(ran)
                 raise
@@ -441,15 +355,6 @@ class Worker:
         return f"these tasks were running, or were the last to end: {names or 'none'}"
 
 
-def bytes_as_they_stand(payload: bytes | None) -> bytes | None:
-    """Give a payload as it stands in Redis."""
-    return payload
-
-
-def _with_state(handler: Callable[[Lease, Any], Any], state: Any, lease: Lease) -> Any:
-    return handler(lease, state)
-
-
 def _hired(
     queue: object, handler: object, lifespan: Lifespan[Any] | str | None
 ) -> tuple[object, Handler, Lifespan[Any] | str | None, bool]:
@@ -461,7 +366,7 @@ def _hired(
         queue, handler = staff.queues, staff.handler
     elif handler is None:
         raise InvalidInput("a worker takes a queue and a handler: write Worker(queue, handler)")
-    found = load_handler(handler) if isinstance(handler, str) else cast("Handler", handler)
+    found = cast("Handler", handlers.load(handler) if isinstance(handler, str) else handler)
     if lifespan is None and isinstance(found, handlers.Serves):
         lifespan = found.lifespan
     return queue, found, lifespan, isinstance(staff, handlers.Staff)

@@ -48,11 +48,15 @@ DEFECTS: Mapping[str, Defect] = {
                 "return Shape(name, inspect.iscoroutinefunction(inner),",
                 "return Shape(name, inspect.iscoroutinefunction(handler),",
             ),
-            Change("worker.threads", "waits = result is not None and inspect.isawaitable(result)", "waits = False"),
+            Change(
+                "worker.threads",
+                'waits = came is not None and inspect.isawaitable(cast("object", came))',
+                "waits = False",
+            ),
             Change(
                 "worker.leases",
                 "            self.failed(lease, handlers.wrong_result(self.rules.handler, came), hopeless=True)",
-                "            self.ends.acks.append(lease)",
+                "            self.ends_of(lease).acks.append(lease)",
             ),
         ),
     ),
@@ -75,7 +79,7 @@ DEFECTS: Mapping[str, Defect] = {
         "an ack that takes longer than 0.3 of the deadline is sent again whole, and stalls its worker for ever",
         (
             Change(
-                "server.road",
+                "server.connections",
                 "        if len(packed) <= SLICE:\n            self._transport",
                 "        if len(packed) <= 1 << 40:\n            self._transport",
             ),
@@ -130,8 +134,8 @@ DEFECTS: Mapping[str, Defect] = {
         (
             Change(
                 "worker.exchanges",
-                "                self.claims.miss(claim, sent_at, sent_at)\n            raise",
-                "                self.claims.over(claim)\n            raise",
+                "            self.claims.miss(claim, sent_at, sent_at)\n            raise",
+                "            self.claims.over(claim)\n            raise",
             ),
         ),
     ),
@@ -140,8 +144,8 @@ DEFECTS: Mapping[str, Defect] = {
         (
             Change(
                 "worker.exchanges",
-                "return bool(self.under_way) and (self.failures > 0 or time.monotonic() - self._began > LATE)",
-                "return self.failures > 0 or (bool(self.under_way) and time.monotonic() - self._began > LATE)",
+                "return bool(self.under_way) and (self.failures > 0 or time.monotonic() - self.began > LATE)",
+                "return self.failures > 0 or (bool(self.under_way) and time.monotonic() - self.began > LATE)",
             ),
         ),
     ),

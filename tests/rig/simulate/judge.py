@@ -11,7 +11,7 @@ from tests.rig import invariants
 from tests.rig.simulate.apps import RETURNS
 from tests.rig.simulate.plan import AFTER, ENDS_WELL, HOPELESS, RUDE, PlannedTask
 from tests.rig.simulate.witness import COUNTED
-from timeoutq.client.shards.names import stem, tags
+from timeoutq.client.shards.route import stem, tags
 from timeoutq.worker.processes.roster import PATIENCE
 
 if TYPE_CHECKING:

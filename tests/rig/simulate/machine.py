@@ -12,7 +12,7 @@ from queue import Empty
 from typing import Any
 
 from tests.rig.simulate.clock import Owner, VirtualLoop, owner_of
-from timeoutq.worker.background import Machine
+from timeoutq.worker.threads import Machine
 
 MOMENT = 0.002
 """Seconds: the longest that a thread waits for its turn."""

@@ -18,7 +18,6 @@ from timeoutq.verbs import flows, sending
 from timeoutq.words import exit_codes
 from timeoutq.words.errors import TimeoutqError
 from timeoutq.worker.processes.ledger import Left, SharedLedger
-from timeoutq.worker.processes.process import TOLD
 from timeoutq.worker.processes.roster import Order, Roster, Told
 from timeoutq.worker.pump import Pump
 from timeoutq.worker.worker import Worker
@@ -138,11 +137,7 @@ class Process:
         )  # fmt: skip
         self.ledger.sign(self.worker_name)
 
-        def ending(end: str) -> None:
-            worker.ending = None
-            self.ledger.tell(TOLD[end])
-
-        worker.ending = ending
+        worker.ending = lambda end: self.ledger.tell(Told[end.upper()])
         world.ran(self)
         if self.stopped_at is not None:
             worker.stop()
@@ -215,7 +210,7 @@ class Supervisor:
             self._look.clear()
             while roster.is_due(loop.time()):
                 self._start()
-            told = {pid for pid, child in self.children.items() if child.ledger.has_told}
+            told = {pid for pid, child in self.children.items() if child.ledger.told()[0]}
             for pid in roster.overdue(loop.time(), told):
                 child = self.children[pid]
                 if child.owner.frozen is None and not child.was_frozen:

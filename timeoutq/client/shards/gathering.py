@@ -7,8 +7,9 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, TypeVar
 
+from timeoutq.client.methods import Build
 from timeoutq.client.shards.root import Shards
-from timeoutq.client.shards.together import together
+from timeoutq.client.together import together
 from timeoutq.server.calls import BATCH, FLUSH, Call
 from timeoutq.verbs.confirming import UNCONFIRMED
 from timeoutq.verbs.sending import CALLS, Flow, Talk, settle
@@ -18,12 +19,11 @@ from timeoutq.words.model import Outcome
 from timeoutq.words.text import counted
 
 T = TypeVar("T")
+Places = Mapping[int, Sequence[int]]
+"""For each shard, the places of what belongs to it in a list of tasks, leases or hosts."""
 
 WORDS = 2 * CALLS * BATCH
 """About the most arguments of calls that are sent before the answers are read."""
-
-UNANSWERED = b"?"
-"""The code of an id whose shard did not answer: `Answer.UNANSWERED`."""
 
 
 def of_shards(flows: Mapping[int, Flow[T]]) -> Flow[dict[int, T | TimeoutqError]]:
@@ -41,22 +41,16 @@ def late(make: Callable[[], Flow[T]]) -> Flow[T]:
     return (yield from make())
 
 
-def total(shards: Shards, flow: Callable[[Talk], Flow[int]]) -> Flow[int]:
-    """Carry out a flow in every shard; give the sum of the results."""
-    return sum((yield from each(shards, flow)))
-
-
 def whole(shards: Shards, results: Mapping[int, T | TimeoutqError], outcome: Outcome | None = None) -> list[T]:
     """Give the results of shards; raise an error that names those that failed, if any did."""
-    errors = {shard: result for shard, result in results.items() if isinstance(result, TimeoutqError)}
-    if errors:
+    if errors := errors_of(results):
         raise failure(shards, errors, len(results), outcome)
-    return known(results)
-
-
-def known(results: Mapping[int, T | TimeoutqError]) -> list[T]:
-    """Give the results of the shards that answered."""
     return [result for result in results.values() if not isinstance(result, TimeoutqError)]
+
+
+def errors_of(results: Mapping[int, object]) -> dict[int, TimeoutqError]:
+    """Give the errors among the results of shards."""
+    return {shard: result for shard, result in results.items() if isinstance(result, TimeoutqError)}
 
 
 def failure(
@@ -81,26 +75,26 @@ def failure(
 
 
 def gather(
-    shards: Shards, calls: Mapping[int, Sequence[Call[Any]]], replicas: int = 0, within: float | None = None
+    shards: Shards, places: Places, build: Build, replicas: int = 0, within: float | None = None
 ) -> Flow[dict[int, list[Any] | TimeoutqError]]:
-    """Send each shard its calls; give the answers of each shard, or the first error that a shard met."""
+    """Send each shard the calls that are built for its places; give its answers, or the first error that it met."""
     talks: Sequence[Talk] = shards.talks
+    calls = {shard: build(talks[shard], chosen) for shard, chosen in places.items()}
     if within is not None:
         # who holds leases has been given them by the scripts, so there is nothing to prove
         talks = [replace(talk, deadline=min(talk.deadline, within), proved=True) for talk in talks]
         replicas = UNCONFIRMED
-    found: dict[int, list[Any] | TimeoutqError] = {shard: [] for shard in calls}
+    found: dict[int, list[Any]] = {shard: [] for shard in calls}
+    errors: dict[int, TimeoutqError] = {}
     for flush in _flushes(calls):
-        sent = [shard for shard in flush if isinstance(found[shard], list)]
+        sent = [shard for shard in flush if shard not in errors]
         ended = yield from together([settle(talks[shard], flush[shard], replicas) for shard in sent], within)
         for shard, results in zip(sent, ended, strict=True):
-            before = found[shard]
-            if isinstance(results, TimeoutqError):
-                found[shard] = results
-            elif isinstance(before, list):
-                error = next((result for result in results if isinstance(result, TimeoutqError)), None)
-                found[shard] = [*before, *results] if error is None else error
-    return found
+            some = [results] if isinstance(results, TimeoutqError) else results
+            if (error := next((one for one in some if isinstance(one, TimeoutqError)), None)) is not None:
+                errors[shard] = error
+            found[shard] += some
+    return {**found, **errors}
 
 
 def _flushes(calls: Mapping[int, Sequence[Call[Any]]]) -> Iterator[dict[int, list[Call[Any]]]]:
@@ -136,10 +130,7 @@ def any_added(results: Iterable[Iterable[object] | TimeoutqError]) -> bool:
 
 
 def outcome_of(
-    shards: Shards,
-    ids: Sequence[bytes],
-    places: Mapping[int, Sequence[int]],
-    results: Mapping[int, Sequence[Outcome] | TimeoutqError],
+    shards: Shards, ids: Sequence[bytes], places: Places, results: Mapping[int, Sequence[Outcome] | TimeoutqError]
 ) -> Outcome:
     """Make one outcome of those of the shards, as `merged` does; raise an error that has it if some did not answer."""
     outcome = merged(ids, places, results)
@@ -147,16 +138,16 @@ def outcome_of(
     return outcome
 
 
-def merged(
-    ids: Sequence[bytes],
-    places: Mapping[int, Sequence[int]],
-    results: Mapping[int, Sequence[Outcome] | TimeoutqError],
-) -> Outcome:
-    """Make one outcome of those of the shards; ids of a shard that did not answer are `UNANSWERED`."""
-    codes = bytearray(UNANSWERED * len(ids))
+def merged(ids: Sequence[bytes], places: Places, results: Mapping[int, Sequence[Outcome] | TimeoutqError]) -> Outcome:
+    """Make one outcome of those of the shards; ids of a shard that did not answer are `UNANSWERED`.
+
+    If several shards answer for an id, a state goes before `UNANSWERED`, and `UNANSWERED` before `UNKNOWN`.
+    """
+    unknown, unanswered = b"u?"
+    codes = bytearray(b"u" * len(ids))
     for shard, result in results.items():
-        if not isinstance(result, TimeoutqError):
-            letters = b"".join(one.codes for one in result)
-            for place, letter in zip(places[shard], letters, strict=True):
+        some = [Outcome((), b"?" * len(places[shard]))] if isinstance(result, TimeoutqError) else result
+        for place, letter in zip(places[shard], b"".join(one.codes for one in some), strict=True):
+            if codes[place] == unknown or (codes[place] == unanswered and letter != unknown):
                 codes[place] = letter
     return Outcome(ids, bytes(codes))

@@ -1,283 +1,361 @@
-"""The flows of a sharded queue, in which they differ from those of a plain queue."""
+"""The flows of a sharded queue, in which they differ from those of a plain queue. No I/O."""
 
 from __future__ import annotations
 
-import random
-from collections import Counter
+import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from timeoutq.client.methods import Build, ById, Ending, Found, QueueFlows
-from timeoutq.client.shards import claims, flows, gathering, looking, quiet, scheduling
+from timeoutq.client.keeper import Keepers
+from timeoutq.client.methods import Build, ById, Found, QueueFlows, Sent, part_of, picked
+from timeoutq.client.shards import gathering, looking, rooms
+from timeoutq.client.shards.claims import Claim, pull
+from timeoutq.client.shards.gathering import Places, each, gather, outcome_of, places_of
 from timeoutq.client.shards.root import Shards
-from timeoutq.rooms import failures, results
-from timeoutq.rooms.batches import BatchFlows
-from timeoutq.rooms.events import EventFlows
-from timeoutq.rooms.failures import FailureFlows, FailureKind, Moved
-from timeoutq.rooms.results import ResultFlows
-from timeoutq.server.calls import BATCH
-from timeoutq.verbs import reads
+from timeoutq.client.shards.route import route
+from timeoutq.client.together import together
+from timeoutq.rooms import hosts as of_hosts
+from timeoutq.rooms.events import divided
+from timeoutq.server.calls import Call
+from timeoutq.verbs import confirming, flows, reads, why
 from timeoutq.verbs.operations import one_id
-from timeoutq.verbs.sending import Flow, Sleep, Talk, answer, ask
+from timeoutq.verbs.replies import Why
+from timeoutq.verbs.sending import Flow, ServerClock, Talk, answer, ask
 from timeoutq.verbs.why import Reason
 from timeoutq.words import arguments
 from timeoutq.words.arguments import How, TaskList
-from timeoutq.words.counts import Period, Sample, Stats, summed
-from timeoutq.words.errors import InvalidInput, TimeoutqError
+from timeoutq.words.counts import Stats
+from timeoutq.words.errors import InvalidInput, TimeoutqError, Unavailable
+from timeoutq.words.hostname import host_of
 from timeoutq.words.model import (
     Answer,
-    Ended,
-    Entry,
-    Failure,
+    HostRecord,
     Lease,
     Outcome,
     Page,
+    Record,
     State,
     Task,
     TaskId,
-    TaskInfo,
     Tasks,
+    raw,
 )
 
-if TYPE_CHECKING:
-    pass
-
 T = TypeVar("T")
-
-
-class ShardedBatchFlows(BatchFlows):
-    """A sharded queue has no batches: one script has to see the last task end and make the callback ready."""
-
-    def __init__(self, shards: Shards) -> None:
-        super().__init__(shards.root)
-        self._name = shards.name
-
-    @property
-    def talk(self) -> Talk:
-        raise InvalidInput(
-            f"queue {self._name!r} lies in several shards, and a batch has to be in one place: use batches on another "
-            "queue, one without shards"
-        )
-
-
-class ShardedFailureFlows(FailureFlows):
-    """The flows about the failures of a sharded queue: a kind may have tasks in every shard."""
-
-    def __init__(self, shards: Shards) -> None:
-        super().__init__(shards.root)
-        self._shards = shards
-
-    def _kinds(self, n: int) -> Flow[list[FailureKind]]:
-        counts = Counter[bytes]()
-        for part in (yield from gathering.each(self._shards, failures.counts)):
-            counts.update(part)
-        wanted = set(failures.most(counts, n))
-        parts = yield from gathering.each(self._shards, lambda talk: failures.about(talk, wanted))
-        return failures.merged(kind for part in parts for kind in part)
-
-    def _page(self, kind: str, cursor: str | None, n: int) -> Flow[Page]:
-        def read(talk: Talk, start: str, most: int) -> Flow[tuple[Sequence[Entry], str | None]]:
-            return failures.tasks(talk, kind, start, most)
-
-        # the last one that was given up first
-        rows = looking.in_order(self._shards, cursor, n, read, lambda entry: -(entry.at or 0.0))
-        return Page(State.FAILED, *(yield from rows))
-
-    def _through(self, verb: str, kind: str, before: float, at_most: int | None) -> Flow[Moved]:
-        return failures.in_turn(self._shards.talks, verb, kind, before, at_most)
-
-
-FOLLOW = 0.2
-"""Seconds after which a reader that follows the logs looks at all again: no command waits for keys of many slots."""
-
-
-class ShardedEventFlows(EventFlows):
-    """The flows about the event logs of a sharded queue."""
-
-    def __init__(self, shards: Shards) -> None:
-        super().__init__(shards.root)
-        self._shards = shards
-
-    def wait(self, known: Sequence[str], seconds: float) -> Flow[None]:
-        yield Sleep(min(FOLLOW, seconds))
-
-    def _talks(self) -> Sequence[tuple[int | None, Talk]]:
-        return list(enumerate(self._shards.talks))
-
-    def _all(self, flows: Sequence[Flow[T]]) -> Flow[list[T]]:
-        return gathering.whole(self._shards, (yield from gathering.of_shards(dict(enumerate(flows)))))
-
-
-ROUND = 0.5
-"""Seconds for which a wait listens to one shard, before it asks the others: no two shards have one list in common."""
-
-
-class ShardedResultFlows(ResultFlows):
-    """The flows about the results of a sharded queue."""
-
-    def __init__(self, shards: Shards) -> None:
-        super().__init__(shards.root)
-        self._shards = shards
-
-    def look(self, ids: Sequence[bytes], client: str = "") -> Flow[list[Ended | None]]:
-        shards = self._shards
-        found: list[Ended | None] = [None] * len(ids)
-        yield from self._look(ids, gathering.places_of(map(shards.of_task, ids)), client, found)
-        gone = [at for at, one in enumerate(found) if one is not None and one.is_gone]
-        if gone and (yield from shards.may_be_elsewhere()):
-            home = {at: shards.of_task(ids[at]) for at in gone}
-            others = {shard: [at for at in gone if home[at] != shard] for shard in range(len(shards.talks))}
-            yield from self._look(ids, {shard: places for shard, places in others.items() if places}, client, found)
-        return found
-
-    def _look(
-        self, ids: Sequence[bytes], places: Mapping[int, Sequence[int]], client: str, found: list[Ended | None]
-    ) -> Flow[None]:
-        # notes in `found` the answers of the shards; a shard that knows a task goes before one that does not
-        shards = self._shards
-        parts = yield from gathering.of_shards(
-            {
-                shard: results.look(shards.talks[shard], [ids[at] for at in part], client)
-                for shard, part in places.items()
-            }
-        )
-        if not client or all(isinstance(result, TimeoutqError) for result in parts.values()):
-            gathering.whole(shards, parts)
-        for shard, result in parts.items():
-            if isinstance(result, TimeoutqError):
-                result = [None] * len(places[shard])  # who waits asks a silent shard again
-            for at, ended in zip(places[shard], result, strict=True):
-                if ended is None or not ended.is_gone or shard == shards.of_task(ids[at]):
-                    found[at] = ended
-
-    def hear(self, ids: Sequence[bytes], client: str, seconds: float) -> Flow[list[bytes]]:
-        shards = self._shards
-        if shards.record.grouped:
-            talks = list(shards.talks)
-        else:
-            talks = [shards.talks[shard] for shard in {shards.of_task(id) for id in ids}]
-        one = random.choice(talks or shards.talks)  # noqa: S311  # not a secret
-        heard = yield from results.hear(one, client, seconds if len(talks) == 1 else min(seconds, ROUND))
-        others = [_pop(talk, client) for talk in talks if talk is not one]
-        if not others:
-            return heard
-        parts = yield from gathering.of_shards(dict(enumerate(others)))
-        for part in parts.values():
-            if isinstance(part, TimeoutqError):
-                raise part
-        return [*heard, *chain.from_iterable(gathering.known(parts))]
-
-
-def _pop(talk: Talk, client: str) -> Flow[list[bytes]]:
-    (popped,) = yield from ask(talk, [("LPOP", results.answers_key(talk.operations, client), BATCH)])
-    return popped or []
 
 
 class ShardedFlows(QueueFlows):
     """The flows of a sharded queue. `talk` is the talk with the root: it knows the workers, and no task."""
 
-    def __init__(self, shards: Shards, ending: Ending) -> None:
-        super().__init__(shards.root, ending)
+    def __init__(self, shards: Shards, keepers: Keepers) -> None:
+        super().__init__(shards.root, keepers)
         self._shards = shards
-        self.hosts = looking.ShardedHostFlows(shards)
-        self.schedules = scheduling.ShardedScheduleFlows(shards)
-        self.results = ShardedResultFlows(shards)
-        self.batches = ShardedBatchFlows(shards)
-        self.events = ShardedEventFlows(shards)
-        self.failures = ShardedFailureFlows(shards)
+        self.hosts = rooms.ShardedHostFlows(shards)
+        self.schedules = rooms.ShardedScheduleFlows(shards)
+        self.results = rooms.ShardedResultFlows(shards)
+        self.batches = rooms.ShardedBatchFlows(shards)
+        self.events = rooms.ShardedEventFlows(shards)
+        self.failures = rooms.ShardedFailureFlows(shards)
+
+    # ---- opening and settings
 
     def opening(self, settings: Mapping[str, bytes], allow_eviction: bool) -> Flow[None]:
-        return flows.opening(self._shards, settings, allow_eviction)
+        shards = self._shards
+        yield from flows.opening(shards.root, {}, allow_eviction)
+        if shards.root.server.nodes:
+            places = yield from reads.primaries(shards.root)
+            talks = [replace(shards.root, at=place, clock=ServerClock()) for place in places]
+            met = yield from together([flows.opening(talk, {}, allow_eviction) for talk in talks])
+            # a node that is away fails the ids of its own shards, and not the client
+            for error in met:
+                if error is not None and not isinstance(error, Unavailable):
+                    raise error
+        yield from shards.look()
+        if shards.made and "durable" in settings and (yield from self._is_durable(int(settings["durable"]))):
+            # a queue that is durable already is opened also while its replicas are away
+            settings = {name: value for name, value in settings.items() if name != "durable"}
+        if settings:
+            yield from self._configure(settings)
 
-    def put_as(self, tasks: tuple[Tasks, ...], how: How, durable: int = 0) -> Flow[Outcome]:
-        return flows.put(self._shards, tasks, how, durable)
+    def _is_durable(self, wanted: int) -> Flow[bool]:
+        talks = self._shards.talks
+        looks = yield from together([ask(talk, [confirming.look(talk.operations)]) for talk in talks])
+        for talk, found in zip(talks, looks, strict=True):
+            if isinstance(found, TimeoutqError):
+                return False
+            talk.durable.read(found[0], time.monotonic())
+        return all(talk.durable.replicas == wanted for talk in talks)
 
-    def schedule_as(
-        self,
-        tasks: tuple[Tasks, ...],
-        at: float | datetime | None,
-        after: float | None,
-        how: How,
-        durable: int = 0,
-    ) -> Flow[Outcome]:
-        return flows.put(self._shards, tasks, how, durable, arguments.due(at, after))
+    def _configure(self, settings: Mapping[str, bytes], converts: int = 0) -> Flow[None]:
+        shards = self._shards
+        if shards.record.by == "id" and settings.get("politeness", settings.get("politeness?", b"off")) != b"off":
+            raise InvalidInput(
+                f"queue {shards.name} routes its tasks by id, so many shards have tasks of one host, and no shard "
+                'could be polite to this host: politeness needs a queue with by="host"'
+            )
+        durable = int(settings.get("durable", 0))
+        if durable:  # before anything is written: neither a new record nor a part of the shards is to stay
+            yield from each(shards, lambda talk: flows.find_replicas(talk, durable))
+        yield from shards.make()
+        if (keep_done := settings.get("keep_done", settings.get("keep_done?"))) is not None:
+            yield from self._check_keep_done(is_compact=keep_done.startswith(b"compact"))
+        if "events" in settings:
+            settings = {**settings, "events": divided(settings["events"], len(shards.talks))}
+        yield from each(shards, lambda talk: flows.configure(talk, settings, converts))
 
-    def claim(
-        self, n: int = 1, *, timeout: float | None = None, max_runtime: float | None = None, wait: float = 0.0
-    ) -> claims.Claim:
-        return claims.Claim(self._shards, n, timeout, max_runtime, wait)
-
-    def extension(self, leases: Sequence[Lease]) -> Flow[Outcome]:
-        timeout_ms = self.talk.terms.timeout_ms  # meanwhile the leases of other shards run
-        return flows.extend(self._shards, leases, timeout_ms, within=max(timeout_ms / 3000, 1.0))
-
-    def inspect(self, task: TaskId | Task) -> Flow[TaskInfo]:
-        id = one_id(task)
-
-        def inspect(talk: Talk) -> Flow[TaskInfo]:
-            return answer(talk, talk.operations.inspect(id))
-
-        return looking.first_known(self._shards, id, inspect, lambda info: info.state)
-
-    def why(self, task: TaskId | Task) -> Flow[Reason]:
-        return looking.explain(self._shards, one_id(task))
-
-    def list(self, state: State | str, cursor: str | None = None, n: int = 100) -> Flow[Page]:
-        return looking.page(self._shards, arguments.state(state), cursor, arguments.count(n, high=1000))
-
-    def stats(self) -> Flow[Stats]:
-        return looking.stats(self._shards)
+    def _check_keep_done(self, *, is_compact: bool) -> Flow[None]:
+        # each shard refuses for itself; without this look, the shards that have no tasks would switch all the same
+        parts = yield from each(self._shards, lambda talk: answer(talk, talk.operations.stats()))
+        for part in parts:
+            was = part.settings.get("keep_done") == "compact"
+            if is_compact and not was and part.known:
+                raise InvalidInput(
+                    f'keep_done="compact" can be set only while a queue has no tasks, and queue {self._shards.name} '
+                    f"has {sum(one.known for one in parts)}, done ones counted: set it on a new queue, then bring the "
+                    "tasks there (timeoutq export OLD | timeoutq import NEW); or purge this queue first"
+                )
+            if was and not is_compact and part.done:
+                raise InvalidInput(
+                    f"queue {self._shards.name} keeps {sum(one.done for one in parts)} done tasks as fingerprints, "
+                    'which no other keep_done can read: keep_done stays "compact" until the queue is purged; for '
+                    "another keep_done use a new queue"
+                )
 
     def exists(self) -> Flow[bool]:
         return (yield from self._shards.look()) is not None
 
     def purge(self) -> Flow[None]:
-        return flows.purge(self._shards)
-
-    # ---- where the flows of `QueueFlows` go
-
-    def _of(self, lease: Lease, flow: Callable[[Talk], Flow[T]]) -> Flow[T]:
+        # the shards, and when all of them are gone, the record
         shards = self._shards
-        return gathering.late(lambda: flow(shards.talks[shards.of_lease(lease)]))
+        yield from each(shards, flows.purge)
+        yield from flows.purge(shards.root)
+        yield from shards.unmake()
+        # a client may have put tasks into a shard meanwhile: then the queue is there again, with as many shards
+        if any((yield from together([reads.exists(talk) for talk in shards.talks]))):
+            yield from shards.make(grouped=shards.record.grouped)
 
-    def _extend(self, leases: Sequence[Lease], timeout_ms: int) -> Flow[Outcome]:
-        return flows.extend(self._shards, leases, timeout_ms)
+    # ---- tasks in
 
-    def _end_many(self, leases: Sequence[Lease], build: Build) -> Flow[Outcome]:
-        return gathering.outcome_of(self._shards, *(yield from flows.send(self._shards, leases, build)))
+    def _bring(self, found: TaskList, how: How, build: Build, replicas: int) -> Flow[Outcome]:
+        check_group(self._shards, how.group)
+        check_priorities(found, everything=how.priority is not None, grouped=how.group is not None)
+        # a function has given its groups to the tasks already
+        group = None if how.group is None or callable(how.group) else arguments.host(how.group)
+        return bring(self._shards, found, group, build, replicas)
 
-    def _ack_put(self, lease: Lease, found: TaskList, again_ms: int, payload: bytes | None) -> Flow[Answer]:
-        return flows.ack_put(self._shards, lease, found, again_ms, payload)
-
-    def _pull(self, n: int) -> Flow[Found[Task]]:
-        return claims.pull(self._shards, n)
-
-    def _sum(self, flow: Callable[..., Flow[int]], *words: int) -> Flow[int]:
-        return gathering.total(self._shards, lambda talk: flow(talk, *words))
+    # ---- tasks by id
 
     def _by_id(self, tasks: tuple[Tasks, ...], build: ById, *, everywhere: bool) -> Flow[Outcome]:
-        return flows.by_id(self._shards, arguments.ids(tasks), build, everywhere=everywhere)
+        return self._by_ids(arguments.ids(tasks), build, everywhere)
 
-    def _entries(self, state: State, cursor: str) -> Flow[tuple[Found[Entry], str | None]]:
-        return looking.walk(self._shards, cursor, lambda talk, start: reads.entries(talk, state, start))
+    def _by_ids(self, ids: Sequence[bytes], build: ById, everywhere: bool) -> Flow[Outcome]:
+        # an id that was put with a group may be elsewhere: `everywhere` sends all ids to all shards then; else other
+        # shards are asked for the ids that are unknown at home
+        shards = self._shards
+        if everywhere and (yield from shards.may_be_elsewhere()):
+            return (yield from self._ask(ids, dict.fromkeys(range(len(shards.talks)), range(len(ids))), build))
+        outcome = yield from self._ask(ids, places_of(map(shards.of_task, ids)), build)
+        unknown = [at for at, answer in enumerate(outcome) if answer is Answer.UNKNOWN]
+        if everywhere or not unknown or not (yield from shards.may_be_elsewhere()):
+            return outcome
+        more = yield from self._ask(ids, shards.elsewhere(ids, unknown), build)
+        codes = zip(outcome.codes, more.codes, strict=True)
+        return Outcome(ids, bytes(there if here == b"u"[0] else here for here, there in codes))
 
-    def _rows(self, state: State, named: bool, cursor: str) -> Flow[tuple[Found[dict[str, Any]], str | None]]:
-        return looking.walk(self._shards, cursor, lambda talk, start: reads.rows(talk, state, named, start))
+    def _ask(self, ids: Sequence[bytes], places: Places, build: ById) -> Flow[Outcome]:
+        results = yield from gather(
+            self._shards, places, lambda talk, chosen: build(talk, ([ids[at] for at in chosen],))
+        )
+        return outcome_of(self._shards, ids, places, results)
 
-    def _history(self) -> Flow[Found[Sample]]:
-        return looking.added_up((yield from gathering.each(self._shards, reads.history)))
+    def _knowing(self, id: bytes, flow: Callable[[Talk], Flow[T]], knows: Callable[[T], object]) -> Flow[T]:
+        # the answer of the shard of a task, or of another shard, if only that one knows the task
+        shards = self._shards
+        home = shards.of_task(id)
+        found = yield from flow(shards.talks[home])
+        if knows(found) or not (yield from shards.may_be_elsewhere()):
+            return found
+        results = yield from gathering.of_shards({at: flow(talk) for at, talk in enumerate(shards.talks) if at != home})
+        for result in results.values():
+            if not isinstance(result, TimeoutqError) and knows(result):
+                return result
+        gathering.whole(shards, results)
+        return found
 
-    def _periods(self, by: str) -> Flow[Found[Period]]:
-        return summed((yield from gathering.each(self._shards, lambda talk: reads.periods(talk, by))))
+    def why(self, task: TaskId | Task) -> Flow[Reason]:
+        return self._why(one_id(task))
 
-    def _errors(self, n: int) -> Flow[Found[Failure]]:
-        parts = yield from gathering.each(self._shards, lambda talk: reads.errors(talk, n))
-        return sorted(chain.from_iterable(parts), key=lambda one: one.at, reverse=True)[:n]
+    def _why(self, id: bytes) -> Flow[Reason]:
+        # the signs of life of workers are in the root, where no shard sees them
+        root = yield from answer(self.talk, self.talk.operations.stats())
 
-    def _configure(self, settings: Mapping[str, bytes], converts: int = 0) -> Flow[None]:
-        return flows.configure(self._shards, settings, converts)
+        def ask_why(talk: Talk) -> Flow[Reason]:
+            call = talk.operations.why(id)
+
+            def read(reply: Any) -> Why:
+                return replace(call.read(reply), workers=root.workers)
+
+            return why.explain_call(talk, replace(call, read=read))
+
+        return (yield from self._knowing(id, ask_why, lambda reason: reason.code != "unknown"))
+
+    # ---- leases: each in its own shard, those of many shards at the same time
+
+    def _claim(self, n: int, timeout_ms: int, max_runtime_ms: int, wait: float, sent: Sent) -> Flow[Found[Lease]]:
+        return Claim(self._shards, n, timeout_ms, max_runtime_ms, wait, sent).flow()
+
+    def _pull(self, n: int) -> Flow[Found[Task]]:
+        return pull(self._shards, n)
+
+    def _of(self, lease: Lease, flow: Callable[[Talk], Flow[T]]) -> Flow[T]:
+        return gathering.late(lambda: flow(self._shards.talk_of(lease)))
+
+    def extension(self, leases: Sequence[Lease]) -> Flow[Outcome]:
+        timeout_ms = self.talk.terms.timeout_ms  # meanwhile the leases of other shards run
+        return self._extend(leases, timeout_ms, max(timeout_ms / 3000, 1.0))
+
+    def _extend(self, leases: Sequence[Lease], timeout_ms: int, within: float | None = None) -> Flow[Outcome]:
+        # with `within`, a silent shard is asked for so many seconds, and its leases are `UNANSWERED`
+        def build(talk: Talk, at: Sequence[int]) -> Found[Call[Any]]:
+            return talk.operations.extend(picked(leases, at), timeout_ms)
+
+        ids, places, results = yield from self._send(leases, build, within)
+        found: dict[int, Any] = {
+            shard: result if isinstance(result, TimeoutqError) else [one[1] for one in result]
+            for shard, result in results.items()
+        }
+        if within is None or all(isinstance(result, TimeoutqError) for result in found.values()):
+            return outcome_of(self._shards, ids, places, found)
+        return gathering.merged(ids, places, found)
+
+    def _end_many(self, leases: Sequence[Lease], build: Build) -> Flow[Outcome]:
+        return outcome_of(self._shards, *(yield from self._send(leases, build)))
+
+    def _send(
+        self, leases: Sequence[Lease], build: Build, within: float | None = None
+    ) -> Flow[tuple[Found[bytes], Any, Any]]:
+        # gives the ids of the leases, their places by shard, and the answers
+        shards = self._shards
+        places = places_of(map(shards.of_lease, leases))
+        results = yield from gather(shards, places, build, within=within)
+        return [raw(lease.task) for lease in leases], places, results
+
+    def _ack_put(self, lease: Lease, found: TaskList, again_ms: int, payload: bytes | None) -> Flow[Answer]:
+        # First the tasks of other shards are put, the rest with the ack, which goes when all other shards have their
+        # tasks. After a crash between the two steps, these tasks are in the queue and the lease is not acked: the
+        # handler runs again, and nothing is lost.
+        shards = self._shards
+        home = shards.of_lease(lease)
+        check_priorities(found)
+        places = spread(shards, found)
+        foreign = sorted(at for shard, chosen in places.items() if shard != home for at in chosen)
+        if found.groups:
+            yield from shards.make(grouped=True)
+        if foreign:
+            others = found.pick(foreign)
+            yield from bring(
+                shards, others, None, lambda talk, at: talk.operations.put_checked(part_of(others, at), talk.nonce)
+            )
+        mine = found.pick(places.get(home, []))
+        return (yield from flows.ack_put(shards.talks[home], lease, mine, again_ms, payload))
+
+    # ---- of all shards
+
+    def list(self, state: State | str, cursor: str | None = None, n: int = 100) -> Flow[Page]:
+        return self._page(arguments.state(state), cursor, arguments.count(n, high=1000))
+
+    def _page(self, state: State, cursor: str | None, n: int) -> Flow[Page]:
+        def read(talk: Talk, start: str, most: int) -> looking.Rows[Any]:
+            part = yield from reads.page(talk, state, start, most)
+            return part.entries, part.cursor
+
+        if state in reads.ORDERED:
+            rows = looking.in_order(self._shards, cursor, n, read, lambda entry: entry.at)
+        else:
+            rows = looking.some(self._shards, cursor, n, read)
+        return Page(state, *(yield from rows))
+
+    def stats(self) -> Flow[Stats]:
+        return looking.stats(self._shards)
 
     def _drained(self, before_ms: int | None) -> Flow[bool]:
-        return quiet.drained(self._shards, before_ms)
+        return looking.drained(self._shards, before_ms)
+
+    def _each(self, flow: Callable[[Talk], Flow[T]], added: Callable[[Found[T]], T]) -> Flow[T]:
+        return added((yield from each(self._shards, flow)))
+
+    def _walk(
+        self, cursor: str, read: Callable[[Talk, str], Flow[tuple[Found[T], str | None]]]
+    ) -> Flow[tuple[Found[T], str | None]]:
+        return looking.walk(self._shards, cursor, read)
+
+
+def check_priorities(found: TaskList, *, everything: bool = False, grouped: bool = False) -> None:
+    """Refuse a priority of a task that belongs to no host: one shard would refuse, and the others would put theirs."""
+    if grouped:
+        return
+    for at in range(len(found.ids)) if everything else found.priorities:
+        if at not in found.groups and host_of(found.ids[at]) is None:
+            raise InvalidInput(
+                f"task {arguments.shown(found.ids[at])} belongs to no host, so it does not wait for a turn, and a "
+                "priority would mean nothing: put it with group=, or without a priority"
+            )
+
+
+def check_group(shards: Shards, group: object) -> None:
+    """Refuse the function `domain` of the installed package: another machine may find other domains."""
+    name = getattr(group, "__module__", ""), getattr(group, "__qualname__", "")
+    if name == ("timeoutq.urls.domains", "domain") and shards.by != "id":
+        raise InvalidInput(
+            f"group=domain would bring tasks of queue {shards.name} into the wrong shards on a machine that has "
+            "another version of the public suffix list: write group=domains_of(queue), or for asyncio "
+            "group=await async_domains_of(queue), both of timeoutq.urls; they use the list that the queue keeps"
+        )
+
+
+def bring(shards: Shards, found: TaskList, group: bytes | None, build: Build, replicas: int = 0) -> Flow[Outcome]:
+    """Bring tasks into their shards, up to 500 in one call; give the answers."""
+    if not found.ids:
+        return Outcome((), b"")
+    yield from shards.make(grouped=group is not None or bool(found.groups))
+    return (yield from _bring(shards, found.ids, spread(shards, found, group), build, replicas))
+
+
+def _bring(shards: Shards, ids: Sequence[bytes], places: Places, build: Build, replicas: int = 0) -> Flow[Outcome]:
+    results = yield from gather(shards, places, build, replicas)
+    yield from shards.confirm(added=gathering.any_added(results.values()))
+    return outcome_of(shards, ids, places, results)
+
+
+def spread(shards: Shards, found: TaskList, group: bytes | None = None) -> dict[int, list[int]]:
+    """Give for each shard the places of its tasks among all tasks."""
+    groups, of = found.groups, shards.of_task
+    return places_of(of(id, groups.get(at, group)) for at, id in enumerate(found.ids))
+
+
+# ---- lines of an export
+
+
+def restore(shards: Shards, records: Sequence[Record]) -> Flow[Outcome]:
+    """Bring up to 500 tasks in as they were, those of each shard in one step."""
+    groups = [None if record.group is None else arguments.host(record.group) for record in records]
+    yield from shards.make(grouped=any(group is not None for group in groups))
+    places = places_of(shards.of_task(one.task, group) for one, group in zip(records, groups, strict=True))
+
+    def build(talk: Talk, chosen: Sequence[int]) -> list[Call[Outcome]]:
+        return [talk.operations.restore([records[at] for at in chosen], talk.nonce)]
+
+    return (yield from _bring(shards, [record.task for record in records], places, build))
+
+
+def restore_hosts(shards: Shards, records: Sequence[HostRecord]) -> Flow[int | None]:
+    """Give up to 500 hosts their rules and counts back; None if the queue is not polite."""
+    places = places_of(route(record.host, len(shards.talks)) for record in records)
+
+    def build(talk: Talk, chosen: Sequence[int]) -> list[Call[int | None]]:
+        return [of_hosts.restore_hosts(talk.operations, [records[at] for at in chosen], talk.nonce)]
+
+    taken = list(chain.from_iterable(gathering.whole(shards, (yield from gather(shards, places, build)))))
+    return None if None in taken else sum(taken)

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 
-from timeoutq.client.shards.names import MOST, USUAL, stem, tags
-from timeoutq.client.shards.route import By, key_of, route
+from timeoutq.client.shards.route import MOST, USUAL, By, key_of, route, stem, tags
 from timeoutq.server.calls import Command
 from timeoutq.server.cluster import slot_of
 from timeoutq.verbs.confirming import Durable
@@ -88,50 +87,34 @@ def read(name: str, schema: Any, shards: Any, grouped: Any) -> Record | None:
 class Shards:
     """The shards of a queue, for all of its flows. Until the record was read, the number of shards is a guess."""
 
-    def __init__(self, plain: Talk, wanted: int | None, by: By | None, nonce: Callable[[], bytes]) -> None:
+    def __init__(self, plain: Talk, wanted: int | None = None, by: By | None = None) -> None:
         """Prepare; `plain` is the talk with a plain queue of this name, `wanted` and `by` are the caller's."""
         self.name = plain.operations.name
-        slot = slot_of(self.name)
-        operations = Operations(self.name, f"timeoutq:{{{self.name}}}:shards:")
+        slot, operations = slot_of(self.name), Operations(self.name, f"timeoutq:{{{self.name}}}:shards:")
         # whether the queue is durable is told by each shard; the root has no such setting
         self.root = replace(plain, operations=operations, at=slot, durable=Durable())
         # nothing but the record is read or written by the plain names
-        self._plain = replace(plain, at=slot)
+        self._plain, self._meta = replace(plain, at=slot), plain.operations.key("meta")
         self.wanted, self.by = wanted, by
-        self._nonce = nonce
-        self.talks: tuple[Talk, ...] = ()
-        self.record = Record(wanted or USUAL, by or "host")
+        """What the caller has said; once the record was seen, what it says."""
         self.made = False
         """Whether the record was seen."""
         self._seen_at = 0.0
-        self._meet(self.record)
+        self.talks: tuple[Talk, ...] = ()
+        self._meet(Record(wanted or USUAL, by or "host"))
 
     def _meet(self, record: Record) -> None:
         self.record = record
-        if len(self.talks) == record.shards:
-            return
-        talks: list[Talk] = []
-        for shard, tag in enumerate(tags(self.name, record.shards)):
-            operations = Operations(self.name, stem(tag))
-            made = replace(
-                self.root,
-                operations=operations,
-                durable=Durable(),
-                clock=self.root.clock.another(),
-                nonce=self._named(shard),
-                at=slot_of(tag),
-            )
-            talks.append(made)
-        self.talks = tuple(talks)
+        if len(self.talks) != record.shards:
+            self.talks = tuple(self._talk(shard, tag) for shard, tag in enumerate(tags(self.name, record.shards)))
 
-    def _named(self, shard: int) -> Callable[[], bytes]:
-        # a token says in which shard its leases are
-        return lambda: b"%s@%d" % (self._nonce(), shard)
+    def _talk(self, shard: int, tag: str) -> Talk:
+        operations, clock = Operations(self.name, stem(tag)), self.root.clock.another()
 
-    @property
-    def is_known(self) -> bool:
-        """Whether the number of shards will not change: the record was seen, or the caller said the number."""
-        return self.wanted is not None
+        def nonce() -> bytes:  # a token says in which shard its leases are
+            return b"%s@%d" % (self.root.nonce(), shard)
+
+        return replace(self.root, operations=operations, durable=Durable(), clock=clock, nonce=nonce, at=slot_of(tag))
 
     # ---- where
 
@@ -152,12 +135,21 @@ class Shards:
             )
         return shard
 
+    def talk_of(self, lease: Lease) -> Talk:
+        """Give the talk with the shard of a lease."""
+        return self.talks[self.of_lease(lease)]
+
+    def elsewhere(self, ids: Sequence[bytes], places: Iterable[int]) -> dict[int, list[int]]:
+        """Give for each shard the places of those ids, among these, that are not at home there."""
+        homes = {at: self.of_task(ids[at]) for at in places}
+        others = {shard: [at for at, home in homes.items() if home != shard] for shard in range(len(self.talks))}
+        return {shard: chosen for shard, chosen in others.items() if chosen}
+
     # ---- the record
 
     def look(self) -> Flow[Record | None]:
         """Read the record; None if there is none yet. Raises `InvalidInput` if the caller wants another."""
-        key = self._plain.operations.key("meta")
-        (fields,) = yield from ask(self._plain, [("HMGET", key, *FIELDS)])
+        (fields,) = yield from ask(self._plain, [("HMGET", self._meta, *FIELDS)])
         found = read(self.name, *fields)
         self._take(found)
         return found
@@ -182,24 +174,19 @@ class Shards:
         grouped = grouped and self.record.by == "host"
         if self.made and self.record.grouped >= grouped:
             return
-        key = self._plain.operations.key
-        there, _, *fields = yield from ask(
-            self._plain,
-            [
-                ("EXISTS", *(key(state.value) for state in State)),
-                ("HSETNX", key("meta"), "schema", SCHEMA),
-                ("HMGET", key("meta"), *FIELDS),
-            ],
-        )
-        read(self.name, *fields[0])  # a plain queue is refused before anything else is written
+        tasks = [self._plain.operations.key(state.value) for state in State]
+        first: list[Command] = [("EXISTS", *tasks), ("HSETNX", self._meta, "schema", SCHEMA)]
+        record: Command = ("HMGET", self._meta, *FIELDS)
+        there, _, fields = yield from ask(self._plain, [*first, record])
+        read(self.name, *fields)  # a plain queue is refused before anything else is written
         if there:
             yield from self.unmake()
             raise InvalidInput(f"queue {self.name} has tasks already and is not sharded: open it with Queue")
-        commands: list[Command] = [("HSETNX", key("meta"), "shards", self.record.words)]
+        commands: list[Command] = [("HSETNX", self._meta, "shards", self.record.words)]
         if grouped:
-            commands.append(("HSET", key("meta"), "groups", "1"))
-        *_, found = yield from ask(self._plain, [*commands, ("HMGET", key("meta"), *FIELDS)])
-        self._take(read(self.name, *found))
+            commands.append(("HSET", self._meta, "groups", "1"))
+        *_, fields = yield from ask(self._plain, [*commands, record])
+        self._take(read(self.name, *fields))
 
     def confirm(self, *, added: bool) -> Flow[None]:
         """After a put, make the record again if somebody has purged the queue meanwhile."""
@@ -216,14 +203,14 @@ class Shards:
 
     def keep(self, field: str, value: bytes) -> Flow[bytes]:
         """Write a field of the record, which is made if there is none, unless somebody has; give what it is then."""
-        key = self._plain.operations.key("meta")
         yield from self.make()
-        (kept,) = yield from ask(self._plain, [("HGET", key, field)])
+        (kept,) = yield from ask(self._plain, [("HGET", self._meta, field)])
         if kept is None:
-            _, kept = yield from ask(self._plain, [("HSETNX", key, field, value), ("HGET", key, field)])
+            commands = [("HSETNX", self._meta, field, value), ("HGET", self._meta, field)]
+            _, kept = yield from ask(self._plain, commands)
         return bytes(kept)
 
     def unmake(self) -> Flow[None]:
         """Remove the record."""
-        yield from ask(self._plain, [("UNLINK", self._plain.operations.key("meta"))])
+        yield from ask(self._plain, [("UNLINK", self._meta)])
         self.made = False

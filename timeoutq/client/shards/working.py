@@ -14,11 +14,12 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-from timeoutq.client.shards import gathering, quiet
+from timeoutq.client.shards import looking
 from timeoutq.client.shards.claims import Depth, depth
-from timeoutq.client.shards.flows import spread
+from timeoutq.client.shards.gathering import any_added, places_of
+from timeoutq.client.shards.methods import spread
 from timeoutq.client.shards.root import Shards
-from timeoutq.client.shards.together import together
+from timeoutq.client.together import together
 from timeoutq.server.calls import Call
 from timeoutq.verbs import flows, reads
 from timeoutq.verbs.division import Division
@@ -38,27 +39,19 @@ LIVE = 15.0
 """A worker that has given no sign of life for this many seconds does not count."""
 
 
-def score(worker: str, shard: int) -> bytes:
-    """Give how much a worker is the one for a shard."""
-    return hashlib.sha1(f"{worker} {shard}".encode(), usedforsecurity=False).digest()
-
-
 def tenders(workers: Iterable[str], shard: int) -> list[str]:
     """Give the workers that tend a shard, the best first."""
-    return sorted(workers, key=lambda worker: score(worker, shard), reverse=True)[:TENDERS]
+
+    def score(worker: str) -> bytes:
+        return hashlib.sha1(f"{worker} {shard}".encode(), usedforsecurity=False).digest()
+
+    return sorted(workers, key=score, reverse=True)[:TENDERS]
 
 
 def tended(worker: str, others: Iterable[str], shards: int) -> list[int]:
     """Give the shards that a worker tends."""
     everybody = {worker, *others}
     return [shard for shard in range(shards) if worker in tenders(everybody, shard)]
-
-
-def deeper(ready: Mapping[int, int]) -> int | None:
-    """Take two of the shards that have ready tasks, at random, and give the one that has more; None if none has any."""
-    # not the deepest of all: all idle workers would go there at once
-    some = [shard for shard, tasks in ready.items() if tasks]
-    return max(random.sample(some, min(2, len(some))), key=lambda shard: ready[shard], default=None)
 
 
 class ShardedDivision(Division):
@@ -72,7 +65,7 @@ class ShardedDivision(Division):
 
     @property
     def is_known(self) -> bool:
-        return self._shards.is_known
+        return self._shards.wanted is not None
 
     def look(self) -> Flow[object]:
         return self._shards.look()
@@ -85,10 +78,10 @@ class ShardedDivision(Division):
         return self._shards.of_lease(lease)
 
     def talk_of(self, lease: Lease) -> Talk:
-        return self._shards.talks[self._shards.of_lease(lease)]
+        return self._shards.talk_of(lease)
 
     def parted(self, leases: Sequence[Lease]) -> list[tuple[Talk, Sequence[Lease]]]:
-        places = gathering.places_of(map(self._shards.of_lease, leases))
+        places = places_of(map(self._shards.of_lease, leases))
         return [(self._shards.talks[shard], [leases[at] for at in chosen]) for shard, chosen in places.items()]
 
     def sorted(self, lease: Lease, found: TaskList) -> tuple[TaskList, Mapping[int, TaskList]]:
@@ -103,14 +96,14 @@ class ShardedDivision(Division):
             yield from self._shards.make(grouped=True)
         results = yield from settle(talk, calls)
         if puts:
-            yield from self._shards.confirm(added=gathering.any_added([results]))
+            yield from self._shards.confirm(added=any_added([results]))
         return results
 
     def sharing(self, alive: int) -> int:
         return min(alive, TENDERS)
 
     def drained(self) -> Flow[bool]:
-        return quiet.drained(self._shards, None)
+        return looking.drained(self._shards, None)
 
     def tended(self, worker: str) -> Flow[Collection[int]]:
         shards = self._shards
@@ -126,9 +119,11 @@ class ShardedDivision(Division):
         looks = yield from together([depth(replace(talk, deadline=min(talk.deadline, GLANCE))) for talk in talks])
         found = {shard: look for shard, look in enumerate(looks) if isinstance(look, Depth)}
         # both workers that tended a shard may have died: until others tend it, those that help clean it, too
-        late = [shard for shard, look in found.items() if look.next_at is not None and look.next_at < look.now - LATE]
-        if not late:
-            return deeper({shard: look.ready for shard, look in found.items()})
-        some = random.sample(late, min(CLEANED, len(late)))
-        yield from together([flows.clean(talks[shard]) for shard in some])
-        return some[0]
+        late = [shard for shard, look in found.items() if look.wait < -LATE]
+        if late:
+            some = random.sample(late, min(CLEANED, len(late)))
+            yield from together([flows.clean(talks[shard]) for shard in some])
+            return some[0]
+        # the better of two at random, not the deepest of all: all idle workers would go there at once
+        ready = [shard for shard, look in found.items() if look.ready]
+        return max(random.sample(ready, min(2, len(ready))), key=lambda shard: found[shard].ready, default=None)

@@ -1,16 +1,10 @@
-"""The acts of the page: one function for each form. Each ends with a redirect, and a message on the page it leads to.
-
-Acts that cannot be undone ask first: the script of the page asks in a dialog and sends `sure=1`; without the script,
-the same form is answered with a page that asks.
-"""
+"""The acts of the page: one function for each form, which leads to a page with a message."""
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,12 +18,13 @@ from timeoutq.verbs.sending import ask
 from timeoutq.words import arguments
 from timeoutq.words.errors import InvalidInput, LeaseLost
 from timeoutq.words.model import Answer, Entry, Lease, Outcome, State, Task, raw
-from timeoutq.words.text import all_of, counted, length_of, safe
+from timeoutq.words.text import age, all_of, counted, length_of, safe
 
 MOST_IDS = 10_000  # ids in the form for new tasks
 STEP = 200  # tasks in one step of a walk
 
 Done = tuple[str, bool]  # the message of an act, and whether it has done anything
+Act = Callable[[Visit, Form, AnyAsyncQueue], Awaitable[Done]]
 
 
 class Instead(Exception):
@@ -40,114 +35,99 @@ class Instead(Exception):
         self.answer = answer
 
 
-@dataclass(frozen=True, slots=True)
-class Doing:
-    """One act that a form asks for."""
-
-    name: str
-    visit: Visit
-    form: Form
-    queue: AnyAsyncQueue
-
-    def sure(self, tasks: Sequence[str] = (), **words: Any) -> None:
-        """Ask whether the act is meant, unless the form says that somebody was asked, or it needs no question."""
-        if paint.ACTS[self.name].sure and self.form.get("sure") != "1":
-            question = paint.question(self.name, queue=self.visit.name, **words)
-            fields, back = self.form.pairs, self.form.get("back")
-            raise Instead(_asked(self.visit, self.name, question, fields, back, tasks=tasks))
-
-    def tasks(self) -> list[str]:
-        """Give the chosen tasks, of which somebody is sure; whoever has chosen none is led back, and told so."""
-        tasks = self.form.tasks
-        if not tasks:
-            words = "choose a task first: check its box, then press the button"
-            raise Instead(self.visit.back(self.form.get("back"), words, "bad"))
-        self.sure(tasks, n=counted(len(tasks), "task"))
-        return tasks
-
-    def begin(self, doing: str, tasks: str, total: int, steps: AsyncIterator[int]) -> Done:
-        """Begin a walk; raises `InvalidInput` if it is under way already."""
-        self.visit.hub.walks.begin(self.visit.name, f"{doing} {tasks}", total, steps)
-        return f"{doing} {counted(total, 'task')}: see below", True
+ACTS: dict[str, Callable[[Visit], Awaitable[Response]]] = {}
+"""The endpoints of the acts, by their names in paths."""
 
 
-def act(do: Callable[[Doing], Awaitable[Done]]) -> Callable[[Visit], Awaitable[Response]]:
+def act(do: Act) -> Act:
     """Make the endpoint of an act, which has the name of the function."""
 
-    @functools.wraps(do)
     async def acting(visit: Visit) -> Response:
-        doing = Doing(do.__name__.replace("_", "-"), visit, await visit.form(), await visit.queue())
+        form = await visit.form()
         try:
-            message, good = await do(doing)
+            message, good = await do(visit, form, visit.queue)
         except Instead as instead:
             return instead.answer
-        return visit.back(doing.form.get("back"), message, "good" if good else "bad")
+        return visit.back(form.get("back", ""), message, "good" if good else "bad")
 
-    return acting
+    ACTS[do.__name__.replace("_", "-")] = acting
+    return do
 
 
-def _asked(
-    visit: Visit, name: str, question: str, fields: Sequence[tuple[str, str]], back: str, error: str = "", **given: Any
-) -> Response:
+def sure(visit: Visit, form: Form, tasks: Sequence[str] = (), **words: Any) -> None:
+    """Ask on a page whether the act is meant, unless it needs no question, or the script has asked in a dialog."""
+    name = visit.head.path.rpartition("/")[2]
+    if paint.ACTS[name].sure and form.get("sure") != "1":
+        fields, back = form.multi_items(), form.get("back", "")
+        raise Instead(_asked(visit, name, fields=fields, back=back, tasks=tasks, words=words))
+
+
+def chosen(visit: Visit, form: Form) -> list[str]:
+    """Give the chosen tasks, of which somebody is sure; whoever has chosen none is led back, and told so."""
+    tasks = list(dict.fromkeys(spelling.read(form.multi_items())))
+    if not tasks:
+        words = "choose a task first: check its box, then press the button"
+        raise Instead(visit.back(form.get("back", ""), words, "bad"))
+    sure(visit, form, tasks, n=counted(len(tasks), "task"))
+    return tasks
+
+
+def _asked(visit: Visit, name: str, error: str = "", *, words: Mapping[str, Any], **given: Any) -> Response:
+    question = paint.question(name, queue=visit.name, **words)
+    usual = {"fields": (), "back": "", "tasks": (), "typed": False, "act": paint.ACTS[name]}
     return visit.page(
-        "sure.html", 422 if error else 200, question=question, verb=name, act=paint.ACTS[name], fields=fields,
-        back=back, error=error, **{"tasks": (), "typed": False, **given},
-    )  # fmt: skip
+        "sure.html", 422 if error else 200, question=question, verb=name, error=error, **{**usual, **given}
+    )
 
 
 # ---- tasks in
 
 
-async def put_form(visit: Visit) -> Response:
-    """Show the form for new tasks."""
-    return await _put_page(visit, Form([]))
-
-
-async def _put_page(visit: Visit, form: Form, error: str = "") -> Response:
+async def put_form(visit: Visit, form: Form | None = None, error: str = "") -> Response:
+    """Show the form for new tasks, with what was typed, and what is wrong with it."""
     names = ("ids", "payload", "after", "at", "group", "priority", "again")
     polite = (await visit.hub.snapshot(visit.name)).stats.politeness is not None
-    given = {name: form.get(name) for name in names}
+    given = {name: form.get(name, "") if form else "" for name in names}
     return visit.page("put.html", 422 if error else 200, given=given, polite=polite, error=error, tab="Put")
 
 
 async def put(visit: Visit) -> Response:
     """Put or schedule the tasks of the form."""
-    form, queue = await visit.form(), await visit.queues.get(visit.name, visit.caller.name)
+    form = await visit.form()
     try:
-        tasks, when = _wanted(form), _when(form)
-        again = form.get("again") == "1"
-        outcome = await (queue.schedule(*tasks, again=again, **when) if when else queue.put(*tasks, again=again))
+        tasks, when, again = _wanted(form), _when(form), form.get("again") == "1"
+        call = visit.queue.schedule(*tasks, again=again, **when) if when else visit.queue.put(*tasks, again=again)
+        outcome = await call
     except InvalidInput as error:
-        return await _put_page(visit, form, str(error))
+        return await put_form(visit, form, str(error))
     to = f"task?{spelling.query(tasks[0].task)}" if len(tasks) == 1 else ""
-    to = to if "look" in visit.at.rights else "put"
-    return visit.back(to, told(outcome))
+    return visit.back(to if "look" in visit.at.rights else "put", told(outcome))
 
 
 def _wanted(form: Form) -> list[Task]:
     # without blanks at both ends, as `timeoutq put -f` reads a file
-    lines = (line.strip(" \t\r") for line in form.get("ids").removeprefix("\ufeff").split("\n"))
+    lines = (line.strip(" \t\r") for line in form.get("ids", "").removeprefix("\ufeff").split("\n"))
     ids = [line for line in lines if line]
     if not ids:
         raise InvalidInput("no id was given: write one on each line")
     if len(ids) > MOST_IDS:
         raise InvalidInput(f"{len(ids):,} ids; at most {MOST_IDS:,} at once: use the command or the API")
-    words = form.get("payload")
+    words = form.get("payload", "")
     try:
         payload = json.loads(words) if words.strip() else None
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"the payload is not JSON: {error}") from None
-    words = form.get("priority").strip()
+    words = form.get("priority", "").strip()
     try:
         priority = int(words) if words else None
     except ValueError:
         raise InvalidInput(f"priority: {words[:40]!r} is not a whole number") from None
-    return [Task(id, payload, form.get("group").strip() or None, priority=priority) for id in ids]
+    return [Task(id, payload, form.get("group", "").strip() or None, priority=priority) for id in ids]
 
 
 def _when(form: Form) -> dict[str, Any]:
     """Read when the tasks are due; nothing for now."""
-    after, at = form.get("after").strip(), form.get("at").strip()
+    after, at = form.get("after", "").strip(), form.get("at", "").strip()
     if after and at:
         raise InvalidInput(f"after {after[:40]!r} or at {at[:40]!r}: empty one of the two fields")
     if after:
@@ -188,17 +168,17 @@ def _but(left: int, words: str) -> str:
 
 
 @act
-async def retry(do: Doing) -> Done:
+async def retry(visit: Visit, form: Form, queue: AnyAsyncQueue) -> Done:
     """Make failed tasks ready again."""
-    tasks = do.tasks()
-    count = await do.queue.retry_failed(*tasks)
+    tasks = chosen(visit, form)
+    count = await queue.retry_failed(*tasks)
     return f"{counted(count, 'task')} ready again" + _but(len(tasks) - count, "not in failed"), count > 0
 
 
 @act
-async def run_now(do: Doing) -> Done:
+async def run_now(visit: Visit, form: Form, queue: AnyAsyncQueue) -> Done:
     """Make tasks ready that are done or scheduled."""
-    tasks, queue = do.tasks(), do.queue
+    tasks = chosen(visit, form)
     states = await queue.states(tasks)
     soon = [task for task, state in states.items() if state is Answer.SCHEDULED]
     if soon:
@@ -210,9 +190,8 @@ async def run_now(do: Doing) -> Done:
 
 
 @act
-async def forget(do: Doing) -> Done:
-    """Remove tasks from every state."""
-    gone = await _forget(do.queue, do.tasks())
+async def forget(visit: Visit, form: Form, queue: AnyAsyncQueue) -> Done:
+    gone = await _forget(queue, chosen(visit, form))
     return f"{counted(gone, 'task')} forgotten", gone > 0
 
 
@@ -222,122 +201,106 @@ async def _forget(queue: AnyAsyncQueue, tasks: list[str]) -> int:
 
 
 @act
-async def cancel(do: Doing) -> Done:
-    """Cancel tasks."""
-    outcome = await do.queue.cancel(*do.tasks(), by=do.visit.caller.name)
+async def cancel(visit: Visit, form: Form, queue: AnyAsyncQueue) -> Done:
+    outcome = await queue.cancel(*chosen(visit, form), by=visit.caller.name)
     return told(outcome, "{} in {}"), any(answer in (Answer.CANCELLED, Answer.CANCELLING) for answer in outcome)
 
 
 @act
-async def release(do: Doing) -> Done:
+async def release(visit: Visit, form: Form, queue: AnyAsyncQueue) -> Done:
     """Take the leases of tasks from their workers: the tasks are ready at once."""
-    tasks, released = do.tasks(), 0
-    for task in tasks:
-        for lease in await leases_of(do.queue, task):
-            with suppress(LeaseLost):
-                await do.queue.release(lease)
-                released += 1
-    return f"{counted(released, 'task')} ready again" + _but(len(tasks) - released, "had no lease"), released > 0
-
-
-async def leases_of(queue: AnyAsyncQueue, task: str) -> list[Lease]:
-    """Give the leases on a task, as its holder has them: one, or none if nobody holds the task."""
+    tasks, released = chosen(visit, form), 0
     await queue.exists()  # which looks at the record of the shards
-    found: list[Lease] = []
-    for shard, talk in enumerate(queue.division.talks):
-        (token,) = await queue.run(ask(talk, [("HGET", talk.operations.key("owners"), raw(task))]))
-        if token:
-            at = f"@{shard}" if isinstance(queue, AsyncShardedQueue) else ""
-            found.append(Lease(task, token.decode("utf-8", "surrogateescape") + at, 0.0))
-    return found
+    for task in tasks:
+        for shard, talk in enumerate(queue.division.talks):
+            (token,) = await queue.run(ask(talk, [("HGET", talk.operations.key("owners"), raw(task))]))
+            if token:  # as the holder of the lease has it
+                at = f"@{shard}" if isinstance(queue, AsyncShardedQueue) else ""
+                with suppress(LeaseLost):
+                    await queue.release(Lease(task, token.decode("utf-8", "surrogateescape") + at, 0.0))
+                    released += 1
+    return f"{counted(released, 'task')} ready again" + _but(len(tasks) - released, "had no lease"), released > 0
 
 
 # ---- the queue
 
 
 @act
-async def pause(do: Doing) -> Done:
-    """Stop giving out tasks."""
-    do.sure()
-    await do.queue.pause()
-    return f"{do.visit.name} is paused; tasks that have a lease are finished", True
+async def pause(visit: Visit, form: Form, queue: AnyAsyncQueue) -> Done:
+    sure(visit, form)
+    await queue.pause()
+    return f"{visit.name} is paused; tasks that have a lease are finished", True
 
 
 @act
-async def resume(do: Doing) -> Done:
-    """Give out tasks again."""
-    await do.queue.resume()
-    return f"{do.visit.name} gives out tasks again", True
-
-
-def _host(form: Form) -> str:
-    name = form.get("host")
-    return spelling.decoded(name) if form.get("spelt") == "b64" else name
+async def resume(visit: Visit, form: Form, queue: AnyAsyncQueue) -> Done:
+    await queue.resume()
+    return f"{visit.name} gives out tasks again", True
 
 
 @act
-async def block(do: Doing) -> Done:
+async def block(visit: Visit, form: Form, queue: AnyAsyncQueue) -> Done:
     """Keep all workers from a host for a time."""
-    host, seconds = _host(do.form), _length(do.form.get("for", "3600"), "for")
-    time = spelling.lasting(seconds)
-    do.sure(host=host, time=time)
-    await do.queue.hosts.block(host, for_=seconds, reason=do.visit.caller.name)
+    host, seconds = _host(form), _length(form.get("for", "3600"), "for")
+    time = paint.LENGTHS.get(seconds) or age(seconds)
+    sure(visit, form, host=host, time=time)
+    await queue.hosts.block(host, for_=seconds, reason=visit.caller.name)
     return f"{host} is not visited for {time}", True
 
 
 @act
-async def unblock(do: Doing) -> Done:
-    """End a block or a ban of a host."""
-    host = _host(do.form)
-    await do.queue.hosts.unblock(host)
-    return f"{host} is visited again", True
+async def unblock(visit: Visit, form: Form, queue: AnyAsyncQueue) -> Done:
+    await queue.hosts.unblock(_host(form))
+    return f"{_host(form)} is visited again", True
 
 
-async def purge_form(visit: Visit) -> Response:
+def _host(form: Form) -> str:
+    name = form.get("host", "")
+    return spelling.decoded(name) if form.get("spelt") == "b64" else name
+
+
+async def purge_form(visit: Visit, error: str = "") -> Response:
     """Ask for the name of the queue before it is purged."""
-    await visit.queue()
-    return _purge_page(visit, "")
-
-
-def _purge_page(visit: Visit, error: str) -> Response:
-    question = paint.question("purge", queue=visit.name)
-    return _asked(visit, "purge", question, (), "", error, typed=True)
+    return _asked(visit, "purge", error, words={}, typed=True)
 
 
 async def purge(visit: Visit) -> Response:
-    """Remove the queue with all its keys."""
     form = await visit.form()
     if form.get("name") != visit.name:
-        return _purge_page(visit, f"That is not the name: type {visit.name}")
-    await (await visit.queue()).purge()
-    await visit.queues.forget(visit.name)
+        return await purge_form(visit, f"That is not the name: type {visit.name}")
+    await visit.queue.purge()
+    await visit.state.queues.forget(visit.name)
     return visit.go(f"{visit.at.base}/", f"{visit.name} is purged")
 
 
 # ---- walks
 
 
+def _begin(visit: Visit, doing: str, tasks: str, total: int, steps: AsyncIterator[int]) -> Done:
+    visit.hub.walks.begin(visit.name, f"{doing} {tasks}", total, steps)
+    return f"{doing} {counted(total, 'task')}: see below", True
+
+
 @act
-async def empty(do: Doing) -> Done:
+async def empty(visit: Visit, form: Form, queue: AnyAsyncQueue) -> Done:
     """Forget all tasks of a state, in steps, with progress."""
-    state = arguments.state(do.form.get("state"))
-    total = int(getattr(await do.queue.stats(), state))
-    do.sure(all=all_of(total, "task"), state=state)
-    steps = _through(do.queue, state, lambda tasks: _forget(do.queue, tasks), lambda entry: True)
-    return do.begin("forgetting", f"tasks in {state}", total, steps)
+    state = arguments.state(form.get("state", ""))
+    total = int(getattr(await queue.stats(), state))
+    sure(visit, form, all=all_of(total, "task"), state=state)
+    steps = _through(queue, state, lambda tasks: _forget(queue, tasks), lambda entry: True)
+    return _begin(visit, "forgetting", f"tasks in {state}", total, steps)
 
 
 @act
-async def retry_all(do: Doing) -> Done:
+async def retry_all(visit: Visit, form: Form, queue: AnyAsyncQueue) -> Done:
     """Make all failed tasks ready again that were not cancelled, in steps, with progress."""
-    total = (await do.queue.stats()).failed
-    do.sure(all=all_of(total, "task"))
-    steps = _through(do.queue, State.FAILED, lambda tasks: do.queue.retry_failed(*tasks), _was_not_cancelled)
-    return do.begin("retrying", "failed tasks", total, steps)
-
-
-def _was_not_cancelled(entry: Entry) -> bool:
-    return not (entry.error or "").startswith("cancelled by ")
+    total = (await queue.stats()).failed
+    sure(visit, form, all=all_of(total, "task"))
+    steps = _through(
+        queue, State.FAILED, lambda tasks: queue.retry_failed(*tasks),
+        lambda entry: not (entry.error or "").startswith("cancelled by "),
+    )  # fmt: skip
+    return _begin(visit, "retrying", "failed tasks", total, steps)
 
 
 async def _through(
@@ -355,26 +318,26 @@ async def _through(
 
 
 @act
-async def retry_kind(do: Doing) -> Done:
+async def retry_kind(visit: Visit, form: Form, queue: AnyAsyncQueue) -> Done:
     """Make all failed tasks of a kind ready again, in steps, with progress."""
-    return await _move_kind(do, "retrying")
+    return await _move_kind(visit, form, queue, "retrying")
 
 
 @act
-async def forget_kind(do: Doing) -> Done:
+async def forget_kind(visit: Visit, form: Form, queue: AnyAsyncQueue) -> Done:
     """Forget all failed tasks of a kind, in steps, with progress."""
-    return await _move_kind(do, "forgetting")
+    return await _move_kind(visit, form, queue, "forgetting")
 
 
-async def _move_kind(do: Doing, doing: str) -> Done:
-    kinds = {one.id: one for one in await do.queue.failures.list(KINDS + 1)}
-    kind = kinds.get(do.form.get("kind"))
+async def _move_kind(visit: Visit, form: Form, queue: AnyAsyncQueue, doing: str) -> Done:
+    kinds = {one.id: one for one in await queue.failures.list(KINDS + 1)}
+    kind = kinds.get(form.get("kind", ""))
     if kind is None:
         return "no task of this kind is in failed", False
-    do.sure(all=all_of(kind.count, "task"), error=kind.text)
+    sure(visit, form, all=all_of(kind.count, "task"), error=kind.text)
 
     async def steps() -> AsyncIterator[int]:
-        before, move = None, do.queue.failures.retry if doing == "retrying" else do.queue.failures.forget
+        before, move = None, queue.failures.retry if doing == "retrying" else queue.failures.forget
         while True:
             moved = await move(kind, at_most=STEP, before=before)
             yield moved.moved
@@ -382,4 +345,4 @@ async def _move_kind(do: Doing, doing: str) -> Done:
             if not moved.left or not moved.moved:
                 return
 
-    return do.begin(doing, safe(kind.text, 80), kind.count, steps())
+    return _begin(visit, doing, safe(kind.text, 80), kind.count, steps())

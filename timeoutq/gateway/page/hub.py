@@ -1,30 +1,26 @@
-"""Looks at queues for everybody who watches them: one look a second and page, however many viewers there are.
-
-A page that many watch is looked at and drawn once, and nobody watching means no look at all. All who watch a page wait
-for the same moment: when its last look has rested. A look rests for as long as it took many times over, and the pages
-and streams are bounded, so that no number of viewers keeps the server of the queues busy.
-"""
+"""Looks at queues for all who watch them, one a second and page; and long acts, whose progress they watch."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import Counter, OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from markupsafe import escape
 
-from timeoutq.gateway.callers import Caller, Needs
-from timeoutq.gateway.names import REST, SHARE, Names, Shared
-from timeoutq.gateway.page.walks import Walks
+from timeoutq.gateway.callers import Caller
+from timeoutq.gateway.names import REST, SHARE, Names, Shared, end
 from timeoutq.gateway.problems import Problem, report
 from timeoutq.gateway.queues import Queues
+from timeoutq.gateway.tokens import Needs
 from timeoutq.watch import directory
 from timeoutq.watch.snapshot import Memory, Snapshot, snapshot_async
-from timeoutq.words.errors import TimeoutqError
-from timeoutq.words.text import safe
+from timeoutq.words.errors import InvalidInput, TimeoutqError
+from timeoutq.words.text import counted, safe
 
 T = TypeVar("T")
 Parts = Mapping[str, str]  # fragments of a page: the id of an element, and its new inner HTML
@@ -38,30 +34,91 @@ MOST_KEPT = 300  # how many looks are kept
 AT_ONCE = 4  # how many pages are drawn at once; further ones wait for their turn
 ROWS = 12  # rows of each table in a look
 MOST = 100  # how many queues a caller is shown, the first by name
-PATIENCE = 0.3
-"""For how long an overview waits for a walk through the keys, seconds: most servers are walked through sooner."""
+PATIENCE = 0.3  # for how long an overview waits for a walk through the keys, seconds
+WALKS_AT_ONCE = 8  # how many walks are under way at once
+WALK_KEPT = 30.0  # how long an ended walk is still shown, seconds
+WALK_REST = 0.5  # after a step, a walk rests for this part of the time that the step took: others want the server, too
+
+
+@dataclass
+class Walk:
+    """An act on more tasks than one call takes, and how far it is. It is kept in this process only."""
+
+    queue: str
+    words: str
+    total: int
+    done: int = 0
+    ended: float | None = None
+    trouble: str = ""
+    task: asyncio.Task[None] | None = field(default=None, repr=False)
+
+    @property
+    def told(self) -> str:
+        """How far it is, in words."""
+        if self.trouble:
+            return f"stopped after {self.done:,}: {self.trouble}"
+        if self.ended is not None:
+            return f"finished: {counted(self.done, 'task')}"
+        return f"{self.done:,} of about {self.total:,}" if self.total else f"{self.done:,}"
+
+
+class Walks:
+    """The walks of one process."""
+
+    def __init__(self) -> None:
+        self._walks: list[Walk] = []
+
+    def of(self, queue: str) -> list[Walk]:
+        """Give the walks of a queue that are under way, and those that have just ended."""
+        now = time.monotonic()
+        self._walks = [walk for walk in self._walks if walk.ended is None or now - walk.ended < WALK_KEPT]
+        return [walk for walk in self._walks if walk.queue == queue]
+
+    def begin(self, queue: str, words: str, total: int, steps: AsyncIterator[int]) -> None:
+        """Begin a walk; each step gives how many tasks it was about. Raises `InvalidInput` if there are too many."""
+        if any(walk.words == words and walk.ended is None for walk in self.of(queue)):
+            raise InvalidInput(f"{words}: this is under way already")
+        under_way = sum(walk.ended is None for walk in self._walks)
+        if under_way >= WALKS_AT_ONCE:
+            raise InvalidInput(f"{under_way} walks are under way already: wait until one has ended")
+        walk = Walk(queue, words, total)
+        walk.task = asyncio.create_task(self._run(walk, steps))
+        self._walks.append(walk)
+
+    async def _run(self, walk: Walk, steps: AsyncIterator[int]) -> None:
+        began = time.monotonic()
+        try:
+            async for count in steps:
+                walk.done += count
+                await asyncio.sleep((time.monotonic() - began) * WALK_REST)
+                began = time.monotonic()
+        except TimeoutqError as error:
+            walk.trouble = safe(error, 300)
+        except Exception as error:
+            report(f"queue {walk.queue}: a walk has failed", error)
+            walk.trouble = "see the log of the gateway"
+        finally:
+            walk.ended = time.monotonic()
+
+    async def close(self) -> None:
+        await end(*(walk.task for walk in self._walks))
 
 
 class Hub:
     """The looks of one process, and its walks."""
 
     def __init__(self, queues: Queues, rest: float = REST) -> None:
-        self._queues = queues
-        self._rest = rest
+        self._queues, self._rest = queues, rest
         self._looks: OrderedDict[Key, Shared[Any]] = OrderedDict()
         self._viewers = Counter[tuple[str, Key]]()  # how many streams each caller has of each page
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._over = asyncio.Event()
-        self.names = Names(lambda: queues.directory, queues.serves, SHARE)
+        self.names = Names(queues.directory, queues.serves, SHARE)
         self.walks = Walks()
 
-    async def shared(
-        self, queue: str, name: Hashable, look: Callable[[], Awaitable[T]], rest: float | None = None
-    ) -> T:
-        """Look at something of a queue, or give the look of somebody else within `rest` seconds."""
-        return await self._look((queue, name), look, rest).get()
-
-    def _look(self, key: Key, look: Callable[[], Awaitable[T]], rest: float | None = None) -> Shared[T]:
+    def look(self, queue: str, name: Hashable, look: Callable[[], Awaitable[T]], rest: float = 0.0) -> Shared[T]:
+        """Give the look at something of a queue, which all share for `rest` seconds."""
+        key: Key = queue, name
         shared: Shared[T] | None = self._looks.get(key)
         if shared is None:
             shared = self._looks[key] = Shared(look, rest or self._rest)
@@ -78,20 +135,17 @@ class Hub:
             with self._queues.use(queue):
                 return memory.add(await snapshot_async(await self._queues.get(queue, ""), ROWS))
 
-        return await self.shared(queue, "snapshot", look)
+        return await self.look(queue, "snapshot", look).get()
 
     async def listing(self, caller: Caller, needs: Needs) -> tuple[Sequence[directory.Listed], int]:
         """Give the first `MOST` queues about which the caller may do this, and how many are left."""
         mine = sorted(name for name in await self.names.get(PATIENCE) if caller.may(needs, name))
 
         async def look() -> list[directory.Listed]:
-            return [one async for one in directory.look_at(self._queues.directory, mine[:MOST])]
+            client = self._queues.directory
+            return await client.run(directory.look_at(client.talk, mine[:MOST]))
 
-        return await self.shared("", tuple(mine[:MOST]), look), max(0, len(mine) - MOST)
-
-    async def server(self) -> Mapping[str, Any]:
-        """Give the reply of INFO: it is the same for all queues, and changes slowly."""
-        return await self.shared("", "server", lambda: self._queues.directory.server(), 10.0)
+        return await self.look("", tuple(mine[:MOST]), look).get(), max(0, len(mine) - MOST)
 
     def changed(self, queue: str) -> None:
         """Forget all looks at a queue: an act has changed it, and whoever acted wants to see this."""
@@ -107,18 +161,20 @@ class Hub:
     async def watch(
         self, queue: str, page: Hashable, draw: Callable[[], Awaitable[Parts]], caller: str
     ) -> AsyncGenerator[Parts | None]:
-        """Give the parts of a page that have changed, again and again; None after `QUIET` seconds without news.
-
-        Raises a problem if too many pages are watched.
-        """
+        """Give the parts of a page that have changed, again and again; None after `QUIET` seconds without news."""
         key: Key = queue, ("page", page)
-        self._check(caller, key)
+        mine, streams = {of for who, of in self._viewers if who == caller}, self._viewers.total()
+        if streams >= MOST_STREAMS or (len(mine) >= MOST_FOR_ONE and key not in mine):
+            raise Problem(429, "too-many", f"{streams} pages are being watched, {len(mine)} by you: close some")
+        if self.watched >= MOST_PAGES and all(of != key for _, of in self._viewers):
+            detail = f"{self.watched} different pages are being watched: reload this one by hand"
+            raise Problem(503, "unavailable", detail)
         self._viewers[caller, key] += 1
         sent, last = dict[str, str](), time.monotonic()
         until = last + LONGEST_STREAM
         try:
             while time.monotonic() < until and not self._over.is_set():
-                look = self._look(key, lambda: self._drawn(queue, draw))
+                look = self.look(*key, lambda: self._drawn(queue, draw))
                 parts = await look.get()
                 new = {name: html for name, html in parts.items() if sent.get(name) != html}
                 if new or time.monotonic() - last > QUIET:
@@ -132,38 +188,25 @@ class Hub:
             if not self._viewers[caller, key]:
                 del self._viewers[caller, key]
 
-    def _check(self, caller: str, key: Key) -> None:
-        mine, streams = {of for who, of in self._viewers if who == caller}, self._viewers.total()
-        if streams >= MOST_STREAMS or (len(mine) >= MOST_FOR_ONE and key not in mine):
-            raise Problem(429, "too-many", f"{streams} pages are being watched, {len(mine)} by you: close some")
-        if self.watched >= MOST_PAGES and all(of != key for _, of in self._viewers):
-            detail = f"{self.watched} different pages are being watched: reload this one by hand"
-            raise Problem(503, "unavailable", detail)
-
     async def _drawn(self, queue: str, draw: Callable[[], Awaitable[Parts]]) -> Parts:
         """Give the parts of a page; if it cannot be drawn, the trouble alone."""
-        async with self._turns:
-            try:
+        try:
+            async with self._turns:
                 with self._queues.use(queue):
                     return {"trouble": "", **await draw()}
-            except (TimeoutqError, Problem) as error:
-                return _trouble(error)
-            except Exception as error:  # a page that cannot be drawn ends nobody else's
-                report("a page cannot be drawn", error)
-                return _trouble("this page cannot be drawn: see the log of the gateway")
+        except (TimeoutqError, Problem) as error:
+            trouble = safe(error, 400)
+        except Exception as error:  # a page that cannot be drawn ends nobody else's
+            report("a page cannot be drawn", error)
+            trouble = "this page cannot be drawn: see the log of the gateway"
+        return {"trouble": f'<p class="trouble">Not fresh: {escape(trouble)}</p>'}
 
     def stop(self) -> None:
         """End all streams: the gateway is about to end."""
         self._over.set()
 
     async def close(self) -> None:
-        """End all looks."""
         self.stop()
-        await self.names.close()
         await self.walks.close()
-        for shared in self._looks.values():
+        for shared in (self.names.walk, *self._looks.values()):
             await shared.close()
-
-
-def _trouble(error: object) -> Parts:
-    return {"trouble": f'<p class="trouble">Not fresh: {escape(safe(error, 400))}</p>'}

@@ -1,26 +1,22 @@
-"""From a snapshot of a queue to HTML: the parts of pages, and whole pages. Pure but for the templates that it reads.
-
-Whatever came from a task passes a filter of `spelling.py` and Jinja's escaping.
-"""
+"""From a snapshot of a queue to HTML: the parts of pages. Pure but for the templates."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-import timeoutq
 from timeoutq.gateway.page import spelling
 from timeoutq.rooms.events import Event
 from timeoutq.watch import charts
-from timeoutq.watch.metrics import COUNTERS, rates, series
-from timeoutq.watch.snapshot import Snapshot, is_gone
+from timeoutq.watch.snapshot import COUNTERS, Snapshot, is_gone, rates, series
 from timeoutq.words.counts import Period, Stats
 from timeoutq.words.model import HostInfo, State, TaskInfo, raw
 from timeoutq.words.standing import Standing, standing
@@ -30,6 +26,10 @@ STATIC = Path(__file__).parent / "static"
 WORDS = {"put": "put", "acked": "acked", "failed": "failed attempts", "expired": "leases run out"}
 STATES = (State.WAITING, State.TODOS, State.SCHEDULED, State.IN_PROGRESS, State.DONE, State.FAILED)
 """In the order in which the page shows them."""
+LENGTHS: Mapping[float, str] = {
+    600: "10 minutes", 3600: "an hour", 21_600: "6 hours", 86_400: "a day", 604_800: "a week",
+}  # fmt: skip
+"""For how long the page offers to block a host, seconds; an hour unless somebody chooses."""
 FEW = 8  # rows of a table on the page of a queue, which has many tables
 MOST_KINDS = 100
 
@@ -83,118 +83,9 @@ OF_STATES: Mapping[State, Sequence[str]] = {
 """The acts on the tasks of each state."""
 
 
-class _Words(dict[str, str]):
-    def __missing__(self, name: str) -> str:
-        return f"{{{name}}}"
-
-
 def question(act: str, **words: object) -> str:
     """Give the question before an act; a word that is not given stays for the script of the page."""
-    return ACTS[act].ask.format_map(_Words({name: safe(word, spelling.SHORT) for name, word in words.items()}))
-
-
-@cache
-def environment() -> Environment:
-    """Give the templates of the package; all of them escape what they are given."""
-    made = Environment(
-        loader=PackageLoader("timeoutq.gateway.page"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-    made.filters.update(spelling.FILTERS, age=age, number=number, compact=compact, rate=rate, span=span)
-    used: dict[str, Any] = {
-        "acts": ACTS, "ask": question, "states": STATES, "few": FEW, "lengths": spelling.LENGTHS, "is_gone": is_gone,
-        "note_of": note_of, "counted": counted, "all_of": all_of, "max": max,
-    }  # fmt: skip
-    made.globals.update(used)
-    return made
-
-
-def warm() -> None:
-    """Compile all templates, so that the first page does not wait for it."""
-    for name in environment().list_templates():
-        environment().get_template(name)
-
-
-@cache
-def asset_version() -> str:
-    """Give a word that changes when the style or the script does, so that browsers keep both until then."""
-    digest = hashlib.sha256()
-    for path in sorted(STATIC.iterdir()):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:10]
-
-
-def shares(counts: Sequence[tuple[str, int]], width: float) -> list[tuple[str, float, float]]:
-    """Divide a bar among counts: the name, the left edge and the width of each piece that is not empty.
-
-    A piece is at least two wide, so that one failed task among millions is seen.
-    """
-    held = [(name, count) for name, count in counts if count > 0]
-    total = sum(count for _, count in held)
-    wide = [max(2.0, count / total * width) for _, count in held]
-    scale = width / sum(wide) if wide else 1.0
-    found: list[tuple[str, float, float]] = []
-    left = 0.0
-    for (name, _), one in zip(held, wide, strict=True):
-        found.append((name, round(left, 2), round(one * scale, 2)))
-        left += one * scale
-    return found
-
-
-def spark(values: Sequence[float], width: float = 120, height: float = 28) -> str:
-    """Give the points of a polyline through the values, the highest at the top; nothing for fewer than two values."""
-    if len(values) < 2:
-        return ""
-    top = max(*values, 1e-9)
-    step = width / (len(values) - 1)
-    places = ((i * step, height - 1 - value / top * (height - 2)) for i, value in enumerate(values))
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-
-
-def part(name: str, *given: Any) -> Markup:
-    """Write one part: a macro of `parts.html`."""
-    macro: Callable[..., Markup] = getattr(environment().get_template("parts.html").module, name)
-    return macro(*given)
-
-
-def whole(template: str, at: At, **given: Any) -> str:
-    """Write a whole page."""
-    usual: dict[str, Any] = {
-        "base": at.base, "queue": at.queue, "rights": at.rights, "at": at, "assets": asset_version(),
-        "version": timeoutq.__version__, "live": "", "said": None, "parts": {}, "tab": "", "can_leave": False,
-        "read_only": False, "tabs": [words for needs, *words in TABS if needs in at.rights],
-    }  # fmt: skip
-    return environment().get_template(template).render({**usual, **given})
-
-
-TABS = (
-    ("look", "Queue", "q", "", "the queue"),
-    ("look", "Tasks", "t", "/tasks?state=todos", "tasks by state"),
-    ("look", "Failures", "f", "/failures", "failures by kind"),
-    ("look", "Hosts", "h", "/hosts", "hosts"),
-    ("look", "Workers", "w", "/workers", "workers"),
-    ("look", "Log", "l", "/log", "log of events"),
-    ("put", "Put", "n", "/put", "put new tasks"),
-)
-"""The views of a queue: the right that the caller must have, name, key, path and words."""
-
-
-# ---- a queue
-
-
-def counts(at: At, seen: Snapshot) -> Markup:
-    """Write the equation of the states that the queue has."""
-    polite = seen.stats.politeness or seen.stats.waiting
-    shown = [state.value for state in STATES if state is not State.WAITING or polite]
-    states = [(state, int(getattr(seen.stats, state))) for state in shown]
-    return part("counts", at, seen, states, shares(states, 1000.0))
-
-
-def pace(at: At, seen: Snapshot) -> Markup:
-    """Write the rates of now, and how they have changed in the last minutes."""
-    now = rates(seen.history)
-    rows = [(name, WORDS[name], rate(now.get(name)), spark(series(seen.history, name, 40))) for name in COUNTERS]
-    return part("rates", at, rows, seen)
+    return re.sub(r"\{(\w+)\}", lambda one: safe(words.get(one[1], one[0]), spelling.SHORT), ACTS[act].ask)
 
 
 def note_of(one: HostInfo, now: float) -> str:
@@ -208,13 +99,71 @@ def note_of(one: HostInfo, now: float) -> str:
     return notes.get(standing(one, now), "")
 
 
+TEMPLATES = Environment(
+    loader=PackageLoader("timeoutq.gateway.page"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+    lstrip_blocks=True,
+)  # fmt: skip
+FILTERS: Mapping[str, Any] = {
+    "age": age, "number": number, "compact": compact, "rate": rate, "span": span, "shown": spelling.shown,
+    "block": spelling.block, "payload": spelling.payload, "moment": spelling.moment, "query": spelling.query,
+    "field": spelling.field, "plain": partial(safe, width=spelling.SHORT),
+}  # fmt: skip
+USED: Mapping[str, Any] = {
+    "acts": ACTS, "ask": question, "states": STATES, "few": FEW, "lengths": LENGTHS, "is_gone": is_gone,
+    "note_of": note_of, "counted": counted, "all_of": all_of, "max": max,
+}  # fmt: skip
+TEMPLATES.filters.update(FILTERS)
+TEMPLATES.globals.update(USED)
+
+
+@cache
+def asset_version() -> str:
+    """Give a word that changes when the style or the script does, so that browsers keep both until then."""
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(STATIC.iterdir()))).hexdigest()[:10]
+
+
+def spark(values: Sequence[float]) -> str:
+    """Give the points of a polyline through the values, 120 wide and 28 high; nothing for fewer than two values."""
+    if len(values) < 2:
+        return ""
+    top, step = max(*values, 1e-9), 120 / (len(values) - 1)
+    return " ".join(f"{i * step:.1f},{27 - value / top * 26:.1f}" for i, value in enumerate(values))
+
+
+def part(name: str, *given: Any) -> Markup:
+    """Write one part: a macro of `parts.html`."""
+    macro: Callable[..., Markup] = getattr(TEMPLATES.get_template("parts.html").module, name)
+    return macro(*given)
+
+
+def counts(at: At, seen: Snapshot) -> Markup:
+    """Write the equation of the states that the queue has, and a bar, 1,000 wide, that is divided among them."""
+    polite = seen.stats.politeness or seen.stats.waiting
+    shown = [state.value for state in STATES if state is not State.WAITING or polite]
+    states = {state: int(getattr(seen.stats, state)) for state in shown}
+    held = {state: count for state, count in states.items() if count > 0}
+    # a piece is at least two wide, so that one failed task among millions is seen
+    wide = {state: max(2.0, count / sum(held.values()) * 1000) for state, count in held.items()}
+    shares, left = list[tuple[str, float, float]](), 0.0
+    for state, width in wide.items():
+        width *= 1000 / sum(wide.values())
+        shares.append((state, round(left, 2), round(width, 2)))
+        left += width
+    return part("counts", at, seen, states.items(), shares)
+
+
+def pace(at: At, seen: Snapshot) -> Markup:
+    """Write the rates of now, and how they have changed in the last minutes."""
+    now = rates(seen.history)
+    rows = [(name, WORDS[name], rate(now.get(name)), spark(series(seen.history, name, 40))) for name in COUNTERS]
+    return part("rates", at, rows, seen)
+
+
 def pictures(at: At, minutes: Sequence[Period], stats: Stats) -> Markup:
     """Write the pictures of the last day: states and rates. The functions that draw escape what they are given."""
-    drawn = (
-        charts.states(minutes, "states-of-minutes", stats),
-        charts.rates(minutes, 60.0, "rates-of-minutes", stats.now),
-    )
-    return part("charts", at, [Markup(one) for one in drawn])  # noqa: S704  # SVG of our own, escaped there
+    states = charts.states(minutes, "states-of-minutes", stats)
+    pace = charts.rates(minutes, 60.0, "rates-of-minutes", stats.now)
+    return part("charts", at, [Markup(one) for one in (states, pace)])  # noqa: S704  # SVG of our own, escaped there
 
 
 def events(at: At, found: Sequence[Event], head: str, *, with_ids: bool) -> Markup:
@@ -228,18 +177,11 @@ def events(at: At, found: Sequence[Event], head: str, *, with_ids: bool) -> Mark
     return part("events", at, rows, head, with_ids)
 
 
-# ---- a task
-
-
 def task(at: At, info: TaskInfo, why: str, now: float) -> Markup:
     """Write all that is known of a task."""
     state = info.state.value if info.state else ""
     acts = OF_STATES[info.state] if info.state and "manage" in at.rights else ()
     word = state or ("done, not kept" if info.has_result else "unknown")
-    return part("task", at, info, state, word, why, acts, _facts(info, now))
-
-
-def _facts(info: TaskInfo, now: float) -> list[tuple[str, str]]:
     facts: dict[str, str | None] = {
         "lease ends in": None if info.lease_left is None else age(info.lease_left),
         "due in": None if info.due is None else f"{age(info.due - now)} ({spelling.moment(info.due)})",
@@ -255,4 +197,5 @@ def _facts(info: TaskInfo, now: float) -> list[tuple[str, str]]:
         "result": "kept" if info.has_result else None,
         "id": f"{len(raw(info.task)):,} bytes",
     }
-    return [(name, value) for name, value in facts.items() if value is not None]
+    there = [(name, value) for name, value in facts.items() if value is not None]
+    return part("task", at, info, state, word, why, acts, there)

@@ -1,17 +1,11 @@
-"""How ids travel between the page and the server, and how ids, texts, times and sizes are written into HTML. Pure.
-
-An id never stands in a path: it is a field `id` of a query or a form, or a field `b64` when a browser would change it
-(control bytes, bytes that are not UTF-8, spaces at an end).
-"""
+"""How ids travel between page and server, and how ids, texts and times are written into HTML. Pure."""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any
 from urllib.parse import quote
 
 from markupsafe import Markup, escape
@@ -19,50 +13,31 @@ from markupsafe import Markup, escape
 from timeoutq.gateway.problems import from_base64
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import raw, text
-from timeoutq.words.text import ELLIPSIS, age, safe
+from timeoutq.words.text import ELLIPSIS, safe
 
 SHORT = 120  # cells of an id or an error in a table; the rest stands on the page of the task
-MOST_LINES, LONGEST_LINE = 400, 2_000
-"""How much is shown of a traceback or a payload."""
-LENGTHS: Mapping[float, str] = {
-    600: "10 minutes", 3600: "an hour", 21_600: "6 hours", 86_400: "a day", 604_800: "a week",
-}  # fmt: skip
-"""For how long the page offers to block a host, seconds; an hour unless somebody chooses."""
+MOST_LINES, LONGEST_LINE = 400, 2_000  # how much is shown of a traceback or a payload
 
 
-def field(task: str) -> tuple[str, str]:
-    """Give the name and the value of the form field in which this id travels."""
-    # no surrogate is printable
-    if task.isprintable() and task.strip(" ") == task:
+def field(task: str, *, in_url: bool = False) -> tuple[str, str]:
+    """Give the name and the value of the field of a form, or the parameter of a URL, in which this id travels."""
+    # a browser would change others: control bytes, surrogates, spaces at an end; and no URL may seem to hold a token
+    is_plain = task.isprintable() and task.strip(" ") == task
+    if is_plain and not (in_url and any(word in task for word in ("&", "=", "tq_"))):
         return "id", task
-    return "b64", _b64(task)
-
-
-def _b64(task: str) -> str:
-    return base64.urlsafe_b64encode(raw(task)).decode("ascii").rstrip("=")
-
-
-def pair(task: str) -> tuple[str, str]:
-    """Give the name and the value of the parameter of a URL that names this id."""
-    # the gateway refuses a URL with a word that might be a token
-    return ("b64", _b64(task)) if "&" in task or "=" in task or "tq_" in task else field(task)
+    return "b64", base64.urlsafe_b64encode(raw(task)).decode("ascii").rstrip("=")
 
 
 def query(task: str) -> str:
     """Give the query that names this id: `id=https%3A%2F%2Fa%2F`, or `b64=…`."""
-    name, value = pair(task)
+    name, value = field(task, in_url=True)
     return f"{name}={quote(value, safe='')}"
 
 
 def read(pairs: Iterable[tuple[str, str]]) -> list[str]:
     """Give the ids that a query or a form names, in their order. Raises `InvalidInput` if one is no base64."""
-    found: list[str] = []
-    for name, value in pairs:
-        if name == "id" and value:
-            found.append(value)
-        elif name == "b64" and value:
-            found.append(decoded(value))
-    return found
+    fields = ((name, value) for name, value in pairs if name in ("id", "b64") and value)
+    return [decoded(value) if name == "b64" else value for name, value in fields]
 
 
 def decoded(value: str) -> str:
@@ -74,19 +49,16 @@ def decoded(value: str) -> str:
 
 
 def shown(value: object, width: int | None = SHORT) -> Markup:
-    """Write text of a task as one line of HTML: escaped, without control characters, and isolated from its neighbours.
-
-    `<bdi>` keeps letters that run from right to left inside their place.
-    """
-    return Markup("<bdi>{}</bdi>").format(safe(value, width))  # format() escapes what it is given
+    """Write text of a task as one line of HTML: escaped, without control characters, isolated from its neighbours."""
+    # <bdi> keeps letters that run from right to left in their place; format() escapes what it is given
+    return Markup("<bdi>{}</bdi>").format(safe(value, width))
 
 
 def block(value: object) -> Markup:
     """Write text of several lines, at most `MOST_LINES`; each line is made safe by itself."""
     lines = str(value).split("\n", MOST_LINES)
-    rest = lines[MOST_LINES:]
-    found = [safe(line, LONGEST_LINE) for line in lines[:MOST_LINES]]
-    return escape("\n".join([*found, *([ELLIPSIS] if rest else [])]))
+    rest = [ELLIPSIS] if lines[MOST_LINES:] else []
+    return escape("\n".join([*(safe(line, LONGEST_LINE) for line in lines[:MOST_LINES]), *rest]))
 
 
 def payload(value: object) -> str:
@@ -99,14 +71,3 @@ def payload(value: object) -> str:
 def moment(at: float | None) -> str:
     """Give a time as `2026-11-23 08:15:00`, UTC; `—` if there is none."""
     return "—" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def lasting(seconds: float) -> str:
-    """Give a length of time as the choice on the page calls it: `an hour`; any other one by its number."""
-    return LENGTHS.get(seconds) or age(seconds)
-
-
-FILTERS: dict[str, Any] = {
-    "shown": shown, "block": block, "payload": payload, "moment": moment, "query": query, "field": field,
-    "plain": partial(safe, width=SHORT),
-}  # fmt: skip

@@ -1,7 +1,4 @@
-"""The views of the page: one function for each.
-
-A view is first written as a whole page; while a browser shows it, its script listens to `live` for what changes.
-"""
+"""The views of the page: each is a whole page at first; while it is shown, `live` tells what changes."""
 
 from __future__ import annotations
 
@@ -14,12 +11,12 @@ from urllib.parse import quote, urlencode
 
 from starlette.responses import FileResponse, Response, StreamingResponse
 
-from timeoutq.client.shards import AnyAsyncQueue
+from timeoutq.gateway import looks
 from timeoutq.gateway.page import paint, spelling
 from timeoutq.gateway.page.hub import Parts
 from timeoutq.gateway.page.visits import Visit
 from timeoutq.gateway.problems import Problem
-from timeoutq.rooms.events import Event, EventPage
+from timeoutq.rooms.events import Event
 from timeoutq.rooms.failures import FailureKind
 from timeoutq.verbs.why import advised
 from timeoutq.words import arguments
@@ -29,15 +26,13 @@ from timeoutq.words.text import age
 
 ROWS = 50  # tasks and hosts on one page
 PAGES = 20  # how many pages without a task are passed over in one request
-LOGGED, ROWS_OF_LOG = 500, 100
-"""How many of the last entries of the event log are read, and how many are shown."""
+LOGGED, ROWS_OF_LOG = 500, 100  # how many of the last entries of the event log are read, and how many are shown
 UNKNOWN = "no state holds it: it was never put, or it was forgotten or pruned later"
 ADVICE = {
+    **looks.ADVICE,
     "done": "Run again makes it ready again",
     "failed": "Retry makes it ready again",
     "banned": "after Unblock for its host, Retry makes it ready again; before that, it fails again at once",
-    "budget": "`timeoutq host {queue} {host} --budget N` gives the host more visits",
-    "no_replica": "start replicas, or `timeoutq configure {queue} --durable N` asks for fewer",
 }
 """Advice for whoever reads the page: by the buttons of the page, where it has them."""
 KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -46,26 +41,26 @@ KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 # ---- the parts of each view
 
 
-async def _overview(visit: Visit, fields: Mapping[str, str]) -> Parts:
+async def _overview(visit: Visit) -> Parts:
     found, left = await visit.hub.listing(visit.caller, "look")
-    return {"queues": paint.part("queues", visit.at, found, left, visit.hub.names.looking)}
+    return {"queues": paint.part("queues", visit.at, found, left, visit.hub.names.walk.is_looking)}
 
 
-async def _queue(visit: Visit, fields: Mapping[str, str]) -> Parts:
-    at, queue = visit.at, await visit.queue()
+async def _queue(visit: Visit) -> Parts:
+    at, queue = visit.at, await visit.there()
     seen, minutes, kinds, info = await asyncio.gather(
         visit.hub.snapshot(visit.name),
-        visit.hub.shared(visit.name, "history", lambda: queue.history(by="minute"), 20.0),
+        visit.hub.look(visit.name, "history", lambda: queue.history(by="minute"), 20.0).get(),
         _kinds(visit),
-        visit.hub.server(),
+        visit.hub.look("", "server", visit.state.queues.directory.server, 10.0).get(),  # it is the same for all queues
     )
     parts = {
         "head": paint.part("head", at, seen),
         "counts": paint.counts(at, seen),
         "rates": paint.pace(at, seen),
         "workers": paint.part("workers", at, seen, paint.FEW),
-        "leases": paint.part("leases", at, seen),
-        "due": paint.part("due", at, seen),
+        "leases": paint.part("entries", at, "Leases nearest their end", seen, seen.leases, "holder"),
+        "due": paint.part("entries", at, "Next due", seen, seen.due, "at"),
         "recent": paint.part("errors", at, seen),
         "memory": paint.part("memory", at, info),
     }
@@ -78,14 +73,12 @@ async def _queue(visit: Visit, fields: Mapping[str, str]) -> Parts:
     return parts
 
 
-async def _tasks(visit: Visit, fields: Mapping[str, str]) -> Parts:
-    seen = await visit.hub.snapshot(visit.name)
-    return {"counts": paint.counts(visit.at, seen), "walks": _walks(visit)}
+async def _tasks(visit: Visit) -> Parts:
+    return {"counts": paint.counts(visit.at, await visit.hub.snapshot(visit.name)), "walks": _walks(visit)}
 
 
-async def _task(visit: Visit, fields: Mapping[str, str]) -> Parts:
-    (task,) = spelling.read(fields.items())
-    queue = await visit.queue()
+async def _task(visit: Visit) -> Parts:
+    task, queue = visit.task(), await visit.there()
     info, seen, logged = await asyncio.gather(queue.inspect(task), visit.hub.snapshot(visit.name), _events(visit))
     # `why` would search a large queue for ids that are much alike: too much for a page that anybody may ask for
     known = info.state is not None or info.has_result
@@ -99,7 +92,7 @@ async def _task(visit: Visit, fields: Mapping[str, str]) -> Parts:
     return {"task": paint.task(visit.at, info, why, seen.stats.now), "events": history}
 
 
-async def _failures(visit: Visit, fields: Mapping[str, str]) -> Parts:
+async def _failures(visit: Visit) -> Parts:
     seen = await visit.hub.snapshot(visit.name)
     return {
         "walks": _walks(visit),
@@ -108,30 +101,32 @@ async def _failures(visit: Visit, fields: Mapping[str, str]) -> Parts:
     }
 
 
-async def _hosts(visit: Visit, fields: Mapping[str, str]) -> Parts:
+async def _hosts(visit: Visit) -> Parts:
     seen = await visit.hub.snapshot(visit.name)
     if not seen.stats.politeness:
         return {"hosts": '<p class="empty">This queue is not polite: it knows no hosts.</p>'}
-    page = await (await visit.queue()).hosts.list(fields.get("cursor"), ROWS)
+    page = await (await visit.there()).hosts.list(visit.query.get("cursor") or None, ROWS)
     return {"hosts": paint.part("hosts", visit.at, seen, page.hosts, page.cursor)}
 
 
-async def _workers(visit: Visit, fields: Mapping[str, str]) -> Parts:
+async def _workers(visit: Visit) -> Parts:
     return {"workers": paint.part("workers", visit.at, await visit.hub.snapshot(visit.name), 100)}
 
 
-async def _log(visit: Visit, fields: Mapping[str, str]) -> Parts:
+async def _log(visit: Visit) -> Parts:
     found = await _events(visit)
     if not found:
         return {"events": paint.part("no_log", visit.at)}
     return {"events": paint.events(visit.at, found[::-1][:ROWS_OF_LOG], "Log", with_ids=True)}
 
 
-PARTS: Mapping[str, Callable[[Visit, Mapping[str, str]], Awaitable[Parts]]] = {
+PARTS: Mapping[str, Callable[[Visit], Awaitable[Parts]]] = {
     "overview": _overview, "queue": _queue, "tasks": _tasks, "task": _task, "failures": _failures, "hosts": _hosts,
     "workers": _workers, "log": _log,
 }  # fmt: skip
 """Each view that can be watched, and the function that gives its parts."""
+FIELDS: Mapping[str, Sequence[str]] = {"task": ("id", "b64"), "hosts": ("cursor",)}
+"""The fields of the query that the parts of a view depend on."""
 
 
 def _walks(visit: Visit) -> str:
@@ -141,27 +136,48 @@ def _walks(visit: Visit) -> str:
 
 async def _events(visit: Visit) -> Sequence[Event]:
     """Read the last entries of the event log; nothing if the queue has none."""
-    queue = await visit.queue()
-    found: EventPage = await visit.hub.shared(visit.name, "events", lambda: queue.events.list(n=LOGGED), 2.0)
-    return found.events
+    queue = await visit.there()
+    return (await visit.hub.look(visit.name, "events", lambda: queue.events.list(n=LOGGED), 2.0).get()).events
 
 
 async def _kinds(visit: Visit) -> Sequence[FailureKind]:
     """Read the kinds of failures with most tasks: one more than are shown, if there are more."""
-    queue = await visit.queue()
-    most = paint.MOST_KINDS + 1
-    found: Sequence[FailureKind] = await visit.hub.shared(visit.name, "kinds", lambda: queue.failures.list(most))
-    return found
+    queue = await visit.there()
+    return await visit.hub.look(visit.name, "kinds", lambda: queue.failures.list(paint.MOST_KINDS + 1)).get()
+
+
+def _fields(visit: Visit, name: str) -> dict[str, str]:
+    return {field: visit.query[field] for field in FIELDS.get(name, ()) if visit.query.get(field)}
 
 
 # ---- pages
 
 
-async def _shown(visit: Visit, template: str, name: str, fields: Mapping[str, str], **given: Any) -> Response:
-    parts = await PARTS[name](visit, fields)
+async def _shown(visit: Visit, template: str, name: str, **given: Any) -> Response:
+    parts = {"trouble": "", **await PARTS[name](visit)}
     path = f"{visit.at.base}/q/{visit.name}/live" if visit.name else f"{visit.at.base}/live"
-    live = f"{path}?{urlencode({'view': name, **fields}, quote_via=quote)}"
-    return visit.page(template, live=live, parts={"trouble": "", **parts}, **given)
+    live = f"{path}?{urlencode({'view': name, **_fields(visit, name)}, quote_via=quote)}"
+    return visit.page(template, live=live, parts=parts, **given)
+
+
+CARDS: Mapping[str, Mapping[str, str]] = {
+    "overview": {"queues": "Queues"},
+    "queue": {},
+    "failures": {"walks": "Under way", "kinds": "Failures by kind", "recent": "Last errors"},
+    "hosts": {"hosts": "Hosts"},
+    "workers": {"workers": "Workers"},
+    "log": {"events": "Log"},
+}
+"""The views that are cards below each other, and their cards; the view of a queue has a template of its own."""
+
+
+async def cards(visit: Visit) -> Response:
+    """Show cards below each other: the overview, a queue, or the view that the path names."""
+    if not visit.name:
+        return await _shown(visit, "plain.html", "overview", heading="Queues", cards=CARDS["overview"])
+    name = visit.head.path.removeprefix(f"/q/{visit.name}").removeprefix("/") or "queue"
+    tab, template = name.capitalize(), "queue.html" if name == "queue" else "plain.html"
+    return await _shown(visit, template, name, tab=tab, heading=f"{tab} of {visit.name}", cards=CARDS[name])
 
 
 async def puts(visit: Visit) -> Response:
@@ -182,106 +198,69 @@ COLUMNS: Mapping[State, Sequence[str]] = {
 
 async def tasks(visit: Visit) -> Response:
     """List the tasks of a state, a page at a time; no payload is read."""
-    queue, cursor = await visit.queue(), visit.query("cursor") or None
-    state = arguments.state(visit.query("state", "todos"))
-    page, refused = Page(state, [], None), ""
+    cursor = visit.query.get("cursor") or None
+    state = arguments.state(visit.query.get("state", "todos"))
+    page, refused = Page(state, [], cursor), ""
     try:
-        page = await _page_of(queue, state, cursor)
+        for _ in range(PAGES):  # a list that empties has pages without any task
+            page = await visit.queue.list(state, page.cursor, ROWS)
+            if page.entries or page.cursor is None:
+                break
     except InvalidInput as error:
         if cursor is not None:
             raise
-        refused = str(error)  # a queue that keeps no ids of its done tasks
+        page, refused = Page(state, [], None), str(error)  # a queue that keeps no ids of its done tasks
     return await _list(visit, page, "Tasks", f"Tasks in {state}", f"tasks?state={state}", refused)
-
-
-async def _page_of(queue: AnyAsyncQueue, state: State, cursor: str | None) -> Page:
-    """Read a page that has tasks, if one of the next `PAGES` has: a list that empties has pages without any."""
-    page = await queue.list(state, cursor, ROWS)
-    for _ in range(PAGES):
-        if page.entries or page.cursor is None:
-            break
-        page = await queue.list(state, page.cursor, ROWS)
-    return page
 
 
 async def kind(visit: Visit) -> Response:
     """List the failed tasks of one kind, a page at a time."""
-    queue, wanted = await visit.queue(), visit.query("kind")
-    page = await queue.failures.tasks(wanted, visit.query("cursor") or None, ROWS)
+    wanted = visit.query.get("kind", "")
+    page = await visit.queue.failures.tasks(wanted, visit.query.get("cursor") or None, ROWS)
     return await _list(visit, page, "Failures", "Failed tasks of one kind", f"kind?kind={quote(wanted, safe='')}")
 
 
 async def _list(visit: Visit, page: Page, tab: str, heading: str, here: str, refused: str = "") -> Response:
     now, state = (await visit.hub.snapshot(visit.name)).stats.now, page.state
     acts = paint.OF_STATES[state] if "manage" in visit.at.rights else ()
+
+    def row(one: Entry) -> dict[str, str]:
+        when = "—" if one.at is None else age(now - one.at if state is State.FAILED else one.at - now)
+        return {
+            "task": one.task, "priority": str(one.priority or ""), "holder": one.holder or "", "error": one.error or "",
+            "when": f"{when} ago" if state is State.FAILED else f"in {when}", "due": spelling.moment(one.at),
+        }  # fmt: skip
+
     return await _shown(
-        visit, "tasks.html", "tasks", {}, tab=tab, heading=heading, here=here, refused=refused, state=state.value,
-        rows=[_row(state, one, now) for one in page.entries], columns=COLUMNS.get(state, ()), names=acts,
-        following=page.cursor, cursor=visit.query("cursor"),
-        can_empty=tab == "Tasks" and acts and state is not State.IN_PROGRESS,
+        visit, "tasks.html", "tasks", tab=tab, heading=heading, here=here, refused=refused, state=state.value,
+        rows=[*map(row, page.entries)], columns=COLUMNS.get(state, ()), names=acts, following=page.cursor,
+        cursor=visit.query.get("cursor", ""), can_empty=tab == "Tasks" and acts and state is not State.IN_PROGRESS,
     )  # fmt: skip
-
-
-def _row(state: State, one: Entry, now: float) -> dict[str, str]:
-    when = "—" if one.at is None else age(now - one.at if state is State.FAILED else one.at - now)
-    return {
-        "task": one.task, "priority": str(one.priority or ""), "holder": one.holder or "", "error": one.error or "",
-        "when": f"{when} ago" if state is State.FAILED else f"in {when}",
-        "due": spelling.moment(one.at),
-    }  # fmt: skip
 
 
 async def task(visit: Visit) -> Response:
     """Show all that is known of a task, whatever its id is."""
-    return await _shown(visit, "task.html", "task", dict([spelling.pair(visit.task())]), tab="Tasks")
+    return await _shown(visit, "task.html", "task", tab="Tasks")
 
 
-CARDS: Mapping[str, Mapping[str, str]] = {
-    "overview": {"queues": "Queues"},
-    "queue": {},
-    "failures": {"walks": "Under way", "kinds": "Failures by kind", "recent": "Last errors"},
-    "hosts": {"hosts": "Hosts"},
-    "workers": {"workers": "Workers"},
-    "log": {"events": "Log"},
-}
-"""The views that are cards below each other, and their cards; the view of a queue has a template of its own."""
-
-
-def cards(name: str) -> Callable[[Visit], Awaitable[Response]]:
-    """Make a page of cards."""
-
-    async def shown(visit: Visit) -> Response:
-        if visit.name:
-            await visit.queue()
-        cursor, template = visit.query("cursor"), "queue.html" if name == "queue" else "plain.html"
-        tab, fields = name.capitalize() if visit.name else "", {"cursor": cursor} if cursor else {}
-        heading = f"{tab} of {visit.name}" if visit.name else "Queues"
-        return await _shown(visit, template, name, fields, tab=tab, heading=heading, cards=CARDS[name])
-
-    return shown
-
-
-# ---- fragments
+# ---- fragments, and files
 
 
 async def live(visit: Visit) -> Response:
     """Send the parts of a view that change, while somebody watches it (server-sent events)."""
-    name = visit.query("view")
+    name = visit.query.get("view", "")
     known = PARTS.get(name)
     if known is None or (name == "overview") == bool(visit.name):
         raise Problem(404, "not-found", "there is no such view")
-    if visit.name:
-        await visit.queue()
-    fields = {key: value for key, value in visit.request.query_params.items() if key in ("id", "b64", "cursor")}
     if name == "task":
         visit.task()
     # whoever watches the same page with the same rights shares its looks
     globs = () if visit.name else tuple(visit.caller.queues)
-    page = name, tuple(fields.items()), visit.at.rights, visit.at.base, globs
-    address = visit.request.client.host if visit.request.client else ""
+    page = name, tuple(_fields(visit, name).items()), visit.at.rights, visit.at.base, globs
+    who = f"{visit.caller.name} {(visit.scope.get('client') or ('',))[0]}"
 
     async def stream() -> AsyncIterator[bytes]:
-        watched = visit.hub.watch(visit.name, page, lambda: known(visit, fields), f"{visit.caller.name} {address}")
+        watched = visit.hub.watch(visit.name, page, lambda: known(visit), who)
         try:
             async with aclosing(watched) as news:
                 async for parts in news:
@@ -293,13 +272,11 @@ async def live(visit: Visit) -> Response:
     return StreamingResponse(stream(), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
 
-# ---- files
-
-
 async def static(visit: Visit) -> Response:
     """Give the style or the script; browsers keep them until the package changes."""
     path = paint.STATIC / visit.name
     if path.parent != paint.STATIC or path.suffix not in KINDS or not path.is_file():
         raise Problem(404, "not-found", "there is no such file")
-    keep = "public, max-age=31536000, immutable" if visit.request.url.query == paint.asset_version() else "no-cache"
+    is_versioned = visit.head.query == paint.asset_version().encode()
+    keep = "public, max-age=31536000, immutable" if is_versioned else "no-cache"
     return FileResponse(path, media_type=KINDS[path.suffix], headers={"cache-control": keep})

@@ -1,8 +1,4 @@
-"""The message for a task: a JSON object, its id, and the signature of Standard Webhooks (standardwebhooks.com).
-
-The id of a message is made of queue, task and payload: it is the same when a task is sent again, also when the task is
-put again with the same payload. `timeoutq push` reads the secrets from a file.
-"""
+"""The message for a task: a JSON object, its id, and its signatures as Standard Webhooks says."""
 
 from __future__ import annotations
 
@@ -20,18 +16,13 @@ from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import Lease, raw
 
 PREFIX = "whsec_"
-SHORTEST, LONGEST = 24, 64
-"""How many bytes a secret has (Standard Webhooks, "Signature scheme")."""
+SHORTEST, LONGEST = 24, 64  # how many bytes a secret has (Standard Webhooks, "Signature scheme")
 MOST_SECRETS = 5
 CURE = 'make one with: (umask 077; echo "whsec_$(openssl rand -base64 32)" > FILE)'
 
 
 def body(queue: str, lease: Lease, stored: bytes | None) -> bytes:
-    """Give the body of the message for a lease, ASCII; `stored` is the payload as it stands in Redis.
-
-    An id or a payload that is no text or no JSON is sent as `{"b64": …}`. The fence is a string: JavaScript rounds
-    numbers of its size.
-    """
+    """Give the body of the message for a lease, ASCII; `stored` is the payload as it stands in Redis."""
     payload: Any = unpack(stored)
     try:
         lease.task.encode()
@@ -80,11 +71,7 @@ def read_secret(word: str) -> bytes:
 
 
 def read_secrets(file: Path) -> tuple[list[bytes], str]:
-    """Give the secrets of a file, one a line, and a warning if others may read the file ('' if they may not).
-
-    With several secrets each message has a signature by each: so a receiver can change its secret without a gap.
-    Raises `InvalidInput`.
-    """
+    """Give the secrets of a file, one a line, and a warning if others may read it, else ''; raises `InvalidInput`."""
     try:
         words = file.read_text("utf-8").split()
         mode = file.stat().st_mode

@@ -56,17 +56,13 @@ class SharedLedger:
         self._free: list[int] = []
         self._was_full = False
         self._open(0, *keys_of[:1])
-        self.pages = [self, *(self._page(number, key_of) for number, key_of in enumerate(keys_of[1:], 1))]
+        # the memory, and which slots are free, are the same
+        self.pages = [self, *(copy(self)._open(number, key_of) for number, key_of in enumerate(keys_of[1:], 1))]
 
-    def _open(self, number: int, key_of: Callable[[Lease], int] = Division.key_of) -> None:
-        self._number = number
-        self._key_of = key_of
-        self._of: dict[int, int] = {}
-
-    def _page(self, number: int, key_of: Callable[[Lease], int]) -> Self:
-        page = copy(self)  # the memory, and which slots are free, are the same
-        page._open(number, key_of)
-        return page
+    def _open(self, number: int, key_of: Callable[[Lease], int] = Division.key_of) -> Self:
+        self._number, self._key_of = number, key_of
+        self._of: dict[int, int] = {}  # the slots of leases, by their keys
+        return self
 
     def hold(self, leases: Iterable[Lease]) -> None:
         """Enter leases that were claimed."""
@@ -145,11 +141,6 @@ class SharedLedger:
 
     def _write(self, text: bytes, at: int) -> None:
         self._memory[at : at + len(text)] = text
-
-    @property
-    def has_told(self) -> bool:
-        """Whether the process has said that it ends on purpose."""
-        return self._memory[_TOLD_AT] != Told.NOTHING
 
     def told(self) -> tuple[Told, str]:
         """Read whether the process ended on purpose, and its last words."""

@@ -9,16 +9,16 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from importlib import import_module
 from typing import Any, cast
 
-from timeoutq.client import AsyncDriver, twin
+from timeoutq.client import AsyncDriver, Driver, twin
 from timeoutq.verbs import sending
 from timeoutq.words import exit_codes, telling
 from timeoutq.words.arguments import class_name, error_words
 from timeoutq.words.errors import TimeoutqError, WorkerBroken
-from timeoutq.words.model import Lease
+from timeoutq.words.model import Answer, Lease
 from timeoutq.words.tracebacks import read_traceback, trace
 from timeoutq.worker.health import Sheet, judge
 from timeoutq.worker.processes.responder import Responder
@@ -28,15 +28,13 @@ from timeoutq.worker.worker_log import named
 
 log = logging.getLogger(__name__)
 
-TOLD = {"drained": Told.DRAINED, "stopped": Told.STOPPED, "max_tasks": Told.MAX_TASKS, "worn_out": Told.WORN_OUT}
-"""The reason that a process gives its supervisor, for each `end` that the tally of its worker may have."""
-
 
 def run_worker(
     make: Callable[[], Worker],
     orders: Orders | None = None,
     tell: Callable[[Told], None] | None = None,
     *,
+    sheet: Sheet | None = None,
     alone: bool = False,
 ) -> int:
     """Run the worker that `make` builds until the worker ends, and give the exit code of the process.
@@ -47,18 +45,16 @@ def run_worker(
     Raises what `Worker.run` raises, and `WorkerBroken` if an asyncio task of a handler has ended the event loop.
     """
     worker = make()
+    worker.sheet = sheet
     escaped: BaseException | None = None
     mains: list[asyncio.Task[int]] = []
     limits = ExitStack()
 
     def ending(end: str) -> None:
-        worker.ending = None
-        if escaped is not None:
-            return
-        if alone:
-            limits.enter_context(_limited(end))
-        if tell is not None:
-            tell(TOLD[end])
+        if alone and escaped is None:
+            limits.callback(_limit(end).cancel)
+        if tell is not None and escaped is None:
+            tell(Told[end.upper()])
 
     async def body() -> int:
         mains.append(cast("asyncio.Task[int]", asyncio.current_task()))
@@ -98,35 +94,40 @@ def run_worker(
             escaped = error
             # nobody knows whose task raised it: each that was running counts a crash, as when a process dies
             for queue, leases in worker.give_up_running().items():
-                _count_crashes(queue, leases, f"its worker was ended while it ran: {type(error).__name__}")
+                with reporting(queue, os.getpid(), {"queue": queue.name}) as client:
+                    crash(client, leases, f"its worker was ended while it ran: {type(error).__name__}")
             raise WorkerBroken(_broken_words(worker, error, running)) from error
-
-
-@contextmanager
-def _limited(end: str) -> Iterator[None]:
-    limit = threading.Timer(PATIENCE, _leave_at_once, (end,))
-    limit.daemon = True
-    with suppress(RuntimeError):  # the system starts no more threads: then there is no limit
-        limit.start()
-    try:
-        yield
-    finally:
-        limit.cancel()
 
 
 def run_alone(make: Callable[[], Worker], health: tuple[str, int] | None = None) -> int:
     """Run a worker for a command that has no supervisor; `health` is where a thread answers health checks."""
-    if health is None:
-        return run_worker(make, alone=True)
     sheet = Sheet()
+    answering = Responder(health, lambda: judge(sheet.read(), time.monotonic())) if health else nullcontext()
+    with answering:
+        return run_worker(make, sheet=sheet if health else None, alone=True)
 
-    def watched() -> Worker:
-        worker = make()
-        worker.sheet = sheet
-        return worker
 
-    with Responder(health, lambda: judge(sheet.read(), time.monotonic())):
-        return run_worker(watched, alone=True)
+@contextmanager
+def reporting(of: AsyncDriver, pid: int, fields: dict[str, Any]) -> Iterator[Driver]:
+    """Give a client that ends the leases of a process in a queue; if the server does not answer, they run out."""
+    queue = twin(of)
+    try:
+        yield queue
+    except TimeoutqError as error:
+        telling.say(
+            log, logging.WARNING, "queue %s: the leases of process %d cannot be given back, so they run out: %s",
+            queue.name, pid, error, fields={**fields, "error": str(error)},
+        )  # fmt: skip
+    finally:
+        queue.close()
+
+
+def crash(queue: Driver, leases: list[Lease], reason: str) -> list[tuple[Lease, Answer]]:
+    """Count a crash for the tasks of these leases; give each lease with its answer."""
+    found: list[tuple[Lease, Answer]] = []
+    for talk, part in queue.division.parted(leases):
+        found += zip(part, queue.run(sending.answers(talk, talk.operations.crash(part, reason))), strict=True)
+    return found
 
 
 def _broken_words(worker: Worker, error: BaseException, running: list[Lease]) -> str:
@@ -137,18 +138,12 @@ def _broken_words(worker: Worker, error: BaseException, running: list[Lease]) ->
     return f"worker {worker.queue.worker}: {whose} raised {class_name(error)}, which ended the event loop; {tasks}"
 
 
-def _count_crashes(of: AsyncDriver, leases: list[Lease], reason: str) -> None:
-    queue = twin(of)
-    try:
-        for talk, part in queue.division.parted(leases):
-            queue.run(sending.answers(talk, talk.operations.crash(part, reason)))
-    except TimeoutqError as error:
-        telling.say(
-            log, logging.WARNING, "queue %s: the leases of process %d cannot be given back, so they run out: %s",
-            queue.name, os.getpid(), error, fields={"queue": queue.name, "error": str(error)},
-        )  # fmt: skip
-    finally:
-        queue.close()
+def _limit(end: str) -> threading.Timer:
+    limit = threading.Timer(PATIENCE, _leave_at_once, (end,))
+    limit.daemon = True
+    with suppress(RuntimeError):  # the system starts no more threads: then there is no limit
+        limit.start()
+    return limit
 
 
 def _leave_at_once(end: str) -> None:
@@ -183,8 +178,7 @@ class Orders:
 
     def __init__(self, lifeline: int) -> None:
         """Take the reading end of the lifeline, and hear signals from now on; call this in the main thread."""
-        self.asked = False
-        """Whether the worker was asked to stop. Before there is an event loop: whether a signal has come."""
+        self._asked = False  # whether the worker was asked to stop; before there is one, whether a signal has come
         self._lifeline = lifeline
         self._worker: Worker | None = None
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -197,8 +191,8 @@ class Orders:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._drain)
         loop.add_reader(self._lifeline, self._read)
-        if self.asked:  # a signal came before there was an event loop
-            self.asked = False
+        if self._asked:  # a signal came before there was an event loop
+            self._asked = False
             loop.call_soon(self._drain)
 
     def let_go(self) -> None:
@@ -209,24 +203,23 @@ class Orders:
             signal.signal(number, signal.SIG_DFL)
 
     def _heard(self, number: int, frame: object) -> None:
-        self.asked = True
+        self._asked = True
 
     def _drain(self) -> None:
-        if not self.asked and self._worker is not None:
-            self.asked = True
+        if not self._asked and self._worker is not None:
+            self._asked = True
             self._worker.stop()
 
     def _read(self) -> None:
         found = os.read(self._lifeline, 64)
+        assert self._worker is not None
         if not found:
             asyncio.get_running_loop().remove_reader(self._lifeline)
-            name = self._worker.queue.name if self._worker is not None else ""
-            telling.say(
-                log, logging.WARNING, "queue %s: the supervisor of process %d is gone: the process drains", name,
-                os.getpid(), fields={"queue": name},
-            )  # fmt: skip
-        if Order.NOW in found and self._worker is not None:
-            self.asked = True
+            name = self._worker.queue.name
+            words = "queue %s: the supervisor of process %d is gone: the process drains"
+            telling.say(log, logging.WARNING, words, name, os.getpid(), fields={"queue": name})
+        if Order.NOW in found:
+            self._asked = True
             self._worker.stop(now=True)
         else:
             self._drain()

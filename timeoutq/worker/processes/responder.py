@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
 from typing import Self
 
 from timeoutq.words.errors import InvalidInput
@@ -77,9 +76,7 @@ class Responder:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the thread, and close the port."""
         self._stop.set()
         self._thread.join()
@@ -134,24 +131,20 @@ def answer(head: bytes, look: Callable[[], Verdict]) -> bytes:
     """Give the answer to the head of a request."""
     words = head.partition(b"\n")[0].split()
     method, path = (words[0], words[1].partition(b"?")[0]) if len(words) == 3 and len(head) <= HEAD else (b"", b"")
-    allow = b""
+    allow = ""
     if not method:
-        status, said = b"400 Bad Request", "this is no request"
+        status, said = "400 Bad Request", "this is no request"
     elif path not in (b"/healthz", b"/readyz"):
-        status, said = b"404 Not Found", "there are /healthz and /readyz"
+        status, said = "404 Not Found", "there are /healthz and /readyz"
     elif method not in (b"GET", b"HEAD"):
-        status, said, allow = b"405 Method Not Allowed", "this port answers GET and HEAD", b"Allow: GET, HEAD\r\n"
+        status, said, allow = "405 Method Not Allowed", "this port answers GET and HEAD", "Allow: GET, HEAD\r\n"
     else:
         verdict = look()
-        good = verdict.alive if path == b"/healthz" else verdict.ready
-        status, said = b"200 OK" if good else b"503 Service Unavailable", verdict.words
+        good, said = verdict.alive if path == b"/healthz" else verdict.ready, verdict.words
+        status = "200 OK" if good else "503 Service Unavailable"
     body = f"{said}\n".encode()
-    lines = (
-        b"HTTP/1.1 " + status,
-        b"Content-Type: text/plain; charset=utf-8",
-        b"Content-Length: %d" % len(body),
-        b"Cache-Control: no-store",
-        b"X-Content-Type-Options: nosniff",
-        b"Connection: close",
+    about = (
+        f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n{allow}"
+        "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
     )
-    return b"\r\n".join(lines) + b"\r\n" + allow + b"\r\n" + (b"" if method == b"HEAD" else body)
+    return about.encode() + (b"" if method == b"HEAD" else body)

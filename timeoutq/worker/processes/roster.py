@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -27,9 +28,6 @@ class Told(IntEnum):
     WORN_OUT = 5  # a thread in it hangs
 
 
-_ON_PURPOSE = (Told.DRAINED, Told.STOPPED, Told.MAX_TASKS, Told.WORN_OUT)
-
-
 @dataclass(frozen=True, slots=True)
 class Ending:
     """How a worker process ended."""
@@ -48,11 +46,6 @@ class Ending:
     def blames(self) -> bool:
         """Whether the tasks that were running count a crash: not if the supervisor killed the process."""
         return self.died and not self.killed
-
-    @property
-    def left_badly(self) -> bool:
-        """Whether the process ended on purpose, but its lifespan raised an error when it was left."""
-        return self.told in _ON_PURPOSE and self.code == exit_codes.DIED
 
     @property
     def words(self) -> str:
@@ -75,8 +68,7 @@ class Order(IntEnum):
 @dataclass(slots=True)
 class _Place:
     started: float
-    kill_at: float | None = None
-    """When to kill the process, because it has said that its work has ended, and it still runs."""
+    kill_at: float = math.inf  # when to kill the process, because it has said that its work has ended, and still runs
     killed: bool = False
 
 
@@ -89,7 +81,7 @@ class Roster:
         self._places: dict[int, _Place] = {}
         self.due: list[float] = [now] * processes  # when to start the missing processes: one moment for each process
         self._stopping_since: float | None = None
-        self._kill_at: float | None = None
+        self._kill_at = math.inf
         self._young = 0
         self.code = exit_codes.DONE  # with which code the supervisor ends, as far as is known now
         self.words = ""
@@ -106,12 +98,7 @@ class Roster:
 
     def next_look(self, now: float) -> float:
         """Give the moment at which something may have to be done, even if no signal comes."""
-        times = [now + LOOK_EVERY, *self.due]
-        if self._kill_at is not None:
-            times.append(self._kill_at)
-        return min(times)
-
-    # ---- starting
+        return min(now + LOOK_EVERY, self._kill_at, *self.due)
 
     def is_due(self, now: float) -> bool:
         """Say whether a process is to be started now."""
@@ -127,8 +114,6 @@ class Roster:
         self.due[0] = now + LOOK_EVERY
         self.due.sort()
 
-    # ---- stopping
-
     def heard(self, number: int, now: float) -> Order | None:
         """Give the order for all processes that a signal means; None for an echo of the first signal."""
         since = self._stopping_since
@@ -142,28 +127,23 @@ class Roster:
         return order
 
     def _stop(self, order: Order, now: float) -> None:
-        if self._stopping_since is None:
-            self._stopping_since = now
+        self._stopping_since = now if self._stopping_since is None else self._stopping_since
         self.due.clear()
-        patience = PATIENCE + (self._drain_deadline if order is Order.DRAIN else 0.0)
-        self._kill_at = min(self._kill_at or now + patience, now + patience)
+        self._kill_at = min(self._kill_at, now + PATIENCE + (self._drain_deadline if order is Order.DRAIN else 0.0))
 
     def overdue(self, now: float, told: Collection[int]) -> list[int]:
         """Give the processes that are to be killed now; `told` are those that have said why they end."""
-        everybody = self._kill_at is not None and now >= self._kill_at
+        everybody = now >= self._kill_at
         if everybody:
-            self._kill_at = None
+            self._kill_at = math.inf
         found: list[int] = []
         for pid, place in self._places.items():
-            if place.kill_at is None and pid in told:
-                place.kill_at = now + PATIENCE
-            if not everybody and (place.kill_at is None or now < place.kill_at or place.killed):
-                continue
-            place.killed = True
-            found.append(pid)
+            if pid in told:
+                place.kill_at = min(place.kill_at, now + PATIENCE)
+            if everybody or (now >= place.kill_at and not place.killed):
+                place.killed = True
+                found.append(pid)
         return found
-
-    # ---- ends
 
     def ending(self, pid: int, told: Told, code: int, now: float) -> Ending:
         """Take a process out that has ended with this exit code; say how it ended."""
@@ -172,7 +152,9 @@ class Roster:
 
     def ended(self, ending: Ending, words: str, now: float) -> Order | None:
         """Decide how to go on after the end of a process that said `words`; give an order for all others, if any."""
-        if ending.left_badly or (self.is_stopping and (ending.died or ending.killed)):
+        # a process that ended on purpose with this code has a lifespan that raised an error when it was left
+        left_badly = ending.told not in (Told.NOTHING, Told.HOPELESS) and ending.code == exit_codes.DIED
+        if left_badly or (self.is_stopping and (ending.died or ending.killed)):
             self.code = self.code or exit_codes.DIED
         # a process that lived longer, or ended on purpose, ends the row of those that died young
         self._young = self._young + 1 if ending.died and ending.lived < YOUNG else 0

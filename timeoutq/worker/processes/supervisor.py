@@ -12,19 +12,18 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import FrameType, TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
-from timeoutq.client import AsyncDriver, Driver, twin
+from timeoutq.client import AsyncDriver, Driver
 from timeoutq.verbs import flows, sending
 from timeoutq.verbs.confirming import UNCONFIRMED
 from timeoutq.words import exit_codes, telling, tracebacks
 from timeoutq.words.arguments import error_words
 from timeoutq.words.errors import InvalidInput, TimeoutqError
 from timeoutq.words.model import Answer, Lease
-from timeoutq.worker.health import Crew, Verdict, judge_all, worked_at
+from timeoutq.worker.health import Verdict, judge_all
 from timeoutq.worker.processes.ledger import Left, SharedLedger
-from timeoutq.worker.processes.process import Orders, run_worker
+from timeoutq.worker.processes.process import Orders, crash, reporting, run_worker
 from timeoutq.worker.processes.responder import Responder
 from timeoutq.worker.processes.roster import Order, Roster, Told
 from timeoutq.worker.worker import Worker
@@ -59,8 +58,11 @@ def supervise(job: Job) -> tuple[int, str]:
     Call this in the main thread of a process without other threads, before anything connects, and end the process
     afterwards: SIGTERM and SIGINT stay ignored, so that a late signal does not change the exit code.
     """
-    with _Signals() as signals:
+    signals = _Signals()
+    try:
         return _Supervisor(job, signals).run()
+    finally:
+        signals.end()
 
 
 class _Signals:
@@ -71,19 +73,8 @@ class _Signals:
         os.set_blocking(self._reading, False)
         os.set_blocking(self._writing, False)
         for number in HEARD:
-            signal.signal(number, _noted)
+            signal.signal(number, lambda number, frame: None)  # the number is in the pipe
         signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)
-        self.close()
 
     def wait(self, seconds: float, responder: Responder | None = None) -> list[int]:
         """Wait for signals, at most `seconds`, or for requests; give the numbers of signals in the order they came."""
@@ -95,25 +86,18 @@ class _Signals:
 
     def leave_to_child(self) -> None:
         """Drop the parent's handlers in a child, which sets its own; call this while signals are blocked."""
-        signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        self.close()
+        self._close()
 
-    def close(self) -> None:
+    def end(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        self._close()
+
+    def _close(self) -> None:
+        signal.set_wakeup_fd(-1)
         os.close(self._reading)
         os.close(self._writing)
-
-
-def _noted(number: int, frame: FrameType | None) -> None:
-    """Do nothing: the number is in the pipe."""
-
-
-def _read_nothing() -> None:
-    """Make stdin empty: the system would stop a background process that reads from its terminal."""
-    if sys.__stdin__ is not None:  # if it is None, descriptor 0 was closed at our start, and may be another file now
-        empty = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(empty, 0)
-        os.close(empty)
 
 
 @dataclass(slots=True)
@@ -121,10 +105,6 @@ class _Child:
     pid: int
     ledger: SharedLedger
     lifeline: int  # the writing end of a pipe: orders go through the pipe, and the child drains when the pipe closes
-
-    def tell(self, order: Order) -> None:
-        with suppress(OSError):  # the child has ended already
-            os.write(self.lifeline, bytes([order]))
 
     def end(self) -> None:
         os.close(self.lifeline)
@@ -151,10 +131,12 @@ class _Supervisor:
         roster = self._roster
         try:
             while not roster.is_over:
-                self._start_due()
+                while roster.is_due(time.monotonic()) and self._start():
+                    pass
                 rest = roster.next_look(time.monotonic()) - time.monotonic()
                 for number in self._signals.wait(rest, self._responder):
-                    self._hear(number)
+                    if number != signal.SIGCHLD:
+                        self._order(roster.heard(number, time.monotonic()))
                 if self._responder is not None:
                     self._responder.turn(0)
                 self._reap()
@@ -169,32 +151,31 @@ class _Supervisor:
 
     def _health(self) -> Verdict:
         now, signs = time.monotonic(), {pid: child.ledger.sheet.read() for pid, child in self._children.items()}
-        self._worked = max([self._worked, *map(worked_at, signs.values())])
-        lease = min(queue.timeout for queue in self._queues)
-        crew = Crew(self._job.processes, lease, self._worked, self._died, stopping=self._roster.is_stopping)
-        return judge_all(crew, signs, now)
+        self._worked = max([self._worked, *(one.worked for one in signs.values())])
+        lease, stopping = min(queue.timeout for queue in self._queues), self._roster.is_stopping
+        return judge_all(signs, now, self._job.processes, lease, self._worked, self._died, stopping)
 
     def _tell(
         self, level: int, pid: int, message: str, *words: object, traceback: str | None = None, **more: object
     ) -> None:
         fields = {"queue": self._name, "child": pid, **more}
-        telling.say(log, level, message, *words, fields=fields, traceback=traceback)
+        telling.say(log, level, f"worker process %d {message}", pid, *words, fields=fields, traceback=traceback)
 
     # ---- starting
 
-    def _start_due(self) -> None:
-        now = time.monotonic()
-        while self._roster.is_due(now):
-            try:
-                pid = self._start()
-            except OSError as error:
-                what, fields = "queue %s: cannot start a worker process: %s", {"queue": self._name, "error": str(error)}
-                telling.say(log, logging.ERROR, what, self._name, error, fields=fields)
-                self._roster.could_not_start(now)
-                return
-            self._roster.started(pid, time.monotonic())
+    def _start(self) -> bool:
+        try:
+            pid = self._fork()
+        except OSError as error:
+            what, fields = "queue %s: cannot start a worker process: %s", {"queue": self._name, "error": str(error)}
+            telling.say(log, logging.ERROR, what, self._name, error, fields=fields)
+            self._roster.could_not_start(time.monotonic())
+            return False
+        self._tell(logging.INFO, pid, "started")
+        self._roster.started(pid, time.monotonic())
+        return True
 
-    def _start(self) -> int:
+    def _fork(self) -> int:
         with contextlib.ExitStack() as undo:
             ledger = self._new_ledger()
             undo.callback(ledger.close)
@@ -217,7 +198,6 @@ class _Supervisor:
             undo.pop_all()
         os.close(reading)
         self._children[pid] = _Child(pid, ledger, writing)
-        self._tell(logging.INFO, pid, "worker process %d started", pid)
         return pid
 
     def _new_ledger(self) -> SharedLedger:
@@ -241,10 +221,15 @@ class _Supervisor:
             if self._responder is not None:
                 self._responder.close()
             os.setpgid(0, 0)  # Ctrl-C in a terminal reaches the parent alone
-            _read_nothing()
+            if sys.__stdin__ is not None:  # else descriptor 0 was closed at our start, and may be another file now
+                # the system would stop a background process that reads from its terminal
+                empty = os.open(os.devnull, os.O_RDONLY)
+                os.dup2(empty, 0)
+                os.close(empty)
             orders = Orders(reading)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            code = run_worker(lambda: self._signed(ledger), orders, ledger.tell)
+            sheet = None if self._job.health is None else ledger.sheet
+            code = run_worker(lambda: self._signed(ledger), orders, ledger.tell, sheet=sheet)
         except BaseException as error:
             if isinstance(error, TimeoutqError) and (flows.is_final(error) or isinstance(error, ImportError)):
                 code = exit_codes.of(error)
@@ -252,9 +237,9 @@ class _Supervisor:
             elif ledger.told()[0] is Told.NOTHING:
                 ledger.confess(error)
             else:  # the child had reported the end of its work before
-                said, pid, what = error_words(error), os.getpid(), "worker process %d had ended its work, and ends: %s"
+                said, pid = error_words(error), os.getpid()
                 trace = tracebacks.read_traceback(tracebacks.trace(error), said)
-                self._tell(logging.ERROR, pid, what, pid, said, error=said, traceback=trace)
+                self._tell(logging.ERROR, pid, "had ended its work, and ends: %s", said, error=said, traceback=trace)
         finally:
             with suppress(BaseException):
                 sys.stdout.flush()
@@ -263,27 +248,21 @@ class _Supervisor:
 
     def _signed(self, ledger: SharedLedger) -> Worker:
         worker = self._job.make(ledger)
-        worker.sheet = None if self._job.health is None else ledger.sheet
         ledger.sign(worker.queue.worker)
         return worker
 
     # ---- stopping
 
-    def _hear(self, number: int) -> None:
-        if number == signal.SIGCHLD:
-            return
-        order = self._roster.heard(number, time.monotonic())
+    def _order(self, order: Order | None) -> None:
         if order is not None:
-            self._order(order)
-
-    def _order(self, order: Order) -> None:
-        for child in self._children.values():
-            child.tell(order)
+            for child in self._children.values():
+                with suppress(OSError):  # the child has ended already
+                    os.write(child.lifeline, bytes([order]))
 
     def _kill_overdue(self) -> None:
-        told = {pid for pid, child in self._children.items() if child.ledger.has_told}
+        told = {pid for pid, child in self._children.items() if child.ledger.told()[0]}
         for pid in self._roster.overdue(time.monotonic(), told):
-            self._tell(logging.ERROR, pid, "worker process %d does not end: it is killed", pid)
+            self._tell(logging.ERROR, pid, "does not end: it is killed")
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -296,12 +275,12 @@ class _Supervisor:
                 continue
             if os.WIFSTOPPED(status):
                 self._tell(
-                    logging.WARNING, pid, "worker process %d was stopped by %s: it does nothing, and its leases run "
-                    "out; kill -CONT %d lets it go on, kill -KILL %d ends it, and a new process takes its place", pid,
+                    logging.WARNING, pid, "was stopped by %s: it does nothing, and its leases run out; kill -CONT %d "
+                    "lets it go on, kill -KILL %d ends it, and a new process takes its place",
                     signal.Signals(os.WSTOPSIG(status)).name, pid, pid,
                 )  # fmt: skip
             elif os.WIFCONTINUED(status):
-                self._tell(logging.INFO, pid, "worker process %d runs again", pid)
+                self._tell(logging.INFO, pid, "runs again")
             else:
                 child = self._children.pop(pid)
                 try:
@@ -310,33 +289,28 @@ class _Supervisor:
                     child.end()
 
     def _ended(self, child: _Child, code: int) -> None:
-        told, words = child.ledger.told()
-        ending = self._roster.ending(child.pid, told, code, time.monotonic())
+        pid, (told, words) = child.pid, child.ledger.told()
+        ending = self._roster.ending(pid, told, code, time.monotonic())
         # no worker: the process ended before it had one
         more: dict[str, Any] = {"code": code, "worker": child.ledger.worker or None}
         died = ""
-        self._worked = max(self._worked, worked_at(child.ledger.sheet.read()))
+        self._worked = max(self._worked, child.ledger.sheet.read().worked)
         if ending.died:
             self._died = time.monotonic()
             died = f"{ending.words}: {words}" if words else ending.words
-            trace, what = self._new_trace(child.ledger.trace, words), "worker process %d died: %s"
-            self._tell(logging.ERROR, child.pid, what, child.pid, died, error=died, traceback=trace, **more)
+            # many processes may die of one error: its traceback is logged once in a row
+            trace, before = child.ledger.trace, self._last_trace
+            self._last_trace = tracebacks.digest(trace)
+            shown = tracebacks.read_traceback(trace, words) if trace and before != self._last_trace else None
+            self._tell(logging.ERROR, pid, "died: %s", died, error=died, traceback=shown, **more)
         elif told is Told.HOPELESS:
-            what = "worker process %d ended: it cannot " + ("go on" if child.ledger.worker else "begin")
-            self._tell(logging.INFO, child.pid, what, child.pid, error=words, **more)
+            what = "ended: it cannot " + ("go on" if child.ledger.worker else "begin")
+            self._tell(logging.INFO, pid, what, error=words, **more)
         else:
-            how = told.name.lower().replace("_", " ")
-            self._tell(logging.INFO, child.pid, "worker process %d ended: %s", child.pid, how, **more)
-        order = self._roster.ended(ending, words, time.monotonic())
-        if order is not None:
-            self._order(order)
+            self._tell(logging.INFO, pid, "ended: %s", told.name.lower().replace("_", " "), **more)
+        self._order(self._roster.ended(ending, words, time.monotonic()))
         # the ledger holds no lease that was given back; a child that we killed could not give any back
         self._report(child, died, blame=ending.blames)
-
-    def _new_trace(self, trace: bytes, error: str) -> str | None:
-        """Give a traceback to log, or None if the last one was the same: many processes may die of one error."""
-        key, self._last_trace = self._last_trace, tracebacks.digest(trace)
-        return tracebacks.read_traceback(trace, error) if trace and key != self._last_trace else None
 
     def _report(self, child: _Child, died: str, *, blame: bool) -> None:
         """End the leases of a process, and remove its worker from the list if it `died`.
@@ -360,17 +334,16 @@ class _Supervisor:
             (lease.task, what, {"crashes": lease.crashes + blame, "error": died}) for lease in started
         ]
         telling.name_tasks(log, of.name, told, fields)
-        queue = twin(of)
-        try:
-            back = held if blame else started + held
-            for talk, part in queue.division.parted(back):
+        self._away_until[of] = time.monotonic() + ASK_AGAIN
+        with reporting(of, child.pid, fields) as queue:
+            for talk, part in queue.division.parted(held if blame else started + held):
                 queue.run(sending.answers(talk, talk.operations.release(part), UNCONFIRMED))
-            if blame and started:
+            if blame:
                 self._crash(queue, started, f"its worker process died while it ran: {died}", fields)
-            if ended:
-                self._crash(queue, ended, UNHEARD, fields, has_run=True)
+            self._crash(queue, ended, UNHEARD, fields, has_run=True)
             if worker:
                 queue.run(sending.answer(queue.talk, queue.operations.beat(worker, None)))
+            self._away_until[of] = 0.0  # its server has answered
             if any(left):
                 telling.say(
                     log, logging.WARNING, "queue %s: %s running in process %d,%s %d more %s held",
@@ -378,23 +351,13 @@ class _Supervisor:
                     f" {len(ended)} had run," if ended else "", len(held), "was" if len(held) == 1 else "were",
                     fields=fields,
                 )  # fmt: skip
-        except TimeoutqError as error:
-            self._away_until[of] = time.monotonic() + ASK_AGAIN
-            telling.say(
-                log, logging.WARNING, "queue %s: the leases of process %d cannot be given back, so they run out: %s",
-                queue.name, child.pid, error, fields={**fields, "error": str(error)},
-            )  # fmt: skip
-        finally:
-            queue.close()
 
     def _crash(
         self, queue: Driver, leases: list[Lease], reason: str, fields: dict[str, Any], *, has_run: bool = False
     ) -> None:
         told: list[telling.Told] = []
-        for talk, part in queue.division.parted(leases):
-            outcome = queue.run(sending.answers(talk, talk.operations.crash(part, reason)))
-            for lease, answer in zip(part, outcome, strict=True):
-                what = "is given up" if answer is Answer.FAILED else "runs again"
-                if answer is Answer.FAILED or (has_run and answer is Answer.OK):
-                    told.append((lease.task, f"{what}: {reason}", {"crashes": lease.crashes + 1, "error": reason}))
+        for lease, answer in crash(queue, leases, reason):
+            what = "is given up" if answer is Answer.FAILED else "runs again"
+            if answer is Answer.FAILED or (has_run and answer is Answer.OK):
+                told.append((lease.task, f"{what}: {reason}", {"crashes": lease.crashes + 1, "error": reason}))
         telling.name_tasks(log, queue.name, told, fields)

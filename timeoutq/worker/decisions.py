@@ -1,13 +1,17 @@
-"""Decides how many tasks a worker claims and holds, and how its queues share its handlers. No I/O."""
+"""Decides, without I/O, how many tasks a worker claims, how its queues share it, who runs alone, and when it ends."""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from timeoutq.server.calls import BATCH
+from timeoutq.words import arguments
+from timeoutq.words.errors import TimeoutqError
+from timeoutq.words.model import Lease
 
 ENOUGH = 64
 """With this many ends to send, or tasks to claim, an exchange always pays, even while other exchanges are under way."""
@@ -17,15 +21,12 @@ FOUND_AT_ONCE, NO_LIMIT = 64, 1_000_000_000
 """How many found tasks one exchange puts while few tasks end, and while many do."""
 FEW = 500.0  # few tasks end when fewer than this end per second
 
+GO_ON, DRAIN, AT_ONCE = 0, 1, 2
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """The tasks of a worker at one moment."""
-
-    running: int
-    unstarted: int  # tasks that are claimed, but no handler has begun them
-    claiming: int  # tasks that the claims under way may still bring
-    still_to_run: int | None = None  # how many runs the worker may still begin; None: any number
+CRASHES = 2
+"""A task is a suspect after this many crashes: it runs alone, so that no other lease can be lost with the process."""
+WAIT = 5.0  # a suspect waits this many seconds at most, or a third of its lease, for the other handlers to end
+LONGEST = 60.0  # a suspect that has waited in vain again and again comes back after this many seconds at most
 
 
 class Pace:
@@ -82,14 +83,19 @@ class Pace:
         # few end: short exchanges bring work to idle handlers sooner; many end: each exchange more would cost time
         return FOUND_AT_ONCE if self.rate < FEW else NO_LIMIT
 
-    def wanted(self, load: Load, *, plenty: bool) -> int:
-        """Give how many tasks to claim now; `plenty` says whether the last claim got all that it asked for."""
-        slots = self._concurrency + self.ahead()
-        want = slots - load.running - load.unstarted - load.claiming
-        if load.still_to_run is not None:
-            want = min(want, load.still_to_run)
+    def wanted(
+        self, running: int, unstarted: int, claiming: int, *, still_to_run: int | None = None, plenty: bool
+    ) -> int:
+        """Give how many tasks to claim now, when no handler has begun `unstarted` others, and claims may bring more.
+
+        The worker may begin `still_to_run` runs; None: any number. `plenty`: the last claim got all that it asked for.
+        """
+        slots = self.places
+        want = slots - running - unstarted - claiming
+        if still_to_run is not None:
+            want = min(want, still_to_run)
         # a claim for few slots does not pay while the worker has other tasks: wait until more slots are free
-        if want < max(1, slots // 8) and load.unstarted + load.claiming > 0:
+        if want < max(1, slots // 8) and unstarted + claiming > 0:
             return 0
         # while there are plenty of tasks, claim for half of the slots: these tasks run during the next claim
         most = min(BATCH, max(ENOUGH, (slots + 1) // 2)) if plenty else BATCH
@@ -172,3 +178,99 @@ class Weighted(Strict):
 
     def came(self, number: int, tasks: int) -> None:
         self._clocks[number] += tasks / self._weights[number]
+
+
+class Life:
+    """The orders that a worker was given or gave itself, and what all its queues know of their servers."""
+
+    def __init__(
+        self, drain_deadline: float, *, burst: bool = False, max_tasks: int | None = None, queues: int = 1
+    ) -> None:
+        """Prepare; a drain takes `drain_deadline` seconds at most."""
+        self._drain_deadline, self._queues, self.burst = drain_deadline, queues, burst
+        self.max_tasks = None if max_tasks is None else arguments.count(max_tasks, "max_tasks")
+        self.level = GO_ON
+        self.until = 0.0  # when the drain is over, by the monotonic clock; 0 while there is none
+        self.by_itself = False  # whether the worker drains because it has run its tasks; nobody has asked it to stop
+        self.met = False  # whether a server has answered; from then on every error of it is waited out
+        self.refused: set[int] = set()  # the numbers of the queues whose servers refuse what waiting cannot mend
+        self.leaving = False  # whether the worker ends early: nothing is waited out any more
+        self.broken: BaseException | None = None  # why the worker must end; the first reason counts
+
+    def order(self, *, now: bool) -> bool:
+        """Note an order of somebody else; say whether everything is given back at once: `now`, or the second order."""
+        self.level = AT_ONCE if now or (self.level and not self.by_itself) else DRAIN
+        if self.by_itself:
+            self.by_itself, self.until = False, 0.0  # the deadline counts from this order on
+        return self.level == AT_ONCE
+
+    def begin_drain(self) -> None:
+        """Have the deadline of the drain run from now on, if it does not run yet."""
+        self.until = self.until or time.monotonic() + self._drain_deadline
+
+    def is_over(self, *, gets_on: bool) -> bool:
+        """Say whether the drain must end now; `gets_on` says whether the rest is being sent without trouble."""
+        if self.level == AT_ONCE:
+            return True
+        # nobody waits for a worker that ends by itself: its acks have the time that they need, as long as they get on
+        return time.monotonic() >= self.until and not (self.by_itself and gets_on)
+
+    @property
+    def seconds_left(self) -> float:
+        """How many seconds of the drain are left."""
+        return max(0.0, self.until - time.monotonic()) if self.level < AT_ONCE else 0.0
+
+    def why(self) -> str:
+        """Say why handlers are cut off."""
+        if self.level == AT_ONCE:
+            return "the worker stops at once"
+        return f"the drain deadline of {self._drain_deadline:g} s is over" if self.until else "the worker ends early"
+
+    def refuse(self, number: int, trouble: TimeoutqError) -> None:
+        """Note that a queue cannot be worked on; raises the error if this holds for all queues of the worker."""
+        self.refused.add(number)
+        if len(self.refused) == self._queues:
+            raise trouble
+
+
+class Suspects:
+    """The suspect that waits for its turn here, the one that runs, and how often others have waited in vain."""
+
+    def __init__(self) -> None:
+        self.waiting: Lease | None = None
+        self.until = 0.0  # until when it waits, by the monotonic clock
+        self.number = 0  # the number of the queue of the suspect that came last
+        self._held: Mapping[int, Lease] = {}  # the leases of this queue, by their keys
+        self._alone = 0  # the key of the suspect that runs, or ran
+        self._in_vain: dict[str, int] = {}
+
+    def waits(self, lease: Lease, timeout: float, now: float, number: int, held: Mapping[int, Lease]) -> None:
+        """Have a suspect wait until the others have ended; `timeout` is the length of its lease in seconds."""
+        self.waiting, self.until = lease, now + min(WAIT, timeout / 3)
+        self.number, self._held = number, held
+
+    @property
+    def keep_others_away(self) -> bool:
+        """Whether a suspect waits or runs: then nothing is claimed."""
+        return self.waiting is not None or self._alone in self._held
+
+    def take_out(self) -> Lease | None:
+        """Give the suspect that waits, and forget it."""
+        lease, self.waiting = self.waiting, None
+        return lease
+
+    def begin(self) -> Lease | None:
+        """Give the suspect that waits, because it may run now."""
+        lease = self.take_out()
+        if lease is not None:
+            self._alone = lease.key
+            self._in_vain.pop(lease.task, None)
+        return lease
+
+    def postpone(self, lease: Lease) -> float:
+        """Give up on a suspect whose turn does not come; give for how many seconds nobody is to have it."""
+        self.waiting = None
+        if len(self._in_vain) >= BATCH:
+            self._in_vain.clear()
+        times = self._in_vain[lease.task] = self._in_vain.get(lease.task, 0) + 1
+        return min(LONGEST, 2.0 ** (times - 1))
